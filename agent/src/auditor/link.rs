@@ -1,0 +1,142 @@
+//! The thread that listens to the core: takes frames apart, decodes records, names their rules.
+
+use super::{
+    clock::Clock,
+    decode,
+    keeper::Item,
+    manifests::{Identity, Manifests},
+    shared::Shared,
+    store::{Event, Incoming, is_refused},
+};
+use ringfence_wire::{
+    audit::{self, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Told},
+    frame::{self, FrameError},
+};
+use std::{
+    io::{BufReader, Read},
+    sync::{
+        Arc,
+        mpsc::{SyncSender, TrySendError},
+    },
+    thread,
+    time::Duration,
+};
+
+/// Items between the link and the keeper. An item is at most a frame of records, so this bounds the memory: 16 MiB
+/// of records and what decoding makes of them.
+pub(crate) const QUEUE: usize = 16;
+
+/// Why the core cannot be understood. The auditor ends, and the core starts another.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    /// A frame is broken.
+    #[error("reading from the daemon failed")]
+    Frame(#[source] FrameError),
+    /// A body is broken.
+    #[error("the daemon sent something that cannot be understood; do both have the same version?")]
+    Body(#[source] BodyError),
+    /// The keeper is gone.
+    #[error("the thread that writes the audit database ended")]
+    Keeper,
+}
+
+/// Listens until the core closes the connection.
+///
+/// # Errors
+/// [`LinkError`]. What came before is kept.
+pub(crate) fn run(core: impl Read, shared: &Shared, items: &SyncSender<Item>) -> Result<(), LinkError> {
+    let mut core = BufReader::with_capacity(256 << 10, core);
+    let mut link = Link { shared, items, manifests: Manifests::default(), clock: Clock::now() };
+    loop {
+        let body = match frame::read_frame(&mut core, MAX_NOTICE) {
+            Ok(body) => body,
+            Err(FrameError::Closed) => return Ok(()),
+            Err(error) => return Err(LinkError::Frame(error)),
+        };
+        match audit::parse_told(&body).map_err(LinkError::Body)? {
+            Told::Records { .. } if body.len() > MAX_RECORDS => {
+                return Err(LinkError::Frame(FrameError::TooLong { length: body.len(), max: MAX_RECORDS }));
+            }
+            Told::Records { sequence, records } => link.records(sequence, &records)?,
+            Told::Notice(notice) => link.notice(notice)?,
+        }
+    }
+}
+
+struct Link<'a> {
+    shared: &'a Shared,
+    items: &'a SyncSender<Item>,
+    manifests: Manifests,
+    clock: Clock,
+}
+
+impl Link<'_> {
+    fn records(&mut self, sequence: u64, records: &[&[u8]]) -> Result<(), LinkError> {
+        self.clock = self.clock.refreshed();
+        let mut incoming = Vec::with_capacity(records.len());
+        for raw in records {
+            match decode::record(raw) {
+                Ok(record) => incoming.push(Incoming::Event(Box::new(Event {
+                    ts: self.clock.micros(record.time),
+                    identity: self.manifests.identity(record.container),
+                    decider: self.manifests.decider(&record),
+                    record,
+                }))),
+                Err(error) => self.shared.undecodable(error),
+            }
+        }
+        self.send(Item::Batch { sequence: Some(sequence), incoming })
+    }
+
+    fn notice(&mut self, notice: Notice) -> Result<(), LinkError> {
+        let incoming = match notice {
+            Notice::Hello { session, boot } => return self.send(Item::Hello { session, boot }),
+            Notice::Flushed { token } => return self.send(Item::Flushed(token)),
+            Notice::Manifest(manifest) => {
+                let kernel = manifest.container;
+                let identity = Arc::new(Identity {
+                    public: manifest.public.clone(),
+                    profile: manifest.profile.clone(),
+                    uid: manifest.uid,
+                    created: manifest.created,
+                });
+                self.manifests.add(manifest);
+                vec![Incoming::Container { kernel, identity }]
+            }
+            Notice::Ended { container } => {
+                self.manifests.ended(container);
+                vec![Incoming::Ended { kernel: container }]
+            }
+            Notice::Counters { counters } => counters.into_iter().map(Incoming::Counted).collect(),
+        };
+        self.send(Item::Batch { sequence: None, incoming })
+    }
+
+    /// Hands an item to the keeper. While the store works, a full queue means to wait: the kernel's rings are the
+    /// buffer, and count what does not fit. While it does not, events are dropped and counted here.
+    fn send(&self, mut item: Item) -> Result<(), LinkError> {
+        loop {
+            match self.items.try_send(item) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(LinkError::Keeper),
+                Err(TrySendError::Full(back)) => item = back,
+            }
+            match item {
+                Item::Batch { incoming, sequence } if self.shared.is_failing() => {
+                    for incoming in incoming {
+                        if let Incoming::Event(event) = incoming {
+                            let Event { record, identity, .. } = *event;
+                            self.shared.drop_event(record.container, identity, is_refused(&record));
+                        }
+                    }
+                    if let Some(sequence) = sequence {
+                        self.shared.drop_batch(sequence);
+                    }
+                    return Ok(());
+                }
+                Item::Flushed(_) if self.shared.is_failing() => return Ok(()),
+                _ => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! A session's journal to the store's rows: requests and responses paired, calls grouped into intents. Pure.
+//!
+//! The fold is deterministic: read again from the start, a journal gives the same rows with the same ids, so that an
+//! auditor that was killed in the middle begins again and writes nothing twice.
+
+use crate::mcp::{
+    journal::{Direction, Entry, Judged},
+    line::{self, Id, Kind, Line, Message},
+};
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// A gap between requests longer than this begins a new intent, microseconds.
+const INTENT_GAP: i64 = 5_000_000;
+/// Requests without an answer that are remembered per session; older ones are taken as never answered.
+const MOST_PENDING: usize = 65_536;
+
+/// Longest text of a message in the database, bytes; arguments and results of calls likewise.
+const LONGEST_RAW: usize = 2 << 20;
+
+/// What the store does for an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Row {
+    /// A session began.
+    Session {
+        /// Name of the server.
+        server_name: String,
+        /// Its command, as a shell would show it.
+        server_command: String,
+        /// When; microseconds since 1970, as all times here.
+        started_at: i64,
+    },
+    /// The client said who it is.
+    Client {
+        /// Name and version, as the client sent them.
+        info: String,
+    },
+    /// A message.
+    Message(Box<MessageRow>),
+    /// A tool call was asked for.
+    Call(Box<CallRow>),
+    /// A tool call was answered by the server.
+    Answer {
+        /// The call.
+        call: String,
+        /// The message that answers it.
+        message: String,
+        /// JSON.
+        result: Option<String>,
+        /// JSON.
+        error: Option<String>,
+        /// When.
+        at: i64,
+        /// Milliseconds since the request.
+        duration_ms: i64,
+    },
+    /// What became of a paused call, or a cancelled one.
+    Decision {
+        /// The call.
+        call: String,
+        /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
+        outcome: String,
+        /// Who.
+        by: Option<String>,
+        /// When.
+        at: i64,
+    },
+    /// The session ended.
+    End {
+        /// When.
+        at: i64,
+        /// Exit status of the server.
+        status: Option<i32>,
+    },
+}
+
+/// A row of `messages`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MessageRow {
+    pub(crate) id: String,
+    pub(crate) direction: Direction,
+    pub(crate) at: i64,
+    pub(crate) jsonrpc_id: Option<String>,
+    pub(crate) method: Option<String>,
+    pub(crate) params: Option<String>,
+    pub(crate) result: Option<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) raw: String,
+    /// What is unusual about it: refused, unsolicited, an id used again, not JSON.
+    pub(crate) note: Option<String>,
+}
+
+/// A row of `tool_calls` as it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallRow {
+    pub(crate) judged: Judged,
+    pub(crate) message: String,
+    pub(crate) arguments: String,
+    pub(crate) at: i64,
+    /// Why it was never forwarded, where that was known at once.
+    pub(crate) blocked: bool,
+}
+
+/// A request that was not answered yet.
+#[derive(Debug, Clone)]
+struct Pending {
+    call: Option<String>,
+    at: i64,
+}
+
+/// The state of one session's fold.
+#[derive(Debug, Default)]
+pub(crate) struct Fold {
+    /// Requests in flight, by the direction they went.
+    pending: HashMap<(Direction, Id), Pending>,
+    /// Calls that wait for a decision: not in flight until approved.
+    paused: HashMap<String, (Id, i64)>,
+    client_known: bool,
+}
+
+impl Fold {
+    /// The rows of the next entry.
+    pub(crate) fn next(&mut self, entry: Entry) -> Vec<Row> {
+        match entry {
+            Entry::Start { at, server_name, server_command, .. } => {
+                let server_command = shell_words(&server_command);
+                vec![Row::Session { server_name, server_command, started_at: at }]
+            }
+            Entry::Message { id, at, direction, raw, calls, refused, .. } => {
+                self.message(id, at, direction, raw, calls, refused)
+            }
+            Entry::Decision { call, at, outcome, by } => {
+                if let Some((id, asked)) = self.paused.remove(&call)
+                    && outcome == "approved"
+                {
+                    self.remember(
+                        Direction::ClientToServer,
+                        id,
+                        Pending { call: Some(call.clone()), at: asked },
+                    );
+                }
+                vec![Row::Decision { call, outcome, by, at }]
+            }
+            Entry::End { at, status } => vec![Row::End { at, status }],
+            Entry::Stderr { .. } | Entry::Note { .. } => Vec::new(),
+        }
+    }
+
+    fn message(
+        &mut self,
+        id: String,
+        at: i64,
+        direction: Direction,
+        raw: String,
+        calls: Vec<Judged>,
+        refused: Option<String>,
+    ) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut notes: Vec<String> = refused.iter().map(|why| format!("refused: {why}")).collect();
+        let mut row = MessageRow {
+            id: id.clone(),
+            direction,
+            at,
+            jsonrpc_id: None,
+            method: None,
+            params: None,
+            result: None,
+            error: None,
+            raw,
+            note: None,
+        };
+        let raw = std::mem::take(&mut row.raw);
+        match line::read(raw.as_bytes()) {
+            Ok(Line::Blank) => {}
+            Ok(Line::Message(message)) => {
+                self.one(&message, 0, &id, at, direction, &calls, refused.is_none(), &mut rows, &mut notes);
+                columns(&message, &mut row);
+            }
+            Ok(Line::Batch(messages)) => {
+                notes.push(format!("a batch of {}", messages.len()));
+                let forwarded = refused.is_none() && calls.iter().all(|call| call.action != "block");
+                for (index, message) in messages.iter().enumerate() {
+                    let index = u32::try_from(index).unwrap_or(u32::MAX);
+                    self.one(message, index, &id, at, direction, &calls, forwarded, &mut rows, &mut notes);
+                }
+            }
+            Err(_) if refused.is_some() => {}
+            Err(why) => notes.push(format!("not judged: {why}")),
+        }
+        if raw.len() > LONGEST_RAW {
+            notes.push(format!(
+                "{} bytes; the database has the first {LONGEST_RAW}, the journal all",
+                raw.len()
+            ));
+            let cut = raw.floor_char_boundary(LONGEST_RAW);
+            row.raw = raw[..cut].to_owned();
+            (row.params, row.result, row.error) = (None, None, None);
+        } else {
+            row.raw = raw;
+        }
+        if !notes.is_empty() {
+            row.note = Some(notes.join("; "));
+        }
+        // The message first: calls and answers refer to it.
+        rows.insert(0, Row::Message(Box::new(row)));
+        rows
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one message's place in its line, and where its findings go"
+    )]
+    fn one(
+        &mut self,
+        message: &Message<'_>,
+        index: u32,
+        id: &str,
+        at: i64,
+        direction: Direction,
+        calls: &[Judged],
+        forwarded: bool,
+        rows: &mut Vec<Row>,
+        notes: &mut Vec<String>,
+    ) {
+        match &message.kind {
+            Kind::Call(rpc, call) if direction == Direction::ClientToServer => {
+                let Some(judged) = calls.iter().find(|judged| judged.index == index) else { return };
+                let blocked = judged.action == "block";
+                let uuid = judged.call.clone();
+                let row = CallRow {
+                    judged: judged.clone(),
+                    message: id.to_owned(),
+                    arguments: bounded(call.arguments),
+                    at,
+                    blocked,
+                };
+                rows.push(Row::Call(Box::new(row)));
+                if judged.action == "pause" {
+                    self.paused.insert(uuid, (rpc.clone(), at));
+                } else if !blocked && forwarded {
+                    let again = self.remember(direction, rpc.clone(), Pending { call: Some(uuid), at });
+                    if again {
+                        notes.push("its id is that of a request that was not answered yet".to_owned());
+                    }
+                }
+            }
+            Kind::Call(rpc, _) | Kind::Request(rpc, _) => {
+                if forwarded && self.remember(direction, rpc.clone(), Pending { call: None, at }) {
+                    notes.push("its id is that of a request that was not answered yet".to_owned());
+                }
+                self.client(message, direction, rows);
+            }
+            Kind::Notification(_) => self.client(message, direction, rows),
+            Kind::Response(rpc, outcome) => {
+                let asked = match direction {
+                    Direction::ClientToServer => Direction::ServerToClient,
+                    Direction::ServerToClient => Direction::ClientToServer,
+                };
+                match self.pending.remove(&(asked, rpc.clone())) {
+                    None => notes.push("answers no request that is known".to_owned()),
+                    Some(Pending { call: None, .. }) => {}
+                    Some(Pending { call: Some(call), at: began }) => rows.push(Row::Answer {
+                        call,
+                        message: id.to_owned(),
+                        result: outcome.ok().map(|json| bounded(json.get())),
+                        error: outcome.err().map(|json| bounded(json.get())),
+                        at,
+                        duration_ms: (at - began).max(0) / 1000,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Puts a request into flight; whether its id was in flight already.
+    fn remember(&mut self, direction: Direction, id: Id, pending: Pending) -> bool {
+        if self.pending.len() >= MOST_PENDING
+            && let Some(oldest) = self.pending.iter().min_by_key(|(_, p)| p.at).map(|(key, _)| key.clone())
+        {
+            self.pending.remove(&oldest);
+        }
+        self.pending.insert((direction, id), pending).is_some()
+    }
+
+    /// Who the client is: in `initialize`, or in each request's `_meta` where there is no handshake.
+    fn client(&mut self, message: &Message<'_>, direction: Direction, rows: &mut Vec<Row>) {
+        if self.client_known || direction != Direction::ClientToServer {
+            return;
+        }
+        let Some(params) = message.params.and_then(|p| serde_json::from_str::<Value>(p.get()).ok()) else {
+            return;
+        };
+        let meta = params.get("_meta");
+        let info = params
+            .get("clientInfo")
+            .or_else(|| meta?.get("io.modelcontextprotocol/clientInfo"))
+            .or_else(|| meta?.get("clientInfo"));
+        if let Some(info) = info {
+            self.client_known = true;
+            rows.push(Row::Client { info: info.to_string() });
+        }
+    }
+}
+
+fn columns(message: &Message<'_>, row: &mut MessageRow) {
+    row.params = message.params.map(|params| params.get().to_owned());
+    match &message.kind {
+        Kind::Call(id, _) => {
+            row.jsonrpc_id = Some(id.to_json());
+            row.method = Some("tools/call".to_owned());
+        }
+        Kind::Request(id, method) => {
+            row.jsonrpc_id = Some(id.to_json());
+            row.method = Some(method.clone());
+        }
+        Kind::Notification(method) => row.method = Some(method.clone()),
+        Kind::Response(id, outcome) => {
+            row.jsonrpc_id = Some(id.to_json());
+            row.result = outcome.ok().map(|json| json.get().to_owned());
+            row.error = outcome.err().map(|json| json.get().to_owned());
+        }
+    }
+}
+
+/// A JSON text for the database: as it is, or, where it is too long, an object that says so.
+fn bounded(json: &str) -> String {
+    if json.len() <= LONGEST_RAW {
+        return json.to_owned();
+    }
+    serde_json::json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) })
+        .to_string()
+}
+
+/// A command as one would type it; for people, not for running.
+fn shell_words(command: &[String]) -> String {
+    let quote = |word: &String| {
+        let plain =
+            !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:@,+%".contains(&b));
+        if plain { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    command.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+/// Groups calls of one user into intents by time, across sessions.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Grouping {
+    /// Id of the present intent, the time of its last call, how many calls it has.
+    present: Option<(String, i64, i64)>,
+}
+
+/// Where a call belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Belongs {
+    /// The intent.
+    pub(crate) intent: String,
+    /// It begins with this call.
+    pub(crate) begins: bool,
+    /// Place in the intent's chain, from 1.
+    pub(crate) order: i64,
+}
+
+impl Grouping {
+    /// Goes on with the last intent of the store.
+    pub(crate) fn resume(intent: String, last_at: i64, calls: i64) -> Self {
+        Self { present: Some((intent, last_at, calls)) }
+    }
+
+    /// The intent of a call asked for at `at`. A new one is named by the call that begins it.
+    pub(crate) fn place(&mut self, call: &str, at: i64) -> Belongs {
+        match &mut self.present {
+            Some((intent, last, calls)) if at - *last <= INTENT_GAP => {
+                *last = at.max(*last);
+                *calls += 1;
+                Belongs { intent: intent.clone(), begins: false, order: *calls }
+            }
+            present => {
+                *present = Some((call.to_owned(), at, 1));
+                Belongs { intent: call.to_owned(), begins: true, order: 1 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fold, Grouping, Row};
+    use crate::mcp::journal::{Direction, Entry, Judged};
+
+    const CLIENT: Direction = Direction::ClientToServer;
+    const SERVER: Direction = Direction::ServerToClient;
+
+    fn message(direction: Direction, raw: &str, calls: &[(&str, &str)]) -> Entry {
+        let calls = calls
+            .iter()
+            .enumerate()
+            .map(|(index, (call, action))| Judged {
+                call: (*call).into(),
+                index: index as u32,
+                tool: "t".into(),
+                operation: "read".into(),
+                score: 0,
+                reasons: vec![],
+                action: (*action).into(),
+                rules: vec![],
+            })
+            .collect();
+        Entry::Message {
+            id: format!("m-{}", raw.len()),
+            at: 1_000_000,
+            direction,
+            raw: raw.to_owned(),
+            bytes: 0,
+            sha256: String::new(),
+            calls,
+            refused: None,
+        }
+    }
+
+    /// The rows of some entries, a line each.
+    fn fold(entries: Vec<Entry>) -> Vec<String> {
+        let mut fold = Fold::default();
+        entries
+            .into_iter()
+            .flat_map(|entry| fold.next(entry))
+            .map(|row| match row {
+                Row::Message(m) => format!(
+                    "message {} {} {}",
+                    m.jsonrpc_id.unwrap_or_default(),
+                    m.method.unwrap_or_default(),
+                    m.note.unwrap_or_default()
+                ),
+                Row::Call(c) => format!("call {} {}", c.judged.call, c.arguments),
+                Row::Answer { call, result, error, .. } => {
+                    format!("answer {call} {} {}", result.unwrap_or_default(), error.unwrap_or_default())
+                }
+                Row::Decision { call, outcome, .. } => format!("{outcome} {call}"),
+                Row::Client { info } => format!("client {info}"),
+                Row::Session { server_command, .. } => server_command,
+                Row::End { .. } => "end".into(),
+            })
+            .collect()
+    }
+
+    const CALL: &str = r#"{"id":1,"method":"tools/call","params":{"name":"t","arguments":{"a":1}}}"#;
+
+    #[test]
+    fn a_call_and_its_answer_are_one_row() {
+        let rows = fold(vec![
+            message(CLIENT, CALL, &[("c1", "pass")]),
+            message(SERVER, r#"{"id":"1","result":{}}"#, &[]),
+            message(SERVER, r#"{"id":1.0,"result":{"x":2}}"#, &[]),
+            message(SERVER, r#"{"id":1,"result":{}}"#, &[]),
+        ]);
+        assert_eq!(rows[0], "message 1 tools/call ");
+        assert_eq!(rows[1], r#"call c1 {"a":1}"#);
+        assert_eq!(rows[2], "message \"1\"  answers no request that is known");
+        assert_eq!(rows[4], r#"answer c1 {"x":2} "#);
+        assert!(rows[5].contains("answers no request"), "answered once");
+    }
+
+    #[test]
+    fn directions_do_not_mix_and_reused_ids_are_noted() {
+        let rows = fold(vec![
+            message(SERVER, r#"{"id":1,"method":"sampling/createMessage"}"#, &[]),
+            message(CLIENT, CALL, &[("c1", "pass")]),
+            message(CLIENT, r#"{"id":1,"result":{}}"#, &[]),
+            message(CLIENT, CALL, &[("c2", "pass")]),
+            message(SERVER, r#"{"id":1,"error":{"code":1}}"#, &[]),
+        ]);
+        assert!(rows.iter().any(|row| row.contains("not answered yet")));
+        assert_eq!(rows.last().map(String::as_str), Some(r#"answer c2  {"code":1}"#));
+        assert!(!rows.iter().any(|row| row.contains("no request that is known")));
+    }
+
+    #[test]
+    fn paused_calls_are_in_flight_only_once_approved_and_blocked_ones_never() {
+        let decision =
+            |outcome: &str| Entry::Decision { call: "c1".into(), at: 2, outcome: outcome.into(), by: None };
+        let answer = || message(SERVER, r#"{"id":1,"result":{}}"#, &[]);
+        let rows = fold(vec![message(CLIENT, CALL, &[("c1", "pause")]), answer()]);
+        assert!(rows[2].contains("no request that is known"));
+        let rows = fold(vec![message(CLIENT, CALL, &[("c1", "pause")]), decision("approved"), answer()]);
+        assert_eq!(rows.last().map(String::as_str), Some("answer c1 {} "));
+        let rows = fold(vec![message(CLIENT, CALL, &[("c1", "block")]), answer()]);
+        assert!(rows[2].contains("no request that is known"));
+    }
+
+    #[test]
+    fn the_client_is_known_from_either_era() {
+        let first = r#"{"id":1,"method":"initialize","params":{"clientInfo":{"name":"a"}}}"#;
+        let second = r#"{"id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"b"}}}}"#;
+        assert!(fold(vec![message(CLIENT, first, &[])]).contains(&r#"client {"name":"a"}"#.to_owned()));
+        assert!(fold(vec![message(CLIENT, second, &[])]).contains(&r#"client {"name":"b"}"#.to_owned()));
+    }
+
+    #[test]
+    fn a_pause_of_more_than_five_seconds_begins_an_intent() {
+        let mut grouping = Grouping::default();
+        let places: Vec<(String, i64)> =
+            [("a", 0), ("b", 4_000_000), ("c", 9_000_000), ("d", 14_000_001), ("e", 13_000_000)]
+                .into_iter()
+                .map(|(call, at)| {
+                    let belongs = grouping.place(call, at);
+                    (belongs.intent, belongs.order)
+                })
+                .collect();
+        let expected = [("a", 1), ("a", 2), ("a", 3), ("d", 1), ("d", 2)];
+        assert_eq!(places, expected.map(|(intent, order)| (intent.to_owned(), order)));
+    }
+}

@@ -1,0 +1,130 @@
+//! One session's journal on its way into the store: read as it grows, folded, written in batches.
+
+use super::ingest::{Fold, Row};
+use crate::{
+    auditor::store::{self, Position, SessionWriter},
+    mcp::journal::{Broken, Entry, Reader},
+};
+use std::{
+    fs::File,
+    io::BufReader,
+    sync::{Mutex, PoisonError},
+};
+
+/// Entries written in one transaction, at most.
+const BATCH: usize = 256;
+
+/// Why a journal cannot be taken in.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The journal.
+    #[error("the session's journal is not whole")]
+    Journal(#[from] Broken),
+    /// A session of that id is another user's.
+    #[error("a session of this id belongs to another user")]
+    NotYours,
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+/// The intake of one session.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    session: String,
+    uid: u32,
+    path: String,
+    reader: Reader<BufReader<File>>,
+    fold: Fold,
+    /// Lines that are in the store; those before are folded, not written.
+    stored: u64,
+    /// Rows that could not be written yet, and the position behind them.
+    unwritten: Vec<Row>,
+    server: String,
+    ended: bool,
+}
+
+/// What was new in a journal.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Rows that are in the store now.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Intake {
+    /// The intake of a journal, from its start.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) fn new(
+        writer: &Mutex<SessionWriter>,
+        (session, path): (String, String),
+        uid: u32,
+        journal: File,
+    ) -> Result<Self, Error> {
+        let stored = writer.lock().unwrap_or_else(PoisonError::into_inner).lines(&session, uid)?;
+        let stored = stored.ok_or(Error::NotYours)?;
+        let reader = Reader::new(BufReader::with_capacity(64 << 10, journal));
+        let (fold, unwritten, server) = (Fold::default(), Vec::new(), String::new());
+        Ok(Self { session, uid, path, reader, fold, stored, unwritten, server, ended: false })
+    }
+
+    /// Name of the server, once the journal's first line is read.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Whether the journal has its last line.
+    pub(crate) fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Takes in what the journal has more than last time. Rows that could not be written are kept and tried again.
+    ///
+    /// # Errors
+    /// [`Error`]; of the store, it may be called again.
+    pub(crate) fn advance(&mut self, writer: &Mutex<SessionWriter>) -> Result<News, Error> {
+        let mut news = News::default();
+        loop {
+            let mut entries = 0;
+            while entries < BATCH && self.unwritten.len() < 4 * BATCH {
+                let Some(entry) = self.reader.next_entry()? else { break };
+                entries += 1;
+                match &entry {
+                    Entry::Start { server_name, .. } => self.server.clone_from(server_name),
+                    Entry::End { .. } => self.ended = true,
+                    _ => {}
+                }
+                let rows = self.fold.next(entry);
+                if self.reader.position().1 > self.stored {
+                    self.unwritten.extend(rows);
+                }
+            }
+            let (head, lines) = self.reader.position();
+            if lines > self.stored {
+                let (session, journal) = (self.session.as_str(), self.path.as_str());
+                let at = Position { session, uid: self.uid, journal, lines, head };
+                writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &self.unwritten)?;
+                self.stored = lines;
+                news.rows.append(&mut self.unwritten);
+            }
+            if entries == 0 {
+                return Ok(news);
+            }
+        }
+    }
+
+    /// The interceptor is gone without a word: the session ended now, with nobody knows what status.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) fn abandon(&mut self, writer: &Mutex<SessionWriter>, now: i64) -> Result<(), Error> {
+        let (head, lines) = self.reader.position();
+        if self.ended || lines == 0 {
+            return Ok(());
+        }
+        let at = Position { session: &self.session, uid: self.uid, journal: &self.path, lines, head };
+        let row = Row::End { at: now, status: None };
+        Ok(writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &[row])?)
+    }
+}

@@ -1,0 +1,6 @@
+//! MCP sessions: journals in, rows out, approvals between people and interceptors.
+
+pub(super) mod ingest;
+mod intake;
+pub(super) mod server;
+pub(super) mod waiting;

@@ -1,0 +1,167 @@
+//! Counts of MCP sessions for `/metrics`, since this auditor began. A bounded number of series, whatever servers are called.
+
+use super::mcp::ingest::Row;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Mutex, PoisonError},
+};
+
+/// Servers with series of their own; the rest are `other`.
+const MOST_SERVERS: usize = 50;
+/// Longest name of a server in a label, characters.
+const LONGEST_NAME: usize = 64;
+/// Upper bounds of the durations' buckets, seconds.
+const SECONDS: [f64; 10] = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    server: String,
+    action: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    server: String,
+    outcome: String,
+}
+
+/// The metrics of one auditor.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    calls: Family<CallLabels, Counter>,
+    outcomes: Family<OutcomeLabels, Counter>,
+    sessions: Counter,
+    duration: Histogram,
+    linked: Gauge,
+    waiting: Gauge,
+    servers: Mutex<HashSet<String>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("ringfence_mcp");
+        let metrics = Self {
+            calls: Family::default(),
+            outcomes: Family::default(),
+            sessions: Counter::default(),
+            duration: Histogram::new(SECONDS),
+            linked: Gauge::default(),
+            waiting: Gauge::default(),
+            servers: Mutex::default(),
+            registry: Registry::default(),
+        };
+        registry.register(
+            "tool_calls",
+            "Tool calls asked for, by what the policy did",
+            metrics.calls.clone(),
+        );
+        registry.register("tool_call_outcomes", "What became of tool calls", metrics.outcomes.clone());
+        registry.register("sessions", "Sessions that began", metrics.sessions.clone());
+        registry.register(
+            "tool_call_duration_seconds",
+            "From the request to the server's answer",
+            metrics.duration.clone(),
+        );
+        registry.register(
+            "sessions_linked",
+            "Sessions whose interceptor is connected",
+            metrics.linked.clone(),
+        );
+        registry.register("calls_waiting", "Calls that wait for approval", metrics.waiting.clone());
+        Self { registry, ..metrics }
+    }
+}
+
+impl Metrics {
+    /// Counts what was stored.
+    pub(crate) fn count(&self, server: &str, row: &Row) {
+        match row {
+            Row::Session { .. } => drop(self.sessions.inc()),
+            Row::Call(call) => {
+                let server = self.label(server);
+                let action = known(&call.judged.action, &["pass", "flag", "pause", "block"]);
+                self.calls.get_or_create(&CallLabels { server: server.clone(), action }).inc();
+                if call.blocked {
+                    self.outcome(server, "blocked");
+                }
+            }
+            Row::Answer { error, duration_ms, .. } => {
+                self.outcome(self.label(server), if error.is_some() { "failed" } else { "answered" });
+                self.duration
+                    .observe(std::time::Duration::from_millis(duration_ms.unsigned_abs()).as_secs_f64());
+            }
+            Row::Decision { outcome, .. } => self.outcome(self.label(server), outcome),
+            Row::Message(_) | Row::Client { .. } | Row::End { .. } => {}
+        }
+    }
+
+    /// The text format of Prometheus.
+    ///
+    /// # Errors
+    /// None that is known; the encoder's type has them.
+    pub(crate) fn text(&self, linked: usize, waiting: usize) -> Result<String, fmt::Error> {
+        self.linked.set(i64::try_from(linked).unwrap_or(i64::MAX));
+        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn outcome(&self, server: String, outcome: &str) {
+        let outcome = known(
+            outcome,
+            &["blocked", "failed", "answered", "approved", "denied", "timeout", "cancelled", "ended"],
+        );
+        self.outcomes.get_or_create(&OutcomeLabels { server, outcome }).inc();
+    }
+
+    fn label(&self, server: &str) -> String {
+        // The encoder writes labels as they are; the text format wants these three escaped.
+        let name: String = server.chars().take(LONGEST_NAME).collect();
+        let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if servers.len() < MOST_SERVERS || servers.contains(&name) {
+            servers.insert(name.clone());
+            return name;
+        }
+        "other".to_owned()
+    }
+}
+
+/// A journal is somebody else's file: only the words that are known become labels.
+fn known(word: &str, words: &[&str]) -> String {
+    if words.contains(&word) { word } else { "other" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_SERVERS, Metrics};
+    use crate::auditor::mcp::ingest::Row;
+
+    fn decided(outcome: &str) -> Row {
+        Row::Decision { call: "c".into(), outcome: outcome.into(), by: None, at: 0 }
+    }
+
+    #[test]
+    fn hostile_names_are_escaped_and_their_number_is_bounded() {
+        let metrics = Metrics::default();
+        metrics.count("a\"}\n1", &decided("approved"));
+        for n in 0..2 * MOST_SERVERS {
+            metrics.count(&format!("server-{n}"), &decided("denied"));
+        }
+        metrics.count("server-0", &decided("made up"));
+        let text = metrics.text(3, 1).expect("text");
+        assert!(text.contains(r#"outcomes_total{server="a\"}\n1",outcome="approved"} 1"#), "{text}");
+        assert!(text.contains(r#"{server="other",outcome="denied"} 51"#), "{text}");
+        assert!(text.contains(r#"{server="server-0",outcome="other"} 1"#), "{text}");
+        assert!(text.contains("ringfence_mcp_sessions_linked 3"), "{text}");
+        assert!(text.lines().count() < 200, "{text}");
+    }
+}

@@ -1,0 +1,205 @@
+//! The auditor role: decodes records, stores them, answers questions. Unprivileged.
+//!
+//! | thread | does |
+//! |---|---|
+//! | link | reads the core's socket, decodes, names rules; hands over through a bounded queue |
+//! | keeper | owns the store: writes in batches, keeps trying, deletes what is old |
+//! | main | accepts on the query socket; one thread per connection, bounded |
+//!
+//! It ends when the core closes the link, after it stored what came. It ignores the signals that would end it sooner.
+
+pub(crate) mod client;
+mod clock;
+mod confine;
+mod decode;
+mod escape;
+mod explain;
+mod keeper;
+mod link;
+mod manifests;
+mod mcp;
+mod metrics;
+mod present;
+mod query;
+#[cfg(test)]
+mod samples;
+mod shared;
+mod store;
+pub(crate) mod user;
+mod web;
+
+pub(crate) use escape::line as printable;
+pub(crate) use store::{MCP_SCHEMA, MCP_TABLES};
+
+use keeper::Keeper;
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::signal::{SigSet, Signal},
+};
+use shared::Shared;
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a new auditor waits for the one before it to store its last events.
+const LOCK_LIMIT: Duration = Duration::from_secs(15);
+
+/// Why the auditor cannot start, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Not started by the daemon.
+    #[error(
+        "`ringfence auditor` is started by the daemon, with its sockets as standard input and output; use `ringfence daemon`"
+    )]
+    NotFromDaemon(#[source] Option<io::Error>),
+    /// The dashboard.
+    #[error(transparent)]
+    Web(#[from] web::Error),
+    /// Privileges could not be given up.
+    #[error(transparent)]
+    Confine(#[from] confine::Error),
+    /// The state directory is unusable.
+    #[error("cannot use the state directory {}; it must exist and be writable for user {uid}", path.display())]
+    State {
+        /// The directory.
+        path: PathBuf,
+        /// Who we are.
+        uid: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another auditor has it.
+    #[error("another auditor uses {}", path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The store cannot be opened, and waiting will not help.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// The core could not be understood.
+    #[error(transparent)]
+    Link(#[from] link::LinkError),
+    /// The last events could not be stored.
+    #[error("the audit database could not be written to the end; see the messages above")]
+    Lost,
+}
+
+/// Runs the role over standard input (the core) and standard output (the listening query socket).
+///
+/// # Errors
+/// [`Error`].
+pub(crate) fn run(state: &Path) -> Result<(), Error> {
+    let (core, listener) = inherited()?;
+    // The core's end closes when it ends; systemd's SIGTERM to the whole cgroup must not lose what is under way. A
+    // write over the file size limit is an error to deal with, as a full disk is.
+    let mut ignored = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGXFSZ] {
+        ignored.add(signal);
+    }
+    ignored.thread_block().map_err(|e| Error::NotFromDaemon(Some(e.into())))?;
+    // What the auditor writes is nobody else's to read, whatever the mode of its directory.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    let _lock = lock(state)?;
+    confine::enter(state)?;
+    let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
+    answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
+    let shared = Arc::new(Shared::new(answers));
+    let db = state.join(store::FILE);
+    let writer = open(&db, &shared)?;
+
+    let (sender, items) = mpsc::sync_channel(link::QUEUE);
+    let keeper = Keeper::new(db.clone(), Arc::clone(&shared), store::Limits::default(), writer);
+    let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
+    let keeper = spawn("keeper").spawn(move || keeper.run(&items)).map_err(Error::Thread)?;
+    spawn("query")
+        .spawn({
+            let shared = Arc::clone(&shared);
+            move || query::serve(&listener, &db, &shared)
+        })
+        .map_err(Error::Thread)?;
+
+    let linked = link::run(core, &shared, &sender);
+    shared.close();
+    drop(sender);
+    let whole = keeper.join().unwrap_or(false);
+    linked?;
+    if whole { Ok(()) } else { Err(Error::Lost) }
+}
+
+/// Opens the store. A failure that may pass (a full disk) is the keeper's to deal with.
+fn open(db: &Path, shared: &Shared) -> Result<Option<store::Writer>, Error> {
+    match store::open(db, 0) {
+        Ok(store::Opened { writer, moved_to }) => {
+            if let Some(moved_to) = moved_to {
+                let moved_to = moved_to.display().to_string();
+                tracing::error!("the audit database was corrupt: moved to {moved_to}, a new one is in use");
+                shared.health().moved_to = Some(moved_to);
+            }
+            shared.stored(writer.last_id()?);
+            Ok(Some(writer))
+        }
+        Err(error) if error.may_pass() => {
+            let text = keeper::chain(&error);
+            tracing::error!("{text}; trying again");
+            shared.health().failing = Some(text);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The sockets the core gave: a connected one as standard input, a listening one as standard output.
+fn inherited() -> Result<(UnixStream, UnixListener), Error> {
+    let own = |fd: io::Result<OwnedFd>| fd.map_err(|e| Error::NotFromDaemon(Some(e)));
+    let core = own(io::stdin().as_fd().try_clone_to_owned())?;
+    let listener = own(io::stdout().as_fd().try_clone_to_owned())?;
+    let listening = |fd: &OwnedFd| rustix::net::sockopt::socket_acceptconn(fd).ok();
+    if listening(&core) != Some(false) || listening(&listener) != Some(true) {
+        return Err(Error::NotFromDaemon(None));
+    }
+    let (core, listener) = (UnixStream::from(core), UnixListener::from(listener));
+    // Whatever the core left them in: threads wait on these.
+    let blocking = core.set_nonblocking(false).and_then(|()| listener.set_nonblocking(false));
+    blocking.map_err(|e| Error::NotFromDaemon(Some(e)))?;
+    Ok((core, listener))
+}
+
+/// Locks the state directory, so that two auditors never write one database.
+fn lock(state: &Path) -> Result<Flock<File>, Error> {
+    let path = state.join("audit.lock");
+    let uid = nix::unistd::geteuid().as_raw();
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|source| Error::State { path: state.to_owned(), uid, source })?;
+    let until = Instant::now() + LOCK_LIMIT;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((_, errno)) if errno != nix::errno::Errno::EWOULDBLOCK => {
+                return Err(Error::State { path: state.to_owned(), uid, source: errno.into() });
+            }
+            Err(_) if Instant::now() > until => return Err(Error::Busy { path: state.to_owned() }),
+            Err((back, _)) => {
+                file = back;
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}

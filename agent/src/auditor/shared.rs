@@ -1,0 +1,250 @@
+//! What the auditor's threads tell one another: how far the store is, how it fares, what was lost.
+
+use super::{decode::DecodeError, manifests::Identity};
+use ringfence_wire::audit::Answer;
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write as _,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Containers whose drops are told apart while nothing can be stored; beyond it they are counted together.
+const MAX_DROPPING: usize = 8192;
+
+/// Shared by all threads.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    core: Mutex<UnixStream>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    health: Mutex<Health>,
+    dropped: Mutex<HashMap<u64, Dropped>>,
+    dropped_to: AtomicU64,
+    suspect: AtomicBool,
+}
+
+/// How far the store is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Progress {
+    /// Highest id that can be read.
+    pub(crate) last: u64,
+    /// Highest token up to which everything is stored.
+    flushed: u64,
+    /// Highest token given out.
+    asked: u64,
+    /// The core is gone.
+    pub(crate) closed: bool,
+}
+
+/// How the store fares.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health {
+    /// Why nothing can be stored.
+    pub(crate) failing: Option<String>,
+    /// Where a corrupt database went.
+    pub(crate) moved_to: Option<String>,
+    /// Events stored since the start.
+    pub(crate) stored: u64,
+    /// Records refused, by reason.
+    pub(crate) undecodable: BTreeMap<&'static str, u64>,
+}
+
+/// Events of one container that could not be stored.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Dropped {
+    /// Who it is.
+    pub(crate) identity: Option<Arc<Identity>>,
+    /// Denials.
+    pub(crate) denied: u64,
+    /// Allowed events.
+    pub(crate) allowed: u64,
+}
+
+impl Shared {
+    /// `core` is where answers go.
+    pub(crate) fn new(core: UnixStream) -> Self {
+        Self {
+            core: Mutex::new(core),
+            progress: Mutex::default(),
+            changed: Condvar::new(),
+            health: Mutex::default(),
+            dropped: Mutex::default(),
+            dropped_to: AtomicU64::new(0),
+            suspect: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells the core something. One small write, so it is never cut; a core that does not read misses it.
+    pub(crate) fn answer(&self, answer: Answer) -> bool {
+        let body = answer.to_body();
+        let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+        frame.extend(body);
+        lock(&self.core).write_all(&frame).is_ok()
+    }
+
+    /// Has everything stored that happened before now. False: not within `limit`.
+    pub(crate) fn flush(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let token = {
+            let mut progress = lock(&self.progress);
+            progress.asked += 1;
+            progress.asked
+        };
+        if !self.answer(Answer::Flush(token)) {
+            return false;
+        }
+        let mut progress = lock(&self.progress);
+        while progress.flushed < token && !progress.closed {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            progress = wait(&self.changed, progress, left);
+        }
+        progress.flushed >= token
+    }
+
+    /// Everything up to a token is stored. A token that was never given out counts for nothing.
+    pub(crate) fn flushed(&self, token: u64) {
+        let mut progress = lock(&self.progress);
+        if token <= progress.asked {
+            progress.flushed = progress.flushed.max(token);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Events up to `last` can be read.
+    pub(crate) fn stored(&self, last: u64) {
+        lock(&self.progress).last = last;
+        self.changed.notify_all();
+    }
+
+    /// The core is gone.
+    pub(crate) fn close(&self) {
+        lock(&self.progress).closed = true;
+        self.changed.notify_all();
+    }
+
+    /// How far the store is, now.
+    pub(crate) fn progress(&self) -> Progress {
+        *lock(&self.progress)
+    }
+
+    /// Waits until there is something after `after`, at most for `limit`.
+    pub(crate) fn wait_after(&self, after: u64, limit: Duration) -> Progress {
+        let progress = lock(&self.progress);
+        if progress.last > after || progress.closed {
+            return *progress;
+        }
+        *wait(&self.changed, progress, limit)
+    }
+
+    /// Changes the health.
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        lock(&self.health)
+    }
+
+    /// Whether nothing can be stored at the moment.
+    pub(crate) fn is_failing(&self) -> bool {
+        lock(&self.health).failing.is_some()
+    }
+
+    /// A reader found the database corrupt.
+    pub(crate) fn suspect(&self) {
+        self.suspect.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a reader found the database corrupt; asked once.
+    pub(crate) fn take_suspect(&self) -> bool {
+        self.suspect.swap(false, Ordering::SeqCst)
+    }
+
+    /// Counts a record that was refused.
+    pub(crate) fn undecodable(&self, error: DecodeError) {
+        let mut health = lock(&self.health);
+        let count = health.undecodable.entry(error.reason()).or_default();
+        if *count == 0 {
+            tracing::error!("{error}; counted from now on, see `ringfence status`");
+        }
+        *count += 1;
+    }
+
+    /// Counts an event that cannot be stored.
+    pub(crate) fn drop_event(&self, container: u64, identity: Option<Arc<Identity>>, refused: bool) {
+        let mut all = lock(&self.dropped);
+        let key = if all.len() < MAX_DROPPING || all.contains_key(&container) { container } else { 0 };
+        let dropped = all.entry(key).or_default();
+        dropped.identity = identity.filter(|_| key == container);
+        *(if refused { &mut dropped.denied } else { &mut dropped.allowed }) += 1;
+    }
+
+    /// The batch of this number was dropped, its events counted.
+    pub(crate) fn drop_batch(&self, sequence: u64) {
+        self.dropped_to.store(sequence, Ordering::SeqCst);
+    }
+
+    /// The last batch that was dropped; 0: none.
+    pub(crate) fn dropped_to(&self) -> u64 {
+        self.dropped_to.load(Ordering::SeqCst)
+    }
+
+    /// What was dropped and is not in the store yet.
+    pub(crate) fn dropped(&self) -> Vec<Dropped> {
+        lock(&self.dropped).values().cloned().collect()
+    }
+
+    /// The same, to be put into the store.
+    pub(crate) fn take_dropped(&self) -> HashMap<u64, Dropped> {
+        std::mem::take(&mut *lock(&self.dropped))
+    }
+}
+
+/// A thread that panicked leaves nothing half done here: counters and flags.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
+    changed.wait_timeout(guard, limit).map_or_else(|e| e.into_inner().0, |(guard, _)| guard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::Read as _, thread};
+
+    #[test]
+    fn a_flush_waits_for_its_own_token() {
+        let (core, ours) = UnixStream::pair().expect("a pair");
+        let shared = Arc::new(Shared::new(ours));
+        let waits = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || (shared.flush(Duration::from_secs(20)), shared.flush(Duration::from_millis(20)))
+        });
+        let mut core = core;
+        let mut frame = [0; 13];
+        core.read_exact(&mut frame).expect("the request");
+        assert_eq!(Answer::parse(&frame[4..]).expect("parses"), Answer::Flush(1));
+        shared.flushed(7);
+        shared.flushed(1);
+        assert_eq!(waits.join().expect("no panic"), (true, false));
+    }
+
+    #[test]
+    fn drops_are_counted_per_container_within_a_bound() {
+        let shared = Shared::new(UnixStream::pair().expect("a pair").0);
+        for container in 1..=10_000 {
+            shared.drop_event(container, None, container % 2 == 0);
+        }
+        let dropped = shared.take_dropped();
+        assert!(dropped.len() <= MAX_DROPPING + 1);
+        assert_eq!(dropped.values().map(|d| d.denied).sum::<u64>(), 5_000);
+        assert_eq!(dropped.values().map(|d| d.allowed).sum::<u64>(), 5_000);
+        assert!(shared.dropped().is_empty());
+    }
+}

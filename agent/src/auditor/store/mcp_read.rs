@@ -1,0 +1,322 @@
+//! Reading MCP sessions: rows as JSON objects, the columns' names as keys.
+
+use super::{Error, Viewer, sql};
+use ringfence_wire::mcp::StoredRule;
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
+use serde_json::{Map, Value, json};
+use std::{path::Path, time::Duration};
+
+/// Most rows of one answer.
+const MOST: u32 = 1000;
+/// A page ends once it is longer than this, bytes; with the longest row it still fits a message.
+const PAGE_BYTES: usize = 2 << 20;
+/// Columns that hold JSON.
+const JSON: &[&str] = &["arguments", "result", "error", "params", "risk_reasons", "rules", "client_info"];
+
+/// A read-only connection.
+#[derive(Debug)]
+pub(crate) struct SessionReader {
+    connection: Connection,
+}
+
+/// Columns of a call as lists show it: without its result, which may be long.
+/// Long arguments and errors are cut there, and are text then.
+const CALL: &str = "c.id, c.session_id, s.server_name, c.tool_name,
+    CASE WHEN octet_length(c.arguments) <= 4096 THEN c.arguments ELSE substr(c.arguments, 1, 4096) || '…' END AS arguments,
+    CASE WHEN octet_length(c.error) <= 4096 THEN c.error ELSE substr(c.error, 1, 4096) || '…' END AS error, c.operation_type, c.risk_score, c.risk_reasons,
+    c.requested_at, c.responded_at, c.duration_ms, c.policy_action, c.approved_by, c.approved_at, c.rules, c.outcome, c.decided_by,
+    c.decided_at, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id
+    FROM tool_calls c JOIN sessions s ON s.id = c.session_id";
+/// A session as lists show it.
+const SESSION: &str = "SELECT s.id, s.server_name, s.server_command, s.started_at, s.ended_at, s.client_info, s.exit_status, s.broken,
+         (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id) AS calls,
+         (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id AND c.policy_action <> 'pass') AS flagged,
+         (SELECT max(risk_score) FROM tool_calls c WHERE c.session_id = s.id) AS highest_risk
+     FROM sessions s";
+/// A uid sees its own.
+const OWN: &str = "(?1 = 0 OR s.uid = ?1)";
+
+/// Which calls are asked for.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct CallFilter {
+    /// At least this score.
+    pub(crate) risk: Option<u8>,
+    /// With this policy action or outcome.
+    pub(crate) verdict: Option<String>,
+    /// Of this session.
+    pub(crate) session: Option<String>,
+    /// Of this server.
+    pub(crate) server: Option<String>,
+    /// Whose tool's name has this in it; ASCII letters in either case.
+    pub(crate) tool: Option<String>,
+    /// Older than this call.
+    pub(crate) before: Option<String>,
+    /// Only those that were not simply passed.
+    pub(crate) flagged: bool,
+    /// At most so many.
+    pub(crate) limit: u32,
+}
+
+impl SessionReader {
+    /// Opens a database.
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let fail = |source| Error::Open { path: path.to_owned(), source };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(fail)?;
+        connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
+        connection.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;").map_err(fail)?;
+        Ok(Self { connection })
+    }
+
+    /// Calls, newest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn calls<'a>(&self, viewer: Viewer, filter: &'a CallFilter) -> Result<Vec<Value>, Error> {
+        // Only the conditions that are asked for, so that SQLite can choose an index for them.
+        let mut values: Vec<(&str, &dyn ToSql)> = vec![(OWN, &viewer.0)];
+        let mut ask =
+            |condition, value: Option<&'a dyn ToSql>| values.extend(value.map(|value| (condition, value)));
+        // The plus keeps SQLite from the index over scores: it would sort a third of all calls by time.
+        ask("+c.risk_score >= ?", filter.risk.as_ref().map(|v| v as _));
+        ask("? IN (c.policy_action, c.outcome)", filter.verdict.as_ref().map(|v| v as _));
+        ask("c.session_id = ?", filter.session.as_ref().map(|v| v as _));
+        ask("s.server_name = ?", filter.server.as_ref().map(|v| v as _));
+        ask("instr(lower(c.tool_name), lower(?)) > 0", filter.tool.as_ref().map(|v| v as _));
+        ask(
+            "(c.requested_at, c.id) < (SELECT requested_at, id FROM tool_calls WHERE id = ?)",
+            filter.before.as_ref().map(|v| v as _),
+        );
+        let mut conditions: Vec<&str> = values.iter().map(|(condition, _)| *condition).collect();
+        if filter.flagged {
+            conditions.push("c.policy_action != 'pass'");
+        }
+        let text = format!(
+            "SELECT {CALL} WHERE {} ORDER BY c.requested_at DESC, c.id DESC LIMIT {}",
+            conditions.join(" AND "),
+            filter.limit.min(MOST)
+        );
+        let values: Vec<&dyn ToSql> = values.into_iter().map(|(_, value)| value).collect();
+        self.rows(&text, &values)
+    }
+
+    /// One call as lists show it.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn listed(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
+        let text = format!("SELECT {CALL} WHERE {OWN} AND c.id = ?2");
+        Ok(self.rows(&text, &[&viewer.0, &id])?.pop())
+    }
+
+    /// One call, whole, with what it belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn call(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
+        let text = format!(
+            "SELECT c.*, s.server_name, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id
+             FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {OWN} AND c.id = ?2"
+        );
+        self.connection
+            .query_row(&text, rusqlite::params![viewer.0, id], object)
+            .optional()
+            .map_err(sql("read a tool call"))
+    }
+
+    /// One session, as [`Self::sessions`] shows it.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn session(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
+        Ok(self.rows(&format!("{SESSION} WHERE {OWN} AND s.id = ?2"), &[&viewer.0, &id])?.pop())
+    }
+
+    /// Sessions, newest first, each with its numbers of calls.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn sessions(&self, viewer: Viewer, limit: u32) -> Result<Vec<Value>, Error> {
+        let text = format!("{SESSION} WHERE {OWN} ORDER BY s.started_at DESC LIMIT ?2");
+        self.rows(&text, &[&viewer.0, &limit.min(MOST)])
+    }
+
+    /// Intents, newest first, each with its chain, oldest first; with a session, only those that hold a call of it.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn intents(
+        &self,
+        viewer: Viewer,
+        session: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Value>, Error> {
+        let limit = limit.min(MOST);
+        let intents = match session {
+            Some(session) => self.rows(
+                &format!(
+                    "SELECT DISTINCT i.* FROM intent_contexts i JOIN intent_tool_calls x ON x.intent_id = i.id
+                     JOIN tool_calls c ON c.id = x.tool_call_id JOIN sessions s ON s.id = c.session_id
+                     WHERE {OWN} AND c.session_id = ?2 ORDER BY i.created_at DESC LIMIT {limit}"
+                ),
+                &[&viewer.0, &session],
+            )?,
+            None => self.rows(
+                &format!(
+                    "SELECT i.* FROM intent_contexts i JOIN sessions s ON s.id = i.session_id
+                     WHERE {OWN} ORDER BY i.created_at DESC LIMIT {limit}"
+                ),
+                &[&viewer.0],
+            )?,
+        };
+        // By time: `sequence_order` is that of arrival, and journals of several sessions are read side by side.
+        let chain = format!(
+            "SELECT x.sequence_order, {CALL} JOIN intent_tool_calls x ON x.tool_call_id = c.id
+             WHERE {OWN} AND x.intent_id = ?2 ORDER BY c.requested_at, x.sequence_order LIMIT {MOST}"
+        );
+        intents
+            .into_iter()
+            .map(|mut intent| {
+                let calls = self.rows(&chain, &[&viewer.0, &intent["id"].as_str()])?;
+                if let Value::Object(fields) = &mut intent {
+                    fields.insert("tool_calls".to_owned(), Value::Array(calls));
+                }
+                Ok(intent)
+            })
+            .collect()
+    }
+
+    /// A page of a table, in the order its rows came; other users' rows are left out.
+    ///
+    /// # Errors
+    /// [`Error::Sql`]; a table of another name has no rows.
+    pub(crate) fn table(
+        &self,
+        viewer: Viewer,
+        table: &str,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<Value>, Error> {
+        let from = match table {
+            "sessions" => "s.rowid AS _rowid, s.* FROM sessions s WHERE s.rowid > ?2",
+            "messages" => {
+                "m.rowid AS _rowid, m.* FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.rowid > ?2"
+            }
+            "tool_calls" => {
+                "c.rowid AS _rowid, c.*, s.server_name AS _server_name, s.uid AS _uid FROM tool_calls c
+                 JOIN sessions s ON s.id = c.session_id WHERE c.rowid > ?2"
+            }
+            "intent_contexts" => {
+                "i.rowid AS _rowid, i.* FROM intent_contexts i JOIN sessions s ON s.id = i.session_id WHERE i.rowid > ?2"
+            }
+            "intent_tool_calls" => {
+                "x.rowid AS _rowid, x.* FROM intent_tool_calls x JOIN tool_calls c ON c.id = x.tool_call_id
+                 JOIN sessions s ON s.id = c.session_id WHERE x.rowid > ?2"
+            }
+            // Rules are everybody's.
+            "policy_rules" => "s.rowid AS _rowid, s.* FROM policy_rules s WHERE s.rowid > ?2",
+            _ => return Ok(Vec::new()),
+        };
+        let own = if table == "policy_rules" { "?1 >= 0" } else { OWN };
+        let limit = limit.min(MOST);
+        let fail = sql("read MCP sessions");
+        let text = format!("SELECT {from} AND {own} ORDER BY _rowid LIMIT ?3");
+        let mut statement = self.connection.prepare(&text).map_err(&fail)?;
+        let mut rows = statement.query(rusqlite::params![viewer.0, after, limit]).map_err(&fail)?;
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = rows.next().map_err(&fail)? {
+            let row = object(row).map_err(&fail)?;
+            bytes += row.to_string().len();
+            page.push(row);
+            if bytes > PAGE_BYTES {
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    /// Totals: the audit contract's metrics.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn stats(&self, viewer: Viewer) -> Result<Value, Error> {
+        let text = format!(
+            "SELECT count(*) AS total_calls,
+                 count(*) FILTER (WHERE c.policy_action = 'flag') AS flagged,
+                 count(*) FILTER (WHERE c.policy_action = 'pause') AS paused,
+                 count(*) FILTER (WHERE c.policy_action = 'block') AS blocked,
+                 count(*) FILTER (WHERE c.outcome = 'approved') AS approved,
+                 count(*) FILTER (WHERE c.outcome IN ('denied', 'timeout')) AS denied,
+                 count(*) FILTER (WHERE c.error IS NOT NULL) AS failed,
+                 coalesce(round(avg(c.risk_score), 1), 0) AS average_risk,
+                 (SELECT count(*) FROM sessions s WHERE {OWN}) AS sessions
+             FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {OWN}"
+        );
+        Ok(self.rows(&text, &[&viewer.0])?.pop().unwrap_or_else(|| json!({})))
+    }
+
+    /// The rules of the database that are switched on, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn stored_rules(&self) -> Result<Vec<StoredRule>, Error> {
+        let fail = sql("read the rules");
+        let text =
+            "SELECT name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action
+             FROM policy_rules WHERE enabled ORDER BY created_at, id";
+        let mut statement = self.connection.prepare(text).map_err(&fail)?;
+        let rule = |row: &Row<'_>| {
+            let operations: Option<String> = row.get(5)?;
+            Ok(StoredRule {
+                name: row.get(0)?,
+                description: row.get::<_, Option<String>>(1)?.unwrap_or_default(),
+                tool_pattern: row.get(2)?,
+                server_pattern: row.get(3)?,
+                min_risk_score: row.get::<_, Option<u8>>(4)?.unwrap_or(0),
+                operation_types: operations
+                    .map(|list| list.split(',').map(|name| name.trim().to_owned()).collect()),
+                action: row.get(6)?,
+            })
+        };
+        let rules = statement.query_map([], rule).map_err(&fail)?;
+        rules.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// The rows of the rules, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn rules(&self) -> Result<Vec<Value>, Error> {
+        self.rows("SELECT * FROM policy_rules ORDER BY created_at, id LIMIT 1000", &[])
+    }
+
+    fn rows(&self, text: &str, values: &[&dyn ToSql]) -> Result<Vec<Value>, Error> {
+        let fail = sql("read MCP sessions");
+        let mut statement = self.connection.prepare(text).map_err(&fail)?;
+        let rows = statement.query_map(values, object).map_err(&fail)?;
+        rows.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+}
+
+fn object(row: &Row<'_>) -> rusqlite::Result<Value> {
+    let mut fields = Map::new();
+    for (index, name) in row.as_ref().column_names().enumerate() {
+        let value = match row.get_ref(index)? {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(n) => Value::from(n),
+            ValueRef::Real(n) => Value::from(n),
+            ValueRef::Text(text) => {
+                let text = String::from_utf8_lossy(text);
+                // What is not JSON although it should be is shown as the text it is.
+                let parsed = if JSON.contains(&name) { serde_json::from_str(&text).ok() } else { None };
+                parsed.unwrap_or_else(|| Value::from(text))
+            }
+            ValueRef::Blob(_) => Value::Null,
+        };
+        fields.insert(name.to_owned(), value);
+    }
+    Ok(Value::Object(fields))
+}

@@ -1,0 +1,266 @@
+//! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
+
+use super::{Error, sql};
+use crate::{
+    auditor::{
+        clock::rfc3339,
+        mcp::ingest::{Belongs, CallRow, Grouping, MessageRow, Row},
+    },
+    mcp::journal::Direction,
+};
+use ringfence_wire::mcp::StoredRule;
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use std::path::Path;
+
+/// The connection that writes MCP sessions. SQLite orders it with the one that writes events.
+#[derive(Debug)]
+pub(crate) struct SessionWriter {
+    connection: Connection,
+    grouping: std::collections::HashMap<u32, Grouping>,
+}
+
+/// A session and how far its journal is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position<'a> {
+    /// The session's id.
+    pub(crate) session: &'a str,
+    /// Whose it is.
+    pub(crate) uid: u32,
+    /// The journal's path, for people.
+    pub(crate) journal: &'a str,
+    /// Lines read, these rows included.
+    pub(crate) lines: u64,
+    /// Hash of the last of them.
+    pub(crate) head: &'a str,
+}
+
+impl SessionWriter {
+    /// Opens a database that [`super::open`] has brought up to date.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let connection = super::open_existing(path)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(Self { connection, grouping: std::collections::HashMap::new() })
+    }
+
+    /// Lines of a session's journal that are in the store; `None` where the session is another uid's.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn lines(&self, session: &str, uid: u32) -> Result<Option<u64>, Error> {
+        let found: Option<(i64, u32)> = self
+            .connection
+            .query_row("SELECT journal_lines, uid FROM sessions WHERE id = ?1", [session], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .optional()
+            .map_err(sql("read how far a journal is"))?;
+        Ok(match found {
+            Some((_, owner)) if owner != uid => None,
+            Some((lines, _)) => Some(lines.cast_unsigned()),
+            None => Some(0),
+        })
+    }
+
+    /// Whether a session has ended and all of its journal is here.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn is_whole(&self, session: &str) -> Result<bool, Error> {
+        self.connection
+            .query_row("SELECT ended_at IS NOT NULL FROM sessions WHERE id = ?1", [session], |row| row.get(0))
+            .optional()
+            .map(|ended| ended.unwrap_or(false))
+            .map_err(sql("read whether a session ended"))
+    }
+
+    /// Writes rows of one session and its position, all or nothing.
+    ///
+    /// # Errors
+    /// [`Error::Sql`]; the same rows may be tried again.
+    pub(crate) fn write(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
+        let mut grouping = match self.grouping.get(&at.uid) {
+            Some(grouping) => grouping.clone(),
+            None => last_intent(&self.connection, at.uid).map_err(sql("read the last intent"))?,
+        };
+        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        for row in rows {
+            write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
+        }
+        step.prepare_cached(
+            "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4 WHERE id = ?1",
+        )
+        .and_then(|mut s| s.execute(params![at.session, at.lines.cast_signed(), at.head, at.journal]))
+        .map_err(sql("store how far a journal is"))?;
+        step.commit().map_err(sql("commit"))?;
+        self.grouping.insert(at.uid, grouping);
+        Ok(())
+    }
+
+    /// Adds a rule. Gives its id, or nothing where one of that name is there already.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn add_rule(&mut self, rule: &StoredRule, now: i64) -> Result<Option<String>, Error> {
+        let id = uuid::Uuid::new_v4().to_string();
+        let inserted = self.connection.execute(
+            "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (SELECT 1 FROM policy_rules WHERE name = ?2)",
+            params![
+                id,
+                rule.name,
+                rule.description,
+                rule.tool_pattern,
+                rule.server_pattern,
+                rule.min_risk_score,
+                rule.operation_types.as_ref().map(|list| list.join(",")),
+                rule.action,
+                rfc3339(now)
+            ],
+        );
+        Ok((inserted.map_err(sql("store a rule"))? == 1).then_some(id))
+    }
+
+    /// Says that a session's journal was tampered with or cannot be read.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn broken(&mut self, session: &str, why: &str) -> Result<(), Error> {
+        self.connection
+            .execute("UPDATE sessions SET broken = ?2 WHERE id = ?1", params![session, why])
+            .map(drop)
+            .map_err(sql("note a broken journal"))
+    }
+}
+
+fn last_intent(connection: &Connection, uid: u32) -> rusqlite::Result<Grouping> {
+    let last: Option<(String, String, i64)> = connection
+        .query_row(
+            "SELECT i.intent_id, c.requested_at, (SELECT max(sequence_order) FROM intent_tool_calls x WHERE x.intent_id = i.intent_id)
+             FROM tool_calls c JOIN sessions s ON s.id = c.session_id JOIN intent_tool_calls i ON i.tool_call_id = c.id
+             WHERE s.uid = ?1 ORDER BY c.requested_at DESC LIMIT 1",
+            [uid],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )
+        .optional()?;
+    Ok(match last {
+        Some((intent, at, calls)) => {
+            let at = at.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_microsecond);
+            Grouping::resume(intent, at, calls)
+        }
+        None => Grouping::default(),
+    })
+}
+
+fn write(
+    step: &Transaction<'_>,
+    at: &Position<'_>,
+    row: &Row,
+    grouping: &mut Grouping,
+) -> rusqlite::Result<()> {
+    match row {
+        Row::Session { server_name, server_command, started_at } => step
+            .prepare_cached(
+                "INSERT OR IGNORE INTO sessions (id, server_name, server_command, started_at, uid) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![at.session, server_name, server_command, rfc3339(*started_at), at.uid])
+            .map(drop),
+        Row::Client { info } => step
+            .prepare_cached("UPDATE sessions SET client_info = ?2 WHERE id = ?1")?
+            .execute(params![at.session, info])
+            .map(drop),
+        Row::Message(message) => insert_message(step, at, message),
+        Row::Call(call) => insert_call(step, at, call, grouping),
+        Row::Answer { call, message, result, error, at: when, duration_ms } => step
+            .prepare_cached(
+                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6 WHERE id = ?1",
+            )?
+            .execute(params![call, message, result, error, rfc3339(*when), duration_ms])
+            .map(drop),
+        Row::Decision { call, outcome, by, at: when } => {
+            let approved = (outcome == "approved").then(|| by.clone().unwrap_or_default());
+            let approved_at = approved.is_some().then(|| rfc3339(*when));
+            step.prepare_cached(
+                "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6 WHERE id = ?1",
+            )?
+            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at])
+            .map(drop)
+        }
+        Row::End { at: when, status } => step
+            .prepare_cached("UPDATE sessions SET ended_at = ?2, exit_status = ?3 WHERE id = ?1")?
+            .execute(params![at.session, rfc3339(*when), status])
+            .map(drop),
+    }
+}
+
+fn insert_message(step: &Transaction<'_>, at: &Position<'_>, row: &MessageRow) -> rusqlite::Result<()> {
+    let direction = match row.direction {
+        Direction::ClientToServer => "client_to_server",
+        Direction::ServerToClient => "server_to_client",
+    };
+    step.prepare_cached(
+        "INSERT OR IGNORE INTO messages (id, session_id, direction, timestamp, jsonrpc_id, method, params, result, error, raw, note)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    )?
+    .execute(params![
+        row.id,
+        at.session,
+        direction,
+        rfc3339(row.at),
+        row.jsonrpc_id,
+        row.method,
+        row.params,
+        row.result,
+        row.error,
+        row.raw,
+        row.note
+    ])
+    .map(drop)
+}
+
+fn insert_call(
+    step: &Transaction<'_>,
+    at: &Position<'_>,
+    row: &CallRow,
+    grouping: &mut Grouping,
+) -> rusqlite::Result<()> {
+    let judged = &row.judged;
+    let list = |texts: &[String]| serde_json::Value::from(texts).to_string();
+    let outcome = row.blocked.then_some("blocked");
+    let inserted = step
+        .prepare_cached(
+            "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
+                 risk_reasons, requested_at, policy_action, rules, outcome)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        )?
+        .execute(params![
+            judged.call,
+            at.session,
+            row.message,
+            judged.tool,
+            row.arguments,
+            judged.operation,
+            judged.score,
+            list(&judged.reasons),
+            rfc3339(row.at),
+            judged.action,
+            list(&judged.rules),
+            outcome
+        ])?;
+    if inserted == 0 {
+        // Read again after a restart: it has its intent.
+        return Ok(());
+    }
+    let Belongs { intent, begins, order } = grouping.place(&judged.call, row.at);
+    if begins {
+        step.prepare_cached(
+            "INSERT OR IGNORE INTO intent_contexts (id, session_id, created_at) VALUES (?1, ?2, ?3)",
+        )?
+        .execute(params![intent, at.session, rfc3339(row.at)])?;
+    }
+    step.prepare_cached("INSERT OR IGNORE INTO intent_tool_calls (intent_id, tool_call_id, sequence_order) VALUES (?1, ?2, ?3)")?
+        .execute(params![intent, judged.call, order])
+        .map(drop)
+}

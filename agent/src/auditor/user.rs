@@ -1,0 +1,81 @@
+//! The auditor of one user and one database, where no daemon serves: started by the first interceptor, ends when idle.
+
+use super::{
+    Error,
+    mcp::server::{self, Sessions},
+    store, web,
+};
+use crate::mcp::state::Places;
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    fs::{self, File},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long nobody must need the auditor before it ends.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Serves a database until it is idle. Does nothing where another auditor serves it already.
+///
+/// # Errors
+/// [`Error`].
+pub(crate) fn run(places: &Places, port: u16) -> Result<(), Error> {
+    let db = places.db.as_path();
+    let state = |source| Error::State { path: db.to_owned(), uid: nix::unistd::geteuid().as_raw(), source };
+    let Some(_lock) = lock(db).map_err(state)? else { return Ok(()) };
+    drop(store::open(db, 0)?.writer);
+    fs::set_permissions(db, fs::Permissions::from_mode(0o600)).map_err(state)?;
+    let socket = places.socket().map_err(state)?;
+    // The lock is ours: whoever made this socket is gone.
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).map_err(state)?;
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(state)?;
+    let token = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
+    let sessions = Arc::new(Sessions::new(db.to_owned(), store::SessionWriter::open(db)?, token));
+    web::start(&sessions, port, places.rules())?;
+    let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
+    let shared = Arc::clone(&sessions);
+    spawn("accept").spawn(move || server::serve(&listener, &shared)).map_err(Error::Thread)?;
+    catch_up(places, &sessions);
+    let mut idle = Instant::now();
+    while idle.elapsed() < IDLE {
+        thread::sleep(Duration::from_millis(200));
+        if sessions.links.load(Ordering::SeqCst) > 0
+            || sessions.viewers.load(Ordering::SeqCst) > 0
+            || sessions.used.swap(false, Ordering::Relaxed)
+        {
+            idle = Instant::now();
+        }
+    }
+    let _ = fs::remove_file(&socket);
+    Ok(())
+}
+
+fn lock(db: &Path) -> std::io::Result<Option<Flock<File>>> {
+    let mut path = db.as_os_str().to_owned();
+    path.push(".lock");
+    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(errno.into()),
+    }
+}
+
+/// Takes in what was journalled while nobody served: sessions that were killed, or whose auditor was.
+fn catch_up(places: &Places, sessions: &Arc<Sessions>) {
+    for (session, journal) in places.journals() {
+        let known = sessions.writer.lock().map_or(Ok(true), |writer| writer.is_whole(&session));
+        // A session that is linked reads its own journal.
+        if matches!(known, Ok(false)) && !sessions.is_linked(&session) {
+            let uid = nix::unistd::geteuid().as_raw();
+            if let Err(error) = sessions.catch_up(&session, journal, uid) {
+                tracing::warn!("session {session}: {error}");
+            }
+        }
+    }
+}

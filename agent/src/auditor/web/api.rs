@@ -1,0 +1,312 @@
+//! The REST API: routes, their parameters, their answers.
+
+use super::{Dashboard, assets, gate, live, rules};
+use crate::auditor::{
+    keeper::chain,
+    mcp::waiting::{Decider, Refused},
+    store::{self, CallFilter, SessionReader, Viewer},
+};
+use axum::{
+    Json, Router,
+    extract::{
+        DefaultBodyLimit, Path, Query, State,
+        rejection::{JsonRejection, QueryRejection},
+    },
+    http::{Method, StatusCode, Uri},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{task, time};
+
+/// Whoever holds the token sees everything in this database: it is its owner's, or root's.
+const VIEWER: Viewer = Viewer(0);
+/// Bytes of a request's body.
+const LONGEST_BODY: usize = 64 << 10;
+/// Rows where nobody says how many.
+const ROWS: u32 = 100;
+/// How long an interceptor may take to carry a decision out.
+const DECIDED: Duration = Duration::from_secs(5);
+
+type Shared = State<Arc<Dashboard>>;
+type Answer = Result<Json<Value>, Refusal>;
+
+/// An answer that says why not.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    error: String,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self { status, error: error.into() }
+    }
+
+    fn call(id: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("There is no tool call with the id {id:?}."))
+    }
+}
+
+impl From<store::Error> for Refusal {
+    fn from(error: store::Error) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("The audit store cannot answer: {}.", chain(&error)),
+        )
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({ "error": self.error }))).into_response()
+    }
+}
+
+pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
+    Router::new()
+        .route("/api/sessions", get(sessions))
+        .route("/api/sessions/{id}/tool-calls", get(session_calls))
+        .route("/api/sessions/{id}/intents", get(intents))
+        .route("/api/tool-calls", get(calls))
+        .route("/api/tool-calls/flagged", get(flagged))
+        .route("/api/tool-calls/{id}", get(call))
+        .route("/api/tool-calls/{id}/approve", post(approve))
+        .route("/api/tool-calls/{id}/deny", post(deny))
+        .route("/api/intents", get(latest_intents))
+        .route("/api/rules", get(rules::list).post(rules::add))
+        .route("/api/waiting", get(waiting))
+        .route("/api/stats", get(stats))
+        .route("/metrics", get(metrics))
+        .route("/ws/live", get(live::upgrade))
+        .fallback(other)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(middleware::from_fn_with_state(Arc::clone(&dashboard), gate::pass))
+        .with_state(dashboard)
+}
+
+/// Asks the store beside the runtime.
+pub(super) async fn ask<T: Send + 'static>(
+    dashboard: &Dashboard,
+    question: impl FnOnce(&SessionReader) -> Result<T, store::Error> + Send + 'static,
+) -> Result<T, Refusal> {
+    let db = dashboard.sessions.db.clone();
+    beside(move || Ok(SessionReader::open(&db).and_then(|reader| question(&reader))?)).await
+}
+
+/// Does what may block.
+pub(super) async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let gone =
+        |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The work for this answer was broken off.");
+    task::spawn_blocking(work).await.map_err(gone)?
+}
+
+async fn other(method: Method, uri: Uri) -> Response {
+    if (method == Method::GET || method == Method::HEAD)
+        && let Some(file) = assets::find(uri.path())
+    {
+        return file;
+    }
+    Refusal::new(StatusCode::NOT_FOUND, format!("There is nothing at {:?}.", uri.path())).into_response()
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> Refusal {
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for {:?}.", uri.path()))
+}
+
+/// The parameters of lists.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    risk: Option<String>,
+    verdict: Option<String>,
+    session: Option<String>,
+    server: Option<String>,
+    tool: Option<String>,
+    before: Option<String>,
+    limit: Option<String>,
+}
+
+type Asked = Result<Query<Wanted>, QueryRejection>;
+
+fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
+    let refuse = |why: String| {
+        let known = "Parameters are risk (0 to 100), verdict, session, server, tool, before and limit";
+        Refusal::new(StatusCode::BAD_REQUEST, format!("{}. {known}.", sentence(&why)))
+    };
+    let Query(wanted) = asked.map_err(|rejection| refuse(rejection.body_text()))?;
+    // An empty field of a form asks for nothing.
+    let text = |value: Option<String>| value.filter(|text| !text.is_empty());
+    let number = |name: &str, value: Option<String>| {
+        let parsed = text(value).map(|digits| digits.parse::<u32>().map_err(|_| (name.to_owned(), digits)));
+        parsed.transpose().map_err(|(name, digits)| refuse(format!("{name} is not a number: {digits:?}")))
+    };
+    Ok(CallFilter {
+        risk: number("risk", wanted.risk)?.map(|risk| u8::try_from(risk).unwrap_or(u8::MAX)),
+        verdict: text(wanted.verdict),
+        session: text(wanted.session),
+        server: text(wanted.server),
+        tool: text(wanted.tool),
+        before: text(wanted.before),
+        flagged: false,
+        limit: number("limit", wanted.limit)?.unwrap_or(ROWS),
+    })
+}
+
+async fn list(dashboard: &Dashboard, filter: CallFilter) -> Answer {
+    ask(dashboard, move |reader| reader.calls(VIEWER, &filter)).await.map(|rows| Json(rows.into()))
+}
+
+async fn calls(State(dashboard): Shared, asked: Asked) -> Answer {
+    list(&dashboard, filter(asked)?).await
+}
+
+async fn flagged(State(dashboard): Shared, asked: Asked) -> Answer {
+    list(&dashboard, CallFilter { flagged: true, ..filter(asked)? }).await
+}
+
+async fn sessions(State(dashboard): Shared, asked: Asked) -> Answer {
+    let limit = filter(asked)?.limit;
+    let shared = Arc::clone(&dashboard.sessions);
+    let rows = ask(&dashboard, move |reader| reader.sessions(VIEWER, limit)).await?;
+    let linked = rows.into_iter().map(|mut row| {
+        let up = row["id"].as_str().is_some_and(|id| shared.is_linked(id));
+        row["linked"] = up.into();
+        row
+    });
+    Ok(Json(linked.collect()))
+}
+
+async fn session_calls(State(dashboard): Shared, Path(id): Path<String>, asked: Asked) -> Answer {
+    let filter = CallFilter { session: Some(id.clone()), ..filter(asked)? };
+    known(&dashboard, id).await?;
+    list(&dashboard, filter).await
+}
+
+async fn intents(State(dashboard): Shared, Path(id): Path<String>) -> Answer {
+    known(&dashboard, id.clone()).await?;
+    ask(&dashboard, move |reader| reader.intents(VIEWER, Some(&id), 1000)).await.map(|rows| Json(rows.into()))
+}
+
+async fn latest_intents(State(dashboard): Shared, asked: Asked) -> Answer {
+    let filter = filter(asked)?;
+    let rows = ask(&dashboard, move |reader| reader.intents(VIEWER, filter.session.as_deref(), filter.limit))
+        .await?;
+    Ok(Json(rows.into()))
+}
+
+async fn known(dashboard: &Dashboard, id: String) -> Result<Value, Refusal> {
+    let session = id.clone();
+    let row = ask(dashboard, move |reader| reader.session(VIEWER, &session)).await?;
+    row.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("There is no session with the id {id:?}.")))
+}
+
+async fn call(State(dashboard): Shared, Path(id): Path<String>) -> Answer {
+    let wanted = id.clone();
+    let row = ask(&dashboard, move |reader| reader.call(VIEWER, &wanted)).await?;
+    row.map(Json).ok_or_else(|| Refusal::call(&id))
+}
+
+async fn waiting(State(dashboard): Shared) -> Json<Value> {
+    Json(live::waiting(&dashboard.sessions))
+}
+
+async fn stats(State(dashboard): Shared) -> Answer {
+    let mut row = ask(&dashboard, |reader| reader.stats(VIEWER)).await?;
+    row["waiting"] = dashboard.sessions.waiting.list(VIEWER.0).len().into();
+    row["linked"] = dashboard.sessions.links.load(Ordering::SeqCst).into();
+    row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
+    Ok(Json(row))
+}
+
+async fn metrics(State(dashboard): Shared) -> Result<Response, Refusal> {
+    let sessions = &dashboard.sessions;
+    let waiting = sessions.waiting.list(VIEWER.0).len();
+    let text = sessions.metrics.text(sessions.links.load(Ordering::SeqCst), waiting).map_err(|_| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The metrics cannot be written as text.")
+    })?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(axum::http::header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// A decision takes no parameters; an empty body is as good as an empty object.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+type Body<T> = Result<Json<T>, JsonRejection>;
+
+async fn approve(shared: Shared, id: Path<String>, body: axum::body::Bytes) -> Answer {
+    decide(shared, id, &body, true).await
+}
+
+async fn deny(shared: Shared, id: Path<String>, body: axum::body::Bytes) -> Answer {
+    decide(shared, id, &body, false).await
+}
+
+/// The body of a POST as `T`.
+pub(super) fn body<T>(body: Body<T>) -> Result<T, Refusal> {
+    body.map(|Json(value)| value).map_err(|rejection| Refusal::new(rejection.status(), rejection.body_text()))
+}
+
+async fn decide(State(dashboard): Shared, Path(id): Path<String>, body: &[u8], approve: bool) -> Answer {
+    if !body.is_empty() && serde_json::from_slice::<Nothing>(body).is_err() {
+        let verb = if approve { "approve" } else { "deny" };
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("The body of {verb} is empty or {{}}.")));
+    }
+    let wanted = id.clone();
+    let row = ask(&dashboard, move |reader| reader.listed(VIEWER, &wanted)).await?;
+    if row.is_none() {
+        return Err(Refusal::call(&id));
+    }
+    let (shared, call) = (Arc::clone(&dashboard.sessions), id.clone());
+    beside(move || {
+        let decided = shared.waiting.decide(&call, approve, &Decider::Dashboard, "dashboard");
+        decided.map(drop).map_err(|refused| {
+            let status = match refused {
+                Refused::NotYours { .. } | Refused::Descendant { .. } => StatusCode::FORBIDDEN,
+                Refused::Gone(_) | Refused::Unclear(_) | Refused::Lost => StatusCode::CONFLICT,
+            };
+            Refusal::new(status, format!("{}.", sentence(&refused.to_string())))
+        })
+    })
+    .await?;
+    outcome(&dashboard, &id, approve).await
+}
+
+/// What became of it, by the interceptor's own record: its clock may have run out at the same moment.
+async fn outcome(dashboard: &Dashboard, id: &str, approve: bool) -> Answer {
+    let wanted = if approve { "approved" } else { "denied" };
+    let until = time::Instant::now() + DECIDED;
+    while time::Instant::now() < until {
+        let call = id.to_owned();
+        let row = ask(dashboard, move |reader| reader.listed(VIEWER, &call)).await?;
+        match row.as_ref().and_then(|row| row["outcome"].as_str()) {
+            None => time::sleep(Duration::from_millis(15)).await,
+            Some(outcome) if outcome == wanted => return Ok(Json(json!({ "id": id, "outcome": outcome }))),
+            Some(outcome) => {
+                let error = format!("It came too late: the call is {outcome:?} already.");
+                return Err(Refusal::new(StatusCode::CONFLICT, error));
+            }
+        }
+    }
+    Err(Refusal::new(
+        StatusCode::GATEWAY_TIMEOUT,
+        "The interceptor took the decision, but has not recorded what it did; look at the call again.",
+    ))
+}
+
+/// With a capital letter.
+pub(super) fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}

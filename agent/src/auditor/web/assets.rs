@@ -1,0 +1,30 @@
+//! The page's files, built in.
+
+use axum::{
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+
+const JS: &str = "text/javascript; charset=utf-8";
+
+const FILES: &[(&str, &str, &str)] = &[
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    ("/app.js", JS, include_str!("page/app.js")),
+    ("/api.js", JS, include_str!("page/api.js")),
+    ("/place.js", JS, include_str!("page/place.js")),
+    ("/dom.js", JS, include_str!("page/dom.js")),
+    ("/calls.js", JS, include_str!("page/calls.js")),
+    ("/detail.js", JS, include_str!("page/detail.js")),
+    ("/waiting.js", JS, include_str!("page/waiting.js")),
+    ("/intents.js", JS, include_str!("page/intents.js")),
+    ("/sessions.js", JS, include_str!("page/sessions.js")),
+    ("/rules.js", JS, include_str!("page/rules.js")),
+];
+
+/// The file of a path.
+pub(super) fn find(path: &str) -> Option<Response> {
+    let (_, kind, text) = FILES.iter().find(|(name, ..)| *name == path)?;
+    Some((StatusCode::OK, [(CONTENT_TYPE, *kind)], *text).into_response())
+}

@@ -1,0 +1,221 @@
+//! The WebSocket: what happens, as it happens, to every page that watches.
+//!
+//! One thread reads each piece of news from the store once, for all pages. A page that is too slow, or a burst that is
+//! too big, is told `behind`, and asks for the newest rows itself.
+
+use super::{Dashboard, api::Refusal, gate::LIVE_PROTOCOL};
+use crate::auditor::{
+    mcp::server::{Live, Sessions},
+    store::{SessionReader, Viewer},
+};
+use axum::{
+    extract::{
+        State, WebSocketUpgrade,
+        ws::{Message, Utf8Bytes, WebSocket, rejection::WebSocketUpgradeRejection},
+    },
+    http::StatusCode,
+    response::Response,
+};
+use serde_json::{Value, json};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+use tokio::{
+    sync::broadcast::{self, error::RecvError},
+    time::{self, MissedTickBehavior},
+};
+
+/// Pages at once.
+const MOST_PAGES: usize = 32;
+/// Messages that a page may be behind.
+const QUEUE: usize = 256;
+/// How long news are gathered before they are told.
+const GATHER: Duration = Duration::from_millis(40);
+/// Rows told at once; more are `behind`.
+const MOST_ROWS: usize = 200;
+/// How often a page is asked whether it is there.
+const PING: Duration = Duration::from_secs(20);
+/// How long a page may take for a message.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a message from a page: it has nothing to say.
+const LONGEST: usize = 1024;
+
+/// Where pages hear news.
+pub(super) type News = broadcast::Sender<Utf8Bytes>;
+
+/// Begins to turn what the sessions tell into messages.
+///
+/// # Errors
+/// Where no thread can be started.
+pub(super) fn start(sessions: &Arc<Sessions>) -> io::Result<News> {
+    let (news, _) = broadcast::channel(QUEUE);
+    let (sender, sessions) = (news.clone(), Arc::clone(sessions));
+    let heard = sessions.watch();
+    thread::Builder::new().name("web-live".into()).spawn(move || tell(&sessions, &heard, &sender))?;
+    Ok(news)
+}
+
+/// The calls that wait, as rows.
+pub(super) fn waiting(sessions: &Sessions) -> Value {
+    let calls = sessions.waiting.list(0).into_iter().map(|call| {
+        let arguments = serde_json::from_str::<Value>(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
+        json!({
+            "id": call.id, "session_id": call.session, "server_name": call.server, "tool_name": call.tool,
+            "arguments": arguments, "risk_score": call.score, "risk_reasons": call.reasons, "rules": call.rules,
+            "since_ms": call.since / 1000, "until_ms": call.until / 1000,
+        })
+    });
+    calls.collect()
+}
+
+fn tell(sessions: &Sessions, heard: &Receiver<Live>, pages: &News) {
+    let mut told_waiting = String::new();
+    loop {
+        let mut fresh: Vec<Live> = Vec::new();
+        let mut add = |live: Live| {
+            if fresh.len() <= MOST_ROWS && !fresh.contains(&live) {
+                fresh.push(live);
+            }
+        };
+        match heard.recv_timeout(Duration::from_secs(1)) {
+            Ok(live) => add(live),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if pages.receiver_count() == 0 {
+            told_waiting.clear();
+            continue;
+        }
+        thread::sleep(GATHER);
+        heard.try_iter().for_each(&mut add);
+        let mut say = |value: Value| drop(pages.send(value.to_string().into()));
+        if fresh.len() > MOST_ROWS {
+            say(json!({ "type": "behind" }));
+        } else if !fresh.is_empty() {
+            match rows(sessions, &fresh) {
+                Ok(rows) => rows.into_iter().for_each(&mut say),
+                Err(error) => {
+                    tracing::warn!("the dashboard's news cannot be read: {error}");
+                    say(json!({ "type": "behind" }));
+                }
+            }
+        }
+        let waiting = json!({ "type": "waiting", "calls": waiting(sessions), "now_ms": now_ms() });
+        let text = waiting["calls"].to_string();
+        if text != told_waiting {
+            told_waiting = text;
+            say(waiting);
+        }
+    }
+}
+
+fn now_ms() -> i64 {
+    crate::auditor::clock::now_micros() / 1000
+}
+
+fn rows(sessions: &Sessions, fresh: &[Live]) -> Result<Vec<Value>, crate::auditor::store::Error> {
+    let reader = SessionReader::open(&sessions.db)?;
+    let mut told = Vec::with_capacity(fresh.len());
+    for live in fresh {
+        match live {
+            Live::Call(id) => {
+                let row = reader.listed(Viewer(0), id)?;
+                told.extend(row.map(|call| json!({ "type": "call", "call": call })));
+            }
+            Live::Session(id) => {
+                let row = reader.session(Viewer(0), id)?;
+                told.extend(row.map(|mut session| {
+                    session["linked"] = sessions.is_linked(id).into();
+                    json!({ "type": "session", "session": session })
+                }));
+            }
+        }
+    }
+    Ok(told)
+}
+
+/// A page that watches, counted as long as it does: the auditor does not end under it.
+struct Place(Arc<Sessions>);
+
+impl Place {
+    fn take(sessions: &Arc<Sessions>) -> Option<Self> {
+        let place = Self(Arc::clone(sessions));
+        (count(sessions).fetch_add(1, Ordering::SeqCst) < MOST_PAGES).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        count(&self.0).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn count(sessions: &Sessions) -> &AtomicUsize {
+    &sessions.viewers
+}
+
+/// Makes a request a WebSocket.
+pub(super) async fn upgrade(
+    State(dashboard): State<Arc<Dashboard>>,
+    socket: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    let socket = socket
+        .map_err(|why| Refusal::new(why.status(), format!("This is a WebSocket: {}.", why.body_text())))?;
+    let place = Place::take(&dashboard.sessions).ok_or_else(|| {
+        let error = format!("{MOST_PAGES} pages watch already; close one.");
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error)
+    })?;
+    let heard = dashboard.live.subscribe();
+    let first = json!({ "type": "waiting", "calls": waiting(&dashboard.sessions), "now_ms": now_ms() });
+    let socket = socket.protocols([LIVE_PROTOCOL]).max_message_size(LONGEST).max_frame_size(LONGEST);
+    Ok(socket.on_upgrade(move |socket| async move {
+        let _ = watch(socket, heard, first.to_string().into()).await;
+        drop(place);
+    }))
+}
+
+/// Sends news until the page goes. An error of any kind is the end.
+async fn watch(
+    mut socket: WebSocket,
+    mut heard: broadcast::Receiver<Utf8Bytes>,
+    first: Utf8Bytes,
+) -> Option<()> {
+    say(&mut socket, Message::Text(first)).await?;
+    let mut ping = time::interval(PING);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Two pings without a sign of life: the page has gone without a word.
+    let mut silent = 0;
+    loop {
+        let message = tokio::select! {
+            news = heard.recv() => match news {
+                Ok(text) => Message::Text(text),
+                Err(RecvError::Lagged(_)) => Message::Text(Utf8Bytes::from_static("{\"type\":\"behind\"}")),
+                Err(RecvError::Closed) => return None,
+            },
+            said = socket.recv() => {
+                said?.ok()?;
+                silent = 0;
+                continue;
+            },
+            _ = ping.tick() => {
+                silent += 1;
+                if silent > 2 {
+                    return None;
+                }
+                Message::Ping(Default::default())
+            },
+        };
+        say(&mut socket, message).await?;
+    }
+}
+
+async fn say(socket: &mut WebSocket, message: Message) -> Option<()> {
+    time::timeout(PATIENCE, socket.send(message)).await.ok()?.ok()
+}

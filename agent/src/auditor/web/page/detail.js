@@ -1,0 +1,100 @@
+// One call, whole: what was asked, what came back, why it was judged so, how long it took.
+
+import { ask } from "./api.js";
+import { trying } from "./app.js";
+import { badge, block, byId, duration, el, risk, shown, timeOf, visible } from "./dom.js";
+import { go, href } from "./place.js";
+import * as waiting from "./waiting.js";
+
+let shownId = null;
+
+const row = (name, ...value) => el("div", {}, el("dt", {}, name), el("dd", {}, ...value));
+const list = (values) => (Array.isArray(values) && values.length ? values.map((v) => shown("span", { class: "tag" }, v)) : ["none"]);
+
+/** Shows the call of that id; with none, closes. */
+export async function show(id) {
+  if (!id) {
+    close();
+    return;
+  }
+  if (id === shownId) return;
+  shownId = id;
+  await load(id);
+}
+
+/** A call changed: the open one is read again. */
+export function changed(call) {
+  if (call.id === shownId) load(call.id);
+}
+
+function close() {
+  const was = shownId;
+  shownId = null;
+  byId("detail")?.remove();
+  document.body.classList.remove("with-detail");
+  if (was) document.querySelector(`tr[data-id="${CSS.escape(was)}"] a`)?.focus({ preventScroll: true });
+}
+
+async function load(id) {
+  const call = await trying(() => ask(`/api/tool-calls/${encodeURIComponent(id)}`));
+  if (shownId !== id) return;
+  if (!call) {
+    go({ call: "" }, true);
+    return;
+  }
+  const panel = paint(call);
+  const old = byId("detail");
+  // A button under the pointer or with the focus stays where it is.
+  if (old) {
+    const scrolled = old.scrollTop;
+    const focus = old.contains(document.activeElement) ? document.activeElement.id : null;
+    old.replaceWith(panel);
+    panel.scrollTop = old.dataset.id === id ? scrolled : 0;
+    if (focus) byId(focus)?.focus({ preventScroll: true });
+  } else byId("main").after(panel);
+  document.body.classList.add("with-detail");
+}
+
+/** A result that is text is shown as text, with its JSON to unfold. */
+function answer(result) {
+  const parts = result?.content;
+  if (!Array.isArray(parts) || !parts.length || !parts.every((part) => typeof part?.text === "string")) return block(result);
+  return el("div", { class: "answer" }, parts.map((part) => block(part.text)),
+    el("details", {}, el("summary", {}, "as JSON"), block(result)));
+}
+
+function paint(call) {
+  const answered = call.responded_at !== null;
+  const failed = call.error !== null || call.result?.isError === true;
+  return el(
+    "aside",
+    { id: "detail", "data-id": call.id, "aria-label": "Call" },
+    el(
+      "header",
+      {},
+      el("h2", { dir: "ltr" }, visible(call.tool_name)),
+      el("button", { type: "button", id: "close", "aria-label": "Close", title: "Close (Esc)", onclick: () => go({ call: "" }) }, "×"),
+    ),
+    el("p", { class: "line" }, risk(call.risk_score), badge(call), shown("span", {}, call.server_name), timeOf(call.requested_at)),
+    waiting.buttons(call.id),
+    el(
+      "dl",
+      {},
+      row("Operation", visible(call.operation_type)),
+      row("Why this score", ...list(call.risk_reasons)),
+      row("Rules", ...(call.rules?.length ? list(call.rules) : ["none matched; the score decided"])),
+      row("Policy", visible(call.policy_action)),
+      call.outcome ? row("Outcome", visible(call.outcome), call.decided_by ? [" by ", ...visible(call.decided_by)] : "") : null,
+      call.decided_at ? row("Decided", timeOf(call.decided_at)) : null,
+      row("Asked", timeOf(call.requested_at)),
+      row("Answered", answered ? [timeOf(call.responded_at), ` after ${duration(call.duration_ms)}`] : "no answer from the server"),
+      row("Session", el("a", { href: href({ session: call.session_id, view: "calls" }) }, call.session_id.slice(0, 8))),
+      row("Intent", el("a", { href: `?view=intents&session=${encodeURIComponent(call.session_id)}` }, "its chain of calls")),
+      row("Id", el("code", {}, call.id)),
+    ),
+    el("h3", {}, "Arguments"),
+    block(call.arguments),
+    el("h3", {}, failed ? "Error" : "Result"),
+    answered ? answer(call.error ?? call.result) : el("p", { class: "quiet" }, "The server has sent nothing for this call."),
+  );
+}

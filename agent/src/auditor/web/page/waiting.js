@@ -1,0 +1,151 @@
+// Calls that wait for a person. A button never moves under the pointer: new cards come last, decided ones stay until the
+// pointer and the focus are elsewhere, and a button that has just appeared takes no click yet.
+
+import { ask, post } from "./api.js";
+import { trying } from "./app.js";
+import { block, byId, el, risk, shown, visible } from "./dom.js";
+import { href } from "./place.js";
+
+const UNARMED = 600;
+const cards = new Map();
+let waiting = [];
+/** The server's clock minus ours, milliseconds. */
+let ahead = 0;
+
+const left = (call) => Math.max(0, Math.ceil((call.until_ms - Date.now() - ahead) / 1000));
+
+/** The list of calls that wait is this now. */
+export function update(calls, now) {
+  if (Number.isFinite(now)) ahead = now - Date.now();
+  waiting = calls;
+  const section = byId("waiting");
+  for (const [id, card] of cards) {
+    if (!calls.some((call) => call.id === id) && !card.over) finish(id, card);
+  }
+  for (const call of calls) {
+    if (cards.has(call.id)) continue;
+    const card = make(call);
+    cards.set(call.id, card);
+    section.append(card.element);
+  }
+  tidy();
+  tick();
+}
+
+/** The call as it waits, if it does. */
+export const find = (id) => waiting.find((call) => call.id === id);
+
+function make(call) {
+  const timer = el("span", { class: "timer", role: "timer" });
+  const bar = el("span", { class: "left" });
+  const actions = el("div", { class: "actions" }, pair(call.id), timer);
+  const element = el(
+    "article",
+    { class: "card", "data-id": call.id, "aria-label": "A call waits for approval" },
+    el("p", { class: "line" }, risk(call.risk_score), shown("span", {}, call.server_name),
+      el("a", { class: "name", href: href({ view: "calls", call: call.id }), dir: "ltr" }, visible(call.tool_name))),
+    el("div", { class: "asked" }, block(call.arguments)),
+    el("p", { class: "because" }, "because: ", visible([...call.rules, ...call.risk_reasons].join(", ") || "its score")),
+    actions,
+    el("span", { class: "track", "aria-hidden": "true" }, bar),
+  );
+  return { call, element, timer, bar, actions, over: false };
+}
+
+/** Approve and deny, for a call that waits. */
+function pair(id) {
+  const shownAt = performance.now();
+  const button = (approve) =>
+    el(
+      "button",
+      {
+        type: "button",
+        class: approve ? "yes" : "no",
+        id: `${approve ? "approve" : "deny"}-${id}`,
+        onclick: (event) => {
+          // A click meant for what was here a moment ago. Keys have no place, and count at once.
+          if (event.detail > 0 && performance.now() - shownAt < UNARMED) return;
+          decide(id, approve);
+        },
+      },
+      approve ? "Approve" : "Deny",
+    );
+  return el("span", { class: "pair" }, button(true), button(false));
+}
+
+/** The buttons for another place; nothing where the call does not wait. */
+export function buttons(id) {
+  if (!find(id)) return null;
+  const both = pair(id);
+  both.querySelectorAll("button").forEach((button) => (button.id = `detail-${button.id}`));
+  return both;
+}
+
+async function decide(id, approve) {
+  const verb = approve ? "approve" : "deny";
+  document.querySelectorAll(`[id$="approve-${CSS.escape(id)}"], [id$="deny-${CSS.escape(id)}"]`).forEach((b) => (b.disabled = true));
+  const done = await trying(() => post(`/api/tool-calls/${encodeURIComponent(id)}/${verb}`));
+  const card = cards.get(id);
+  if (card && !card.over) finish(id, card, done?.outcome);
+  if (!done) update(await trying(() => ask("/api/waiting")) ?? waiting);
+}
+
+/** The call waits no longer: its card says what became of it. */
+async function finish(id, card, outcome) {
+  card.over = true;
+  if (!outcome) {
+    const call = await ask(`/api/tool-calls/${encodeURIComponent(id)}`).catch(() => null);
+    outcome = call?.outcome ?? "over";
+  }
+  card.element.classList.add("over");
+  card.actions.replaceChildren(el("strong", { role: "status" }, outcome === "timeout" ? "denied: nobody answered in time" : outcome));
+  card.until = performance.now() + 1_500;
+  setTimeout(tidy, 1_600);
+}
+
+/** Takes decided cards away, once nobody is on any of them. */
+function tidy() {
+  const section = byId("waiting");
+  const busy = section.matches(":hover") || section.contains(document.activeElement);
+  for (const [id, card] of cards) {
+    if (card.over && !busy && performance.now() > (card.until ?? Infinity)) {
+      card.element.remove();
+      cards.delete(id);
+    }
+  }
+  section.hidden = cards.size === 0;
+  document.title = waiting.length ? `(${waiting.length}) Ringfence` : "Ringfence";
+}
+
+function tick() {
+  for (const { call, timer, bar, over } of cards.values()) {
+    if (over) continue;
+    const seconds = left(call);
+    timer.textContent = seconds ? `denied in ${seconds} s` : "time is up";
+    timer.classList.toggle("soon", seconds <= 10);
+    const whole = Math.max(1, call.until_ms - call.since_ms);
+    bar.style.width = `${Math.min(100, ((call.until_ms - Date.now() - ahead) / whole) * 100)}%`;
+  }
+}
+
+/** Asks before a key decides. `id` is the call that is selected; else the one that waits longest is meant. */
+export function confirm(approve, id) {
+  const call = find(id) ?? waiting[0];
+  if (!call) return;
+  const dialog = byId("confirm");
+  byId("confirm-title").textContent = approve ? "Approve this call?" : "Deny this call?";
+  byId("confirm-what").replaceChildren(...visible(`${call.server_name}: ${call.tool_name}`), ` — risk ${call.risk_score}`);
+  byId("confirm-arguments").replaceChildren(...visible(JSON.stringify(call.arguments, null, 2) ?? "", true));
+  const yes = byId("confirm-yes");
+  yes.textContent = approve ? "Approve" : "Deny";
+  yes.className = approve ? "yes" : "no";
+  dialog.returnValue = "";
+  dialog.onclose = () => dialog.returnValue === "yes" && decide(call.id, approve);
+  dialog.showModal();
+  yes.focus();
+}
+
+setInterval(() => {
+  tick();
+  tidy();
+}, 500);

@@ -1,0 +1,33 @@
+//! `ringfence daemon`.
+
+use crate::core::{daemon, paths::Paths};
+use std::{io, process::ExitCode};
+use tracing_subscriber::EnvFilter;
+
+/// The privileged core: loads the eBPF programs, holds the containers, starts the other roles.
+///
+/// It stays in the foreground and logs to standard error. SIGHUP reads the profiles again, as does a change of their files.
+/// SIGTERM stops it; containers stay enforced, and the next daemon adopts them. `ringfence uninstall` ends enforcement.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  systemctl start ringfence          as a service (after `ringfence install`)
+  sudo ringfence daemon              in the foreground
+  sudo RUST_LOG=debug ringfence daemon")]
+pub(crate) struct Args {}
+
+pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // The journal has its own clock; a person at a terminal wants one.
+    let log = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_target(false)
+        .with_ansi(false)
+        .with_env_filter(filter);
+    if std::env::var_os("JOURNAL_STREAM").is_some() {
+        log.without_time().init()
+    } else {
+        log.init()
+    }
+    daemon::run(&Paths::from_env())?;
+    Ok(ExitCode::SUCCESS)
+}

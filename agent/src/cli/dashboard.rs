@@ -1,0 +1,40 @@
+//! `ringfence dashboard`: the link that opens the dashboard of MCP sessions.
+
+use crate::mcp::{client, state::Places};
+use anyhow::{Context, bail};
+use ringfence_wire::mcp::{McpReply, McpRequest};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Prints the link to the dashboard of MCP sessions; starts the auditor that serves it, if none runs.
+///
+/// The link holds the token that opens the dashboard and approves calls: give it to nobody. It is valid until the auditor
+/// ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  ringfence dashboard --open")]
+pub(crate) struct Args {
+    /// The audit database [default: the user's].
+    #[arg(long, value_name = "FILE")]
+    db: Option<String>,
+    /// Open it in the browser.
+    #[arg(long)]
+    open: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let places = Places::find(args.db.as_deref())?;
+    let McpReply::Dashboard { url } = client::ask(&places, &McpRequest::Dashboard)? else {
+        bail!("the auditor answered something else");
+    };
+    println!("{url}");
+    if args.open {
+        // Not a shell: the link is one argument. Others of this user see it in the process list for a moment, as they see
+        // the auditor's socket.
+        let opened = Command::new("xdg-open").arg(&url).stdin(Stdio::null()).stdout(Stdio::null()).status();
+        let status =
+            opened.context("cannot start xdg-open (package xdg-utils); open the link above by hand")?;
+        if !status.success() {
+            bail!("xdg-open found no browser ({status}); open the link above by hand");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,348 @@
+//! `ringfence doctor`: what this host can enforce, and how to get what is missing.
+
+use crate::{
+    core::paths::Paths,
+    kernel::host::{self, BpfLsm, LsmList},
+    kernel::landlock,
+    platform,
+    profile::Axis,
+};
+use serde::Serialize;
+use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode};
+
+/// Tells what this host can enforce, per axis, and how to get what is missing.
+///
+/// Exit status: 0 if the eBPF programs hold everything, 1 if Landlock and seccomp hold a part, 2 if nothing does.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sudo ringfence doctor          (root can also ask whether the kernel takes the programs)
+  ringfence doctor --json")]
+pub(crate) struct Args {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found out about the host.
+#[derive(Debug, Clone)]
+struct Facts {
+    release: String,
+    unsupported: Option<String>,
+    lsm: LsmList,
+    btf: Result<(), String>,
+    bpf_lsm: BpfLsm,
+    landlock_abi: u32,
+    seccomp: bool,
+    cgroup2: Option<String>,
+    lockdown: Option<String>,
+    daemon: Daemon,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Daemon {
+    Running,
+    NotRunning,
+    /// It runs, and this user may not ask it.
+    NotPermitted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Full,
+    Partial,
+    None,
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Check {
+    what: &'static str,
+    found: String,
+    ok: bool,
+    /// What to do, where something is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+/// What would hold one axis.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct AxisReport {
+    axis: Axis,
+    by: Vec<&'static str>,
+    full: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    open: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Report {
+    verdict: Verdict,
+    kernel: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsupported: Option<String>,
+    daemon: Daemon,
+    checks: Vec<Check>,
+    axes: Vec<AxisReport>,
+}
+
+/// Prints the report.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = report(&facts());
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", text(&report));
+    }
+    Ok(ExitCode::from(match report.verdict {
+        Verdict::Full => 0,
+        Verdict::Partial => 1,
+        Verdict::None => 2,
+    }))
+}
+
+fn facts() -> Facts {
+    let release = host::release();
+    Facts {
+        unsupported: platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release),
+        release,
+        lsm: host::lsm_list(),
+        btf: host::btf().map_err(|error| host::errno_text(&error)),
+        bpf_lsm: host::bpf_lsm(),
+        landlock_abi: host::landlock_abi(),
+        seccomp: host::seccomp(),
+        cgroup2: host::cgroup2().map(|path| path.display().to_string()),
+        lockdown: host::lockdown(),
+        daemon: daemon(&Paths::from_env().enroll_socket()),
+    }
+}
+
+fn daemon(socket: &Path) -> Daemon {
+    match UnixStream::connect(socket) {
+        Ok(_) => Daemon::Running,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Daemon::NotPermitted,
+        Err(_) => Daemon::NotRunning,
+    }
+}
+
+fn report(facts: &Facts) -> Report {
+    let checks = vec![
+        kernel(facts),
+        lsm(facts),
+        btf(facts),
+        bpf(facts),
+        lockdown(facts),
+        landlock_check(facts),
+        seccomp(facts),
+        cgroup(facts),
+    ];
+    // Those that eBPF cannot do without come first; the rest is about other enforcers.
+    let ebpf = facts.unsupported.is_none() && checks.iter().take(5).all(|check| check.ok);
+    let axes: Vec<AxisReport> = Axis::ALL.into_iter().map(|axis| axis_report(axis, ebpf, facts)).collect();
+    let verdict = match (ebpf, axes.iter().any(|axis| !axis.by.is_empty())) {
+        (true, _) => Verdict::Full,
+        (false, true) => Verdict::Partial,
+        (false, false) => Verdict::None,
+    };
+    Report {
+        verdict,
+        kernel: facts.release.clone(),
+        unsupported: facts.unsupported.clone(),
+        daemon: facts.daemon,
+        checks,
+        axes,
+    }
+}
+
+fn check(what: &'static str, found: impl Into<String>, advice: Option<String>) -> Check {
+    Check { what, found: found.into(), ok: advice.is_none(), advice }
+}
+
+fn kernel(facts: &Facts) -> Check {
+    check("kernel", &facts.release, facts.unsupported.clone())
+}
+
+fn lsm(facts: &Facts) -> Check {
+    match &facts.lsm {
+        LsmList::Known(names) => {
+            let advice = (facts.lsm.has("bpf") != Some(true)).then(|| lsm_advice(names));
+            check("lsm list", names.join(","), advice)
+        }
+        LsmList::Unknown => {
+            let how = "mount it and ask again: mount -t securityfs securityfs /sys/kernel/security";
+            check("lsm list", "not known: /sys/kernel/security/lsm cannot be read", Some(how.into()))
+        }
+    }
+}
+
+/// The whole line: what is active now, and bpf.
+fn lsm_advice(active: &[String]) -> String {
+    // `capability` is always first and not named there.
+    let mut names: Vec<&str> =
+        active.iter().map(String::as_str).filter(|name| *name != "capability").collect();
+    if !names.contains(&"landlock") {
+        names.insert(0, "landlock");
+    }
+    names.push("bpf");
+    format!(
+        "the programs would load and never run without `bpf` in this list; add `lsm={}` to GRUB_CMDLINE_LINUX in \
+         /etc/default/grub, run update-grub, reboot",
+        names.join(",")
+    )
+}
+
+fn btf(facts: &Facts) -> Check {
+    match &facts.btf {
+        Ok(()) => check("btf", "/sys/kernel/btf/vmlinux", None),
+        Err(error) => check(
+            "btf",
+            format!("/sys/kernel/btf/vmlinux: {error}"),
+            Some("use a kernel built with CONFIG_DEBUG_INFO_BTF; the kernels of Debian 12, Ubuntu 24.04 and Fedora are".into()),
+        ),
+    }
+}
+
+fn bpf(facts: &Facts) -> Check {
+    let what = "bpf lsm";
+    match &facts.bpf_lsm {
+        BpfLsm::Permitted => check(what, "the kernel takes LSM programs", None),
+        BpfLsm::NotChecked => check(what, "not asked (root can)", None),
+        BpfLsm::Unsupported => check(
+            what,
+            "the kernel does not know LSM programs",
+            Some("use a kernel built with CONFIG_BPF_LSM; the kernels of Debian 12, Ubuntu 24.04 and Fedora are".into()),
+        ),
+        BpfLsm::Refused(error) => check(
+            what,
+            format!("refused: {error}"),
+            Some(
+                "this kernel, or the container or VM it runs in, does not let root load LSM programs; run Ringfence \
+                 on the host itself, or in a VM of your own (`cargo xtask vm`)"
+                    .into(),
+            ),
+        ),
+    }
+}
+
+fn lockdown(facts: &Facts) -> Check {
+    let mode = facts.lockdown.as_deref().unwrap_or("none");
+    let advice = (mode == "confidentiality").then(|| {
+        "in this mode programs may not read kernel memory; boot with lockdown=integrity, or without the parameter".into()
+    });
+    check("lockdown", mode, advice)
+}
+
+fn landlock_check(facts: &Facts) -> Check {
+    match facts.landlock_abi {
+        0 => check(
+            "landlock",
+            "not active",
+            Some(
+                "add `landlock` to the `lsm=` list; it holds files and TCP ports where eBPF does not".into(),
+            ),
+        ),
+        abi => check("landlock", format!("ABI {abi}"), None),
+    }
+}
+
+fn seccomp(facts: &Facts) -> Check {
+    let advice = (!facts.seccomp).then(|| "use a kernel built with CONFIG_SECCOMP_FILTER".to_owned());
+    check("seccomp", if facts.seccomp { "filters" } else { "no filters" }, advice)
+}
+
+fn cgroup(facts: &Facts) -> Check {
+    match &facts.cgroup2 {
+        Some(path) => check("cgroup v2", path, None),
+        None => check(
+            "cgroup v2",
+            "not mounted",
+            Some("containers get no cgroup of their own; enforcement does not need one".into()),
+        ),
+    }
+}
+
+fn axis_report(axis: Axis, ebpf: bool, facts: &Facts) -> AxisReport {
+    if ebpf {
+        return AxisReport { axis, by: vec!["ebpf"], full: true, open: String::new() };
+    }
+    let abi = facts.landlock_abi;
+    let mut by = Vec::new();
+    let mut open = Vec::new();
+    if facts.unsupported.is_some() {
+        return AxisReport { axis, by, full: false, open: "everything".into() };
+    }
+    match axis {
+        Axis::FsRead | Axis::FsWrite | Axis::Exec if abi == 0 => open.push("everything"),
+        Axis::FsRead => {
+            by.push("landlock");
+            open.push("denies and globs inside a granted tree");
+        }
+        Axis::FsWrite => {
+            by.push("landlock");
+            open.push("denies and globs inside a granted tree; mode, owner and times of files");
+            if abi < landlock::ABI_TRUNCATE {
+                open.push("truncation (Landlock ABI 3, Linux 6.2)");
+            }
+        }
+        Axis::Exec => {
+            by.push("landlock");
+            open.push("denies inside a granted tree; `ld.so PROGRAM`; code in memory");
+        }
+        Axis::Net => {
+            if facts.seccomp {
+                by.push("seccomp");
+            }
+            if abi >= landlock::ABI_TCP {
+                by.push("landlock");
+                open.push("addresses and UDP, where any address is granted");
+            } else {
+                open.push("addresses and ports, where any is granted (TCP ports: Landlock ABI 4, Linux 6.7)");
+            }
+            if abi < landlock::ABI_UNIX_PATH {
+                open.push("unix sockets, where any is granted (by path: Landlock ABI 9, Linux 7.1)");
+            }
+        }
+    }
+    AxisReport { axis, by, full: false, open: open.join("; ") }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    if let Some(sentence) = &report.unsupported {
+        return format!("{sentence}\n");
+    }
+    for check in &report.checks {
+        let mark = if check.ok { "ok" } else { "--" };
+        text.push_str(&format!("{mark}  {:<10} {}\n", check.what, check.found));
+        if let Some(advice) = &check.advice {
+            text.push_str(&format!("               {advice}\n"));
+        }
+    }
+    let daemon = match report.daemon {
+        Daemon::Running => "running",
+        Daemon::NotRunning => "not running: `systemctl start ringfence`, or `ringfence daemon`",
+        Daemon::NotPermitted => "running, but not for this user: join group `ringfence`",
+    };
+    let mark = if report.daemon == Daemon::Running { "ok" } else { "--" };
+    text.push_str(&format!("{mark}  {:<10} {daemon}\n", "daemon"));
+    text.push_str("\nWhat would hold each axis of a profile here:\n");
+    for axis in &report.axes {
+        let by = if axis.by.is_empty() { "nothing".into() } else { axis.by.join(" + ") };
+        let open = if axis.open.is_empty() { String::new() } else { format!("; open: {}", axis.open) };
+        text.push_str(&format!("    {:<9} {by}{open}\n", axis.axis.name()));
+    }
+    text.push_str(match report.verdict {
+        Verdict::Full if report.daemon == Daemon::Running => "\nFull: the eBPF programs hold every axis.\n",
+        Verdict::Full => "\nFull: with the daemon running, the eBPF programs hold every axis.\n",
+        Verdict::Partial => {
+            "\nPartial: nothing is recorded, and `ringfence run` asks for --accept-partial where its profile needs more.\n"
+        }
+        Verdict::None => "\nNone: nothing here can hold a profile.\n",
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests;

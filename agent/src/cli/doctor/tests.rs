@@ -1,0 +1,68 @@
+//! Reports on hosts made by hand.
+
+use super::*;
+
+fn good() -> Facts {
+    Facts {
+        release: "6.12.1".into(),
+        unsupported: None,
+        lsm: LsmList::Known(["capability", "landlock", "yama", "bpf"].map(str::to_owned).into()),
+        btf: Ok(()),
+        bpf_lsm: BpfLsm::Permitted,
+        landlock_abi: 6,
+        seccomp: true,
+        cgroup2: Some("/sys/fs/cgroup".into()),
+        lockdown: Some("none".into()),
+        daemon: Daemon::Running,
+    }
+}
+
+fn advice(facts: &Facts) -> String {
+    report(facts).checks.into_iter().filter_map(|check| check.advice).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_host_with_everything_is_full() {
+    let report = report(&good());
+    assert_eq!(report.verdict, Verdict::Full);
+    assert!(report.axes.iter().all(|axis| axis.full && axis.by == ["ebpf"]));
+    assert_eq!(advice(&good()), "");
+}
+
+#[test]
+fn without_bpf_in_the_list_the_whole_line_is_given() {
+    let lsm = LsmList::Known(["capability", "lockdown", "yama", "apparmor"].map(str::to_owned).into());
+    let facts = Facts { lsm, daemon: Daemon::NotRunning, ..good() };
+    assert_eq!(report(&facts).verdict, Verdict::Partial);
+    assert!(advice(&facts).contains("`lsm=landlock,lockdown,yama,apparmor,bpf`"), "{}", advice(&facts));
+    assert!(advice(&facts).contains("GRUB_CMDLINE_LINUX"));
+}
+
+#[test]
+fn each_thing_that_ebpf_needs_is_told_when_it_is_missing() {
+    for (facts, expected) in [
+        (Facts { btf: Err("No such file or directory".into()), ..good() }, "CONFIG_DEBUG_INFO_BTF"),
+        (Facts { bpf_lsm: BpfLsm::Unsupported, ..good() }, "CONFIG_BPF_LSM"),
+        (Facts { bpf_lsm: BpfLsm::Refused("Operation not permitted".into()), ..good() }, "VM of your own"),
+        (Facts { lockdown: Some("confidentiality".into()), ..good() }, "lockdown=integrity"),
+        (Facts { lsm: LsmList::Unknown, ..good() }, "securityfs"),
+    ] {
+        assert_eq!(report(&facts).verdict, Verdict::Partial, "{expected}");
+        assert!(advice(&facts).contains(expected), "{}", advice(&facts));
+        let axes = report(&facts).axes;
+        assert!(axes.iter().all(|axis| !axis.full && !axis.open.is_empty()), "{axes:?}");
+    }
+}
+
+#[test]
+fn with_no_enforcer_at_all_it_is_none() {
+    let facts = Facts { bpf_lsm: BpfLsm::Unsupported, landlock_abi: 0, seccomp: false, ..good() };
+    assert_eq!(report(&facts).verdict, Verdict::None);
+}
+
+#[test]
+fn an_unsupported_host_is_one_sentence() {
+    let facts = Facts { unsupported: Some("Ringfence needs Linux.".into()), ..good() };
+    assert_eq!(report(&facts).verdict, Verdict::None);
+    assert_eq!(text(&report(&facts)), "Ringfence needs Linux.\n");
+}

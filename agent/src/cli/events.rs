@@ -1,0 +1,275 @@
+//! `ringfence events`.
+
+use crate::{
+    auditor::{client::Client, printable},
+    core::{client::ClientError, paths::Paths},
+};
+use anstyle::{AnsiColor, Style};
+use anyhow::Context as _;
+use jiff::{Timestamp, Zoned, civil};
+use ringfence_wire::{
+    event::{Event, Target, Verdict},
+    message::{EventsQuery, QueryReply, QueryRequest},
+};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+/// How often, and how many times, `--follow` tries to come back when the auditor is started anew.
+const RETRY_EVERY: Duration = Duration::from_millis(250);
+const RETRIES: u32 = 60;
+
+/// Shows what the kernel saw governed tasks do, oldest first. You see your own containers; root sees all.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence events --denied --since 10m
+  ringfence events --follow --container 3fa9c1d20b7e
+  ringfence events --json --since today | jq -r 'select(.op == \"connect\") | .addr'
+
+Columns: time, container/profile, verdict, operation, path or address, executable, rule, number (for `ringfence why`).")]
+pub(crate) struct Args {
+    /// Then stay, and show events as they happen.
+    #[arg(short, long)]
+    follow: bool,
+    /// Only what was denied, or would have been in audit mode.
+    #[arg(long)]
+    denied: bool,
+    /// Only this container (its id or the beginning of it) or this profile.
+    #[arg(long, value_name = "C")]
+    container: Option<String>,
+    /// Only from this time on: `10m`, `2h`, `3d` (ago), `today`, `2026-11-20`, `2026-11-20T09:30` (local time) or RFC
+    /// 3339 with an offset.
+    #[arg(long, value_name = "T", value_parser = parse_since)]
+    since: Option<i64>,
+    /// One JSON object a line (docs/events.md).
+    #[arg(long)]
+    json: bool,
+    /// Only the newest N of those that already happened.
+    #[arg(short = 'n', long, value_name = "N")]
+    limit: Option<u32>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = Output { out: anstream::stdout().lock(), json: args.json, header: !args.json };
+    match show(args, &mut out) {
+        // Whoever reads has read enough.
+        Err(error) if is_closed_pipe(&error) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error),
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn show(args: &Args, out: &mut Output<impl Write>) -> anyhow::Result<()> {
+    let socket = Paths::from_env().query_socket();
+    let mut query = EventsQuery {
+        denied: args.denied,
+        container: args.container.clone(),
+        since: args.since,
+        after: None,
+        limit: args.limit,
+        follow: args.follow,
+    };
+    let mut client = Client::ask(&socket, &QueryRequest::Events(query.clone()))?;
+    let mut shown = 0;
+    loop {
+        let ended = match client.next() {
+            Ok(Some(QueryReply::Events { events })) => {
+                shown += events.len();
+                query.after = events.last().map(|event| event.id).or(query.after);
+                out.events(&events)?;
+                continue;
+            }
+            Ok(Some(QueryReply::End { last, behind })) => {
+                query.after = query.after.max(Some(last));
+                if behind {
+                    eprintln!(
+                        "ringfence: the daemon did not answer in time; the last moments' events may be missing"
+                    );
+                }
+                if args.follow {
+                    continue;
+                }
+                if shown == 0 {
+                    eprintln!("ringfence: no events");
+                }
+                return Ok(());
+            }
+            Ok(Some(_)) => return Err(crate::auditor::client::unexpected().into()),
+            Ok(None) => None,
+            Err(error @ ClientError::Talk(_)) => Some(error),
+            Err(error) => return Err(error.into()),
+        };
+        // The auditor ended: the daemon starts another, which goes on where this one was cut.
+        let again = args.follow.then(|| reconnect(&socket, &mut query)).flatten();
+        client = match (again, ended) {
+            (Some(client), _) => client,
+            (None, Some(error)) => return Err(error.into()),
+            (None, None) => {
+                anyhow::bail!("the auditor closed the connection; `ringfence status` tells whether it runs")
+            }
+        };
+    }
+}
+
+fn reconnect(socket: &std::path::Path, query: &mut EventsQuery) -> Option<Client> {
+    // Whatever comes after the last event seen is wanted, however much.
+    (query.limit, query.since) = (None, None);
+    (0..RETRIES).find_map(|_| {
+        thread::sleep(RETRY_EVERY);
+        Client::ask(socket, &QueryRequest::Events(query.clone())).ok()
+    })
+}
+
+/// Where events go.
+struct Output<W> {
+    out: W,
+    json: bool,
+    header: bool,
+}
+
+impl<W: Write> Output<W> {
+    fn events(&mut self, events: &[Event]) -> anyhow::Result<()> {
+        if std::mem::take(&mut self.header) {
+            let dim = Style::new().dimmed();
+            let head = columns(
+                [
+                    "TIME",
+                    "CONTAINER/PROFILE",
+                    "VERDICT",
+                    "OPERATION",
+                    "PATH OR ADDRESS",
+                    "EXECUTABLE",
+                    "RULE",
+                    "EVENT",
+                ]
+                .map(str::to_owned),
+                Style::new(),
+            );
+            writeln!(self.out, "{dim}{head}{dim:#}")?;
+        }
+        for event in events {
+            if self.json {
+                let json = serde_json::to_string(event).context("an event cannot be written as JSON")?;
+                writeln!(self.out, "{json}")?;
+            } else {
+                writeln!(self.out, "{}", row(event))?;
+            }
+        }
+        self.out.flush()?;
+        Ok(())
+    }
+}
+
+/// The colour of a verdict.
+pub(super) fn style(verdict: Verdict) -> Style {
+    match verdict {
+        Verdict::Allowed => AnsiColor::Green.on_default(),
+        Verdict::Denied => AnsiColor::Red.on_default().bold(),
+        Verdict::WouldDeny => AnsiColor::Yellow.on_default().bold(),
+    }
+}
+
+/// What an event was done to, for people: both ends of a rename, `-` for nothing.
+pub(super) fn target(event: &Event) -> String {
+    let (Target::Path(from) | Target::Addr(from)) = &event.target;
+    let from = from.as_deref().unwrap_or("-");
+    match event.flags.iter().find_map(|flag| flag.strip_prefix("to=")) {
+        Some(to) => format!("{from} -> {to}"),
+        None => from.to_owned(),
+    }
+}
+
+fn row(event: &Event) -> String {
+    let time = event.ts.parse::<Timestamp>().map_or_else(
+        |_| event.ts.clone(),
+        |ts| ts.to_zoned(jiff::tz::TimeZone::system()).strftime("%F %T%.3f").to_string(),
+    );
+    let mut op = event.op.clone();
+    if event.repeats > 1 {
+        op.push_str(&format!(" x{}", event.repeats));
+    }
+    columns(
+        [
+            time,
+            format!("{}/{}", event.container, printable(&event.profile)),
+            event.verdict.word().to_owned(),
+            op,
+            target(event),
+            event.exe.clone(),
+            printable(&event.rule),
+            event.id.to_string(),
+        ],
+        style(event.verdict),
+    )
+}
+
+/// Columns of a fixed least width: rows can be written before the next is known.
+fn columns([time, container, verdict, op, target, exe, rule, id]: [String; 8], style: Style) -> String {
+    format!(
+        "{time:<23}  {container:<20}  {style}{verdict:<10}{style:#}  {op:<13}  {target:<40}  {exe:<24}  {rule:<28}  {id}"
+    )
+}
+
+/// A time as people write it, in µs since 1970.
+fn parse_since(text: &str) -> Result<i64, String> {
+    since(text, &Zoned::now()).map(Timestamp::as_microsecond)
+}
+
+fn since(text: &str, now: &Zoned) -> Result<Timestamp, String> {
+    let local = |date: civil::DateTime| date.to_zoned(now.time_zone().clone()).map(|zoned| zoned.timestamp());
+    let fail = |error: jiff::Error| format!("{error}");
+    if text == "today" {
+        return now.start_of_day().map(|zoned| zoned.timestamp()).map_err(fail);
+    }
+    if let Ok(timestamp) = text.parse::<Timestamp>() {
+        return Ok(timestamp);
+    }
+    if let Ok(date) = text.parse::<civil::DateTime>() {
+        return local(date).map_err(fail);
+    }
+    match text.parse::<jiff::Span>() {
+        Ok(span) if !span.is_negative() && text.starts_with(|c: char| c.is_ascii_digit()) => {
+            now.checked_sub(span).map(|zoned| zoned.timestamp()).map_err(fail)
+        }
+        _ => Err(
+            "write it as `10m`, `2h` or `3d` (ago), `today`, `2026-11-20`, `2026-11-20T09:30` or RFC 3339"
+                .into(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Result<String, String> {
+        let now: Zoned = "2026-11-20T09:36:39.5+01:00[+01:00]".parse().expect("a time");
+        since(text, &now).map(|timestamp| timestamp.to_string())
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let is = |text: &str, expected: &str| assert_eq!(at(text).as_deref(), Ok(expected), "{text}");
+        is("10m", "2026-11-20T08:26:39.5Z");
+        is("2h", "2026-11-20T06:36:39.5Z");
+        is("1h30m", "2026-11-20T07:06:39.5Z");
+        is("3d", "2026-11-17T08:36:39.5Z");
+        is("45s", "2026-11-20T08:35:54.5Z");
+        is("today", "2026-11-19T23:00:00Z");
+        is("2026-11-20", "2026-11-19T23:00:00Z");
+        is("2026-11-20T09:30", "2026-11-20T08:30:00Z");
+        is("2026-11-20 09:30:15", "2026-11-20T08:30:15Z");
+        is("2026-11-20T09:30:00Z", "2026-11-20T09:30:00Z");
+        is("2026-11-20T09:30:00-05:00", "2026-11-20T14:30:00Z");
+        for bad in ["", "10", "-10m", "yesteryear", "2026-13-40", "10 bananas", "99999999999999d"] {
+            assert!(at(bad).is_err(), "{bad}");
+        }
+    }
+}

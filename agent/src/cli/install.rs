@@ -1,0 +1,97 @@
+//! `ringfence install` and `ringfence uninstall`.
+
+use crate::{
+    core::{
+        client::{self, ClientError},
+        daemon,
+        paths::Paths,
+    },
+    install::{Host, Profile},
+};
+use anyhow::{Context as _, bail};
+use nix::unistd::geteuid;
+use ringfence_wire::message::{AdminRequest, Detached};
+use std::process::ExitCode;
+
+/// Profiles that come with the binary.
+const SHIPPED: &[Profile] = &[
+    Profile { file: "coder.toml", text: include_str!("../../../profiles/coder.toml") },
+    Profile { file: "reader.toml", text: include_str!("../../../profiles/reader.toml") },
+    Profile { file: "shell.toml", text: include_str!("../../../profiles/shell.toml") },
+];
+
+/// Installs the system-wide service: user, group, directories, unit, profiles.
+///
+/// Can be run again: what is there already stays, an edited profile or unit is not touched. Works without systemd, which
+/// it then says.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  sudo ringfence install              and start the daemon
+  sudo ringfence install --no-start   the daemon starts at the next boot")]
+pub(crate) struct InstallArgs {
+    /// Do not start the daemon now.
+    #[arg(long)]
+    no_start: bool,
+}
+
+/// Ends enforcement and removes the service; refuses while containers run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  sudo ringfence uninstall           profiles and events stay
+  sudo ringfence uninstall --purge   they go, too")]
+pub(crate) struct UninstallArgs {
+    /// Remove profiles, stored events, the user and the group as well.
+    #[arg(long)]
+    purge: bool,
+}
+
+pub(crate) fn install(args: &InstallArgs) -> anyhow::Result<ExitCode> {
+    if !geteuid().is_root() {
+        bail!("installing makes a user and a service and needs root: sudo ringfence install");
+    }
+    let host = Host::new(Paths::from_env());
+    for done in host.install(SHIPPED)? {
+        println!("{done}");
+    }
+    if !host.has_systemd() {
+        println!("systemd does not run here: start the daemon with `ringfence daemon`");
+        return Ok(ExitCode::SUCCESS);
+    }
+    host.enable(!args.no_start)?;
+    println!("{}", if args.no_start { "the daemon starts at the next boot" } else { "the daemon runs" });
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn uninstall(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
+    if !geteuid().is_root() {
+        bail!("uninstalling ends enforcement and needs root: sudo ringfence uninstall");
+    }
+    let host = Host::new(Paths::from_env());
+    let removed = match client::admin::<Detached>(&host.paths.admin_socket(), &AdminRequest::Detach, &[]) {
+        Ok(Detached { removed }) => {
+            host.wait_for_daemon();
+            removed
+        }
+        Err(ClientError::NoDaemon { .. }) => match daemon::detach_without_daemon(&host.paths)? {
+            Ok(removed) => removed,
+            Err(running) => bail!(
+                "{} containers run and would be left without enforcement: {}; end them first",
+                running.len(),
+                running.join(", ")
+            ),
+        },
+        Err(error) => return Err(error).context("nothing was removed"),
+    };
+    println!("detached and unpinned {removed} objects");
+    for done in host.uninstall(args.purge)? {
+        println!("{done}");
+    }
+    if !args.purge {
+        println!(
+            "profiles and events are kept in {} and {}",
+            host.paths.config.display(),
+            host.paths.state.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

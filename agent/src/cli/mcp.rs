@@ -1,0 +1,184 @@
+//! `ringfence mcp`: the interceptor around one MCP stdio server.
+
+use super::wrap;
+use crate::mcp::{
+    client, forward, guard,
+    journal::{Entry, Journal},
+    link::Link,
+    reload, rules,
+    session::{Options, Report, Session, now},
+    state,
+};
+use anyhow::Context;
+use std::{
+    ffi::OsString,
+    process::ExitCode,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+/// Longest line that is judged, bytes.
+const LIMIT: usize = 64 << 20;
+
+/// Runs an MCP stdio server and records, judges and forwards every message.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example, in an MCP client's configuration:
+  \"command\": \"ringfence\",
+  \"args\": [\"mcp\", \"--server-name\", \"github\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]")]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    also: Option<Also>,
+    /// Name of the server in records and rules [default: the command's name].
+    #[arg(long, value_name = "N")]
+    server_name: Option<String>,
+    /// The audit database; sessions' journals stand beside it [default: below the user's data directory].
+    #[arg(long, value_name = "FILE")]
+    db: Option<String>,
+    /// Port of the dashboard on loopback; the next free one if it is taken, any free one for 0.
+    #[arg(long, value_name = "P", default_value_t = client::DEFAULT_PORT)]
+    port: u16,
+    /// Rules over tool calls [default: rules.yaml in the user's configuration directory, else the built-in ones].
+    #[arg(long, value_name = "FILE")]
+    rules: Option<String>,
+    /// What happens to a call that cannot be recorded.
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "deny")]
+    on_audit_failure: OnAuditFailure,
+    /// Store payloads as they are, secrets included.
+    #[arg(long)]
+    store_raw: bool,
+    /// Forward messages that cannot be judged, instead of refusing them.
+    #[arg(long)]
+    lenient: bool,
+    /// Longest line, bytes; a longer one is refused.
+    #[arg(long, value_name = "N", default_value_t = LIMIT)]
+    max_line: usize,
+    /// Seconds that a paused call waits for approval.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    approval_timeout: u64,
+    /// The server's command.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Also {
+    Wrap(wrap::Args),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum OnAuditFailure {
+    /// It is refused.
+    Deny,
+    /// It goes on, with a warning.
+    Allow,
+}
+
+/// The guard between the interceptor and its server; the interceptor starts it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GuardArgs {
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
+    guard::guard(&args.command).context("`ringfence mcp-guard` is started by `ringfence mcp`")
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(Also::Wrap(args)) = &args.also {
+        return wrap::run(args);
+    }
+    let signals = forward::hold_signals();
+    let places = state::Places::find(args.db.as_deref())?;
+    let (rules, mut watch) = load_rules(args.rules.as_deref(), &places)?;
+    let id = uuid::Uuid::new_v4().to_string();
+    let server_name = args.server_name.clone().unwrap_or_else(|| state::name_of(&args.command));
+    let mut journal = Journal::create(&places.journal(&id)).context("cannot create the session's journal")?;
+    journal.append(&Entry::Start {
+        session: id.clone(),
+        at: now(),
+        server_name: server_name.clone(),
+        server_command: args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })?;
+    let (server, stdin) = match forward::start(&args.command, &["mcp-guard"]) {
+        Ok(started) => started,
+        Err(error) => {
+            let _ = journal.append(&Entry::Note { at: now(), text: error.to_string() });
+            let _ = journal.append(&Entry::End { at: now(), status: Some(i32::from(error.status)) });
+            eprintln!("ringfence mcp: {error}");
+            forward::refuse_client(&error.to_string());
+            return Ok(ExitCode::from(error.status));
+        }
+    };
+    let options = Options {
+        server_name,
+        allow_unrecorded: args.on_audit_failure == OnAuditFailure::Allow,
+        store_raw: args.store_raw,
+        lenient: args.lenient,
+        patience: Duration::from_secs(args.approval_timeout),
+    };
+    let (reports, received) = mpsc::sync_channel(1024);
+    let seen = state::seen(&places, &options.server_name);
+    let session = Session::new(options, journal, rules, seen, (stdin, std::io::stdout()), reports);
+    // A rule of the database binds a session from its first call on.
+    session.rules().await_stored();
+    let session = Arc::new(session);
+    let link = Link {
+        session: Arc::clone(&session),
+        journal: places.journal(&id),
+        id,
+        places,
+        port: args.port,
+        patience: Duration::from_secs(args.approval_timeout),
+    };
+    let linked = thread::spawn(move || {
+        let session = Arc::clone(&link.session);
+        link.keep(&received, || {
+            let _ = session.tick();
+            if let Some(watch) = &mut watch {
+                follow_rules(&session, watch);
+            }
+        });
+    });
+    let status = forward::run(&session, server, args.max_line, signals);
+    let _ = session.record(&Entry::End { at: now(), status: Some(status) });
+    session.report(Report::Over);
+    let _ = linked.join();
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+}
+
+/// The rules in force, and the watch over the file they are from, if any.
+fn load_rules(
+    named: Option<&str>,
+    places: &state::Places,
+) -> anyhow::Result<(Vec<rules::Rule>, Option<reload::Watch>)> {
+    let file = match named {
+        Some(file) => Some(state::expand(file)?),
+        None => Some(places.rules()).filter(|file| file.exists()),
+    };
+    let Some(file) = file else { return Ok((rules::parse(rules::SHIPPED)?, None)) };
+    let named = || file.display().to_string();
+    let text =
+        reload::read(&file).map_err(|why| anyhow::anyhow!("cannot read the rules {}: {why}", named()))?;
+    let rules = rules::parse(&text).with_context(named)?;
+    let written = rules::read(&text).with_context(named)?;
+    Ok((rules, Some(reload::Watch::new(file, written))))
+}
+
+/// Puts a changed rule file in force, or says why not.
+fn follow_rules(session: &forward::Live, watch: &mut reload::Watch) {
+    let text = match watch.look() {
+        None => return,
+        Some(reload::Change::Taken(rules)) => {
+            session.set_rules(rules);
+            "other rules are in force".to_owned()
+        }
+        Some(reload::Change::Held(why) | reload::Change::Refused(why)) => why,
+    };
+    eprintln!("ringfence mcp: {text}");
+    let _ = session.record(&Entry::Note { at: now(), text });
+}

@@ -1,0 +1,106 @@
+//! The command line: one file per subcommand, each with its `Args` and a `run` that returns the exit code.
+
+mod approvals;
+mod audit;
+mod auditor;
+mod daemon;
+mod dashboard;
+mod doctor;
+mod enroll;
+mod events;
+mod install;
+mod mcp;
+mod profile;
+mod rules;
+mod run;
+mod sessions;
+mod status;
+mod why;
+mod wrap;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Puts each AI-agent container under one profile that the kernel enforces and audits.
+#[derive(Debug, Parser)]
+#[command(name = "ringfence", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Status(status::Args),
+    Events(events::Args),
+    Why(why::Args),
+    Doctor(doctor::Args),
+    Profile(profile::Args),
+    Rules(rules::Args),
+    Mcp(mcp::Args),
+    Sessions(sessions::SessionsArgs),
+    Calls(sessions::CallsArgs),
+    Stats(sessions::StatsArgs),
+    Audit(audit::Args),
+    Dashboard(dashboard::Args),
+    Approvals(approvals::ListArgs),
+    /// Approves a tool call that waits.
+    Approve(approvals::DecideArgs),
+    /// Denies a tool call that waits.
+    Deny(approvals::DecideArgs),
+    #[command(hide = true)]
+    McpGuard(mcp::GuardArgs),
+    Enroll(enroll::Args),
+    Daemon(daemon::Args),
+    Install(install::InstallArgs),
+    Uninstall(install::UninstallArgs),
+    #[command(hide = true)]
+    Auditor(auditor::Args),
+}
+
+/// Parses the command line, runs the subcommand, prints an error's whole chain once.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // `doctor` says the same in its own way, `run` with its own exit status.
+    if !matches!(cli.command, Command::Doctor(_) | Command::Run(_))
+        && let Some(reason) = unsupported()
+    {
+        eprintln!("ringfence: {reason}");
+        return ExitCode::from(1);
+    }
+    let result = match cli.command {
+        Command::Run(args) => return run::run(args),
+        Command::Status(args) => status::run(&args),
+        Command::Events(args) => events::run(&args),
+        Command::Why(args) => why::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Rules(args) => rules::run(&args),
+        Command::Mcp(args) => mcp::run(&args),
+        Command::Sessions(args) => sessions::sessions(&args),
+        Command::Calls(args) => sessions::calls(&args),
+        Command::Stats(args) => sessions::stats(&args),
+        Command::Audit(args) => audit::run(&args),
+        Command::Dashboard(args) => dashboard::run(&args),
+        Command::Approvals(args) => approvals::list(&args),
+        Command::Approve(args) => approvals::decide(&args, true),
+        Command::Deny(args) => approvals::decide(&args, false),
+        Command::McpGuard(args) => mcp::guard(&args),
+        Command::Enroll(args) => enroll::run(&args),
+        Command::Daemon(args) => daemon::run(&args),
+        Command::Install(args) => install::install(&args),
+        Command::Uninstall(args) => install::uninstall(&args),
+        Command::Auditor(args) => auditor::run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("ringfence: {error:#}");
+        ExitCode::from(1)
+    })
+}
+
+/// Why this machine cannot run Ringfence, if it cannot. After parsing, so that `--help` works everywhere.
+fn unsupported() -> Option<String> {
+    let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
+    crate::platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release.unwrap_or_default())
+}

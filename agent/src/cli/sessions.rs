@@ -1,0 +1,161 @@
+//! `ringfence sessions`, `calls` and `stats`: what MCP sessions did.
+
+use crate::{
+    auditor::printable,
+    mcp::{client, state::Places},
+};
+use anyhow::bail;
+use ringfence_wire::mcp::{McpReply, McpRequest};
+use serde_json::Value;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// Which database, and in which form.
+#[derive(Debug, clap::Args)]
+struct Source {
+    /// The audit database [default: the user's].
+    #[arg(long, value_name = "FILE")]
+    db: Option<String>,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists MCP sessions, newest first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SessionsArgs {
+    #[command(flatten)]
+    source: Source,
+    /// At most so many.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: u32,
+}
+
+/// Lists tool calls of MCP sessions, newest first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence calls --risk 60
+  ringfence calls --verdict block --json")]
+pub(crate) struct CallsArgs {
+    #[command(flatten)]
+    source: Source,
+    /// Only calls with at least this risk, 0 to 100.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
+    risk: Option<u8>,
+    /// Only calls with this verdict: pass, flag, pause, block, approved, denied, timeout, cancelled.
+    #[arg(long, value_name = "V", value_parser = ["pass", "flag", "pause", "block", "blocked", "approved", "denied", "timeout", "cancelled", "ended"])]
+    verdict: Option<String>,
+    /// Only this session's.
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// At most so many.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: u32,
+}
+
+/// Totals over all MCP sessions: calls, flagged, blocked, average risk.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatsArgs {
+    #[command(flatten)]
+    source: Source,
+}
+
+pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
+    let rows = rows(&args.source, &McpRequest::Sessions { limit: args.limit })?;
+    let columns = [
+        ("STARTED", "started_at"),
+        ("SESSION", "id"),
+        ("SERVER", "server_name"),
+        ("CALLS", "calls"),
+        ("FLAGGED", "flagged"),
+        ("RISK", "highest_risk"),
+        ("ENDED", "ended_at"),
+    ];
+    show(
+        &args.source,
+        &rows,
+        &columns,
+        "no MCP session is on record; put `ringfence mcp --` before a server's command in your client's configuration, or let `ringfence mcp wrap FILE` do it",
+    )
+}
+
+pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
+    let request = McpRequest::Calls {
+        risk: args.risk,
+        verdict: args.verdict.clone(),
+        session: args.session.clone(),
+        limit: args.limit,
+    };
+    let rows = rows(&args.source, &request)?;
+    let columns = [
+        ("REQUESTED", "requested_at"),
+        ("CALL", "id"),
+        ("SERVER", "server_name"),
+        ("TOOL", "tool_name"),
+        ("TYPE", "operation_type"),
+        ("RISK", "risk_score"),
+        ("ACTION", "policy_action"),
+        ("OUTCOME", "outcome"),
+    ];
+    show(&args.source, &rows, &columns, "no such call is on record")
+}
+
+pub(crate) fn stats(args: &StatsArgs) -> anyhow::Result<ExitCode> {
+    let rows = rows(&args.source, &McpRequest::Stats)?;
+    let mut out = io::stdout().lock();
+    for row in &rows {
+        if args.source.json {
+            writeln!(out, "{row}")?;
+            continue;
+        }
+        for (key, value) in row.as_object().into_iter().flatten() {
+            writeln!(out, "{:<14} {}", key.replace('_', " "), cell(value))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(source: &Source, request: &McpRequest) -> anyhow::Result<Vec<Value>> {
+    match client::ask(&Places::find(source.db.as_deref())?, request)? {
+        McpReply::Rows { rows } => Ok(rows),
+        other => bail!("the auditor answered something else: {other:?}"),
+    }
+}
+
+fn show(source: &Source, rows: &[Value], columns: &[(&str, &str)], none: &str) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    if source.json {
+        for row in rows {
+            writeln!(out, "{row}")?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if rows.is_empty() {
+        eprintln!("ringfence: {none}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let table: Vec<Vec<String>> =
+        std::iter::once(columns.iter().map(|(title, _)| (*title).to_owned()).collect())
+            .chain(rows.iter().map(|row| columns.iter().map(|(_, key)| cell(&row[*key])).collect()))
+            .collect();
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|column| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    for row in table {
+        let line: Vec<String> =
+            row.iter().zip(&widths).map(|(text, width)| format!("{text:<width$}")).collect();
+        writeln!(out, "{}", line.join("  ").trim_end())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A value for people: tool names come from servers, so nothing of them reaches the terminal raw.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => printable(text),
+        other => printable(&other.to_string()),
+    }
+}

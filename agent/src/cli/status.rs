@@ -1,0 +1,274 @@
+//! `ringfence status`.
+
+use crate::{
+    auditor::{self, printable},
+    core::{client, paths::Paths},
+};
+use jiff::{SignedDuration, Timestamp};
+use ringfence_wire::message::{AdminRequest, AuditorStatus, ContainerStatus, Status};
+use serde::Serialize;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// Shows what is enforced, for which containers, and what was counted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status:
+  0  the daemon runs and the kernel holds every axis
+  1  the daemon cannot be asked
+  2  it runs, but something is amiss; the lines that begin with `!` say what
+
+Example:
+  ringfence status --json | jq '.containers[] | {id, profile, tasks}'")]
+pub(crate) struct Args {
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints: the core's view and the auditor's.
+#[derive(Debug, Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    core: &'a Status,
+    store: Option<&'a AuditorStatus>,
+    /// What is amiss, as sentences; empty: nothing.
+    amiss: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let paths = Paths::from_env();
+    let core: Status = client::admin(&paths.admin_socket(), &AdminRequest::Status, &[])?;
+    let store = auditor::client::status(&paths.query_socket()).map_err(|error| error.to_string());
+    let amiss = amiss(&core, &store);
+    let code = if amiss.is_empty() { 0 } else { 2 };
+    let mut out = io::stdout().lock();
+    let written = if args.json {
+        let whole = Whole { core: &core, store: store.as_ref().ok(), amiss };
+        serde_json::to_writer(&mut out, &whole).map_err(io::Error::from).and_then(|()| writeln!(out))
+    } else {
+        show(&mut out, &core, store.as_ref().ok(), &amiss, Timestamp::now())
+    };
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::from(code)),
+    }
+}
+
+fn amiss(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
+    let mut amiss = Vec::new();
+    for axis in core.axes.iter().filter(|axis| axis.enforcement != "kernel") {
+        amiss.push(format!("{} is not held by the kernel ({})", axis.axis, axis.enforcement));
+    }
+    if !core.auditor.running {
+        let why = core.auditor.last_exit.as_deref().unwrap_or("it was not started yet");
+        amiss.push(format!("the auditor does not run ({why}); events wait in the kernel"));
+    }
+    match store {
+        Ok(store) => {
+            amiss.extend(store.failing.iter().map(|why| format!("events cannot be stored: {why}")));
+            amiss.extend(
+                store.corrupt_moved_to.iter().map(|path| format!("a corrupt database was moved to {path}")),
+            );
+        }
+        Err(error) if core.auditor.running => amiss.push(format!("the auditor does not answer: {error}")),
+        Err(_) => {}
+    }
+    if let Some(reload) = &core.reload {
+        amiss.extend(reload.outcome.errors.iter().cloned());
+    }
+    for id in &core.unrecorded {
+        amiss.push(format!("container {id} has no record; it stays enforced, but cannot be reloaded"));
+    }
+    amiss
+}
+
+fn show(
+    out: &mut impl Write,
+    core: &Status,
+    store: Option<&AuditorStatus>,
+    amiss: &[String],
+    now: Timestamp,
+) -> io::Result<()> {
+    for line in amiss {
+        // A profile's errors have lines of their own.
+        writeln!(out, "! {}", line.replace('\n', "\n  "))?;
+    }
+    let how = if core.adopted { "programs adopted" } else { "programs loaded" };
+    writeln!(
+        out,
+        "daemon      running for {}, pid {}, version {}, {how}",
+        age(core.since_ms, now),
+        core.pid,
+        core.version
+    )?;
+    writeln!(out, "kernel      {}, {} hooks attached", core.kernel, core.hooks.len())?;
+    for hook in &core.missing {
+        writeln!(out, "            no hook {}: {}", hook.hook, hook.effect)?;
+    }
+    for axis in &core.axes {
+        let by = axis.enforcers.join(", ");
+        let by = if by.is_empty() { by } else { format!(" ({by})") };
+        writeln!(out, "{:<12}enforcement: {}{by}", axis.axis, axis.enforcement)?;
+    }
+    let auditor = &core.auditor;
+    let state = match auditor.pid {
+        Some(pid) => format!("running, pid {pid}"),
+        None => "not running".into(),
+    };
+    writeln!(
+        out,
+        "auditor     {state}, {} restarts, {} records received, {} not stored yet",
+        auditor.restarts, auditor.records, auditor.unacknowledged
+    )?;
+    if let Some(store) = store {
+        writeln!(out, "store       {}, {} events, {} KiB", store.database, store.rows, store.bytes / 1024)?;
+        for lost in &store.lost {
+            writeln!(
+                out,
+                "            lost of container {}: {} denials and {} others in the rings, {} and {} in the store",
+                lost.container, lost.ring_denied, lost.ring_allowed, lost.store_denied, lost.store_allowed
+            )?;
+        }
+    }
+    if let Some(reload) = &core.reload {
+        writeln!(out, "profiles    read {} ago", age(reload.at_ms, now))?;
+        for note in &reload.outcome.notes {
+            writeln!(out, "            {note}")?;
+        }
+    }
+    writeln!(out)?;
+    containers(out, &core.containers, now)
+}
+
+fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> io::Result<()> {
+    if all.is_empty() {
+        return writeln!(out, "no containers");
+    }
+    let header =
+        ["CONTAINER", "PROFILE", "MODE", "ENFORCEMENT", "GEN", "AGE", "TASKS", "DENIED", "LOST", "FOLDED"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for container in all {
+        let counts = &container.counts;
+        rows.push([
+            container.id.clone(),
+            printable(&container.profile),
+            container.mode.clone(),
+            container.enforcement.clone(),
+            container.generation.to_string(),
+            age(container.created_ms, now),
+            container.tasks.to_string(),
+            counts.denied.to_string(),
+            format!("{}+{}", counts.lost_denied, counts.lost_allowed),
+            counts.aggregated.to_string(),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 10] = std::array::from_fn(width);
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// How long ago, in two units: `3d 4h`, `12m 5s`, `0s`.
+fn age(ms: u64, now: Timestamp) -> String {
+    let then = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(now);
+    let seconds = now.duration_since(then).max(SignedDuration::ZERO).as_secs();
+    let units = [("d", 86_400, 0), ("h", 3600, 86_400), ("m", 60, 3600), ("s", 1, 60)];
+    let parts = units.map(|(unit, size, of)| {
+        let n = if of == 0 { seconds / size } else { seconds % of / size };
+        (n, format!("{n}{unit}"))
+    });
+    let first = parts.iter().position(|(n, _)| *n > 0).unwrap_or(3);
+    let parts = parts[first..].iter().take(2).filter(|(n, _)| *n > 0 || first == 3);
+    parts.map(|(_, text)| text.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::message::{AuditorProcess, AxisStatus, Counts, ReloadStatus, Reloaded};
+
+    fn status() -> Status {
+        let axis = |axis: &str| AxisStatus {
+            axis: axis.into(),
+            enforcement: "kernel".into(),
+            enforcers: vec!["ebpf".into()],
+        };
+        Status {
+            version: "0.1.0".into(),
+            pid: 77,
+            since_ms: 0,
+            kernel: "6.12.1".into(),
+            adopted: false,
+            hooks: vec!["file_open".into()],
+            missing: Vec::new(),
+            axes: ["fs_read", "fs_write", "exec", "net"].map(axis).into(),
+            auditor: AuditorProcess { running: true, pid: Some(78), ..AuditorProcess::default() },
+            reload: None,
+            containers: vec![ContainerStatus {
+                id: "0123456789ab".into(),
+                profile: "coder".into(),
+                file: "/etc/ringfence/profiles/coder.toml".into(),
+                mode: "enforce".into(),
+                enforcement: "kernel".into(),
+                generation: 2,
+                created_ms: 3_600_000,
+                uid: 1000,
+                tasks: 3,
+                counts: Counts { denied: 5, lost_denied: 1, ..Counts::default() },
+                reload_error: None,
+            }],
+            unrecorded: Vec::new(),
+            ended: Counts::default(),
+        }
+    }
+
+    fn shown(core: &Status, store: &Result<AuditorStatus, String>) -> String {
+        let mut out = Vec::new();
+        let now = Timestamp::from_second(7325).unwrap();
+        show(&mut out, core, store.as_ref().ok(), &amiss(core, store), now).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_container_is_one_line_under_its_columns() {
+        let text = shown(&status(), &Ok(AuditorStatus::default()));
+        let mut lines = text.lines().rev();
+        let (row, header) = (lines.next().unwrap(), lines.next().unwrap());
+        assert_eq!(header.find("PROFILE"), row.find("coder"));
+        assert_eq!(header.find("LOST"), row.find("1+0"));
+        assert_eq!(header.find("AGE"), row.find("1h 2m"));
+        assert!(!text.contains('!'), "{text}");
+        assert!(text.contains("net         enforcement: kernel (ebpf)"));
+    }
+
+    #[test]
+    fn everything_that_is_amiss_is_said_first() {
+        let store = Ok(AuditorStatus { failing: Some("disk full".into()), ..AuditorStatus::default() });
+        let mut core = status();
+        core.axes[3].enforcement = "partial".into();
+        core.auditor.running = false;
+        core.unrecorded.push("0000000000001001".into());
+        let outcome = Reloaded { errors: vec!["p.toml:3: no".into()], ..Reloaded::default() };
+        core.reload = Some(ReloadStatus { at_ms: 0, outcome });
+        let text = shown(&core, &store);
+        let amiss: Vec<&str> = text.lines().take_while(|line| line.starts_with('!')).collect();
+        assert_eq!(amiss.len(), 5, "{text}");
+        assert!(super::amiss(&status(), &Err("gone".into()))[0].contains("does not answer"));
+    }
+
+    #[test]
+    fn ages_have_at_most_two_units() {
+        let at = |seconds| age(0, Timestamp::from_second(seconds).unwrap());
+        assert_eq!(
+            [0, 59, 60, 61, 3600, 3661, 90_000].map(at),
+            ["0s", "59s", "1m", "1m 1s", "1h", "1h 1m", "1d 1h"]
+        );
+        assert_eq!(age(u64::MAX, Timestamp::from_second(5).unwrap()), "0s");
+        assert_eq!(age(9000, Timestamp::from_second(5).unwrap()), "0s", "a clock that was set back");
+    }
+}

@@ -1,0 +1,87 @@
+//! What the core needs of the kernel, as a trait: [`Kernel`] in the daemon, a fake in unit tests.
+
+use crate::{
+    kernel::{ContainerId, Installed, Kernel, Membership, PolicyError, TaskError},
+    profile::compiled::CompiledPolicy,
+};
+use ringfence_common::policy::Counters;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Which containers and policies the kernel holds, and which task belongs to which. Methods and errors are
+/// [`Kernel`]'s.
+pub(crate) trait Enforcer: Send + 'static {
+    /// See [`Kernel::create_container`].
+    fn create(&mut self) -> Result<ContainerId, PolicyError>;
+    /// See [`Kernel::install`].
+    fn install(&mut self, id: ContainerId, policy: &CompiledPolicy) -> Result<Installed, PolicyError>;
+    /// See [`Kernel::enroll`].
+    fn enroll(&self, pidfd: BorrowedFd<'_>, id: ContainerId) -> Result<(), TaskError>;
+    /// See [`Kernel::nest`].
+    fn nest(&self, pidfd: BorrowedFd<'_>, outer: ContainerId, inner: ContainerId) -> Result<(), TaskError>;
+    /// See [`Kernel::enroll_running`].
+    fn enroll_running(&mut self, processes: &[OwnedFd], id: ContainerId) -> Result<u64, TaskError>;
+    /// See [`Kernel::lookup`].
+    fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError>;
+    /// See [`Kernel::counters`].
+    fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError>;
+    /// See [`Kernel::release`].
+    fn release(&mut self, id: ContainerId) -> Result<Counters, PolicyError>;
+    /// See [`Kernel::containers`].
+    fn containers(&self) -> Vec<ContainerId>;
+    /// See [`Kernel::generation`].
+    fn generation(&self, id: ContainerId) -> Option<u32>;
+}
+
+impl Enforcer for Kernel {
+    fn create(&mut self) -> Result<ContainerId, PolicyError> {
+        self.create_container()
+    }
+
+    fn install(&mut self, id: ContainerId, policy: &CompiledPolicy) -> Result<Installed, PolicyError> {
+        Self::install(self, id, policy)
+    }
+
+    fn enroll(&self, pidfd: BorrowedFd<'_>, id: ContainerId) -> Result<(), TaskError> {
+        Self::enroll(self, pidfd, id)
+    }
+
+    fn nest(&self, pidfd: BorrowedFd<'_>, outer: ContainerId, inner: ContainerId) -> Result<(), TaskError> {
+        Self::nest(self, pidfd, outer, inner)
+    }
+
+    fn enroll_running(&mut self, processes: &[OwnedFd], id: ContainerId) -> Result<u64, TaskError> {
+        Self::enroll_running(self, processes, id)
+    }
+
+    fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError> {
+        Self::lookup(self, pidfd)
+    }
+
+    fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError> {
+        Self::counters(self, id)
+    }
+
+    fn release(&mut self, id: ContainerId) -> Result<Counters, PolicyError> {
+        Self::release(self, id)
+    }
+
+    fn containers(&self) -> Vec<ContainerId> {
+        Self::containers(self)
+    }
+
+    fn generation(&self, id: ContainerId) -> Option<u32> {
+        Self::generation(self, id)
+    }
+}
+
+/// The text of an error and of everything that caused it.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,268 @@
+//! The link against auditors that the test plays itself.
+
+use super::*;
+use ringfence_wire::{
+    audit::{MAX_NOTICE, Manifest, Told, parse_told},
+    frame::{read_frame, write_frame},
+};
+use std::{
+    os::{fd::AsFd, unix::net::UnixStream},
+    process::{Command, Stdio},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+};
+
+/// Rings in memory.
+#[derive(Clone)]
+struct FakeRings {
+    ready: Arc<EventFd>,
+    records: Arc<Mutex<VecDeque<Vec<u8>>>>,
+    repeats: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl FakeRings {
+    fn new() -> Self {
+        let ready = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
+        Self { ready: Arc::new(ready), records: Arc::default(), repeats: Arc::default() }
+    }
+
+    fn put(&self, record: &[u8]) {
+        self.records.lock().unwrap().push_back(record.to_vec());
+        self.ready.write(1).unwrap();
+    }
+}
+
+impl Rings for FakeRings {
+    fn ready(&self) -> [BorrowedFd<'_>; 2] {
+        [self.ready.as_fd(), self.ready.as_fd()]
+    }
+
+    fn next(&mut self, take: &mut dyn FnMut(&[u8])) -> bool {
+        let record = self.records.lock().unwrap().pop_front();
+        match record {
+            Some(record) => take(&record),
+            None => {
+                let _ = self.ready.read();
+                return false;
+            }
+        }
+        true
+    }
+
+    fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) {
+        out.append(&mut self.repeats.lock().unwrap());
+    }
+}
+
+/// Starts a process that does nothing, and gives the auditor's end of the socket to the test.
+struct FakeSpawn(Sender<UnixStream>);
+
+impl Spawn for FakeSpawn {
+    fn spawn(&mut self) -> io::Result<Process> {
+        let (ours, theirs) = UnixStream::pair()?;
+        theirs.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let child = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        self.0.send(theirs).map_err(io::Error::other)?;
+        Ok(Process::new(child, ours))
+    }
+}
+
+struct Fixture {
+    rings: FakeRings,
+    handle: Handle,
+    auditors: Receiver<UnixStream>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Fixture {
+    fn start() -> Self {
+        let (send, auditors) = channel();
+        let (rings, handle) = (FakeRings::new(), Handle::new().unwrap());
+        let link = Link::new(handle.clone(), rings.clone(), FakeSpawn(send), "session".into(), "boot".into());
+        let thread = Some(thread::spawn(|| link.run()));
+        Self { rings, handle, auditors, thread }
+    }
+
+    /// The next auditor, greeted; it says that `stored` batches are stored.
+    fn auditor(&self, stored: u64) -> FakeAuditor {
+        let mut auditor = self.ungreeted();
+        auditor.say(Answer::Stored(stored));
+        auditor
+    }
+
+    fn ungreeted(&self) -> FakeAuditor {
+        let mut auditor = FakeAuditor(self.auditors.recv_timeout(Duration::from_secs(10)).unwrap());
+        let hello = Notice::Hello { session: "session".into(), boot: "boot".into() };
+        assert_eq!(auditor.hear(), Heard::Notice(hello));
+        auditor
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.handle.stop();
+        // Whoever is still connected is let go, so that the thread does not wait for an auditor that nobody plays.
+        while self.auditors.try_recv().is_ok() {}
+        let _ = self.thread.take().map(|thread| thread.join());
+    }
+}
+
+struct FakeAuditor(UnixStream);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Notice(Notice),
+    Records(u64, Vec<Vec<u8>>),
+}
+
+impl FakeAuditor {
+    fn say(&mut self, answer: Answer) {
+        write_frame(&mut self.0, &answer.to_body()).unwrap();
+    }
+
+    fn hear(&mut self) -> Heard {
+        let body = read_frame(&mut self.0, MAX_NOTICE).unwrap();
+        match parse_told(&body).unwrap() {
+            Told::Notice(notice) => Heard::Notice(notice),
+            Told::Records { sequence, records } => {
+                Heard::Records(sequence, records.iter().map(|record| record.to_vec()).collect())
+            }
+        }
+    }
+
+    /// Hears until something that is not a notice of counters.
+    fn records(&mut self) -> (u64, Vec<Vec<u8>>) {
+        match self.hear() {
+            Heard::Records(sequence, records) => (sequence, records),
+            Heard::Notice(notice) => panic!("{notice:?} where records were expected"),
+        }
+    }
+}
+
+fn manifest(container: u64) -> Manifest {
+    Manifest {
+        container,
+        public: "0123456789ab".into(),
+        profile: "coder".into(),
+        uid: 0,
+        created: 0,
+        generation: 1,
+        rules: Vec::new(),
+        slots: Vec::new(),
+        more: false,
+    }
+}
+
+#[test]
+fn records_reach_the_auditor_and_its_successor_gets_what_was_not_stored() {
+    let fixture = Fixture::start();
+    let mut first = fixture.auditor(0);
+    fixture.rings.put(b"one");
+    assert_eq!(first.records(), (1, vec![b"one".to_vec()]));
+    first.say(Answer::Stored(1));
+    fixture.rings.put(b"two");
+    assert_eq!(first.records(), (2, vec![b"two".to_vec()]));
+    drop(first);
+    let mut second = fixture.auditor(1);
+    assert_eq!(second.records(), (2, vec![b"two".to_vec()]));
+    second.say(Answer::Stored(2));
+    fixture.rings.put(b"three");
+    assert_eq!(second.records(), (3, vec![b"three".to_vec()]));
+    second.say(Answer::Stored(3));
+    fixture.rings.repeats.lock().unwrap().push(b"forty times".to_vec());
+    second.say(Answer::Flush(9));
+    assert_eq!(second.records(), (4, vec![b"forty times".to_vec()]));
+    assert_eq!(second.hear(), Heard::Notice(Notice::Flushed { token: 9 }));
+    let status = fixture.handle.status();
+    assert!(status.running && status.restarts == 1, "{status:?}");
+    assert!(status.last_exit.unwrap().contains("closed its socket"));
+}
+
+#[test]
+fn records_wait_in_the_rings_while_there_is_no_auditor() {
+    let fixture = Fixture::start();
+    let mut auditor = fixture.ungreeted();
+    fixture.rings.put(b"early");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(fixture.rings.records.lock().unwrap().len(), 1);
+    auditor.say(Answer::Stored(0));
+    assert_eq!(auditor.records(), (1, vec![b"early".to_vec()]));
+}
+
+#[test]
+fn a_manifest_precedes_the_records_that_need_it() {
+    let fixture = Fixture::start();
+    let mut auditor = fixture.auditor(0);
+    for container in 1..50 {
+        fixture.handle.say(Word::Manifest(Arc::new(manifest(container))));
+        fixture.rings.put(&container.to_be_bytes());
+    }
+    let (mut known, mut judged) = (0, 0);
+    while judged < 49 {
+        match auditor.hear() {
+            Heard::Notice(Notice::Manifest(manifest)) => known = known.max(manifest.container),
+            Heard::Notice(notice) => panic!("{notice:?}"),
+            Heard::Records(_, records) => {
+                judged += records.len() as u64;
+                assert!(judged <= known, "records of container {judged} came before its manifest");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_auditor_that_talks_nonsense_is_replaced() {
+    use std::io::Write;
+    let fixture = Fixture::start();
+    for nonsense in
+        [&b"\0\0\0\x09\xff12345678"[..], b"GET / HTTP/1.1\r\n", b"\xff\xff\xff\xff\0\0\0\0\0\0\0\0\0"]
+    {
+        let mut auditor = fixture.auditor(0);
+        auditor.0.write_all(nonsense).unwrap();
+        assert!(read_frame(&mut auditor.0, MAX_NOTICE).is_err(), "the link hung up");
+    }
+    // Sequence numbers from the future as well.
+    let mut auditor = fixture.auditor(7);
+    assert!(read_frame(&mut auditor.0, MAX_NOTICE).is_err());
+    // The next one is greeted after the status was published.
+    let _next = fixture.ungreeted();
+    assert!(fixture.handle.status().last_exit.unwrap().contains("never sent"));
+}
+
+#[test]
+fn the_rings_are_left_alone_while_an_auditor_does_not_store() {
+    let fixture = Fixture::start();
+    let mut auditor = fixture.auditor(0);
+    let record = vec![7; 13_000];
+    let total = 4 * super::super::outbox::MAX_UNACKNOWLEDGED / record.len();
+    for _ in 0..total {
+        fixture.rings.put(&record);
+    }
+    // Read everything, store nothing: at some point nothing more comes.
+    let mut got = 0;
+    auditor.0.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    while let Ok(body) = read_frame(&mut auditor.0, MAX_NOTICE) {
+        if let Told::Records { records, .. } = parse_told(&body).unwrap() {
+            got += records.len();
+        }
+    }
+    let left = fixture.rings.records.lock().unwrap().len();
+    assert_eq!(got + left, total);
+    assert!(left > total / 2, "{left} of {total} are left");
+}
+
+#[test]
+fn the_last_records_are_sent_before_the_daemon_stops() {
+    let fixture = Fixture::start();
+    let mut auditor = fixture.auditor(0);
+    fixture.rings.put(b"last");
+    fixture.handle.stop();
+    assert_eq!(auditor.records(), (1, vec![b"last".to_vec()]));
+    auditor.say(Answer::Stored(1));
+    assert!(read_frame(&mut auditor.0, MAX_NOTICE).is_err(), "then the socket is closed");
+}

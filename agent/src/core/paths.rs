@@ -1,0 +1,58 @@
+//! Where things live on this host, and the environment variables that move them (for tests).
+
+use std::{env, path::PathBuf};
+
+/// The directories that Ringfence uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Paths {
+    /// Sockets and the containers' records: `/run/ringfence`, or `RINGFENCE_RUNTIME_DIR`.
+    pub(crate) runtime: PathBuf,
+    /// What survives a boot: `/var/lib/ringfence`, or `RINGFENCE_STATE_DIR`.
+    pub(crate) state: PathBuf,
+    /// Configuration: `/etc/ringfence`, or `RINGFENCE_CONFIG_DIR`.
+    pub(crate) config: PathBuf,
+    /// Pinned programs, links and maps: `/sys/fs/bpf/ringfence`.
+    pub(crate) pins: PathBuf,
+}
+
+impl Paths {
+    /// The host's directories, moved by the environment where it says so.
+    pub(crate) fn from_env() -> Self {
+        let dir = |variable: &str, default: &str| {
+            env::var_os(variable)
+                .filter(|value| !value.is_empty())
+                .map_or_else(|| default.into(), PathBuf::from)
+        };
+        Self {
+            runtime: dir("RINGFENCE_RUNTIME_DIR", ringfence_wire::message::RUNTIME_DIR),
+            state: dir("RINGFENCE_STATE_DIR", "/var/lib/ringfence"),
+            config: dir("RINGFENCE_CONFIG_DIR", "/etc/ringfence"),
+            pins: PathBuf::from("/sys/fs/bpf/ringfence"),
+        }
+    }
+
+    /// The admin socket.
+    pub(crate) fn admin_socket(&self) -> PathBuf {
+        self.runtime.join(ringfence_wire::message::ADMIN_SOCKET)
+    }
+
+    /// The enrolment socket.
+    pub(crate) fn enroll_socket(&self) -> PathBuf {
+        self.runtime.join(ringfence_wire::message::ENROLL_SOCKET)
+    }
+
+    /// The query socket, the auditor's.
+    pub(crate) fn query_socket(&self) -> PathBuf {
+        self.runtime.join(ringfence_wire::message::QUERY_SOCKET)
+    }
+
+    /// One record for each container, so that a restarted core adopts it.
+    pub(crate) fn containers(&self) -> PathBuf {
+        self.runtime.join("containers")
+    }
+
+    /// The profiles of this host.
+    pub(crate) fn profiles(&self) -> PathBuf {
+        self.config.join("profiles")
+    }
+}

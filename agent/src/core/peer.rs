@@ -1,0 +1,212 @@
+//! Who is at the other end of a socket, and what a pidfd names: in the kernel's terms, not the peer's.
+//!
+//! A pid is a name that another process may bear later. Here each pid is held by a pidfd: what /proc says of a pid
+//! counts only if the process behind the pidfd is found alive *afterwards*, for then the pid was its own all along.
+//!
+//! The peer's pidfd comes from `SO_PEERPIDFD` (6.5 and newer), which cannot be forged. Older kernels have only the
+//! pid that connected (`SO_PEERCRED`): a process that connects, hands the socket on and dies can leave its pid to
+//! another process of the same uid, chosen by luck. What that gains: to enrol a child of that other process, under
+//! a profile that only narrows what the child may do. It never gains another uid, which the kernel recorded at connect.
+
+use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    net::sockopt::socket_peercred,
+    process::{Pid, PidfdFlags, pidfd_open},
+    time::Timespec,
+};
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+/// Why a process could not be told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerError {
+    /// The socket has no credentials.
+    #[error("cannot tell who is at the other end of the socket")]
+    Credentials(#[source] io::Error),
+    /// The process has ended.
+    #[error("the process has ended")]
+    Gone,
+    /// The descriptor beside the message is no pidfd, or of a process that this pid namespace cannot see.
+    #[error("the descriptor beside the message is not a pidfd of a process on this host")]
+    NotPidfd,
+    /// /proc does not answer.
+    #[error("cannot read {path} (is /proc mounted, without hidepid for root?)")]
+    Proc {
+        /// The file.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// /proc answers something unknown.
+    #[error("cannot understand {path}: no `{key}`")]
+    Format {
+        /// The file.
+        path: String,
+        /// The line that is missing or wrong.
+        key: &'static str,
+    },
+}
+
+/// The process at the other end of a unix stream socket.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Process id.
+    pub(crate) pid: u32,
+    /// Effective user id when it connected.
+    pub(crate) uid: u32,
+    /// The process.
+    pub(crate) pidfd: OwnedFd,
+}
+
+impl Peer {
+    /// Asks the kernel who connected.
+    ///
+    /// # Errors
+    /// [`PeerError::Gone`] if it has ended since.
+    pub(crate) fn of(stream: &UnixStream) -> Result<Self, PeerError> {
+        let credentials = socket_peercred(stream).map_err(|error| PeerError::Credentials(error.into()))?;
+        let pidfd = match getsockopt(stream, PeerPidfd) {
+            Ok(pidfd) => pidfd,
+            Err(nix::errno::Errno::ENOPROTOOPT) => open(credentials.pid)?,
+            Err(nix::errno::Errno::ESRCH | nix::errno::Errno::EINVAL) => return Err(PeerError::Gone),
+            Err(error) => return Err(PeerError::Credentials(error.into())),
+        };
+        let pid = pid_of(pidfd.as_fd())?;
+        if pid != credentials.pid.as_raw_nonzero().get().unsigned_abs() {
+            return Err(PeerError::Gone);
+        }
+        Ok(Self { pid, uid: credentials.uid.as_raw(), pidfd })
+    }
+}
+
+fn open(pid: Pid) -> Result<OwnedFd, PeerError> {
+    pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
+        Errno::SRCH => PeerError::Gone,
+        error => PeerError::Credentials(error.into()),
+    })
+}
+
+/// What /proc says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Process id.
+    pub(crate) pid: u32,
+    /// Process id of its parent.
+    pub(crate) parent: u32,
+    /// Real, effective, saved and filesystem user id.
+    pub(crate) uids: [u32; 4],
+    /// Threads.
+    pub(crate) threads: u32,
+}
+
+impl Process {
+    /// Reads what /proc says of the process behind a pidfd.
+    ///
+    /// # Errors
+    /// [`PeerError`]; `Gone` if it has ended, so that an answer is always about that very process.
+    pub(crate) fn of(pidfd: BorrowedFd<'_>) -> Result<Self, PeerError> {
+        let pid = pid_of(pidfd)?;
+        let path = format!("/proc/{pid}/status");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(source) if source.kind() == io::ErrorKind::NotFound => return Err(PeerError::Gone),
+            Err(source) if source.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
+                return Err(PeerError::Gone);
+            }
+            Err(source) => return Err(PeerError::Proc { path, source }),
+        };
+        let process = parse_status(pid, &text).map_err(|key| PeerError::Format { path, key })?;
+        if alive(pidfd) { Ok(process) } else { Err(PeerError::Gone) }
+    }
+}
+
+/// Whether the process behind a pidfd has not ended yet. A zombie has ended.
+pub(crate) fn alive(pidfd: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+    matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+}
+
+/// The pid behind a pidfd, as this process's pid namespace knows it.
+pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Result<u32, PeerError> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let text = fs::read_to_string(&path).map_err(|source| PeerError::Proc { path, source })?;
+    match text.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim) {
+        None | Some("0") => Err(PeerError::NotPidfd),
+        Some("-1") => Err(PeerError::Gone),
+        Some(pid) => pid.parse().map_err(|_| PeerError::NotPidfd),
+    }
+}
+
+/// The fields of /proc/PID/status. The kernel escapes newlines in the name, so a line is a line.
+fn parse_status(pid: u32, text: &str) -> Result<Process, &'static str> {
+    let field = |key: &'static str| {
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim).ok_or(key)
+    };
+    let number = |key: &'static str| field(key)?.parse::<u32>().map_err(|_| key);
+    let uids: Vec<u32> = field("Uid")?.split_whitespace().filter_map(|uid| uid.parse().ok()).collect();
+    Ok(Process {
+        pid,
+        parent: number("PPid")?,
+        uids: uids.try_into().map_err(|_| "Uid")?,
+        threads: number("Threads")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs::File,
+        process::{Command, Stdio},
+    };
+
+    fn pidfd(pid: u32) -> OwnedFd {
+        open(Pid::from_raw(pid.try_into().unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_other_end_of_a_pair_is_this_process() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = Peer::of(&a).unwrap();
+        assert_eq!(peer.pid, std::process::id());
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert!(alive(peer.pidfd.as_fd()));
+    }
+
+    #[test]
+    fn a_child_is_described_and_its_end_is_noticed() {
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let fd = pidfd(child.id());
+        let process = Process::of(fd.as_fd()).unwrap();
+        assert_eq!((process.pid, process.parent, process.threads), (child.id(), std::process::id(), 1));
+        child.kill().unwrap();
+        // Dead, then reaped: gone both times.
+        let mut polled = [PollFd::new(&fd, PollFlags::IN)];
+        poll(&mut polled, None).unwrap();
+        assert!(matches!(Process::of(fd.as_fd()), Err(PeerError::Gone)));
+        child.wait().unwrap();
+        assert!(matches!(Process::of(fd.as_fd()), Err(PeerError::Gone)));
+    }
+
+    #[test]
+    fn another_descriptor_is_not_taken_for_a_pidfd() {
+        let file = File::open("/dev/null").unwrap();
+        assert!(matches!(Process::of(file.as_fd()), Err(PeerError::NotPidfd)));
+    }
+
+    #[test]
+    fn a_hostile_name_does_not_fake_a_field() {
+        let text = "Name:\tx\\nPPid:\t1\nPPid:\t77\nUid:\t1\t2\t3\t4\nThreads:\t2\n";
+        let expected = Process { pid: 5, parent: 77, uids: [1, 2, 3, 4], threads: 2 };
+        assert_eq!(parse_status(5, text), Ok(expected));
+        assert_eq!(parse_status(5, "Uid:\t1\t2\t3\nPPid:\t1\n"), Err("Uid"));
+    }
+}

@@ -1,0 +1,284 @@
+//! The admin and enrolment sockets: who may speak, one thread for each connection, one request for each.
+
+use super::{
+    enforcer::{Enforcer, chain},
+    enroll::{self, EnrollError, Request},
+    peer::{Peer, PeerError, Process},
+    quota::Connections,
+    report::About,
+    running::{self, Target},
+    state::{Place, State},
+};
+use crate::kernel::{Membership, TaskError, unpin_all};
+use nix::sys::eventfd::EventFd;
+use ringfence_wire::{
+    conn::Conn,
+    message::{
+        AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Status,
+    },
+};
+use serde::Serialize;
+use std::{
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Component, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// How long a peer has to send its request, and to take the answer.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How long one that is turned away has to take the answer.
+const BRIEF: Duration = Duration::from_millis(100);
+/// Most bytes of a profile's name or path.
+const MAX_PROFILE: usize = 4096;
+
+/// Which socket a connection came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// Root's.
+    Admin,
+    /// The group's.
+    Enroll,
+}
+
+/// What the connections' threads share with the main one.
+#[derive(Debug)]
+pub(crate) struct Server<E> {
+    state: Mutex<State<E>>,
+    about: About,
+    pins: PathBuf,
+    connections: Connections,
+    detached: EventFd,
+}
+
+impl<E: Enforcer> Server<E> {
+    /// A server over the core's state. `detached` is written when everything was detached and the daemon shall end.
+    pub(crate) fn new(state: State<E>, about: About, pins: PathBuf, detached: EventFd) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(state),
+            about,
+            pins,
+            connections: Connections::default(),
+            detached,
+        })
+    }
+
+    /// The state. A thread that panicked while it held the lock left nothing half done that a sweep does not find.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Readable when everything was detached.
+    pub(crate) fn detached(&self) -> &EventFd {
+        &self.detached
+    }
+
+    /// Serves a connection in a thread of its own; returns at once.
+    pub(crate) fn serve(self: &Arc<Self>, stream: UnixStream, door: Door) {
+        // A copy of the listener's flags may have come with it; a deadline needs a blocking socket.
+        if stream.set_nonblocking(false).is_err() {
+            return;
+        }
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(PeerError::Gone) => return,
+            Err(error) => return turn_away(stream, &chain(&error)),
+        };
+        let place = match self.connections.take(peer.uid) {
+            Ok(place) => place,
+            Err(error) => return turn_away(stream, &error.to_string()),
+        };
+        let (server, spare) = (self.clone(), stream.try_clone());
+        let thread = thread::Builder::new().name("connection".into()).spawn(move || {
+            let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
+            let done = match door {
+                Door::Admin => server.admin(&mut conn, &peer),
+                Door::Enroll => server.enroll(&mut conn, &peer),
+            };
+            if let Err(error) = done {
+                tracing::debug!("process {} of user {}: {}", peer.pid, peer.uid, chain(&error));
+            }
+            drop(place);
+        });
+        if let (Err(error), Ok(stream)) = (thread, spare) {
+            turn_away(stream, &format!("the daemon cannot start a thread: {error}"));
+        }
+    }
+
+    fn enroll(&self, conn: &mut Conn, peer: &Peer) -> Result<(), ringfence_wire::frame::FrameError> {
+        let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
+        let enrolled =
+            self.enroll_child(peer, request, descriptors).map_err(|error| self.state().named(error));
+        if let Err(error) = &enrolled {
+            tracing::info!("user {} was refused an enrolment: {}", peer.uid, error.message());
+        }
+        conn.send(&reply(enrolled.map_err(|error| error.message())))
+    }
+
+    fn enroll_child(
+        &self,
+        peer: &Peer,
+        request: EnrollRequest,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Enrolled, EnrollError> {
+        let EnrollRequest::Enroll { profile, workdir, audit } = request;
+        let request = request_of(profile, workdir, audit, peer.uid)?;
+        let [child] =
+            <[OwnedFd; 1]>::try_from(descriptors).map_err(|all| EnrollError::Descriptors(all.len()))?;
+        let process = Process::of(child.as_fd())?;
+        enroll::check_child(peer, &process)?;
+        let (inside, outer, dirs) = {
+            let state = self.state();
+            state.check_quota(peer.uid)?;
+            let of_peer = state.kernel.lookup(peer.pidfd.as_fd())?;
+            let of_child = state.kernel.lookup(child.as_fd())?;
+            let inside = enroll::place((peer.pid, of_peer), (process.pid, of_child))?;
+            let outer = inside.map_or_else(|| Ok(Vec::new()), |inside| state.around(inside))?;
+            (inside, outer, state.dirs.clone())
+        };
+        let (root, host_root) = enroll::root_of(process.pid)?;
+        // Still the child: its root was read by pid.
+        Process::of(child.as_fd())?;
+        if let Some(inside) = inside {
+            self.state().check_root(inside, &root)?;
+        }
+        let compiled = enroll::compile(&request, &outer, root.as_fd(), &dirs)?;
+        self.state().admit(&request, compiled, Place { inside, outer, root, host_root }, child)
+    }
+
+    fn admin(&self, conn: &mut Conn, peer: &Peer) -> Result<(), ringfence_wire::frame::FrameError> {
+        let (request, descriptors) = conn.receive_with_descriptors::<AdminRequest>()?;
+        if let Err(reason) = self.is_admin(peer) {
+            return conn.send(&Reply::<()>::Failed(Failure::new(reason)));
+        }
+        match request {
+            AdminRequest::Status => conn.send(&Reply::<Status>::Ok(self.state().report(&self.about))),
+            AdminRequest::Reload => conn.send(&Reply::<Reloaded>::Ok(self.state().reload())),
+            AdminRequest::Detach => {
+                let detached = self.detach();
+                let done = detached.is_ok();
+                let sent = conn.send(&reply(detached));
+                if done {
+                    // It can only fail by being full: then it was written before.
+                    let _ = self.detached.write(1);
+                }
+                sent
+            }
+            AdminRequest::EnrollPid { profile } => {
+                let target = <[OwnedFd; 1]>::try_from(descriptors)
+                    .map(|[process]| Target::Tree(process))
+                    .map_err(|all| EnrollError::Descriptors(all.len()));
+                conn.send(&self.taken_in(target, profile, peer))
+            }
+            AdminRequest::EnrollCgroup { path, profile } => {
+                conn.send(&self.taken_in(Target::cgroup(&path), profile, peer))
+            }
+        }
+    }
+
+    fn taken_in(&self, target: Result<Target, EnrollError>, profile: String, peer: &Peer) -> Reply<Enrolled> {
+        reply(self.take_in(target, profile, peer).map_err(|error| self.state().named(error).message()))
+    }
+
+    fn take_in(
+        &self,
+        target: Result<Target, EnrollError>,
+        profile: String,
+        peer: &Peer,
+    ) -> Result<Enrolled, EnrollError> {
+        let (target, request) = (target?, request_of(profile, None, false, peer.uid)?);
+        let auditor = self.state().link.status().pid;
+        // Before anything is frozen: it might be ourselves.
+        running::check(&target.processes()?, auditor)?;
+        let _held = target.hold();
+        let processes = target.processes()?;
+        running::check(&processes, auditor)?;
+        let mut first = None;
+        for process in processes {
+            // All or nobody, as far as that can be told beforehand.
+            if let Some(Membership { container, next }) = self.state().kernel.lookup(process.as_fd())?
+                && let Some(id) = container.or(next)
+            {
+                return Err(TaskError::Governed(id).into());
+            }
+            first.get_or_insert(process);
+        }
+        let first = first.ok_or(PeerError::Gone)?;
+        let (root, host_root) = enroll::root_of(Process::of(first.as_fd())?.pid)?;
+        Process::of(first.as_fd())?;
+        let dirs = self.state().dirs.clone();
+        let compiled = enroll::compile(&request, &[], root.as_fd(), &dirs)?;
+        let place = Place { inside: None, outer: Vec::new(), root, host_root };
+        self.state().take_in(&request, compiled, place, &target, &first)
+    }
+
+    fn is_admin(&self, peer: &Peer) -> Result<(), String> {
+        if peer.uid != 0 {
+            return Err("only root may ask this".into());
+        }
+        match self.state().kernel.lookup(peer.pidfd.as_fd()) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => Err("a process in a container may not ask this".into()),
+            Err(error) => Err(format!("cannot tell whether you are in a container: {}", chain(&error))),
+        }
+    }
+
+    fn detach(&self) -> Result<Detached, String> {
+        let mut state = self.state();
+        let live = state.live();
+        if !live.is_empty() {
+            let list = live.join(", ");
+            return Err(format!(
+                "{} containers run and would be left without enforcement: {list}; end them first (`ringfence status` shows them)",
+                live.len()
+            ));
+        }
+        state.closed = true;
+        let removed = unpin_all(&self.pins).map_err(|error| {
+            format!("not everything could be detached: {}; stop the daemon and try again", chain(&error))
+        })?;
+        Ok(Detached { removed })
+    }
+}
+
+/// Checks what is in a request, before anything is done with it.
+fn request_of(
+    profile: String,
+    workdir: Option<String>,
+    audit: bool,
+    uid: u32,
+) -> Result<Request, EnrollError> {
+    if profile.is_empty() || profile.len() > MAX_PROFILE || profile.contains('\0') {
+        return Err(EnrollError::BadName);
+    }
+    if (profile.contains('/') || profile.ends_with(".toml")) && !profile.starts_with('/') {
+        return Err(EnrollError::RelativePath(profile));
+    }
+    let workdir = workdir.map(PathBuf::from);
+    if let Some(dir) = &workdir {
+        let plain = dir.is_absolute() && !dir.components().any(|part| part == Component::ParentDir);
+        if !plain || dir.as_os_str().len() > MAX_PROFILE {
+            return Err(EnrollError::BadWorkdir(dir.clone()));
+        }
+    }
+    Ok(Request { asked: profile, workdir, audit, uid })
+}
+
+fn reply<T: Serialize>(result: Result<T, String>) -> Reply<T> {
+    match result {
+        Ok(value) => Reply::Ok(value),
+        Err(error) => Reply::Failed(Failure::new(error)),
+    }
+}
+
+fn turn_away(stream: UnixStream, reason: &str) {
+    let _ = Conn::new(stream, BRIEF, MAX_REQUEST).send(&Reply::<()>::Failed(Failure::new(reason)));
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

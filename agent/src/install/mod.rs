@@ -1,0 +1,395 @@
+//! The service on this host: user, group, directories, binary, unit, profiles. Every step can be repeated.
+//!
+//! What we ship and an administrator may edit is kept twice: in its place, and as it was shipped below `shipped/`. If the
+//! two differ, it was edited and is left alone; if only the copy is there, it was deleted and stays so.
+
+mod trusted;
+
+use crate::{
+    core::{daemon::GROUP, paths::Paths, supervise::AUDIT_USER},
+    kernel::caps,
+};
+use nix::unistd::{Group, User, chown};
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// The unit file, with places for the binary and the capabilities.
+const UNIT: &str = include_str!("../../packaging/ringfence.service");
+const UNIT_NAME: &str = "ringfence.service";
+/// Where the tools that make users are, whatever the caller's PATH.
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where the binary goes if it is in a place that others than root can write.
+const BINARY: &str = "/usr/local/bin/ringfence";
+
+/// Why installing or uninstalling stopped. Steps before that one are done, and are skipped the next time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A file.
+    #[error("cannot {what} {}", .path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A tool.
+    #[error("`{command}` failed: {reason}")]
+    Tool {
+        /// The command line.
+        command: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The user database.
+    #[error("cannot look up users and groups")]
+    Users(#[source] nix::Error),
+    /// A tool ran and the user or group is still not there.
+    #[error("{kind} `{name}` was made, but is not found; does this host keep users elsewhere?")]
+    NotMade {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// Its name.
+        name: &'static str,
+    },
+}
+
+/// A file that ships with the binary.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Profile {
+    /// Its name.
+    pub(crate) file: &'static str,
+    /// What is in it.
+    pub(crate) text: &'static str,
+}
+
+/// This host, or in tests a directory.
+#[derive(Debug)]
+pub(crate) struct Host {
+    /// Our directories.
+    pub(crate) paths: Paths,
+    units: PathBuf,
+}
+
+impl Host {
+    /// The host itself.
+    pub(crate) fn new(paths: Paths) -> Self {
+        Self { paths, units: "/etc/systemd/system".into() }
+    }
+
+    /// Makes everything that is not there yet; tells what was done.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn install(&self, shipped: &[Profile]) -> Result<Vec<String>, Error> {
+        let mut done = Vec::new();
+        make_group(&mut done)?;
+        let user = make_user(&mut done)?;
+        for (dir, mode) in [
+            (self.paths.config.clone(), 0o755),
+            (self.paths.profiles(), 0o755),
+            (self.shipped(), 0o755),
+            (self.paths.state.clone(), 0o700),
+        ] {
+            make_dir(&dir, mode, &mut done)?;
+        }
+        chown(&self.paths.state, Some(user.uid), Some(user.gid))
+            .map_err(|error| file("give away", &self.paths.state)(error.into()))?;
+        for profile in shipped {
+            self.ship(&self.paths.profiles().join(profile.file), profile.text, &mut done)?;
+        }
+        if self.units.is_dir() {
+            let binary = trusted::binary(Path::new(BINARY), &mut done)?;
+            self.ship(&self.units.join(UNIT_NAME), &unit(&binary), &mut done)?;
+        }
+        if done.is_empty() {
+            done.push("everything was installed already".into());
+        }
+        Ok(done)
+    }
+
+    /// Whether systemd is this host's service manager, now.
+    pub(crate) fn has_systemd(&self) -> bool {
+        sd_notify::booted().unwrap_or(false)
+    }
+
+    /// Lets systemd start the daemon at boot, and now if `start`; one that runs is started anew, with this binary.
+    ///
+    /// # Errors
+    /// What systemctl says.
+    pub(crate) fn enable(&self, start: bool) -> Result<(), Error> {
+        run("systemctl", &["daemon-reload"])?;
+        run("systemctl", &["enable", "--quiet", UNIT_NAME])?;
+        if start { run("systemctl", &["restart", UNIT_NAME]) } else { Ok(()) }
+    }
+
+    /// Waits until the daemon, which is ending, has ended.
+    pub(crate) fn wait_for_daemon(&self) {
+        for _ in 0..300 {
+            if !self.paths.admin_socket().exists() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Removes the unit and what is in the runtime directory, with `purge` all else but the binary; tells what was done.
+    /// Enforcement has ended before.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn uninstall(&self, purge: bool) -> Result<Vec<String>, Error> {
+        let mut done = Vec::new();
+        let unit = self.units.join(UNIT_NAME);
+        if unit.exists() {
+            if self.has_systemd() {
+                run("systemctl", &["disable", "--quiet", "--now", UNIT_NAME])?;
+            }
+            remove(&unit, &mut done)?;
+            let _ = fs::remove_file(self.shipped().join(UNIT_NAME));
+            if self.has_systemd() {
+                run("systemctl", &["daemon-reload"])?;
+            }
+        }
+        remove(&self.paths.runtime, &mut done)?;
+        if purge {
+            remove(&self.paths.config, &mut done)?;
+            remove(&self.paths.state, &mut done)?;
+            if User::from_name(AUDIT_USER).map_err(Error::Users)?.is_some() {
+                run_first(&[("userdel", &[AUDIT_USER]), ("deluser", &[AUDIT_USER])])?;
+                done.push(format!("user {AUDIT_USER} removed"));
+            }
+            if Group::from_name(GROUP).map_err(Error::Users)?.is_some() {
+                run_first(&[("groupdel", &[GROUP]), ("delgroup", &[GROUP])])?;
+                done.push(format!("group {GROUP} removed"));
+            }
+        }
+        Ok(done)
+    }
+
+    fn shipped(&self) -> PathBuf {
+        self.paths.config.join("shipped")
+    }
+
+    /// Puts a file where it belongs, unless somebody edited or deleted it since it was put there.
+    fn ship(&self, path: &Path, text: &str, done: &mut Vec<String>) -> Result<(), Error> {
+        let copy = self.shipped().join(path.file_name().unwrap_or(path.as_os_str()));
+        let (there, before) = (read(path)?, read(&copy)?);
+        if there.as_deref() == Some(text.as_bytes()) && before.as_deref() == Some(text.as_bytes()) {
+            return Ok(());
+        }
+        let edited = match (&there, &before) {
+            (Some(there), before) => there != text.as_bytes() && before.as_ref() != Some(there),
+            (None, before) => before.is_some(),
+        };
+        if edited {
+            if before.as_deref() != Some(text.as_bytes()) {
+                done.push(format!(
+                    "{} was edited and is kept; the shipped one is {}",
+                    path.display(),
+                    copy.display()
+                ));
+            }
+        } else {
+            if there.as_deref() != Some(text.as_bytes()) {
+                done.push(format!(
+                    "{} {}",
+                    path.display(),
+                    if there.is_some() { "updated" } else { "installed" }
+                ));
+            }
+            write(path, text)?;
+        }
+        write(&copy, text)
+    }
+}
+
+/// The unit for a binary at this path.
+fn unit(binary: &Path) -> String {
+    let kept = caps::CORE.iter().chain(caps::CORE_START);
+    let kept = kept.map(|keep| keep.capability.to_string()).collect::<Vec<_>>().join(" ");
+    UNIT.replace("@BINARY@", &binary.display().to_string()).replace("@CAPABILITIES@", &kept)
+}
+
+fn make_group(done: &mut Vec<String>) -> Result<Group, Error> {
+    let find = || Group::from_name(GROUP).map_err(Error::Users);
+    if let Some(group) = find()? {
+        return Ok(group);
+    }
+    run_first(&[("groupadd", &["--system", GROUP]), ("addgroup", &["-S", GROUP])])?;
+    done.push(format!("group {GROUP} made: its members may use `ringfence run` with the daemon"));
+    find()?.ok_or(Error::NotMade { kind: "group", name: GROUP })
+}
+
+fn make_user(done: &mut Vec<String>) -> Result<User, Error> {
+    let find = || User::from_name(AUDIT_USER).map_err(Error::Users);
+    if let Some(user) = find()? {
+        return Ok(user);
+    }
+    let long = ["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent", "--shell"];
+    let long: Vec<&str> = long.into_iter().chain(["/usr/sbin/nologin", AUDIT_USER]).collect();
+    let short = ["-S", "-D", "-H", "-h", "/nonexistent", "-s", "/sbin/nologin", AUDIT_USER];
+    run_first(&[("useradd", &long), ("adduser", &short)])?;
+    done.push(format!("user {AUDIT_USER} made: the auditor runs as it"));
+    find()?.ok_or(Error::NotMade { kind: "user", name: AUDIT_USER })
+}
+
+/// Runs the first of these tools that is there.
+fn run_first(tools: &[(&str, &[&str])]) -> Result<(), Error> {
+    let is_there = |name: &str| SYSTEM_PATH.split(':').any(|dir| Path::new(dir).join(name).exists());
+    match tools.iter().find(|(name, _)| is_there(name)) {
+        Some((name, args)) => run(name, args),
+        None => {
+            let names: Vec<&str> = tools.iter().map(|(name, _)| *name).collect();
+            let reason = "not found; on Debian it is in package passwd".to_owned();
+            Err(Error::Tool { command: names.join("` or `"), reason })
+        }
+    }
+}
+
+fn run(name: &str, args: &[&str]) -> Result<(), Error> {
+    let failed = |reason: String| Error::Tool { command: format!("{name} {}", args.join(" ")), reason };
+    let output = Command::new(name)
+        .args(args)
+        .env("PATH", SYSTEM_PATH)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed(if said.is_empty() { output.status.to_string() } else { said }))
+}
+
+fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { what, path, source }
+}
+
+fn make_dir(path: &Path, mode: u32, done: &mut Vec<String>) -> Result<(), Error> {
+    if !path.is_dir() {
+        fs::create_dir_all(path).map_err(file("make", path))?;
+        done.push(format!("{} made", path.display()));
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(file("set the mode of", path))
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(file("read", path)(error)),
+    }
+}
+
+/// Writes a file whole or not at all, readable by everybody.
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    let new = path.with_extension("new");
+    let written = fs::write(&new, text)
+        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(0o644)))
+        .and_then(|()| fs::rename(&new, path));
+    written.map_err(|error| {
+        let _ = fs::remove_file(&new);
+        file("write", path)(error)
+    })
+}
+
+fn remove(path: &Path, done: &mut Vec<String>) -> Result<(), Error> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Ok(()) => done.push(format!("{} removed", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(file("remove", path)(error)),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(dir: &Path) -> Host {
+        let sub = |name: &str| dir.join(name);
+        let paths =
+            Paths { runtime: sub("run"), state: sub("state"), config: sub("config"), pins: sub("pins") };
+        for dir in [paths.profiles(), paths.config.join("shipped"), sub("units")] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        Host { paths, units: sub("units") }
+    }
+
+    fn ship(host: &Host, text: &str) -> Vec<String> {
+        let mut done = Vec::new();
+        host.ship(&host.paths.profiles().join("p.toml"), text, &mut done).unwrap();
+        done
+    }
+
+    #[test]
+    fn a_shipped_file_follows_upgrades_until_somebody_edits_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = host(dir.path());
+        let path = host.paths.profiles().join("p.toml");
+        assert!(ship(&host, "one")[0].ends_with("installed"));
+        assert!(ship(&host, "one").is_empty());
+        assert!(ship(&host, "two")[0].ends_with("updated"));
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        fs::write(&path, "mine").unwrap();
+        assert!(ship(&host, "two").is_empty());
+        assert!(ship(&host, "three")[0].contains("was edited and is kept"));
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        assert!(ship(&host, "three").is_empty(), "told once");
+    }
+
+    #[test]
+    fn a_deleted_file_stays_deleted_and_a_foreign_one_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = host(dir.path());
+        let path = host.paths.profiles().join("p.toml");
+        ship(&host, "one");
+        fs::remove_file(&path).unwrap();
+        assert!(ship(&host, "one").is_empty());
+        assert!(!path.exists());
+        let other = tempfile::tempdir().unwrap();
+        let host = self::host(other.path());
+        let path = host.paths.profiles().join("p.toml");
+        fs::write(&path, "somebody's own").unwrap();
+        assert!(ship(&host, "one")[0].contains("kept"));
+        assert_eq!(fs::read(&path).unwrap(), b"somebody's own");
+    }
+
+    #[test]
+    fn the_unit_names_the_binary_and_every_capability() {
+        let text = unit(Path::new("/opt/ringfence"));
+        assert!(text.contains("ExecStart=/opt/ringfence daemon\n"));
+        assert!(!text.contains('@'), "every place is filled");
+        for keep in caps::CORE.iter().chain(caps::CORE_START) {
+            assert!(text.contains(&keep.capability.to_string()));
+        }
+    }
+
+    #[test]
+    fn a_tool_that_fails_is_told_with_what_it_said() {
+        let error = run("sh", &["-c", "echo no such luck >&2; exit 3"]).unwrap_err().to_string();
+        assert!(error.contains("no such luck"), "{error}");
+        let error = run_first(&[("no-such-tool-1", &[]), ("no-such-tool-2", &[])]).unwrap_err().to_string();
+        assert!(error.contains("no-such-tool-1` or `no-such-tool-2"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_there_need_not_be_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut done = Vec::new();
+        remove(&dir.path().join("none"), &mut done).unwrap();
+        assert!(done.is_empty());
+    }
+}

@@ -1,0 +1,32 @@
+//! Everything that touches the kernel: BPF, BTF, seccomp, Landlock, capabilities. The only module with `unsafe`.
+//!
+//! [`Kernel`] is the whole of eBPF for the core: programs and maps that are loaded or adopted, containers and their
+//! policies, tags of tasks. [`Rings`] are the records that the programs wrote.
+
+mod btf;
+pub(crate) mod caps;
+mod globals;
+mod handle;
+pub(crate) mod host;
+pub(crate) mod landlock;
+mod load;
+mod net;
+mod object;
+mod pins;
+mod policies;
+mod rings;
+mod running;
+pub(crate) mod seccomp;
+pub(crate) mod spawn;
+mod sys;
+mod table;
+mod tasks;
+#[cfg(test)]
+mod vm_tests;
+
+pub(crate) use handle::Kernel;
+pub(crate) use load::{Coverage, LoadError};
+pub(crate) use pins::unpin_all;
+pub(crate) use policies::{ContainerId, Installed, PolicyError};
+pub(crate) use rings::{RingError, Rings};
+pub(crate) use tasks::{Membership, TaskError};

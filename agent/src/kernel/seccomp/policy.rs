@@ -1,0 +1,188 @@
+//! What a filter says, as data: read from the TOML files that ship or from an OCI profile, compiled in `super`.
+
+use nix::errno::Errno;
+use serde::Deserialize;
+
+/// What happens to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// It goes on.
+    Allow,
+    /// It goes on, and the kernel's audit log says so.
+    Log,
+    /// It fails with this error.
+    Errno(i32),
+    /// The thread gets SIGSYS.
+    Trap,
+    /// The thread ends.
+    KillThread,
+    /// The process ends.
+    KillProcess,
+}
+
+impl Action {
+    /// An action by the name that the shipped files have: `allow`, or the error that the call gets.
+    fn named(name: &str) -> Option<Action> {
+        let errno = match name {
+            "allow" => return Some(Action::Allow),
+            "EPERM" => Errno::EPERM,
+            "EACCES" => Errno::EACCES,
+            "ENOSYS" => Errno::ENOSYS,
+            _ => return None,
+        };
+        Some(Action::Errno(errno as i32))
+    }
+
+    /// Whether the call goes on.
+    pub(super) fn permits(self) -> bool {
+        matches!(self, Action::Allow | Action::Log)
+    }
+}
+
+/// What of a grant makes a rule of `fallback.toml` right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum When {
+    /// The grant names no internet address.
+    NoInet,
+    /// The grant names no unix socket.
+    NoUnix,
+    /// The grant lets nothing be written.
+    NoWrite,
+    /// Landlock holds TCP ports.
+    TcpPorts,
+    /// Landlock sets no domain, which would keep the processes outside from being traced.
+    NoDomain,
+}
+
+/// A filter before it is compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// For messages: `default`, or a file's path.
+    pub(crate) name: String,
+    /// What happens to a call that no rule matches.
+    pub(crate) default: Action,
+    /// The rules.
+    pub(crate) rules: Vec<Rule>,
+    /// What was left out of it and why, for the user.
+    pub(crate) notices: Vec<String>,
+    /// The kernel's audit log gets every call that is refused.
+    pub(crate) log: bool,
+}
+
+/// What happens to some calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// Why it is there.
+    pub(crate) why: String,
+    /// When it applies; `None`: always.
+    pub(crate) when: Option<When>,
+    /// Names of system calls.
+    pub(crate) syscalls: Vec<String>,
+    /// Conditions on their arguments; all must hold.
+    pub(crate) args: Vec<Arg>,
+    /// What happens to them.
+    pub(crate) action: Action,
+}
+
+/// A condition on one argument.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Arg {
+    /// Which argument, 0 to 5.
+    pub(crate) index: u32,
+    /// What must be true of it.
+    #[serde(flatten)]
+    pub(crate) test: Test,
+}
+
+/// What must be true of an argument. The first four compare the low 32 bits, as the kernel does for every argument
+/// that the shipped rules are about; the others are OCI's and compare 64.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Test {
+    /// It is one of these.
+    OneOf(Vec<u32>),
+    /// At least one of these bits is set.
+    AnyBit(u32),
+    /// Of the bits of `mask`, exactly those of one of `values` are set.
+    Masked {
+        /// The bits that count.
+        mask: u32,
+        /// What they may be.
+        values: Vec<u32>,
+    },
+    /// Bit number `bit` is set, and the whole is not `value`.
+    BitUnless {
+        /// Bit number, below 32, set in `value`.
+        bit: u32,
+        /// The one value that is excepted.
+        value: u32,
+    },
+    /// All 64 bits, as a number, are above this.
+    Above(u64),
+    /// An OCI comparison over all 64 bits.
+    #[serde(skip)]
+    Oci(libseccomp::ScmpCompareOp, u64),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyFile {
+    #[expect(dead_code, reason = "says in the file what the file is for")]
+    description: String,
+    default: String,
+    rule: Vec<RuleFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    why: String,
+    when: Option<When>,
+    syscalls: Vec<String>,
+    #[serde(default)]
+    args: Vec<Arg>,
+    action: String,
+}
+
+impl Policy {
+    /// The deny list of what no agent needs.
+    pub(crate) fn default_list() -> Result<Policy, super::Error> {
+        Policy::shipped("default", include_str!("../../../../profiles/seccomp/default.toml"))
+    }
+
+    /// The allow list that `strict` adds to the default list.
+    pub(crate) fn strict_list() -> Result<Policy, super::Error> {
+        Policy::shipped("strict", include_str!("../../../../profiles/seccomp/strict.toml"))
+    }
+
+    /// What the auditor role may call itself.
+    pub(crate) fn auditor_list() -> Result<Policy, super::Error> {
+        Policy::shipped("auditor", include_str!("../../../../profiles/seccomp/auditor.toml"))
+    }
+
+    /// What Landlock leaves open, as far as the grant makes it right to close it.
+    pub(crate) fn fallback_list(applies: &[When]) -> Result<Policy, super::Error> {
+        let text = include_str!("../../../../profiles/seccomp/fallback.toml");
+        let mut policy = Policy::shipped("fallback", text)?;
+        policy.rules.retain(|rule| rule.when.is_none_or(|when| applies.contains(&when)));
+        Ok(policy)
+    }
+
+    fn shipped(name: &str, text: &str) -> Result<Policy, super::Error> {
+        let file: PolicyFile = toml::from_str(text)
+            .map_err(|source| super::Error::Shipped { name: name.into(), source: Box::new(source) })?;
+        let action = |action: &str| {
+            Action::named(action)
+                .ok_or_else(|| super::Error::Action { name: name.into(), action: action.into() })
+        };
+        let mut rules = Vec::with_capacity(file.rule.len());
+        for rule in file.rule {
+            let action = action(&rule.action)?;
+            let RuleFile { why, when, syscalls, args, .. } = rule;
+            rules.push(Rule { why, when, syscalls, args, action });
+        }
+        let default = action(&file.default)?;
+        Ok(Policy { name: name.into(), default, rules, notices: Vec::new(), log: false })
+    }
+}

@@ -1,0 +1,80 @@
+//! What the child puts on itself between its enrolment and its exec.
+
+use super::{Error, wait::Signals};
+use crate::kernel::{caps, landlock, seccomp, spawn};
+use nix::sys::signal::Signal;
+use std::path::PathBuf;
+
+/// Landlock and seccomp, built but not in force.
+#[derive(Debug, Default)]
+pub(crate) struct Confinement {
+    /// Landlock's ruleset.
+    pub(crate) landlock: Option<landlock::Prepared>,
+    filters: Vec<seccomp::Filter>,
+}
+
+/// What could not be put in force. The command must not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfineError {
+    /// Landlock.
+    #[error(transparent)]
+    Landlock(#[from] landlock::Error),
+    /// seccomp.
+    #[error(transparent)]
+    Seccomp(#[from] seccomp::Error),
+    /// no_new_privs.
+    #[error(transparent)]
+    Caps(#[from] caps::Error),
+    /// Signals or descriptors.
+    #[error(transparent)]
+    Spawn(#[from] spawn::Error),
+    /// The signal mask.
+    #[error(transparent)]
+    Signals(#[from] super::wait::Error),
+}
+
+impl Confinement {
+    /// Adds filters; each call is judged by all, and the strictest answer holds.
+    ///
+    /// # Errors
+    /// [`Error::Seccomp`]
+    pub(crate) fn add_seccomp(&mut self, policies: &[seccomp::Policy]) -> Result<(), Error> {
+        for policy in policies {
+            self.filters.push(seccomp::Filter::compile(policy)?);
+        }
+        Ok(())
+    }
+
+    /// Granted paths that Landlock could not name.
+    pub(crate) fn missing(&self) -> &[PathBuf] {
+        self.landlock.as_ref().map_or(&[], |prepared| &prepared.missing)
+    }
+
+    /// Puts everything in force, for good: Landlock first, whose calls a strict filter might refuse.
+    ///
+    /// # Errors
+    /// [`ConfineError`]
+    pub(crate) fn enforce(self) -> Result<(), ConfineError> {
+        if let Some(landlock) = self.landlock {
+            landlock.enforce()?;
+        }
+        for filter in &self.filters {
+            filter.load()?;
+        }
+        Ok(())
+    }
+}
+
+/// What every command gets, in audit mode too: its own signals back, no way to gain privileges, no descriptor but the
+/// standard three.
+///
+/// # Errors
+/// [`ConfineError`]
+pub(crate) fn plain(signals: &Signals) -> Result<(), ConfineError> {
+    // Rust ignores it, and an ignored signal would stay ignored in the command.
+    spawn::default_action(Signal::SIGPIPE)?;
+    signals.unblock()?;
+    spawn::close_at_exec()?;
+    caps::no_new_privs()?;
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Why the launcher did not run the command.
+
+use super::{DEFAULT_PROFILE, identity, wait};
+use crate::{
+    core::client::ClientError,
+    kernel::{landlock, seccomp, spawn},
+    profile::{CompileErrors, LoadErrors},
+};
+use std::{io, path::PathBuf};
+
+/// Why the command was not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Ringfence cannot run here at all.
+    #[error("{0}")]
+    Platform(String),
+    /// No profile is named, and the default one is not there.
+    #[error("no profile is named, and there is no `{DEFAULT_PROFILE}`; {}", known_profiles(.0))]
+    NoProfile(Vec<String>),
+    /// The profile has errors.
+    #[error("the profile cannot be used:\n{0}")]
+    Profile(LoadErrors),
+    /// The profile cannot be compiled for this host.
+    #[error("the profile cannot be enforced here:\n{0}")]
+    Compile(CompileErrors),
+    /// There is no such directory.
+    #[error("cannot use {} as the working directory", path.display())]
+    Workdir {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A word of the command has a NUL byte.
+    #[error("the command is empty or has a NUL byte")]
+    Command,
+    /// The user cannot be had.
+    #[error(transparent)]
+    Identity(#[from] identity::Error),
+    /// A seccomp filter cannot be had.
+    #[error(transparent)]
+    Seccomp(#[from] seccomp::Error),
+    /// A Landlock ruleset cannot be had.
+    #[error(transparent)]
+    Landlock(#[from] landlock::Error),
+    /// eBPF does not hold, and what is left is less than the profile says and the user accepted.
+    #[error("{0}")]
+    Partial(String),
+    /// Audit mode without eBPF.
+    #[error(
+        "{why}; without the eBPF programs audit mode would record nothing and deny nothing. \
+         `ringfence doctor` tells what is missing"
+    )]
+    AuditWithoutEbpf {
+        /// Why eBPF does not hold.
+        why: String,
+    },
+    /// The core refused.
+    #[error("the command was not put in a container, and not run")]
+    Enroll(#[source] ClientError),
+    /// The child could not be started.
+    #[error(transparent)]
+    Spawn(#[from] spawn::Error),
+    /// Signals or the exit status could not be had.
+    #[error(transparent)]
+    Wait(#[from] wait::Error),
+    /// The socket to the child failed.
+    #[error("cannot talk to the child before it runs the command")]
+    Handshake(#[source] io::Error),
+}
+
+fn known_profiles(names: &[String]) -> String {
+    match names {
+        [] => "no profiles are installed; `ringfence install` installs some, --profile FILE.toml names one"
+            .into(),
+        names => format!("name one with --profile: {}", names.join(", ")),
+    }
+}
+
+/// An error with all its causes, for the child, which has nobody to return it to.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,346 @@
+//! The launcher: puts a command in a container and stands in for it until it ends.
+//!
+//! | file | step |
+//! |---|---|
+//! | `identity`, `environment`, `command` | who runs what, with which environment |
+//! | `plan` | what Landlock and seccomp hold where eBPF does not |
+//! | `confine` | the filters and rules that the child puts on itself |
+//! | `cgroup` | a cgroup, where one may be made |
+//! | `report` | what it says of all this |
+//! | `wait` | signals, stops, the exit status |
+//!
+//! The child is forked first and stopped on a socket; the core tags it by its pidfd; then it confines itself and
+//! execs, and with that exec its container begins. Whatever fails before ends the child: it never runs half confined.
+
+mod cgroup;
+mod command;
+mod confine;
+mod environment;
+mod error;
+mod identity;
+mod plan;
+mod report;
+mod wait;
+
+pub(crate) use environment::Variable;
+pub(crate) use error::Error;
+
+use crate::{
+    core::{
+        client::{self, ClientError},
+        paths::Paths,
+    },
+    kernel::{
+        caps, host, seccomp,
+        spawn::{self, Child},
+    },
+    platform,
+    profile::{self, Axis, CompileContext, Dirs, LandlockUse, Mode, Profile, Seccomp},
+};
+use cgroup::Cgroup;
+use command::Command;
+use confine::Confinement;
+use environment::Environment;
+use error::chain;
+use identity::Identity;
+use nix::sys::signal::Signal;
+use plan::{Enforcers, Plan};
+use report::{Holding, partial};
+use std::{
+    cell::Cell,
+    ffi::OsString,
+    io::{self, Read, Write},
+    os::{fd::AsFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+};
+
+/// Exit status where the launcher failed and the command did not run.
+pub(crate) const FAILED: u8 = 125;
+
+/// The profile that is used when none is named.
+const DEFAULT_PROFILE: &str = "shell";
+
+/// What to run, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    /// Profile name or path; `None`: `shell`, if it is installed.
+    pub(crate) profile: Option<String>,
+    /// The user to become first.
+    pub(crate) user: Option<String>,
+    /// Directory to start in, and what `${WORKDIR}` in the profile is; `None`: the current one.
+    pub(crate) workdir: Option<PathBuf>,
+    /// Environment variables beside the allowlist.
+    pub(crate) variables: Vec<Variable>,
+    /// Record what would be denied, deny nothing.
+    pub(crate) audit: bool,
+    /// Axes that may be held in part, or not at all.
+    pub(crate) accepted: Vec<Axis>,
+    /// The command and its arguments.
+    pub(crate) words: Vec<OsString>,
+    /// Say what enforces, on standard error.
+    pub(crate) say: bool,
+}
+
+/// Runs the command; its exit status as a shell has it: 128+n after signal n, 126 if it cannot be executed, 127 if it
+/// is not found, [`FAILED`] if its confinement failed.
+///
+/// # Errors
+/// [`Error`]: the command was not run.
+pub(crate) fn run(request: &Request) -> Result<u8, Error> {
+    let release = host::release();
+    if let Some(sentence) = platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release) {
+        return Err(Error::Platform(sentence));
+    }
+    let dirs = Dirs::from_env();
+    let profile = load_profile(request.profile.as_deref(), &dirs)?;
+    let identity = request.user.as_deref().map(Identity::named).transpose()?;
+    let workdir = workdir(request.workdir.as_deref())?;
+    let (environment, unset) = Environment::build(std::env::vars_os(), &request.variables, identity.as_ref());
+    for name in unset {
+        eprintln!("ringfence: --env {name}: not set here, so not passed on");
+    }
+    let command = Command::new(&request.words, &environment).ok_or(Error::Command)?;
+    let audit = request.audit || profile.mode == Mode::Audit;
+
+    let core = Core::find(&Paths::from_env())?;
+    let launch =
+        Launch { request, profile: &profile, workdir: &workdir, environment: &environment, identity, audit };
+    let (confinement, plan) = match &core {
+        Core::There(_) => (launch.beside_ebpf()?, None),
+        Core::Away(why) => {
+            let (confinement, plan) = launch.without_ebpf(why)?;
+            (confinement, Some(plan))
+        }
+    };
+    launch.start(&core, confinement, plan, &command, &dirs)
+}
+
+/// Whether eBPF can hold the command.
+enum Core {
+    /// Its enrolment socket answers.
+    There(PathBuf),
+    /// It does not, or not to us; why.
+    Away(String),
+}
+
+impl Core {
+    /// Whether somebody listens. A daemon that then refuses is an error, never a reason to fall back.
+    fn find(paths: &Paths) -> Result<Self, Error> {
+        let socket = paths.enroll_socket();
+        match client::probe(&socket) {
+            Ok(()) => Ok(Core::There(socket)),
+            Err(error) if error.is_no_daemon() || matches!(error, ClientError::NotPermitted { .. }) => {
+                Ok(Core::Away(error.to_string()))
+            }
+            Err(error) => Err(Error::Enroll(error)),
+        }
+    }
+}
+
+/// One start of a command.
+struct Launch<'a> {
+    request: &'a Request,
+    profile: &'a Profile,
+    workdir: &'a Path,
+    environment: &'a Environment,
+    identity: Option<Identity>,
+    audit: bool,
+}
+
+impl Launch<'_> {
+    /// What the child adds where eBPF holds every axis.
+    fn beside_ebpf(&self) -> Result<Confinement, Error> {
+        let mut confinement = Confinement::default();
+        confinement.add_seccomp(&self.seccomp_policies()?)?;
+        if self.profile.kernel.landlock == LandlockUse::Always {
+            let rules = plan::landlock_rules(&self.compile()?, &self.homes());
+            confinement.landlock = rules.prepare(host::landlock_abi())?;
+        }
+        Ok(confinement)
+    }
+
+    /// What the child does where eBPF does not hold, if that is enough.
+    fn without_ebpf(&self, why: &str) -> Result<(Confinement, Plan), Error> {
+        if self.audit {
+            return Err(Error::AuditWithoutEbpf { why: why.into() });
+        }
+        let policy = self.compile()?;
+        let kernel = &self.profile.kernel;
+        let landlock_abi = if kernel.landlock == LandlockUse::Off { 0 } else { host::landlock_abi() };
+        let enforcers =
+            Enforcers { landlock_abi, seccomp: kernel.seccomp != Seccomp::Off && host::seccomp() };
+        let plan = plan::without_ebpf(&policy, &self.homes(), enforcers);
+        let accepted: Vec<Axis> =
+            self.request.accepted.iter().chain(&kernel.accept_partial).copied().collect();
+        if plan.refused(&accepted).next().is_some() {
+            return Err(Error::Partial(partial(&self.profile.name, why, &plan, &accepted)));
+        }
+        let mut confinement = Confinement::default();
+        if landlock_abi > 0 {
+            confinement.landlock = plan.landlock.prepare(landlock_abi)?;
+        }
+        if enforcers.seccomp {
+            let no_domain = confinement.landlock.is_none().then_some(seccomp::When::NoDomain);
+            let applies: Vec<_> = plan.seccomp.iter().copied().chain(no_domain).collect();
+            confinement.add_seccomp(&[seccomp::Policy::fallback_list(&applies)?])?;
+            confinement.add_seccomp(&self.seccomp_policies()?)?;
+        }
+        Ok((confinement, plan))
+    }
+
+    /// Where a name at any depth is looked for: the home and the working directory.
+    fn homes(&self) -> Vec<&Path> {
+        let home = self.environment.value("HOME").map(Path::new).filter(|home| home.is_absolute());
+        home.into_iter().chain([self.workdir]).collect()
+    }
+
+    fn compile(&self) -> Result<profile::compiled::CompiledPolicy, Error> {
+        let context = CompileContext {
+            root: Path::new("/"),
+            workdir: Some(self.workdir.to_owned()),
+            audit_override: self.request.audit,
+        };
+        self.profile.compile(&context).map_err(Error::Compile)
+    }
+
+    /// The profile's own filters, in the order in which they are loaded.
+    fn seccomp_policies(&self) -> Result<Vec<seccomp::Policy>, Error> {
+        let policies = match &self.profile.kernel.seccomp {
+            Seccomp::Off => Vec::new(),
+            Seccomp::Default => vec![seccomp::Policy::default_list()?],
+            Seccomp::Strict => vec![seccomp::Policy::default_list()?, seccomp::Policy::strict_list()?],
+            Seccomp::File(path) => {
+                let capabilities = match &self.identity {
+                    Some(identity) if !identity.uid.is_root() => Default::default(),
+                    _ => caps::effective(),
+                };
+                let kernel = platform::version(&host::release()).unwrap_or_default();
+                vec![seccomp::Policy::from_oci(path, &seccomp::Conditions { kernel, capabilities })?]
+            }
+        };
+        for notice in policies.iter().flat_map(|policy| &policy.notices) {
+            eprintln!("ringfence: {notice}");
+        }
+        Ok(policies)
+    }
+
+    /// Forks, enrols, lets the child go, waits.
+    fn start(
+        &self,
+        core: &Core,
+        confinement: Confinement,
+        plan: Option<Plan>,
+        command: &Command,
+        dirs: &Dirs,
+    ) -> Result<u8, Error> {
+        let missing = confinement.missing().to_vec();
+        let (ours, theirs) = UnixStream::pair().map_err(Error::Handshake)?;
+        let ours = Cell::new(Some(ours));
+        wait::adopt_children()?;
+        let signals = wait::Signals::block()?;
+        let child = spawn::spawn(|| {
+            // The child's copy of the launcher's end: without it, the death of the launcher ends the conversation.
+            drop(ours.take());
+            self.in_child(theirs, &signals, confinement, command)
+        })?;
+
+        // The child says when it has become the user; its end of the socket closes if it could not.
+        let mut ready = [0];
+        let ready = ours.into_inner().and_then(|mut ours| ours.read_exact(&mut ready).ok().map(|()| ours));
+        let Some(mut ours) = ready else { return Ok(signals.wait(&child)?) };
+        let (container, confine) = match core {
+            Core::There(socket) => match self.enroll(socket, &child, dirs) {
+                Ok(enrolled) => (Some(enrolled.container), enrolled.mode != Mode::Audit.to_string()),
+                Err(error) => {
+                    drop(ours);
+                    let _ = nix::sys::signal::kill(child.pid(), Signal::SIGKILL);
+                    let _ = signals.wait(&child);
+                    return Err(Error::Enroll(error));
+                }
+            },
+            Core::Away(_) => (None, true),
+        };
+        let id = container.clone().unwrap_or_else(|| format!("pid-{}", child.pid()));
+        let cgroup = Cgroup::enter(child.pid(), &id);
+        tracing::debug!(?cgroup, "cgroup of the container");
+        let holding = match (&container, &plan) {
+            (Some(container), _) => Some(Holding::Kernel { container, audit: !confine }),
+            (None, plan) => plan.as_ref().map(Holding::Others),
+        };
+        if let Some(holding) = holding.filter(|_| self.request.say) {
+            report::say(&self.profile.name, &holding, &missing);
+        }
+        // A child that is gone already is found by waiting for it.
+        let _ = ours.write_all(&[u8::from(confine)]);
+        drop(ours);
+        let status = signals.wait(&child)?;
+        if let Ok(cgroup) = cgroup {
+            cgroup.leave();
+        }
+        Ok(status)
+    }
+
+    fn enroll(
+        &self,
+        socket: &Path,
+        child: &Child,
+        dirs: &Dirs,
+    ) -> Result<ringfence_wire::message::Enrolled, ClientError> {
+        // By name where the core finds the same file by it; else by path, which the core takes from root alone.
+        let by_name = self.profile.file.parent() == Some(dirs.system.as_path());
+        let file = self.profile.file.to_string_lossy();
+        let profile = if by_name { self.profile.name.as_str() } else { file.as_ref() };
+        client::enroll(socket, child.as_fd(), profile, Some(self.workdir), self.request.audit)
+    }
+
+    /// The child's life before exec.
+    fn in_child(
+        &self,
+        mut socket: UnixStream,
+        signals: &wait::Signals,
+        confinement: Confinement,
+        command: &Command,
+    ) -> u8 {
+        let failed = |error: &dyn std::error::Error| {
+            eprintln!("ringfence: {}", chain(error));
+            FAILED
+        };
+        if let Some(identity) = self.identity.as_ref().filter(|identity| !identity.is_current())
+            && let Err(error) = caps::become_user(identity.uid, identity.gid, &identity.groups)
+        {
+            return failed(&error);
+        }
+        let mut confine = [0];
+        if socket.write_all(&[1]).is_err() || socket.read_exact(&mut confine).is_err() {
+            return FAILED;
+        }
+        if let Err(error) = std::env::set_current_dir(self.workdir) {
+            return failed(&Error::Workdir { path: self.workdir.to_owned(), source: error });
+        }
+        if let Err(error) = confine::plain(signals) {
+            return failed(&error);
+        }
+        if confine == [1]
+            && let Err(error) = confinement.enforce()
+        {
+            return failed(&error);
+        }
+        let not_started = command.exec(self.environment);
+        eprintln!("ringfence: {not_started}");
+        not_started.status
+    }
+}
+
+fn load_profile(name: Option<&str>, dirs: &Dirs) -> Result<Profile, Error> {
+    if name.is_none() && !dirs.names().iter().any(|known| known == DEFAULT_PROFILE) {
+        return Err(Error::NoProfile(dirs.names()));
+    }
+    profile::load(name.unwrap_or(DEFAULT_PROFILE), dirs).map_err(Error::Profile)
+}
+
+fn workdir(named: Option<&Path>) -> Result<PathBuf, Error> {
+    let path = named.unwrap_or(Path::new("."));
+    let error = |source| Error::Workdir { path: path.to_owned(), source };
+    let path = path.canonicalize().map_err(error)?;
+    if path.is_dir() { Ok(path) } else { Err(error(io::Error::from(io::ErrorKind::NotADirectory))) }
+}

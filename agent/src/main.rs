@@ -1,0 +1,37 @@
+//! Ringfence: puts each AI-agent container under one profile that the kernel enforces and audits.
+//!
+//! This file asks whether Ringfence can run here at all; `cli/` parses the command line and dispatches.
+
+#[cfg(target_os = "linux")]
+mod auditor;
+#[cfg(target_os = "linux")]
+mod cli;
+#[cfg(target_os = "linux")]
+mod core;
+#[cfg(target_os = "linux")]
+mod install;
+#[cfg(target_os = "linux")]
+mod kernel;
+#[cfg(target_os = "linux")]
+mod launch;
+#[cfg(target_os = "linux")]
+mod mcp;
+mod platform;
+#[cfg(target_os = "linux")]
+mod profile;
+
+use std::process::ExitCode;
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    cli::main()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    eprintln!(
+        "ringfence: {}",
+        platform::refusal(std::env::consts::OS, std::env::consts::ARCH, "").unwrap_or_default()
+    );
+    ExitCode::from(1)
+}

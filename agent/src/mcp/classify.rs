@@ -1,0 +1,190 @@
+//! What kind of operation a tool call is: by the tool's name, and by any SQL in its arguments. Pure.
+
+use super::sql;
+use serde_json::Value;
+
+/// What a call does, mildest first: where several match, the gravest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Operation {
+    /// Nothing is known.
+    Unknown,
+    /// Looks.
+    Read,
+    /// Makes or changes.
+    Write,
+    /// Runs something.
+    Execute,
+    /// Removes.
+    Delete,
+}
+
+impl Operation {
+    /// The name that the store and the rules use.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Execute => "execute",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// The operation of that name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        [Self::Unknown, Self::Read, Self::Write, Self::Execute, Self::Delete]
+            .into_iter()
+            .find(|o| o.name() == name)
+    }
+}
+
+/// Verbs of each operation. The first eight or so of each are the audit contract's; the rest are what servers in use
+/// call the same things.
+const VERBS: [(Operation, &[&str]); 4] = [
+    (
+        Operation::Delete,
+        &["delete", "remove", "drop", "destroy", "purge", "rm", "unlink", "truncate", "erase", "wipe"],
+    ),
+    (Operation::Execute, &["run", "exec", "execute", "invoke", "call", "trigger", "eval", "spawn", "launch"]),
+    (
+        Operation::Write,
+        &[
+            "create", "update", "set", "add", "put", "edit", "modify", "write", "insert", "append", "move",
+            "rename", "copy", "upload", "send", "post", "push", "merge", "replace", "patch", "save",
+            "publish", "commit",
+        ],
+    ),
+    (
+        Operation::Read,
+        &[
+            "get",
+            "read",
+            "list",
+            "search",
+            "describe",
+            "show",
+            "find",
+            "fetch",
+            "view",
+            "query",
+            "open",
+            "count",
+            "stat",
+            "directory",
+            "ls",
+            "cat",
+            "head",
+            "tail",
+            "grep",
+            "lookup",
+            "check",
+            "echo",
+        ],
+    ),
+];
+
+/// Words that mean a shell wherever they stand in a tool's name.
+const SHELLS: &[&str] =
+    &["shell", "bash", "zsh", "sh", "powershell", "terminal", "cmd", "command", "subprocess", "script"];
+
+/// The words of a tool's name: an `mcp__server__` prefix stripped, split at anything that is not a letter or digit and
+/// at camelCase humps, lower case.
+pub(crate) fn words(name: &str) -> Vec<String> {
+    let name = match name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")) {
+        Some((_, tool)) if !tool.is_empty() => tool,
+        _ => name,
+    };
+    let mut words = vec![String::new()];
+    let mut previous = ' ';
+    let mut chars = name.chars().peekable();
+    while let Some(c) = chars.next() {
+        let hump = c.is_uppercase() && (previous.is_lowercase() || previous.is_numeric())
+            || c.is_uppercase()
+                && previous.is_uppercase()
+                && chars.peek().is_some_and(|next| next.is_lowercase());
+        if hump || !c.is_alphanumeric() {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.extend(c.to_lowercase());
+        }
+        previous = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The operation of a call. The name's first word decides, then its last; a shell word anywhere makes it at least an
+/// execution; SQL in the arguments can only make it graver.
+pub(crate) fn operation(name: &str, arguments: &Value) -> Operation {
+    let words = words(name);
+    let verb = |word: Option<&String>| {
+        let word = word?;
+        VERBS.iter().find(|(_, verbs)| verbs.contains(&word.as_str())).map(|(operation, _)| *operation)
+    };
+    let mut operation = verb(words.first()).or_else(|| verb(words.last())).unwrap_or(Operation::Unknown);
+    if words.iter().any(|word| SHELLS.contains(&word.as_str())) && operation != Operation::Delete {
+        operation = Operation::Execute;
+    }
+    // A query tool is as harmless as its query: the name's guess gives way to what the statement does.
+    match sql::gravest(&words, arguments) {
+        Some(found) if operation == Operation::Read || operation == Operation::Unknown => found,
+        Some(found) if words.iter().any(|word| word == "query" || word == "sql") => found,
+        Some(found) => operation.max(found),
+        None => operation,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Operation, operation, words};
+    use serde_json::json;
+
+    #[test]
+    fn names_are_split_into_words() {
+        assert_eq!(words("mcp__github__createIssue"), ["create", "issue"]);
+        assert_eq!(words("delete-file"), ["delete", "file"]);
+        assert_eq!(words("HTTPServer.runNow2"), ["http", "server", "run", "now2"]);
+        assert_eq!(words("mcp__x"), ["mcp", "x"]);
+        assert!(words("").is_empty());
+    }
+
+    #[test]
+    fn names_decide() {
+        let cases = [
+            ("read_file", Operation::Read),
+            ("get_workflow_run", Operation::Read),
+            ("create_issue", Operation::Write),
+            ("file_delete", Operation::Delete),
+            ("purgeQueue", Operation::Delete),
+            ("run_tests", Operation::Execute),
+            ("bash", Operation::Execute),
+            ("get_shell_output", Operation::Execute),
+            ("frobnicate", Operation::Unknown),
+            ("undelete_file", Operation::Unknown),
+            ("", Operation::Unknown),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(operation(name, &json!({})), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn sql_decides_where_there_is_some() {
+        let cases = [
+            ("SELECT * FROM users", Operation::Read),
+            ("INSERT INTO t VALUES (1)", Operation::Write),
+            ("UPDATE t SET a = 1 WHERE id = 2", Operation::Write),
+            ("DROP TABLE t", Operation::Delete),
+            ("SELECT 1; DELETE FROM t", Operation::Delete),
+            ("WITH gone AS (DELETE FROM t RETURNING *) SELECT * FROM gone", Operation::Delete),
+            ("TRUNCATE t", Operation::Delete),
+        ];
+        for (sql, expected) in cases {
+            assert_eq!(operation("query", &json!({ "sql": sql })), expected, "{sql}");
+        }
+        assert_eq!(operation("search", &json!({"query": "delete my account"})), Operation::Read);
+    }
+}

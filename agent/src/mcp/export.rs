@@ -1,0 +1,171 @@
+//! Rows of the audit store in the forms that other tools read: NDJSON, OCSF, CEF, SQL. Pure.
+
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// A form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// One JSON object a line, the columns' names as keys.
+    Ndjson,
+    /// OCSF 1.3 "API Activity" (class 6003), one object a line.
+    Ocsf,
+    /// ArcSight Common Event Format, one event a line.
+    Cef,
+    /// Tables and rows as SQL that any SQLite reads.
+    Sql,
+}
+
+fn text<'a>(row: &'a Value, key: &str) -> &'a str {
+    row[key].as_str().unwrap_or_default()
+}
+
+/// A tool call as OCSF API Activity. <https://schema.ocsf.io/1.3.0/classes/api_activity>
+pub(crate) fn ocsf(row: &Value) -> Value {
+    let (activity, name) = match text(row, "operation_type") {
+        "read" => (2, "Read"),
+        "write" => (3, "Update"),
+        "delete" => (4, "Delete"),
+        _ => (99, "Other"),
+    };
+    let score = row["risk_score"].as_u64().unwrap_or(0);
+    // OCSF: 1 informational, 2 low, 3 medium, 4 high, 5 critical.
+    let severity = match score {
+        0 => 1,
+        1..=30 => 2,
+        31..=60 => 3,
+        61..=80 => 4,
+        _ => 5,
+    };
+    let (status, status_name) = match (text(row, "outcome"), row["error"].is_null()) {
+        ("blocked" | "denied" | "timeout" | "cancelled" | "ended", _) | (_, false) => (2, "Failure"),
+        _ if row["responded_at"].is_null() => (0, "Unknown"),
+        _ => (1, "Success"),
+    };
+    json!({
+        "class_uid": 6003, "class_name": "API Activity", "category_uid": 6, "category_name": "Application Activity",
+        "activity_id": activity, "activity_name": name, "type_uid": 600_300 + activity,
+        "time": milliseconds(text(row, "requested_at")), "duration": row["duration_ms"],
+        "severity_id": severity, "status_id": status, "status": status_name,
+        "api": {"operation": row["tool_name"], "service": {"name": row["_server_name"]},
+                "request": {"uid": row["id"], "data": row["arguments"]}},
+        "actor": {"user": {"uid": row["_uid"].to_string()}, "session": {"uid": row["session_id"]}},
+        "metadata": {"version": "1.3.0", "uid": row["id"],
+                     "product": {"name": "Ringfence", "vendor_name": "Ringfence", "version": env!("CARGO_PKG_VERSION")}},
+        "unmapped": {"risk_score": score, "risk_reasons": row["risk_reasons"], "policy_action": row["policy_action"],
+                     "outcome": row["outcome"], "approved_by": row["approved_by"]},
+    })
+}
+
+/// A tool call as a CEF line.
+pub(crate) fn cef(row: &Value) -> String {
+    let header = |text: &str| text.replace('\\', "\\\\").replace('|', "\\|").replace(['\n', '\r'], " ");
+    let value =
+        |text: &str| text.replace('\\', "\\\\").replace('=', "\\=").replace('\n', "\\n").replace('\r', "\\r");
+    let score = row["risk_score"].as_u64().unwrap_or(0).min(100);
+    let mut line = format!(
+        "CEF:0|Ringfence|ringfence|{}|mcp:{}|MCP tool call {}|{}|",
+        env!("CARGO_PKG_VERSION"),
+        header(text(row, "policy_action")),
+        header(text(row, "tool_name")),
+        score / 10
+    );
+    let fields = [
+        ("rt", milliseconds(text(row, "requested_at")).map_or_else(String::new, |ms| ms.to_string())),
+        ("externalId", text(row, "id").to_owned()),
+        ("act", text(row, "policy_action").to_owned()),
+        ("outcome", text(row, "outcome").to_owned()),
+        ("suid", row["_uid"].to_string()),
+        ("destinationServiceName", text(row, "_server_name").to_owned()),
+        ("cn1Label", "risk".to_owned()),
+        ("cn1", score.to_string()),
+        ("cs1Label", "tool".to_owned()),
+        ("cs1", text(row, "tool_name").to_owned()),
+        ("cs2Label", "session".to_owned()),
+        ("cs2", text(row, "session_id").to_owned()),
+        ("cs3Label", "reasons".to_owned()),
+        ("cs3", row["risk_reasons"].to_string()),
+        ("msg", row["arguments"].to_string()),
+    ];
+    let fields: Vec<String> = fields
+        .into_iter()
+        .filter(|(_, text)| !text.is_empty() && text != "null")
+        .map(|(key, text)| format!("{key}={}", value(&text)))
+        .collect();
+    line.push_str(&fields.join(" "));
+    line
+}
+
+/// A row as an INSERT statement. Keys that begin with `_` are not columns.
+pub(crate) fn insert(table: &str, row: &Value) -> String {
+    let (mut names, mut values) = (String::new(), String::new());
+    for (key, value) in row.as_object().into_iter().flatten().filter(|(key, _)| !key.starts_with('_')) {
+        let separator = if names.is_empty() { "" } else { ", " };
+        let _ = write!(names, "{separator}\"{key}\"");
+        let _ = match value {
+            Value::Null => write!(values, "{separator}NULL"),
+            Value::Number(number) => write!(values, "{separator}{number}"),
+            Value::String(text) => write!(values, "{separator}{}", literal(text)),
+            json => write!(values, "{separator}{}", literal(&json.to_string())),
+        };
+    }
+    format!("INSERT INTO \"{table}\" ({names}) VALUES ({values});")
+}
+
+/// A text as an SQL literal. NUL ends a literal for SQLite's parser, so a text with one goes as bytes.
+fn literal(text: &str) -> String {
+    if text.contains('\0') {
+        let hex = text.bytes().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
+        return format!("CAST(X'{hex}' AS TEXT)");
+    }
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn milliseconds(rfc3339: &str) -> Option<i64> {
+    rfc3339.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cef, insert, ocsf};
+    use serde_json::json;
+
+    fn row() -> serde_json::Value {
+        json!({
+            "id": "c1", "session_id": "s1", "_server_name": "db|x", "tool_name": "drop=it|now", "arguments": {"a": "b\nc"},
+            "operation_type": "delete", "risk_score": 85, "risk_reasons": ["destructive"], "policy_action": "block",
+            "outcome": "blocked", "requested_at": "2026-01-02T03:04:05.678901Z", "responded_at": null, "error": null,
+            "duration_ms": null, "_uid": 1000, "approved_by": null,
+        })
+    }
+
+    #[test]
+    fn ocsf_has_its_class_time_and_severity() {
+        let event = ocsf(&row());
+        assert_eq!(event["type_uid"], 600_304);
+        assert_eq!(event["time"], 1_767_323_045_678_i64);
+        assert_eq!((event["severity_id"].as_u64(), event["status_id"].as_u64()), (Some(5), Some(2)));
+    }
+
+    #[test]
+    fn cef_escapes_what_would_end_a_field() {
+        let line = cef(&row());
+        assert!(line.starts_with("CEF:0|Ringfence|ringfence|"));
+        assert!(line.contains(r"MCP tool call drop=it\|now|8|"), "{line}");
+        assert!(line.contains(r"cs1=drop\=it|now"), "{line}");
+        assert!(!line.contains('\n'));
+    }
+
+    #[test]
+    fn sql_is_quoted() {
+        let statement =
+            insert("t", &json!({"_rowid": 1, "a": "it's", "b": null, "c": 3, "d": {"x": "'"}, "e": "\0"}));
+        assert_eq!(
+            statement,
+            r#"INSERT INTO "t" ("a", "b", "c", "d", "e") VALUES ('it''s', NULL, 3, '{"x":"''"}', CAST(X'00' AS TEXT));"#
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! The guard: a small process between the interceptor and the server, so that the server and everything it started end
+//! when the interceptor does, even if that is killed.
+//!
+//! It is the server's parent and the reaper of its orphans. Its standard input is one end of a socket pair: over it come
+//! the server's three pipes, and go [`Said`]. When the other end closes, for whatever reason, it kills its whole tree.
+
+use nix::{
+    sys::{
+        prctl,
+        signal::{Signal, kill},
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+use ringfence_wire::conn::Conn;
+use serde::{Deserialize, Serialize};
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, Read},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    process::{Command, ExitCode, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// How long what a finished server left behind may take to end itself.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// How long the other end may take to send the pipes.
+const SOON: Duration = Duration::from_secs(10);
+
+/// What the guard says once the server was started, or was not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// The server runs.
+    Started {
+        /// Its process id.
+        pid: i32,
+    },
+    /// It does not.
+    Failed {
+        /// 127: not found; 126: found and not executable.
+        status: u8,
+        /// The system's words.
+        reason: String,
+    },
+}
+
+/// Runs `command` until it ends or the other end of standard input closes. The status is the server's.
+///
+/// # Errors
+/// Where standard input is not what the interceptor gives its guard.
+pub(crate) fn guard(command: &[OsString]) -> io::Result<ExitCode> {
+    // Without this, orphans of the server would escape to init. Failing to get it is not a reason not to run.
+    let _ = prctl::set_child_subreaper(true);
+    let life = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut watched = life.try_clone()?;
+    let mut conn = Conn::new(life, SOON, 4096);
+    let ((), pipes) = conn.receive_with_descriptors::<()>().map_err(io::Error::other)?;
+    let [stdin, stdout, stderr]: [OwnedFd; 3] =
+        pipes.try_into().map_err(|_| io::Error::other("the interceptor sends three pipes"))?;
+    let server = match spawn(command, stdin, stdout, stderr) {
+        Ok(server) => server,
+        Err(error) => {
+            let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            let _ = conn.send(&Said::Failed { status, reason: error.to_string() });
+            return Ok(ExitCode::from(status));
+        }
+    };
+    let _ = conn.send(&Said::Started { pid: server.as_raw() });
+    thread::spawn(move || {
+        let _ = watched.set_read_timeout(None);
+        let _ = watched.read_to_end(&mut Vec::new());
+        kill_tree();
+    });
+    let status = reap_until(server);
+    for child in children() {
+        let _ = kill(child, Signal::SIGTERM);
+    }
+    let ended = std::time::Instant::now();
+    while !children().is_empty() && ended.elapsed() < GRACE {
+        reap_all();
+        thread::sleep(Duration::from_millis(5));
+    }
+    kill_tree();
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+}
+
+/// Starts the server in a process group of its own. The pipes' ends are in the server alone when this returns.
+fn spawn(command: &[OsString], stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Pid> {
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
+    let server = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::from(stdin))
+        .stdout(Stdio::from(stdout))
+        .stderr(Stdio::from(stderr))
+        .process_group(0)
+        .spawn()?;
+    i32::try_from(server.id()).map(Pid::from_raw).map_err(io::Error::other)
+}
+
+/// Reaps children until `server` is among them; its status as a shell gives it.
+fn reap_until(server: Pid) -> i32 {
+    loop {
+        match waitpid(None, None) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == server => return code,
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == server => return 128 + signal as i32,
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(_) => return 1,
+        }
+    }
+}
+
+fn reap_all() {
+    while let Ok(status) = waitpid(None, Some(nix::sys::wait::WaitPidFlag::WNOHANG)) {
+        if status == WaitStatus::StillAlive {
+            break;
+        }
+    }
+}
+
+/// Kills every descendant. An orphan becomes our child, so that it is enough to kill children until there are none.
+fn kill_tree() {
+    for _ in 0..1000 {
+        let children = children();
+        if children.is_empty() {
+            return;
+        }
+        for child in children {
+            // The group first: what a child forks while we look is in it.
+            let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
+            let _ = kill(child, Signal::SIGKILL);
+        }
+        reap_all();
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Children of every thread of this process that are not dead.
+fn children() -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .filter(|pid| !is_zombie(*pid))
+        .map(Pid::from_raw)
+        .collect()
+}
+
+fn is_zombie(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// The status of a process that ended, as a shell gives it.
+pub(crate) fn shell_status(status: std::process::ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

@@ -1,0 +1,331 @@
+//! A session's journal: append-only, one write(2) an entry, hash-chained. The store's rows are made from it.
+//!
+//! A line is `HASH JSON\n`: the JSON of an [`Entry`] and the hex SHA-256 of the line before's hash and that JSON. The
+//! first line is chained to [`GENESIS`]. An entry that was written survives the end of every process of ours.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufRead, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+/// What the first line is chained to.
+pub(crate) const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// Longest line that a reader accepts, bytes: the line limit of the interceptor, escaped, and room.
+pub(crate) const LONGEST: usize = 256 << 20;
+
+/// Which way a message went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Direction {
+    /// From the client.
+    ClientToServer,
+    /// From the server.
+    ServerToClient,
+}
+
+/// What was decided about a tool call before it went on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Judged {
+    /// The call's id, a UUID.
+    pub(crate) call: String,
+    /// Position in a batch; 0 for a single message.
+    pub(crate) index: u32,
+    /// The tool.
+    pub(crate) tool: String,
+    /// `read`, `write`, `delete`, `execute`, `unknown`.
+    pub(crate) operation: String,
+    /// 0..=100.
+    pub(crate) score: u8,
+    /// What added points.
+    pub(crate) reasons: Vec<String>,
+    /// `pass`, `flag`, `pause`, `block`.
+    pub(crate) action: String,
+    /// The rules that asked for it.
+    pub(crate) rules: Vec<String>,
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Entry {
+    /// The session begins.
+    Start {
+        /// The session's id, a UUID.
+        session: String,
+        /// Microseconds since 1970, as every `at`.
+        at: i64,
+        /// Name of the server.
+        server_name: String,
+        /// The command that is wrapped.
+        server_command: Vec<String>,
+        /// Process id of the interceptor.
+        pid: u32,
+        /// Version of Ringfence.
+        version: String,
+    },
+    /// A line went by, or was stopped.
+    Message {
+        /// The message's id, a UUID.
+        id: String,
+        /// When it was read.
+        at: i64,
+        /// Which way.
+        direction: Direction,
+        /// The line without its end, redacted unless raw storage was asked for; bytes that are not UTF-8 replaced.
+        raw: String,
+        /// Bytes of the original line.
+        bytes: u64,
+        /// Hex SHA-256 of the original line, so that a raw copy can be compared.
+        sha256: String,
+        /// The tool calls in it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<Judged>,
+        /// Why it was not forwarded, where it was refused as a message.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refused: Option<String>,
+    },
+    /// What became of a paused call.
+    Decision {
+        /// The call.
+        call: String,
+        /// When.
+        at: i64,
+        /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
+        outcome: String,
+        /// Who, for `approved` and `denied`: as the auditor names them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+    },
+    /// The server said something on stderr.
+    Stderr {
+        /// When.
+        at: i64,
+        /// What, redacted.
+        text: String,
+    },
+    /// Something worth knowing happened: other rules, a lost connection, output that was not JSON.
+    Note {
+        /// When.
+        at: i64,
+        /// What.
+        text: String,
+    },
+    /// The session ended.
+    End {
+        /// When.
+        at: i64,
+        /// The server's exit status as a shell gives it.
+        status: Option<i32>,
+    },
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    length: u64,
+    head: String,
+    line: Vec<u8>,
+}
+
+impl Journal {
+    /// Creates a journal; the file must not exist.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)?;
+        Ok(Self { file, length: 0, head: GENESIS.to_owned(), line: Vec::with_capacity(4096) })
+    }
+
+    /// A journal that cannot take an entry.
+    #[cfg(test)]
+    pub(crate) fn over_full_device() -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).open("/dev/full")?;
+        Ok(Self { file, length: 0, head: GENESIS.to_owned(), line: Vec::new() })
+    }
+
+    /// Appends an entry with one write(2). On any failure nothing of it stays behind.
+    ///
+    /// # Errors
+    /// The file system's error; the journal is as it was before.
+    pub(crate) fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        self.line.clear();
+        self.line.resize(GENESIS.len(), b'0');
+        self.line.push(b' ');
+        serde_json::to_writer(&mut self.line, entry)?;
+        let hash = link(&self.head, &self.line[GENESIS.len() + 1..]);
+        self.line[..GENESIS.len()].copy_from_slice(hash.as_bytes());
+        self.line.push(b'\n');
+        match self.file.write(&self.line) {
+            Ok(written) if written == self.line.len() => {
+                self.length += written as u64;
+                self.head = hash;
+                Ok(())
+            }
+            outcome => {
+                // A torn line would end the chain for every reader.
+                self.file.set_len(self.length)?;
+                Err(outcome.err().unwrap_or_else(|| io::Error::from(io::ErrorKind::StorageFull)))
+            }
+        }
+    }
+}
+
+/// Hash of a line, from the hash before it.
+fn link(previous: &str, json: &[u8]) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(previous.as_bytes());
+    hasher.update(json);
+    hex(&hasher.finalize())
+}
+
+/// Hex SHA-256 of some bytes.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Why a journal is not what was written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    /// Cannot be read.
+    #[error("cannot read the journal")]
+    Read(#[from] io::Error),
+    /// A line that is not `HASH JSON`.
+    #[error("line {0} is not a journal line")]
+    Form(u64),
+    /// A line that does not follow from the one before: something was changed, removed or added.
+    #[error("line {0} does not follow from the line before it: an entry was changed, removed or added")]
+    Chain(u64),
+}
+
+/// The reading side: checks the chain as it goes. May stop before an unfinished last line and go on later.
+#[derive(Debug)]
+pub(crate) struct Reader<R> {
+    input: R,
+    head: String,
+    lines: u64,
+    partial: Vec<u8>,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads from the first line.
+    pub(crate) fn new(input: R) -> Self {
+        Self { input, head: GENESIS.to_owned(), lines: 0, partial: Vec::new() }
+    }
+
+    /// The next whole entry; `None` at the end, also before a line without an end.
+    ///
+    /// # Errors
+    /// [`Broken`]; the reader does not go on behind a break.
+    pub(crate) fn next_entry(&mut self) -> Result<Option<Entry>, Broken> {
+        let limit = (LONGEST - self.partial.len().min(LONGEST)) as u64;
+        let mut bounded = io::Read::take(&mut self.input, limit);
+        bounded.read_until(b'\n', &mut self.partial)?;
+        let number = self.lines + 1;
+        if self.partial.last() != Some(&b'\n') {
+            return if self.partial.len() >= LONGEST { Err(Broken::Form(number)) } else { Ok(None) };
+        }
+        let line = &self.partial[..self.partial.len() - 1];
+        let (hash, json) = line.split_at_checked(GENESIS.len()).ok_or(Broken::Form(number))?;
+        let json = json.strip_prefix(b" ").ok_or(Broken::Form(number))?;
+        if link(&self.head, json).as_bytes() != hash {
+            return Err(Broken::Chain(number));
+        }
+        let entry = serde_json::from_slice(json).map_err(|_| Broken::Form(number))?;
+        self.head = String::from_utf8_lossy(hash).into_owned();
+        self.lines = number;
+        self.partial.clear();
+        Ok(Some(entry))
+    }
+
+    /// Hash of the last entry that was read, and how many were.
+    pub(crate) fn position(&self) -> (&str, u64) {
+        (&self.head, self.lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Broken, Entry, Journal, Reader};
+    use std::{fs, io::BufReader, io::Write};
+
+    fn note(text: &str) -> Entry {
+        Entry::Note { at: 1, text: text.to_owned() }
+    }
+
+    fn read_all(bytes: &[u8]) -> Result<Vec<Entry>, Broken> {
+        let mut reader = Reader::new(BufReader::new(bytes));
+        let mut entries = Vec::new();
+        while let Some(entry) = reader.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_any_edit_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let mut journal = Journal::create(&path).expect("a journal");
+        for text in ["one", "two", "three"] {
+            journal.append(&note(text)).expect("room");
+        }
+        let bytes = fs::read(&path).expect("the journal");
+        assert_eq!(read_all(&bytes).expect("whole"), [note("one"), note("two"), note("three")]);
+
+        let text = String::from_utf8(bytes.clone()).expect("text");
+        let lines: Vec<&str> = text.lines().collect();
+        let edits = [
+            text.replace("two", "too"),
+            [lines[0], lines[2], ""].join("\n"),
+            [lines[1], lines[0], lines[2], ""].join("\n"),
+            [lines[0], lines[1], lines[1], ""].join("\n"),
+            [lines[1], lines[2], ""].join("\n"),
+        ];
+        for edited in edits {
+            assert!(matches!(read_all(edited.as_bytes()), Err(Broken::Chain(_))), "{edited}");
+        }
+        // A line that is still being written is not there yet.
+        assert_eq!(read_all(&bytes[..bytes.len() - 3]).expect("whole").len(), 2);
+        assert!(Journal::create(&path).is_err(), "a journal is never opened twice");
+    }
+
+    #[test]
+    fn a_reader_goes_on_where_it_stopped() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let mut journal = Journal::create(&path).expect("a journal");
+        journal.append(&note("one")).expect("room");
+        let file = fs::File::open(&path).expect("the journal");
+        let mut reader = Reader::new(BufReader::new(file));
+        assert_eq!(reader.next_entry().expect("whole"), Some(note("one")));
+        assert_eq!(reader.next_entry().expect("whole"), None);
+        journal.append(&note("two")).expect("room");
+        assert_eq!(reader.next_entry().expect("whole"), Some(note("two")));
+        assert_eq!(reader.position().1, 2);
+    }
+
+    #[test]
+    fn garbage_is_refused_not_believed() {
+        for garbage in [&b"x\n"[..], b"\n", &[0xff; 80], b"{}\n"] {
+            let mut bytes = garbage.to_vec();
+            bytes.push(b'\n');
+            assert!(read_all(&bytes).is_err(), "{garbage:?}");
+        }
+        let full = fs::OpenOptions::new().write(true).open("/dev/full");
+        assert!(full.expect("/dev/full").write_all(b"x").is_err());
+    }
+}

@@ -1,0 +1,284 @@
+//! One line of MCP's stdio transport: what it is, and what in it cannot be judged. Pure: no I/O.
+
+use super::strict::{self, Ambiguity, Members};
+use serde_json::value::RawValue;
+
+/// Longest configuration of a client, bytes.
+pub(crate) const MAX_CONFIG: usize = 4 << 20;
+/// Keys of a message that somebody acts on.
+const MESSAGE_KEYS: &[&str] = &["jsonrpc", "id", "method", "params", "result", "error"];
+/// Keys of a tool call's params that somebody acts on.
+const CALL_KEYS: &[&str] = &["name", "arguments", "_meta"];
+
+/// A request's or response's id, with its JSON type: `1` and `"1"` are two ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Id {
+    /// A string, unescaped.
+    String(String),
+    /// A number: whole numbers that a double holds exactly in one spelling (`1.0` is `1`), others as written.
+    Number(String),
+    /// `null`.
+    Null,
+}
+
+impl Id {
+    /// Reads an id; `None` for what no id can be (arrays, objects, booleans).
+    pub(crate) fn parse(raw: &RawValue) -> Option<Self> {
+        match serde_json::from_str::<serde_json::Value>(raw.get()).ok()? {
+            serde_json::Value::String(text) => Some(Self::String(text)),
+            serde_json::Value::Null => Some(Self::Null),
+            serde_json::Value::Number(number) => {
+                const EXACT: f64 = 9_007_199_254_740_992.0;
+                let text = raw.get();
+                match number.as_f64() {
+                    Some(n) if n.fract() == 0.0 && n.abs() < EXACT => Some(Self::Number(format!("{n:.0}"))),
+                    _ => Some(Self::Number(text.to_owned())),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The id as JSON text, for an answer of our own.
+    pub(crate) fn to_json(&self) -> String {
+        match self {
+            Self::String(text) => serde_json::Value::from(text.as_str()).to_string(),
+            Self::Number(text) => text.clone(),
+            Self::Null => "null".to_owned(),
+        }
+    }
+}
+
+/// A `tools/call` request.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    /// The tool's name as sent.
+    pub(crate) name: String,
+    /// Its arguments: an object's text; `{}` where none came.
+    pub(crate) arguments: &'a str,
+    /// `params._meta`, if any.
+    pub(crate) meta: Option<&'a RawValue>,
+}
+
+/// What a message is.
+#[derive(Debug)]
+pub(crate) enum Kind<'a> {
+    /// A request for a tool.
+    Call(Id, Call<'a>),
+    /// Any other request.
+    Request(Id, String),
+    /// A notification.
+    Notification(String),
+    /// A response, successful or not.
+    Response(Id, Result<&'a RawValue, &'a RawValue>),
+}
+
+/// A message and its params as they stand.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    /// What it is.
+    pub(crate) kind: Kind<'a>,
+    /// `params`, for requests and notifications.
+    pub(crate) params: Option<&'a RawValue>,
+}
+
+/// A line that was understood.
+#[derive(Debug)]
+pub(crate) enum Line<'a> {
+    /// Nothing but white space: forwarded, recorded as nothing.
+    Blank,
+    /// One message.
+    Message(Message<'a>),
+    /// A batch, element by element.
+    Batch(Vec<Message<'a>>),
+}
+
+/// Why a client's line is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Two parsers could read it differently.
+    #[error(transparent)]
+    Ambiguous(#[from] Ambiguity),
+    /// Neither request, notification nor response, or two of them at once.
+    #[error("{0}")]
+    Shape(&'static str),
+    /// A tool call that cannot be answered or judged.
+    #[error("this tools/call {0}")]
+    Call(&'static str),
+}
+
+/// A refusal and the id to answer under, where one could be found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct Refused {
+    /// Why.
+    pub(crate) reason: Refusal,
+    /// The request's id.
+    pub(crate) id: Option<Id>,
+}
+
+impl<R: Into<Refusal>> From<R> for Refused {
+    fn from(reason: R) -> Self {
+        Self { reason: reason.into(), id: None }
+    }
+}
+
+/// Reads one line, without its `\n`.
+///
+/// # Errors
+/// [`Refused`] where the line cannot be judged. A batch is refused whole if any element is.
+pub(crate) fn read(line: &[u8]) -> Result<Line<'_>, Refused> {
+    if line.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Line::Blank);
+    }
+    let text = strict::whole(line)?;
+    if text.trim_start().starts_with('[') {
+        let elements: Vec<&RawValue> =
+            serde_json::from_str(text).map_err(|e| Ambiguity::Syntax(e.to_string()))?;
+        if elements.is_empty() {
+            return Err(Refusal::Shape("an empty batch").into());
+        }
+        return elements.into_iter().map(|e| message(e.get())).collect::<Result<_, _>>().map(Line::Batch);
+    }
+    message(text).map(Line::Message)
+}
+
+fn message(text: &str) -> Result<Message<'_>, Refused> {
+    let members = strict::object(text, MESSAGE_KEYS)?;
+    let id = members.find("id").map(Id::parse);
+    let known = id.clone().flatten();
+    understand(&members, id).map_err(|reason| Refused { reason, id: known })
+}
+
+fn understand<'a>(members: &Members<'a>, id: Option<Option<Id>>) -> Result<Message<'a>, Refusal> {
+    let id = match id {
+        Some(None) => return Err(Refusal::Shape("an id that is neither string nor number")),
+        Some(known) => known,
+        None => None,
+    };
+    let params = members.find("params");
+    let outcome = match (members.find("result"), members.find("error")) {
+        (Some(_), Some(_)) => return Err(Refusal::Shape("a response with both result and error")),
+        (Some(result), None) => Some(Ok(result)),
+        (None, Some(error)) => Some(Err(error)),
+        (None, None) => None,
+    };
+    let Some(method) = members.find("method") else {
+        let outcome = outcome.ok_or(Refusal::Shape("neither method, result nor error"))?;
+        // A response to something unreadable has id null, and may come without one.
+        return Ok(Message { kind: Kind::Response(id.unwrap_or(Id::Null), outcome), params: None });
+    };
+    if outcome.is_some() {
+        return Err(Refusal::Shape("a method together with a result or an error"));
+    }
+    let method: String =
+        serde_json::from_str(method.get()).map_err(|_| Refusal::Shape("a method that is not a string"))?;
+    let kind = match (method == "tools/call", id) {
+        (true, None | Some(Id::Null)) => {
+            return Err(Refusal::Call("has no id: it would run and could not be answered"));
+        }
+        (true, Some(id)) => Kind::Call(id, call(params)?),
+        (false, Some(id)) => Kind::Request(id, method),
+        (false, None) => Kind::Notification(method),
+    };
+    Ok(Message { kind, params })
+}
+
+fn call(params: Option<&RawValue>) -> Result<Call<'_>, Refusal> {
+    let params = params.ok_or(Refusal::Call("has no params"))?;
+    let members = strict::object(params.get(), CALL_KEYS).map_err(|ambiguity| match ambiguity {
+        Ambiguity::Syntax(_) => Refusal::Call("has params that are not an object"),
+        other => other.into(),
+    })?;
+    let name = members.find("name").ok_or(Refusal::Call("names no tool"))?;
+    let name = serde_json::from_str(name.get())
+        .map_err(|_| Refusal::Call("names its tool by something else than a string"))?;
+    let arguments = match members.find("arguments").map(RawValue::get) {
+        None | Some("null") => "{}",
+        Some(object) if object.starts_with('{') => object,
+        Some(_) => return Err(Refusal::Call("has arguments that are not an object")),
+    };
+    Ok(Call { name, arguments, meta: members.find("_meta") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Id, Kind, Line, Refusal, Refused, read};
+
+    fn kind(line: &str) -> String {
+        match read(line.as_bytes()) {
+            Ok(Line::Blank) => "blank".into(),
+            Ok(Line::Batch(messages)) => format!("batch of {}", messages.len()),
+            Ok(Line::Message(m)) => match m.kind {
+                Kind::Call(id, call) => format!("call {} {} {}", id.to_json(), call.name, call.arguments),
+                Kind::Request(id, method) => format!("request {} {method}", id.to_json()),
+                Kind::Notification(method) => format!("notification {method}"),
+                Kind::Response(id, outcome) => format!("response {} {}", id.to_json(), outcome.is_ok()),
+            },
+            Err(refused) => format!("refused {:?}: {refused}", refused.id.as_ref().map(Id::to_json)),
+        }
+    }
+
+    #[test]
+    fn messages_are_what_they_are() {
+        let cases = [
+            ("", "blank"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, "request 1 ping"),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#,
+                "notification notifications/cancelled",
+            ),
+            (r#"{"jsonrpc":"2.0","id":"1","result":{}}"#, "response \"1\" true"),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, "response null false"),
+            (
+                r#"{"id":7,"method":"tools/call","params":{"name":"x","arguments":{"a":1}}}"#,
+                r#"call 7 x {"a":1}"#,
+            ),
+            (r#"{"id":7,"method":"tools/call","params":{"name":"x"}}"#, "call 7 x {}"),
+            (r#"[{"id":1,"method":"ping"},{"method":"n"}]"#, "batch of 2"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(kind(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn hostile_calls_are_refused_under_their_id() {
+        let refused = [
+            r#"{"method":"tools/call","params":{"name":"x"}}"#,
+            r#"{"id":null,"method":"tools/call","params":{"name":"x"}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":[]}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","name":"y"}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","Name":"y"}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","Arguments":{}}}"#,
+            r#"{"id":1,"method":"tools/call","params":[]}"#,
+            r#"{"id":1,"method":"tools/call","result":1,"params":{"name":"x"}}"#,
+            r#"{"id":[1],"method":"tools/call","params":{"name":"x"}}"#,
+            r#"[{"id":1,"method":"ping"},{"method":"tools/call","params":{"name":"x"}}]"#,
+            r#"{"id":1,"method":"ping"} {"id":2,"method":"ping"}"#,
+            "[]",
+            "\"text\"",
+        ];
+        for line in refused {
+            assert!(kind(line).starts_with("refused"), "{line}: {}", kind(line));
+        }
+        let line = br#"{"id":"a","method":"tools/call","params":{"name":1}}"#;
+        let Err(Refused { reason: Refusal::Call(_), id }) = read(line) else { panic!("not refused") };
+        assert_eq!(id, Some(Id::String("a".into())));
+    }
+
+    #[test]
+    fn ids_keep_their_type_and_exact_numbers_have_one_spelling() {
+        let id = |text: &str| match read(format!(r#"{{"id":{text},"method":"m"}}"#).as_bytes()) {
+            Ok(Line::Message(super::Message { kind: Kind::Request(id, _), .. })) => id,
+            other => panic!("{other:?}"),
+        };
+        assert_ne!(id("1"), id("\"1\""));
+        assert_eq!(id("1"), id("1.0"));
+        assert_eq!(id("1e2"), id("100"));
+        assert_eq!(id("-0"), Id::Number("-0".into()));
+        assert_eq!(id("9007199254740993"), Id::Number("9007199254740993".into()));
+        assert_ne!(id("9007199254740993"), id("9007199254740992"));
+        assert_eq!(id("\"\\u0061\""), Id::String("a".into()));
+    }
+}

@@ -1,0 +1,214 @@
+//! The interceptor's link to the auditor: news one way, decisions the other. Starts a user's auditor where none runs.
+//!
+//! Nothing of a session waits for this link but paused calls: what happened is in the journal, and the auditor reads
+//! that. A link that breaks is made again.
+
+use super::{
+    client,
+    forward::Live,
+    session::{Outcome, Report, now},
+    state::Places,
+};
+use ringfence_wire::{
+    conn::Conn,
+    mcp::{MAX_MESSAGE, McpReply, McpRequest, SessionNews, SessionOrder},
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    os::fd::AsFd,
+    path::PathBuf,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a message may take.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How long the auditor may be out of reach before calls that wait are denied.
+const NOBODY: Duration = Duration::from_secs(10);
+/// Pause between two tries to reach an auditor.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the link needs to know of its session.
+pub(crate) struct Link {
+    /// The session.
+    pub(crate) session: Arc<Live>,
+    /// Its id.
+    pub(crate) id: String,
+    /// Its journal.
+    pub(crate) journal: PathBuf,
+    /// The places of its database.
+    pub(crate) places: Places,
+    /// Port that an auditor started by us tries for its dashboard.
+    pub(crate) port: u16,
+    /// How long a paused call waits.
+    pub(crate) patience: Duration,
+}
+
+/// An open link.
+struct Up {
+    conn: Conn,
+    orders: mpsc::Receiver<SessionOrder>,
+}
+
+impl Link {
+    /// Keeps the link until [`Report::Over`]; ticks the session's clock meanwhile.
+    pub(crate) fn keep(&self, reports: &mpsc::Receiver<Report>, mut tick: impl FnMut()) {
+        let mut up: Option<Up> = None;
+        let mut tried: Option<Instant> = None;
+        let mut ticked = Instant::now();
+        let mut reached = Instant::now();
+        let mut waiting = BTreeSet::new();
+        self.session.report(Report::Grew);
+        loop {
+            let mut grew = false;
+            let mut over = false;
+            let mut fresh = Vec::new();
+            let wait = if up.is_some() { Duration::from_millis(50) } else { Duration::from_millis(200) };
+            let mut next = reports.recv_timeout(wait);
+            loop {
+                match next {
+                    Ok(Report::Grew) => grew = true,
+                    Ok(Report::Paused(call)) => fresh.push(call),
+                    Ok(Report::Released(call)) => {
+                        waiting.remove(&call);
+                        if let Some(link) = &mut up {
+                            let _ = link.conn.send(&SessionNews::Released { call });
+                        }
+                    }
+                    Ok(Report::Over) => over = true,
+                    Err(mpsc::RecvTimeoutError::Timeout) => break,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => {
+                        over = true;
+                        break;
+                    }
+                }
+                next = reports.try_recv().map_err(|_| mpsc::RecvTimeoutError::Timeout);
+            }
+            if up.is_none() && tried.is_none_or(|tried| tried.elapsed() >= PAUSE || over) {
+                tried = Some(Instant::now());
+                up = self.connect();
+                if up.is_none() {
+                    self.session.rules().none_stored();
+                }
+                // A new auditor knows nothing of the calls that wait.
+                fresh.extend(std::mem::take(&mut waiting));
+            }
+            if let Some(link) = &mut up
+                && !self.exchange(link, grew, &fresh)
+            {
+                up = None;
+            }
+            waiting.extend(fresh);
+            if up.is_some() {
+                reached = Instant::now();
+            } else if reached.elapsed() >= NOBODY {
+                // Nobody can be asked: better a refusal now than silence until the client gives up.
+                for call in self.session.waiting() {
+                    let _ = self.session.decide(&call, &Outcome::NoApprover);
+                }
+                waiting.clear();
+            }
+            if ticked.elapsed() >= Duration::from_secs(1) {
+                ticked = Instant::now();
+                tick();
+            }
+            if over {
+                self.finish(up);
+                return;
+            }
+        }
+    }
+
+    /// Sends what is new, carries out what came. False: the link is broken.
+    fn exchange(&self, link: &mut Up, grew: bool, fresh: &[String]) -> bool {
+        let until = now().saturating_add(i64::try_from(self.patience.as_micros()).unwrap_or(i64::MAX));
+        let paused = fresh.iter().map(|call| SessionNews::Paused { call: call.clone(), until });
+        for news in grew.then_some(SessionNews::Grew).into_iter().chain(paused) {
+            if link.conn.send(&news).is_err() {
+                return false;
+            }
+        }
+        loop {
+            match link.orders.try_recv() {
+                Ok(SessionOrder::Decide { call, approve, by }) => {
+                    let outcome = if approve { Outcome::Approved(by) } else { Outcome::Denied(by) };
+                    let _ = self.session.decide(&call, &outcome);
+                }
+                Ok(SessionOrder::Rules { rules }) => self.session.rules().set_stored(&rules),
+                Ok(SessionOrder::Committed) => {}
+                Err(mpsc::TryRecvError::Empty) => return true,
+                Err(mpsc::TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// The last word: the auditor says when everything is in the database.
+    fn finish(&self, up: Option<Up>) {
+        let Some(mut link) = up else { return };
+        if link.conn.send(&SessionNews::Ended).is_err() {
+            return;
+        }
+        let until = Instant::now() + LIMIT;
+        while let Ok(order) = link.orders.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if order == SessionOrder::Committed {
+                return;
+            }
+        }
+        eprintln!(
+            "ringfence mcp: the auditor did not say that the session is stored; its journal is {}",
+            self.journal.display()
+        );
+    }
+
+    fn connect(&self) -> Option<Up> {
+        match client::connect(&self.places, self.port) {
+            Ok(conn) => self.introduce(conn),
+            Err(error) => {
+                eprintln!("ringfence mcp: {error}");
+                None
+            }
+        }
+    }
+
+    fn introduce(&self, mut conn: Conn) -> Option<Up> {
+        let journal = File::open(&self.journal).ok()?;
+        let request = McpRequest::Session {
+            session: self.id.clone(),
+            journal: self.journal.display().to_string(),
+            client: i32::try_from(std::os::unix::process::parent_id()).unwrap_or(0),
+        };
+        conn.send_with_descriptors(&request, &[journal.as_fd()]).ok()?;
+        match conn.receive::<McpReply>().ok()? {
+            McpReply::Welcome { port, rules } => {
+                self.session.rules().set_stored(&rules);
+                if ![0, self.port].contains(&port) && self.port != 0 {
+                    eprintln!("ringfence mcp: the dashboard is on port {port}, not on {}", self.port);
+                }
+            }
+            McpReply::Failed(failure) => {
+                eprintln!("ringfence mcp: the auditor refuses this session: {}", failure.error);
+                return None;
+            }
+            _ => return None,
+        }
+        let stream = conn.stream().try_clone().ok()?;
+        let mut reading = Conn::new(stream, LIMIT, MAX_MESSAGE);
+        let (sender, orders) = mpsc::channel();
+        thread::spawn(move || {
+            loop {
+                let ready = poll(&mut [PollFd::new(reading.stream(), PollFlags::IN)], None);
+                if !matches!(ready, Ok(_) | Err(rustix::io::Errno::INTR)) {
+                    return;
+                }
+                let Ok(order) = reading.receive::<SessionOrder>() else { return };
+                if sender.send(order).is_err() {
+                    return;
+                }
+            }
+        });
+        Some(Up { conn, orders })
+    }
+}

@@ -1,0 +1,335 @@
+//! The YAML rules over tool calls: parsed whole or refused with the line, evaluated to the strictest answer. Pure.
+
+use super::{classify::Operation, risk::Risk};
+use globset::{GlobBuilder, GlobMatcher};
+use serde::{Deserialize, Serialize};
+use unicode_normalization::UnicodeNormalization;
+
+/// The rules that ship, in force where a user has none.
+pub(crate) const SHIPPED: &str = include_str!("../../../profiles/rules.yaml");
+
+/// What happens to a call, mildest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    /// Recorded.
+    Pass,
+    /// Recorded and marked.
+    Flag,
+    /// Held until a human approves it.
+    Pause,
+    /// Refused.
+    Block,
+}
+
+impl Action {
+    /// The name that the store and the rules use.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Flag => "flag",
+            Self::Pause => "pause",
+            Self::Block => "block",
+        }
+    }
+
+    /// The action of that name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        [Self::Pass, Self::Flag, Self::Pause, Self::Block].into_iter().find(|action| action.name() == name)
+    }
+
+    /// What a score alone asks for: 0-30 pass, 31-60 flag, 61-80 pause, 81-100 block.
+    pub(crate) const fn of_score(score: u8) -> Self {
+        match score {
+            0..=30 => Self::Pass,
+            31..=60 => Self::Flag,
+            61..=80 => Self::Pause,
+            _ => Self::Block,
+        }
+    }
+}
+
+/// A rule as its file has it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Written {
+    /// Shown in verdicts; unique within the file.
+    pub(crate) name: String,
+    /// For people.
+    #[serde(default)]
+    pub(crate) description: String,
+    /// Globs over the tool's name, comma between them. Absent: every tool.
+    pub(crate) tool_pattern: Option<String>,
+    /// Globs over the server's name. Absent: every server.
+    pub(crate) server_pattern: Option<String>,
+    /// Lowest score the rule is about, 0..=100.
+    #[serde(default)]
+    pub(crate) min_risk_score: u8,
+    /// Operations it is about. Absent: all.
+    pub(crate) operation_types: Option<Vec<String>>,
+    /// `flag`, `pause` or `block`.
+    pub(crate) action: Action,
+    /// `false` switches it off.
+    #[serde(default = "yes")]
+    pub(crate) enabled: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    rules: Vec<Written>,
+}
+
+/// A rule, ready to be matched.
+#[derive(Debug, Clone)]
+pub(crate) struct Rule {
+    /// Its name.
+    pub(crate) name: String,
+    /// For people.
+    pub(crate) description: String,
+    /// What it asks for.
+    pub(crate) action: Action,
+    tools: Option<Vec<GlobMatcher>>,
+    servers: Option<Vec<GlobMatcher>>,
+    operations: Option<Vec<Operation>>,
+    min_risk_score: u8,
+    /// `false`: matches nothing.
+    pub(crate) enabled: bool,
+}
+
+/// Why a rule file is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Not YAML, or not of this shape; the parser's words carry line and column.
+    #[error("not a rule file: {0}")]
+    Shape(String),
+    /// Two rules of one name.
+    #[error(
+        "rule {index} has the name {name:?} of an earlier rule; a verdict that names it would be unclear"
+    )]
+    Name {
+        /// From 1.
+        index: usize,
+        /// The name.
+        name: String,
+    },
+    /// A value that no rule can have.
+    #[error("rule {name:?}: {key}: {why}")]
+    Value {
+        /// The rule.
+        name: String,
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it and what it could be.
+        why: String,
+    },
+}
+
+/// What all rules and the score make of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    /// The strictest of all.
+    pub(crate) action: Action,
+    /// Names of the matching rules that ask for it; empty where the score alone does.
+    pub(crate) rules: Vec<String>,
+}
+
+/// Reads a rule file.
+///
+/// # Errors
+/// [`Error`], with the line where the parser knows it.
+pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, Error> {
+    let written = read(text)?;
+    let mut rules: Vec<Rule> = Vec::with_capacity(written.len());
+    for (index, written) in written.into_iter().enumerate() {
+        if rules.iter().any(|rule| rule.name == written.name) {
+            return Err(Error::Name { index: index + 1, name: written.name });
+        }
+        rules.push(compile(written)?);
+    }
+    Ok(rules)
+}
+
+/// Reads a rule file as it is written; what its values mean is not looked at.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub(crate) fn read(text: &str) -> Result<Vec<Written>, Error> {
+    let file: File = serde_saphyr::from_str(text).map_err(|e| Error::Shape(e.to_string()))?;
+    Ok(file.rules)
+}
+
+/// Makes a rule ready to be matched.
+///
+/// # Errors
+/// [`Error::Value`].
+pub(crate) fn compile(written: Written) -> Result<Rule, Error> {
+    let name = written.name;
+    let refuse = |key, why| Error::Value { name: name.clone(), key, why };
+    let globs = |key, patterns: Option<String>| {
+        patterns.map(|patterns| globs(&patterns).map_err(|why| refuse(key, why))).transpose()
+    };
+    let tools = globs("tool_pattern", written.tool_pattern)?;
+    let servers = globs("server_pattern", written.server_pattern)?;
+    let operation = |text: &String| {
+        Operation::from_name(text).ok_or_else(|| {
+            refuse("operation_types", format!("{text:?} is none of read, write, delete, execute, unknown"))
+        })
+    };
+    let operations = written
+        .operation_types
+        .map(|list| list.iter().map(operation).collect::<Result<_, _>>())
+        .transpose()?;
+    if written.min_risk_score > 100 {
+        return Err(refuse("min_risk_score", format!("{} is not between 0 and 100", written.min_risk_score)));
+    }
+    if written.action == Action::Pass {
+        return Err(refuse(
+            "action",
+            "a rule can flag, pause or block; to let calls pass, write no rule".to_owned(),
+        ));
+    }
+    Ok(Rule {
+        description: written.description,
+        action: written.action,
+        tools,
+        servers,
+        operations,
+        min_risk_score: written.min_risk_score,
+        enabled: written.enabled,
+        name,
+    })
+}
+
+fn globs(patterns: &str) -> Result<Vec<GlobMatcher>, String> {
+    let matchers = patterns
+        .split(',')
+        .map(str::trim)
+        .filter(|pattern| !pattern.is_empty())
+        .map(|pattern| {
+            // `*` crosses `/`, as the contract has it: tool names are not paths.
+            GlobBuilder::new(&normal(pattern))
+                .case_insensitive(true)
+                .literal_separator(false)
+                .build()
+                .map(|glob| glob.compile_matcher())
+                .map_err(|e| e.to_string())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if matchers.is_empty() {
+        return Err("holds no pattern; leave the key out to match everything".to_owned());
+    }
+    Ok(matchers)
+}
+
+/// Compatibility-composed, so that full-width and ligature spellings of a name do not slip past a rule.
+fn normal(text: &str) -> String {
+    text.nfkc().collect()
+}
+
+impl Rule {
+    fn matches(&self, server: &str, tool: &str, risk: &Risk) -> bool {
+        let any = |globs: &Option<Vec<GlobMatcher>>, text: &str| {
+            globs.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.is_match(text)))
+        };
+        self.enabled
+            && risk.score >= self.min_risk_score
+            && self.operations.as_ref().is_none_or(|operations| operations.contains(&risk.operation))
+            && any(&self.tools, tool)
+            && any(&self.servers, server)
+    }
+}
+
+/// The strictest of the score's threshold and of every rule that matches. A tool's name is matched as sent and without
+/// an `mcp__server__` prefix.
+pub(crate) fn judge(rules: &[Rule], server: &str, tool: &str, risk: &Risk) -> Judgement {
+    let (server, tool) = (normal(server), normal(tool));
+    let bare = tool
+        .strip_prefix("mcp__")
+        .and_then(|rest| rest.split_once("__"))
+        .map_or(tool.as_str(), |(_, bare)| bare);
+    let matching: Vec<&Rule> =
+        rules.iter().filter(|r| r.matches(&server, &tool, risk) || r.matches(&server, bare, risk)).collect();
+    let strictest = matching.iter().map(|rule| rule.action).max().unwrap_or(Action::Pass);
+    let action = strictest.max(Action::of_score(risk.score));
+    let rules = matching.iter().filter(|rule| rule.action == action).map(|rule| rule.name.clone()).collect();
+    Judgement { action, rules }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Action, Judgement, SHIPPED, judge, parse};
+    use crate::mcp::risk::assess;
+    use serde_json::json;
+
+    fn verdict(server: &str, tool: &str, arguments: serde_json::Value) -> (Action, Vec<String>) {
+        let rules = parse(SHIPPED).expect("the shipped rules");
+        let Judgement { action, rules } = judge(&rules, server, tool, &assess(tool, &arguments, false));
+        (action, rules)
+    }
+
+    #[test]
+    fn shipped_rules_do_what_they_say() {
+        assert_eq!(verdict("fs", "read_file", json!({})), (Action::Pass, vec![]));
+        assert_eq!(verdict("fs", "create_x", json!({})), (Action::Flag, vec!["flag_all_writes".into()]));
+        assert_eq!(verdict("fs", "delete_x", json!({})), (Action::Pause, vec!["pause_deletes".into()]));
+        assert_eq!(
+            verdict("x", "run_tests", json!({})),
+            (Action::Pause, vec!["pause_shell_execution".into()])
+        );
+        assert_eq!(verdict("x", "post_note", json!({})).0, Action::Flag);
+        assert_eq!(
+            verdict("Postgres", "insert_row", json!({})),
+            (Action::Pause, vec!["pause_sql_mutations".into()])
+        );
+        let everything = json!({"sql": "DELETE FROM users", "password": "x"});
+        assert_eq!(
+            verdict("x", "delete_all", everything),
+            (Action::Block, vec!["block_bulk_destructive".into()])
+        );
+    }
+
+    #[test]
+    fn a_mild_rule_does_not_soften_a_high_score() {
+        let rules = parse("rules:\n  - {name: a, operation_types: [delete], action: flag}").expect("rules");
+        let risk = assess("delete_x", &json!({"sql": "DELETE FROM t", "token": 1}), false);
+        assert_eq!(judge(&rules, "s", "delete_x", &risk), Judgement { action: Action::Block, rules: vec![] });
+    }
+
+    #[test]
+    fn patterns_fold_case_width_and_slashes() {
+        let rules = parse("rules:\n  - {name: a, tool_pattern: 'DROP_*', action: block}").expect("rules");
+        for tool in ["drop_table", "DROP_x/y", "ｄｒｏｐ_table", "mcp__db__drop_it"] {
+            assert_eq!(
+                judge(&rules, "s", tool, &assess(tool, &json!({}), false)).action,
+                Action::Block,
+                "{tool}"
+            );
+        }
+        assert_ne!(judge(&rules, "s", "raindrop_x", &assess("x", &json!({}), false)).action, Action::Block);
+    }
+
+    #[test]
+    fn bad_files_are_refused_by_name() {
+        let cases = [
+            ("rules: 3", "rule file"),
+            ("rules:\n  - {name: a, action: explode}", "explode"),
+            ("rules:\n  - {name: a, action: flag, colour: red}", "colour"),
+            ("rules:\n  - {name: a, action: pass}", "action"),
+            ("rules:\n  - {name: a, action: flag, operation_types: [fly]}", "fly"),
+            ("rules:\n  - {name: a, action: flag, tool_pattern: '['}", "tool_pattern"),
+            ("rules:\n  - {name: a, action: flag, tool_pattern: ' , '}", "tool_pattern"),
+            ("rules:\n  - {name: a, action: flag, min_risk_score: 101}", "min_risk_score"),
+            ("rules:\n  - {name: a, action: flag}\n  - {name: a, action: flag}", "rule 2"),
+            ("", "rule file"),
+        ];
+        for (text, named) in cases {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(named), "{text:?}: {error}");
+        }
+    }
+}

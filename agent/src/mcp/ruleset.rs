@@ -1,0 +1,168 @@
+//! The rules in force in a session: those of its file, and those of the database once the auditor has told them.
+
+use super::rules::{self, Action, Rule, Written};
+use ringfence_wire::mcp::StoredRule;
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// How long the first call waits for the database's rules. Longer than a link takes to fail.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Rules that can be replaced while calls are judged.
+#[derive(Debug)]
+pub(crate) struct RuleSet {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    file: Vec<Rule>,
+    stored: Vec<Rule>,
+    all: Arc<Vec<Rule>>,
+    /// The database's rules are still to come.
+    awaited: bool,
+}
+
+impl RuleSet {
+    /// Rules of a file alone.
+    pub(crate) fn new(file: Vec<Rule>) -> Self {
+        let all = Arc::new(file.clone());
+        Self { state: Mutex::new(State { file, all, ..State::default() }), arrived: Condvar::new() }
+    }
+
+    /// From now on a call waits for the database's rules: otherwise those at a session's start would slip past them.
+    pub(crate) fn await_stored(&self) {
+        self.lock().awaited = true;
+    }
+
+    /// Replaces the file's rules.
+    pub(crate) fn set_file(&self, file: Vec<Rule>) {
+        let mut state = self.lock();
+        state.file = file;
+        state.join();
+    }
+
+    /// Replaces the database's rules. They only add: the strictest of all rules wins.
+    pub(crate) fn set_stored(&self, stored: &[StoredRule]) {
+        let read = |rule: &StoredRule| match written(rule)
+            .and_then(|w| rules::compile(w).map_err(|e| e.to_string()))
+        {
+            Ok(rule) => Some(rule),
+            Err(error) => {
+                eprintln!("ringfence mcp: a rule of the database is not in force: {error}");
+                None
+            }
+        };
+        let mut state = self.lock();
+        state.stored = stored.iter().filter_map(read).collect();
+        state.join();
+        state.awaited = false;
+        self.arrived.notify_all();
+    }
+
+    /// Nobody can tell the database's rules: calls are judged by the file's until somebody can.
+    pub(crate) fn none_stored(&self) {
+        self.lock().awaited = false;
+        self.arrived.notify_all();
+    }
+
+    /// The rules to judge a call by.
+    pub(crate) fn in_force(&self) -> Arc<Vec<Rule>> {
+        let state = self.lock();
+        let waited = self.arrived.wait_timeout_while(state, PATIENCE, |state| state.awaited);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // Waited for once: an auditor that hangs does not slow every call.
+        state.awaited = false;
+        Arc::clone(&state.all)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn join(&mut self) {
+        self.all = Arc::new(self.file.iter().chain(&self.stored).cloned().collect());
+    }
+}
+
+/// A rule of the database in the form of a rule file.
+///
+/// # Errors
+/// Where its action is unknown: a later version wrote it.
+pub(crate) fn written(rule: &StoredRule) -> Result<Written, String> {
+    let action = Action::from_name(&rule.action).ok_or_else(|| {
+        format!("rule {:?}: action: {:?} is none of flag, pause, block", rule.name, rule.action)
+    })?;
+    Ok(Written {
+        name: rule.name.clone(),
+        description: rule.description.clone(),
+        tool_pattern: rule.tool_pattern.clone(),
+        server_pattern: rule.server_pattern.clone(),
+        min_risk_score: rule.min_risk_score,
+        operation_types: rule.operation_types.clone(),
+        action,
+        enabled: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RuleSet;
+    use crate::mcp::rules;
+    use ringfence_wire::mcp::StoredRule;
+    use std::{sync::Arc, thread, time::Duration};
+
+    fn stored(name: &str, action: &str) -> StoredRule {
+        StoredRule {
+            name: name.into(),
+            description: String::new(),
+            tool_pattern: Some("x_*".into()),
+            server_pattern: None,
+            min_risk_score: 0,
+            operation_types: None,
+            action: action.into(),
+        }
+    }
+
+    fn names(set: &RuleSet) -> Vec<String> {
+        set.in_force().iter().map(|rule| rule.name.clone()).collect()
+    }
+
+    #[test]
+    fn either_kind_is_replaced_without_the_other() {
+        let file =
+            |name| rules::parse(&format!("rules:\n  - {{name: {name}, action: flag}}")).expect("rules");
+        let set = RuleSet::new(file("a"));
+        assert_eq!(names(&set), ["a"]);
+        set.set_stored(&[stored("s", "block"), stored("later", "explode")]);
+        assert_eq!(names(&set), ["a", "s"], "what is not understood is left out");
+        set.set_file(file("b"));
+        assert_eq!(names(&set), ["b", "s"]);
+        set.set_stored(&[]);
+        assert_eq!(names(&set), ["b"]);
+    }
+
+    #[test]
+    fn a_call_waits_for_the_databases_rules_until_they_or_their_absence_is_known() {
+        let set = Arc::new(RuleSet::new(Vec::new()));
+        set.await_stored();
+        let judging = thread::spawn({
+            let set = Arc::clone(&set);
+            move || names(&set)
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!judging.is_finished());
+        set.set_stored(&[stored("s", "pause")]);
+        assert_eq!(judging.join().expect("the judge"), ["s"]);
+
+        let set = RuleSet::new(Vec::new());
+        set.await_stored();
+        set.none_stored();
+        assert!(names(&set).is_empty());
+    }
+}

@@ -1,0 +1,464 @@
+//! One session: what happens to each line, in either direction. No threads and no processes here; `forward` has those.
+
+use super::{
+    answer::{self, Stopped},
+    journal::{self, Direction, Entry, Journal, Judged},
+    line::{self, Call, Id, Kind, Line, Message},
+    redact, risk,
+    rules::{self, Action, Judgement, Rule},
+    ruleset::RuleSet,
+};
+use serde_json::Value;
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    io::{self, Write},
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// What a session is told at its start.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Name of the server.
+    pub(crate) server_name: String,
+    /// What happens to a call that cannot be recorded: `true` lets it through with a warning.
+    pub(crate) allow_unrecorded: bool,
+    /// Payloads are journalled as they are.
+    pub(crate) store_raw: bool,
+    /// Lines that cannot be judged are forwarded.
+    pub(crate) lenient: bool,
+    /// How long a paused call waits.
+    pub(crate) patience: Duration,
+}
+
+/// What the session tells whoever talks to the auditor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The journal grew.
+    Grew,
+    /// A call waits for approval.
+    Paused(String),
+    /// A call no longer waits.
+    Released(String),
+    /// The journal has its last line.
+    Over,
+}
+
+/// What a person or the clock said of a paused call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Go on.
+    Approved(String),
+    /// Do not.
+    Denied(String),
+    /// Nobody said anything.
+    Timeout,
+    /// Nobody can be asked.
+    NoApprover,
+}
+
+/// A call that waits.
+#[derive(Debug)]
+struct Held {
+    line: Vec<u8>,
+    id: Id,
+    tool: String,
+    score: u8,
+    reasons: Vec<&'static str>,
+    judgement: Judgement,
+    since: Instant,
+    token: Option<Value>,
+}
+
+/// A session's state, shared by the threads of its two directions.
+pub(crate) struct Session<S, C> {
+    options: Options,
+    journal: Mutex<Journal>,
+    rules: RuleSet,
+    seen: Mutex<HashSet<String>>,
+    held: Mutex<HashMap<String, Held>>,
+    server: Mutex<Option<S>>,
+    client: Mutex<C>,
+    reports: mpsc::SyncSender<Report>,
+}
+
+/// A panic elsewhere must not stop the forwarding of what is whole: the data behind each lock is whole between writes.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Microseconds since 1970.
+pub(crate) fn now() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+impl<S: Write, C: Write> Session<S, C> {
+    /// A session over an open journal, the server's stdin and the client's end. `seen` are the tools of this server
+    /// that were called before.
+    pub(crate) fn new(
+        options: Options,
+        journal: Journal,
+        rules: Vec<Rule>,
+        seen: HashSet<String>,
+        (server, client): (S, C),
+        reports: mpsc::SyncSender<Report>,
+    ) -> Self {
+        Self {
+            options,
+            journal: Mutex::new(journal),
+            rules: RuleSet::new(rules),
+            seen: Mutex::new(seen),
+            held: Mutex::default(),
+            server: Mutex::new(Some(server)),
+            client: Mutex::new(client),
+            reports,
+        }
+    }
+
+    /// Puts other rules in force for the calls that follow.
+    pub(crate) fn set_rules(&self, rules: Vec<Rule>) {
+        self.rules.set_file(rules);
+    }
+
+    /// The database's rules, which the link keeps up to date.
+    pub(crate) fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// Writes an entry that no forwarding waits for. A failure is the caller's to say.
+    pub(crate) fn record(&self, entry: &Entry) -> io::Result<()> {
+        lock(&self.journal).append(entry)?;
+        self.report(Report::Grew);
+        Ok(())
+    }
+
+    /// A full channel means that the link is busy with reports already; it reads the journal, not the reports.
+    pub(crate) fn report(&self, report: Report) {
+        let _ = self.reports.try_send(report);
+    }
+
+    /// A line from the client, its `\n` included if it had one.
+    ///
+    /// # Errors
+    /// Only those of writing to the server or the client: the session is over then.
+    pub(crate) fn client_line(&self, bytes: &[u8]) -> io::Result<()> {
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let message = |calls, refused| self.message(Direction::ClientToServer, body, calls, refused);
+        match line::read(body) {
+            Ok(Line::Blank) => self.to_server(bytes),
+            Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => self.call(bytes, &id, &call),
+            Ok(Line::Message(Message { kind: Kind::Notification(method), params }))
+                if method == "notifications/cancelled" && self.cancelled(params.map(|p| p.get())) =>
+            {
+                self.record_softly(&message(
+                    Vec::new(),
+                    Some("cancels a call that was not forwarded yet".to_owned()),
+                ));
+                Ok(())
+            }
+            Ok(Line::Message(_)) => {
+                self.record_softly(&message(Vec::new(), None));
+                self.to_server(bytes)
+            }
+            Ok(Line::Batch(messages)) => self.batch(bytes, &messages),
+            Err(refused) if self.options.lenient => {
+                self.record_softly(&message(Vec::new(), None));
+                self.record_softly(&Entry::Note {
+                    at: now(),
+                    text: format!("forwarded unjudged: {refused}"),
+                });
+                self.to_server(bytes)
+            }
+            Err(refused) => {
+                self.record_softly(&message(Vec::new(), Some(refused.to_string())));
+                self.to_client(answer::invalid(refused.id.as_ref(), &refused.to_string()).as_bytes())
+            }
+        }
+    }
+
+    /// A line from the server: forwarded first, recorded then. Never judged, never stopped.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub(crate) fn server_line(&self, bytes: &[u8]) -> io::Result<()> {
+        self.to_client(bytes)?;
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        if !body.iter().all(u8::is_ascii_whitespace) {
+            self.record_softly(&self.message(Direction::ServerToClient, body, Vec::new(), None));
+        }
+        Ok(())
+    }
+
+    /// The client will send nothing more: calls that wait are dropped, the server's stdin is closed.
+    pub(crate) fn client_done(&self) {
+        let waiting: Vec<String> = lock(&self.held).drain().map(|(call, _)| call).collect();
+        for call in waiting {
+            self.record_softly(&Entry::Decision { call, at: now(), outcome: "ended".to_owned(), by: None });
+        }
+        lock(&self.server).take();
+    }
+
+    /// Decides a paused call. `false` where it does not wait (any more): a decision counts once.
+    ///
+    /// # Errors
+    /// Those of writing to the server or the client.
+    pub(crate) fn decide(&self, call: &str, outcome: &Outcome) -> io::Result<bool> {
+        let Some(held) = lock(&self.held).remove(call) else { return Ok(false) };
+        let (name, by) = match outcome {
+            Outcome::Approved(by) => ("approved", Some(by.clone())),
+            Outcome::Denied(by) => ("denied", Some(by.clone())),
+            Outcome::Timeout => ("timeout", None),
+            Outcome::NoApprover => ("denied", None),
+        };
+        let recorded =
+            self.record(&Entry::Decision { call: call.to_owned(), at: now(), outcome: name.to_owned(), by });
+        self.report(Report::Released(call.to_owned()));
+        let why = match (outcome, &recorded) {
+            (Outcome::Approved(_), Err(error)) if !self.options.allow_unrecorded => {
+                StoppedText::Unrecorded(error.to_string())
+            }
+            (Outcome::Approved(_), _) => return self.to_server(&held.line).map(|()| true),
+            (Outcome::Denied(by), _) => StoppedText::Denied(by.clone()),
+            (Outcome::Timeout, _) => StoppedText::Timeout,
+            (Outcome::NoApprover, _) => StoppedText::NoApprover,
+        };
+        let limit = self.options.patience.as_secs();
+        let text = why.answer(&held, limit);
+        self.to_client(text.as_bytes()).map(|()| true)
+    }
+
+    /// Calls that have waited for their whole time, and progress for those that still wait and gave a token.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub(crate) fn tick(&self) -> io::Result<()> {
+        let limit = self.options.patience;
+        let (mut late, mut progress) = (Vec::new(), Vec::new());
+        for (call, held) in lock(&self.held).iter() {
+            let waited = held.since.elapsed();
+            if waited >= limit {
+                late.push(call.clone());
+            } else if let Some(token) = &held.token {
+                progress.push(answer::progress(token, waited.as_secs(), limit.as_secs()));
+            }
+        }
+        for text in progress {
+            self.to_client(text.as_bytes())?;
+        }
+        late.iter().try_for_each(|call| self.decide(call, &Outcome::Timeout).map(drop))
+    }
+
+    /// Ids of the calls that wait.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        lock(&self.held).keys().cloned().collect()
+    }
+
+    fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
+        // The line judge has parsed these arguments already; what it accepted parses again.
+        let arguments = serde_json::from_str(call.arguments).unwrap_or(Value::Null);
+        let first = lock(&self.seen).insert(call.name.clone());
+        let risk = risk::assess(&call.name, &arguments, first);
+        let rules = self.rules.in_force();
+        let judgement = rules::judge(&rules, &self.options.server_name, &call.name, &risk);
+        (risk, judgement)
+    }
+
+    fn call(&self, bytes: &[u8], id: &Id, call: &Call<'_>) -> io::Result<()> {
+        let (risk, judgement) = self.judge(call);
+        let judged = judged(0, call, &risk, &judgement);
+        let uuid = judged.call.clone();
+        let stop = |why: &Stopped<'_>| {
+            self.to_client(
+                answer::stopped(id, &call.name, why, risk.score, &risk.reasons, &judgement).as_bytes(),
+            )
+        };
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let holding = judgement.action == Action::Pause;
+        if holding {
+            // Held before it is on record, so that a decision that follows at once finds it.
+            let token = call.meta.and_then(|m| serde_json::from_str::<Value>(m.get()).ok());
+            let held = Held {
+                line: bytes.to_vec(),
+                id: id.clone(),
+                tool: call.name.clone(),
+                score: risk.score,
+                reasons: risk.reasons.clone(),
+                judgement: judgement.clone(),
+                since: Instant::now(),
+                token: token.and_then(|meta| meta.get("progressToken").cloned()),
+            };
+            lock(&self.held).insert(uuid.clone(), held);
+        }
+        if let Err(error) = self.record(&self.message(Direction::ClientToServer, body, vec![judged], None)) {
+            if !self.options.allow_unrecorded {
+                lock(&self.held).remove(&uuid);
+                return stop(&Stopped::Unrecorded(&error.to_string()));
+            }
+            eprintln!("ringfence mcp: the call of {:?} is not on record: {error}", call.name);
+        }
+        match judgement.action {
+            Action::Pass | Action::Flag => self.to_server(bytes),
+            Action::Pause => {
+                self.report(Report::Paused(uuid));
+                Ok(())
+            }
+            Action::Block => stop(&Stopped::Blocked),
+        }
+    }
+
+    /// A batch goes on whole or not at all: its calls cannot be held one by one.
+    fn batch(&self, bytes: &[u8], messages: &[Message<'_>]) -> io::Result<()> {
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let calls: Vec<_> = messages
+            .iter()
+            .enumerate()
+            .filter_map(|(index, message)| match &message.kind {
+                Kind::Call(id, call) => Some((index, id, call, self.judge(call))),
+                _ => None,
+            })
+            .collect();
+        let worst =
+            calls.iter().map(|(_, _, _, (_, judgement))| judgement.action).max().unwrap_or(Action::Pass);
+        let entries = calls
+            .iter()
+            .map(|(index, _, call, (risk, judgement))| {
+                let mut entry = judged(u32::try_from(*index).unwrap_or(u32::MAX), call, risk, judgement);
+                if worst >= Action::Pause {
+                    Action::Block.name().clone_into(&mut entry.action);
+                }
+                entry
+            })
+            .collect();
+        let recorded = self.record(&self.message(Direction::ClientToServer, body, entries, None));
+        let error = match recorded {
+            Err(error) if !calls.is_empty() && !self.options.allow_unrecorded => Some(error.to_string()),
+            _ => None,
+        };
+        if worst < Action::Pause && error.is_none() {
+            return self.to_server(bytes);
+        }
+        calls.iter().try_for_each(|(_, id, call, (risk, judgement))| {
+            let why = match &error {
+                Some(error) => Stopped::Unrecorded(error),
+                None if judgement.action == Action::Block => Stopped::Blocked,
+                None => Stopped::Batch,
+            };
+            self.to_client(
+                answer::stopped(id, &call.name, &why, risk.score, &risk.reasons, judgement).as_bytes(),
+            )
+        })
+    }
+
+    /// A cancellation of a call that still waits: it is dropped, and the server never hears of either.
+    fn cancelled(&self, params: Option<&str>) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Cancelled {
+            #[serde(rename = "requestId")]
+            request_id: Box<serde_json::value::RawValue>,
+        }
+        let Some(Ok(cancelled)) = params.map(serde_json::from_str::<Cancelled>) else { return false };
+        let Some(id) = Id::parse(&cancelled.request_id) else { return false };
+        let mut held = lock(&self.held);
+        let Some(call) = held.iter().find(|(_, held)| held.id == id).map(|(call, _)| call.clone()) else {
+            return false;
+        };
+        held.remove(&call);
+        drop(held);
+        self.record_softly(&Entry::Decision {
+            call: call.clone(),
+            at: now(),
+            outcome: "cancelled".to_owned(),
+            by: None,
+        });
+        self.report(Report::Released(call));
+        true
+    }
+
+    fn message(
+        &self,
+        direction: Direction,
+        body: &[u8],
+        calls: Vec<Judged>,
+        refused: Option<String>,
+    ) -> Entry {
+        let text = String::from_utf8_lossy(body);
+        let raw = if self.options.store_raw { text } else { redacted(text) };
+        Entry::Message {
+            id: uuid::Uuid::new_v4().to_string(),
+            at: now(),
+            direction,
+            raw: raw.into_owned(),
+            bytes: body.len() as u64,
+            sha256: journal::sha256(body),
+            calls,
+            refused,
+        }
+    }
+
+    /// Records what is not a call: its loss is said, not answered.
+    fn record_softly(&self, entry: &Entry) {
+        if let Err(error) = self.record(entry) {
+            eprintln!("ringfence mcp: a message is not on record: {error}");
+        }
+    }
+
+    fn to_server(&self, bytes: &[u8]) -> io::Result<()> {
+        match lock(&self.server).as_mut() {
+            Some(server) => server.write_all(bytes).and_then(|()| server.flush()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Writes whole lines to the client.
+    pub(crate) fn to_client(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut client = lock(&self.client);
+        client.write_all(bytes)?;
+        client.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// [`Stopped`] without borrows, for an answer that outlives the lock on what it is about.
+enum StoppedText {
+    Denied(String),
+    Timeout,
+    NoApprover,
+    Unrecorded(String),
+}
+
+impl StoppedText {
+    fn answer(&self, held: &Held, limit: u64) -> String {
+        let why = match self {
+            Self::Denied(by) => Stopped::Denied(Some(by)),
+            Self::Timeout => Stopped::Timeout(limit),
+            Self::NoApprover => Stopped::NoApprover,
+            Self::Unrecorded(error) => Stopped::Unrecorded(error),
+        };
+        answer::stopped(&held.id, &held.tool, &why, held.score, &held.reasons, &held.judgement)
+    }
+}
+
+fn redacted(text: Cow<'_, str>) -> Cow<'_, str> {
+    match redact::redact(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(redacted) => Cow::Owned(redacted),
+    }
+}
+
+fn judged(index: u32, call: &Call<'_>, risk: &risk::Risk, judgement: &Judgement) -> Judged {
+    Judged {
+        call: uuid::Uuid::new_v4().to_string(),
+        index,
+        tool: call.name.clone(),
+        operation: risk.operation.name().to_owned(),
+        score: risk.score,
+        reasons: risk.reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+        action: judgement.action.name().to_owned(),
+        rules: judgement.rules.clone(),
+    }
+}

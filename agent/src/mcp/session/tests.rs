@@ -1,0 +1,220 @@
+//! A session with memory at both ends.
+
+use super::{Options, Outcome, Report, Session};
+use crate::mcp::{
+    journal::{Entry, Journal, Reader},
+    rules,
+};
+use std::{
+    collections::HashSet,
+    fs::File,
+    io::{self, BufReader, Write},
+    path::PathBuf,
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+#[derive(Clone, Default)]
+struct End(Arc<Mutex<Vec<u8>>>);
+
+impl Write for End {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("end").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl End {
+    fn text(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().expect("end"))).expect("text")
+    }
+}
+
+struct Rig {
+    session: Session<End, End>,
+    server: End,
+    client: End,
+    reports: mpsc::Receiver<Report>,
+    journal: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+fn rig(change: impl FnOnce(&mut Options)) -> Rig {
+    let mut options = Options {
+        server_name: "fs".to_owned(),
+        allow_unrecorded: false,
+        store_raw: false,
+        lenient: false,
+        patience: Duration::from_secs(50),
+    };
+    change(&mut options);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let journal = Journal::create(&path).expect("a journal");
+    let rules = rules::parse(include_str!("../../../../profiles/rules.yaml")).expect("rules");
+    let seen = ["read_file", "delete_file", "create_x", "drop_all"]
+        .map(str::to_owned)
+        .into_iter()
+        .collect::<HashSet<_>>();
+    let (server, client) = (End::default(), End::default());
+    let (sender, reports) = mpsc::sync_channel(64);
+    let session = Session::new(options, journal, rules, seen, (server.clone(), client.clone()), sender);
+    Rig { session, server, client, reports, journal: path, _folder: folder }
+}
+
+impl Rig {
+    fn journal(&self) -> Vec<Entry> {
+        let mut reader = Reader::new(BufReader::new(File::open(&self.journal).expect("the journal")));
+        let mut entries = Vec::new();
+        while let Some(entry) = reader.next_entry().expect("an unbroken chain") {
+            entries.push(entry);
+        }
+        entries
+    }
+
+    fn call(&self, id: &str, tool: &str) -> String {
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","_meta":{{"progressToken":"p"}}}}}}"#
+        );
+        self.session.client_line(format!("{line}\n").as_bytes()).expect("both ends");
+        line + "\n"
+    }
+}
+
+#[test]
+fn bytes_pass_as_they_came() {
+    let rig = rig(|_| ());
+    let lines = [
+        "{\"jsonrpc\" : \"2.0\",\t\"id\":1,\"method\":\"initialize\",\"params\":{}}\r\n",
+        "\n",
+        "  \r\n",
+        "{\"method\":\"notifications/initialized\"}\n",
+        "{\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"read_file\",\"arguments\":{\"a\":1.0e0}}}\n",
+        "{\"id\":3,\"method\":\"ping\"}",
+    ];
+    for line in lines {
+        rig.session.client_line(line.as_bytes()).expect("both ends");
+    }
+    assert_eq!(rig.server.text(), lines.concat());
+    let from_server = ["not json\n", "{\"id\":1,\"result\":{}}\n", "{\"x\":\"\u{2028}\"}\n", "{} {}\n"];
+    for line in from_server {
+        rig.session.server_line(line.as_bytes()).expect("both ends");
+    }
+    assert_eq!(rig.client.text(), from_server.concat());
+    assert_eq!(rig.journal().len(), 4 + 4, "blank lines are nothing");
+}
+
+#[test]
+fn a_call_is_on_record_before_it_is_forwarded() {
+    let rig = rig(|_| ());
+    let line = rig.call("7", "create_x");
+    assert_eq!(rig.server.text(), line);
+    let Some(Entry::Message { calls, .. }) = rig.journal().pop() else { panic!("no message") };
+    assert_eq!((calls[0].tool.as_str(), calls[0].action.as_str(), calls[0].score), ("create_x", "flag", 20));
+}
+
+#[test]
+fn a_paused_call_waits_and_is_decided_once() {
+    let rig = rig(|_| ());
+    let line = rig.call("1", "delete_file");
+    rig.call("2", "read_file");
+    let forwarded = rig.server.text();
+    assert!(
+        !forwarded.contains("delete_file") && forwarded.contains("read_file"),
+        "others are not held back"
+    );
+    let call = rig.session.waiting().pop().expect("it waits");
+    assert!(rig.reports.try_iter().any(|report| report == Report::Paused(call.clone())));
+    assert!(rig.session.decide(&call, &Outcome::Approved("a person".into())).expect("both ends"));
+    assert_eq!(rig.server.text(), line, "the very bytes");
+    assert!(!rig.session.decide(&call, &Outcome::Approved("again".into())).expect("both ends"));
+    assert_eq!(rig.server.text() + &rig.client.text(), "");
+}
+
+#[test]
+fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
+    let rig = rig(|options| options.patience = Duration::ZERO);
+    rig.call("\"a\"", "delete_file");
+    let call = rig.session.waiting().pop().expect("it waits");
+    rig.session.decide(&call, &Outcome::Denied("me".into())).expect("both ends");
+    let answer: serde_json::Value = serde_json::from_str(&rig.client.text()).expect("an answer");
+    assert_eq!((answer["id"].as_str(), answer["result"]["isError"].as_bool()), (Some("a"), Some(true)));
+
+    rig.call("2", "delete_file");
+    rig.session.tick().expect("both ends");
+    assert!(rig.client.text().contains("nobody approved"));
+
+    let line = r#"{"id":3,"method":"tools/call","params":{"name":"drop_all","arguments":{"sql":"DELETE FROM t","password":"hunter2"}}}"#;
+    rig.session.client_line(line.as_bytes()).expect("both ends");
+    assert!(rig.client.text().contains("block_bulk_destructive"));
+
+    rig.call("4", "delete_file");
+    let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":4}}"#;
+    rig.session.client_line(cancel.as_bytes()).expect("both ends");
+    assert!(rig.session.waiting().is_empty());
+    rig.call("5", "delete_file");
+    rig.session.client_done();
+
+    assert_eq!(rig.server.text(), "");
+    let outcomes: Vec<String> = rig
+        .journal()
+        .into_iter()
+        .filter_map(|entry| if let Entry::Decision { outcome, .. } = entry { Some(outcome) } else { None })
+        .collect();
+    assert_eq!(outcomes, ["denied", "timeout", "cancelled", "ended"]);
+    let text = std::fs::read_to_string(&rig.journal).expect("the journal");
+    assert!(text.contains("[redacted]") && !text.contains("hunter2"));
+}
+
+#[test]
+fn a_cancel_of_something_else_goes_on() {
+    let rig = rig(|_| ());
+    rig.call("4", "delete_file");
+    let cancel = "{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":\"4\"}}\n";
+    rig.session.client_line(cancel.as_bytes()).expect("both ends");
+    assert_eq!(rig.server.text(), cancel);
+    assert_eq!(rig.session.waiting().len(), 1);
+}
+
+#[test]
+fn hostile_lines_are_answered_and_lenient_forwards_them() {
+    let hostile = "{\"id\":1,\"method\":\"tools/call\",\"method\":\"ping\",\"params\":{\"name\":\"x\"}}\n";
+    let strict = rig(|_| ());
+    strict.session.client_line(hostile.as_bytes()).expect("both ends");
+    assert_eq!(strict.server.text(), "");
+    assert!(strict.client.text().contains("-32600"));
+    let lenient = rig(|options| options.lenient = true);
+    lenient.session.client_line(hostile.as_bytes()).expect("both ends");
+    assert_eq!(lenient.server.text(), hostile);
+}
+
+#[test]
+fn a_batch_goes_whole_or_not_at_all() {
+    let rig = rig(|_| ());
+    let call =
+        |id: u32, tool: &str| format!(r#"{{"id":{id},"method":"tools/call","params":{{"name":"{tool}"}}}}"#);
+    let good = format!("[{},{}]\n", call(1, "read_file"), call(2, "read_file"));
+    rig.session.client_line(good.as_bytes()).expect("both ends");
+    assert_eq!(rig.server.text(), good);
+    let mixed = format!("[{},{}]\n", call(1, "read_file"), call(2, "delete_file"));
+    rig.session.client_line(mixed.as_bytes()).expect("both ends");
+    assert_eq!(rig.server.text(), "");
+    assert_eq!(rig.client.text().lines().count(), 2, "each call is answered");
+    assert!(rig.session.waiting().is_empty());
+}
+
+#[test]
+fn what_cannot_be_recorded_is_not_forwarded_unless_asked() {
+    for allow in [false, true] {
+        let rig = rig(|options| options.allow_unrecorded = allow);
+        // A journal on a full disk.
+        let full = Journal::over_full_device().expect("/dev/full");
+        *rig.session.journal.lock().expect("journal") = full;
+        let line = rig.call("1", "read_file");
+        assert_eq!(rig.server.text(), if allow { line } else { String::new() });
+        assert_eq!(rig.client.text().contains("could not record"), !allow);
+    }
+}

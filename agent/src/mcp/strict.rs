@@ -1,0 +1,280 @@
+//! JSON read strictly: what two parsers could read differently is refused, with the reason.
+//!
+//! Real MCP servers differ in what they accept: one takes the first of two equal keys, another the last, a third folds
+//! case, some split lines where JSON sees white space. A line whose meaning depends on who reads it cannot be judged.
+
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use std::fmt;
+
+/// Deepest nesting that is judged; `serde_json`'s own limit, named so that the error can say it.
+pub(crate) const MAX_DEPTH: usize = 128;
+
+/// Why a line cannot be judged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Ambiguity {
+    /// Not JSON, or not only JSON: the parser's own words.
+    #[error("not one JSON value: {0}")]
+    Syntax(String),
+    /// Bytes that are not UTF-8.
+    #[error("not UTF-8 from byte {0} on")]
+    Encoding(usize),
+    /// An object that holds one key twice.
+    #[error("the key {0:?} stands twice in one object, and parsers differ on which one counts")]
+    DuplicateKey(String),
+    /// A key that a case-folding parser takes for another.
+    #[error("the key {found:?} is read as {meant:?} by parsers that fold case")]
+    FoldedKey {
+        /// As it stands in the line.
+        found: String,
+        /// What it could be taken for.
+        meant: &'static str,
+    },
+    /// A byte-order mark, which some parsers skip and others refuse.
+    #[error("the line starts with a byte-order mark")]
+    ByteOrderMark,
+    /// A character at which some readers end the line, with a JSON object behind it.
+    #[error("a reader that ends lines at {0} sees a second message inside this one")]
+    HiddenLine(&'static str),
+    /// Nesting that real parsers refuse at different depths.
+    #[error("nested deeper than {MAX_DEPTH} levels")]
+    Depth,
+}
+
+/// An object's members in order, keys unescaped, values as they stand.
+#[derive(Debug)]
+pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(entry) = map.next_entry::<String, &'de RawValue>()? {
+                    members.push(entry);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+impl<'a> Members<'a> {
+    /// The value of a key, if the object has it.
+    pub(crate) fn find(&self, key: &str) -> Option<&'a RawValue> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| *value)
+    }
+
+    /// Refuses duplicate keys, and keys that fold to one of `meaningful` without being it.
+    fn unambiguous(self, meaningful: &'static [&'static str]) -> Result<Self, Ambiguity> {
+        let mut seen = std::collections::HashSet::new();
+        for (key, _) in &self.0 {
+            if !seen.insert(key.as_str()) {
+                return Err(Ambiguity::DuplicateKey(shorten(key)));
+            }
+            let folded = fold(key);
+            if let Some(meant) = meaningful.iter().find(|known| **known != key && fold(known) == folded) {
+                return Err(Ambiguity::FoldedKey { found: shorten(key), meant });
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// Parses one object. `meaningful` are the keys that somebody acts on.
+///
+/// # Errors
+/// [`Ambiguity`] where the text is no object, or one that two parsers could read differently.
+pub(crate) fn object<'a>(
+    text: &'a str,
+    meaningful: &'static [&'static str],
+) -> Result<Members<'a>, Ambiguity> {
+    serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?.unambiguous(meaningful)
+}
+
+/// Checks a whole line before anything in it is looked at: encoding, depth, every nested string and number, hidden
+/// line ends. Returns it as text.
+///
+/// # Errors
+/// [`Ambiguity`], the first one found.
+pub(crate) fn whole(line: &[u8]) -> Result<&str, Ambiguity> {
+    let text = std::str::from_utf8(line).map_err(|e| Ambiguity::Encoding(e.valid_up_to()))?;
+    if text.starts_with('\u{feff}') {
+        return Err(Ambiguity::ByteOrderMark);
+    }
+    hidden_line(text)?;
+    if depth(text) > MAX_DEPTH {
+        return Err(Ambiguity::Depth);
+    }
+    // `Value` decodes every string (lone surrogates) and number, which `RawValue` and `IgnoredAny` do not.
+    serde_json::from_str::<Decoded>(text).map_err(|e| syntax(&e))?;
+    Ok(text)
+}
+
+/// Decodes everything and keeps nothing, so that a 10 MiB line costs no second copy. Refuses duplicate keys nowhere:
+/// only some objects' keys have a meaning to us.
+struct Decoded;
+
+impl<'de> serde::Deserialize<'de> for Decoded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Walk;
+        impl<'de> Visitor<'de> for Walk {
+            type Value = Decoded;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON value")
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_i64<E>(self, _: i64) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_u64<E>(self, _: u64) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_f64<E>(self, _: f64) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_str<E>(self, _: &str) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_unit<E>(self) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Decoded, A::Error> {
+                while seq.next_element::<Decoded>()?.is_some() {}
+                Ok(Decoded)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Decoded, A::Error> {
+                while map.next_entry::<Decoded, Decoded>()?.is_some() {}
+                Ok(Decoded)
+            }
+        }
+        deserializer.deserialize_any(Walk)
+    }
+}
+
+/// Line ends that JSON does not know but readers of lines do: Python's text mode ends lines at CR, Node's readline also
+/// at U+2028 and U+2029, `str.splitlines` at the rest.
+const LINE_ENDS: [(char, &str); 7] = [
+    ('\r', "CR"),
+    ('\u{2028}', "U+2028"),
+    ('\u{2029}', "U+2029"),
+    ('\u{85}', "U+0085"),
+    ('\u{b}', "VT"),
+    ('\u{c}', "FF"),
+    ('\u{1e}', "RS"),
+];
+
+/// Refuses a line that a reader with other line ends would take apart into something it acts on. A CR at the very end is
+/// the other half of CRLF and harmless; U+2028 inside a text is fine unless a whole object stands between two of them.
+fn hidden_line(text: &str) -> Result<(), Ambiguity> {
+    let body = text.strip_suffix('\r').unwrap_or(text);
+    for (end, name) in LINE_ENDS {
+        if !body.contains(end) {
+            continue;
+        }
+        let object = |piece: &str| {
+            let piece = piece.trim_matches(|c: char| c.is_whitespace());
+            piece.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(piece).is_ok()
+        };
+        if body.split(end).any(object) {
+            return Err(Ambiguity::HiddenLine(name));
+        }
+    }
+    Ok(())
+}
+
+/// Deepest nesting of brackets outside strings. Counts only; the text need not be JSON.
+fn depth(text: &str) -> usize {
+    let (mut now, mut most, mut quoted, mut escaped) = (0usize, 0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' if !quoted => {
+                now += 1;
+                most = most.max(now);
+            }
+            b'}' | b']' if !quoted => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
+}
+
+/// Simple case folding, both ways, so that characters like U+017F and U+212A meet their ASCII relatives.
+fn fold(key: &str) -> String {
+    key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+/// An error may quote a key, but not a megabyte of it.
+fn shorten(key: &str) -> String {
+    key.chars().take(40).collect()
+}
+
+fn syntax(error: &serde_json::Error) -> Ambiguity {
+    Ambiguity::Syntax(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ambiguity, object, whole};
+
+    const KEYS: &[&str] = &["method", "params", "id"];
+
+    #[test]
+    fn plain_json_passes() {
+        for line in [r#"{"a":[1,2.5,null,true,"x"]}"#, "[]", "1", "{}\r", " {} ", "{\"t\":\"a\u{2028}b\"}"] {
+            assert_eq!(whole(line.as_bytes()), Ok(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_parsers_read_differently_is_refused() {
+        let deep = "[".repeat(5000) + &"]".repeat(5000);
+        for line in [
+            "NaN",
+            "{} {}",
+            r#"{"a":"\ud800"}"#,
+            "\u{feff}{}",
+            "{\"x\":\r{\"method\":\"tools/call\"}\r}",
+            "{\"x\":\"\u{2028}{}\u{2028}\"}",
+            &deep,
+            "",
+            "{'a':1}",
+            "{\"a\":1,}",
+        ] {
+            assert!(whole(line.as_bytes()).is_err(), "{}", &line[..line.len().min(60)]);
+        }
+        assert_eq!(whole(b"{\"a\":\"\xff\"}"), Err(Ambiguity::Encoding(6)));
+    }
+
+    #[test]
+    fn duplicate_escaped_and_folded_keys_are_refused() {
+        assert!(matches!(object(r#"{"id":1,"id":2}"#, KEYS), Err(Ambiguity::DuplicateKey(_))));
+        assert!(matches!(object(r#"{"id":1,"\u0069d":2}"#, KEYS), Err(Ambiguity::DuplicateKey(_))));
+        for key in ["Method", "METHOD", "param\u{17f}", "PARAM\u{17f}", "\u{0130}d"] {
+            let line = format!("{{\"{key}\":1}}");
+            let folds = !key.starts_with('\u{0130}');
+            assert_eq!(object(&line, KEYS).is_err(), folds, "{key}");
+        }
+        assert!(object(r#"{"method":1,"other":2}"#, KEYS).is_ok());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            if let Ok(text) = whole(&bytes) {
+                let _ = object(text, KEYS);
+            }
+        }
+    }
+}

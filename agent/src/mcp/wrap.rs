@@ -1,0 +1,242 @@
+//! A client's configuration with Ringfence put before each stdio server, and taken out again. Pure.
+//!
+//! The text is edited, not written anew: comments, order and white space stay.
+
+use super::line::MAX_CONFIG;
+use jsonc_parser::{
+    ParseOptions,
+    cst::{CstArray, CstInputValue, CstNode, CstObject, CstRootNode},
+};
+
+/// Where a client keeps its servers: the key of the object that holds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Client {
+    /// Claude Desktop and Claude Code: `mcpServers`.
+    Claude,
+    /// Cursor: `mcpServers`.
+    Cursor,
+    /// Windsurf: `mcpServers`.
+    Windsurf,
+    /// VS Code: `servers` in mcp.json, or `mcp.servers` in settings.json.
+    Vscode,
+    /// Zed: `context_servers`.
+    Zed,
+}
+
+impl Client {
+    const fn paths(self) -> &'static [&'static [&'static str]] {
+        match self {
+            Self::Claude | Self::Cursor | Self::Windsurf => &[&["mcpServers"]],
+            Self::Vscode => &[&["servers"], &["mcp", "servers"]],
+            Self::Zed => &[&["context_servers"]],
+        }
+    }
+}
+
+/// Every place where any client has servers, tried in this order where no client was named.
+const ANY: &[&[&str]] = &[&["mcpServers"], &["servers"], &["mcp", "servers"], &["context_servers"]];
+
+/// Why a configuration cannot be rewritten.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Error {
+    /// Not JSON, comments allowed.
+    #[error("not JSON: {0}")]
+    Syntax(String),
+    /// Too long to be one.
+    #[error("longer than {MAX_CONFIG} bytes: this is no client's configuration")]
+    Long,
+    /// No servers in it.
+    #[error("it has no servers: expected an object under {0}")]
+    NoServers(String),
+}
+
+/// A rewritten configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rewritten {
+    /// The text.
+    pub(crate) text: String,
+    /// Names of the servers that were changed.
+    pub(crate) changed: Vec<String>,
+    /// Names of those left as they are, and why.
+    pub(crate) left: Vec<(String, &'static str)>,
+}
+
+/// Puts `program` before the command of every stdio server, or takes it out again (`undo`).
+///
+/// # Errors
+/// [`Error`]; nothing is guessed.
+pub(crate) fn rewrite(
+    text: &str,
+    client: Option<Client>,
+    program: &str,
+    undo: bool,
+) -> Result<Rewritten, Error> {
+    if text.len() > MAX_CONFIG {
+        return Err(Error::Long);
+    }
+    let root =
+        CstRootNode::parse(text, &ParseOptions::default()).map_err(|e| Error::Syntax(e.to_string()))?;
+    let paths = client.map_or(ANY, Client::paths);
+    let servers = root.object_value().and_then(|top| paths.iter().find_map(|path| descend(&top, path)));
+    let Some(servers) = servers else {
+        let names: Vec<String> = paths.iter().map(|path| format!("\"{}\"", path.join("."))).collect();
+        return Err(Error::NoServers(names.join(" or ")));
+    };
+    let (mut changed, mut left) = (Vec::new(), Vec::new());
+    for property in servers.properties() {
+        let Some(name) = property.decoded_name() else { continue };
+        let done = match property.object_value() {
+            None => Err("it is not an object"),
+            Some(server) if undo => unwrap(&server),
+            Some(server) => wrap(&server, &name, program),
+        };
+        match done {
+            Ok(()) => changed.push(name),
+            Err(why) => left.push((name, why)),
+        }
+    }
+    Ok(Rewritten { text: root.to_string(), changed, left })
+}
+
+fn descend(top: &CstObject, path: &[&str]) -> Option<CstObject> {
+    path.iter().try_fold(top.clone(), |object, key| object.object_value(key))
+}
+
+fn text_of(node: Option<CstNode>) -> Option<String> {
+    node?.as_string_lit()?.decoded_value().ok()
+}
+
+/// The arguments of a server, if they are what arguments are.
+fn arguments(server: &CstObject) -> Result<Vec<String>, &'static str> {
+    let Some(property) = server.get("args") else { return Ok(Vec::new()) };
+    let list: CstArray = property.array_value().ok_or("its args are not a list")?;
+    list.elements().into_iter().map(|e| text_of(Some(e)).ok_or("its args are not all strings")).collect()
+}
+
+/// Whether a command is the interceptor already.
+fn is_ours(command: &str, arguments: &[String]) -> bool {
+    let program = command.rsplit(['/', '\\']).next().unwrap_or(command);
+    program == "ringfence" && arguments.first().is_some_and(|first| first == "mcp")
+}
+
+fn wrap(server: &CstObject, name: &str, program: &str) -> Result<(), &'static str> {
+    let Some(command) = server.get("command") else {
+        return Err("it has no command: a remote server, which the interceptor does not see");
+    };
+    let command_text = text_of(command.value()).ok_or("its command is not a string")?;
+    let old = arguments(server)?;
+    if is_ours(&command_text, &old) {
+        return Err("it is wrapped already");
+    }
+    let ours = ["mcp", "--server-name", name, "--", &command_text].map(str::to_owned);
+    set_arguments(server, ours.into_iter().chain(old));
+    command.set_value(CstInputValue::String(program.to_owned()));
+    Ok(())
+}
+
+fn unwrap(server: &CstObject) -> Result<(), &'static str> {
+    let Some(command) = server.get("command") else { return Err("it has no command") };
+    let command_text = text_of(command.value()).ok_or("its command is not a string")?;
+    let ours = arguments(server)?;
+    if !is_ours(&command_text, &ours) {
+        return Err("it is not wrapped");
+    }
+    let mut old = ours.into_iter().skip_while(|argument| argument != "--").skip(1);
+    let original = old.next().ok_or("no command stands behind its --")?;
+    let rest: Vec<String> = old.collect();
+    if rest.is_empty() {
+        if let Some(arguments) = server.get("args") {
+            arguments.remove();
+        }
+    } else {
+        set_arguments(server, rest.into_iter());
+    }
+    command.set_value(CstInputValue::String(original));
+    Ok(())
+}
+
+fn set_arguments(server: &CstObject, arguments: impl Iterator<Item = String>) {
+    let list = CstInputValue::Array(arguments.map(CstInputValue::String).collect());
+    match server.get("args") {
+        Some(property) => property.set_value(list),
+        None => {
+            // Right behind the command, where people look for it.
+            let at = server.get("command").map_or(0, |command| command.property_index() + 1);
+            server.insert(at, "args", list);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Client, Error, rewrite};
+
+    const CLAUDE: &str = r#"{
+  // kept
+  "mcpServers": {
+    "github": {
+      "command": "npx",
+      "args": ["-y", "@modelcontextprotocol/server-github"],
+      "env": { "GITHUB_TOKEN": "x" }
+    },
+    "bare": { "command": "srv" },
+    "remote": { "url": "https://example.com/sse" }
+  },
+  "other": 1
+}
+"#;
+
+    #[test]
+    fn servers_are_wrapped_once_and_unwrapped_to_what_they_were() {
+        let wrapped = rewrite(CLAUDE, None, "ringfence", false).expect("servers");
+        assert_eq!(wrapped.changed, ["github", "bare"]);
+        assert_eq!(wrapped.left[0].0, "remote");
+        assert!(
+            wrapped.text.contains("// kept") && wrapped.text.contains(r#""env": { "GITHUB_TOKEN": "x" }"#)
+        );
+        assert!(wrapped.text.contains(
+            r#"["mcp", "--server-name", "github", "--", "npx", "-y", "@modelcontextprotocol/server-github"]"#
+        ));
+        let again = rewrite(&wrapped.text, None, "ringfence", false).expect("servers");
+        assert_eq!((again.changed.len(), &again.text), (0, &wrapped.text));
+        let undone = rewrite(&wrapped.text, Some(Client::Claude), "ringfence", true).expect("servers");
+        let parse = |text: &str| {
+            jsonc_parser::cst::CstRootNode::parse(text, &Default::default()).map(|r| r.to_string())
+        };
+        assert_eq!(undone.changed, ["github", "bare"]);
+        assert!(parse(&undone.text).is_ok());
+        for piece in
+            [r#""command": "npx""#, r#""command": "srv""#, r#"["-y", "@modelcontextprotocol/server-github"]"#]
+        {
+            assert!(undone.text.contains(piece), "{piece}: {}", undone.text);
+        }
+        assert!(!undone.text.contains("ringfence"));
+    }
+
+    #[test]
+    fn vs_codes_form_and_absolute_programs_work() {
+        let text = r#"{"servers":{"a":{"type":"stdio","command":"x","args":[]}}}"#;
+        let wrapped =
+            rewrite(text, Some(Client::Vscode), "/usr/local/bin/ringfence", false).expect("servers");
+        assert!(
+            wrapped.text.contains(r#""/usr/local/bin/ringfence""#)
+                && wrapped.text.contains(r#""type":"stdio""#)
+        );
+        assert_eq!(rewrite(&wrapped.text, None, "ringfence", true).expect("servers").changed, ["a"]);
+        let nested = r#"{"mcp":{"servers":{"a":{"command":"x"}}}}"#;
+        assert_eq!(
+            rewrite(nested, Some(Client::Vscode), "ringfence", false).expect("servers").changed,
+            ["a"]
+        );
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_refused_and_odd_servers_are_left() {
+        assert!(matches!(rewrite("{", None, "r", false), Err(Error::Syntax(_))));
+        assert!(matches!(rewrite("[]", None, "r", false), Err(Error::NoServers(_))));
+        assert!(matches!(rewrite("", None, "r", false), Err(Error::NoServers(_) | Error::Syntax(_))));
+        let odd = r#"{"mcpServers":{"a":3,"b":{"command":4},"c":{"command":"x","args":"y"},"d":{"command":"x","args":[1]}}}"#;
+        let left = rewrite(odd, None, "r", false).expect("servers");
+        assert_eq!((left.changed.len(), left.left.len(), left.text.as_str()), (0, 4, odd));
+    }
+}

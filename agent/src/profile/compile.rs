@@ -1,0 +1,449 @@
+//! A profile to a [`CompiledPolicy`]: rules to places, inside one container's root.
+
+use super::{
+    AuditLevel, AxisRules, Base, Mode, Profile, Rule, base,
+    compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId, RuleSource},
+    decide::Decider,
+    nets::{Nets, prefixes},
+    parse::place,
+    problem::{At, CompileErrors, LoadErrors, Problem, Wrong},
+    resolve::{PATH_DIRS, Resolved, Resolver},
+    rule::RuleError,
+    workdir::{self, Workdir},
+};
+use ringfence_common::policy::{
+    RECORD_EXEC, RECORD_FILE, RECORD_NET, RECORD_OTHER,
+    axis::{EXEC, MAP, READ, UNIX, WRITE},
+};
+use ringfence_grant::{NetEntry, PathEntry, Reach};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+/// Most places, and most address ranges, that a profile's rules may come to.
+const MAX_PLACES: usize = 4 * super::extend::MAX_RULES;
+
+/// What a profile is compiled for.
+#[derive(Debug, Clone)]
+pub(crate) struct CompileContext<'a> {
+    /// The container's root directory, as this process sees it: `/`, `/proc/PID/root`.
+    pub(crate) root: &'a Path,
+    /// What `${WORKDIR}` stands for, inside that root.
+    pub(crate) workdir: Option<PathBuf>,
+    /// Record denials only, whatever the profile's mode.
+    pub(crate) audit_override: bool,
+}
+
+impl Profile {
+    /// Compiles the profile: links resolved, bare names found, base and protected places added.
+    ///
+    /// # Errors
+    /// Everything that stands against it, all at once.
+    pub(crate) fn compile(&self, ctx: &CompileContext<'_>) -> Result<CompiledPolicy, CompileErrors> {
+        compile(self, ctx).map(|(policy, _)| policy)
+    }
+
+    /// Compiles the profile; also returns what its author should know: programs not found, links not followed.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub(crate) fn compile_with_notes(
+        &self,
+        ctx: &CompileContext<'_>,
+    ) -> Result<(CompiledPolicy, Vec<String>), CompileErrors> {
+        compile(self, ctx)
+    }
+}
+
+fn compile(
+    profile: &Profile,
+    ctx: &CompileContext<'_>,
+) -> Result<(CompiledPolicy, Vec<String>), CompileErrors> {
+    let mut problems = profile.refused.clone();
+    let mut resolver = Resolver::new(ctx.root).map_err(|e| {
+        let what = Wrong::Root { root: ctx.root.to_owned(), reason: e.to_string() };
+        LoadErrors::from(Problem::new(At::default(), what))
+    })?;
+    let workdir = match ctx.workdir.as_deref().filter(|_| uses_workdir(profile)) {
+        None => Workdir::None,
+        Some(dir) => workdir::check(&mut resolver, dir)
+            .map_err(|what| LoadErrors::from(Problem::new(At::file(&profile.file), what)))?,
+    };
+    // A link that the container may write is not followed by an allow: whoever points it elsewhere would widen the
+    // grant. What may be written is known only once all links are followed, so there are two passes.
+    let mut first = Builder::new(&mut resolver, &workdir, None);
+    first.profile(profile);
+    problems.append(&mut first.problems);
+    if !problems.is_empty() {
+        return Err(LoadErrors(problems));
+    }
+    let (policy, followed, notes) = first.finish(profile, ctx);
+    // A name is denied in every directory of PATH, and a range is split around another: rules can multiply.
+    let most = policy.places.len().max(policy.nets.len());
+    if most > MAX_PLACES {
+        let what = Wrong::TooManyPlaces(most, MAX_PLACES);
+        return Err(Problem::new(At::file(&profile.file), what).into());
+    }
+    let decider = Decider::new(&policy);
+    if followed.iter().all(|link| !decider.path(WRITE, link).allowed()) {
+        return Ok((policy, notes));
+    }
+    let mut second = Builder::new(&mut resolver, &workdir, Some(&decider));
+    second.profile(profile);
+    let (policy, _, notes) = second.finish(profile, ctx);
+    Ok((policy, notes))
+}
+
+fn uses_workdir(profile: &Profile) -> bool {
+    let axes = [&profile.rules.fs_read, &profile.rules.fs_write, &profile.rules.exec, &profile.rules.net];
+    let denials =
+        [&profile.denials.fs_read, &profile.denials.fs_write, &profile.denials.exec, &profile.denials.net];
+    let allows = axes.into_iter().flat_map(|a| a.listed());
+    allows.chain(denials.into_iter().flatten()).any(Rule::uses_workdir)
+}
+
+/// Collects places and rules.
+pub(super) struct Builder<'a> {
+    pub(super) resolver: &'a mut Resolver,
+    workdir: &'a Workdir,
+    /// The first pass's policy: links that it lets the container write are not followed.
+    writable: Option<&'a Decider<'a>>,
+    pub(super) places: BTreeMap<(Place, Kind), PlaceRule>,
+    nets: Nets,
+    pub(super) rules: Vec<RuleSource>,
+    pub(super) initial: u16,
+    followed: Vec<Vec<u8>>,
+    notes: Vec<String>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(resolver: &'a mut Resolver, workdir: &'a Workdir, writable: Option<&'a Decider<'a>>) -> Self {
+        Self {
+            resolver,
+            workdir,
+            writable,
+            places: BTreeMap::new(),
+            nets: Nets::default(),
+            rules: Vec::new(),
+            initial: 0,
+            followed: Vec::new(),
+            notes: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    fn profile(&mut self, profile: &Profile) {
+        let (rules, deny) = (&profile.rules, &profile.denials);
+        for (axis, bits) in [(&rules.fs_read, READ), (&rules.fs_write, WRITE), (&rules.exec, EXEC | MAP)] {
+            if let AxisRules::All(rule) = axis {
+                self.source(rule);
+                self.initial |= bits;
+            }
+        }
+        for (rules, bits) in [(rules.fs_read.listed(), READ), (rules.fs_write.listed(), WRITE)] {
+            for rule in rules {
+                let id = self.source(rule);
+                if let Some(entry) = self.granted(rule, Rule::path) {
+                    self.allow(rule, &entry, bits, id);
+                }
+            }
+        }
+        for rule in rules.exec.listed() {
+            self.allow_exec(rule);
+        }
+        self.net(&rules.net);
+        for (rules, bits) in [(&deny.fs_read, READ), (&deny.fs_write, WRITE)] {
+            for rule in rules {
+                let id = self.source(rule);
+                if let Some(entry) = self.denied(rule, Rule::path) {
+                    self.deny(&entry, bits, id);
+                }
+            }
+        }
+        for rule in &deny.exec {
+            self.deny_exec(rule);
+        }
+        for rule in &deny.net {
+            self.deny_net(rule);
+        }
+        if profile.kernel.base == Base::Userland {
+            self.userland();
+        }
+    }
+
+    fn source(&mut self, rule: &Rule) -> RuleId {
+        self.push(RuleSource {
+            id: rule.id(),
+            file: Some(rule.file.to_path_buf()),
+            line: rule.line,
+            key: rule.key.to_owned(),
+            text: rule.text.clone(),
+        })
+    }
+
+    fn built_in(&mut self, id: String, text: &str) -> RuleId {
+        let key = id.split(':').next().unwrap_or_default().to_owned();
+        self.push(RuleSource { id, file: None, line: 0, key, text: text.to_owned() })
+    }
+
+    fn push(&mut self, source: RuleSource) -> RuleId {
+        self.rules.push(source);
+        // The number of rules is bounded by the loader.
+        RuleId::try_from(self.rules.len() - 1).unwrap_or(RuleId::MAX)
+    }
+
+    /// An allow's entry; none if there is no working directory that it may mean.
+    fn granted<E, X>(
+        &mut self,
+        rule: &Rule,
+        read: impl Fn(&Rule, Option<&Path>) -> Result<E, RuleError<X>>,
+    ) -> Option<E> {
+        let why = match self.workdir {
+            Workdir::None => Some("there is no working directory"),
+            Workdir::Closed(_, why) => Some(*why),
+            Workdir::Dir(_) => None,
+        };
+        if let Some(why) = why.filter(|_| rule.uses_workdir()) {
+            self.note(rule, &format!("{why}: nothing is granted"));
+            return None;
+        }
+        self.denied(rule, read)
+    }
+
+    /// A deny's entry: it holds for any working directory, and cannot do without one.
+    fn denied<E, X>(
+        &mut self,
+        rule: &Rule,
+        read: impl Fn(&Rule, Option<&Path>) -> Result<E, RuleError<X>>,
+    ) -> Option<E> {
+        let workdir = match self.workdir {
+            Workdir::None => None,
+            Workdir::Dir(dir) | Workdir::Closed(dir, _) => Some(dir.as_path()),
+        };
+        let result = read(rule, workdir);
+        // What else can be wrong with an entry, the loader has said.
+        if matches!(result, Err(RuleError::NoWorkdir)) {
+            self.problems.push(Problem::new(place(rule), Wrong::NoWorkdir(rule.text.clone())));
+        }
+        result.ok()
+    }
+
+    fn at(&mut self, place: Place, kind: Kind) -> &mut PlaceRule {
+        self.places.entry((place, kind)).or_insert_with_key(|(place, kind)| PlaceRule {
+            place: place.clone(),
+            kind: *kind,
+            allow: 0,
+            deny: 0,
+            reset: 0,
+            allow_rules: [None; 5],
+            deny_rules: [None; 5],
+            reset_rule: None,
+        })
+    }
+
+    fn put_allow(&mut self, place: Place, kind: Kind, axes: u16, id: RuleId) {
+        let rule = self.at(place, kind);
+        rule.allow |= axes;
+        for bit in bits(axes) {
+            rule.allow_rules[bit].get_or_insert(id);
+        }
+    }
+
+    fn put_deny(&mut self, place: Place, kind: Kind, axes: u16, id: RuleId) {
+        let rule = self.at(place, kind);
+        rule.deny |= axes;
+        for bit in bits(axes) {
+            rule.deny_rules[bit].get_or_insert(id);
+        }
+    }
+
+    /// The link on the way that the container may write, if there is one and links are being judged.
+    fn foul_link(&self, resolved: &Resolved) -> Option<Vec<u8>> {
+        let decider = self.writable?;
+        resolved.links.iter().find(|link| decider.path(WRITE, link).allowed()).cloned()
+    }
+
+    fn allow(&mut self, rule: &Rule, entry: &PathEntry, axes: u16, id: RuleId) {
+        if let Some(name) = entry.names().next() {
+            return self.put_allow(Place::Name(name.into()), Kind::Tree, axes, id);
+        }
+        let resolved = self.resolver.resolve(entry.anchor().as_bytes());
+        if let Some(link) = self.foul_link(&resolved) {
+            let link = String::from_utf8_lossy(&link).into_owned();
+            self.note(rule, &format!("{link} is a link that the container may change: it is not followed"));
+            return self.put_allow(Place::Path(entry.anchor().into()), kind_of(entry.reach()), axes, id);
+        }
+        if resolved.path.starts_with(b"/proc/self/") || resolved.path == b"/proc/self" {
+            self.note(rule, "the kernel sees /proc/PID, never /proc/self: the rule matches nothing");
+        }
+        self.followed.extend(resolved.links);
+        self.put_allow(Place::Path(resolved.path), kind_of(entry.reach()), axes, id);
+    }
+
+    fn allow_exec(&mut self, rule: &Rule) {
+        let id = self.source(rule);
+        let Some(entry) = self.granted(rule, Rule::exec) else { return };
+        let Some(name) = entry.programs().next() else {
+            return self.allow(rule, entry.paths(), EXEC | MAP, id);
+        };
+        match self.resolver.program(name) {
+            Some(found) if self.foul_link(&found).is_none() => {
+                self.followed.extend(found.links);
+                self.put_allow(Place::Path(found.path), Kind::Tree, EXEC | MAP, id);
+            }
+            Some(_) => self
+                .note(rule, "PATH finds it through a link that the container may change: it is not granted"),
+            None => self.note(rule, "PATH finds no such program: nothing is granted"),
+        }
+    }
+
+    fn note(&mut self, rule: &Rule, text: &str) {
+        self.notes.push(format!(
+            "{}:{}: {}: {:?}: {text}",
+            rule.file.display(),
+            rule.line,
+            rule.key,
+            rule.text
+        ));
+    }
+
+    /// A deny holds at the resolved path and at each form before a link was followed, so that a link turned into a
+    /// directory is no way around it.
+    fn deny(&mut self, entry: &PathEntry, axes: u16, id: RuleId) {
+        if let Some(name) = entry.names().next() {
+            return self.put_deny(Place::Name(name.into()), Kind::Tree, axes, id);
+        }
+        let resolved = self.resolver.resolve(entry.anchor().as_bytes());
+        for path in resolved.before.into_iter().chain([resolved.path]) {
+            self.put_deny(Place::Path(path), kind_of(entry.reach()), axes, id);
+        }
+    }
+
+    fn deny_exec(&mut self, rule: &Rule) {
+        let id = self.source(rule);
+        let Some(entry) = self.denied(rule, Rule::exec) else { return };
+        let Some(name) = entry.programs().next() else {
+            return self.deny(entry.paths(), EXEC | MAP, id);
+        };
+        // In every directory, found or not: it may be installed later.
+        for dir in PATH_DIRS {
+            let resolved = self.resolver.resolve(format!("{dir}/{name}").as_bytes());
+            for path in resolved.before.into_iter().chain([resolved.path]) {
+                self.put_deny(Place::Path(path), Kind::Tree, EXEC | MAP, id);
+            }
+        }
+    }
+
+    fn net(&mut self, axis: &AxisRules) {
+        if let AxisRules::All(rule) = axis {
+            let id = self.source(rule);
+            // Every address; every socket with a path, as a rule at `/` that protected places can end. Not abstract
+            // sockets: nothing says whose they are.
+            let everywhere = super::nets::Prefix { port: None, addr: 0, len: 0 };
+            self.nets.allow(everywhere, id);
+            self.put_allow(Place::Path(b"/".to_vec()), Kind::Tree, UNIX, id);
+        }
+        for rule in axis.listed() {
+            let id = self.source(rule);
+            match self.granted(rule, Rule::net) {
+                Some(NetEntry::Inet { net, port }) => {
+                    prefixes(net, port).into_iter().for_each(|p| self.nets.allow(p, id));
+                }
+                Some(NetEntry::Unix(entry)) => self.allow(rule, &entry, UNIX, id),
+                Some(NetEntry::Abstract(name)) => {
+                    self.put_allow(Place::Abstract(name.into_bytes()), Kind::Exact, UNIX, id);
+                }
+                // A host name is among the profile's refused rules; compilation has failed already.
+                Some(NetEntry::Host { .. }) | None => {}
+            }
+        }
+    }
+
+    fn deny_net(&mut self, rule: &Rule) {
+        let id = self.source(rule);
+        match self.denied(rule, Rule::net) {
+            Some(NetEntry::Inet { net, port }) => {
+                prefixes(net, port).into_iter().for_each(|p| self.nets.deny(p, id));
+            }
+            Some(NetEntry::Unix(entry)) => self.deny(&entry, UNIX, id),
+            Some(NetEntry::Abstract(name)) => {
+                self.put_deny(Place::Abstract(name.into_bytes()), Kind::Exact, UNIX, id);
+            }
+            Some(NetEntry::Host { .. }) | None => {}
+        }
+    }
+
+    fn userland(&mut self) {
+        let mut filed: BTreeSet<(u16, Vec<u8>)> = BTreeSet::new();
+        for (path, axes) in base::USERLAND {
+            let resolved = self.resolver.resolve(path.as_bytes());
+            if !resolved.exists {
+                continue;
+            }
+            for bit in bits(*axes).map(|bit| 1 << bit) {
+                // `/bin` is in `/usr` on most systems: one place is enough.
+                let above = resolved.path.iter().enumerate().filter(|(_, b)| **b == b'/');
+                let covered =
+                    above.map(|(at, _)| resolved.path[..at].to_vec()).any(|p| filed.contains(&(bit, p)));
+                if covered || !filed.insert((bit, resolved.path.clone())) {
+                    continue;
+                }
+                let id = self.built_in(format!("base:{}:{path}", base::bit_name(bit)), path);
+                self.put_allow(Place::Path(resolved.path.clone()), Kind::Tree, bit, id);
+            }
+        }
+    }
+
+    fn finish(
+        mut self,
+        profile: &Profile,
+        ctx: &CompileContext<'_>,
+    ) -> (CompiledPolicy, Vec<Vec<u8>>, Vec<String>) {
+        let protected = self.protected();
+        for (place, axes, text) in protected.resets {
+            let id = self.built_in(format!("protected:{text}"), &text);
+            let rule = self.at(place, Kind::Tree);
+            rule.reset |= axes;
+            rule.reset_rule.get_or_insert(id);
+        }
+        for (path, bit, id) in protected.given_back {
+            self.put_allow(Place::Path(path), Kind::Tree, bit, id);
+        }
+        let (nets, inet) = self.nets.finish();
+        let policy = CompiledPolicy {
+            profile: profile.name.clone(),
+            audit_mode: profile.mode == Mode::Audit || ctx.audit_override,
+            initial: self.initial,
+            record: record(profile.kernel.audit),
+            inet,
+            places: self.places.into_values().collect(),
+            nets,
+            rules: self.rules,
+        };
+        (policy, self.followed, self.notes)
+    }
+}
+
+pub(super) fn bits(axes: u16) -> impl Iterator<Item = usize> {
+    (0..5).filter(move |bit| axes & 1 << bit != 0)
+}
+
+fn kind_of(reach: Reach) -> Kind {
+    match reach {
+        Reach::Tree => Kind::Tree,
+        Reach::Below => Kind::Below,
+        Reach::Children => Kind::Children,
+        Reach::Exact => Kind::Exact,
+    }
+}
+
+fn record(level: AuditLevel) -> u32 {
+    match level {
+        AuditLevel::Denied => 0,
+        AuditLevel::Exec => RECORD_EXEC,
+        AuditLevel::ExecNet => RECORD_EXEC | RECORD_NET,
+        AuditLevel::All => RECORD_EXEC | RECORD_NET | RECORD_FILE | RECORD_OTHER,
+    }
+}

@@ -1,0 +1,199 @@
+//! The chain of `extends`, from a file to one [`Profile`].
+
+use super::{
+    AxisRules, Denials, KernelOptions, Match, Profile, Rules,
+    dirs::is_name,
+    parse::{Layer, host_name, parse},
+    problem::{At, LoadErrors, Problem, Wrong},
+    source::{Provenance, read},
+};
+use ringfence_grant::{CountBound, Scope};
+use std::path::{Path, PathBuf};
+
+/// Most files in a chain.
+const MAX_CHAIN: usize = 16;
+/// Most rules of a profile, all axes and denies together: what the kernel's table can surely hold.
+pub(crate) const MAX_RULES: usize = 16_384;
+
+/// Loads a file and those it extends.
+pub(super) fn load(file: &Path) -> Result<Profile, LoadErrors> {
+    let mut chain = Chain::default();
+    chain.follow(file);
+    let Chain { files, layers, mut problems, refused: host_names } = chain;
+    let unused: Vec<At> = layers.iter().flat_map(|l| l.unused.clone()).collect();
+    let merged = layers.into_iter().reduce(over).unwrap_or_default();
+    problems.extend(missing_axes(&merged));
+    let count = rules_of(&merged);
+    if count > MAX_RULES {
+        problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
+    }
+    if !problems.is_empty() {
+        problems.extend(host_names);
+        problems.sort_by(|a, b| (&a.at.file, a.at.line).cmp(&(&b.at.file, b.at.line)));
+        return Err(LoadErrors(problems));
+    }
+    let mut notices: Vec<String> = unused
+        .iter()
+        .map(|at| format!("{}:{}: [{}] is not used by this version", at.file.display(), at.line, at.key))
+        .collect();
+    if merged.grant.is_none() {
+        notices.push(format!("{}: no [grant]: nothing is granted but the base", file.display()));
+    }
+    // Only what holds in the end: a child may have replaced its parent's list.
+    let net = merged.net.iter().flat_map(AxisRules::listed);
+    let refused = net.chain(merged.deny_net.iter().flatten()).filter_map(host_name).collect();
+    Ok(profile(file, merged, files, notices, refused))
+}
+
+#[derive(Default)]
+struct Chain {
+    files: Vec<Provenance>,
+    layers: Vec<Layer>,
+    problems: Vec<Problem>,
+    refused: Vec<Problem>,
+}
+
+impl Chain {
+    fn follow(&mut self, first: &Path) {
+        let mut next = Some((first.to_owned(), None));
+        let mut seen: Vec<PathBuf> = Vec::new();
+        while let Some((file, from)) = next.take() {
+            // Two names of one file are one file: a loop through a symlink is a loop.
+            let real = file.canonicalize().unwrap_or_else(|_| file.clone());
+            if seen.contains(&real) {
+                let at = from.unwrap_or_else(|| At::file(&file));
+                seen.push(real);
+                return self.problems.push(Problem::new(at, Wrong::Loop { chain: seen }));
+            }
+            seen.push(real);
+            if seen.len() > MAX_CHAIN {
+                let at = from.unwrap_or_else(|| At::file(&file));
+                return self.problems.push(Problem::new(at, Wrong::TooLongAChain(MAX_CHAIN)));
+            }
+            let (text, provenance) = match read(&file) {
+                Ok(read) => read,
+                Err(LoadErrors(why)) => {
+                    self.problems.extend(from.map(|at| Problem::new(at, Wrong::Parent)));
+                    return self.problems.extend(why);
+                }
+            };
+            let parsed = parse(&file, &text);
+            next = parsed.layer.extends.clone().and_then(|(name, at)| self.parent(&file, &name, at));
+            self.files.push(provenance);
+            self.layers.push(parsed.layer);
+            self.problems.extend(parsed.problems);
+            self.refused.extend(parsed.refused);
+        }
+    }
+
+    /// The file that `extends` names: an absolute path, or a name beside the file.
+    fn parent(&mut self, file: &Path, name: &str, at: At) -> Option<(PathBuf, Option<At>)> {
+        let parent = match name {
+            _ if name.starts_with('/') => PathBuf::from(name),
+            _ if is_name(name) => file.with_file_name(format!("{name}.toml")),
+            _ => {
+                self.problems.push(Problem::new(at, Wrong::Name(name.to_owned())));
+                return None;
+            }
+        };
+        Some((parent, Some(at)))
+    }
+}
+
+/// One file's keys over those of the file it extends.
+fn over(child: Layer, parent: Layer) -> Layer {
+    Layer {
+        extends: child.extends,
+        description: child.description.or(parent.description),
+        mode: child.mode.or(parent.mode),
+        image: child.image.or(parent.image),
+        label: child.label.or(parent.label),
+        name: child.name.or(parent.name),
+        grant: child.grant.or(parent.grant),
+        named: &child.named | &parent.named,
+        fs_read: child.fs_read.or(parent.fs_read),
+        fs_write: child.fs_write.or(parent.fs_write),
+        exec: child.exec.or(parent.exec),
+        net: child.net.or(parent.net),
+        max_calls: child.max_calls.or(parent.max_calls),
+        valid_for_generation: child.valid_for_generation.or(parent.valid_for_generation),
+        deny_fs_read: child.deny_fs_read.or(parent.deny_fs_read),
+        deny_fs_write: child.deny_fs_write.or(parent.deny_fs_write),
+        deny_exec: child.deny_exec.or(parent.deny_exec),
+        deny_net: child.deny_net.or(parent.deny_net),
+        seccomp: child.seccomp.or(parent.seccomp),
+        landlock: child.landlock.or(parent.landlock),
+        audit: child.audit.or(parent.audit),
+        base: child.base.or(parent.base),
+        accept_partial: child.accept_partial.or(parent.accept_partial),
+        unused: child.unused,
+    }
+}
+
+fn missing_axes(layer: &Layer) -> Vec<Problem> {
+    let Some(grant) = &layer.grant else { return Vec::new() };
+    let axes = [
+        ("fs_read", "fs_read = { only = [] }"),
+        ("fs_write", "fs_write = { only = [] }"),
+        ("exec", "exec = { only = [] }"),
+        ("net", "net = { only = [] }"),
+        ("max_calls", "max_calls = { at_most = 0 }"),
+        ("valid_for_generation", "valid_for_generation = { only = [] }"),
+    ];
+    let missing = axes.into_iter().filter(|(name, _)| !layer.named.contains(*name));
+    let at = |name| At { key: format!("grant.{name}"), ..grant.clone() };
+    missing.map(|(name, example)| Problem::new(at(name), Wrong::MissingAxis { example })).collect()
+}
+
+fn rules_of(layer: &Layer) -> usize {
+    let axes = [&layer.fs_read, &layer.fs_write, &layer.exec, &layer.net];
+    let denies = [&layer.deny_fs_read, &layer.deny_fs_write, &layer.deny_exec, &layer.deny_net];
+    let allowed: usize = axes.into_iter().flatten().map(|axis| axis.listed().len()).sum();
+    allowed + denies.into_iter().flatten().map(Vec::len).sum::<usize>()
+}
+
+fn profile(
+    file: &Path,
+    layer: Layer,
+    sources: Vec<Provenance>,
+    notices: Vec<String>,
+    refused: Vec<Problem>,
+) -> Profile {
+    let axis = |rules: Option<AxisRules>| rules.unwrap_or_default();
+    let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    Profile {
+        name,
+        file: file.to_owned(),
+        description: layer.description,
+        mode: layer.mode.unwrap_or_default(),
+        matches: Match {
+            image: layer.image.unwrap_or_default(),
+            label: layer.label.unwrap_or_default(),
+            name: layer.name.unwrap_or_default(),
+        },
+        rules: Rules {
+            fs_read: axis(layer.fs_read),
+            fs_write: axis(layer.fs_write),
+            exec: axis(layer.exec),
+            net: axis(layer.net),
+        },
+        denials: Denials {
+            fs_read: layer.deny_fs_read.unwrap_or_default(),
+            fs_write: layer.deny_fs_write.unwrap_or_default(),
+            exec: layer.deny_exec.unwrap_or_default(),
+            net: layer.deny_net.unwrap_or_default(),
+        },
+        max_calls: layer.max_calls.unwrap_or(CountBound::AtMost(0)),
+        valid_for_generation: layer.valid_for_generation.unwrap_or_else(Scope::none),
+        kernel: KernelOptions {
+            seccomp: layer.seccomp.unwrap_or_default(),
+            landlock: layer.landlock.unwrap_or_default(),
+            audit: layer.audit.unwrap_or_default(),
+            base: layer.base.unwrap_or_default(),
+            accept_partial: layer.accept_partial.unwrap_or_default(),
+        },
+        sources,
+        notices,
+        refused,
+    }
+}

@@ -1,0 +1,269 @@
+//! Profiles: TOML to a validated [`Profile`], and from there to what each enforcer needs.
+//!
+//! | file | step |
+//! |---|---|
+//! | `dirs`, `source` | a name or path to a file's bytes and who could have written them |
+//! | `schema` | every key, documented; the JSON Schema |
+//! | `parse`, `extend` | bytes to keys with their lines; the chain of `extends` to one [`Profile`] |
+//! | `resolve`, `workdir`, `base`, `protect`, `compile` | rules to [`compiled::CompiledPolicy`], inside a container's root |
+//! | `decide` | what a compiled policy says of a path or address, as the kernel folds it |
+//! | `nest` | a policy inside another: what both allow |
+
+mod base;
+mod compile;
+#[cfg(test)]
+mod compile_laws;
+#[cfg(test)]
+mod compile_tests;
+pub(crate) mod compiled;
+pub(crate) mod decide;
+mod dirs;
+mod extend;
+mod nest;
+mod nets;
+mod parse;
+pub(crate) mod problem;
+mod protect;
+mod resolve;
+mod rule;
+pub(crate) mod schema;
+pub(crate) mod show;
+mod source;
+mod workdir;
+
+pub(crate) use compile::CompileContext;
+pub(crate) use dirs::Dirs;
+pub(crate) use nest::meet as meet_policies;
+pub(crate) use problem::{CompileErrors, LoadErrors, Problem};
+pub(crate) use rule::{AxisRules, Denials, Rule, Rules};
+pub(crate) use source::Provenance;
+
+use ringfence_grant::{CountBound, Grant, Scope};
+use serde::Serialize;
+use std::{
+    fmt, io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+/// Loads a profile: by name from `dirs`, or from a path (a text with a slash).
+///
+/// # Errors
+/// Everything that is wrong with the file and those it extends, all at once.
+pub(crate) fn load(name_or_path: &str, dirs: &Dirs) -> Result<Profile, LoadErrors> {
+    extend::load(&dirs.find(name_or_path)?)
+}
+
+/// An absolute path in a root with its links resolved: the form in which the kernel sees it.
+///
+/// # Errors
+/// The root cannot be looked at.
+pub(crate) fn resolved(root: &Path, path: &Path) -> io::Result<Vec<u8>> {
+    Ok(resolve::Resolver::new(root)?.resolve(path.as_os_str().as_bytes()).path)
+}
+
+/// What PATH finds for a bare name in a root, links resolved.
+///
+/// # Errors
+/// The root cannot be looked at.
+pub(crate) fn program(root: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    Ok(resolve::Resolver::new(root)?.program(name).map(|found| found.path))
+}
+
+/// A profile: valid, with everything it `extends` taken in. Paths in it are not resolved yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Profile {
+    /// The file's stem.
+    pub(crate) name: String,
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// What it is for.
+    pub(crate) description: Option<String>,
+    /// Whether it is enforced.
+    pub(crate) mode: Mode,
+    /// The containers it is meant for. Not used yet.
+    pub(crate) matches: Match,
+    /// What is granted, rule by rule as written.
+    pub(crate) rules: Rules,
+    /// What is denied at any depth, rule by rule as written.
+    pub(crate) denials: Denials,
+    /// How often tools may be called. Not the kernel's.
+    pub(crate) max_calls: CountBound,
+    /// Which generations of a session it holds for. Not the kernel's.
+    pub(crate) valid_for_generation: Scope<u64>,
+    /// How the kernel is to enforce it.
+    pub(crate) kernel: KernelOptions,
+    /// The file, then those it extends.
+    pub(crate) sources: Vec<Provenance>,
+    /// What its author should know but need not change.
+    pub(crate) notices: Vec<String>,
+    /// What the kernel's compiler refuses although other enforcers could hold it.
+    pub(crate) refused: Vec<Problem>,
+}
+
+impl Profile {
+    /// The grant as the lattice has it, with `${WORKDIR}` replaced. Denies are not part of it, nor is `base`.
+    /// An entry that cannot be read (a `${WORKDIR}` without a working directory) grants nothing.
+    pub(crate) fn grant(&self, workdir: Option<&Path>) -> Grant {
+        Grant {
+            fs_read: self.rules.fs_read.scope(|r| r.path(workdir).ok()),
+            fs_write: self.rules.fs_write.scope(|r| r.path(workdir).ok()),
+            exec: self.rules.exec.scope(|r| r.exec(workdir).ok()),
+            net: self.rules.net.scope(|r| r.net(workdir).ok()),
+            max_calls: self.max_calls,
+            valid_for_generation: self.valid_for_generation.clone(),
+        }
+    }
+}
+
+/// Whether a profile is enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// Denials are denied.
+    #[default]
+    Enforce,
+    /// Denials are recorded as `would_deny`, and allowed.
+    Audit,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Enforce => "enforce",
+            Self::Audit => "audit",
+        })
+    }
+}
+
+/// `[match]`: for container runtimes. Read and checked, not used yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Match {
+    /// Image names.
+    pub(crate) image: Vec<String>,
+    /// Labels, `key=value`.
+    pub(crate) label: Vec<String>,
+    /// Container names.
+    pub(crate) name: Vec<String>,
+}
+
+/// An axis that an enforcer holds or does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Axis {
+    /// Reading files.
+    FsRead,
+    /// Writing and changing files.
+    FsWrite,
+    /// Executing files.
+    Exec,
+    /// The network and unix sockets.
+    Net,
+}
+
+impl Axis {
+    /// All of them, in the order they are shown.
+    pub(crate) const ALL: [Self; 4] = [Self::FsRead, Self::FsWrite, Self::Exec, Self::Net];
+
+    /// The name in profiles and on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FsRead => "fs_read",
+            Self::FsWrite => "fs_write",
+            Self::Exec => "exec",
+            Self::Net => "net",
+        }
+    }
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no axis.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an axis: one of fs_read, fs_write, exec, net")]
+pub(crate) struct NotAnAxis(String);
+
+impl FromStr for Axis {
+    type Err = NotAnAxis;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAxis> {
+        Self::ALL.into_iter().find(|a| a.name() == text).ok_or_else(|| NotAnAxis(text.to_owned()))
+    }
+}
+
+/// `[kernel]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct KernelOptions {
+    /// Which system calls are refused.
+    pub(crate) seccomp: Seccomp,
+    /// When Landlock is set.
+    pub(crate) landlock: LandlockUse,
+    /// Which allowed operations are recorded.
+    pub(crate) audit: AuditLevel,
+    /// What is granted beside the grant.
+    pub(crate) base: Base,
+    /// Axes that may be held by no enforcer.
+    pub(crate) accept_partial: Vec<Axis>,
+}
+
+/// `kernel.seccomp`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Seccomp {
+    /// The calls that no agent needs.
+    #[default]
+    Default,
+    /// All but the calls that ordinary programs need.
+    Strict,
+    /// No filter.
+    Off,
+    /// An OCI profile in JSON, by absolute path.
+    File(PathBuf),
+}
+
+/// `kernel.landlock`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LandlockUse {
+    /// Where eBPF does not hold.
+    #[default]
+    Fallback,
+    /// Always.
+    Always,
+    /// Never.
+    Off,
+}
+
+/// `kernel.audit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(crate) enum AuditLevel {
+    /// Denials only.
+    #[default]
+    #[serde(rename = "denied")]
+    Denied,
+    /// Also what was executed.
+    #[serde(rename = "exec")]
+    Exec,
+    /// Also what was connected, sent to and bound.
+    #[serde(rename = "exec+net")]
+    ExecNet,
+    /// Everything, each open included.
+    #[serde(rename = "all")]
+    All,
+}
+
+/// `kernel.base`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Base {
+    /// What any Linux program needs: the loader, libraries, locale data, `/dev/null` and the like.
+    #[default]
+    Userland,
+    /// Nothing.
+    None,
+}

@@ -1,0 +1,442 @@
+//! One file's keys, each checked where it stands, with every mistake collected.
+
+use super::{
+    AuditLevel, Axis, AxisRules, Base, LandlockUse, Mode, Rule, Seccomp,
+    problem::{At, Problem, Wrong},
+    rule::RuleError,
+    schema::known_keys,
+};
+use ringfence_grant::{CountBound, Entry, NetEntry, Scope};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use toml::{
+    Spanned,
+    de::{DeString, DeTable, DeValue},
+};
+
+/// The directory that stands for `${WORKDIR}` while entries are checked.
+const SOME_WORKDIR: &str = "/workdir";
+
+/// The keys that one file has.
+#[derive(Debug, Default)]
+pub(super) struct Layer {
+    pub(super) extends: Option<(String, At)>,
+    pub(super) description: Option<String>,
+    pub(super) mode: Option<Mode>,
+    pub(super) image: Option<Vec<String>>,
+    pub(super) label: Option<Vec<String>>,
+    pub(super) name: Option<Vec<String>>,
+    /// Where `[grant]` is.
+    pub(super) grant: Option<At>,
+    /// The axes that `[grant]` names, rightly or not.
+    pub(super) named: BTreeSet<String>,
+    pub(super) fs_read: Option<AxisRules>,
+    pub(super) fs_write: Option<AxisRules>,
+    pub(super) exec: Option<AxisRules>,
+    pub(super) net: Option<AxisRules>,
+    pub(super) max_calls: Option<CountBound>,
+    pub(super) valid_for_generation: Option<Scope<u64>>,
+    pub(super) deny_fs_read: Option<Vec<Rule>>,
+    pub(super) deny_fs_write: Option<Vec<Rule>>,
+    pub(super) deny_exec: Option<Vec<Rule>>,
+    pub(super) deny_net: Option<Vec<Rule>>,
+    pub(super) seccomp: Option<Seccomp>,
+    pub(super) landlock: Option<LandlockUse>,
+    pub(super) audit: Option<AuditLevel>,
+    pub(super) base: Option<Base>,
+    pub(super) accept_partial: Option<Vec<Axis>>,
+    /// Tables of a later version.
+    pub(super) unused: Vec<At>,
+}
+
+/// What reading one file gave.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    pub(super) layer: Layer,
+    /// What is wrong.
+    pub(super) problems: Vec<Problem>,
+    /// What only the kernel's compiler refuses.
+    pub(super) refused: Vec<Problem>,
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+/// Reads one file's text.
+pub(super) fn parse(file: &Path, text: &str) -> Parsed {
+    let newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i).collect();
+    let mut parser = Parser { file: file.into(), newlines, out: Parsed::default() };
+    let (root, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let start = error.span().map_or(0, |s| s.start);
+        parser.wrong(start, "", Wrong::Syntax(error.message().to_owned()));
+    }
+    // After a syntax error the rest may be read amiss.
+    if errors.is_empty() {
+        parser.root(root.get_ref());
+    }
+    parser.out
+}
+
+struct Parser {
+    file: Arc<Path>,
+    newlines: Vec<usize>,
+    out: Parsed,
+}
+
+impl Parser {
+    fn at(&self, offset: usize, key: &str) -> At {
+        let line = u32::try_from(self.newlines.partition_point(|n| *n < offset) + 1).unwrap_or(u32::MAX);
+        At { file: self.file.to_path_buf(), line, key: key.to_owned() }
+    }
+
+    fn wrong(&mut self, offset: usize, key: &str, what: Wrong) {
+        let at = self.at(offset, key);
+        self.out.problems.push(Problem::new(at, what));
+    }
+
+    fn mistyped(&mut self, key: &str, value: &Value<'_>, wanted: &'static str) {
+        self.wrong(value.span().start, key, Wrong::Type { wanted, found: kind(value.get_ref()) });
+    }
+
+    fn unknown(&mut self, table: &str, key: &Spanned<DeString<'_>>) {
+        let known = known_keys(table);
+        let near = known.iter().map(|k| (strsim::damerau_levenshtein(k, key.get_ref()), k)).min();
+        let near = near.filter(|(distance, k)| *distance <= 1 + k.len() / 4).map(|(_, k)| k.clone());
+        let path =
+            if table.is_empty() { key.get_ref().to_string() } else { format!("{table}.{}", key.get_ref()) };
+        self.wrong(key.span().start, &path, Wrong::UnknownKey { near, known });
+    }
+
+    fn root(&mut self, root: &DeTable<'_>) {
+        for (key, value) in root {
+            match key.get_ref().as_ref() {
+                "extends" => {
+                    let at = self.at(value.span().start, "extends");
+                    self.out.layer.extends = self.text("extends", value).map(|name| (name, at));
+                }
+                "description" => self.out.layer.description = self.text("description", value),
+                "mode" => {
+                    let known = [("enforce", Mode::Enforce), ("audit", Mode::Audit)];
+                    self.out.layer.mode = self.choice("mode", value, &known);
+                }
+                "match" => self.table("match", value, Self::match_key),
+                "grant" => {
+                    self.out.layer.grant = Some(self.at(key.span().start, "grant"));
+                    self.table("grant", value, Self::grant_key);
+                }
+                "deny" => self.table("deny", value, Self::deny_key),
+                "kernel" => self.table("kernel", value, Self::kernel_key),
+                name @ ("llm" | "mcp") => {
+                    let at = self.at(key.span().start, name);
+                    self.out.layer.unused.push(at);
+                    self.table(name, value, |_, _, _| true);
+                }
+                _ => self.unknown("", key),
+            }
+        }
+    }
+
+    /// Hands each key of a table to `known`, which says whether it is one.
+    fn table(&mut self, name: &str, value: &Value<'_>, known: impl Fn(&mut Self, &str, &Value<'_>) -> bool) {
+        let Some(table) = value.get_ref().as_table() else {
+            return self.mistyped(name, value, "a table");
+        };
+        for (key, value) in table {
+            if !known(self, key.get_ref(), value) {
+                self.unknown(name, key);
+            }
+        }
+    }
+
+    fn match_key(&mut self, key: &str, value: &Value<'_>) -> bool {
+        match key {
+            "image" => self.out.layer.image = self.texts("match.image", value),
+            "label" => self.out.layer.label = self.texts("match.label", value),
+            "name" => self.out.layer.name = self.texts("match.name", value),
+            _ => return false,
+        }
+        true
+    }
+
+    fn grant_key(&mut self, key: &str, value: &Value<'_>) -> bool {
+        self.out.layer.named.insert(key.to_owned());
+        match key {
+            "fs_read" => self.out.layer.fs_read = self.axis("grant.fs_read", value, Self::check_path),
+            "fs_write" => self.out.layer.fs_write = self.axis("grant.fs_write", value, Self::check_path),
+            "exec" => self.out.layer.exec = self.axis("grant.exec", value, Self::check_exec),
+            "net" => self.out.layer.net = self.axis("grant.net", value, Self::check_net),
+            "max_calls" => self.out.layer.max_calls = self.calls("grant.max_calls", value),
+            "valid_for_generation" => {
+                self.out.layer.valid_for_generation = self.generations("grant.valid_for_generation", value);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn deny_key(&mut self, key: &str, value: &Value<'_>) -> bool {
+        match key {
+            "fs_read" => {
+                self.out.layer.deny_fs_read = Some(self.rules("deny.fs_read", value, Self::check_path))
+            }
+            "fs_write" => {
+                self.out.layer.deny_fs_write = Some(self.rules("deny.fs_write", value, Self::check_path))
+            }
+            "exec" => self.out.layer.deny_exec = Some(self.rules("deny.exec", value, Self::check_exec)),
+            "net" => self.out.layer.deny_net = Some(self.rules("deny.net", value, Self::check_net)),
+            _ => return false,
+        }
+        true
+    }
+
+    fn kernel_key(&mut self, key: &str, value: &Value<'_>) -> bool {
+        match key {
+            "seccomp" => self.out.layer.seccomp = self.seccomp(value),
+            "landlock" => {
+                let known = [
+                    ("fallback", LandlockUse::Fallback),
+                    ("always", LandlockUse::Always),
+                    ("off", LandlockUse::Off),
+                ];
+                self.out.layer.landlock = self.choice("kernel.landlock", value, &known);
+            }
+            "audit" => {
+                let known = [
+                    ("denied", AuditLevel::Denied),
+                    ("exec", AuditLevel::Exec),
+                    ("exec+net", AuditLevel::ExecNet),
+                    ("all", AuditLevel::All),
+                ];
+                self.out.layer.audit = self.choice("kernel.audit", value, &known);
+            }
+            "base" => {
+                let known = [("userland", Base::Userland), ("none", Base::None)];
+                self.out.layer.base = self.choice("kernel.base", value, &known);
+            }
+            "accept_partial" => self.out.layer.accept_partial = self.axes("kernel.accept_partial", value),
+            _ => return false,
+        }
+        true
+    }
+
+    fn text(&mut self, key: &str, value: &Value<'_>) -> Option<String> {
+        let text = value.get_ref().as_str().map(str::to_owned);
+        if text.is_none() {
+            self.mistyped(key, value, "a string");
+        }
+        text
+    }
+
+    fn texts(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<String>> {
+        let Some(array) = value.get_ref().as_array() else {
+            self.mistyped(key, value, "a list of strings");
+            return None;
+        };
+        Some(array.iter().filter_map(|v| self.text(key, v)).collect())
+    }
+
+    fn choice<T: Clone>(&mut self, key: &str, value: &Value<'_>, known: &[(&'static str, T)]) -> Option<T> {
+        let text = self.text(key, value)?;
+        let found = known.iter().find(|(name, _)| *name == text).map(|(_, choice)| choice.clone());
+        if found.is_none() {
+            let known = known.iter().map(|(name, _)| *name).collect();
+            self.wrong(value.span().start, key, Wrong::Value { value: text, known });
+        }
+        found
+    }
+
+    fn seccomp(&mut self, value: &Value<'_>) -> Option<Seccomp> {
+        let key = "kernel.seccomp";
+        let known = [("default", Seccomp::Default), ("strict", Seccomp::Strict), ("off", Seccomp::Off)];
+        match value.get_ref().as_str() {
+            Some(path) if path.starts_with('/') => Some(Seccomp::File(PathBuf::from(path))),
+            Some(text) if known.iter().all(|(name, _)| *name != text) => {
+                let known = vec!["default", "strict", "off", "an absolute path"];
+                self.wrong(value.span().start, key, Wrong::Value { value: text.to_owned(), known });
+                None
+            }
+            _ => self.choice(key, value, &known),
+        }
+    }
+
+    fn axes(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Axis>> {
+        let Some(array) = value.get_ref().as_array() else {
+            self.mistyped(key, value, "a list of axes");
+            return None;
+        };
+        let known = Axis::ALL.map(|axis| (axis.name(), axis));
+        Some(array.iter().filter_map(|v| self.choice(key, v, &known)).collect())
+    }
+
+    /// `"all"` or `{ only = [...] }`; the latter's list is given to `read`.
+    fn scope<'v, 'a>(&mut self, key: &str, value: &'v Value<'a>) -> Option<Option<&'v Value<'a>>> {
+        let wanted = "\"all\" or { only = [...] }";
+        match value.get_ref() {
+            DeValue::String(text) if text == "all" => Some(None),
+            DeValue::String(text) => {
+                let what =
+                    Wrong::Value { value: text.to_string(), known: vec!["\"all\"", "{ only = [...] }"] };
+                self.wrong(value.span().start, key, what);
+                None
+            }
+            DeValue::Table(table) => {
+                let mut only = None;
+                for (name, list) in table {
+                    if name.get_ref() == "only" {
+                        only = Some(list);
+                    } else {
+                        let what = Wrong::UnknownKey { near: None, known: vec!["only".to_owned()] };
+                        self.wrong(name.span().start, &format!("{key}.{}", name.get_ref()), what);
+                    }
+                }
+                if only.is_none() {
+                    self.mistyped(key, value, wanted);
+                }
+                only.map(Some)
+            }
+            _ => {
+                self.mistyped(key, value, wanted);
+                None
+            }
+        }
+    }
+
+    fn axis<E: Entry>(
+        &mut self,
+        key: &'static str,
+        value: &Value<'_>,
+        check: impl Fn(&mut Self, &Rule) -> Option<E>,
+    ) -> Option<AxisRules> {
+        match self.scope(key, value)? {
+            None => Some(AxisRules::All(self.rule(key, value, "all"))),
+            Some(list) => Some(AxisRules::Only(self.rules(key, list, check))),
+        }
+    }
+
+    fn rule(&self, key: &'static str, value: &Value<'_>, text: &str) -> Rule {
+        let line = self.at(value.span().start, "").line;
+        Rule { text: text.to_owned(), file: Arc::clone(&self.file), line, key }
+    }
+
+    fn rules<E: Entry>(
+        &mut self,
+        key: &'static str,
+        value: &Value<'_>,
+        check: impl Fn(&mut Self, &Rule) -> Option<E>,
+    ) -> Vec<Rule> {
+        let Some(array) = value.get_ref().as_array() else {
+            self.mistyped(key, value, "a list of strings");
+            return Vec::new();
+        };
+        let mut seen: BTreeMap<E, u32> = BTreeMap::new();
+        let mut rules = Vec::new();
+        for value in array {
+            let Some(text) = self.text(key, value) else { continue };
+            let rule = self.rule(key, value, &text);
+            let Some(entry) = check(self, &rule) else { continue };
+            if let Some(line) = seen.insert(entry, rule.line) {
+                self.wrong(value.span().start, key, Wrong::Duplicate { text, line });
+                continue;
+            }
+            rules.push(rule);
+        }
+        rules
+    }
+
+    fn check_path(&mut self, rule: &Rule) -> Option<ringfence_grant::PathEntry> {
+        let result = rule.path(Some(Path::new(SOME_WORKDIR)));
+        self.checked(rule, result, |text, error| Wrong::Path { text, error })
+    }
+
+    fn check_exec(&mut self, rule: &Rule) -> Option<ringfence_grant::ExecEntry> {
+        let result = rule.exec(Some(Path::new(SOME_WORKDIR)));
+        self.checked(rule, result, |text, error| Wrong::Exec { text, error })
+    }
+
+    fn check_net(&mut self, rule: &Rule) -> Option<NetEntry> {
+        let result = rule.net(Some(Path::new(SOME_WORKDIR)));
+        let entry = self.checked(rule, result, |text, error| Wrong::Net { text, error })?;
+        self.out.refused.extend(host_name(rule));
+        Some(entry)
+    }
+
+    fn checked<E, X>(
+        &mut self,
+        rule: &Rule,
+        result: Result<E, RuleError<X>>,
+        wrong: impl Fn(String, X) -> Wrong,
+    ) -> Option<E> {
+        let text = rule.text.clone();
+        let what = match result {
+            Ok(entry) => return Some(entry),
+            Err(RuleError::Workdir) => Wrong::Workdir { text },
+            Err(RuleError::NoWorkdir) => Wrong::NoWorkdir(text),
+            Err(RuleError::Entry(error)) => wrong(text, error),
+        };
+        self.out.problems.push(Problem::new(place(rule), what));
+        None
+    }
+
+    fn count(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
+        let number = value.get_ref().as_integer();
+        let number = number.and_then(|n| u64::from_str_radix(&n.as_str().replace('_', ""), n.radix()).ok());
+        if number.is_none() {
+            self.mistyped(key, value, "a whole number, 0 or more,");
+        }
+        number
+    }
+
+    fn calls(&mut self, key: &str, value: &Value<'_>) -> Option<CountBound> {
+        let wanted = "\"unlimited\" or { at_most = N }";
+        match value.get_ref() {
+            DeValue::String(text) if text == "unlimited" => return Some(CountBound::Unlimited),
+            DeValue::Table(table) if table.len() == 1 => {
+                if let Some((name, number)) = table.iter().next()
+                    && name.get_ref() == "at_most"
+                {
+                    return self.count(key, number).map(CountBound::AtMost);
+                }
+            }
+            _ => {}
+        }
+        self.mistyped(key, value, wanted);
+        None
+    }
+
+    fn generations(&mut self, key: &str, value: &Value<'_>) -> Option<Scope<u64>> {
+        let Some(list) = self.scope(key, value)? else { return Some(Scope::All) };
+        let Some(array) = list.get_ref().as_array() else {
+            self.mistyped(key, list, "a list of whole numbers");
+            return None;
+        };
+        let numbers: Vec<u64> = array.iter().filter_map(|v| self.count(key, v)).collect();
+        Some(Scope::only(numbers))
+    }
+}
+
+/// What the kernel's compiler says to a net rule that is a host name.
+pub(super) fn host_name(rule: &Rule) -> Option<Problem> {
+    let entry = rule.net(Some(Path::new(SOME_WORKDIR)));
+    matches!(entry, Ok(NetEntry::Host { .. }))
+        .then(|| Problem::new(place(rule), Wrong::HostName { text: rule.text.clone() }))
+}
+
+/// Where a rule stands.
+pub(super) fn place(rule: &Rule) -> At {
+    At { file: rule.file.to_path_buf(), line: rule.line, key: rule.key.to_owned() }
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

@@ -1,0 +1,237 @@
+//! What can be wrong with a profile: one [`Problem`] each, with file, line, key and a hint; never only the first.
+
+use ringfence_grant::{ExecError, NetError, PathError};
+use serde::Serialize;
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+/// Where a problem is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct At {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// Line from 1; 0: the file as a whole.
+    pub(crate) line: u32,
+    /// Key path (`grant.fs_read`); empty: none.
+    pub(crate) key: String,
+}
+
+impl At {
+    pub(crate) fn file(file: &Path) -> Self {
+        Self { file: file.to_owned(), line: 0, key: String::new() }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Where.
+    pub(crate) at: At,
+    /// What.
+    pub(crate) what: Wrong,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Wrong {
+    #[error("no profile named {name:?} in {}", dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" or "))]
+    NotFound { name: String, dirs: Vec<PathBuf>, known: Vec<String> },
+    #[error("{0:?} is not a profile's name: letters, digits, `-`, `_` and `.`, not beginning with `.`")]
+    Name(String),
+    #[error("cannot be read: {reason}")]
+    Unreadable { reason: String, kind: io::ErrorKind },
+    #[error("is not a regular file")]
+    NotAFile,
+    #[error("can be written by everyone (mode {0:04o})")]
+    WorldWritable(u32),
+    #[error("is empty")]
+    Empty,
+    #[error("has {size} bytes: a profile has at most {most}")]
+    TooLarge { size: u64, most: u64 },
+    #[error("is not UTF-8")]
+    NotUtf8,
+    #[error("{0}")]
+    Syntax(String),
+    #[error("unknown key")]
+    UnknownKey { near: Option<String>, known: Vec<String> },
+    #[error("{found} where {wanted} is needed")]
+    Type { wanted: &'static str, found: &'static str },
+    #[error("{value:?} is not one of {}", known.join(", "))]
+    Value { value: String, known: Vec<&'static str> },
+    #[error("is missing: a grant names all six axes")]
+    MissingAxis { example: &'static str },
+    #[error("{text:?}: {error}")]
+    Path { text: String, error: PathError },
+    #[error("{text:?}: {error}")]
+    Exec { text: String, error: ExecError },
+    #[error("{text:?}: {error}")]
+    Net { text: String, error: NetError },
+    #[error("{text:?}: `${{WORKDIR}}` stands at the beginning of a path only")]
+    Workdir { text: String },
+    #[error("{text:?} is there already, in line {line}")]
+    Duplicate { text: String, line: u32 },
+    #[error("{text:?} is a host name: the kernel knows addresses only")]
+    HostName { text: String },
+    #[error("{0} rules: a profile has at most {1}")]
+    TooManyRules(usize, usize),
+    #[error("its rules come to {0} places: at most {1}")]
+    TooManyPlaces(usize, usize),
+    #[error("extends itself: {}", chain.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" -> "))]
+    Loop { chain: Vec<PathBuf> },
+    #[error("extends a chain of more than {0} files")]
+    TooLongAChain(usize),
+    #[error("the profile it extends cannot be loaded")]
+    Parent,
+    #[error("{0:?} uses `${{WORKDIR}}`, and there is no working directory")]
+    NoWorkdir(String),
+    #[error("the working directory {} cannot be used: {why}", dir.display())]
+    BadWorkdir { dir: PathBuf, why: &'static str },
+    #[error("the root {} cannot be looked at: {reason}", root.display())]
+    Root { root: PathBuf, reason: String },
+}
+
+impl Wrong {
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NotFound { known, .. } if known.is_empty() => {
+                "none is installed: `ringfence install` puts the shipped ones there; a path also works"
+                    .to_owned()
+            }
+            Self::NotFound { known, .. } => format!("there are: {}; a path also works", known.join(", ")),
+            Self::Unreadable { kind: io::ErrorKind::PermissionDenied, .. } => {
+                "check the permissions of the file and of the directories above it".to_owned()
+            }
+            Self::WorldWritable(_) => "chmod o-w it, and check that nobody changed it".to_owned(),
+            Self::Empty => "a profile that grants nothing still says so: `description = \"...\"`".to_owned(),
+            Self::NotUtf8 => {
+                "rules can name UTF-8 paths only; a directory above the file can be named instead".to_owned()
+            }
+            Self::UnknownKey { near: Some(near), .. } => format!("did you mean `{near}`?"),
+            Self::UnknownKey { known, .. } => format!("known here: {}", known.join(", ")),
+            Self::MissingAxis { example } => format!("for nothing at all write `{example}`"),
+            Self::Path { text, error } | Self::Exec { text, error: ExecError::Path(error) } => {
+                path_hint(text, error)?
+            }
+            Self::Net { text, error: NetError::Unix(error) } => path_hint(text, error)?,
+            Self::Exec { text, error: ExecError::Relative } => {
+                format!("write the absolute path, `${{WORKDIR}}/{text}`, or the program's bare name")
+            }
+            Self::Net { error: NetError::Unknown, .. } => {
+                "the forms are ip[:port], cidr[:port], [v6]:port, host[:port], unix:/path, unix:@abstract"
+                    .to_owned()
+            }
+            Self::Workdir { .. } => "write `${WORKDIR}` or `${WORKDIR}/below`".to_owned(),
+            Self::Duplicate { .. } => "remove one".to_owned(),
+            Self::HostName { text } if text.starts_with("localhost") => {
+                "write the addresses: 127.0.0.1 and [::1]".to_owned()
+            }
+            Self::HostName { .. } => "write its addresses or ranges (`ip[:port]`, `cidr[:port]`)".to_owned(),
+            Self::TooManyRules(..) | Self::TooManyPlaces(..) => {
+                "name directories instead of files".to_owned()
+            }
+            Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
+            Self::BadWorkdir { .. } => "choose a directory of the work's own".to_owned(),
+            _ => return None,
+        })
+    }
+}
+
+fn path_hint(text: &str, error: &PathError) -> Option<String> {
+    Some(match error {
+        PathError::Relative if text.starts_with('~') || text.starts_with('$') => {
+            "`~` and variables are not expanded: write the absolute path, `${WORKDIR}/...` or `**/NAME`".to_owned()
+        }
+        PathError::Relative if text.starts_with('*') => "write `/*`, `/**` or `**/NAME`".to_owned(),
+        PathError::Relative => {
+            format!("write it absolute, or `${{WORKDIR}}/{}`", text.trim_start_matches("./").trim_start_matches("../"))
+        }
+        PathError::Glob => {
+            "a directory covers all below it; a `*?[]{}` that belongs to a name takes a backslash: '/app/\\[id\\]'".to_owned()
+        }
+        PathError::Dots => "write the path without `.` and `..`".to_owned(),
+        PathError::Control => "rules cannot name such files; name the directory above".to_owned(),
+        _ => return None,
+    })
+}
+
+impl Problem {
+    pub(crate) fn new(at: At, what: Wrong) -> Self {
+        Self { at, what }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let At { file, line, key } = &self.at;
+        if !file.as_os_str().is_empty() {
+            write!(f, "{}:", file.display())?;
+            if *line > 0 {
+                write!(f, "{line}:")?;
+            }
+            f.write_str(" ")?;
+        }
+        if !key.is_empty() {
+            write!(f, "{key}: ")?;
+        }
+        write!(f, "{}", self.what)?;
+        match self.what.hint() {
+            Some(hint) => write!(f, "\n    hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A problem for machines.
+#[derive(Debug, Serialize)]
+pub(crate) struct ProblemJson {
+    file: String,
+    line: u32,
+    key: String,
+    error: String,
+    hint: Option<String>,
+}
+
+impl From<&Problem> for ProblemJson {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            file: problem.at.file.display().to_string(),
+            line: problem.at.line,
+            key: problem.at.key.clone(),
+            error: problem.what.to_string(),
+            hint: problem.what.hint(),
+        }
+    }
+}
+
+/// Everything that is wrong with a profile. Never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LoadErrors(pub(crate) Vec<Problem>);
+
+/// Everything that kept a profile from being compiled for the kernel. Never empty.
+pub(crate) type CompileErrors = LoadErrors;
+
+/// How many problems are printed; the rest is counted.
+const SHOWN: usize = 50;
+
+impl fmt::Display for LoadErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{problem}", if i > 0 { "\n" } else { "" })?;
+        }
+        match self.0.len().checked_sub(SHOWN) {
+            Some(more @ 1..) => write!(f, "\nand {more} more"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for LoadErrors {}
+
+impl From<Problem> for LoadErrors {
+    fn from(problem: Problem) -> Self {
+        Self(vec![problem])
+    }
+}

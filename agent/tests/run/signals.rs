@@ -1,0 +1,170 @@
+//! Signals and the terminal.
+
+use super::*;
+
+/// A launcher whose command has said "ready" on its standard output.
+fn ready(host: &Host, script: &str) -> Child {
+    host.profile("open", OPEN);
+    let mut command = host.command();
+    command.args(["-p", "open", "--", "sh", "-c", script]).stdout(Stdio::piped());
+    // A group of its own, so that a signal to it reaches nobody else.
+    let mut child = command.process_group(0).spawn().unwrap();
+    let mut line = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"ready\n");
+    child
+}
+
+fn signal(child: &Child, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+}
+
+#[test]
+fn signals_to_the_launcher_reach_the_command() {
+    use nix::sys::signal::Signal;
+    let host = Host::new();
+    for (sent, status) in
+        [(Signal::SIGTERM, 21), (Signal::SIGINT, 22), (Signal::SIGHUP, 23), (Signal::SIGUSR1, 24)]
+    {
+        let name = sent.as_str().trim_start_matches("SIG");
+        let script = format!("trap 'exit {status}' {name}; echo ready; while :; do sleep 0.01; done");
+        let mut child = ready(&host, &script);
+        signal(&child, sent);
+        assert_eq!(wait(&mut child), Some(status), "{sent}");
+    }
+    let mut child = ready(&host, "echo ready; exec sleep 60");
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(wait(&mut child), Some(143), "the command's own default");
+}
+
+/// The third field of /proc/PID/stat, past the name in brackets.
+fn state(child: &Child) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn becomes(child: &Child, expected: char) {
+    let start = Instant::now();
+    while state(child) != Some(expected) {
+        assert!(start.elapsed() < LIMIT, "state {:?} instead of {expected}", state(child));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_stop_and_its_end_are_shared() {
+    use nix::sys::signal::Signal;
+    let host = Host::new();
+    let mut child = ready(&host, "echo ready; trap 'exit 7' TERM; while :; do sleep 0.01; done");
+    signal(&child, Signal::SIGTSTP);
+    becomes(&child, 'T');
+    signal(&child, Signal::SIGCONT);
+    becomes(&child, 'S');
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(wait(&mut child), Some(7));
+}
+
+/// A terminal of its own, by util-linux's `script`, and what was printed on it.
+struct Terminal {
+    child: Child,
+    seen: Vec<u8>,
+}
+
+impl Terminal {
+    fn open(host: &Host, command: &str) -> Self {
+        let mut script = Command::new("script");
+        script.args(["-q", "-e", "-c", command, "/dev/null"]).current_dir(host.dir.path());
+        script
+            .env("RINGFENCE_RUNTIME_DIR", host.path("run"))
+            .env("RINGFENCE_CONFIG_DIR", host.path("config"));
+        // The prompt is bash's own, whichever shell `script` starts it by.
+        script.env("PATH", "/usr/bin:/bin").env("TERM", "dumb").env("SHELL", "/bin/sh");
+        script.env_remove("PS1").env_remove("PROMPT_COMMAND");
+        let child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = std::os::fd::AsFd::as_fd(child.stdout.as_ref().unwrap());
+        nix::fcntl::fcntl(stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+        Self { child, seen: Vec::new() }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+        stdin.flush().unwrap();
+    }
+
+    /// Waits until a text was printed, and forgets everything up to it.
+    #[track_caller]
+    fn expect(&mut self, text: &str) {
+        let start = Instant::now();
+        loop {
+            let mut some = [0; 4096];
+            match self.child.stdout.as_mut().unwrap().read(&mut some) {
+                Ok(0) => {}
+                Ok(n) => self.seen.extend(&some[..n]),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+            }
+            let seen = String::from_utf8_lossy(&self.seen).into_owned();
+            if let Some((_, rest)) = seen.split_once(text) {
+                self.seen = rest.as_bytes().to_vec();
+                return;
+            }
+            assert!(start.elapsed() < LIMIT, "no {text:?} in {seen:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Answers each line it is given, so that a test knows that it runs, and in the foreground.
+const ANSWERING: &str = "sed -u s/^/got:/";
+
+#[test]
+fn an_interactive_shell_works() {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let mut terminal = Terminal::open(&host, &format!("{RINGFENCE} run -p open -- bash --norc -i"));
+    terminal.expect("enforcement:");
+    // The quotes keep the echo of what is typed from being what is waited for.
+    terminal.type_in("tty && echo on''e\n");
+    terminal.expect("/dev/pts/");
+    terminal.expect("one");
+    terminal.type_in(&format!("{ANSWERING}\n"));
+    terminal.type_in("alpha\n");
+    terminal.expect("got:alpha");
+    // Job control: the inner shell stops and continues its own job.
+    terminal.type_in("\x1a");
+    terminal.expect("Stopped");
+    terminal.expect("bash-");
+    terminal.type_in("fg\n");
+    terminal.type_in("beta\n");
+    terminal.expect("got:beta");
+    terminal.type_in("\x03");
+    // What is typed before the prompt is back, Ctrl-C throws away.
+    terminal.expect("bash-");
+    terminal.type_in("echo status''=$?\n");
+    terminal.expect("status=130");
+    terminal.type_in("exit 9\n");
+    assert_eq!(wait(&mut terminal.child), Some(9));
+}
+
+#[test]
+fn the_outer_shell_can_stop_and_continue_the_launcher() {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    terminal.type_in(&format!("{RINGFENCE} run -p open -- {ANSWERING}\n"));
+    terminal.expect("enforcement:");
+    terminal.type_in("first\n");
+    terminal.expect("got:first");
+    terminal.type_in("\x1a");
+    terminal.expect("Stopped");
+    terminal.type_in("echo outer''shell\n");
+    terminal.expect("outershell");
+    terminal.type_in("fg\n");
+    terminal.type_in("again\n");
+    terminal.expect("got:again");
+    terminal.type_in("\x03");
+    terminal.expect("bash-");
+    terminal.type_in("echo status''=$?; exit 4\n");
+    terminal.expect("status=130");
+    assert_eq!(wait(&mut terminal.child), Some(4));
+}

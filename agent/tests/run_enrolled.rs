@@ -1,0 +1,217 @@
+//! `ringfence run` towards the core: what it asks for, and what it does with each answer. The core here is a stand-in
+//! that tags nothing; the real one is in the VM tests.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use ringfence_wire::{
+    conn::Conn,
+    message::{EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reply},
+};
+use std::{
+    fs,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+const PROFILE: &str = r#"
+[grant]
+fs_read = { only = [] }
+fs_write = { only = [] }
+exec = { only = [] }
+net = { only = [] }
+max_calls = "unlimited"
+valid_for_generation = "all"
+"#;
+
+struct Host {
+    dir: TempDir,
+    listener: UnixListener,
+}
+
+/// A request as the core sees it.
+struct Asked {
+    conn: Conn,
+    request: EnrollRequest,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Host {
+    fn new(profile: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("config/profiles")).unwrap();
+        fs::create_dir(dir.path().join("run")).unwrap();
+        fs::write(dir.path().join("config/profiles/tight.toml"), profile).unwrap();
+        let listener = UnixListener::bind(dir.path().join("run/enroll.sock")).unwrap();
+        Self { dir, listener }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        self.command_under("tight", args)
+    }
+
+    fn command_under(&self, profile: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence"));
+        command
+            .env("RINGFENCE_RUNTIME_DIR", self.path("run"))
+            .env("RINGFENCE_CONFIG_DIR", self.path("config"));
+        command.env("PATH", "/usr/bin:/bin").current_dir(self.dir.path()).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(["run", "-p", profile]).args(args);
+        command
+    }
+
+    /// Waits for a request. A connection that says nothing only asks whether somebody listens.
+    fn asked(&self) -> Asked {
+        loop {
+            let (stream, _) = self.listener.accept().unwrap();
+            let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
+            if let Ok((request, descriptors)) = conn.receive_with_descriptors() {
+                return Asked { conn, request, descriptors };
+            }
+        }
+    }
+}
+
+impl Asked {
+    fn answer(&mut self, mode: &str) {
+        let enrolled =
+            Enrolled { container: "0123456789ab".into(), profile: "tight".into(), mode: mode.into() };
+        self.conn.send(&Reply::Ok(enrolled)).unwrap();
+    }
+
+    /// The process behind the pidfd that came beside the request.
+    fn child(&self) -> u32 {
+        let [pidfd] = self.descriptors.as_slice() else {
+            panic!("one descriptor, not {}", self.descriptors.len())
+        };
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap();
+        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).expect("a pidfd");
+        pid.trim().parse().unwrap()
+    }
+}
+
+fn field(pid: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.trim().to_owned()
+}
+
+#[test]
+fn a_stopped_child_is_offered_and_runs_when_it_is_enrolled() {
+    let host = Host::new(PROFILE);
+    let launcher = host.command(&["-v", "--", "sh", "-c", "echo $$; exit 5"]).spawn().unwrap();
+    let mut asked = host.asked();
+    let child = asked.child();
+    assert_eq!(field(child, "PPid"), launcher.id().to_string());
+    assert_eq!(field(child, "Threads"), "1");
+    let EnrollRequest::Enroll { profile, workdir, audit } = &asked.request;
+    let here = host.dir.path().canonicalize().unwrap();
+    assert_eq!((profile.as_str(), workdir.as_deref(), *audit), ("tight", here.to_str(), false));
+    std::thread::sleep(Duration::from_millis(50));
+    let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap();
+    assert_eq!(name.trim(), "ringfence", "it waits for the answer");
+    asked.answer("enforce");
+    let output = launcher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap().trim(),
+        child.to_string(),
+        "that child became the command"
+    );
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("container 0123456789ab, profile tight, enforcement: kernel\n"), "{said}");
+}
+
+/// Runs a command that prints how it is confined, after an answer with this mode.
+fn confined_as(profile: &str, args: &[&str], mode: &str) -> String {
+    let host = Host::new(profile);
+    let words = ["--", "sed", "-n", "s/^\\(Seccomp\\|NoNewPrivs\\):.//p", "/proc/self/status"];
+    let launcher = host.command(&[args, &words[..]].concat()).spawn().unwrap();
+    host.asked().answer(mode);
+    let output = launcher.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn beside_ebpf_there_is_seccomp_and_no_landlock_and_in_audit_mode_neither() {
+    // That sed runs and reads at all shows that Landlock is off: the profile grants nothing.
+    assert_eq!(confined_as(PROFILE, &[], "enforce"), "1\n2\n");
+    assert_eq!(confined_as(PROFILE, &["--audit"], "audit"), "1\n0\n");
+    assert_eq!(confined_as(&format!("mode = \"audit\"\n{PROFILE}"), &[], "audit"), "1\n0\n");
+    assert_eq!(confined_as(PROFILE, &["--audit"], "enforce"), "1\n2\n", "the core's word counts");
+    assert_eq!(confined_as(&format!("{PROFILE}[kernel]\nseccomp = \"off\"\n"), &[], "enforce"), "1\n0\n");
+}
+
+#[test]
+fn landlock_is_set_beside_ebpf_where_the_profile_says_always() {
+    let host = Host::new(&format!("{PROFILE}[kernel]\nlandlock = \"always\"\n"));
+    let launcher = host.command(&["--", "true"]).spawn().unwrap();
+    host.asked().answer("enforce");
+    let output = launcher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(126), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_refusal_is_told_and_nothing_runs() {
+    let host = Host::new(PROFILE);
+    let launcher = host.command(&["--accept-partial", "exec,fs_read", "--", "touch", "ran"]).spawn().unwrap();
+    let mut asked = host.asked();
+    asked.conn.send(&Reply::<Enrolled>::Failed(Failure::new("too many containers for user 0"))).unwrap();
+    let output = launcher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("too many containers for user 0"));
+    assert!(!host.path("ran").exists(), "a daemon that refuses is no reason to run with less");
+}
+
+#[test]
+fn a_core_that_hangs_up_is_an_error_and_nothing_runs() {
+    let host = Host::new(PROFILE);
+    let launcher = host.command(&["--", "touch", "ran"]).spawn().unwrap();
+    drop(host.asked());
+    let output = launcher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(!host.path("ran").exists());
+}
+
+#[test]
+fn when_the_launcher_dies_before_the_answer_the_child_dies_too() {
+    let host = Host::new(PROFILE);
+    let mut launcher = host.command(&["--", "touch", "ran"]).spawn().unwrap();
+    let mut asked = host.asked();
+    let child = asked.child();
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    let _ = asked.conn.send(&Reply::Ok("anything"));
+    let start = std::time::Instant::now();
+    while fs::exists(format!("/proc/{child}")).unwrap() && field(child, "State") != "Z (zombie)" {
+        assert!(start.elapsed() < LIMIT, "the child lives on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!host.path("ran").exists());
+}
+
+#[test]
+fn a_profile_outside_the_system_directory_is_asked_for_by_its_path() {
+    let host = Host::new(PROFILE);
+    let own = host.path("own.toml");
+    fs::write(&own, PROFILE).unwrap();
+    let mut launcher = host.command_under("./own.toml", &["--", "true"]).spawn().unwrap();
+    let mut asked = host.asked();
+    let EnrollRequest::Enroll { profile, .. } = &asked.request;
+    assert_eq!(profile, own.to_str().unwrap());
+    asked.answer("enforce");
+    assert!(launcher.wait().unwrap().success());
+}

@@ -1,0 +1,359 @@
+//! What the core and the auditor say to each other, over a stream socketpair made by the core.
+//!
+//! Frames as everywhere (u32 big-endian length, then the body), but the body's first byte is its kind, because
+//! records are copied as they come from the kernel, undecoded:
+//!
+//! | kind | from | rest of the body |
+//! |---|---|---|
+//! | 1 | core | JSON of one [`Notice`] |
+//! | 2 | core | u64 sequence number, then records, each a u32 length and its bytes |
+//! | 3 | auditor | u64: the batches up to this sequence number are stored ([`Answer::Stored`]) |
+//! | 4 | auditor | u64: send what the rings hold, then [`Notice::Flushed`] with this token ([`Answer::Flush`]) |
+//!
+//! Numbers are big-endian. A session is one run of the core. The core says [`Notice::Hello`] first; the auditor
+//! answers with the last sequence number of that session that it stored (0: none), so an auditor that was killed
+//! costs nothing: the core keeps unacknowledged batches (within a bound; beyond it, it leaves records in the rings)
+//! and sends them to the next auditor again. A batch that is already stored is skipped.
+//!
+//! The core starts `ringfence auditor --state DIR` with its end of the socketpair as standard input and the listening
+//! query socket as standard output: both arrive without any unsafe adoption of a number. Standard error is the log.
+//!
+//! A manifest is sent before any record judged by it, and again for every live container to a new auditor.
+
+use crate::event::RuleText;
+use serde::{Deserialize, Serialize};
+
+/// Longest body of a records frame. The auditor's memory is bounded by a few of these.
+pub const MAX_RECORDS: usize = 1 << 20;
+/// Longest body of a notice.
+pub const MAX_NOTICE: usize = 16 << 20;
+/// Longest body of an [`Answer`].
+pub const MAX_ANSWER: usize = 9;
+/// Rules and slots that go into one [`Notice::Manifest`], so that it stays well below [`MAX_NOTICE`].
+const CHUNK: usize = 4096;
+
+const KIND_NOTICE: u8 = 1;
+const KIND_RECORDS: u8 = 2;
+const KIND_STORED: u8 = 3;
+const KIND_FLUSH: u8 = 4;
+
+/// Everything the core tells the auditor besides records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "notice", rename_all = "snake_case")]
+pub enum Notice {
+    /// The first message on a connection.
+    Hello {
+        /// Random name of this run of the core.
+        session: String,
+        /// `/proc/sys/kernel/random/boot_id`: container ids and times count from boot.
+        boot: String,
+    },
+    /// A container's policy, whole or in part.
+    Manifest(Manifest),
+    /// A container's last task is gone. Its records that are still on the way are still welcome.
+    Ended {
+        /// The container's kernel id.
+        container: u64,
+    },
+    /// What the programs counted so far; sent now and then for containers whose counters moved.
+    Counters {
+        /// Absolute numbers, per container.
+        counters: Vec<Counted>,
+    },
+    /// Everything that was in the rings when [`Answer::Flush`] arrived has been sent before this.
+    Flushed {
+        /// The token of the request.
+        token: u64,
+    },
+}
+
+/// Which rule each slot and index of one policy stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The container's kernel id, as in the records.
+    pub container: u64,
+    /// The container's public id: 12 hex digits.
+    pub public: String,
+    /// Name of the profile.
+    pub profile: String,
+    /// Who enrolled it; this uid may see its events.
+    pub uid: u32,
+    /// When it was enrolled: microseconds since 1970, UTC.
+    pub created: i64,
+    /// The policy's generation, as in the records.
+    pub generation: u32,
+    /// The policy's rules; records name them by index.
+    pub rules: Vec<RuleText>,
+    /// The policy's slots of the rule table.
+    pub slots: Vec<Slot>,
+    /// More rules and slots of the same policy follow in the next notice, to be appended to these.
+    pub more: bool,
+}
+
+/// One slot of the rule table: indexes into the rules, by axis (bit numbers of `ringfence_common::policy::axis`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// `bucket * 8 + slot`.
+    pub slot: u32,
+    /// Rules that allow.
+    pub allow: [Option<u32>; 5],
+    /// Rules that deny.
+    pub deny: [Option<u32>; 5],
+    /// The built-in rule that ends an inherited allow here.
+    pub reset: Option<u32>,
+}
+
+impl Manifest {
+    /// Cuts a manifest of any size into notices that fit a frame, in the order to send them.
+    pub fn notices(self) -> Vec<Notice> {
+        let Self { rules, slots, .. } = &self;
+        let parts = rules.len().div_ceil(CHUNK).max(slots.len().div_ceil(CHUNK)).max(1);
+        fn part<T: Clone>(all: &[T], n: usize) -> Vec<T> {
+            all.iter().skip(n * CHUNK).take(CHUNK).cloned().collect()
+        }
+        (0..parts)
+            .map(|n| {
+                Notice::Manifest(Self {
+                    container: self.container,
+                    public: self.public.clone(),
+                    profile: self.profile.clone(),
+                    uid: self.uid,
+                    created: self.created,
+                    generation: self.generation,
+                    rules: part(rules, n),
+                    slots: part(slots, n),
+                    more: n + 1 < parts,
+                })
+            })
+            .collect()
+    }
+}
+
+/// A container's counters (`ringfence_common::policy::Counters`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The container's kernel id.
+    pub container: u64,
+    /// Denied operations, recorded or not.
+    pub denied: u64,
+    /// Denials that did not fit the ring.
+    pub lost_denied: u64,
+    /// Allowed events that did not fit the ring.
+    pub lost_allowed: u64,
+    /// Events folded into one with `repeats`.
+    pub aggregated: u64,
+}
+
+/// What the auditor tells the core. Fixed size: the core parses nothing an agent could have chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Batches up to this sequence number are stored, or counted as lost: they need not be sent again.
+    Stored(u64),
+    /// Drain the rings and say [`Notice::Flushed`] with this token.
+    Flush(u64),
+}
+
+/// A body that is none of the above.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// No bytes at all.
+    #[error("empty message")]
+    Empty,
+    /// The first byte is no known kind.
+    #[error("unknown kind of message {0}")]
+    Kind(u8),
+    /// Lengths inside do not add up.
+    #[error("message ends too early or too late")]
+    Length,
+    /// A notice that does not parse.
+    #[error("notice does not parse")]
+    Notice(#[from] serde_json::Error),
+}
+
+/// Collects records into the body of one frame.
+#[derive(Debug)]
+pub struct Batch {
+    body: Vec<u8>,
+}
+
+impl Batch {
+    /// An empty batch. Sequence numbers start at 1 in each session and count up by one.
+    pub fn new(sequence: u64) -> Self {
+        let mut body = vec![KIND_RECORDS];
+        body.extend(sequence.to_be_bytes());
+        Self { body }
+    }
+
+    /// Appends one record; false, and nothing appended, if it does not fit below [`MAX_RECORDS`].
+    pub fn push(&mut self, record: &[u8]) -> bool {
+        let Ok(length) = u32::try_from(record.len()) else { return false };
+        if self.body.len() + 4 + record.len() > MAX_RECORDS {
+            return false;
+        }
+        self.body.extend(length.to_be_bytes());
+        self.body.extend(record);
+        true
+    }
+
+    /// Whether no record was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.body.len() == 9
+    }
+
+    /// The frame's body.
+    pub fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+}
+
+/// A body that arrived at the auditor.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// A notice.
+    Notice(Notice),
+    /// A batch of raw records.
+    Records {
+        /// The batch's sequence number.
+        sequence: u64,
+        /// The records.
+        records: Vec<&'a [u8]>,
+    },
+}
+
+impl Notice {
+    /// The frame's body.
+    ///
+    /// # Errors
+    /// Cannot fail for these types; serde_json's signature has an error all the same.
+    pub fn to_body(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut body = vec![KIND_NOTICE];
+        serde_json::to_writer(&mut body, self)?;
+        Ok(body)
+    }
+}
+
+/// Reads a body sent by the core.
+///
+/// # Errors
+/// A body that the core would not send.
+pub fn parse_told(body: &[u8]) -> Result<Told<'_>, BodyError> {
+    match body.split_first() {
+        None => Err(BodyError::Empty),
+        Some((&KIND_NOTICE, json)) => Ok(Told::Notice(serde_json::from_slice(json)?)),
+        Some((&KIND_RECORDS, rest)) => {
+            let (sequence, mut rest) = rest.split_first_chunk::<8>().ok_or(BodyError::Length)?;
+            let mut records = Vec::new();
+            while !rest.is_empty() {
+                let (length, tail) = rest.split_first_chunk::<4>().ok_or(BodyError::Length)?;
+                let (record, tail) =
+                    tail.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or(BodyError::Length)?;
+                records.push(record);
+                rest = tail;
+            }
+            Ok(Told::Records { sequence: u64::from_be_bytes(*sequence), records })
+        }
+        Some((&kind, _)) => Err(BodyError::Kind(kind)),
+    }
+}
+
+impl Answer {
+    /// The frame's body.
+    pub fn to_body(self) -> [u8; MAX_ANSWER] {
+        let (kind, number) = match self {
+            Self::Stored(sequence) => (KIND_STORED, sequence),
+            Self::Flush(token) => (KIND_FLUSH, token),
+        };
+        let mut body = [kind; MAX_ANSWER];
+        body[1..].copy_from_slice(&number.to_be_bytes());
+        body
+    }
+
+    /// Reads a body sent by the auditor.
+    ///
+    /// # Errors
+    /// A body that the auditor would not send.
+    pub fn parse(body: &[u8]) -> Result<Self, BodyError> {
+        let (&kind, number) = body.split_first().ok_or(BodyError::Empty)?;
+        let number = u64::from_be_bytes(number.try_into().map_err(|_| BodyError::Length)?);
+        match kind {
+            KIND_STORED => Ok(Self::Stored(number)),
+            KIND_FLUSH => Ok(Self::Flush(number)),
+            kind => Err(BodyError::Kind(kind)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_as_they_were_pushed() {
+        let mut batch = Batch::new(7);
+        assert!(batch.is_empty());
+        assert!(batch.push(b"one") && batch.push(b"") && batch.push(&[9; 500]));
+        let body = batch.into_body();
+        assert_eq!(
+            parse_told(&body).expect("our own batch"),
+            Told::Records { sequence: 7, records: vec![b"one", b"", &[9; 500]] }
+        );
+        for cut in 1..body.len() {
+            // Every cut is refused, but those that fall between two records.
+            let whole = [9, 16, 20].contains(&cut);
+            assert_eq!(parse_told(&body[..cut]).is_ok(), whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_batch_never_outgrows_a_frame() {
+        let mut batch = Batch::new(1);
+        while batch.push(&[0; 13_168]) {}
+        let body = batch.into_body();
+        assert!(body.len() <= MAX_RECORDS && body.len() > MAX_RECORDS - 13_172);
+    }
+
+    #[test]
+    fn answers_round_trip_and_nothing_else_parses() {
+        for answer in [Answer::Stored(u64::MAX), Answer::Flush(1)] {
+            assert_eq!(Answer::parse(&answer.to_body()).expect("our own answer"), answer);
+        }
+        for bad in [&[][..], &[3], &[3; 8], &[3; 10], &[1; 9], &[255; 9]] {
+            assert!(Answer::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_big_manifest_is_cut_and_can_be_put_together() {
+        let rule = |n: usize| RuleText {
+            id: format!("fs_read:/{n}"),
+            file: Some("/etc/p.toml".into()),
+            line: 1,
+            key: "grant.fs_read".into(),
+            text: format!("/{n}"),
+        };
+        let whole = Manifest {
+            container: 1 << 12 | 5,
+            public: "0123456789ab".into(),
+            profile: "coder".into(),
+            uid: 1000,
+            created: 0,
+            generation: 3,
+            rules: (0..10_000).map(rule).collect(),
+            slots: (0..100).map(|slot| Slot { slot, ..Slot::default() }).collect(),
+            more: false,
+        };
+        let (mut rules, mut slots, mut more) = (Vec::new(), Vec::new(), Vec::new());
+        for notice in whole.clone().notices() {
+            let body = notice.to_body().expect("serialises");
+            assert!(body.len() < MAX_NOTICE);
+            let Ok(Told::Notice(Notice::Manifest(part))) = parse_told(&body) else {
+                panic!("not a manifest")
+            };
+            rules.extend(part.rules);
+            slots.extend(part.slots);
+            more.push(part.more);
+        }
+        assert_eq!((rules, slots), (whole.rules, whole.slots));
+        assert_eq!(more, [true, true, false]);
+    }
+}

@@ -1,0 +1,311 @@
+//! One connection over a unix stream socket: whole messages, a deadline for each, descriptors beside them.
+//!
+//! A deadline is for the whole message: a peer that sends a byte now and then does not hold a thread for ever.
+//! Descriptors travel with the length field (`SCM_RIGHTS`). The kernel closes those that come beside any other byte,
+//! and those that the receiver made no room for.
+
+use crate::frame::{self, FrameError, HEADER, MAX_FRAME};
+use rustix::{
+    io::Errno,
+    net::{
+        self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+        sockopt::{self, Timeout},
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Most descriptors beside one message.
+pub const MAX_DESCRIPTORS: usize = 4;
+
+/// Bytes of control data that hold [`MAX_DESCRIPTORS`].
+const CONTROL: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
+
+/// A connected unix stream socket that speaks in messages.
+#[derive(Debug)]
+pub struct Conn {
+    stream: UnixStream,
+    limit: Duration,
+    max: usize,
+}
+
+impl Conn {
+    /// Takes a connected socket. Each message must come or go within `limit` and be no longer than `max` bytes.
+    pub fn new(stream: UnixStream, limit: Duration, max: usize) -> Self {
+        Self { stream, limit, max: max.min(MAX_FRAME) }
+    }
+
+    /// Connects to the socket at `path`; waits no longer than `limit` for a listener whose queue is full.
+    ///
+    /// # Errors
+    /// As connect(2): `NotFound` and `ConnectionRefused` where nobody listens, `PermissionDenied`, `WouldBlock`
+    /// where the queue stayed full, `InvalidInput` for a path of more than 107 bytes.
+    pub fn connect(path: &Path, limit: Duration) -> io::Result<Self> {
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+        net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Self::new(UnixStream::from(socket), limit, MAX_FRAME))
+    }
+
+    /// The socket itself, for poll and peer credentials.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Receives one message; descriptors beside it are closed.
+    ///
+    /// # Errors
+    /// As [`frame::read_message`].
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, FrameError> {
+        frame::read_message(&mut self.timed(), self.max)
+    }
+
+    /// Receives one message and up to [`MAX_DESCRIPTORS`] descriptors, close-on-exec.
+    ///
+    /// # Errors
+    /// As [`frame::read_message`]; `TooManyDescriptors` (all of them are closed).
+    pub fn receive_with_descriptors<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), FrameError> {
+        let mut timed = self.timed();
+        let mut header = [0; HEADER];
+        let mut descriptors = Vec::new();
+        let mut got = 0;
+        while got < HEADER {
+            match timed.receive(&mut header[got..], &mut descriptors)? {
+                0 if got == 0 => return Err(FrameError::Closed),
+                0 => return Err(FrameError::Cut { got, wanted: HEADER }),
+                n => got += n,
+            }
+        }
+        let body = frame::read_body(&mut timed, header, self.max)?;
+        Ok((frame::decode(&body)?, descriptors))
+    }
+
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// As [`frame::write_message`].
+    pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), FrameError> {
+        self.send_with_descriptors(message, &[])
+    }
+
+    /// Sends one message and up to [`MAX_DESCRIPTORS`] descriptors.
+    ///
+    /// # Errors
+    /// As [`frame::write_message`]; `TooManyDescriptors` before anything was sent.
+    pub fn send_with_descriptors<T: Serialize>(
+        &mut self,
+        message: &T,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), FrameError> {
+        let body = frame::encode(message)?;
+        let header = frame::header_for(body.len())?;
+        let mut control = [MaybeUninit::uninit(); CONTROL];
+        let mut ancillary = SendAncillaryBuffer::new(&mut control);
+        if !descriptors.is_empty()
+            && (descriptors.len() > MAX_DESCRIPTORS
+                || !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)))
+        {
+            return Err(FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS });
+        }
+        let mut timed = self.timed();
+        let sent = timed.send(&[IoSlice::new(&header), IoSlice::new(&body)], &mut ancillary)?;
+        if sent < HEADER {
+            timed.write_all(&header[sent..]).map_err(FrameError::from_io)?;
+        }
+        timed.write_all(&body[sent.saturating_sub(HEADER)..]).map_err(FrameError::from_io)
+    }
+
+    /// The socket with a deadline that starts now.
+    fn timed(&self) -> Timed<'_> {
+        Timed { stream: &self.stream, deadline: Instant::now() + self.limit }
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// A socket with a deadline for everything that is read from or written to it.
+struct Timed<'a> {
+    stream: &'a UnixStream,
+    deadline: Instant,
+}
+
+impl Timed<'_> {
+    /// Sets the socket's own timeout to what is left. Never zero: that would mean for ever.
+    fn arm(&self, which: Timeout) -> io::Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(sockopt::set_socket_timeout(self.stream, which, Some(left.max(Duration::from_millis(1))))?)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, FrameError> {
+        loop {
+            self.arm(Timeout::Recv).map_err(FrameError::from_io)?;
+            let mut control = [MaybeUninit::uninit(); CONTROL];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut control);
+            let mut into = [IoSliceMut::new(buffer)];
+            match net::recvmsg(self.stream, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) => {
+                    let room = !message.flags.contains(ReturnFlags::CTRUNC);
+                    for part in ancillary.drain() {
+                        if let RecvAncillaryMessage::ScmRights(rights) = part {
+                            descriptors.extend(rights);
+                        }
+                    }
+                    if !room || descriptors.len() > MAX_DESCRIPTORS {
+                        return Err(FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS });
+                    }
+                    return Ok(message.bytes);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(FrameError::from_io(error.into())),
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        bytes: &[IoSlice<'_>],
+        ancillary: &mut SendAncillaryBuffer<'_, '_, '_>,
+    ) -> Result<usize, FrameError> {
+        loop {
+            self.arm(Timeout::Send).map_err(FrameError::from_io)?;
+            match net::sendmsg(self.stream, bytes, ancillary, SendFlags::NOSIGNAL) {
+                Ok(n) => return Ok(n),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(FrameError::from_io(error.into())),
+            }
+        }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.arm(Timeout::Recv)?;
+        let mut stream = self.stream;
+        stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.arm(Timeout::Send)?;
+        Ok(net::send(self.stream, bytes, SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, thread};
+
+    fn pair(limit_ms: u64) -> (Conn, Conn) {
+        let (a, b) = UnixStream::pair().unwrap();
+        let limit = Duration::from_millis(limit_ms);
+        (Conn::new(a, limit, MAX_FRAME), Conn::new(b, limit, MAX_FRAME))
+    }
+
+    #[test]
+    fn a_message_and_its_descriptors_arrive_together() {
+        let (mut a, mut b) = pair(5000);
+        let mut file = tempfile::tempfile().unwrap();
+        write!(file, "through").unwrap();
+        a.send_with_descriptors(&"look", &[file.as_fd(), file.as_fd()]).unwrap();
+        a.send(&"again").unwrap();
+        let (text, descriptors) = b.receive_with_descriptors::<String>().unwrap();
+        assert_eq!((text.as_str(), descriptors.len()), ("look", 2));
+        for descriptor in &descriptors {
+            let flags = rustix::io::fcntl_getfd(descriptor).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        }
+        let (text, descriptors) = b.receive_with_descriptors::<String>().unwrap();
+        assert_eq!((text.as_str(), descriptors.len()), ("again", 0));
+    }
+
+    #[test]
+    fn a_message_larger_than_the_socket_s_buffer_arrives() {
+        let (mut a, mut b) = pair(20_000);
+        let text = "x".repeat(3 << 20);
+        let sender = thread::spawn({
+            let text = text.clone();
+            move || a.send(&text).unwrap()
+        });
+        assert_eq!(b.receive::<String>().unwrap(), text);
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_and_closed() {
+        let (a, mut b) = pair(5000);
+        let file = File::open("/dev/null").unwrap();
+        let many = [file.as_fd(); MAX_DESCRIPTORS + 1];
+        let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut control);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
+        net::sendmsg(&a, &[IoSlice::new(b"\0\0\0\x011")], &mut ancillary, SendFlags::empty()).unwrap();
+        let error = b.receive_with_descriptors::<u32>().unwrap_err();
+        assert!(matches!(error, FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS }));
+    }
+
+    #[test]
+    fn descriptors_nobody_asked_for_are_closed() {
+        let (mut a, mut b) = pair(5000);
+        let (mut read, write) = std::io::pipe().unwrap();
+        a.send_with_descriptors(&1, &[write.as_fd()]).unwrap();
+        drop(write);
+        assert_eq!(b.receive::<u32>().unwrap(), 1);
+        // The only writer is gone: end of file, not a block.
+        assert_eq!(read.read(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_dribbles_is_cut_off_at_the_deadline() {
+        let (a, mut b) = pair(150);
+        let dribbler = thread::spawn(move || {
+            let mut stream = a.stream;
+            for byte in [0, 0, 0, 200].into_iter().chain([b' '; 100]) {
+                if stream.write_all(&[byte]).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let start = Instant::now();
+        assert!(matches!(b.receive::<u32>(), Err(FrameError::TimedOut)));
+        assert!(start.elapsed() < Duration::from_millis(1500));
+        drop(b);
+        dribbler.join().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_cut_off_at_the_deadline() {
+        let (mut a, _b) = pair(150);
+        assert!(matches!(a.send(&"x".repeat(8 << 20)), Err(FrameError::TimedOut)));
+    }
+
+    #[test]
+    fn nobody_listening_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Conn::connect(&dir.path().join("none.sock"), Duration::from_secs(1)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

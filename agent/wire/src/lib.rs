@@ -1,0 +1,17 @@
+//! Messages between Ringfence's roles: frames of a length and JSON. Blocking; no async runtime.
+//!
+//! | layer | file |
+//! |---|---|
+//! | length-prefixed frames over any `Read` and `Write` | [`frame`] |
+//! | one connection: a deadline for each message, file descriptors beside it | [`conn`] |
+//! | what is said on the admin, enrolment and query sockets | [`message`] |
+//! | an event, as everyone but the kernel sees it | [`event`] |
+//! | what is said about MCP sessions | [`mcp`] |
+//! | what the core and the auditor say to each other | [`audit`] |
+
+pub mod audit;
+pub mod conn;
+pub mod event;
+pub mod frame;
+pub mod mcp;
+pub mod message;

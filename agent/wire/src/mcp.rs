@@ -1,0 +1,203 @@
+//! What interceptors, the command line and the auditor say to each other about MCP sessions.
+//!
+//! A connection begins with one [`McpRequest`]. [`McpRequest::Session`] makes it a session's link: after
+//! [`McpReply::Welcome`] the interceptor sends [`SessionNews`] and the auditor [`SessionOrder`], until either closes.
+//! Every other request gets one [`McpReply`].
+
+use crate::message::Failure;
+use serde::{Deserialize, Serialize};
+
+/// The daemon's socket for MCP sessions, below [`crate::message::RUNTIME_DIR`]; mode 0666, the auditor looks at the uid.
+pub const MCP_SOCKET: &str = "mcp.sock";
+
+/// Longest message, bytes. Payloads travel in journals, never here.
+pub const MAX_MESSAGE: usize = 16 << 20;
+
+/// The first message of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum McpRequest {
+    /// An interceptor's link. Its journal, open for reading, travels beside it (SCM_RIGHTS).
+    Session {
+        /// The session's id, a UUID.
+        session: String,
+        /// The journal's path, for people.
+        journal: String,
+        /// Process id of the interceptor's parent, the client: its descendants approve nothing.
+        client: i32,
+    },
+    /// Calls that wait for approval: [`McpReply::Waiting`].
+    Waiting,
+    /// Approves or denies a call that waits: [`McpReply::Decided`].
+    Decide {
+        /// The call's id, or the beginning of one that is unique among those that wait.
+        call: String,
+        /// `true` lets it go on.
+        approve: bool,
+    },
+    /// Calls, newest first: [`McpReply::Rows`].
+    Calls {
+        /// Only calls of at least this score.
+        #[serde(default)]
+        risk: Option<u8>,
+        /// Only calls with this policy action or outcome.
+        #[serde(default)]
+        verdict: Option<String>,
+        /// Only this session's.
+        #[serde(default)]
+        session: Option<String>,
+        /// At most so many.
+        limit: u32,
+    },
+    /// Sessions, newest first: [`McpReply::Rows`].
+    Sessions {
+        /// At most so many.
+        limit: u32,
+    },
+    /// Rows of a whole table in the order they came, each with its number as `_rowid`; calls and sessions carry their
+    /// `uid` and calls their server's name. [`McpReply::Rows`]; no rows: the end.
+    Table {
+        /// `sessions`, `messages`, `tool_calls`, `intent_contexts`, `intent_tool_calls` or `policy_rules`.
+        table: String,
+        /// Only rows with a higher number.
+        after: i64,
+        /// At most so many.
+        limit: u32,
+    },
+    /// Totals: [`McpReply::Rows`] with one row.
+    Stats,
+    /// Where the dashboard is, and the token that opens it: [`McpReply::Dashboard`].
+    Dashboard,
+}
+
+/// An answer to a [`McpRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum McpReply {
+    /// The link is up.
+    Welcome {
+        /// The dashboard's port on loopback; 0: none.
+        port: u16,
+        /// The rules of the database, in force beside those of the interceptor's own file.
+        #[serde(default)]
+        rules: Vec<StoredRule>,
+    },
+    /// The calls that wait, oldest first.
+    Waiting {
+        /// The calls.
+        calls: Vec<WaitingCall>,
+    },
+    /// It was done.
+    Decided {
+        /// The call's whole id.
+        call: String,
+    },
+    /// Rows, each a JSON object.
+    Rows {
+        /// The rows.
+        rows: Vec<serde_json::Value>,
+    },
+    /// The dashboard.
+    Dashboard {
+        /// Address with the token.
+        url: String,
+    },
+    /// It cannot be done.
+    Failed(Failure),
+}
+
+/// Most rules that a database holds; with the bounds on their texts they fit into one message.
+pub const MAX_STORED_RULES: usize = 200;
+
+/// A rule of the database, as a rule file would have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredRule {
+    /// Shown in verdicts; unique within the database.
+    pub name: String,
+    /// For people.
+    #[serde(default)]
+    pub description: String,
+    /// Globs over the tool's name, comma between them. None: every tool.
+    #[serde(default)]
+    pub tool_pattern: Option<String>,
+    /// Globs over the server's name. None: every server.
+    #[serde(default)]
+    pub server_pattern: Option<String>,
+    /// Lowest score the rule is about, 0..=100.
+    #[serde(default)]
+    pub min_risk_score: u8,
+    /// Operations it is about. None: all.
+    #[serde(default)]
+    pub operation_types: Option<Vec<String>>,
+    /// `flag`, `pause` or `block`.
+    pub action: String,
+}
+
+/// A call that waits for approval.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingCall {
+    /// Its id.
+    pub id: String,
+    /// The session.
+    pub session: String,
+    /// The server.
+    pub server: String,
+    /// The tool.
+    pub tool: String,
+    /// Its arguments as JSON, redacted.
+    pub arguments: String,
+    /// 0..=100.
+    pub score: u8,
+    /// What added points.
+    pub reasons: Vec<String>,
+    /// The rules that asked.
+    pub rules: Vec<String>,
+    /// When it was asked for: microseconds since 1970.
+    pub since: i64,
+    /// When it is denied by itself: microseconds since 1970.
+    pub until: i64,
+}
+
+/// What an interceptor tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "news", rename_all = "snake_case")]
+pub enum SessionNews {
+    /// The journal grew.
+    Grew,
+    /// A call waits. The journal has it already.
+    Paused {
+        /// The call.
+        call: String,
+        /// When it is denied by itself: microseconds since 1970.
+        until: i64,
+    },
+    /// A call no longer waits.
+    Released {
+        /// The call.
+        call: String,
+    },
+    /// The session is over and the journal whole: [`SessionOrder::Committed`] answers.
+    Ended,
+}
+
+/// What the auditor tells an interceptor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum SessionOrder {
+    /// A person decided.
+    Decide {
+        /// The call.
+        call: String,
+        /// `true` lets it go on.
+        approve: bool,
+        /// Who.
+        by: String,
+    },
+    /// The whole journal is in the database.
+    Committed,
+    /// The rules of the database are these now.
+    Rules {
+        /// All of them.
+        rules: Vec<StoredRule>,
+    },
+}

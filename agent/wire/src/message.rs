@@ -1,0 +1,388 @@
+//! What is said on the admin, enrolment and query sockets. One request and one [`Reply`] a message, except where a
+//! request says otherwise.
+//!
+//! | socket | who may connect | asks for |
+//! |---|---|---|
+//! | `/run/ringfence/admin.sock` (0600 root) | ungoverned root | [`AdminRequest`] |
+//! | `/run/ringfence/enroll.sock` (0660 root:ringfence) | group `ringfence`, own children only | [`EnrollRequest`] |
+//! | `/run/ringfence/query.sock` (0666, the auditor's) | anyone; a uid sees its own, root all | [`QueryRequest`] |
+
+use crate::event::{Event, Explanation};
+use serde::{Deserialize, Serialize};
+
+/// Where the daemon's sockets live, unless `RINGFENCE_RUNTIME_DIR` says otherwise (tests).
+pub const RUNTIME_DIR: &str = "/run/ringfence";
+/// Name of the admin socket in the runtime directory.
+pub const ADMIN_SOCKET: &str = "admin.sock";
+/// Name of the enrolment socket in the runtime directory.
+pub const ENROLL_SOCKET: &str = "enroll.sock";
+/// Name of the query socket in the runtime directory.
+pub const QUERY_SOCKET: &str = "query.sock";
+
+/// Most bytes of a request on any of these sockets. Answers may be longer.
+pub const MAX_REQUEST: usize = 64 << 10;
+
+/// An answer: what was asked for, or why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply<T> {
+    /// It was done.
+    Ok(T),
+    /// It was not.
+    Failed(Failure),
+}
+
+impl<T> Reply<T> {
+    /// The answer as a `Result`.
+    ///
+    /// # Errors
+    /// The peer's failure.
+    pub fn into_result(self) -> Result<T, Failure> {
+        match self {
+            Self::Ok(value) => Ok(value),
+            Self::Failed(failure) => Err(failure),
+        }
+    }
+}
+
+/// A failure, said in full: what happened, to what, why, what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{error}")]
+pub struct Failure {
+    /// The whole message.
+    pub error: String,
+}
+
+impl Failure {
+    /// A failure from its message.
+    pub fn new(error: impl Into<String>) -> Self {
+        Self { error: error.into() }
+    }
+}
+
+// Admin
+
+/// A request on the admin socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum AdminRequest {
+    /// Govern a process that already runs, with all its threads and descendants. The pidfd travels beside the message (SCM_RIGHTS).
+    /// Answer: [`Enrolled`].
+    EnrollPid {
+        /// Profile name or absolute path.
+        profile: String,
+    },
+    /// Govern every process in a cgroup and below. Answer: [`Enrolled`].
+    EnrollCgroup {
+        /// Absolute path below `/sys/fs/cgroup`.
+        path: String,
+        /// Profile name or absolute path.
+        profile: String,
+    },
+    /// What is loaded, which containers there are, what was counted. Answer: [`Status`].
+    Status,
+    /// Read the profiles again, as SIGHUP does. Answer: [`Reloaded`].
+    Reload,
+    /// Detach and unpin everything and stop. Refused while containers run. Answer: [`Detached`].
+    Detach,
+}
+
+/// The answer to a reload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Public ids of the containers that have a new generation.
+    pub changed: Vec<String>,
+    /// Every profile that was left as it was, and why.
+    pub errors: Vec<String>,
+    /// What changed in a file but takes effect at a container's next start.
+    pub notes: Vec<String>,
+}
+
+/// The answer to a detach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    /// Pinned objects that were removed.
+    pub removed: u32,
+}
+
+/// What `ringfence status` shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// When this daemon began, milliseconds since 1970 UTC.
+    pub since_ms: u64,
+    /// Release of the running kernel.
+    pub kernel: String,
+    /// Whether the programs were there already, from an earlier daemon.
+    pub adopted: bool,
+    /// Hooks that a program is attached to.
+    pub hooks: Vec<String>,
+    /// Hooks that this kernel lacks, with what that means.
+    pub missing: Vec<Missing>,
+    /// What holds each axis, for every container.
+    pub axes: Vec<AxisStatus>,
+    /// The auditor.
+    pub auditor: AuditorProcess,
+    /// The last time profiles were read again.
+    pub reload: Option<ReloadStatus>,
+    /// Every container with a live task, oldest first.
+    pub containers: Vec<ContainerStatus>,
+    /// Containers in the kernel that no record describes: the kernel's ids. They stay enforced until their end.
+    pub unrecorded: Vec<String>,
+    /// What was counted in containers that ended since this daemon began, all together.
+    pub ended: Counts,
+}
+
+/// A hook that this kernel does not have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Name of the hook.
+    pub hook: String,
+    /// What is not held because of that.
+    pub effect: String,
+}
+
+/// What holds one axis of the grant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AxisStatus {
+    /// `fs_read`, `fs_write`, `exec`, `net`.
+    pub axis: String,
+    /// `kernel` where every hook that the axis needs is attached, `partial` where one is missing, else `none`.
+    pub enforcement: String,
+    /// The enforcers: `ebpf`.
+    pub enforcers: Vec<String>,
+}
+
+/// How the auditor does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditorProcess {
+    /// Whether it runs.
+    pub running: bool,
+    /// Its process id.
+    pub pid: Option<u32>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Why it ended the last time, if it did.
+    pub last_exit: Option<String>,
+    /// Records sent to it, ever.
+    pub records: u64,
+    /// Records sent that it has not acknowledged.
+    pub unacknowledged: u64,
+}
+
+/// The last reload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadStatus {
+    /// When, milliseconds since 1970 UTC.
+    pub at_ms: u64,
+    /// What it did.
+    #[serde(flatten)]
+    pub outcome: Reloaded,
+}
+
+/// One container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerStatus {
+    /// Public id: 12 hex digits.
+    pub id: String,
+    /// Name of the profile.
+    pub profile: String,
+    /// File of the profile.
+    pub file: String,
+    /// `enforce` or `audit`.
+    pub mode: String,
+    /// Whether the kernel holds all its axes: `kernel`, `partial`, or `none` in audit mode.
+    pub enforcement: String,
+    /// Generation of its policy.
+    pub generation: u32,
+    /// When it was enrolled, milliseconds since 1970 UTC.
+    pub created_ms: u64,
+    /// Who enrolled it: user id.
+    pub uid: u32,
+    /// Live tasks (threads).
+    pub tasks: u64,
+    /// What was counted.
+    pub counts: Counts,
+    /// Why its profile's last change is not in force, if so.
+    pub reload_error: Option<String>,
+}
+
+/// What a container's programs counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Operations denied (in audit mode: that would have been), recorded or not.
+    pub denied: u64,
+    /// Denials that did not fit the ring.
+    pub lost_denied: u64,
+    /// Allowed events that did not fit the ring.
+    pub lost_allowed: u64,
+    /// Events folded into others with `repeats`.
+    pub aggregated: u64,
+    /// Forks refused because the child could not be tagged.
+    pub fork_failed: u64,
+}
+
+// Enrolment
+
+/// A request on the enrolment socket. The child's pidfd travels beside the message (SCM_RIGHTS).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EnrollRequest {
+    /// Govern the child behind the pidfd from its next exec on. Answer: [`Enrolled`].
+    Enroll {
+        /// Profile name (root-owned files only) or, for root, an absolute path.
+        profile: String,
+        /// What `${WORKDIR}` in the profile stands for: an absolute path.
+        #[serde(default)]
+        workdir: Option<String>,
+        /// Record what would have been denied, deny nothing: only where the profile says so or root asks.
+        #[serde(default)]
+        audit: bool,
+    },
+}
+
+/// The answer to an enrolment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enrolled {
+    /// The container's public id: 12 hex digits.
+    pub container: String,
+    /// The profile's name.
+    pub profile: String,
+    /// `enforce` or `audit`.
+    pub mode: String,
+}
+
+// Queries
+
+/// A request on the query socket. The auditor answers with one or more [`QueryReply`] frames.
+///
+/// A connection carries one request; closing it ends a `follow`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum QueryRequest {
+    /// Events, oldest first: [`QueryReply::Events`] frames, then [`QueryReply::End`]; with `follow`, events go on
+    /// after it.
+    Events(EventsQuery),
+    /// One event and what decided it: [`QueryReply::Why`].
+    Why {
+        /// [`Event::id`].
+        event: u64,
+    },
+    /// What the auditor stored, lost and suffers from: [`QueryReply::Status`].
+    Status,
+}
+
+/// Which events are asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    /// Only what was denied, or would have been.
+    #[serde(default)]
+    pub denied: bool,
+    /// Only containers whose public id begins with this, or whose profile is this.
+    #[serde(default)]
+    pub container: Option<String>,
+    /// Only events at or after this time: microseconds since 1970, UTC.
+    #[serde(default)]
+    pub since: Option<i64>,
+    /// Only events whose id is above this: where another connection was cut.
+    #[serde(default)]
+    pub after: Option<u64>,
+    /// Only the newest so many of what is already there.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// Stay, and send what happens from now on.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+/// An answer on the query socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum QueryReply {
+    /// Some events, in the order of their ids.
+    Events {
+        /// The events.
+        events: Vec<Event>,
+    },
+    /// Everything that had happened when the request came has been sent.
+    End {
+        /// Highest id that was looked at.
+        last: u64,
+        /// The daemon did not answer in time, so some of the last moments' events may be missing.
+        behind: bool,
+    },
+    /// The explanation of one event.
+    Why(Box<Explanation>),
+    /// The auditor's own state.
+    Status(AuditorStatus),
+    /// The request cannot be answered.
+    Failed(Failure),
+}
+
+/// What the auditor says of itself. Rows and losses are the caller's own containers', or everyone's for root.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditorStatus {
+    /// The database file.
+    pub database: String,
+    /// Size of the database in bytes, free pages not counted.
+    pub bytes: u64,
+    /// Events in the database.
+    pub rows: u64,
+    /// Events stored since the auditor started.
+    pub stored: u64,
+    /// Why nothing can be stored at the moment (a full disk, say); `None`: all is well.
+    pub failing: Option<String>,
+    /// Where a corrupt database was moved to when this auditor started.
+    pub corrupt_moved_to: Option<String>,
+    /// Records that could not be decoded, by reason. Always 0 unless programs and auditor differ in version.
+    pub undecodable: Vec<(String, u64)>,
+    /// What was lost, per container; containers that lost nothing are left out.
+    pub lost: Vec<Lost>,
+}
+
+/// What a container's audit lost on the way, counted where it was lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// The container's public id.
+    pub container: String,
+    /// Its profile.
+    pub profile: String,
+    /// Denials that did not fit the kernel's ring.
+    pub ring_denied: u64,
+    /// Allowed events that did not fit the kernel's ring.
+    pub ring_allowed: u64,
+    /// Denials the auditor could not store (full disk).
+    pub store_denied: u64,
+    /// Allowed events the auditor could not store.
+    pub store_allowed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_the_documented_shape() {
+        let request =
+            EnrollRequest::Enroll { profile: "coder".into(), workdir: Some("/srv".into()), audit: false };
+        let json = serde_json::to_string(&request).unwrap();
+        assert_eq!(json, r#"{"request":"enroll","profile":"coder","workdir":"/srv","audit":false}"#);
+        assert_eq!(serde_json::from_str::<EnrollRequest>(&json).unwrap(), request);
+        let short = r#"{"request":"enroll","profile":"coder"}"#;
+        assert!(serde_json::from_str::<EnrollRequest>(short).is_ok());
+        let unknown = r#"{"request":"enroll","profile":"coder","as_root":true}"#;
+        assert!(serde_json::from_str::<EnrollRequest>(unknown).is_err());
+    }
+
+    #[test]
+    fn a_reply_is_ok_or_failed() {
+        let ok: Reply<u32> = serde_json::from_str(r#"{"ok":7}"#).unwrap();
+        assert_eq!(ok.into_result(), Ok(7));
+        let failed: Reply<u32> = serde_json::from_str(r#"{"failed":{"error":"no"}}"#).unwrap();
+        assert_eq!(failed.into_result(), Err(Failure::new("no")));
+    }
+}

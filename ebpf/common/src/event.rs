@@ -1,0 +1,262 @@
+//! The record of one event, as the programs put it into a ring.
+//!
+//! A record is a [`Header`] and three sections: the path, the second path (rename, link), the path of the task's
+//! executable. A section is a run of components, **leaf first**, each one length byte and that many bytes; joined in
+//! reverse with slashes they are the path below the container's root. Records come in two sizes, so that both can be
+//! reserved with a constant size.
+
+/// Bytes of a section in a small record.
+pub const SMALL_SECTION: usize = 256;
+/// Bytes of a section in a large record: the longest path and one component's slack.
+pub const LARGE_SECTION: usize = crate::MAX_PATH + 256;
+/// Bytes behind the last section.
+pub const SLACK: usize = 256;
+
+/// Fixed part of a record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// [`crate::ABI_VERSION`] of the program that wrote it.
+    pub version: u16,
+    /// One of [`op`].
+    pub op: u8,
+    /// One of [`verdict`].
+    pub verdict: u8,
+    /// `FLAG_*` of this module.
+    pub flags: u32,
+    /// When, ns since boot including suspend (`CLOCK_BOOTTIME`).
+    pub time: u64,
+    /// The container's id.
+    pub container: u64,
+    /// The call tag; 0: none.
+    pub call: u64,
+    /// Start of the thread group leader, ns since boot. With `tgid` it is the exec id.
+    pub start: u64,
+    /// The policy's generation.
+    pub generation: u32,
+    /// Thread id, in the initial pid namespace, as all ids here.
+    pub pid: u32,
+    /// Process id.
+    pub tgid: u32,
+    /// Process id of the real parent.
+    pub ppid: u32,
+    /// User id, in the initial user namespace.
+    pub uid: u32,
+    /// Operation-specific: open flags, mode bits, socket family and type (`family << 16 | type`), protection, signal.
+    pub detail: u32,
+    /// How many times this happened since the last record of the same (1: just this once).
+    pub repeats: u32,
+    /// What `rule` means: one of [`rule`].
+    pub rule_kind: u32,
+    /// The rule that decided.
+    pub rule: u32,
+    /// Axes that were asked for ([`crate::policy::axis`]); 0 for operations outside the table.
+    pub axes: u32,
+    /// Address family of `addr` (`AF_*`), or 0.
+    pub family: u16,
+    /// Port, host byte order.
+    pub port: u16,
+    /// Internet address, network byte order, v4 as v4-mapped v6.
+    pub addr: [u8; 16],
+    /// Bytes used of the path section.
+    pub path_len: u16,
+    /// Bytes used of the second path section.
+    pub path2_len: u16,
+    /// Bytes used of the executable section.
+    pub exe_len: u16,
+    /// Bytes of every section in this record: [`SMALL_SECTION`] or [`LARGE_SECTION`].
+    pub section: u16,
+    /// Operation-specific: target process of ptrace and kill, bpf command.
+    pub target: u32,
+}
+
+/// A record with sections of `N` bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Record<const N: usize> {
+    /// The fixed part.
+    pub header: Header,
+    /// The path, leaf first.
+    pub path: [u8; N],
+    /// The second path, leaf first.
+    pub path2: [u8; N],
+    /// The executable's path, leaf first.
+    pub exe: [u8; N],
+    /// Never used. It lets the verifier see that a name of any length fits behind any position in a section.
+    pub slack: [u8; SLACK],
+}
+
+/// Key of the map of aggregated events.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepeatKey {
+    /// The container's id.
+    pub container: u64,
+    /// Hash of what was asked for: path, second path, address, target.
+    pub target: u64,
+    /// `op | verdict << 8`.
+    pub kind: u64,
+}
+
+/// What a flooding container did, once per [`RepeatKey`]: counted here, taken out by the agent.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Repeat {
+    /// How many times. 0: the entry is still being written; leave it alone.
+    pub count: u64,
+    /// The first of them; its `repeats` is 1.
+    pub record: Record<SMALL_SECTION>,
+}
+
+/// [`Header::flags`]: the path section is one abstract unix socket name, not a path.
+pub const FLAG_ABSTRACT: u32 = 1 << 0;
+/// [`Header::flags`]: the path was cut, its beginning is missing.
+pub const FLAG_CUT: u32 = 1 << 1;
+/// [`Header::flags`]: the executable's path was cut.
+pub const FLAG_EXE_CUT: u32 = 1 << 2;
+/// [`Header::flags`]: a rename or mount ran while the text was taken; it may mix two moments. The verdict does not.
+pub const FLAG_RACED: u32 = 1 << 3;
+/// [`Header::flags`]: the path does not end at the container's root (a detached, internal or foreign mount).
+pub const FLAG_OUTSIDE: u32 = 1 << 4;
+/// [`Header::flags`]: the object has no name any more, or never had one (memfd, deleted).
+pub const FLAG_UNLINKED: u32 = 1 << 5;
+
+/// [`Header::verdict`].
+pub mod verdict {
+    /// Done.
+    pub const ALLOWED: u8 = 1;
+    /// Refused.
+    pub const DENIED: u8 = 2;
+    /// Would have been refused; the policy is in audit mode.
+    pub const WOULD_DENY: u8 = 3;
+}
+
+/// [`Header::rule_kind`]: how to read [`Header::rule`].
+pub mod rule {
+    /// No rule allows it: the axis's default.
+    pub const DEFAULT: u32 = 0;
+    /// A slot of the rule table: `bucket * 8 + slot`.
+    pub const SLOT: u32 = 1;
+    /// An index into the policy's rule list (net).
+    pub const INDEX: u32 = 2;
+    /// Fixed, whatever the grant: `rule` is one of [`super::fixed`].
+    pub const FIXED: u32 = 3;
+    /// The axis's scope is `all` and no rule is against it.
+    pub const ALL: u32 = 4;
+}
+
+/// [`Header::rule`] with [`rule::FIXED`]: why something is refused whatever the grant says.
+pub mod fixed {
+    /// The container has no policy.
+    pub const NO_POLICY: u32 = 1;
+    /// The path is too long or too deep.
+    pub const TOO_LONG: u32 = 2;
+    /// The path does not end at the container's root.
+    pub const OUTSIDE: u32 = 3;
+    /// Renames and mounts ran beside every try to read the path.
+    pub const RACED: u32 = 4;
+    /// The path could not be read.
+    pub const UNREADABLE: u32 = 5;
+    /// Mounts, pivot_root and the like are never granted.
+    pub const MOUNT: u32 = 6;
+    /// A device node is never created.
+    pub const DEVICE: u32 = 7;
+    /// A socket family, type or protocol that no grant covers.
+    pub const FAMILY: u32 = 8;
+    /// bpf(2), perf_event_open(2), a user namespace.
+    pub const PRIVILEGE: u32 = 9;
+    /// A process outside the container (ptrace, signals).
+    pub const OTHER_CONTAINER: u32 = 10;
+    /// A file without a name: a memfd or a deleted file, executed or mapped executable.
+    pub const UNLINKED: u32 = 11;
+    /// A unix socket whose peer has no name that a rule could grant.
+    pub const UNNAMED_PEER: u32 = 12;
+    /// A kernel-internal file (pipe, anonymous inode): always allowed to be opened.
+    pub const INTERNAL: u32 = 13;
+    /// A directory is not renamed while something below it is denied or protected by its path.
+    pub const PINNED: u32 = 14;
+}
+
+/// [`Header::op`]. The names are `ringfence events`' names, see [`op::NAMES`].
+pub mod op {
+    macro_rules! ops {
+        ($($(#[$doc:meta])* $id:ident = $n:literal, $name:literal;)*) => {
+            $($(#[$doc])* pub const $id: u8 = $n;)*
+            /// Number and name of every operation, in order of number.
+            pub const NAMES: &[(u8, &str)] = &[$(($n, $name)),*];
+        };
+    }
+    ops! {
+        /// Execution of a file, its interpreter included.
+        EXEC = 1, "exec";
+        /// A file mapped executable.
+        MAP_EXEC = 2, "map_exec";
+        /// A file mapping made executable.
+        PROTECT_EXEC = 3, "protect_exec";
+        /// Open for reading, writing or appending.
+        OPEN = 4, "open";
+        /// Creation of a regular file, socket or fifo.
+        CREATE = 5, "create";
+        /// Truncation.
+        TRUNCATE = 6, "truncate";
+        /// Removal of a file.
+        UNLINK = 7, "unlink";
+        /// Rename, either end; the second path is the new one.
+        RENAME = 8, "rename";
+        /// Hard link; the second path is the new one.
+        LINK = 9, "link";
+        /// Creation of a directory.
+        MKDIR = 10, "mkdir";
+        /// Removal of a directory.
+        RMDIR = 11, "rmdir";
+        /// Creation of a device node.
+        MKNOD = 12, "mknod";
+        /// Creation of a symbolic link.
+        SYMLINK = 13, "symlink";
+        /// Change of mode.
+        CHMOD = 14, "chmod";
+        /// Change of owner.
+        CHOWN = 15, "chown";
+        /// Change of times.
+        UTIMES = 16, "utimes";
+        /// Change of an extended attribute.
+        SETXATTR = 17, "setxattr";
+        /// A mount, remount or unmount.
+        MOUNT = 18, "mount";
+        /// A mount moved or a detached tree attached.
+        MOVE_MOUNT = 19, "move_mount";
+        /// pivot_root(2).
+        PIVOT_ROOT = 20, "pivot_root";
+        /// chroot(2).
+        CHROOT = 21, "chroot";
+        /// Creation of a socket.
+        SOCKET = 22, "socket";
+        /// Connection to an address or socket file.
+        CONNECT = 23, "connect";
+        /// Binding to an address.
+        BIND = 24, "bind";
+        /// Listening.
+        LISTEN = 25, "listen";
+        /// A datagram or TCP Fast Open to an address or socket file.
+        SEND = 26, "send";
+        /// ptrace and its kin, either direction.
+        PTRACE = 27, "ptrace";
+        /// bpf(2).
+        BPF = 28, "bpf";
+        /// perf_event_open(2).
+        PERF = 29, "perf_event_open";
+        /// Creation of a user namespace.
+        USERNS = 30, "userns_create";
+        /// A signal to a process outside the container.
+        SIGNAL = 31, "signal";
+        /// Unmount.
+        UMOUNT = 32, "umount";
+        /// Limits, scheduling or memory placement of a process outside the container.
+        CONTROL = 33, "control";
+    }
+}
+
+const _: () = assert!(size_of::<Header>() == 112);
+const _: () = assert!(size_of::<Record<SMALL_SECTION>>() == 1136);
+const _: () = assert!(size_of::<Record<LARGE_SECTION>>() == 13424);
+const _: () = assert!(size_of::<RepeatKey>() == 24);

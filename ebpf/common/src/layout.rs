@@ -1,0 +1,165 @@
+//! What the programs need to know of the running kernel: where fields are, where two locks are, which hooks exist.
+//!
+//! The programs read all of it from read-only globals that the agent sets before it loads them, under the names in
+//! these tables. A field or symbol that the kernel lacks is a refusal to load, never a default.
+
+/// A global that holds the offset of a field: the sum over `steps`.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Name of the global.
+    pub global: &'static str,
+    /// Structs and fields, outermost first; of several names of one field the first that exists counts (it was renamed).
+    pub steps: &'static [(&'static str, &'static [&'static str])],
+}
+
+macro_rules! fields {
+    ($($global:ident = $($of:ident . $field:ident $(| $other:ident)*)/ +;)*) => {
+        /// Every field offset that the programs use.
+        pub const FIELDS: &[Field] = &[$(Field {
+            global: stringify!($global),
+            steps: &[$((stringify!($of), &[stringify!($field) $(, stringify!($other))*])),+],
+        }),*];
+    };
+}
+
+fields! {
+    TASK_FS = task_struct.fs;
+    TASK_STORAGE = task_struct.bpf_storage;
+    TASK_MM = task_struct.mm;
+    TASK_LEADER = task_struct.group_leader;
+    TASK_PARENT = task_struct.real_parent;
+    TASK_TGID = task_struct.tgid;
+    TASK_START = task_struct.start_boottime;
+    FS_ROOT = fs_struct.root;
+    MM_EXE = mm_struct.exe_file;
+    PATH_MOUNT = path.mnt;
+    PATH_DENTRY = path.dentry;
+    FILE_PATH = file.f_path;
+    FILE_MODE = file.f_mode;
+    FILE_FLAGS = file.f_flags;
+    BPRM_FILE = linux_binprm.file;
+    VMA_FILE = vm_area_struct.vm_file;
+    VMA_FLAGS = vm_area_struct.vm_flags;
+    VFSMOUNT_ROOT = vfsmount.mnt_root;
+    VFSMOUNT_SB = vfsmount.mnt_sb;
+    MOUNT_PARENT = mount.mnt_parent;
+    MOUNT_POINT = mount.mnt_mountpoint;
+    MOUNT_VFSMOUNT = mount.mnt;
+    MOUNT_NS = mount.mnt_ns;
+    MOUNT_NEXT = mount.mnt_instance | mnt_next_for_sb;
+    SB_MOUNTS = super_block.s_mounts;
+    DENTRY_PARENT = dentry.d_parent;
+    DENTRY_LEN = dentry.d_name / qstr.len;
+    DENTRY_NAME = dentry.d_name / qstr.name;
+    DENTRY_SHORT = dentry.d_iname | d_shortname;
+    DENTRY_INODE = dentry.d_inode;
+    DENTRY_SB = dentry.d_sb;
+    DENTRY_HASHED = dentry.d_hash / hlist_bl_node.pprev;
+    INODE_MODE = inode.i_mode;
+    IATTR_VALID = iattr.ia_valid;
+    SOCKET_SK = socket.sk;
+    SK_FAMILY = sock.__sk_common / sock_common.skc_family;
+    SK_TYPE = sock.sk_type;
+    SK_PORT = sock.__sk_common / sock_common.skc_num;
+    SK_ADDR4 = sock.__sk_common / sock_common.skc_rcv_saddr;
+    SK_ADDR6 = sock.__sk_common / sock_common.skc_v6_rcv_saddr;
+    MSG_NAME = msghdr.msg_name;
+    MSG_NAMELEN = msghdr.msg_namelen;
+    MSG_FLAGS = msghdr.msg_flags;
+    MSG_CONTROLLEN = msghdr.msg_controllen;
+    MSG_CONTROL = msghdr.msg_control;
+    UNIX_ADDRESS = unix_sock.addr;
+    UNIX_PATH = unix_sock.path;
+    UNIX_LEN = unix_address.len;
+    UNIX_NAME = unix_address.name;
+}
+
+/// Globals that hold the address of a kernel symbol: name of the global, name of the symbol.
+pub const SYMBOLS: &[(&str, &str)] = &[("RENAME_LOCK", "rename_lock"), ("MOUNT_LOCK", "mount_lock")];
+
+/// Globals that hold the multipliers of [`crate::hash::Keys`], in its order of fields.
+pub const KEYS: [&str; 3] = ["K0", "K1", "K2"];
+
+/// Global: 1 on kernels before 6.2, where a lookup in task storage fails while the CPU's storage is busy.
+pub const LEGACY: &str = "LEGACY";
+
+/// Global: the index of the dentry among the arguments of the hook `inode_setattr` (it is the last but one: 0 up to
+/// 6.8, later 1, behind the idmap). That of `inode_setxattr` and `inode_removexattr` has always been 1.
+pub const SETATTR_DENTRY: &str = "SETATTR_DENTRY";
+
+/// What else the programs take for granted of the layout: `(a, b, distance)`, offset a + distance == offset b.
+pub const PAIRS: &[(&str, &str, u64)] = &[("MOUNT_PARENT", "MOUNT_POINT", 8)];
+
+/// The walker reads a dentry in one go from [`DENTRY_WINDOW`]`.0` on: these many bytes must reach to the end of the
+/// first 32 bytes of the short name.
+pub const DENTRY_WINDOW: (&str, u64) = ("DENTRY_PARENT", 64);
+
+/// One program, called as the LSM hook that it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Name of the hook and of the program.
+    pub name: &'static str,
+    /// Empty: refuse to load where the kernel lacks the hook. Otherwise: who does its work on such a kernel.
+    pub without: &'static str,
+}
+
+macro_rules! hooks {
+    ($($name:ident $(: $without:literal)?;)*) => {
+        /// Every program, in the order in which they are attached: identity first, so that no task that is enrolled
+        /// between two attachments can have a child without a tag.
+        pub const HOOKS: &[Hook] = &[$(Hook { name: stringify!($name), without: concat!("" $(, $without)?) }),*];
+    };
+}
+
+hooks! {
+    // Who is governed.
+    task_alloc;
+    task_free;
+    bprm_check_security;
+    bprm_committed_creds;
+    mmap_file;
+    file_mprotect;
+    file_open;
+    file_receive;
+    path_mknod;
+    path_mkdir;
+    path_symlink;
+    path_link;
+    path_rename;
+    path_unlink;
+    path_rmdir;
+    path_truncate;
+    file_truncate: "up to 6.1 path_truncate is called for ftruncate as well";
+    path_chmod;
+    path_chown;
+    path_chroot;
+    inode_setattr;
+    inode_setxattr;
+    inode_removexattr;
+    inode_set_acl: "up to 6.1 inode_setxattr is called for access control lists as well";
+    inode_remove_acl: "up to 6.1 inode_removexattr is called for access control lists as well";
+    sb_mount;
+    sb_umount;
+    sb_remount;
+    move_mount;
+    sb_pivotroot;
+    socket_create;
+    socket_connect;
+    socket_bind;
+    socket_listen;
+    socket_sendmsg;
+    socket_setsockopt;
+    unix_stream_connect;
+    unix_may_send;
+    ptrace_access_check;
+    ptrace_traceme;
+    task_kill;
+    task_setrlimit;
+    task_setnice;
+    task_setioprio;
+    task_setscheduler;
+    task_movememory;
+    bpf;
+    perf_event_open;
+    userns_create;
+}

@@ -1,0 +1,38 @@
+//! The net trie: one longest-prefix map for all policies.
+//!
+//! A key is `policy seed, port, address`, v4 as v4-mapped v6. The agent pushes verdicts down when it compiles: the
+//! longest prefix's value already holds the denies and allows of every shorter one, so two lookups decide (the
+//! exact port, then port 0, which stands for any): a deny in either denies, an allow in either allows.
+
+/// Bits of a key before the address: seed and port.
+pub const FIXED_BITS: u32 = 64 + 16;
+
+/// Data of an LPM key (`bpf_lpm_trie_key` puts the prefix length before it). Packed by its field order: 26 bytes.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+pub struct NetKey {
+    /// [`crate::policy::Policy::seed`].
+    pub seed: u64,
+    /// Port in network byte order; 0: any.
+    pub port: u16,
+    /// Address, network byte order, v4 as `::ffff:a.b.c.d`.
+    pub addr: [u8; 16],
+}
+
+/// A net rule's verdict.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetVerdict {
+    /// 1: allowed by `rule`; 2: denied by `rule`; 0: neither.
+    pub verdict: u32,
+    /// Index of the deciding rule in the policy's rule list.
+    pub rule: u32,
+}
+
+/// [`NetVerdict::verdict`]: allowed.
+pub const ALLOW: u32 = 1;
+/// [`NetVerdict::verdict`]: denied.
+pub const DENY: u32 = 2;
+
+const _: () = assert!(size_of::<NetKey>() == 26);
+const _: () = assert!(size_of::<NetVerdict>() == 8);

@@ -1,0 +1,168 @@
+//! A policy as the kernel holds it: one [`Policy`] record, its slots in the rule table, its entries in the net trie.
+//!
+//! A container's entry names its policy with one word, so a reload is one store. A policy record and its slots are
+//! never changed while a container names them; they are reused after a grace period (the core waits with
+//! `membarrier`, which is an RCU synchronisation).
+
+/// Buckets of the rule table. A power of two: the top 16 bits of a prefix hash choose the bucket.
+pub const TABLE_BUCKETS: usize = 1 << 16;
+/// Slots of a bucket: 64 bytes, one cache line.
+pub const BUCKET_SLOTS: usize = 8;
+
+/// One bucket. A slot is `tag48 << 16 | bits16`; an empty slot is 0 and ends the search in its bucket, so that a
+/// removed slot becomes [`TOMBSTONE`], never 0.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub struct Bucket {
+    /// The slots, filled from the first.
+    pub slots: [u64; BUCKET_SLOTS],
+}
+
+/// A removed slot: matches nothing that matters (no bits), and does not end the search.
+pub const TOMBSTONE: u64 = 1 << 16;
+
+/// The bucket of a prefix hash.
+#[inline(always)]
+pub const fn bucket_of(prefix: u64) -> usize {
+    (prefix >> 48) as usize & (TABLE_BUCKETS - 1)
+}
+
+/// The slot for a prefix hash and its bits. With [`bucket_of`] all 64 bits of the hash take part.
+#[inline(always)]
+pub const fn slot(prefix: u64, bits: u16) -> u64 {
+    prefix << 16 | bits as u64
+}
+
+/// Axes of the rule table, as bit positions within the allow and deny groups.
+pub mod axis {
+    /// Open for reading, read a directory.
+    pub const READ: u16 = 1 << 0;
+    /// Open for writing, create, remove, rename, change attributes.
+    pub const WRITE: u16 = 1 << 1;
+    /// Execute.
+    pub const EXEC: u16 = 1 << 2;
+    /// Map executable (libraries, and everything that may be executed).
+    pub const MAP: u16 = 1 << 3;
+    /// Connect or send to the unix socket at this path.
+    pub const UNIX: u16 = 1 << 4;
+    /// All of them.
+    pub const ALL: u16 = 0x1f;
+}
+
+/// Layout of a slot's 16 bits: `allow` (5), `deny` (5), `reset` (4), `kind` (2).
+pub mod bits {
+    /// Bits 0..5: axes this rule allows, see [`super::axis`].
+    pub const ALLOW_SHIFT: u16 = 0;
+    /// Bits 5..10: axes this rule denies. A deny at any depth beats every allow.
+    pub const DENY_SHIFT: u16 = 5;
+    /// Bit 10: forget an inherited allow of READ (a protected place; an allow here or below gives it back).
+    pub const RESET_READ: u16 = 1 << 10;
+    /// Bit 11: forget an inherited allow of WRITE.
+    pub const RESET_WRITE: u16 = 1 << 11;
+    /// Bit 12: forget an inherited allow of EXEC and MAP.
+    pub const RESET_EXEC: u16 = 1 << 12;
+    /// Bit 13: forget an inherited allow of UNIX.
+    pub const RESET_UNIX: u16 = 1 << 13;
+    /// Bits 14..16: which paths a slot is about, relative to the path it is filed under.
+    pub const KIND_MASK: u16 = 3 << 14;
+    /// The path itself and all below it.
+    pub const KIND_TREE: u16 = 0;
+    /// All below the path, not the path itself: `/dir/**`.
+    pub const KIND_BELOW: u16 = 1 << 14;
+    /// The direct children of the path only: `/dir/*`.
+    pub const KIND_CHILDREN: u16 = 2 << 14;
+    /// The path itself and nothing else: what `base` needs of a directory on the way (`/`).
+    pub const KIND_EXACT: u16 = 3 << 14;
+    /// Not a rule but a mark, in a slot of its own: something below this directory is denied or protected by its
+    /// path, so the directory may not be renamed (that would take the denied file out from under its rule). The
+    /// agent files one on every ancestor of each denied or protected path, the container's root excepted.
+    /// An exact slot with every reset and nothing else makes no sense as a rule, which is why it can be the mark.
+    pub const PINNED: u16 = KIND_EXACT | RESET_READ | RESET_WRITE | RESET_EXEC | RESET_UNIX;
+}
+
+/// [`Policy::flags`]: denials are recorded as `would_deny` and not enforced.
+pub const FLAG_AUDIT: u32 = 1 << 0;
+/// [`Policy::flags`]: there are `**/NAME` rules; each component is also looked up alone.
+pub const FLAG_NAMES: u32 = 1 << 1;
+/// [`Policy::flags`]: internet sockets may be created (the net axis names at least one address, or is `all`).
+pub const FLAG_INET: u32 = 1 << 2;
+
+/// [`Policy::record`]: record allowed exec events.
+pub const RECORD_EXEC: u32 = 1 << 0;
+/// [`Policy::record`]: record allowed network events.
+pub const RECORD_NET: u32 = 1 << 1;
+/// [`Policy::record`]: record allowed file events.
+pub const RECORD_FILE: u32 = 1 << 2;
+/// [`Policy::record`]: record everything else that is allowed.
+pub const RECORD_OTHER: u32 = 1 << 3;
+
+/// One policy, at its index of the policy array.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Random; the prefix hash of `/`, and the policy's name in the net trie. 0: no policy here, deny.
+    pub seed: u64,
+    /// Counts up with each policy of a container; carried by every event.
+    pub generation: u32,
+    /// `FLAG_*`.
+    pub flags: u32,
+    /// `RECORD_*`: which allowed operations are recorded. Denials always are.
+    pub record: u32,
+    /// Axes ([`axis`]) allowed before any rule: those whose scope is `all`.
+    pub initial: u16,
+    /// Room.
+    pub reserved: u16,
+}
+
+/// The index of a container's record and counters: the low bits of its id; the rest is a random serial.
+#[inline(always)]
+pub const fn container_index(id: u64) -> usize {
+    id as usize & (crate::MAX_CONTAINERS - 1)
+}
+
+/// One container, at [`container_index`] of its id in the container array.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// The whole id (a serial number above the index). An id that differs from the task's denies. 0: free.
+    pub id: u64,
+    /// Index into the policy array. Written with one store.
+    pub policy: u64,
+}
+
+/// One record's share of a container's rate: 512 records a second.
+pub const RECORD_NS: u64 = 1_000_000_000 / 512;
+/// How far a container may run ahead of its rate: 1024 records.
+pub const BURST_NS: u64 = 1024 * RECORD_NS;
+
+/// What one container's programs counted, at the same index as [`Container`]. Only ever added to, but for `tasks` and
+/// the token bucket.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Denied operations, recorded or not.
+    pub denied: u64,
+    /// Denials that did not fit the ring of denials.
+    pub lost_denied: u64,
+    /// Allowed events that did not fit the ring of allowed events.
+    pub lost_allowed: u64,
+    /// Events folded into one with `repeats` because the container flooded.
+    pub aggregated: u64,
+    /// Walks tried again because a rename or mount ran beside them.
+    pub retried: u64,
+    /// Forks refused because a tag could not be given.
+    pub fork_failed: u64,
+    /// Token bucket for records, as a time (ns since boot): each record moves it [`RECORD_NS`] on, and it is full when
+    /// it is [`BURST_NS`] ahead of the clock.
+    pub due: u64,
+    /// Live tasks, counted by the programs alone: up when a pending task's exec enters the container and at each
+    /// fork inside it, down when a task is freed (zombies count until they are reaped). A pending task does not count.
+    pub tasks: u64,
+    /// Room.
+    pub reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+const _: () = assert!(size_of::<Policy>() == 24);
+const _: () = assert!(size_of::<Container>() == 16);
+const _: () = assert!(size_of::<Counters>() == 128);

@@ -1,0 +1,172 @@
+//! What is known of a governed task: its tag, kept in the task's own storage and copied to each child at fork.
+
+use crate::policy::Policy;
+
+/// Words of path hash that the scratch holds; twice [`crate::MAX_COMPONENTS`], so that a masked index is always inside.
+pub const HASH_WORDS: usize = 2 * crate::MAX_COMPONENTS;
+/// Words of the scratch's name buffer: 255 bytes and slack for masked reads.
+pub const NAME_WORDS: usize = 40;
+
+/// The tag of a governed task and the working memory of the programs that judge it.
+///
+/// The scratch is here because per-CPU memory is not safe on a preemptible kernel, and the stack is too small.
+///
+/// | `container` | `next` | the task |
+/// |---|---|---|
+/// | 0 | C | is pending: the launcher's own code runs and is not judged; its next exec is judged by C's policy and enters C |
+/// | C | 0 | is governed by C |
+/// | C | D | is governed by C; its next exec must be allowed by both and enters D (a nested grant) |
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Task {
+    /// The id of the container that the task belongs to; 0: none yet.
+    pub container: u64,
+    /// The id of the container that the next exec enters; 0: it stays where it is.
+    pub next: u64,
+    /// The container's root as it was at the exec that entered it: kernel address of the dentry. A walk ends here only.
+    pub root_dentry: u64,
+    /// The container's root: kernel address of the `vfsmount`.
+    pub root_mount: u64,
+    /// Working memory, meaningless between two hooks.
+    pub scratch: Scratch,
+}
+
+/// A place in the tree of mounts: kernel addresses of a dentry and a `vfsmount`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The dentry; 0: no place.
+    pub dentry: u64,
+    /// The `vfsmount`.
+    pub mount: u64,
+}
+
+/// Working memory of the programs. See `ebpf/src/walk.rs`, `decide.rs` and `emit.rs`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Scratch {
+    /// Components found so far.
+    pub count: u64,
+    /// Bytes of the path so far, slashes included.
+    pub bytes: u64,
+    /// Where the walk stands: dentry.
+    pub dentry: u64,
+    /// Where the walk stands: `vfsmount`.
+    pub mount: u64,
+    /// Root dentry of that mount.
+    pub mount_root: u64,
+    /// Count of `mount_lock` before the walk.
+    pub mounts: u64,
+    /// How far beyond the path the last fold looked (0: the path itself).
+    pub further: u64,
+    /// How the walk ended: 0, or one of [`crate::event::fixed`].
+    pub outcome: u64,
+    /// Bytes written of a record's section, and the flags that it got.
+    pub used: u64,
+    /// See `used`.
+    pub flags: u64,
+    /// A value on its way through memory, so that the verifier forgets what it knew of it.
+    pub laundry: u64,
+    /// Where the walk starts.
+    pub start: Place,
+    /// Prefix hash of the whole path, after a fold.
+    pub prefix: u64,
+    /// The container whose policy judges: the task's own, or the one that its exec enters.
+    pub container: u64,
+    /// The policy that judges, copied once per hook.
+    pub policy: Policy,
+    /// What is being judged, for the record.
+    pub request: Request,
+    /// Component hashes, leaf first.
+    pub hashes: [u64; HASH_WORDS],
+    /// A long name, or a small record under construction.
+    pub name: [u64; NAME_WORDS],
+}
+
+/// What is being judged: everything of an event that only the hook knows. Fields as in [`crate::event::Header`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The path; no place: none.
+    pub path: Place,
+    /// The second path; no place: none.
+    pub path2: Place,
+    /// One of [`crate::event::op`].
+    pub op: u32,
+    /// Axes asked for.
+    pub axes: u32,
+    /// Operation-specific number.
+    pub detail: u32,
+    /// Operation-specific target.
+    pub target: u32,
+    /// `FLAG_*` of [`crate::event`].
+    pub flags: u32,
+    /// What `rule` means.
+    pub rule_kind: u32,
+    /// The rule that decided.
+    pub rule: u32,
+    /// Address family, or 0.
+    pub family: u16,
+    /// Port, host byte order.
+    pub port: u16,
+    /// Internet address, network byte order, v4 as v4-mapped v6.
+    pub addr: [u64; 2],
+    /// Bytes of an abstract socket name in `name`; 0: none.
+    pub name_len: u32,
+    /// Room.
+    pub reserved: u32,
+    /// An abstract socket name.
+    pub name: [u64; 14],
+}
+
+impl Task {
+    /// The tag of a task whose next exec enters `container`, as the agent writes it at enrolment.
+    pub const fn pending(container: u64) -> Self {
+        const NOWHERE: Place = Place { dentry: 0, mount: 0 };
+        Self {
+            container: 0,
+            next: container,
+            root_dentry: 0,
+            root_mount: 0,
+            scratch: Scratch {
+                count: 0,
+                bytes: 0,
+                dentry: 0,
+                mount: 0,
+                mount_root: 0,
+                mounts: 0,
+                further: 0,
+                outcome: 0,
+                used: 0,
+                flags: 0,
+                laundry: 0,
+                start: NOWHERE,
+                prefix: 0,
+                container: 0,
+                policy: Policy { seed: 0, generation: 0, flags: 0, record: 0, initial: 0, reserved: 0 },
+                request: Request {
+                    path: NOWHERE,
+                    path2: NOWHERE,
+                    op: 0,
+                    axes: 0,
+                    detail: 0,
+                    target: 0,
+                    flags: 0,
+                    rule_kind: 0,
+                    rule: 0,
+                    family: 0,
+                    port: 0,
+                    addr: [0; 2],
+                    name_len: 0,
+                    reserved: 0,
+                    name: [0; 14],
+                },
+                hashes: [0; HASH_WORDS],
+                name: [0; NAME_WORDS],
+            },
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Request>() == 200);
+const _: () = assert!(size_of::<Task>() == 32 + 144 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);

@@ -1,0 +1,146 @@
+//! Opening files, and what all hooks about one path have in common.
+
+use aya_ebpf::macros::lsm;
+use aya_ebpf::programs::LsmContext;
+use ringfence_common::event::{fixed, op};
+use ringfence_common::policy::{RECORD_FILE, axis};
+use ringfence_common::task::Task;
+
+use crate::decide::{Weighing, take_policy, weigh, weigh_typed};
+use crate::emit::{ask, settle, wants};
+use crate::globals::{FILE_FLAGS, FILE_MODE, FILE_PATH, PATH_DENTRY, PATH_MOUNT, get};
+use crate::identity::governed;
+use crate::memory::{load, put};
+
+/// `FMODE_READ`.
+const FMODE_READ: u32 = 1;
+/// `FMODE_WRITE`.
+const FMODE_WRITE: u32 = 2;
+/// `__FMODE_EXEC` in a file's flags: the kernel opens what it is about to execute. No caller can set it.
+const FMODE_EXEC: u32 = 1 << 5;
+/// `O_PATH`.
+const O_PATH: u32 = 0o10_000_000;
+/// `O_TRUNC`.
+const O_TRUNC: u32 = 0o1000;
+
+/// The axes that an open asks for.
+#[inline(always)]
+const fn open_axes(mode: u32, flags: u32) -> u16 {
+    let mut axes = 0;
+    if mode & FMODE_READ != 0 {
+        axes |= axis::READ;
+    }
+    if mode & FMODE_WRITE != 0 || flags & O_TRUNC != 0 {
+        axes |= axis::WRITE;
+    }
+    // Access mode 3 is neither: "for ioctl only". The kernel checks it for both.
+    if axes == 0 { axis::READ | axis::WRITE } else { axes }
+}
+
+/// Opening for reading, writing, appending.
+#[lsm(hook = "file_open")]
+pub fn file_open(ctx: LsmContext) -> i32 {
+    let task = governed();
+    if task.is_null() {
+        return 0;
+    }
+    // SAFETY: `task` is a tag; the file is the hook's argument.
+    unsafe {
+        let file: *const u8 = ctx.arg(0);
+        let flags: u32 = load(file, get(&FILE_FLAGS));
+        // An open for execution is judged by `bprm_check_security` (programs) and `mmap_file` (their loader).
+        if flags & FMODE_EXEC != 0 {
+            return 0;
+        }
+        let axes = open_axes(load(file, get(&FILE_MODE)), flags);
+        let dentry: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
+        let mount: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        let container = (*task).container;
+        let known = take_policy(task, container);
+        let mut weighing = Weighing::refused(fixed::NO_POLICY);
+        if known {
+            weighing = weigh_typed(task, dentry, mount);
+            if is_internal(weighing) || (weighing.allows(axes) && !wants(task, RECORD_FILE)) {
+                return 0;
+            }
+        }
+        let request = ask(task, op::OPEN, axes, flags);
+        put(&raw mut (*request).path.dentry, dentry as u64);
+        put(&raw mut (*request).path.mount, mount as u64);
+        settle(task, weighing, weighing.allows(axes))
+    }
+}
+
+/// A file that another process passes by a socket, or that is taken from one by `pidfd_getfd`, is opened anew.
+#[lsm(hook = "file_receive")]
+pub fn file_receive(ctx: LsmContext) -> i32 {
+    let task = governed();
+    if task.is_null() {
+        return 0;
+    }
+    // SAFETY: as above.
+    unsafe {
+        let file: *const u8 = ctx.arg(0);
+        let flags: u32 = load(file, get(&FILE_FLAGS));
+        if flags & O_PATH != 0 {
+            return 0;
+        }
+        let axes = open_axes(load(file, get(&FILE_MODE)), flags);
+        let dentry = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
+        let mount = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        judge(task, op::OPEN, axes, RECORD_FILE, dentry, mount, flags)
+    }
+}
+
+/// Judges an operation on one path, in a class of what is recorded. The rest of the file hooks are this.
+///
+/// # Safety
+/// `task` is a tag; `dentry` and `mount` belong together.
+#[inline(always)]
+pub unsafe fn judge(
+    task: *mut Task,
+    op: u8,
+    axes: u16,
+    class: u32,
+    dentry: *const u8,
+    mount: *const u8,
+    detail: u32,
+) -> i32 {
+    // SAFETY: as above.
+    unsafe {
+        let container = (*task).container;
+        let known = take_policy(task, container);
+        let request = ask(task, op, axes, detail);
+        put(&raw mut (*request).path.dentry, dentry as u64);
+        put(&raw mut (*request).path.mount, mount as u64);
+        judge_asked(task, known, class)
+    }
+}
+
+/// Judges the request as it stands.
+///
+/// # Safety
+/// `task` is a tag whose request was begun and has a path.
+#[inline(always)]
+pub unsafe fn judge_asked(task: *mut Task, known: bool, class: u32) -> i32 {
+    // SAFETY: as above.
+    unsafe {
+        if !known {
+            return settle(task, Weighing::refused(fixed::NO_POLICY), false);
+        }
+        let axes = (*task).scratch.request.axes as u16;
+        let weighing = weigh(task, &raw const (*task).scratch.request.path, 0);
+        let allowed = weighing.allows(axes);
+        if is_internal(weighing) || (allowed && !wants(task, class)) {
+            return 0;
+        }
+        settle(task, weighing, allowed)
+    }
+}
+
+/// A file of the kernel's own (a pipe by `/proc/self/fd`, an anonymous inode, an overlay's lower file, opened by the
+/// kernel once the overlay's was allowed) may be opened: whoever could name it had it already.
+#[inline(always)]
+pub const fn is_internal(weighing: Weighing) -> bool {
+    weighing.fixed() == fixed::INTERNAL
+}

@@ -1,0 +1,275 @@
+//! The fold of a path's prefixes over the rule table, from the container's root down.
+//!
+//! A deny at any depth denies. An allow holds for all below it, until a reset (a protected place) takes it back.
+
+use core::ffi::c_void;
+
+use ringfence_common::MAX_COMPONENTS;
+use ringfence_common::event::fixed;
+use ringfence_common::hash::{Keys, descend, name_seed};
+use ringfence_common::policy::{BUCKET_SLOTS, FLAG_NAMES, bits, bucket_of};
+use ringfence_common::task::Task;
+
+use crate::decide::Weighing;
+use crate::globals::{K2, get};
+use crate::memory::{fetch, mask127, put, repeat};
+use crate::storage::TABLE;
+use crate::walk::FAST_COMPONENTS;
+
+/// Slot number of "no slot".
+pub const NO_SLOT: u64 = u32::MAX as u64;
+/// What the fold keeps of a slot: allow, deny and reset.
+pub const RULE: u64 = 0x3fff;
+/// [`slots`]: the path itself is pinned.
+const PINNED: u64 = 1 << 14;
+
+/// Added to how far a path goes on below a prefix: what would hold for something far below it.
+pub const FAR_BELOW: u64 = 2;
+
+/// The axes that a slot's reset bits take back.
+#[inline(always)]
+pub const fn reset_axes(rule: u64) -> u64 {
+    let resets = rule >> 10;
+    (resets & 3) | (resets & 4) | (resets & 4) << 1 | (resets & 8) << 1
+}
+
+/// Folds the components in the scratch over the table, from the container's root down; the answer is a [`Weighing`].
+/// `further` is 0 for the path itself, [`FAR_BELOW`] for what would be below it.
+///
+/// # Safety
+/// `task` is a tag or null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn fold(task: *mut Task, further: u64) -> u64 {
+    if task.is_null() {
+        return Weighing::refused(fixed::UNREADABLE).0;
+    }
+    // SAFETY: `task` is the value of a map.
+    unsafe {
+        let scratch = &raw mut (*task).scratch;
+        let fold = (&raw mut (*scratch).name).cast::<Fold>();
+        let seed = (*scratch).policy.seed;
+        let left = fetch(&raw const (*scratch).count);
+        put(&raw mut (*scratch).further, further);
+        put(&raw mut (*fold).prefix, seed);
+        put(&raw mut (*fold).left, left);
+        put(&raw mut (*fold).answer.allow, u64::from((*scratch).policy.initial));
+        put(&raw mut (*fold).answer.deny, 0);
+        let mut answer = fetch(&raw const (*fold).answer);
+        answer.add(at_prefix(seed, left + further));
+        put(&raw mut (*fold).answer, answer);
+        let mut context = task;
+        repeat(MAX_COMPONENTS, fold_step, (&raw mut context).cast());
+        put(&raw mut (*scratch).prefix, fetch(&raw const (*fold).prefix));
+        fetch(&raw const (*fold).answer.allow) | fetch(&raw const (*fold).answer.deny) << 16
+    }
+}
+
+/// What [`fold`] keeps on its way down, in the scratch's name buffer.
+#[repr(C)]
+struct Fold {
+    prefix: u64,
+    left: u64,
+    answer: Answer,
+}
+
+/// One component further down.
+///
+/// # Safety
+/// `context` points to a pointer to a tag.
+unsafe extern "C" fn fold_step(_step: u64, context: *mut c_void) -> i64 {
+    // SAFETY: the tag is the value of a map.
+    unsafe {
+        let task = *context.cast::<*mut Task>();
+        let scratch = &raw mut (*task).scratch;
+        let fold = (&raw mut (*scratch).name).cast::<Fold>();
+        let left = fetch(&raw const (*fold).left);
+        if left == 0 {
+            return 1;
+        }
+        let left = left - 1;
+        let beyond = left + fetch(&raw const (*scratch).further);
+        let k2 = get(&K2);
+        let component = fetch((&raw const (*scratch).hashes).cast::<u64>().add(mask127(left)));
+        let mut answer = fetch(&raw const (*fold).answer);
+        if (*scratch).policy.flags & FLAG_NAMES != 0 {
+            answer.add(at_prefix(descend_by(name_seed((*scratch).policy.seed), component, k2), beyond));
+        }
+        let prefix = descend_by(fetch(&raw const (*fold).prefix), component, k2);
+        answer.add(at_prefix(prefix, beyond));
+        put(&raw mut (*fold).answer, answer);
+        put(&raw mut (*fold).prefix, prefix);
+        put(&raw mut (*fold).left, left);
+        0
+    }
+}
+
+/// [`fold`] for the path itself, as a plain loop: a third of the instructions, and a hundred times the verifier's work.
+///
+/// # Safety
+/// `task` is a tag.
+#[inline(always)]
+pub unsafe fn fold_fast(task: *mut Task) -> Weighing {
+    // SAFETY: as above.
+    unsafe {
+        let scratch = &raw mut (*task).scratch;
+        let Some(table) = TABLE.get_ptr(0) else { return Weighing::refused(fixed::UNREADABLE) };
+        let at_prefix = |prefix: u64, left: u64| {
+            // `table` is the whole table.
+            if is_absent(table.cast(), prefix) { 0 } else { slots(prefix, left) }
+        };
+        let hashes = (&raw const (*scratch).hashes).cast::<u64>();
+        let k2 = get(&K2);
+        let seed = (*scratch).policy.seed;
+        let names = (*scratch).policy.flags & FLAG_NAMES != 0;
+        let mut prefix = seed;
+        let mut left = fetch(&raw const (*scratch).count);
+        let mut answer = Answer { allow: u64::from((*scratch).policy.initial), deny: 0 };
+        answer.add(at_prefix(prefix, left));
+        let mut step = 0;
+        while step < FAST_COMPONENTS {
+            if left == 0 {
+                break;
+            }
+            step += 1;
+            left -= 1;
+            let component = fetch(hashes.add(mask127(left)));
+            if names {
+                answer.add(at_prefix(descend_by(name_seed(seed), component, k2), left));
+            }
+            prefix = descend_by(prefix, component, k2);
+            answer.add(at_prefix(prefix, left));
+        }
+        put(&raw mut (*scratch).prefix, prefix);
+        put(&raw mut (*scratch).further, 0);
+        Weighing(answer.allow | answer.deny << 16)
+    }
+}
+
+/// The answer so far: axes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Answer {
+    allow: u64,
+    deny: u64,
+}
+
+impl Answer {
+    #[inline(always)]
+    fn add(&mut self, rule: u64) {
+        if rule != 0 {
+            self.allow = (self.allow & !reset_axes(rule)) | (rule & 0x1f);
+            self.deny |= (rule >> 5) & 0x1f;
+        }
+    }
+}
+
+/// [`descend`] with the one key that it needs.
+#[inline(always)]
+pub fn descend_by(prefix: u64, component: u64, k2: u64) -> u64 {
+    descend(&Keys { k0: 0, k1: 0, k2 }, prefix, component)
+}
+
+/// What the table says at a prefix with `left` components below it: all slots that apply, in one word.
+#[inline(always)]
+pub fn at_prefix(prefix: u64, left: u64) -> u64 {
+    let Some(table) = TABLE.get_ptr(0) else { return 0 };
+    // SAFETY: the value of a map.
+    if unsafe { is_absent(table.cast(), prefix) } {
+        return 0;
+    }
+    slots(prefix, left)
+}
+
+/// Whether a look at a prefix's bucket shows that there is nothing: it is empty, or holds another prefix and no more.
+///
+/// # Safety
+/// `table` is the whole table.
+#[inline(always)]
+unsafe fn is_absent(table: *const u64, prefix: u64) -> bool {
+    // SAFETY: `bucket_of` is below TABLE_BUCKETS.
+    unsafe {
+        let bucket = table.add(bucket_of(prefix) * BUCKET_SLOTS);
+        let first = fetch(bucket);
+        first == 0 || (first ^ prefix << 16 >= 1 << 16 && fetch(bucket.add(1)) == 0)
+    }
+}
+
+/// Whether a slot's kind covers a path that goes on for `left` components below its prefix.
+#[inline(always)]
+const fn applies(slot: u64, left: u64) -> bool {
+    let kind = slot & bits::KIND_MASK as u64;
+    if kind == bits::KIND_TREE as u64 {
+        true
+    } else if kind == bits::KIND_BELOW as u64 {
+        left > 0
+    } else if kind == bits::KIND_CHILDREN as u64 {
+        left == 1
+    } else {
+        left == 0
+    }
+}
+
+/// The slots of one prefix that apply, or-ed: rule bits, and bit 14 where the path itself is pinned.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn slots(prefix: u64, left: u64) -> u64 {
+    let Some(table) = TABLE.get_ptr(0) else { return 0 };
+    // SAFETY: `bucket_of` is below TABLE_BUCKETS.
+    let bucket = unsafe { table.cast::<u64>().add(bucket_of(prefix) * BUCKET_SLOTS) };
+    let mut found = 0;
+    let mut index = 0;
+    while index < BUCKET_SLOTS {
+        // SAFETY: the value of a map, of BUCKET_SLOTS words.
+        let slot = unsafe { fetch(bucket.add(index)) };
+        if slot == 0 {
+            break;
+        }
+        if (slot ^ (prefix << 16)) < 1 << 16 && applies(slot, left) {
+            if slot & 0xffff == bits::PINNED as u64 {
+                found |= PINNED;
+            } else {
+                found |= slot & RULE;
+            }
+        }
+        index += 1;
+    }
+    found
+}
+
+/// Whether the path that was folded last is a directory that may not be renamed.
+///
+/// # Safety
+/// `task` is a tag.
+#[inline(always)]
+pub unsafe fn is_pinned(task: *mut Task) -> bool {
+    // SAFETY: as above.
+    at_prefix(unsafe { fetch(&raw const (*task).scratch.prefix) }, 0) & PINNED != 0
+}
+
+/// The number of the slot at a prefix that applies and has one of the bits in `mask`; [`NO_SLOT`]: none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn slot_with(prefix: u64, left: u64, mask: u64) -> u64 {
+    let number = bucket_of(prefix);
+    let Some(table) = TABLE.get_ptr(0) else { return NO_SLOT };
+    // SAFETY: `bucket_of` is below TABLE_BUCKETS.
+    let bucket = unsafe { table.cast::<u64>().add(number * BUCKET_SLOTS) };
+    let mut index = 0;
+    while index < BUCKET_SLOTS {
+        // SAFETY: the value of a map, of BUCKET_SLOTS words.
+        let slot = unsafe { fetch(bucket.add(index)) };
+        if slot == 0 {
+            break;
+        }
+        if (slot ^ (prefix << 16)) < 1 << 16
+            && applies(slot, left)
+            && slot & 0xffff != bits::PINNED as u64
+            && slot & mask != 0
+        {
+            return (number * BUCKET_SLOTS + index) as u64;
+        }
+        index += 1;
+    }
+    NO_SLOT
+}

@@ -1,0 +1,194 @@
+//! Who is governed. The tag is in the task's own storage, copied to each child at fork, never derived from anything
+//! that the task can change.
+//!
+//! Before 6.2 a lookup in task storage fails while this CPU's storage is busy (`LEGACY`), and a task whose lookup fails
+//! must not pass for ungoverned. There the tag lives in a hash by the task's address, which is always looked up
+//! first; task storage is only where the agent leaves a new tag and where it looks one up.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::bpf_get_current_task_btf;
+use aya_ebpf::macros::lsm;
+use aya_ebpf::programs::LsmContext;
+use ringfence_common::MAX_CONTAINERS;
+use ringfence_common::policy::Counters;
+use ringfence_common::task::Task;
+
+use crate::globals::{LEGACY, TASK_STORAGE, get};
+use crate::memory::{add, load};
+use crate::storage::{CALLS, COUNTERS, MEMBERS, TASKS, TASKS_BY_ADDR};
+
+const EAGAIN: i32 = 11;
+/// `BPF_NOEXIST`.
+const NOEXIST: u64 = 1;
+
+/// The tag of the current task; null: it has none, let it pass.
+#[inline(always)]
+pub fn tag() -> *mut Task {
+    // SAFETY: the helper returns the current task, which the verifier trusts.
+    unsafe {
+        let me = bpf_get_current_task_btf().cast::<c_void>();
+        if get(&LEGACY) != 0 {
+            return legacy_tag(me);
+        }
+        if load::<u64>(me.cast(), get(&TASK_STORAGE)) == 0 {
+            return core::ptr::null_mut();
+        }
+        TASKS.of(me)
+    }
+}
+
+/// The tag of the current task if it is governed already; null: it has none or is pending, let it pass.
+#[inline(always)]
+pub fn governed() -> *mut Task {
+    let task = tag();
+    // SAFETY: not null, so it is the value of a map.
+    if !task.is_null() && unsafe { (*task).container } == 0 {
+        return core::ptr::null_mut();
+    }
+    task
+}
+
+#[inline(always)]
+unsafe fn legacy_tag(me: *mut c_void) -> *mut Task {
+    let address = me as u64;
+    let stored = || {
+        // SAFETY: `me` is the current task.
+        if unsafe { load::<u64>(me.cast(), get(&TASK_STORAGE)) } == 0 {
+            core::ptr::null_mut()
+        } else {
+            // SAFETY: as above.
+            unsafe { TASKS.of(me) }
+        }
+    };
+    if let Some(task) = TASKS_BY_ADDR.get_ptr_mut(&address) {
+        return task;
+    }
+    let task = stored();
+    if task.is_null() {
+        return task;
+    }
+    // A new tag: move it to where it will always be found. The task is still pending, and the programs of its
+    // exec will not let it become active before this has succeeded.
+    // SAFETY: `task` is the value of a map.
+    let _ = TASKS_BY_ADDR.insert(&address, unsafe { &*task }, NOEXIST);
+    TASKS_BY_ADDR.get_ptr_mut(&address).unwrap_or(task)
+}
+
+/// Where tags are kept by address, the agent's word about a nested container is in task storage.
+///
+/// # Safety
+/// `task` is the tag of the current task.
+#[inline(always)]
+pub unsafe fn see_new_tag(task: *mut Task) {
+    if get(&LEGACY) == 0 {
+        return;
+    }
+    // SAFETY: the current task, and the values of maps.
+    unsafe {
+        let stored = TASKS.of(bpf_get_current_task_btf().cast());
+        if !stored.is_null() && (*stored).next != 0 {
+            (*task).next = (*stored).next;
+        }
+    }
+}
+
+/// The counters of a container.
+#[inline(always)]
+pub fn counters(container: u64) -> Option<*mut Counters> {
+    COUNTERS.get_ptr_mut((container & (MAX_CONTAINERS as u64 - 1)) as u32)
+}
+
+/// Counts a task as a member of a container, and no longer of any other. False: no room.
+#[inline(always)]
+pub fn join(address: u64, container: u64) -> bool {
+    leave(address);
+    if MEMBERS.insert(&address, &container, 0).is_err() {
+        return false;
+    }
+    if let Some(counters) = counters(container) {
+        // SAFETY: a counter in a map's value.
+        unsafe { add(&raw mut (*counters).tasks, 1) };
+    }
+    true
+}
+
+#[inline(always)]
+fn leave(address: u64) {
+    // SAFETY: read before anything is removed.
+    let Some(container) = (unsafe { MEMBERS.get(&address) }).copied() else { return };
+    let _ = MEMBERS.remove(&address);
+    if let Some(counters) = counters(container) {
+        // SAFETY: a counter in a map's value.
+        unsafe { add(&raw mut (*counters).tasks, u64::MAX) };
+    }
+}
+
+/// Gives a new task its parent's tags, or does not let it come into being.
+#[lsm(hook = "task_alloc")]
+pub fn task_alloc(ctx: LsmContext) -> i32 {
+    let parent = tag();
+    if parent.is_null() {
+        return 0;
+    }
+    let child: *mut c_void = ctx.arg(0);
+    // SAFETY: `parent` is the value of a map, `child` the hook's argument.
+    unsafe {
+        see_new_tag(parent);
+        let container = (*parent).container;
+        if inherit(child, parent) {
+            return 0;
+        }
+        if let Some(counters) = counters(container) {
+            add(&raw mut (*counters).fork_failed, 1);
+        }
+    }
+    // The kernel calls `task_free` now, which takes back what was done.
+    -EAGAIN
+}
+
+#[inline(always)]
+unsafe fn inherit(child: *mut c_void, parent: *mut Task) -> bool {
+    let address = child as u64;
+    // SAFETY: `parent` is the value of a map, `child` the argument of `task_alloc`.
+    unsafe {
+        let container = (*parent).container;
+        if container != 0 && !join(address, container) {
+            return false;
+        }
+        let legacy = get(&LEGACY) != 0;
+        if legacy && TASKS_BY_ADDR.insert(&address, &*parent, 0).is_err() {
+            return false;
+        }
+        let task = TASKS.make(child);
+        if !task.is_null() {
+            (*task).container = container;
+            (*task).next = (*parent).next;
+            (*task).root_dentry = (*parent).root_dentry;
+            (*task).root_mount = (*parent).root_mount;
+        } else if !legacy {
+            return false;
+        }
+        let call = CALLS.of(bpf_get_current_task_btf().cast());
+        if !call.is_null() {
+            let tag = CALLS.make(child);
+            if !tag.is_null() {
+                *tag = *call;
+            } else if !legacy {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Forgets a task's address before another task can have it.
+#[lsm(hook = "task_free")]
+pub fn task_free(ctx: LsmContext) -> i32 {
+    let address: u64 = ctx.arg(0);
+    leave(address);
+    if get(&LEGACY) != 0 {
+        let _ = TASKS_BY_ADDR.remove(&address);
+    }
+    0
+}

@@ -1,0 +1,135 @@
+//! The maps. Their layouts are the ABI with the agent, see `ringfence_common`.
+
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
+use aya_ebpf::helpers::generated::bpf_task_storage_get;
+use aya_ebpf::macros::{btf_map, map};
+use aya_ebpf::maps::lpm_trie::LpmTrie;
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
+use ringfence_common::enroll::{Listed, Outcome};
+use ringfence_common::event::{Repeat, RepeatKey};
+use ringfence_common::net::{NetKey, NetVerdict};
+use ringfence_common::policy::{Bucket, Container, Counters, Policy, TABLE_BUCKETS};
+use ringfence_common::task::Task;
+use ringfence_common::{MAX_CONTAINERS, MAX_POLICIES};
+
+/// `BPF_F_NO_PREALLOC`.
+const NO_PREALLOC: u32 = 1;
+/// `BPF_F_MMAPABLE`: the agent writes these arrays through its own mapping.
+const MMAPABLE: u32 = 1 << 10;
+/// `BPF_LOCAL_STORAGE_GET_F_CREATE`.
+const CREATE: u64 = 1;
+/// Bytes of each ring.
+const RING: u32 = 4 << 20;
+/// Most governed tasks on the host; a fork beyond it fails.
+const MAX_TASKS: u32 = 1 << 16;
+/// Most rules over addresses, all policies together.
+const MAX_NETS: u32 = 1 << 16;
+/// Most processes that are taken in at once.
+const MAX_LISTED: u32 = 1 << 14;
+/// Most distinct events that are counted instead of recorded, all containers together.
+const MAX_REPEATS: u32 = 1024;
+
+/// A map of type `BPF_MAP_TYPE_TASK_STORAGE`. Its fields are read from BTF by the loader, never at run time.
+#[repr(C)]
+pub struct TaskStorage<T> {
+    r#type: *const [i32; 29],
+    key: *const i32,
+    value: *const T,
+    max_entries: *const [i32; 0],
+    map_flags: *const [i32; NO_PREALLOC as usize],
+}
+
+// SAFETY: the struct is a description without contents; the kernel's map behind it is made for concurrent use.
+unsafe impl<T> Sync for TaskStorage<T> {}
+
+impl<T> TaskStorage<T> {
+    const fn new() -> Self {
+        use core::ptr::null;
+        Self { r#type: null(), key: null(), value: null(), max_entries: null(), map_flags: null() }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(&self, task: *mut c_void, flags: u64) -> *mut T {
+        let map = (&raw const *self).cast_mut().cast();
+        // SAFETY: the caller's promise about `task`; the verifier holds us to it.
+        unsafe { bpf_task_storage_get(map, task.cast(), null_mut(), flags).cast() }
+    }
+
+    /// The task's entry, or null. Before 6.2 null also means that this CPU's storage is busy.
+    ///
+    /// # Safety
+    /// `task` must be a task that the verifier trusts: the current one, or `task_alloc`'s argument.
+    #[inline(always)]
+    pub unsafe fn of(&self, task: *mut c_void) -> *mut T {
+        // SAFETY: as above.
+        unsafe { self.lookup(task, 0) }
+    }
+
+    /// The task's entry, made (all zero) where there is none. Null: out of memory or, before 6.2, busy.
+    ///
+    /// # Safety
+    /// As for [`Self::of`].
+    #[inline(always)]
+    pub unsafe fn make(&self, task: *mut c_void) -> *mut T {
+        // SAFETY: as above.
+        unsafe { self.lookup(task, CREATE) }
+    }
+}
+
+/// The tag of each governed task.
+#[btf_map]
+pub static TASKS: TaskStorage<Task> = TaskStorage::new();
+
+/// The tool call that a task tree was started for.
+#[btf_map]
+pub static CALLS: TaskStorage<u64> = TaskStorage::new();
+
+/// The tag of each governed task by the task's address, where [`TASKS`] cannot be relied on (`LEGACY`).
+#[map]
+pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TASKS, NO_PREALLOC);
+
+/// The container of each task that counts in it, by the task's address.
+#[map]
+pub static MEMBERS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_TASKS, 0);
+
+/// Containers.
+#[map]
+pub static CONTAINERS: Array<Container> = Array::with_max_entries(MAX_CONTAINERS as u32, MMAPABLE);
+
+/// Policies.
+#[map]
+pub static POLICIES: Array<Policy> = Array::with_max_entries(MAX_POLICIES as u32, MMAPABLE);
+
+/// Counters, by container.
+#[map]
+pub static COUNTERS: Array<Counters> = Array::with_max_entries(MAX_CONTAINERS as u32, MMAPABLE);
+
+/// The rules of all policies: one value that holds all buckets, so that a fold looks the map up once.
+#[map]
+pub static TABLE: Array<[Bucket; TABLE_BUCKETS]> = Array::with_max_entries(1, MMAPABLE);
+
+/// Records of denials, and of what would have been denied.
+#[map]
+pub static DENIED: RingBuf = RingBuf::with_byte_size(RING, 0);
+
+/// Records of what was allowed.
+#[map]
+pub static ALLOWED: RingBuf = RingBuf::with_byte_size(RING, 0);
+
+/// Events of containers that are over their rate: counted, not recorded one by one.
+#[map]
+pub static REPEATS: LruHashMap<RepeatKey, Repeat> = LruHashMap::with_max_entries(MAX_REPEATS, 0);
+
+/// The rules over internet addresses, of all policies.
+#[map]
+pub static NET: LpmTrie<NetKey, NetVerdict> = LpmTrie::with_max_entries(MAX_NETS, 0);
+
+/// Processes to take in, by process id.
+#[map]
+pub static LISTED: HashMap<u32, Listed> = HashMap::with_max_entries(MAX_LISTED, NO_PREALLOC);
+
+/// What the last pass of the iterator did.
+#[map]
+pub static OUTCOME: Array<Outcome> = Array::with_max_entries(1, MMAPABLE);

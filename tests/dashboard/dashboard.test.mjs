@@ -1,0 +1,410 @@
+// The page, driven in Chromium against a real auditor, interceptors and servers.
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { Home, browse, eventually, sleep } from "./harness.mjs";
+
+let chromium;
+let home;
+let clients;
+let pages;
+
+before(async () => {
+  chromium = await browse();
+});
+after(() => chromium?.close());
+
+beforeEach(async () => {
+  home = await Home.open();
+  clients = [];
+  pages = [];
+});
+afterEach(async () => {
+  for (const { page, wrong, close } of pages) {
+    // What goes wrong in a page fails its test.
+    await page.evaluate(() => 0).catch(() => {});
+    assert.deepEqual(wrong, []);
+    await close();
+  }
+  await Promise.all(clients.map((client) => client.close()));
+  await home.close();
+});
+
+async function client(server, options) {
+  const opened = await home.client(server, options);
+  clients.push(opened);
+  return opened;
+}
+
+async function open(address = home.link, options = {}) {
+  const opened = await chromium.page(options);
+  pages.push(opened);
+  await opened.page.goto(address);
+  return opened.page;
+}
+
+const row = (page, tool) => page.locator("#calls tr").filter({ has: page.getByText(tool, { exact: true }) });
+const live = (page) => page.locator('#link[data-state="live"]').waitFor();
+
+test("the token leaves the address, and a page without one tells what to do", async () => {
+  const page = await open();
+  await live(page);
+  assert.equal(page.url(), `http://127.0.0.1:${home.port}/`);
+  await page.getByText("No tool call yet").waitFor();
+  const stranger = await open(`http://127.0.0.1:${home.port}/`);
+  await stranger.getByText("ringfence dashboard").waitFor();
+  const wrong = await open(`http://127.0.0.1:${home.port}/#token=wrong`);
+  await wrong.getByText("This page needs a fresh link").waitFor();
+});
+
+test("a call appears while one looks, and its answer after it", async () => {
+  const page = await open();
+  await live(page);
+  const files = await client("files");
+  await files.call("read_file", { path: "/etc/hosts" });
+  await row(page, "read_file").getByText("passed").waitFor();
+  await row(page, "read_file").getByText("path=/etc/hosts").waitFor();
+  await row(page, "read_file").locator(".took").getByText("ms").waitFor();
+  await files.call("fail_always");
+  await row(page, "fail_always").getByText("error").waitFor();
+  await page.locator("#stats").getByText("2 calls").waitFor();
+});
+
+test("approve lets the call go on", async () => {
+  const page = await open();
+  await live(page);
+  // A click that was meant for what was there before: a button that has just appeared takes none.
+  await page.evaluate(() => {
+    new MutationObserver(() => {
+      const button = document.querySelector(".card button.yes");
+      if (!button || window.early) return;
+      window.early = true;
+      button.dispatchEvent(new MouseEvent("click", { bubbles: true, detail: 1 }));
+    }).observe(document.body, { subtree: true, childList: true });
+  });
+  const files = await client("files");
+  let answered = false;
+  const answer = files.call("delete_file", { path: "/tmp/x" }).then((message) => ((answered = true), message));
+  const card = page.locator(".card");
+  await card.getByText('"path": "/tmp/x"').waitFor();
+  await card.getByText(/denied in \d+ s/).waitFor();
+  assert.equal(await page.title(), "(1) Ringfence");
+  assert.equal(answered, false, "it is held");
+  assert.equal(await page.evaluate(() => window.early), true);
+  await sleep(400);
+  assert.equal(answered, false, "a click in the first moment does not count");
+  await sleep(500);
+  await card.getByRole("button", { name: "Approve" }).click();
+  assert.equal((await answer).result.content[0].text, "done: delete_file");
+  await row(page, "delete_file").getByText("approved").waitFor();
+  const calls = await home.api("/api/tool-calls");
+  assert.equal(calls[0].approved_by, "dashboard");
+  await page.mouse.move(5, 790);
+  await card.waitFor({ state: "detached" });
+});
+
+test("deny answers the client with the reason", async () => {
+  const page = await open();
+  await live(page);
+  const files = await client("files");
+  const answer = files.call("delete_file", { path: "/tmp/x" });
+  const deny = page.locator(".card").getByRole("button", { name: "Deny" });
+  await deny.waitFor();
+  await sleep(700);
+  await deny.click();
+  const { result } = await answer;
+  assert.equal(result.isError, true);
+  assert.match(result.content[0].text, /denied/i);
+  await row(page, "delete_file").getByText("denied").waitFor();
+});
+
+test("a call that is decided elsewhere, or by the clock, takes its buttons away", async () => {
+  const page = await open();
+  await live(page);
+  const files = await client("files", ["--approval-timeout", "3"]);
+  const answer = files.call("delete_file", {});
+  await page.locator(".card").getByRole("button", { name: "Approve" }).waitFor();
+  assert.equal((await answer).result.isError, true);
+  await page.locator(".card").getByText("nobody answered in time").waitFor();
+  assert.equal(await page.getByRole("button", { name: "Approve" }).count(), 0);
+  await row(page, "delete_file").getByText("timeout").waitFor();
+});
+
+test("hostile names and results are text", async () => {
+  const page = await open();
+  await live(page);
+  const hostile = "<img src=x onerror=\"document.title='owned'\">";
+  const files = await client("<b>files</b>");
+  await files.call(hostile, { "<i>key</i>": "<script>document.title='owned'</script>", answer: `${hostile} \u001b[31mred\u0007` });
+  await files.call("safe\u202egnp.exe\u2066", { a: "\u200bhidden" });
+  await files.call("\u001b]0;owned\u0007clear\u001b[2J", {});
+  const list = page.locator("#calls");
+  await list.getByText(hostile, { exact: true }).waitFor();
+  await list.getByText("safeU+202Egnp.exeU+2066", { exact: true }).waitFor();
+  await list.getByText("U+001B]0;ownedU+0007clearU+001B[2J", { exact: true }).waitFor();
+  await list.getByText("U+200Bhidden").waitFor();
+  await list.getByText(hostile, { exact: true }).click();
+  const detail = page.locator("#detail");
+  await detail.getByText("<script>document.title='owned'</script>").waitFor();
+  await detail.getByText("U+001B[31mredU+0007").waitFor();
+  for (const view of ["intents", "sessions"]) {
+    await page.goto(`http://127.0.0.1:${home.port}/?view=${view}`);
+    await page.locator("main").getByText("<b>files</b>").first().waitFor();
+  }
+  assert.equal(await page.locator("img:not(h1 img), main script, main b, main i").count(), 0);
+  assert.equal(await page.title(), "Ringfence");
+});
+
+test("a number is shown as it was written", async () => {
+  const page = await open();
+  await live(page);
+  const files = await client("files");
+  // 2^53 + 1, which a careless page shows as 2^53.
+  const answer = files.raw("delete_row", '{"id": 9007199254740993}');
+  await page.locator(".card").getByText('"id": 9007199254740993').waitFor();
+  await page.keyboard.press("d");
+  await page.locator("#confirm-arguments").getByText("9007199254740993").waitFor();
+  await page.keyboard.press("Enter");
+  assert.equal((await answer).result.isError, true);
+});
+
+test("filters are in the address, survive a reload, and the back button undoes them", async () => {
+  const files = await client("files");
+  const notes = await client("notes");
+  await files.call("read_file", {});
+  await files.call("create_file", { password: "x" });
+  await notes.call("read_note", {});
+  const page = await open();
+  await live(page);
+  await row(page, "read_note").waitFor();
+  await page.locator("#filter-server").selectOption("files");
+  await row(page, "read_note").waitFor({ state: "detached" });
+  await page.locator("#filter-tool").fill("READ");
+  await row(page, "create_file").waitFor({ state: "detached" });
+  const address = new URL(page.url());
+  assert.deepEqual([address.searchParams.get("server"), address.searchParams.get("tool")], ["files", "READ"]);
+  await page.reload();
+  await row(page, "read_file").waitFor();
+  assert.equal(await page.locator("#calls tr").count(), 1);
+  assert.equal(await page.locator("#filter-server").inputValue(), "files");
+  assert.equal(await page.locator("#filter-tool").inputValue(), "READ");
+  // What happens meanwhile is filtered too.
+  await live(page);
+  await notes.call("read_more", {});
+  await files.call("read_other", {});
+  await row(page, "read_other").waitFor();
+  assert.equal(await row(page, "read_more").count(), 0);
+  await page.locator("#filter-risk").selectOption("31");
+  await page.getByText("No call matches").waitFor();
+  await page.goBack();
+  await row(page, "read_file").waitFor();
+  await page.getByText("clear", { exact: true }).click();
+  await row(page, "read_note").waitFor();
+  await page.locator("#filter-verdict").selectOption("flag");
+  await row(page, "read_note").waitFor({ state: "detached" });
+  await row(page, "create_file").waitFor();
+  assert.equal(await page.locator("#calls tr").count(), 1);
+});
+
+test("the keyboard does everything", async () => {
+  const files = await client("files");
+  for (const name of ["read_a", "read_b", "read_c"]) await files.call(name, {});
+  const page = await open();
+  await live(page);
+  await row(page, "read_a").waitFor();
+  await page.keyboard.press("j");
+  await page.keyboard.press("j");
+  await page.keyboard.press("k");
+  await page.keyboard.press("j");
+  await page.keyboard.press("Enter");
+  await page.locator("#detail h2").getByText("read_b").waitFor();
+  assert.match(page.url(), /call=/);
+  await page.keyboard.press("j");
+  await page.locator("#detail h2").getByText("read_a").waitFor();
+  await page.keyboard.press("Escape");
+  await page.locator("#detail").waitFor({ state: "detached" });
+  await page.keyboard.press("/");
+  await page.keyboard.type("read_c");
+  await row(page, "read_a").waitFor({ state: "detached" });
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("?");
+  await page.getByRole("dialog").getByText("next, previous call").waitFor();
+  await page.keyboard.press("Escape");
+  for (const [key, text] of [["2", "Calls less than five seconds apart"], ["3", "Lasted"], ["4", "Add a rule"], ["1", "Arguments"]]) {
+    await page.keyboard.press(key);
+    await page.locator("main").getByText(text).first().waitFor();
+  }
+  const held = files.call("delete_a", {});
+  await page.locator(".card").waitFor();
+  await page.keyboard.press("a");
+  await page.getByRole("dialog").getByText("Approve this call?").waitFor();
+  await page.keyboard.press("Escape");
+  assert.equal((await home.api("/api/waiting")).length, 1, "nothing was decided");
+  await page.keyboard.press("a");
+  await page.keyboard.press("Enter");
+  assert.equal((await held).result.content[0].text, "done: delete_a");
+  const second = files.call("delete_b", {});
+  await page.locator(".card:not(.over)").waitFor();
+  await page.keyboard.press("d");
+  await page.keyboard.press("Enter");
+  assert.equal((await second).result.isError, true);
+});
+
+test("new calls move no button under the pointer and take no focus", async () => {
+  const files = await client("files");
+  const first = files.call("delete_a", {});
+  const page = await open();
+  await live(page);
+  const approve = page.locator(".card").first().getByRole("button", { name: "Approve" });
+  await approve.waitFor();
+  await sleep(700);
+  const before = await approve.boundingBox();
+  await approve.hover();
+  const others = ["delete_b", "delete_c"].map((name) => files.call(name, {}));
+  for (let n = 0; n < 20; n++) await files.call(`read_${n}`, {});
+  await eventually("three cards", async () => (await page.locator(".card").count()) === 3);
+  await row(page, "read_19").waitFor();
+  assert.deepEqual(await approve.boundingBox(), before);
+  // The first is decided elsewhere: its card stays while the pointer is on it, so that no other button comes there.
+  const id = await page.locator(".card").first().getAttribute("data-id");
+  await fetch(`http://127.0.0.1:${home.port}/api/tool-calls/${id}/deny`, {
+    method: "POST",
+    headers: { Authorization: `Bearer ${home.token}`, "Content-Type": "application/json" },
+  });
+  await first;
+  await sleep(2500);
+  assert.equal(await page.locator(".card").count(), 3);
+  await page.mouse.move(5, 790);
+  await eventually("it goes", async () => (await page.locator(".card").count()) === 2);
+  await page.mouse.move(400, 700);
+  for (const name of ["Deny", "Deny"]) {
+    const button = page.locator(".card:not(.over)").first().getByRole("button", { name });
+    await button.focus();
+    await page.keyboard.press("Enter");
+    await sleep(300);
+  }
+  await Promise.all(others);
+});
+
+test("a call's detail, an intent's chain, sessions", async () => {
+  const files = await client("files");
+  const notes = await client("notes");
+  await files.call("read_file", { path: "/a" });
+  await notes.call("create_note", { text: "b" });
+  await files.call("read_file", { path: "/c" });
+  const page = await open();
+  await row(page, "create_note").click();
+  const detail = page.locator("#detail");
+  for (const text of ["write", "flag_all_writes", "first_use", '"text": "b"', "done: create_note"]) await detail.getByText(text).first().waitFor();
+  await page.reload();
+  await detail.getByText("flag_all_writes").waitFor();
+  await detail.getByText("its chain of calls").click();
+  const intent = page.locator(".intent");
+  await intent.getByText("3 calls: files → notes → files").waitFor();
+  assert.deepEqual(await intent.locator("li a").allTextContents(), ["read_file", "create_note", "read_file"]);
+  await page.keyboard.press("3");
+  const session = page.locator("#sessions tbody tr").filter({ hasText: "files" });
+  await session.getByText("running").waitFor();
+  await session.getByText("Example Client 2.1").waitFor();
+  await clients.shift().close();
+  await session.getByText("ended, status 0").waitFor();
+});
+
+test("a rule added here binds the next call", async () => {
+  const files = await client("files");
+  assert.equal((await files.call("read_diary", {})).result.isError, undefined, "the control");
+  const page = await open();
+  await live(page);
+  await page.getByRole("link", { name: "Rules" }).click();
+  await page.getByText("pause_deletes").waitFor();
+  await page.getByLabel("Name").fill("no_diaries");
+  await page.getByLabel("Action").selectOption("block");
+  await page.getByLabel("Tools").fill("*diary*");
+  await page.getByRole("button", { name: "Add rule" }).click();
+  await page.getByText("no_diaries is in force.").waitFor();
+  await page.locator("#rules tbody").getByText("no_diaries").waitFor();
+  await eventually("it binds", async () => (await files.call("read_diary", {})).result.isError);
+  await page.getByLabel("Name").fill("broken");
+  await page.getByLabel("Tools").fill("[");
+  await page.getByRole("button", { name: "Add rule" }).click();
+  await page.locator("#rule-said.bad").getByText("tool_pattern").waitFor();
+});
+
+test("without the live stream the page asks, and says so; a new auditor needs a new link", async () => {
+  const opened = await chromium.page();
+  pages.push(opened);
+  const { page } = opened;
+  await page.routeWebSocket(/./, (socket) => socket.close());
+  await page.goto(home.link);
+  await page.locator('#link[data-state="polling"]').waitFor();
+  const files = await client("files");
+  await files.call("read_a", {});
+  await row(page, "read_a").waitFor();
+  // A client that is there would start an auditor itself.
+  await clients.shift().close();
+  await home.stopAuditor();
+  await page.locator('#link[data-state="gone"]').waitFor();
+  await home.startAuditor(home.port);
+  await page.getByText("This page needs a fresh link").waitFor();
+  const fresh = await open();
+  await row(fresh, "read_a").waitFor();
+});
+
+test("a phone's width needs no sideways scrolling, and its buttons are big", async () => {
+  const files = await client("filesystem");
+  await files.call("read_a_file_with_a_rather_long_name_that_does_not_fit", { path: "/home/someone/a/long/path/to/some/file.txt" });
+  const held = files.call("delete_file", { path: "/tmp/x" });
+  const page = await open(home.link, { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
+  await live(page);
+  const approve = page.locator(".card").getByRole("button", { name: "Approve" });
+  await approve.waitFor();
+  const fits = async (where) =>
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${where} is too wide`);
+  await fits("calls");
+  assert.ok((await approve.boundingBox()).height >= 44);
+  await page.locator("#calls tr").last().tap();
+  await page.locator("#detail").getByText("Why this score").waitFor();
+  await fits("detail");
+  await page.getByRole("button", { name: "Close" }).tap();
+  for (const view of ["Intents", "Sessions", "Rules"]) {
+    await page.getByRole("link", { name: view, exact: true }).tap();
+    await sleep(200);
+    await fits(view);
+  }
+  await page.locator(".card").getByRole("button", { name: "Approve" }).tap();
+  assert.equal((await held).result.content[0].text, "done: delete_file");
+});
+
+test("a frame of another site stays empty, and its scripts hear nothing", async () => {
+  const { createServer } = await import("node:http");
+  const evil = createServer((_, response) => {
+    response.setHeader("Content-Type", "text/html");
+    response.end(`<iframe src="http://127.0.0.1:${home.port}/"></iframe><form method="post" action="http://127.0.0.1:${home.port}/api/rules" enctype="text/plain"><input name='{"name":"a","action":"flag","x":"' value='"}'></form>`);
+  });
+  await new Promise((resolve) => evil.listen(0, "127.0.0.1", resolve));
+  try {
+    const { page, close } = await chromium.page();
+    await page.goto(`http://127.0.0.1:${evil.address().port}/`);
+    const said = await page.evaluate(async ([port, token]) => {
+      const tries = {};
+      tries.fetch = await fetch(`http://127.0.0.1:${port}/api/stats`, { headers: { Authorization: `Bearer ${token}` } }).then(() => "read", () => "refused");
+      tries.post = await fetch(`http://127.0.0.1:${port}/api/rules`, { method: "POST", mode: "no-cors", body: '{"name":"a","action":"flag"}' }).then((r) => r.type, () => "refused");
+      tries.socket = await new Promise((resolve) => {
+        const socket = new WebSocket(`ws://127.0.0.1:${port}/ws/live`, ["ringfence.live", `ringfence.token.${token}`]);
+        socket.onopen = () => resolve("open");
+        socket.onerror = () => resolve("refused");
+      });
+      return tries;
+    }, [home.port, home.token]);
+    assert.equal(said.fetch, "refused");
+    assert.equal(said.socket, "refused");
+    await page.locator("form").evaluate((form) => form.submit());
+    await page.waitForLoadState();
+    const frames = await Promise.all(page.frames().map((frame) => frame.locator("#waiting").count().catch(() => 0)));
+    assert.deepEqual(frames.filter(Boolean), []);
+    assert.deepEqual((await home.api("/api/rules")).filter((rule) => rule.source === "database"), []);
+    await close();
+  } finally {
+    evil.closeAllConnections();
+    evil.close();
+  }
+});

@@ -1,0 +1,154 @@
+// A home of its own with an auditor, MCP clients that talk through the interceptor, and a browser.
+import { spawn, spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import { chromium } from "playwright-core";
+
+const here = fileURLToPath(new URL(".", import.meta.url));
+const binary = process.env.RINGFENCE ?? join(here, "../../target/debug/ringfence");
+const browserPath =
+  process.env.CHROMIUM ??
+  process.env.PATH.split(":").flatMap((dir) => ["chromium", "chromium-browser", "google-chrome"].map((name) => join(dir, name)))
+    .find((path) => existsSync(path)) ??
+  "/usr/bin/chromium";
+
+const FLAGS = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+];
+
+export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Tries until it gives something. */
+export async function eventually(what, attempt, patience = 15_000) {
+  const until = Date.now() + patience;
+  for (;;) {
+    const found = await attempt();
+    if (found) return found;
+    if (Date.now() > until) throw new Error(`not in ${patience} ms: ${what}`);
+    await sleep(30);
+  }
+}
+
+export class Home {
+  static async open() {
+    const home = new Home();
+    home.dir = mkdtempSync(join(tmpdir(), "ringfence-dashboard-"));
+    const env = { HOME: home.dir, XDG_RUNTIME_DIR: home.dir, PATH: process.env.PATH };
+    home.env = env;
+    home.db = join(home.dir, "audit.db");
+    await home.startAuditor(0);
+    return home;
+  }
+
+  async startAuditor(port) {
+    this.auditor = spawn(binary, ["auditor", "--user", "--db", this.db, "--port", String(port)], { env: this.env, stdio: "ignore" });
+    // Asked sooner, `ringfence dashboard` would start another one.
+    const sockets = join(this.dir, "ringfence");
+    await eventually("the auditor listens", () => existsSync(sockets) && readdirSync(sockets).length > 0);
+    this.link = await eventually("the auditor has a dashboard", () => {
+      const said = spawnSync(binary, ["dashboard", "--db", this.db], { env: this.env, encoding: "utf8" });
+      return said.stdout.trim();
+    });
+    const url = new URL(this.link);
+    this.port = Number(url.port);
+    this.token = url.hash.slice("#token=".length);
+  }
+
+  async stopAuditor() {
+    if (this.auditor.exitCode !== null || this.auditor.signalCode !== null) return;
+    const gone = new Promise((resolve) => this.auditor.once("exit", resolve));
+    this.auditor.kill("SIGKILL");
+    await gone;
+    rmSync(join(this.dir, "ringfence"), { recursive: true, force: true });
+  }
+
+  /** A client with one server behind the interceptor. */
+  async client(server, options = []) {
+    const child = spawn(
+      binary,
+      ["mcp", "--db", this.db, "--server-name", server, ...options, "--", process.execPath, join(here, "server.mjs")],
+      { env: this.env, stdio: ["pipe", "pipe", "ignore"] },
+    );
+    const answers = new Map();
+    createInterface({ input: child.stdout }).on("line", (line) => {
+      const message = JSON.parse(line);
+      answers.get(message.id)?.(message);
+    });
+    let next = 0;
+    const raw = (method, params) => {
+      const id = next++;
+      const answered = new Promise((resolve) => answers.set(id, resolve));
+      child.stdin.write(`{"jsonrpc":"2.0","id":${id},"method":"${method}","params":${params}}\n`);
+      return answered;
+    };
+    const request = (method, params) => raw(method, JSON.stringify(params));
+    await request("initialize", {
+      protocolVersion: "2025-06-18",
+      capabilities: {},
+      clientInfo: { name: "Example Client", version: "2.1" },
+    });
+    return {
+      call: (name, args = {}) => request("tools/call", { name, arguments: args }),
+      /** With arguments as JSON text. */
+      raw: (name, args) => raw("tools/call", `{"name":${JSON.stringify(name)},"arguments":${args}}`),
+      close: () => {
+        const gone = new Promise((resolve) => child.once("exit", resolve));
+        child.stdin.end();
+        return gone;
+      },
+    };
+  }
+
+  /** An answer of the API. */
+  async api(path, options = {}) {
+    const response = await fetch(`http://127.0.0.1:${this.port}${path}`, {
+      ...options,
+      headers: { Authorization: `Bearer ${this.token}`, ...options.headers },
+    });
+    return response.json();
+  }
+
+  async close() {
+    await this.stopAuditor();
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+}
+
+/** A browser with a profile of its own. */
+export async function browse() {
+  const profile = mkdtempSync(join(tmpdir(), "ringfence-chromium-"));
+  mkdirSync(join(profile, "home"));
+  const browser = await chromium.launch({
+    executablePath: browserPath,
+    headless: true,
+    args: FLAGS,
+    env: { ...process.env, HOME: join(profile, "home"), XDG_CONFIG_HOME: profile, XDG_CACHE_HOME: profile },
+  });
+  return {
+    browser,
+    /** A page that fails the test on any error in it, or any request that leaves this machine. */
+    async page(options = {}) {
+      const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+      const page = await context.newPage();
+      const wrong = [];
+      page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
+      page.on("console", (message) => {
+        // Chromium reports every answer that is an error; those are the page's to show.
+        if (message.type() === "error" && !/Failed to load resource|WebSocket connection/.test(message.text())) wrong.push(`console: ${message.text()}`);
+      });
+      page.on("request", (request) => {
+        if (new URL(request.url()).hostname !== "127.0.0.1") wrong.push(`request: ${request.url()}`);
+        if (/token=/.test(request.url())) wrong.push(`the token is in an address: ${request.url()}`);
+      });
+      return { page, wrong, close: () => context.close() };
+    },
+    async close() {
+      await browser.close();
+      rmSync(profile, { recursive: true, force: true });
+    },
+  };
+}

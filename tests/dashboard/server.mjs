@@ -1,0 +1,17 @@
+// A small MCP server for the tests: it has every tool, and answers with what it was asked.
+import { createInterface } from "node:readline";
+
+const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { id, method, params } = JSON.parse(line);
+  if (id === undefined) continue;
+  if (method === "initialize") {
+    say({ jsonrpc: "2.0", id, result: { protocolVersion: "2025-06-18", capabilities: { tools: {} }, serverInfo: { name: "test", version: "1" } } });
+  } else if (params?.name === "fail_always") {
+    say({ jsonrpc: "2.0", id, error: { code: -32000, message: "it always fails" } });
+  } else {
+    const text = params?.arguments?.answer ?? `done: ${params?.name}`;
+    say({ jsonrpc: "2.0", id, result: { content: [{ type: "text", text }] } });
+  }
+}

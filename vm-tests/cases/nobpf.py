@@ -1,0 +1,78 @@
+"""Group `nobpf` (a boot whose lsm= list lacks bpf): nothing pretends to enforce."""
+
+import json
+import os
+import re
+
+from case import scene
+from system import profile, ringfence, said, targets
+
+
+@scene("nobpf/boot-is-the-right-one", group="nobpf")
+def right_boot():
+    """not a test of Ringfence: this boot has BPF LSM off and Landlock on"""
+    with open("/sys/kernel/security/lsm") as file:
+        names = file.read().split(",")
+    assert "bpf" not in names and "landlock" in names, names
+
+
+@scene("nobpf/daemon-refuses", group="nobpf")
+def daemon():
+    """the daemon refuses to start and says what is missing, with the line to boot with"""
+    result = ringfence("daemon", timeout=30)
+    assert result.returncode not in (0, None), f"it started: {said(result)}"
+    assert "lsm=" in result.stderr and "bpf" in result.stderr, f"it does not say what is missing: {said(result)}"
+    assert not os.path.exists("/sys/fs/bpf/ringfence") or not os.listdir("/sys/fs/bpf/ringfence"), "it left pins"
+
+
+@scene("nobpf/doctor-explains", group="nobpf")
+def doctor():
+    """doctor says that this is partial, per axis, and gives the whole lsm= line"""
+    result = ringfence("doctor")
+    assert result.returncode in (1, 2), said(result)
+    with open("/sys/kernel/security/lsm") as file:
+        present = set(file.read().strip().split(",")) - {"capability"}  # always there, listed or not
+    lines = re.findall(r"lsm=([a-z_,]+)", result.stdout)
+    assert lines and set(lines[0].split(",")) - {"capability"} == present | {"bpf"}, f"no line to boot with: {said(result)}"
+    for axis in ("fs_read", "fs_write", "exec", "net"):
+        assert axis in result.stdout, f"nothing about {axis}: {said(result)}"
+    as_json = ringfence("doctor", "--json")
+    assert as_json.returncode == result.returncode and json.loads(as_json.stdout), said(as_json)
+
+
+@scene("nobpf/run-refuses", group="nobpf")
+def refuses():
+    """run refuses what only eBPF could hold, and names the axes"""
+    allowed, _ = targets("nobpf")
+    path = fallback("rf-nobpf")
+    result = ringfence("run", "--profile", path, "--", "/usr/bin/cat", allowed)
+    assert result.returncode == 125 and "secret" not in result.stdout, said(result)
+    assert "exec" in result.stderr and "accept" in result.stderr, f"it does not say how to go on: {said(result)}"
+
+
+def fallback(name):
+    """A profile that lets Landlock and seccomp step in."""
+    path = profile(name)
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text.replace('seccomp = "off"', 'seccomp = "default"').replace('landlock = "off"', 'landlock = "fallback"'))
+    return path
+
+
+@scene("nobpf/accepted-partial-holds-what-it-says", group="nobpf")
+def accepted():
+    """with the gaps accepted, Landlock holds what it can: files are denied and granted"""
+    allowed, forbidden = targets("partial")
+    path = fallback("rf-partial")
+    result = ringfence("run", "--profile", path, "--accept-partial", "fs_read,fs_write,exec,net", "--", "/usr/bin/cat", allowed, forbidden)
+    assert result.stdout.count("secret") == 1 and result.returncode == 1, said(result)
+    assert "Permission denied" in result.stderr, said(result)
+
+
+@scene("nobpf/events-say-there-is-no-daemon", group="nobpf")
+def events():
+    """events and status say that no daemon runs, and fail"""
+    for command in (["events"], ["status"]):
+        result = ringfence(*command)
+        assert result.returncode != 0 and "daemon" in result.stderr, f"{command}: {said(result)}"

@@ -1,0 +1,120 @@
+"""What listens outside for the attacks: sockets that note what arrives, and one that hands out descriptors."""
+
+import os
+import selectors
+import socket
+import threading
+
+FDS = "/srv/rf/fds.sock"
+NET = "/srv/rf/net"
+ALLOWED_PORT = 7001
+DENIED_PORT = 7002
+
+
+class Services:
+    """All of them, in one thread. What arrived is kept in `Services.arrived`."""
+
+    arrived = bytearray()
+
+    def __init__(self):
+        os.makedirs("/srv/rf", exist_ok=True)
+        os.makedirs("/run/rf-cases/profiles", exist_ok=True)
+        for name in ("allow", "deny"):
+            os.makedirs(f"{NET}/{name}", exist_ok=True)
+            os.chmod(f"{NET}/{name}", 0o777)
+        self.selector = selectors.DefaultSelector()
+        self.running = True
+        for port in (ALLOWED_PORT, DENIED_PORT):
+            for family, host in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+                self._inet(family, host, port)
+        for name in ("allow", "deny"):
+            for kind, label in ((socket.SOCK_STREAM, "stream"), (socket.SOCK_DGRAM, "dgram"), (socket.SOCK_SEQPACKET, "seqpacket")):
+                self._unix(f"{NET}/{name}/{label}", kind)
+                self._unix(f"\0rf-{name}-{label}", kind)
+        self._unix(FDS, socket.SOCK_STREAM, tag="fds")
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _inet(self, family, host, port):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            one = socket.socket(family, kind)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if kind == socket.SOCK_STREAM:
+                one.setsockopt(socket.IPPROTO_TCP, 23, 16)  # TCP_FASTOPEN
+            one.bind((host, port))
+            self._add(one, kind, "arrive")
+
+    def _unix(self, path, kind, tag="arrive"):
+        if not path.startswith("\0"):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+        one = socket.socket(socket.AF_UNIX, kind)
+        one.bind(path)
+        if not path.startswith("\0"):
+            os.chmod(path, 0o777)
+        self._add(one, kind, tag)
+
+    def _add(self, one, kind, tag):
+        one.setblocking(False)
+        if kind != socket.SOCK_DGRAM:
+            one.listen(64)
+            self.selector.register(one, selectors.EVENT_READ, ("accept", tag))
+        else:
+            self.selector.register(one, selectors.EVENT_READ, ("data", tag))
+
+    def _serve(self):
+        while self.running:
+            for key, _ in self.selector.select(0.5):
+                action, tag = key.data
+                try:
+                    if action == "accept":
+                        self._accept(key.fileobj, tag)
+                    else:
+                        self._data(key.fileobj, tag)
+                except OSError:
+                    if action == "data" and key.fileobj.type != socket.SOCK_DGRAM:
+                        self._close(key.fileobj)
+
+    def _accept(self, listener, tag):
+        one, _ = listener.accept()
+        one.setblocking(False)
+        self.selector.register(one, selectors.EVENT_READ, ("data", tag))
+
+    def _data(self, one, tag):
+        text = one.recv(4096)
+        if tag == "fds":
+            if text:
+                hand_out(one, text)
+            self._close(one)
+            return
+        Services.arrived += text
+        if not text and one.type != socket.SOCK_DGRAM:
+            self._close(one)
+
+    def _close(self, one):
+        self.selector.unregister(one)
+        one.close()
+
+    def stop(self):
+        """Ends the thread."""
+        self.running = False
+        self.thread.join(2)
+
+
+def hand_out(peer, text):
+    """Answers a request with a descriptor: a path opened for reading (or, after `path:`, with O_PATH), or a fresh TCP or UDP socket."""
+    if text in (b"tcp", b"udp"):
+        kind = socket.SOCK_STREAM if text == b"tcp" else socket.SOCK_DGRAM
+        with socket.socket(socket.AF_INET, kind) as one:
+            socket.send_fds(peer, [b"x"], [one.fileno()])
+    else:
+        path = text.removeprefix(b"path:")
+        fd = os.open(path, os.O_RDONLY if path == text else os.O_PATH)
+        try:
+            socket.send_fds(peer, [b"x"], [fd])
+        finally:
+            os.close(fd)

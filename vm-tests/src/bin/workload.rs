@@ -1,0 +1,55 @@
+//! What `cargo xtask bench kernel` measures, run inside the guest: nanoseconds per operation, one `name ns` a line.
+//!
+//! Under `-icount shift=0` a guest nanosecond is an executed instruction. Each figure is the second of two runs: the
+//! first after boot also fills caches and patches code.
+
+use anyhow::{Context, Result};
+use nix::{
+    fcntl::{OFlag, open},
+    sys::{
+        socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket},
+        stat::Mode,
+    },
+    time::{ClockId, clock_gettime},
+};
+use std::{ffi::CStr, os::fd::AsRawFd, process::Command};
+
+/// A file one directory below the root.
+const SHALLOW: &CStr = c"/bench/f";
+/// A file seven directories deep.
+const DEEP: &CStr = c"/bench/1/2/3/4/5/6/f";
+
+fn main() -> Result<()> {
+    let opens = 20_000;
+    report("open_shallow", opens, || open_close(SHALLOW))?;
+    report("open_deep", opens, || open_close(DEEP))?;
+    let udp = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let peer = SockaddrIn::new(127, 0, 0, 1, 9);
+    report("udp_connect", opens, || connect(udp.as_raw_fd(), &peer).context("connect to 127.0.0.1:9"))?;
+    report("spawn", 200, || {
+        let status = Command::new("/bench/true").status().context("/bench/true")?;
+        anyhow::ensure!(status.success(), "/bench/true: {status}");
+        Ok(())
+    })
+}
+
+fn open_close(path: &CStr) -> Result<()> {
+    open(path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+        .map(drop)
+        .with_context(|| format!("{path:?}"))
+}
+
+/// Runs `operation` `count` times, twice; prints the second run's nanoseconds per operation.
+fn report(name: &str, count: u32, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut per_operation = 0.0;
+    for _ in 0..2 {
+        let start = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        for _ in 0..count {
+            operation()?;
+        }
+        let spent = clock_gettime(ClockId::CLOCK_MONOTONIC)? - start;
+        per_operation = (spent.tv_sec() as f64 * 1e9 + spent.tv_nsec() as f64) / f64::from(count);
+    }
+    println!("{name} {per_operation:.0}");
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! `bench launch`: how long it takes to start a command, with and without a sandbox.
+
+use crate::{build, report::say};
+use anyhow::{Context, Result, bail};
+use std::{
+    fmt::Write,
+    fs,
+    path::Path,
+    process::{Command, ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+/// What is started: the least that a program can do.
+const PROGRAM: &str = "/bin/true";
+/// What the others are compared with.
+const BARE: &str = "bare spawn";
+/// Starts that are not counted: caches fill.
+const WARM_UP: usize = 20;
+
+/// A profile that restricts every axis, so that every enforcer has something to set up.
+const PROFILE: &str = r#"
+description = "bench launch"
+[grant]
+fs_read = { only = ["/usr", "/etc", "/tmp"] }
+fs_write = { only = ["/tmp"] }
+exec = { only = ["/usr/bin", "/bin"] }
+net = { only = ["127.0.0.1:443"] }
+max_calls = "unlimited"
+valid_for_generation = "all"
+[kernel]
+accept_partial = ["fs_read", "fs_write", "exec", "net"]
+"#;
+
+/// Measures how long it takes to start and end /bin/true: bare, in bubblewrap, under `ringfence run`.
+///
+/// The three take turns in one run, so that whatever else the machine does falls on all of them. Prints a Markdown
+/// table of medians. Where a daemon runs it holds the command, else Landlock and seccomp do: the last line says which.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  cargo xtask bench launch --rounds 500 > table.md")]
+pub(crate) struct Args {
+    /// How often each is started
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    rounds: usize,
+}
+
+/// One way to start the program, and how long each start took.
+struct Way {
+    name: &'static str,
+    words: Vec<String>,
+    took: Vec<Duration>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.rounds == 0 {
+        bail!("--rounds 0 measures nothing; give at least 1");
+    }
+    let ringfence = build::binary("release")?;
+    let dir = tempfile::tempdir().context("cannot make a directory for the profile")?;
+    let profile = dir.path().join("bench.toml");
+    fs::write(&profile, PROFILE).with_context(|| format!("cannot write {}", profile.display()))?;
+    let enforcement = enforcement(&ringfence, &profile)?;
+    let mut ways = ways(&ringfence, &profile);
+    say(&format!("starting {PROGRAM} {} times in each of {} ways", args.rounds, ways.len()));
+    for round in 0..args.rounds + WARM_UP {
+        for way in &mut ways {
+            let took = start(&way.words)?;
+            if round >= WARM_UP {
+                way.took.push(took);
+            }
+        }
+    }
+    print!("{}\n{enforcement}\n", table(&mut ways)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ways(ringfence: &Path, profile: &Path) -> Vec<Way> {
+    let way = |name, words: &str| Way {
+        name,
+        words: words.split_whitespace().chain([PROGRAM]).map(str::to_owned).collect(),
+        took: Vec::new(),
+    };
+    let run = format!("{} run --profile {} --", ringfence.display(), profile.display());
+    let bubblewrap =
+        "bwrap --ro-bind / / --dev /dev --proc /proc --bind /tmp /tmp --unshare-all --die-with-parent --";
+    vec![way(BARE, ""), way("bubblewrap", bubblewrap), way("ringfence run", &run)]
+}
+
+/// What `ringfence run` says of itself; also whether it runs at all.
+fn enforcement(ringfence: &Path, profile: &Path) -> Result<String> {
+    let mut command = Command::new(ringfence);
+    let output = command.args(["run", "-v", "--profile"]).arg(profile).args(["--", PROGRAM]).output();
+    let output = output.with_context(|| format!("cannot start {}", ringfence.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        bail!("`ringfence run` did not run {PROGRAM}: {said}");
+    }
+    let line = said.lines().find_map(|line| Some(line.split_once("enforcement: ")?.1.to_owned()));
+    Ok(format!("ringfence run's enforcement here: {}", line.unwrap_or_else(|| "not said".into())))
+}
+
+fn start(words: &[String]) -> Result<Duration> {
+    let [program, arguments @ ..] = words else { bail!("nothing to start") };
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let begin = Instant::now();
+    let status = command.status().with_context(|| format!("cannot start {program}"))?;
+    let took = begin.elapsed();
+    if !status.success() {
+        bail!("`{}` ended with {status}", words.join(" "));
+    }
+    Ok(took)
+}
+
+/// Medians, the middle half, and each median above and as a multiple of the bare one.
+fn table(ways: &mut [Way]) -> Result<String> {
+    for way in ways.iter_mut() {
+        way.took.sort_unstable();
+    }
+    let at = |took: &[Duration], quarter: usize| took.get(took.len() * quarter / 4).copied();
+    let bare = ways.iter().find(|way| way.name == BARE).and_then(|way| at(&way.took, 2));
+    let bare = bare.context("no bare figure to compare with")?;
+    let mut text =
+        String::from("| | median | middle half | above bare | ratio |\n|---|---:|---:|---:|---:|\n");
+    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+    for Way { name, took, .. } in ways {
+        let quarters = [1, 2, 3].map(|quarter| at(took, quarter).map(ms));
+        let [Some(low), Some(median), Some(high)] = quarters else { bail!("no figures for {name}") };
+        writeln!(
+            text,
+            "| {name} | {median:.2} ms | {low:.2} to {high:.2} | {:+.2} ms | {:.2} |",
+            median - ms(bare),
+            median / ms(bare)
+        )?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BARE, Way, table};
+    use std::time::Duration;
+
+    #[test]
+    fn medians_are_compared_with_the_bare_one() {
+        let way = |name, times: &[u64]| Way {
+            name,
+            words: Vec::new(),
+            took: times.iter().map(|ms| Duration::from_millis(*ms)).collect(),
+        };
+        let mut ways = [way(BARE, &[3, 1, 2, 90, 2]), way("other", &[6, 4, 5, 5, 7])];
+        let expected = "| | median | middle half | above bare | ratio |\n|---|---:|---:|---:|---:|\n\
+                        | bare spawn | 2.00 ms | 2.00 to 3.00 | +0.00 ms | 1.00 |\n\
+                        | other | 5.00 ms | 5.00 to 6.00 | +3.00 ms | 2.50 |\n";
+        assert_eq!(table(&mut ways).unwrap(), expected);
+        assert!(table(&mut [way("other", &[1])]).is_err());
+        assert!(table(&mut [way(BARE, &[])]).is_err());
+    }
+}

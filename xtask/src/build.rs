@@ -1,0 +1,88 @@
+//! `build` and `build-ebpf`: the release binary, and the eBPF object alone.
+
+use crate::paths;
+use crate::report::{brief, quietly, tail};
+use crate::setup;
+use anyhow::{Context, Result, bail};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+/// Builds the eBPF object alone, and prints where it is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EbpfArgs {}
+
+/// Builds `target/release/ringfence`, as it ships.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BuildArgs {}
+
+pub(crate) fn ebpf(_: &EbpfArgs) -> Result<ExitCode> {
+    setup::for_building()?;
+    let ebpf = paths::workspace().join("ebpf");
+    let object = ringfence_ebpf_build::build(&ebpf, &paths::target().join("ebpf"), std::env::consts::ARCH)?;
+    println!("{}", object.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn release(_: &BuildArgs) -> Result<ExitCode> {
+    setup::for_building()?;
+    println!("{}", binary("release")?.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the binary `ringfence` with a cargo profile and returns its path.
+pub(crate) fn binary(profile: &str) -> Result<PathBuf> {
+    build("ringfence", &["--bin", "ringfence"], profile)?;
+    Ok(paths::target().join(profile).join("ringfence"))
+}
+
+/// The binary for the guest: as `cargo test` builds it, so that nothing is built twice, but without its debug information,
+/// which is most of it.
+pub(crate) fn for_guest() -> Result<PathBuf> {
+    build("ringfence", &["--bin", "ringfence"], "dev")?;
+    let folder = paths::target().join("guest");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    // Beside its place first: another xtask may be reading the one that is there.
+    let partial = tempfile::NamedTempFile::new_in(&folder).context("cannot write to the target folder")?;
+    let mut objcopy = Command::new("objcopy");
+    objcopy.arg("--strip-debug").arg(paths::target().join("debug/ringfence")).arg(partial.path());
+    quietly(&mut objcopy)?;
+    std::fs::set_permissions(partial.path(), std::fs::Permissions::from_mode(0o755))
+        .context("cannot set a mode")?;
+    let stripped = folder.join("ringfence");
+    partial.persist(&stripped).with_context(|| format!("cannot write {}", stripped.display()))?;
+    Ok(stripped)
+}
+
+/// Builds the programs that the VM tests run in the guest; returns their paths.
+pub(crate) fn helpers(profile: &str) -> Result<Vec<PathBuf>> {
+    build("ringfence-vm-tests", &["--bins"], profile)?;
+    let folder = paths::target().join(if profile == "dev" { "debug" } else { profile });
+    let sources = paths::workspace().join("vm-tests/src/bin");
+    let mut programs = Vec::new();
+    for entry in std::fs::read_dir(&sources).with_context(|| format!("cannot read {}", sources.display()))? {
+        let source = entry.with_context(|| format!("cannot read {}", sources.display()))?.path();
+        programs.extend(source.file_stem().map(|name| folder.join(name)));
+    }
+    Ok(programs)
+}
+
+/// Builds without a word; cargo's messages are shown only where it fails.
+fn build(package: &str, what: &[&str], profile: &str) -> Result<()> {
+    let mut cargo = cargo();
+    cargo.args(["build", "--package", package, "--profile", profile]).args(what);
+    brief(&format!("building {package}"), || {
+        let output = cargo.stdin(Stdio::null()).output().context("cannot start cargo")?;
+        if !output.status.success() {
+            bail!("building {package} failed:\n{}", tail(&String::from_utf8_lossy(&output.stderr), 60));
+        }
+        Ok(())
+    })
+}
+
+/// The cargo that runs us, in the checkout.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(paths::workspace());
+    cargo
+}

@@ -1,0 +1,33 @@
+//! One setup at a time: a lock file in the cache, held while the cache is changed.
+
+use crate::report::say;
+use anyhow::{Context, Result};
+use ringfence_ebpf_build::cache_dir;
+use std::fs::{File, TryLockError};
+
+/// Holds the cache for one process; dropping it (or dying) lets the next in.
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits for the lock, and says so if it is taken.
+    pub(crate) fn take() -> Result<Lock> {
+        let dir = cache_dir();
+        std::fs::create_dir_all(&dir)
+            .with_context(|| format!("cannot create the cache folder {}", dir.display()))?;
+        let path = dir.join("lock");
+        let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                say("setup: waiting for another setup that is at work");
+                file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
+        Ok(Lock { _file: file })
+    }
+}

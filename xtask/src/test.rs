@@ -1,0 +1,227 @@
+//! `test`: every check, from formatting to the VM tests, and one line that says how it went.
+
+use crate::build;
+use crate::dashboard;
+use crate::paths::{target, workspace};
+use crate::report::{say, tail};
+use crate::setup;
+use crate::tidy;
+use crate::vm_test::{self, Tally};
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+const CARGO_DENY: &str = "0.20.2";
+
+/// Runs every check; the last line says how many passed and failed.
+///
+/// Format, clippy with warnings as errors, tidy, licences and bans, unit and black-box tests, the dashboard in Chromium, then
+/// the VM tests on three kernels. Installs what is missing first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  cargo xtask test --quick  minutes: before a commit\n  \
+                        cargo xtask test          everything: before a merge")]
+pub(crate) struct Args {
+    /// Without Chromium; of the VM tests only one case for each hook, on one kernel.
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    setup::everything()?;
+    let mut tally = Tally::default();
+    check(&mut tally, "format", format);
+    check(&mut tally, "clippy", clippy);
+    check(&mut tally, "clippy of the eBPF programs", clippy_ebpf);
+    check(&mut tally, "tidy", || tidy::check().map(|found| found.join("\n")).and_then(none));
+    check(&mut tally, "licences and bans", licences);
+    check(&mut tally, "advisories", advisories);
+    add(&mut tally, "unit and black-box tests", unit_tests());
+    if !args.quick {
+        add(&mut tally, "dashboard in Chromium", dashboard::tests());
+    }
+    add(&mut tally, "VM tests", if args.quick { vm_test::smoke() } else { vm_test::full() });
+
+    for failed in &tally.failed {
+        println!("failed: {failed}");
+    }
+    println!("{} passed, {} failed", tally.passed, tally.failed.len());
+    Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Counts one check as one test; what it says is shown where it fails.
+fn check(tally: &mut Tally, name: &str, run: impl FnOnce() -> Result<()>) {
+    let start = Instant::now();
+    match run() {
+        Ok(()) => {
+            tally.passed += 1;
+            say(&format!("{name}: passed in {:.0} s", start.elapsed().as_secs_f32()));
+        }
+        Err(error) => {
+            println!("{name}: {error:#}");
+            tally.failed.push(name.to_owned());
+        }
+    }
+}
+
+fn add(tally: &mut Tally, name: &str, more: Result<Tally>) {
+    match more {
+        Ok(more) => {
+            tally.passed += more.passed;
+            tally.failed.extend(more.failed);
+        }
+        Err(error) => {
+            println!("{name}: {error:#}");
+            tally.failed.push(format!("{name}: {error}"));
+        }
+    }
+}
+
+fn none(found: String) -> Result<()> {
+    if found.is_empty() { Ok(()) } else { bail!("\n{found}") }
+}
+
+fn format() -> Result<()> {
+    succeed(build::cargo().args(["fmt", "--all", "--check"]))?;
+    succeed(build::cargo().args(["fmt", "--check"]).current_dir(ebpf()))
+}
+
+fn clippy() -> Result<()> {
+    succeed(build::cargo().args([
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+/// Clippy has no BPF target, but lints the same sources for the host. Unstable features are for `core`'s BPF intrinsics;
+/// without unwinding, as on the real target.
+fn clippy_ebpf() -> Result<()> {
+    let mut cargo = build::cargo();
+    cargo.args(["clippy", "--quiet", "--locked", "--target-dir"]).arg(target().join("ebpf-clippy"));
+    // A map's key by reference: by value, a large one would be copied to a small stack.
+    cargo
+        .args(["--", "-D", "warnings", "-A", "clippy::needless_borrows_for_generic_args"])
+        .current_dir(ebpf());
+    cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_PROFILE_DEV_PANIC", "abort");
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH));
+    succeed(&mut cargo)
+}
+
+fn licences() -> Result<()> {
+    succeed(&mut deny(workspace(), &["licenses", "bans", "sources"])?)?;
+    succeed(&mut deny(&ebpf(), &["licenses", "bans", "sources"])?)
+}
+
+/// Known vulnerabilities, where their database can be reached; elsewhere a notice, because a machine without that network
+/// must be able to pass.
+fn advisories() -> Result<()> {
+    let Err(error) = succeed(&mut deny(workspace(), &["advisories"])?) else { return Ok(()) };
+    if format!("{error:#}").contains("failed to fetch advisory database") {
+        say("notice: the advisory database cannot be reached; known vulnerabilities were not looked up");
+        return Ok(());
+    }
+    Err(error)
+}
+
+fn deny(dir: &Path, what: &[&str]) -> Result<Command> {
+    let program =
+        setup::installed_tool("cargo-deny", CARGO_DENY, "checks licences and known vulnerabilities")?;
+    let mut command = Command::new(program);
+    command
+        .arg("--config")
+        .arg(workspace().join("deny.toml"))
+        .arg("check")
+        .arg("--hide-inclusion-graph")
+        .args(what);
+    command.current_dir(dir);
+    Ok(command)
+}
+
+fn ebpf() -> std::path::PathBuf {
+    workspace().join("ebpf")
+}
+
+/// Runs a check; its output is the error if it fails.
+fn succeed(command: &mut Command) -> Result<()> {
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    bail!("\n{}", tail(&String::from_utf8_lossy(&said), 120))
+}
+
+/// Every test that needs no kernel of its own; each test function counts.
+fn unit_tests() -> Result<Tally> {
+    let mut cargo = build::cargo();
+    cargo.args(["test", "--quiet", "--workspace", "--no-run"]);
+    succeed(&mut cargo).context("the tests do not compile")?;
+
+    let mut cargo = build::cargo();
+    cargo.args(["test", "--workspace", "--no-fail-fast"]).stdin(Stdio::null());
+    let mut running =
+        cargo.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start cargo test")?;
+    let errors = running.stderr.take().context("cargo test has no standard error")?;
+    // Read beside, so that neither pipe fills up.
+    let errors = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = BufReader::new(errors).read_to_string(&mut text);
+        text
+    });
+    let mut tally = Tally::default();
+    let output = running.stdout.take().context("cargo test has no standard output")?;
+    for line in BufReader::new(output).lines() {
+        let line = line.context("cannot read what cargo test says")?;
+        match verdict(&line) {
+            Some((_, "ok")) => tally.passed += 1,
+            Some((name, "FAILED")) => tally.failed.push(name.to_owned()),
+            _ if is_noise(&line) => {}
+            _ => println!("  {line}"),
+        }
+    }
+    let status = running.wait().context("cannot wait for cargo test")?;
+    let errors = errors.join().unwrap_or_default();
+    if !status.success() && tally.failed.is_empty() {
+        bail!("cargo test failed ({status}), though no test did:\n{}", tail(&errors, 60));
+    }
+    if tally.passed == 0 && tally.failed.is_empty() {
+        bail!("cargo test ran no test at all");
+    }
+    say(&format!("unit and black-box tests: {} passed, {} failed", tally.passed, tally.failed.len()));
+    Ok(tally)
+}
+
+/// `(name, result)` of a line such as `test wire::frame ... ok`.
+fn verdict(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("test ")?.rsplit_once(" ... ")
+}
+
+/// Lines of cargo test that say nothing beyond what is counted.
+fn is_noise(line: &str) -> bool {
+    line.trim().is_empty()
+        || line.starts_with("running ")
+        || line.starts_with("test result: ok")
+        || verdict(line).is_some_and(|(_, result)| result.starts_with("ignored"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_noise, verdict};
+
+    #[test]
+    fn a_tests_line_gives_its_name_and_result() {
+        assert_eq!(verdict("test frame::tests::whole ... ok"), Some(("frame::tests::whole", "ok")));
+        assert_eq!(verdict("test a ... FAILED"), Some(("a", "FAILED")));
+        assert_eq!(verdict("testing 1 ... ok"), None);
+        assert!(is_noise("test result: ok. 3 passed; 0 failed"));
+        assert!(!is_noise("test result: FAILED. 3 passed; 1 failed"));
+        assert!(!is_noise("thread 'a' panicked at src/lib.rs:1"));
+    }
+}

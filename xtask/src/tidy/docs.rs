@@ -1,0 +1,204 @@
+//! Rules about documents: what they claim must be there.
+
+use super::{Source, find};
+use crate::Cli;
+use clap::Parser;
+
+/// The list of evasions: a row that says `stopped` names the case that shows it.
+const BYPASSES: &str = "docs/bypasses.md";
+
+/// `cases` are the names of the VM tests.
+pub(super) fn check(files: &[Source], cases: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    bypasses(files, cases, &mut found);
+    profiles(files, &mut found);
+    dependencies(files, &mut found);
+    for file in files.iter().filter(|file| file.has_extension("md")) {
+        commands(file, files, &mut found);
+        links(file, files, &mut found);
+    }
+    found
+}
+
+/// Each row whose second cell is `stopped` has, in its third, names that `vm-tests/run --list` prints.
+fn bypasses(files: &[Source], cases: &[String], found: &mut Vec<String>) {
+    let Some(list) = find(files, BYPASSES) else { return };
+    for (number, line) in list.text.lines().enumerate() {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let stopped = cells.get(1).is_some_and(|verdict| verdict.trim_matches(['`', '*']) == "stopped");
+        if !line.trim_start().starts_with('|') || !stopped {
+            continue;
+        }
+        let names: Vec<&str> =
+            cells.get(2).into_iter().flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        if names.is_empty() {
+            found.push(format!("{BYPASSES}:{}: says stopped, but names no case", number + 1));
+        }
+        for name in names.iter().filter(|name| !cases.iter().any(|case| case == *name)) {
+            found.push(format!(
+                "{BYPASSES}:{}: there is no case `{name}` in `vm-tests/run --list`",
+                number + 1
+            ));
+        }
+    }
+}
+
+/// Every shipped profile is presented to users.
+fn profiles(files: &[Source], found: &mut Vec<String>) {
+    let shown = ["README.md", "docs/profiles.md"].map(|path| find(files, path).map_or("", |file| &file.text));
+    for file in
+        files.iter().filter(|file| file.path.parent().is_some_and(|dir| dir.as_os_str() == "profiles"))
+    {
+        let Some(name) = file.path.file_stem().filter(|_| file.has_extension("toml")) else { continue };
+        let mention = format!("`{}`", name.to_string_lossy());
+        if !shown.iter().any(|text| text.contains(&mention)) {
+            found.push(format!("{}: neither README.md nor docs/profiles.md mentions {mention}", file.name()));
+        }
+    }
+}
+
+/// Every dependency has its reason in ARCHITECTURE.md.
+fn dependencies(files: &[Source], found: &mut Vec<String>) {
+    let (Some(manifest), Some(architecture)) = (find(files, "Cargo.toml"), find(files, "ARCHITECTURE.md"))
+    else {
+        return;
+    };
+    let reasons = architecture.text.split("## Dependencies").nth(1).unwrap_or_default();
+    let listed = manifest.text.split("[workspace.dependencies]").nth(1).unwrap_or_default();
+    for line in listed.lines().take_while(|line| !line.starts_with('[')) {
+        let Some((name, _)) = line.split_once('=').filter(|_| !line.starts_with('#')) else { continue };
+        let name = name.trim();
+        if !name.starts_with("ringfence-") && !reasons.contains(&format!("| {name} |")) {
+            found.push(format!("ARCHITECTURE.md: no reason for the dependency `{name}` under Dependencies"));
+        }
+    }
+}
+
+/// Commands in documents parse: xtask's with all their options, ringfence's by subcommand.
+fn commands(file: &Source, files: &[Source], found: &mut Vec<String>) {
+    for (number, line) in file.text.lines().enumerate() {
+        for command in candidates(line) {
+            let words: Vec<&str> = command.split_whitespace().take_while(|word| *word != "#").collect();
+            let place = || format!("{}:{}", file.name(), number + 1);
+            if let ["cargo", "xtask", rest @ ..] = words.as_slice() {
+                // A form such as `vm-test [--kernel K]` or an elided `bench ...` is not a command line.
+                let is_form = rest
+                    .iter()
+                    .any(|word| word.contains(['[', '<', '|', '>', '"', '\'', '&']) || word.contains(".."));
+                let parsed = Cli::try_parse_from(std::iter::once("cargo xtask").chain(rest.iter().copied()));
+                if let (false, Err(error)) = (is_form, parsed)
+                    && error.use_stderr()
+                {
+                    let why = error.to_string();
+                    let why = why.lines().next().unwrap_or_default();
+                    found.push(format!("{}: `{}` is not a command: {why}", place(), words.join(" ")));
+                }
+            } else if let ["ringfence", verb, ..] = words.as_slice()
+                && verb.chars().all(|letter| letter.is_ascii_lowercase())
+                && !is_subcommand(verb, files)
+            {
+                found.push(format!("{}: ringfence has no subcommand `{verb}`", place()));
+            }
+        }
+    }
+}
+
+/// What stands in backticks, or is a whole indented line of code.
+fn candidates(line: &str) -> Vec<&str> {
+    let mut all: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+    if line.starts_with("    ") || line.starts_with("$ ") {
+        all.push(line.trim().trim_start_matches("$ ").trim_start_matches("sudo "));
+    }
+    all
+}
+
+/// ringfence's subcommands are the variants of an enum in its command line.
+fn is_subcommand(verb: &str, files: &[Source]) -> bool {
+    let Some(cli) = find(files, "agent/src/cli/mod.rs") else { return true };
+    let mut variant = verb.to_owned();
+    if let Some(first) = variant.get_mut(0..1) {
+        first.make_ascii_uppercase();
+    }
+    cli.text.contains(&format!("    {variant}("))
+}
+
+/// Links within the repository lead somewhere.
+fn links(file: &Source, files: &[Source], found: &mut Vec<String>) {
+    for (number, line) in file.text.lines().enumerate() {
+        for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let path = normal(&file.path.parent().unwrap_or(std::path::Path::new("")).join(target));
+            if !files.iter().any(|other| other.path == path || other.path.starts_with(&path)) {
+                found.push(format!("{}:{}: the link to {link} leads nowhere", file.name(), number + 1));
+            }
+        }
+    }
+}
+
+/// A relative path without `.` and `..`.
+fn normal(path: &std::path::Path) -> std::path::PathBuf {
+    let mut normal = std::path::PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                normal.pop();
+            }
+            std::path::Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Source, check};
+
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let files: Vec<Source> =
+            files.iter().map(|(path, text)| Source { path: path.into(), text: (*text).to_owned() }).collect();
+        check(&files, &["exec/absolute".to_owned()])
+    }
+
+    #[test]
+    fn a_stopped_evasion_names_a_case_that_exists() {
+        let row = |row| found(&[("docs/bypasses.md", row)]).len();
+        assert_eq!(row("| absolute path | stopped | `exec/absolute` | |\n"), 0);
+        assert_eq!(row("| absolute path | `stopped` | `exec/absolute` | |\n"), 0);
+        assert_eq!(row("| i386 | open | | not yet |\n"), 0);
+        assert_eq!(row("| absolute path | stopped | | |\n"), 1);
+        assert_eq!(row("| absolute path | `stopped` | `exec/magic` | `exec/absolute` |\n"), 1);
+    }
+
+    #[test]
+    fn commands_in_documents_exist() {
+        let cli = ("agent/src/cli/mod.rs", "enum Command {\n    Run(run::Args),\n}\n");
+        let text = |text| [("README.md", text), cli];
+        assert!(
+            found(&text("Try `cargo xtask vm --kernel 6.1 -- true` or `ringfence run -- ls`.\n")).is_empty()
+        );
+        assert!(found(&text("    cargo xtask test --quick   # minutes\n")).is_empty());
+        assert_eq!(found(&text("`cargo xtask tset`\n")).len(), 1);
+        assert_eq!(found(&text("`cargo xtask vm --kernel 5.4`\n")).len(), 1);
+        assert_eq!(found(&text("    ringfence fly --now\n")).len(), 1);
+    }
+
+    #[test]
+    fn links_profiles_and_dependencies_are_followed() {
+        assert_eq!(found(&[("README.md", "[a](docs/none.md)\n")]).len(), 1);
+        assert!(
+            found(&[("README.md", "[a](docs/a.md#b) [c](https://example.org/x)\n"), ("docs/a.md", "x\n")])
+                .is_empty()
+        );
+        assert_eq!(found(&[("profiles/coder.toml", "\n"), ("README.md", "x\n")]).len(), 1);
+        assert!(found(&[("profiles/coder.toml", "\n"), ("README.md", "`coder`\n")]).is_empty());
+        let manifest = ("Cargo.toml", "[workspace.dependencies]\nnix = \"1\"\n");
+        assert_eq!(found(&[manifest, ("ARCHITECTURE.md", "## Dependencies\n")]).len(), 1);
+        assert!(
+            found(&[manifest, ("ARCHITECTURE.md", "## Dependencies\n| nix | system calls |\n")]).is_empty()
+        );
+    }
+}

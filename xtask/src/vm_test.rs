@@ -1,0 +1,188 @@
+//! `vm-test`: the cases of vm-tests/, one boot for each kernel and for each special boot line.
+
+use crate::build;
+use crate::paths::workspace;
+use crate::report::say;
+use crate::setup::Series;
+use crate::tap::{Line, Tap};
+use crate::vm::{self, Added, Job, Ringfence};
+use anyhow::{Context, Result};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Where the guest finds the cases.
+const GUEST_DIR: &str = "/opt/vm-tests";
+
+/// Runs the cases that need a kernel of their own, in the guest.
+///
+/// Every case on 6.12; one case for each hook on 6.1 and the newest kernel; and boots of their own for a kernel without
+/// `bpf` in its list of security modules and for full preemption.
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = "Examples:\n  cargo xtask vm-test                           everything\n  \
+    cargo xtask vm-test --kernel 6.12 --filter exec  the cases whose name has `exec`, on one kernel")]
+pub(crate) struct Args {
+    /// Only this kernel.
+    #[arg(long, value_name = "K")]
+    pub(crate) kernel: Option<Series>,
+    /// Only cases whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) filter: Option<String>,
+}
+
+/// One boot: a kernel, how it is booted, which cases.
+struct Boot {
+    series: Series,
+    name: &'static str,
+    append: &'static str,
+    ringfence: Ringfence,
+    options: &'static [&'static str],
+    /// How long a case may be silent.
+    silence: Duration,
+}
+
+const fn boot(series: Series, name: &'static str, options: &'static [&'static str]) -> Boot {
+    Boot {
+        series,
+        name,
+        append: "",
+        ringfence: Ringfence::Running,
+        options,
+        silence: Duration::from_secs(240),
+    }
+}
+
+const BOOTS: &[Boot] = &[
+    boot(Series::V6_12, "every case", &[]),
+    boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
+    boot(Series::Newest, "a case per hook", &["--hooks-only"]),
+    Boot {
+        append: "lsm=lockdown,capability,landlock,yama,apparmor",
+        ringfence: Ringfence::Installed,
+        ..boot(Series::V6_12, "no bpf in lsm=", &["--group", "nobpf"])
+    },
+    // 6.1 is where preemption opened a hole once.
+    Boot {
+        append: "preempt=full",
+        silence: Duration::from_secs(900),
+        ..boot(Series::V6_1, "preempt=full", &["--group", "preempt"])
+    },
+    Boot {
+        append: "preempt=full",
+        silence: Duration::from_secs(900),
+        ..boot(Series::V6_12, "preempt=full", &["--group", "preempt"])
+    },
+];
+
+/// How many cases passed, and the names of those that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Cases that passed.
+    pub(crate) passed: usize,
+    /// What failed, each with where.
+    pub(crate) failed: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let boots: Vec<&Boot> =
+        BOOTS.iter().filter(|boot| args.kernel.is_none_or(|only| boot.series == only)).collect();
+    let tally = all(&boots, args.filter.as_deref())?;
+    for failed in &tally.failed {
+        println!("failed: {failed}");
+    }
+    println!("{} passed, {} failed", tally.passed, tally.failed.len());
+    // A filter that matches nothing proves nothing.
+    let good = tally.failed.is_empty() && tally.passed > 0;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every boot.
+pub(crate) fn full() -> Result<Tally> {
+    all(&BOOTS.iter().collect::<Vec<_>>(), None)
+}
+
+/// One boot with one case for each hook.
+pub(crate) fn smoke() -> Result<Tally> {
+    all(&[&boot(Series::V6_12, "a case per hook", &["--hooks-only"])], None)
+}
+
+fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
+    // Once, and before the first boot's line: a failure to build is not a failed boot.
+    let added = payload()?;
+    build::for_guest()?;
+    let mut tally = Tally::default();
+    for boot in boots {
+        let tap = one(boot, filter, &added);
+        tally.passed += tap.passed;
+        let place = format!("{} ({})", boot.series, boot.name);
+        tally.failed.extend(tap.failed.into_iter().map(|case| format!("{place}: {case}")));
+    }
+    Ok(tally)
+}
+
+/// The cases, and the helpers that are built for them.
+fn payload() -> Result<Vec<Added>> {
+    let tests = workspace().join("vm-tests");
+    let mut added = Vec::new();
+    for entry in std::fs::read_dir(&tests).context("cannot read vm-tests")? {
+        let path = entry.context("cannot read vm-tests")?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !["src", "guest", "Cargo.toml"].contains(&name.as_str()) {
+            added.push(Added { host: path, guest: format!("{GUEST_DIR}/{name}").into() });
+        }
+    }
+    let helpers = build::helpers("dev")?;
+    added.extend(helpers.into_iter().map(|host| {
+        let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Added { host, guest: format!("{GUEST_DIR}/bin/{name}").into() }
+    }));
+    Ok(added)
+}
+
+fn one(boot: &Boot, filter: Option<&str>, added: &[Added]) -> Tap {
+    let runner = format!("{GUEST_DIR}/run");
+    let mut command = vec![runner.as_str()];
+    command.extend(boot.options);
+    command.extend(filter.iter().flat_map(|text| ["--filter", text]));
+    let mut job = Job::new(boot.series, &command);
+    job.append = boot.append.to_owned();
+    job.ringfence = boot.ringfence;
+    job.added = added.to_vec();
+
+    say(&format!("kernel {}, {}:", boot.series, boot.name));
+    let start = Instant::now();
+    let mut tap = Tap::default();
+    // A case's diagnostics come after its line, and only those of a failed case are shown.
+    let mut failing = false;
+    let ended = vm::lines(&job, boot.silence, |line| match tap.line(line) {
+        Line::Failed => {
+            failing = true;
+            println!("  {line}");
+        }
+        Line::Passed | Line::Skipped => {
+            failing = false;
+            println!("  {line}");
+        }
+        Line::Other if failing => println!("  {line}"),
+        Line::Frame | Line::Other => {}
+    });
+    match ended {
+        Ok(status) => tap.finish(Some(status)),
+        Err(error) => {
+            println!("  {error:#}");
+            tap.failed.push(format!(
+                "the boot failed: {}",
+                format!("{error:#}").lines().next().unwrap_or_default()
+            ));
+        }
+    }
+    let seconds = start.elapsed().as_secs();
+    say(&format!(
+        "kernel {}, {}: {} passed, {} failed, {} skipped in {seconds} s",
+        boot.series,
+        boot.name,
+        tap.passed,
+        tap.failed.len(),
+        tap.skipped.len()
+    ));
+    tap
+}
