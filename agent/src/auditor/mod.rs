@@ -14,6 +14,7 @@ mod confine;
 mod decode;
 mod escape;
 mod explain;
+mod journald;
 mod keeper;
 mod link;
 mod manifests;
@@ -26,10 +27,11 @@ mod samples;
 mod shared;
 mod store;
 pub(crate) mod user;
+pub(crate) mod verify;
 mod web;
 
 pub(crate) use escape::line as printable;
-pub(crate) use store::{MCP_SCHEMA, MCP_TABLES};
+pub(crate) use store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
 
 use keeper::Keeper;
 use nix::{

@@ -2,8 +2,12 @@
 
 use super::{
     Error,
-    mcp::server::{self, Sessions},
-    store, web,
+    mcp::{
+        server::{self, Sessions},
+        upkeep::Upkeep,
+    },
+    store::{self, SessionLimits},
+    web,
 };
 use crate::mcp::state::Places;
 use nix::fcntl::{Flock, FlockArg};
@@ -23,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// [`Error`].
-pub(crate) fn run(places: &Places, port: u16) -> Result<(), Error> {
+pub(crate) fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(), Error> {
     let db = places.db.as_path();
     let state = |source| Error::State { path: db.to_owned(), uid: nix::unistd::geteuid().as_raw(), source };
     let Some(_lock) = lock(db).map_err(state)? else { return Ok(()) };
@@ -41,9 +45,11 @@ pub(crate) fn run(places: &Places, port: u16) -> Result<(), Error> {
     let shared = Arc::clone(&sessions);
     spawn("accept").spawn(move || server::serve(&listener, &shared)).map_err(Error::Thread)?;
     catch_up(places, &sessions);
+    let mut upkeep = Upkeep::new(Arc::clone(&sessions), limits, Some(places.clone()));
     let mut idle = Instant::now();
     while idle.elapsed() < IDLE {
         thread::sleep(Duration::from_millis(200));
+        upkeep.look(Instant::now());
         if sessions.links.load(Ordering::SeqCst) > 0
             || sessions.viewers.load(Ordering::SeqCst) > 0
             || sessions.used.swap(false, Ordering::Relaxed)
@@ -52,6 +58,7 @@ pub(crate) fn run(places: &Places, port: u16) -> Result<(), Error> {
         }
     }
     let _ = fs::remove_file(&socket);
+    upkeep.finish();
     Ok(())
 }
 
@@ -71,7 +78,8 @@ fn catch_up(places: &Places, sessions: &Arc<Sessions>) {
     for (session, journal) in places.journals() {
         let known = sessions.writer.lock().map_or(Ok(true), |writer| writer.is_whole(&session));
         // A session that is linked reads its own journal.
-        if matches!(known, Ok(false)) && !sessions.is_linked(&session) {
+        let removed = sessions.writer.lock().map_or(Ok(true), |writer| writer.is_removed(&session));
+        if matches!((known, removed), (Ok(false), Ok(false))) && !sessions.is_linked(&session) {
             let uid = nix::unistd::geteuid().as_raw();
             if let Err(error) = sessions.catch_up(&session, journal, uid) {
                 tracing::warn!("session {session}: {error}");

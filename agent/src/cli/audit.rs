@@ -1,11 +1,12 @@
 //! `ringfence audit`: whether the record of MCP sessions is whole, and the record in other forms.
 
 use crate::{
-    auditor::printable,
+    auditor::{printable, verify},
     mcp::{
         client,
         export::{self, Format},
-        journal::Reader,
+        heads::{self, Head, Of},
+        ledger::{self, Checkpoint, Known, Ledger},
         state::Places,
     },
 };
@@ -13,8 +14,10 @@ use anyhow::{Context, bail};
 use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::Value;
 use std::{
+    collections::{BTreeMap, HashMap},
     fs::File,
-    io::{self, BufReader, BufWriter, Write},
+    io::{self, BufRead, BufReader, BufWriter, Write},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -22,6 +25,8 @@ use std::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence audit verify
+  journalctl -t ringfence-audit -o json | ringfence audit verify --heads -
+  ringfence audit heads > /media/stick/heads
   ringfence audit export --format ocsf > calls.ndjson
   ringfence audit export --format sql | sqlite3 copy.db")]
 pub(crate) struct Args {
@@ -31,9 +36,20 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Reads every session's journal and compares it with the database: any edit, gap or cut is found. Exit status 1
-    /// if something is amiss.
+    /// Reads every session's journal and compares it with the database and the ledger of sessions: an edit, a gap, a cut
+    /// or a session that is gone is found, unless retention removed it and left a checkpoint. Exit status 1 if something
+    /// is amiss.
     Verify {
+        /// Heads that were kept elsewhere, to find an older copy of everything: `journalctl -t ringfence-audit -o json`,
+        /// or `ringfence audit heads`; `-` for standard input.
+        #[arg(long, value_name = "FILE")]
+        heads: Option<PathBuf>,
+        /// The audit database [default: the user's].
+        #[arg(long, value_name = "FILE")]
+        db: Option<String>,
+    },
+    /// Prints the present heads of ledger and journals, to be kept where nobody can change them.
+    Heads {
         /// The audit database [default: the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
@@ -51,7 +67,11 @@ enum Command {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
-        Command::Verify { db } => verify(&Places::find(db.as_deref())?),
+        Command::Verify { heads, db } => verify(&Places::find(db.as_deref())?, heads.as_deref()),
+        Command::Heads { db } => match print_heads(&Places::find(db.as_deref())?) {
+            Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+            outcome => outcome.map(|()| ExitCode::SUCCESS),
+        },
         Command::Export { format, db } => {
             match export(&Places::find(db.as_deref())?, *format) {
                 // Whoever reads has enough.
@@ -88,47 +108,195 @@ fn each_row(
     }
 }
 
-fn verify(places: &Places) -> anyhow::Result<ExitCode> {
-    let (mut whole, mut amiss) = (0u64, 0u64);
-    each_row(places, "sessions", |row| {
-        let session = row["id"].as_str().unwrap_or_default();
-        match check(row) {
-            Ok(()) => whole += 1,
-            Err(error) => {
-                amiss += 1;
-                println!("session {}: {}", printable(session), printable(&format!("{error:#}")));
-            }
-        }
+/// Reads everything twice where it may change meanwhile: a session that runs, or that retention removes just now, is
+/// not amiss.
+fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let heads = heads.map(|file| read_heads(places, file)).transpose()?.unwrap_or_default();
+    let before = rows_by_id(places, "sessions")?;
+    let (ledgers, amiss) = ledgers(places)?;
+    let mut sums: HashMap<String, verify::Sums> = HashMap::new();
+    each_row(places, "messages", |row| {
+        sums.entry(text(row, "session_id")).or_default().message(row);
         Ok(())
     })?;
-    println!("{whole} sessions whole, {amiss} amiss");
-    Ok(if amiss == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
+    each_row(places, "tool_calls", |row| {
+        sums.entry(text(row, "session_id")).or_default().call(row);
+        Ok(())
+    })?;
+    let after = rows_by_id(places, "sessions")?;
+    // A ledger that is broken is said once, not of each session.
+    let unread = Known::default();
+    let known = |row: &Value, session: &str| {
+        let uid = row["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok())?;
+        match ledgers.get(&uid) {
+            Some(ledger) => ledger.sessions.get(session),
+            None => (!amiss.is_empty()).then_some(&unread),
+        }
+    };
 
-/// Reads a session's journal to its end; the store must stand on its chain.
-fn check(row: &Value) -> anyhow::Result<()> {
-    if let Some(why) = row["broken"].as_str() {
-        bail!("the auditor found it broken: {why}");
-    }
-    let path = row["journal"].as_str().unwrap_or_default();
-    let (stored, head) =
-        (row["journal_lines"].as_u64().unwrap_or(0), row["journal_head"].as_str().unwrap_or_default());
-    let file = File::open(path).with_context(|| format!("its journal {path} cannot be opened"))?;
-    let mut reader = Reader::new(BufReader::new(file));
-    let mut met = stored == 0;
-    while reader.next_entry().with_context(|| format!("its journal {path}"))?.is_some() {
-        let (hash, lines) = reader.position();
-        if lines == stored {
-            if hash != head {
-                bail!("its journal {path} is another one than the database was made from (line {lines})");
-            }
-            met = true;
+    let (mut whole, mut running) = (0u64, 0u64);
+    let mut suspects = Vec::new();
+    for (session, row) in &before {
+        let of_it: Vec<&Head> =
+            heads.iter().filter(|head| matches!(&head.of, Of::Session(id) if id == session)).collect();
+        let still = after.get(session).is_some_and(|now| now["journal_lines"] == row["journal_lines"]);
+        let sums = still.then(|| sums.get(session).copied().unwrap_or_default());
+        running += u64::from(!still);
+        match verify::session(row, known(row, session), &of_it, sums) {
+            Ok(()) => whole += 1,
+            Err(error) => suspects.push((session.clone(), error)),
         }
     }
-    if !met {
-        bail!("its journal {path} ends after {} lines, and the database has {stored}", reader.position().1);
+    let mut amiss = amiss.clone();
+    let named = ledgers.values().flat_map(|ledger| &ledger.sessions);
+    let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
+    suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Amiss::Gone)));
+    for (head, error) in verify::heads(&heads, &ledgers, |session| before.contains_key(session)) {
+        match &head.of {
+            Of::Session(session) => suspects.push((session.clone(), error)),
+            Of::Ledger => amiss.push(format!("ledger of uid {}: {error}", head.uid)),
+        }
     }
-    Ok(())
+
+    let (now, _) = self::ledgers(places)?;
+    let removed: HashMap<&String, &Checkpoint> = now
+        .values()
+        .flat_map(|ledger| &ledger.sessions)
+        .filter_map(|(session, known)| Some((session, known.removed.as_ref()?)))
+        .collect();
+    for (session, error) in suspects {
+        let by_retention = removed.contains_key(&session)
+            && matches!(error, verify::Amiss::Journal { .. } | verify::Amiss::Gone | verify::Amiss::Rows(_));
+        if !by_retention {
+            amiss.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
+        }
+    }
+    for line in &amiss {
+        println!("{}", printable(line));
+    }
+    report(whole, running, &removed, &now, heads.len());
+    println!("{} amiss", amiss.len());
+    Ok(if amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn report(
+    whole: u64,
+    running: u64,
+    removed: &HashMap<&String, &Checkpoint>,
+    ledgers: &HashMap<u32, Ledger>,
+    heads: usize,
+) {
+    println!("{whole} sessions whole");
+    if running > 0 {
+        println!("{running} of them written to meanwhile: their rows were not compared");
+    }
+    let folded = ledgers.values().fold((0, 0), |sum, l| (sum.0 + l.folded.0, sum.1 + l.folded.1));
+    let sessions = removed.len() as u64 + folded.0;
+    if sessions > 0 {
+        let calls = removed.values().map(|checkpoint| checkpoint.calls).sum::<u64>() + folded.1;
+        let newest = removed.values().map(|checkpoint| checkpoint.ended.as_str()).max().unwrap_or("before");
+        println!(
+            "{sessions} sessions with {calls} calls removed by retention, checkpoints kept; the newest ended {}",
+            printable(newest)
+        );
+    }
+    if heads > 0 {
+        println!("{heads} heads kept elsewhere compared");
+    }
+}
+
+fn text(row: &Value, key: &str) -> String {
+    row[key].as_str().unwrap_or_default().to_owned()
+}
+
+fn rows_by_id(places: &Places, table: &str) -> anyhow::Result<BTreeMap<String, Value>> {
+    let mut rows = BTreeMap::new();
+    each_row(places, table, |row| {
+        rows.insert(text(row, "id"), row.clone());
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
+/// The ledgers of all users whose rows are shown, and what is wrong with any.
+fn ledgers(places: &Places) -> anyhow::Result<(HashMap<u32, Ledger>, Vec<String>)> {
+    let mut rows: BTreeMap<u32, Vec<ledger::Row>> = BTreeMap::new();
+    each_row(places, "ledger", |row| {
+        let uid = row["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok()).unwrap_or(u32::MAX);
+        let seq = row["seq"].as_u64().unwrap_or(0);
+        rows.entry(uid).or_default().push(ledger::Row {
+            uid,
+            seq,
+            entry: text(row, "entry"),
+            hash: text(row, "hash"),
+        });
+        Ok(())
+    })?;
+    let (mut ledgers, mut amiss) = (HashMap::new(), Vec::new());
+    for (uid, mut rows) in rows {
+        rows.sort_by_key(|row| row.seq);
+        match Ledger::read(&rows) {
+            Ok(ledger) => drop(ledgers.insert(uid, ledger)),
+            Err(error) => amiss.push(format!("ledger of uid {uid}: {error}")),
+        }
+    }
+    Ok((ledgers, amiss))
+}
+
+/// The present heads of this database.
+fn present_heads(places: &Places) -> anyhow::Result<Vec<Head>> {
+    let McpReply::Rows { rows } = client::ask(places, &McpRequest::Heads)? else {
+        bail!("the auditor answered something else");
+    };
+    Ok(rows.iter().filter_map(|row| heads::parse(row["head"].as_str()?)).map(|(head, _)| head).collect())
+}
+
+/// Heads of this database out of a file; none at all is an error, as it would prove nothing.
+fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
+    let named = || format!("the heads {}", file.display());
+    let input: Box<dyn BufRead> = if file == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(file).with_context(|| format!("cannot open {}", named()))?))
+    };
+    let db = match present_heads(places)?.first() {
+        Some(head) => head.db.clone(),
+        None => heads::database(&places.db),
+    };
+    let (mut found, mut other) = (Vec::new(), 0u64);
+    for line in input.split(b'\n') {
+        let line = line.with_context(|| format!("cannot read {}", named()))?;
+        match heads::parse(&String::from_utf8_lossy(&line)) {
+            // Anybody may write to the host's journal: a head by another uid than the auditor's is that user's word.
+            Some((head, by)) if head.db == db && by.is_none_or(|by| by == head.uid || is_auditor(by)) => {
+                found.push(head);
+            }
+            Some(_) => other += 1,
+            None => {}
+        }
+    }
+    if found.is_empty() {
+        bail!(
+            "{} hold no head of the database {} ({other} of others); take them by `journalctl -t ringfence-audit -o json`",
+            named(),
+            places.db.display()
+        );
+    }
+    Ok(found)
+}
+
+/// Root's, and the daemon's auditor's.
+fn is_auditor(uid: u32) -> bool {
+    let named = nix::unistd::User::from_name("ringfence-audit").ok().flatten();
+    uid == 0 || named.is_some_and(|user| user.uid.as_raw() == uid)
+}
+
+fn print_heads(places: &Places) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    for head in present_heads(places)? {
+        writeln!(out, "{head}")?;
+    }
+    Ok(out.flush()?)
 }
 
 fn export(places: &Places, format: Format) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! `ringfence auditor`: the auditor role, started by the daemon.
 
-use crate::mcp::state::Places;
+use crate::{auditor::SessionLimits, mcp::state::Places};
 use std::{io, path::PathBuf, process::ExitCode};
 
 /// The auditor role; the daemon starts it, with its link as standard input and the query socket as standard output.
@@ -18,6 +18,15 @@ pub(crate) struct Args {
     /// Port of the dashboard.
     #[arg(long, value_name = "P", default_value_t = 8080)]
     port: u16,
+    /// Days that a session is kept after its end.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=36_500))]
+    keep_days: Option<u32>,
+    /// Bytes that all sessions may take, journals and rows together.
+    #[arg(long, value_name = "N")]
+    keep_bytes: Option<u64>,
+    /// Seconds after its end in which a session is never removed.
+    #[arg(long, value_name = "N")]
+    grace: Option<u32>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -32,7 +41,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .init();
     match &args.state {
         Some(state) => crate::auditor::run(state)?,
-        None => crate::auditor::user::run(&Places::find(args.db.as_deref())?, args.port)?,
+        None => {
+            let mut limits = SessionLimits::default();
+            if let Some(days) = args.keep_days {
+                limits.age = i64::from(days) * 24 * 3_600 * 1_000_000;
+            }
+            limits.grace = args.grace.map_or(limits.grace, |seconds| i64::from(seconds) * 1_000_000);
+            limits.bytes = args.keep_bytes.unwrap_or(limits.bytes);
+            crate::auditor::user::run(&Places::find(args.db.as_deref())?, args.port, limits)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -139,6 +139,9 @@ impl Journal {
     /// Whatever the file system says.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)?;
+        // Held while the session runs, so that retention leaves it alone: see `is_held`. A file system without locks is
+        // no reason not to run; there, nothing is ever removed.
+        let _ = file.try_lock();
         Ok(Self { file, length: 0, head: GENESIS.to_owned(), line: Vec::with_capacity(4096) })
     }
 
@@ -176,8 +179,17 @@ impl Journal {
     }
 }
 
+/// Whether the interceptor that writes a journal still runs. Where nobody can tell, it does.
+pub(crate) fn is_held(path: &Path) -> bool {
+    match File::open(path).map(|file| file.try_lock()) {
+        Ok(Ok(())) => false,
+        Ok(Err(_)) => true,
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
 /// Hash of a line, from the hash before it.
-fn link(previous: &str, json: &[u8]) -> String {
+pub(super) fn link(previous: &str, json: &[u8]) -> String {
     let mut hasher = Sha256::new();
     hasher.update(previous.as_bytes());
     hasher.update(json);
@@ -217,13 +229,14 @@ pub(crate) struct Reader<R> {
     input: R,
     head: String,
     lines: u64,
+    bytes: u64,
     partial: Vec<u8>,
 }
 
 impl<R: BufRead> Reader<R> {
     /// Reads from the first line.
     pub(crate) fn new(input: R) -> Self {
-        Self { input, head: GENESIS.to_owned(), lines: 0, partial: Vec::new() }
+        Self { input, head: GENESIS.to_owned(), lines: 0, bytes: 0, partial: Vec::new() }
     }
 
     /// The next whole entry; `None` at the end, also before a line without an end.
@@ -247,8 +260,14 @@ impl<R: BufRead> Reader<R> {
         let entry = serde_json::from_slice(json).map_err(|_| Broken::Form(number))?;
         self.head = String::from_utf8_lossy(hash).into_owned();
         self.lines = number;
+        self.bytes += self.partial.len() as u64;
         self.partial.clear();
         Ok(Some(entry))
+    }
+
+    /// Bytes of the entries that were read.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Hash of the last entry that was read, and how many were.
@@ -259,7 +278,7 @@ impl<R: BufRead> Reader<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Broken, Entry, Journal, Reader};
+    use super::{Broken, Entry, Journal, Reader, is_held};
     use std::{fs, io::BufReader, io::Write};
 
     fn note(text: &str) -> Entry {
@@ -301,6 +320,9 @@ mod tests {
         // A line that is still being written is not there yet.
         assert_eq!(read_all(&bytes[..bytes.len() - 3]).expect("whole").len(), 2);
         assert!(Journal::create(&path).is_err(), "a journal is never opened twice");
+        assert!(is_held(&path));
+        drop(journal);
+        assert!(!is_held(&path) && !is_held(&folder.path().join("none")));
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub enum McpRequest {
     /// Rows of a whole table in the order they came, each with its number as `_rowid`; calls and sessions carry their
     /// `uid` and calls their server's name. [`McpReply::Rows`]; no rows: the end.
     Table {
-        /// `sessions`, `messages`, `tool_calls`, `intent_contexts`, `intent_tool_calls` or `policy_rules`.
+        /// `sessions`, `messages`, `tool_calls`, `intent_contexts`, `intent_tool_calls`, `policy_rules` or `ledger`.
         table: String,
         /// Only rows with a higher number.
         after: i64,
@@ -66,6 +66,8 @@ pub enum McpRequest {
     },
     /// Totals: [`McpReply::Rows`] with one row.
     Stats,
+    /// The present heads of ledgers and journals: [`McpReply::Rows`], each with the text of one as `head`.
+    Heads,
     /// Where the dashboard is, and the token that opens it: [`McpReply::Dashboard`].
     Dashboard,
 }

@@ -23,6 +23,9 @@ pub(crate) enum Error {
     /// A session of that id is another user's.
     #[error("a session of this id belongs to another user")]
     NotYours,
+    /// Retention removed the session.
+    #[error("retention removed this session; its journal is not taken in again")]
+    Removed,
     /// The store.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -62,8 +65,13 @@ impl Intake {
         uid: u32,
         journal: File,
     ) -> Result<Self, Error> {
-        let stored = writer.lock().unwrap_or_else(PoisonError::into_inner).lines(&session, uid)?;
-        let stored = stored.ok_or(Error::NotYours)?;
+        let stored = {
+            let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            if writer.is_removed(&session)? {
+                return Err(Error::Removed);
+            }
+            writer.lines(&session, uid)?.ok_or(Error::NotYours)?
+        };
         let reader = Reader::new(BufReader::with_capacity(64 << 10, journal));
         let (fold, unwritten, server) = (Fold::default(), Vec::new(), String::new());
         Ok(Self { session, uid, path, reader, fold, stored, unwritten, server, ended: false })
@@ -103,7 +111,8 @@ impl Intake {
             let (head, lines) = self.reader.position();
             if lines > self.stored {
                 let (session, journal) = (self.session.as_str(), self.path.as_str());
-                let at = Position { session, uid: self.uid, journal, lines, head };
+                let at =
+                    Position { session, uid: self.uid, journal, lines, head, bytes: self.reader.bytes() };
                 writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &self.unwritten)?;
                 self.stored = lines;
                 news.rows.append(&mut self.unwritten);
@@ -123,7 +132,8 @@ impl Intake {
         if self.ended || lines == 0 {
             return Ok(());
         }
-        let at = Position { session: &self.session, uid: self.uid, journal: &self.path, lines, head };
+        let (session, journal, bytes) = (self.session.as_str(), self.path.as_str(), self.reader.bytes());
+        let at = Position { session, uid: self.uid, journal, lines, head, bytes };
         let row = Row::End { at: now, status: None };
         Ok(writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &[row])?)
     }

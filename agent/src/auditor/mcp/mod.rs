@@ -3,4 +3,5 @@
 pub(super) mod ingest;
 mod intake;
 pub(super) mod server;
+pub(super) mod upkeep;
 pub(super) mod waiting;

@@ -10,6 +10,7 @@ use crate::auditor::{
     metrics::Metrics,
     store::{CallFilter, SessionReader, SessionWriter, Viewer},
 };
+use crate::mcp::heads::database;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use ringfence_wire::{
     conn::Conn,
@@ -251,6 +252,10 @@ fn converse(stream: UnixStream, sessions: &Arc<Sessions>) -> Result<(), FrameErr
                     reader.table(Viewer(peer.uid()), &table, after, limit)
                 }
                 McpRequest::Sessions { limit } => reader.sessions(Viewer(peer.uid()), limit),
+                McpRequest::Heads => {
+                    let heads = reader.heads(Viewer(peer.uid()), &database(&sessions.db), false)?;
+                    Ok(heads.iter().map(|head| serde_json::json!({ "head": head.to_string() })).collect())
+                }
                 _ => reader.stats(Viewer(peer.uid())).map(|row| vec![row]),
             })
             .map_or_else(|e| McpReply::Failed(Failure::new(chain(&e))), |rows| McpReply::Rows { rows }),

@@ -1,6 +1,7 @@
 //! Reading MCP sessions: rows as JSON objects, the columns' names as keys.
 
 use super::{Error, Viewer, sql};
+use crate::mcp::heads::{Head, Of};
 use ringfence_wire::mcp::StoredRule;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
 use serde_json::{Map, Value, json};
@@ -10,6 +11,8 @@ use std::{path::Path, time::Duration};
 const MOST: u32 = 1000;
 /// A page ends once it is longer than this, bytes; with the longest row it still fits a message.
 const PAGE_BYTES: usize = 2 << 20;
+/// Most heads of journals in one answer: 10 MB.
+const MOST_HEADS: u32 = 50_000;
 /// Columns that hold JSON.
 const JSON: &[&str] = &["arguments", "result", "error", "params", "risk_reasons", "rules", "client_info"];
 
@@ -216,6 +219,7 @@ impl SessionReader {
                 "x.rowid AS _rowid, x.* FROM intent_tool_calls x JOIN tool_calls c ON c.id = x.tool_call_id
                  JOIN sessions s ON s.id = c.session_id WHERE x.rowid > ?2"
             }
+            "ledger" => "s.rowid AS _rowid, s.uid, s.seq, s.entry, s.hash FROM ledger s WHERE s.rowid > ?2",
             // Rules are everybody's.
             "policy_rules" => "s.rowid AS _rowid, s.* FROM policy_rules s WHERE s.rowid > ?2",
             _ => return Ok(Vec::new()),
@@ -236,6 +240,39 @@ impl SessionReader {
             }
         }
         Ok(page)
+    }
+
+    /// The present heads: of each user's ledger, then of that user's newest sessions' journals. `db` names the database.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn heads(&self, viewer: Viewer, db: &str, running: bool) -> Result<Vec<Head>, Error> {
+        let fail = sql("read the heads of journals");
+        let running = if running { "AND s.ended_at IS NULL" } else { "" };
+        let ledgers =
+            format!("SELECT s.uid, NULL, max(s.seq), s.hash FROM ledger s WHERE {OWN} GROUP BY s.uid");
+        let sessions = format!(
+            "SELECT s.uid, s.id, s.journal_lines, s.journal_head FROM sessions s
+             WHERE {OWN} AND s.journal_lines > 0 {running} ORDER BY s.started_at DESC LIMIT {MOST_HEADS}"
+        );
+        let mut heads = Vec::new();
+        for text in [ledgers, sessions] {
+            let mut statement = self.connection.prepare(&text).map_err(&fail)?;
+            let found = statement.query_map([viewer.0], |row| {
+                let session: Option<String> = row.get(1)?;
+                Ok(Head {
+                    db: db.to_owned(),
+                    uid: row.get(0)?,
+                    of: session.map_or(Of::Ledger, Of::Session),
+                    lines: row.get::<_, i64>(2)?.cast_unsigned(),
+                    hash: row.get(3)?,
+                })
+            });
+            for head in found.map_err(&fail)? {
+                heads.push(head.map_err(&fail)?);
+            }
+        }
+        Ok(heads)
     }
 
     /// Totals: the audit contract's metrics.

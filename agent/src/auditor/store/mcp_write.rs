@@ -1,6 +1,6 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
-use super::{Error, sql};
+use super::{Error, ledger, sql};
 use crate::{
     auditor::{
         clock::rfc3339,
@@ -15,7 +15,7 @@ use std::path::Path;
 /// The connection that writes MCP sessions. SQLite orders it with the one that writes events.
 #[derive(Debug)]
 pub(crate) struct SessionWriter {
-    connection: Connection,
+    pub(super) connection: Connection,
     grouping: std::collections::HashMap<u32, Grouping>,
 }
 
@@ -32,6 +32,8 @@ pub(crate) struct Position<'a> {
     pub(crate) lines: u64,
     /// Hash of the last of them.
     pub(crate) head: &'a str,
+    /// Bytes of the lines read.
+    pub(crate) bytes: u64,
 }
 
 impl SessionWriter {
@@ -64,6 +66,14 @@ impl SessionWriter {
         })
     }
 
+    /// Whether retention removed a session: its journal is not taken in again.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn is_removed(&self, session: &str) -> Result<bool, Error> {
+        ledger::is_removed(&self.connection, session).map_err(sql("read the ledger of sessions"))
+    }
+
     /// Whether a session has ended and all of its journal is here.
     ///
     /// # Errors
@@ -86,6 +96,7 @@ impl SessionWriter {
             None => last_intent(&self.connection, at.uid).map_err(sql("read the last intent"))?,
         };
         let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        ledger::reached(&step, at, rows).map_err(sql("write the ledger of sessions"))?;
         for row in rows {
             write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
         }

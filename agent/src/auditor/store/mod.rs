@@ -1,10 +1,12 @@
 //! The audit store: one SQLite database, and the only SQL there is. One [`Writer`], any number of [`Reader`]s.
 
+mod ledger;
 mod mcp_read;
 mod mcp_schema;
 mod mcp_write;
 mod read;
 mod retain;
+mod retire;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -15,6 +17,7 @@ pub(crate) use mcp_schema::{MIGRATION as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub(crate) use mcp_write::{Position, SessionWriter};
 pub(crate) use read::{Filter, Reader, Viewer};
 pub(crate) use retain::Limits;
+pub(crate) use retire::SessionLimits;
 pub(crate) use write::{Event, Incoming, Writer, is_refused};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};

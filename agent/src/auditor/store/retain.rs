@@ -1,6 +1,6 @@
 //! Keeping the store within its bounds: by age, by size, and no container more than its share.
 
-use super::{Error, sql};
+use super::{Error, retire::bytes_of_sessions, sql};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
@@ -77,7 +77,8 @@ fn one(step: &Transaction<'_>, limits: &Limits, bytes: u64, now: i64) -> rusqlit
         }
         return delete(step, &of("<>"), params![container, STEP]);
     }
-    if bytes > limits.bytes {
+    // What MCP sessions take has bounds of its own (`retire`), and is no reason to delete events.
+    if bytes.saturating_sub(bytes_of_sessions(step)?) > limits.bytes {
         return delete(step, "SELECT id FROM events ORDER BY id LIMIT ?2 + ?1", params![0, STEP]);
     }
     Ok(0)

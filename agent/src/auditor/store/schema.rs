@@ -77,4 +77,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     ) STRICT;
     ",
     super::mcp_schema::MIGRATION,
+    super::ledger::MIGRATION,
 ];

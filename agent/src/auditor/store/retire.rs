@@ -1,0 +1,223 @@
+//! Keeping MCP sessions within their bounds: whole sessions that ended, oldest first; a checkpoint in the ledger first,
+//! then the rows, a few thousand at a time.
+
+use super::{Error, SessionWriter, ledger, sql};
+use crate::{
+    auditor::clock::rfc3339,
+    mcp::ledger::{Checkpoint, Entry, Why, fold},
+};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+
+/// Rows deleted in one step, so that writing goes on in between.
+const STEP: i64 = 2_000;
+/// What a byte of a journal takes in all: itself, and its row, which has the line's text and its parts again.
+const COPIES: u64 = 3;
+/// Candidates that are looked at at once: those that still run are passed over.
+const CANDIDATES: usize = 64;
+/// A user's ledger is folded once it has so many entries and half of them can go.
+const LONGEST_LEDGER: usize = 10_000;
+
+/// The bounds of MCP sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionLimits {
+    /// Oldest end of a session that is kept: µs.
+    pub(crate) age: i64,
+    /// Bytes of all journals and their rows together.
+    pub(crate) bytes: u64,
+    /// A session is never removed sooner after its end, µs: its interceptor may have lost its link only, and the present
+    /// intent may hold its calls.
+    pub(crate) grace: i64,
+    /// Entries of a ledger before it is folded.
+    pub(crate) ledger: usize,
+}
+
+impl Default for SessionLimits {
+    /// 30 days, as events are kept; 2 GiB, of which the rows take about as much as all events may; a minute; and 10,000
+    /// entries of a ledger, 4 MB.
+    fn default() -> Self {
+        Self { age: 30 * 24 * 3_600 * 1_000_000, bytes: 2 << 30, grace: 60_000_000, ledger: LONGEST_LEDGER }
+    }
+}
+
+/// A session that is being removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Doomed {
+    /// Its id.
+    pub(crate) session: String,
+    /// Its checkpoint was just written; otherwise an earlier run wrote it.
+    pub(crate) fresh: bool,
+}
+
+/// Bytes that rows of MCP sessions take in the database, about.
+pub(super) fn bytes_of_sessions(connection: &Connection) -> rusqlite::Result<u64> {
+    let journals: i64 =
+        connection.query_row("SELECT coalesce(sum(bytes), 0) FROM session_bounds", [], |row| row.get(0))?;
+    Ok(journals.cast_unsigned().saturating_mul(COPIES - 1))
+}
+
+impl SessionWriter {
+    /// The next session to remove, if any: one whose removal was begun, or the oldest that ended and is beyond a bound.
+    /// Its checkpoint is in the ledger when this returns. `runs` tells whether a session's interceptor still runs.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn doom(
+        &mut self,
+        limits: &SessionLimits,
+        now: i64,
+        runs: impl Fn(&str) -> bool,
+    ) -> Result<Option<Doomed>, Error> {
+        let fail = sql("look for sessions to remove");
+        let begun: Option<String> = self
+            .connection
+            .query_row("SELECT session_id FROM session_bounds WHERE removing <> 0 LIMIT 1", [], |row| {
+                row.get(0)
+            })
+            .optional()
+            .map_err(&fail)?;
+        if let Some(session) = begun {
+            return Ok(Some(Doomed { session, fresh: false }));
+        }
+        let total = bytes_of_sessions(&self.connection).map_err(&fail)? / (COPIES - 1) * COPIES;
+        let (why, before) = if total > limits.bytes {
+            (Why::Size, now.saturating_sub(limits.grace))
+        } else {
+            (Why::Age, now.saturating_sub(limits.age.max(limits.grace)))
+        };
+        let candidates = ended_before(&self.connection, &rfc3339(before)).map_err(&fail)?;
+        let Some(session) = candidates.into_iter().find(|session| !runs(session)) else { return Ok(None) };
+        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        let written = checkpoint(&step, &session, why, now).and_then(|()| {
+            step.execute("UPDATE session_bounds SET removing = 1 WHERE session_id = ?1", [&session])
+        });
+        written.map_err(sql("write a checkpoint"))?;
+        step.commit().map_err(sql("commit"))?;
+        Ok(Some(Doomed { session, fresh: true }))
+    }
+
+    /// Deletes some rows of a session that is doomed. False: none were left, and the session itself is gone too.
+    ///
+    /// # Errors
+    /// [`Error::Sql`]; call it again.
+    pub(crate) fn strip(&mut self, doomed: &Doomed) -> Result<bool, Error> {
+        // SQLite would look for whoever refers to each row, through every call: the order below leaves nobody who does.
+        self.connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(sql("prepare a removal"))?;
+        let stripped = self.strip_step(&doomed.session);
+        self.connection.execute_batch("PRAGMA foreign_keys = ON").map_err(sql("end a removal"))?;
+        let more = stripped?;
+        self.connection
+            .execute_batch("PRAGMA incremental_vacuum(1024)")
+            .map_err(sql("give back free pages"))?;
+        Ok(more)
+    }
+
+    fn strip_step(&mut self, session: &str) -> Result<bool, Error> {
+        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        let more = strip(&step, session).map_err(sql("remove an old session"))?;
+        step.commit().map_err(sql("commit"))?;
+        Ok(more)
+    }
+
+    /// Folds ledgers that have become long.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn fold_ledgers(&mut self, limits: &SessionLimits, now: i64) -> Result<(), Error> {
+        let fail = sql("fold a ledger");
+        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        let long: Vec<u32> = step
+            .prepare("SELECT uid FROM ledger GROUP BY uid HAVING count(*) > ?1")
+            .and_then(|mut s| s.query_map([limits.ledger as i64], |row| row.get(0))?.collect())
+            .map_err(&fail)?;
+        for uid in long {
+            let rows = ledger::rows(&step, uid).map_err(&fail)?;
+            if let Some(entry) = fold(&rows, limits.ledger / 2, now)
+                && let Entry::Folded { upto, .. } = entry
+            {
+                ledger::append(&step, uid, &entry).map_err(&fail)?;
+                step.execute(
+                    "DELETE FROM ledger WHERE uid = ?1 AND seq <= ?2",
+                    params![uid, upto.cast_signed()],
+                )
+                .map_err(&fail)?;
+            }
+        }
+        step.commit().map_err(sql("commit"))
+    }
+}
+
+fn ended_before(connection: &Connection, time: &str) -> rusqlite::Result<Vec<String>> {
+    connection
+        .prepare_cached("SELECT id FROM sessions WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2")?
+        .query_map(params![time, CANDIDATES as i64], |row| row.get(0))?
+        .collect()
+}
+
+fn checkpoint(step: &Transaction<'_>, session: &str, why: Why, now: i64) -> rusqlite::Result<()> {
+    let (uid, checkpoint) = step.query_row(
+        "SELECT uid, server_name, started_at, ended_at, journal_lines, journal_head, broken,
+             (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id) FROM sessions s WHERE id = ?1",
+        [session],
+        |row| {
+            let unsigned = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
+            Ok((
+                row.get::<_, u32>(0)?,
+                Checkpoint {
+                    at: now,
+                    session: session.to_owned(),
+                    server: row.get(1)?,
+                    began: row.get(2)?,
+                    ended: row.get(3)?,
+                    first: 1,
+                    last: unsigned(4)?,
+                    head: row.get(5)?,
+                    calls: unsigned(7)?,
+                    why,
+                    broken: row.get(6)?,
+                },
+            ))
+        },
+    )?;
+    // A session of before there were bounds has no row there.
+    step.execute("INSERT OR IGNORE INTO session_bounds (session_id, bytes) VALUES (?1, 0)", [session])?;
+    ledger::append(step, uid, &Entry::Removed(checkpoint))
+}
+
+fn strip(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
+    step.execute_batch(
+        "CREATE TEMP TABLE IF NOT EXISTS stripped (id TEXT PRIMARY KEY); DELETE FROM temp.stripped",
+    )?;
+    let calls = step.execute(
+        "INSERT INTO temp.stripped SELECT id FROM tool_calls WHERE session_id = ?1 LIMIT ?2",
+        params![session, STEP],
+    )?;
+    if calls > 0 {
+        step.execute_batch(
+            "DELETE FROM intent_tool_calls WHERE tool_call_id IN (SELECT id FROM temp.stripped);
+             DELETE FROM tool_calls WHERE id IN (SELECT id FROM temp.stripped)",
+        )?;
+        return Ok(true);
+    }
+    let messages = step.execute(
+        "DELETE FROM messages WHERE rowid IN (SELECT rowid FROM messages WHERE session_id = ?1 LIMIT ?2)",
+        params![session, STEP],
+    )?;
+    if messages > 0 {
+        return Ok(true);
+    }
+    // An intent may hold calls of sessions that stay: it is theirs then.
+    step.execute(
+        "DELETE FROM intent_contexts WHERE session_id = ?1
+             AND NOT EXISTS (SELECT 1 FROM intent_tool_calls x WHERE x.intent_id = intent_contexts.id)",
+        [session],
+    )?;
+    step.execute(
+        "UPDATE intent_contexts SET session_id = (
+             SELECT c.session_id FROM intent_tool_calls x JOIN tool_calls c ON c.id = x.tool_call_id
+             WHERE x.intent_id = intent_contexts.id ORDER BY c.requested_at LIMIT 1) WHERE session_id = ?1",
+        [session],
+    )?;
+    step.execute("DELETE FROM sessions WHERE id = ?1", [session])?;
+    step.execute("DELETE FROM session_bounds WHERE session_id = ?1", [session])?;
+    Ok(false)
+}

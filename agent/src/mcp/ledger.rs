@@ -1,0 +1,298 @@
+//! The ledger of a user's sessions: which there were, how far each journal went, what retention removed. Pure.
+//!
+//! A journal proves itself; that there was a journal, only another record can prove. Each user has one ledger in the
+//! database, chained as journals are, so that a session that is gone without a checkpoint is found.
+
+use super::journal::{GENESIS, link};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Entry {
+    /// The database has a session's journal up to a line: at its start, and when it ended.
+    Reached {
+        /// When; microseconds since 1970, as every `at`.
+        at: i64,
+        /// The session.
+        session: String,
+        /// Lines of its journal.
+        lines: u64,
+        /// Hash of the last of them.
+        head: String,
+        /// The session had ended.
+        ended: bool,
+    },
+    /// Retention removed a session: what is left of it.
+    Removed(Checkpoint),
+    /// The entries up to a number were about removed sessions only, and are gone themselves.
+    Folded {
+        /// When.
+        at: i64,
+        /// Number of the last entry that is gone.
+        upto: u64,
+        /// Its hash.
+        head: String,
+        /// Sessions whose checkpoints went with it, all earlier folds included.
+        sessions: u64,
+        /// Their calls.
+        calls: u64,
+    },
+}
+
+/// What is left of a session that retention removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    /// When it was removed.
+    pub(crate) at: i64,
+    /// The session.
+    pub(crate) session: String,
+    /// Name of its server.
+    pub(crate) server: String,
+    /// When it began and ended: RFC 3339.
+    pub(crate) began: String,
+    /// See `began`.
+    pub(crate) ended: String,
+    /// First line of its journal that is gone: 1.
+    pub(crate) first: u64,
+    /// Last line that the database had.
+    pub(crate) last: u64,
+    /// Hash of that line.
+    pub(crate) head: String,
+    /// How many tool calls it had.
+    pub(crate) calls: u64,
+    /// Why.
+    pub(crate) why: Why,
+    /// What was wrong with its journal already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) broken: Option<String>,
+}
+
+/// Which bound a session was beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Why {
+    /// Too old.
+    Age,
+    /// All sessions together took too much room.
+    Size,
+}
+
+/// An entry as the database has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Whose ledger.
+    pub(crate) uid: u32,
+    /// Number, from 1, without gaps.
+    pub(crate) seq: u64,
+    /// JSON of an [`Entry`].
+    pub(crate) entry: String,
+    /// Hex SHA-256 of the hash before and `entry`.
+    pub(crate) hash: String,
+}
+
+/// Hash of an entry, from the hash before it.
+pub(crate) fn hash(previous: &str, entry: &str) -> String {
+    link(previous, entry.as_bytes())
+}
+
+/// Why a ledger is not what was written.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    /// An entry is missing.
+    #[error("the ledger has no entry {0}: it was removed")]
+    Gap(u64),
+    /// An entry does not follow from the one before.
+    #[error("entry {0} of the ledger does not follow from the one before it: it was changed or added")]
+    Chain(u64),
+    /// Not an entry.
+    #[error("entry {0} of the ledger is none")]
+    Form(u64),
+    /// It begins in the middle, and no later entry vouches for that.
+    #[error("the ledger begins with entry {0}, and nothing says that retention removed those before")]
+    Start(u64),
+}
+
+/// What a ledger says of one session.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Known {
+    /// Lines of the journal whose hashes are on record.
+    pub(crate) marks: BTreeMap<u64, String>,
+    /// Retention removed it.
+    pub(crate) removed: Option<Checkpoint>,
+}
+
+/// A ledger that was read to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Ledger {
+    /// The sessions it names.
+    pub(crate) sessions: HashMap<String, Known>,
+    /// Hashes by number, for comparing with heads that others kept.
+    pub(crate) hashes: BTreeMap<u64, String>,
+    /// Sessions and calls whose checkpoints are gone too.
+    pub(crate) folded: (u64, u64),
+}
+
+impl Ledger {
+    /// Reads one user's rows, in order.
+    ///
+    /// # Errors
+    /// The first [`Broken`] place.
+    pub(crate) fn read<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Result<Self, Broken> {
+        let mut ledger = Self::default();
+        let mut before: Option<(u64, &str)> = None;
+        let mut start: Option<&Row> = None;
+        let mut folds: HashMap<u64, String> = HashMap::new();
+        for row in rows {
+            match before {
+                Some((seq, _)) if row.seq != seq + 1 => return Err(Broken::Gap(seq + 1)),
+                Some((_, head)) if hash(head, &row.entry) != row.hash => return Err(Broken::Chain(row.seq)),
+                None => start = Some(row),
+                Some(_) => {}
+            }
+            before = Some((row.seq, &row.hash));
+            ledger.hashes.insert(row.seq, row.hash.clone());
+            match serde_json::from_str(&row.entry).map_err(|_| Broken::Form(row.seq))? {
+                Entry::Reached { session, lines, head, .. } => {
+                    ledger.sessions.entry(session).or_default().marks.insert(lines, head);
+                }
+                Entry::Removed(checkpoint) => {
+                    let known = ledger.sessions.entry(checkpoint.session.clone()).or_default();
+                    known.marks.insert(checkpoint.last, checkpoint.head.clone());
+                    known.removed = Some(checkpoint);
+                }
+                Entry::Folded { upto, head, sessions, calls, .. } => {
+                    ledger.folded = (sessions, calls);
+                    folds.insert(upto, head);
+                }
+            }
+        }
+        // The first entry stands on what was folded, or on nothing.
+        if let Some(first) = start {
+            let base = match first.seq {
+                1 => GENESIS,
+                seq => folds.get(&(seq - 1)).ok_or(Broken::Start(seq))?,
+            };
+            if hash(base, &first.entry) != first.hash {
+                return Err(Broken::Chain(first.seq));
+            }
+            if first.seq > 1 {
+                ledger.hashes.insert(first.seq - 1, base.to_owned());
+            }
+        }
+        Ok(ledger)
+    }
+}
+
+/// The fold of a ledger's oldest entries, as far as all of them are about sessions that retention removed; `None` where
+/// that would take away fewer than `least` entries.
+pub(crate) fn fold(rows: &[Row], least: usize, now: i64) -> Option<Entry> {
+    let entries: Vec<Entry> =
+        rows.iter().map(|row| serde_json::from_str(&row.entry).ok()).collect::<Option<_>>()?;
+    let removed: HashSet<&str> = entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Removed(checkpoint) => Some(checkpoint.session.as_str()),
+            _ => None,
+        })
+        .collect();
+    let (mut sessions, mut calls, mut count) = (0, 0, 0);
+    for entry in &entries {
+        match entry {
+            Entry::Reached { session, .. } if !removed.contains(session.as_str()) => break,
+            Entry::Reached { .. } => {}
+            Entry::Removed(checkpoint) => {
+                sessions += 1;
+                calls += checkpoint.calls;
+            }
+            Entry::Folded { sessions: more, calls: more_calls, .. } => {
+                sessions += more;
+                calls += more_calls;
+            }
+        }
+        count += 1;
+    }
+    // The last entry stays: the chain goes on from it.
+    let last = rows.get(count.min(rows.len().saturating_sub(1)).checked_sub(1)?)?;
+    (count >= least.max(2)).then(|| Entry::Folded {
+        at: now,
+        upto: last.seq,
+        head: last.hash.clone(),
+        sessions,
+        calls,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Broken, Checkpoint, Entry, Ledger, Row, Why, fold, hash};
+    use crate::mcp::journal::GENESIS;
+
+    fn reached(session: &str, lines: u64) -> Entry {
+        Entry::Reached { at: 1, session: session.into(), lines, head: format!("h{lines}"), ended: lines > 1 }
+    }
+
+    fn removed(session: &str) -> Entry {
+        Entry::Removed(Checkpoint {
+            at: 2,
+            session: session.into(),
+            server: "s".into(),
+            began: "b".into(),
+            ended: "e".into(),
+            first: 1,
+            last: 9,
+            head: "h9".into(),
+            calls: 3,
+            why: Why::Age,
+            broken: None,
+        })
+    }
+
+    fn rows(entries: &[Entry]) -> Vec<Row> {
+        let (mut rows, mut head) = (Vec::new(), GENESIS.to_owned());
+        for (index, entry) in entries.iter().enumerate() {
+            let entry = serde_json::to_string(entry).expect("JSON");
+            head = hash(&head, &entry);
+            rows.push(Row { uid: 0, seq: index as u64 + 1, entry, hash: head.clone() });
+        }
+        rows
+    }
+
+    #[test]
+    fn what_is_changed_or_missing_is_found() {
+        let whole = rows(&[reached("a", 1), reached("b", 1), reached("a", 9), removed("a")]);
+        let ledger = Ledger::read(&whole).expect("whole");
+        assert_eq!(ledger.sessions["a"].marks.keys().copied().collect::<Vec<_>>(), [1, 9]);
+        assert!(ledger.sessions["a"].removed.is_some() && ledger.sessions["b"].removed.is_none());
+        for gone in 0..3 {
+            let mut cut = whole.clone();
+            cut.remove(gone);
+            assert!(Ledger::read(&cut).is_err(), "without entry {}", gone + 1);
+        }
+        for edited in 0..4 {
+            let mut edit = whole.clone();
+            edit[edited].entry = edit[edited].entry.replace("\"at\":", "\"at\":7");
+            assert_eq!(Ledger::read(&edit), Err(Broken::Chain(edited as u64 + 1)));
+        }
+    }
+
+    #[test]
+    fn only_checkpointed_sessions_are_folded_away() {
+        let entries =
+            [reached("a", 1), reached("a", 9), removed("a"), reached("b", 1), reached("c", 1), removed("c")];
+        let before = rows(&entries);
+        assert_eq!(fold(&before, 4, 5), None, "b is still there");
+        let folded = fold(&before, 3, 5).expect("a can go");
+        assert!(matches!(folded, Entry::Folded { upto: 3, sessions: 1, calls: 3, .. }));
+        let after = rows(&[&entries[..], std::slice::from_ref(&folded)].concat());
+        let ledger = Ledger::read(&after[3..]).expect("the fold vouches for what is gone");
+        assert_eq!(ledger.folded, (1, 3));
+        assert!(!ledger.sessions.contains_key("a") && ledger.sessions.contains_key("b"));
+        assert_eq!(Ledger::read(&after[4..]), Err(Broken::Start(5)), "more is gone than it says");
+        assert_eq!(Ledger::read(&before[3..]), Err(Broken::Start(4)));
+        // A later fold counts the earlier one's.
+        let more = rows(&[&entries[..], &[folded, removed("b")]].concat());
+        assert!(matches!(fold(&more[3..], 3, 6), Some(Entry::Folded { upto: 7, sessions: 2 | 3, .. })));
+    }
+}
