@@ -5,7 +5,7 @@ use crate::report::{brief, quietly, tail};
 use crate::setup;
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// Builds the eBPF object alone, and prints where it is.
@@ -40,16 +40,51 @@ pub(crate) fn binary(profile: &str) -> Result<PathBuf> {
 /// which is most of it.
 pub(crate) fn for_guest() -> Result<PathBuf> {
     build("ringfence", &["--bin", "ringfence"], "dev")?;
+    stripped(&paths::target().join("debug/ringfence"), "ringfence")
+}
+
+/// The unit tests of `ringfence` as a program for the guest, where those that load eBPF are run.
+pub(crate) fn kernel_tests() -> Result<PathBuf> {
+    let mut cargo = cargo();
+    cargo.args([
+        "test",
+        "--package",
+        "ringfence",
+        "--bin",
+        "ringfence",
+        "--no-run",
+        "--message-format",
+        "json",
+    ]);
+    let output = brief("building ringfence's tests", || {
+        let output = cargo.stdin(Stdio::null()).output().context("cannot start cargo")?;
+        if !output.status.success() {
+            bail!("building the tests failed:\n{}", tail(&String::from_utf8_lossy(&output.stderr), 60));
+        }
+        Ok(output.stdout)
+    })?;
+    let program = String::from_utf8_lossy(&output).lines().rev().find_map(test_program);
+    stripped(&program.context("cargo built no test program")?, "kernel-tests")
+}
+
+/// The program that a line of cargo's messages says it has made, if it does.
+fn test_program(line: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    message.get("executable")?.as_str().map(PathBuf::from)
+}
+
+/// A copy without debug information, in a folder of its own.
+fn stripped(program: &Path, name: &str) -> Result<PathBuf> {
     let folder = paths::target().join("guest");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     // Beside its place first: another xtask may be reading the one that is there.
     let partial = tempfile::NamedTempFile::new_in(&folder).context("cannot write to the target folder")?;
     let mut objcopy = Command::new("objcopy");
-    objcopy.arg("--strip-debug").arg(paths::target().join("debug/ringfence")).arg(partial.path());
+    objcopy.arg("--strip-debug").arg(program).arg(partial.path());
     quietly(&mut objcopy)?;
     std::fs::set_permissions(partial.path(), std::fs::Permissions::from_mode(0o755))
         .context("cannot set a mode")?;
-    let stripped = folder.join("ringfence");
+    let stripped = folder.join(name);
     partial.persist(&stripped).with_context(|| format!("cannot write {}", stripped.display()))?;
     Ok(stripped)
 }

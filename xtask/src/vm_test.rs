@@ -7,7 +7,7 @@ use crate::setup::Series;
 use crate::tap::{Line, Tap};
 use crate::vm::{self, Added, Job, Ringfence};
 use anyhow::{Context, Result};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// Where the guest finds the cases.
@@ -15,8 +15,9 @@ const GUEST_DIR: &str = "/opt/vm-tests";
 
 /// Runs the cases that need a kernel of their own, in the guest.
 ///
-/// Every case on 6.12; one case for each hook on 6.1 and the newest kernel; and boots of their own for a kernel without
-/// `bpf` in its list of security modules and for full preemption.
+/// Every case on 6.12; one case for each hook on 6.1 and the newest kernel; and boots of their own for the programs
+/// without a daemon, for a kernel without `bpf` in its list of security modules, for systemd's unit and for full
+/// preemption.
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask vm-test                           everything\n  \
     cargo xtask vm-test --kernel 6.12 --filter exec  the cases whose name has `exec`, on one kernel")]
@@ -35,6 +36,8 @@ struct Boot {
     name: &'static str,
     append: &'static str,
     ringfence: Ringfence,
+    /// The program of vm-tests/ that runs the cases.
+    runner: &'static str,
     options: &'static [&'static str],
     /// How long a case may be silent.
     silence: Duration,
@@ -46,19 +49,32 @@ const fn boot(series: Series, name: &'static str, options: &'static [&'static st
         name,
         append: "",
         ringfence: Ringfence::Running,
+        runner: "run",
         options,
         silence: Duration::from_secs(240),
     }
+}
+
+const fn programs(series: Series) -> Boot {
+    Boot { ringfence: Ringfence::Installed, runner: "programs", ..boot(series, "the programs alone", &[]) }
 }
 
 const BOOTS: &[Boot] = &[
     boot(Series::V6_12, "every case", &[]),
     boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
     boot(Series::Newest, "a case per hook", &["--hooks-only"]),
+    programs(Series::V6_12),
+    programs(Series::V6_1),
+    programs(Series::Newest),
     Boot {
         append: "lsm=lockdown,capability,landlock,yama,apparmor",
         ringfence: Ringfence::Installed,
         ..boot(Series::V6_12, "no bpf in lsm=", &["--group", "nobpf"])
+    },
+    Boot {
+        append: "ringfence.systemd",
+        ringfence: Ringfence::Installed,
+        ..boot(Series::V6_12, "under systemd", &["--group", "systemd"])
     },
     // 6.1 is where preemption opened a hole once.
     Boot {
@@ -111,6 +127,9 @@ fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
     build::for_guest()?;
     let mut tally = Tally::default();
     for boot in boots {
+        if filter.is_some_and(|text| matches!(has_case(boot, text), Ok(false))) {
+            continue;
+        }
         let tap = one(boot, filter, &added);
         tally.passed += tap.passed;
         let place = format!("{} ({})", boot.series, boot.name);
@@ -130,6 +149,7 @@ fn payload() -> Result<Vec<Added>> {
             added.push(Added { host: path, guest: format!("{GUEST_DIR}/{name}").into() });
         }
     }
+    added.push(Added { host: build::kernel_tests()?, guest: format!("{GUEST_DIR}/bin/kernel-tests").into() });
     let helpers = build::helpers("dev")?;
     added.extend(helpers.into_iter().map(|host| {
         let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -138,8 +158,20 @@ fn payload() -> Result<Vec<Added>> {
     Ok(added)
 }
 
+/// Whether a boot has a case whose name contains the text, so that no guest is booted for nothing.
+fn has_case(boot: &Boot, text: &str) -> Result<bool> {
+    let mut list = Command::new(workspace().join("vm-tests").join(boot.runner));
+    list.args(["--list", "--filter", text]).args(boot.options);
+    if boot.runner == "run" && !boot.options.contains(&"--group") {
+        list.args(["--group", "default"]);
+    }
+    list.env("RINGFENCE_KERNEL_TESTS", build::kernel_tests()?);
+    let output = list.output().context("cannot list the cases")?;
+    Ok(!output.status.success() || !output.stdout.trim_ascii().is_empty())
+}
+
 fn one(boot: &Boot, filter: Option<&str>, added: &[Added]) -> Tap {
-    let runner = format!("{GUEST_DIR}/run");
+    let runner = format!("{GUEST_DIR}/{}", boot.runner);
     let mut command = vec![runner.as_str()];
     command.extend(boot.options);
     command.extend(filter.iter().flat_map(|text| ["--filter", text]));

@@ -1,5 +1,5 @@
-//! Tests that load the programs. They need root, python3 and a kernel that may be changed: the guest. Run them with
-//! `cargo xtask vm --bare --add TEST-BINARY:/kernel-tests -- /kernel-tests --ignored kernel::vm_tests`.
+//! Tests that load the programs. They need root, python3 and a kernel that may be changed: the guest, where
+//! `cargo xtask vm-test --filter programs` runs them, each in a process of its own.
 
 use super::*;
 use crate::profile::compiled::{CompiledPolicy, Kind, NetRule, Place, PlaceRule};
