@@ -15,6 +15,9 @@ OPENS = int(os.environ.get("RINGFENCE_RACE_OPENS", "1000000"))
 
 def arena():
     """Two denied places that one rename moves a directory between; a walk that mixes the two reads an allowed path."""
+    # A helper that was killed between the two leaves its mount.
+    while os.path.ismount(f"{BASE}/mount"):
+        subprocess.run(["umount", "--lazy", f"{BASE}/mount"], check=True)
     shutil.rmtree(BASE, ignore_errors=True)
     for name in ("a/p", "b", "steady/1/2/3/4", "mount"):
         os.makedirs(f"{BASE}/{name}")

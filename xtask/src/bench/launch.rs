@@ -1,6 +1,6 @@
 //! `bench launch`: how long it takes to start a command, with and without a sandbox.
 
-use crate::{build, report::say};
+use crate::{build, report::say, setup};
 use anyhow::{Context, Result, bail};
 use std::{
     fmt::Write,
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.rounds == 0 {
         bail!("--rounds 0 measures nothing; give at least 1");
     }
+    setup::for_benchmarks()?;
     let ringfence = build::binary("release")?;
     let dir = tempfile::tempdir().context("cannot make a directory for the profile")?;
     let profile = dir.path().join("bench.toml");

@@ -69,6 +69,13 @@ pub(crate) fn for_building() -> Result<()> {
     linker::install()
 }
 
+/// What the benchmarks compare with. Only they need it: `everything` leaves it out.
+pub(crate) fn for_benchmarks() -> Result<()> {
+    for_building()?;
+    let _lock = Lock::take()?;
+    packages::install(&[packages::Group::Bench])
+}
+
 /// A kernel and the guest's disk, installed where they are not yet.
 pub(crate) fn guest(series: Series) -> Result<(Kernel, PathBuf)> {
     everything()?;

@@ -14,6 +14,8 @@ pub(crate) enum Group {
     Guest,
     /// Driving the dashboard's page.
     Browser,
+    /// What the benchmarks compare with.
+    Bench,
 }
 
 struct Package {
@@ -60,6 +62,7 @@ const PACKAGES: &[Package] = &[
     program("chromium", Group::Browser, "shows the dashboard in its tests", "chromium"),
     program("nodejs", Group::Browser, "runs the dashboard's tests", "node"),
     program("npm", Group::Browser, "fetches what drives Chromium", "npm"),
+    program("bubblewrap", Group::Bench, "`bench launch` compares with it", "bwrap"),
     program("util-linux", Group::Guest, "ends the guest with its caller", "setpriv"),
 ];
 
@@ -93,9 +96,10 @@ pub(crate) fn install(groups: &[Group]) -> Result<()> {
     Ok(())
 }
 
-/// One line for each missing package.
+/// One line for each missing package that the tests need.
 pub(crate) fn missing_lines() -> Vec<String> {
-    missing().iter().map(|package| format!("Debian package {}: {}", package.name, package.why)).collect()
+    let line = |package: &Package| format!("Debian package {}: {}", package.name, package.why);
+    missing().into_iter().filter(|package| package.group != Group::Bench).map(line).collect()
 }
 
 /// A command that runs as root: directly, or by sudo.
