@@ -8,8 +8,13 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use nix::sys::stat::{SFlag, fstat};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-use std::{collections::BTreeSet, io, os::fd::OwnedFd, path::PathBuf};
+use rustix::fs::{Mode, OFlags, openat};
+use std::{
+    collections::BTreeSet,
+    io,
+    os::fd::OwnedFd,
+    path::{Component, Path, PathBuf},
+};
 
 /// ABI of Linux 6.2: truncation.
 pub(crate) const ABI_TRUNCATE: u32 = 3;
@@ -222,13 +227,24 @@ impl Access {
 }
 
 /// Opens a rule's path; `None`: it is not there, not for this user, or there is a symlink on the way.
-fn open(path: &PathBuf) -> Result<Option<OwnedFd>, Error> {
+///
+/// Step by step and not by openat2(2), which would do it in one: system call filters that cannot look into its argument
+/// (systemd's RestrictSUIDSGID=, older container engines) refuse it altogether.
+fn open(path: &Path) -> Result<Option<OwnedFd>, Error> {
     use rustix::io::Errno;
-    match openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        Ok(file) => Ok(Some(file)),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP) => Ok(None),
-        Err(errno) => Err(Error::Open { path: path.clone(), source: errno.into() }),
+    let failed = |errno: Errno| Error::Open { path: path.to_owned(), source: errno.into() };
+    let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut here = rustix::fs::open("/", step, Mode::empty()).map_err(failed)?;
+    for part in path.components().filter(|part| *part != Component::RootDir) {
+        here = match openat(&here, part.as_os_str(), step, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
     }
+    // Below a symlink nothing opens; as the last part it opens itself.
+    let stat = fstat(&here).map_err(|errno| Error::Open { path: path.to_owned(), source: errno.into() })?;
+    Ok((SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK).then_some(here))
 }
 
 #[cfg(test)]
