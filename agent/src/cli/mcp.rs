@@ -2,7 +2,9 @@
 
 use super::wrap;
 use crate::mcp::{
-    client, forward, guard,
+    client,
+    follow::Follow,
+    forward, guard,
     journal::{Entry, Journal},
     link::Link,
     reload, rules,
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let signals = forward::hold_signals();
     let places = state::Places::find(args.db.as_deref())?;
-    let (rules, mut watch) = load_rules(args.rules.as_deref(), &places)?;
+    let (rules, watch) = load_rules(args.rules.as_deref(), &places)?;
     let id = uuid::Uuid::new_v4().to_string();
     let server_name = args.server_name.clone().unwrap_or_else(|| state::name_of(&args.command));
     let mut journal = Journal::create(&places.journal(&id)).context("cannot create the session's journal")?;
@@ -135,15 +137,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         port: args.port,
         patience: Duration::from_secs(args.approval_timeout),
     };
-    let linked = thread::spawn(move || {
-        let session = Arc::clone(&link.session);
-        link.keep(&received, || {
-            let _ = session.tick();
-            if let Some(watch) = &mut watch {
-                follow_rules(&session, watch);
-            }
-        });
-    });
+    let linked = thread::spawn(move || link.keep(&received, Follow::new(watch)));
     let status = forward::run(&session, server, args.max_line, signals);
     let _ = session.record(&Entry::End { at: now(), status: Some(status) });
     session.report(Report::Over);
@@ -151,34 +145,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }
 
-/// The rules in force, and the watch over the file they are from, if any.
+/// The rules in force, and the watch over their file. Where the user has none, those that ship are in force until
+/// there is one.
 fn load_rules(
     named: Option<&str>,
     places: &state::Places,
-) -> anyhow::Result<(Vec<rules::Rule>, Option<reload::Watch>)> {
-    let file = match named {
-        Some(file) => Some(state::expand(file)?),
-        None => Some(places.rules()).filter(|file| file.exists()),
+) -> anyhow::Result<(Vec<rules::Rule>, reload::Watch)> {
+    let file = named.map_or_else(|| Ok(places.rules()), state::expand)?;
+    let file = std::path::absolute(&file).unwrap_or(file);
+    let text = if named.is_some() || file.exists() {
+        reload::read(&file)
+            .map_err(|why| anyhow::anyhow!("cannot read the rules {}: {why}", file.display()))?
+    } else {
+        rules::SHIPPED.to_owned()
     };
-    let Some(file) = file else { return Ok((rules::parse(rules::SHIPPED)?, None)) };
-    let named = || file.display().to_string();
-    let text =
-        reload::read(&file).map_err(|why| anyhow::anyhow!("cannot read the rules {}: {why}", named()))?;
-    let rules = rules::parse(&text).with_context(named)?;
-    let written = rules::read(&text).with_context(named)?;
-    Ok((rules, Some(reload::Watch::new(file, written))))
-}
-
-/// Puts a changed rule file in force, or says why not.
-fn follow_rules(session: &forward::Live, watch: &mut reload::Watch) {
-    let text = match watch.look() {
-        None => return,
-        Some(reload::Change::Taken(rules)) => {
-            session.set_rules(rules);
-            "other rules are in force".to_owned()
-        }
-        Some(reload::Change::Held(why) | reload::Change::Refused(why)) => why,
-    };
-    eprintln!("ringfence mcp: {text}");
-    let _ = session.record(&Entry::Note { at: now(), text });
+    let rules = rules::parse(&text).with_context(|| file.display().to_string())?;
+    let watch = reload::Watch::new(file.clone(), text).with_context(|| file.display().to_string())?;
+    Ok((rules, watch))
 }

@@ -1,23 +1,36 @@
-//! `ringfence rules`: checks a rule file, and tells what it makes of a call.
+//! `ringfence rules`: checks a rule file, tells what it makes of a call, confirms a change that loosens something.
 
-use crate::mcp::{
-    line::{self, Kind, Line},
-    risk,
-    rules::{self, Action},
+use crate::{
+    auditor::printable,
+    mcp::{
+        client,
+        line::{self, Kind, Line},
+        reload, risk,
+        rules::{self, Action},
+        state::Places,
+    },
 };
 use anyhow::{Context, bail};
+use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::{Value, json};
-use std::{fs, io::Read, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    io::{self, IsTerminal, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Longest rule file that is read, bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Checks rules over MCP tool calls, and tries them on a call.
+/// Checks rules over MCP tool calls, tries them on a call, and confirms changes that loosen them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence rules check /etc/ringfence/rules.yaml
   ringfence rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'
-  ringfence rules test rules.yaml --server postgres --call '{\"name\":\"query\",\"arguments\":{\"sql\":\"DELETE FROM t\"}}'")]
+  ringfence rules test rules.yaml --server postgres --call '{\"name\":\"query\",\"arguments\":{\"sql\":\"DELETE FROM t\"}}'
+  ringfence rules pending
+  ringfence rules confirm ~/.config/ringfence/rules.yaml")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +45,26 @@ enum Command {
         /// One JSON object instead of text.
         #[arg(long)]
         json: bool,
+    },
+    /// Lists changes of rule files that loosen something and wait for a confirmation: what is in force, what would be.
+    Pending {
+        /// JSON, one object a line, instead of text.
+        #[arg(long)]
+        json: bool,
+        /// The audit database [default: the user's].
+        #[arg(long, value_name = "FILE")]
+        db: Option<String>,
+    },
+    /// Puts a change in force that waits. Refused from processes that an MCP client started.
+    Confirm {
+        /// The rule file; may be left out where one change waits only.
+        file: Option<PathBuf>,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+        /// The audit database [default: the user's].
+        #[arg(long, value_name = "FILE")]
+        db: Option<String>,
     },
     /// Tells what would happen to a call, and why.
     Test {
@@ -55,6 +88,8 @@ enum Command {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Check { file, json } => check(file, *json),
+        Command::Pending { json, db } => pending(&Places::find(db.as_deref())?, *json),
+        Command::Confirm { file, yes, db } => confirm(&Places::find(db.as_deref())?, file.as_deref(), *yes),
         Command::Test { file, call, server, first, json } => test(file, call, server, *first, *json),
     }
 }
@@ -69,6 +104,81 @@ fn load(file: &PathBuf) -> anyhow::Result<Vec<rules::Rule>> {
         bail!("{}: longer than 1 MiB; a rule file holds rules only", file.display());
     }
     rules::parse(&text).with_context(|| file.display().to_string())
+}
+
+/// The changes that wait.
+fn waiting(places: &Places) -> anyhow::Result<Vec<Value>> {
+    match client::ask(places, &McpRequest::PendingRules)? {
+        McpReply::Rows { rows } => Ok(rows),
+        _ => bail!("the auditor answered something else"),
+    }
+}
+
+fn pending(places: &Places, json: bool) -> anyhow::Result<ExitCode> {
+    let changes = waiting(places)?;
+    if changes.is_empty() && !json {
+        eprintln!("ringfence: no change of a rule file waits for a confirmation");
+    }
+    for change in &changes {
+        if json {
+            println!("{change}");
+        } else {
+            describe(change);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text<'a>(change: &'a Value, key: &str) -> &'a str {
+    change[key].as_str().unwrap_or_default()
+}
+
+fn describe(change: &Value) {
+    let (old, new) = (text(change, "text"), text(change, "pending"));
+    let loosened = reload::loosens(old, new).unwrap_or_default();
+    println!(
+        "{}: loosens {}; waits since {}",
+        printable(text(change, "path")),
+        printable(&loosened),
+        printable(text(change, "since"))
+    );
+    for line in reload::difference(old, new).lines() {
+        println!("    {}", printable(line));
+    }
+}
+
+fn confirm(places: &Places, file: Option<&Path>, yes: bool) -> anyhow::Result<ExitCode> {
+    let file = file.map(std::path::absolute).transpose()?.map(|file| file.display().to_string());
+    let mut changes = waiting(places)?;
+    changes.retain(|change| file.as_ref().is_none_or(|file| text(change, "path") == file));
+    let [change] = changes.as_slice() else {
+        match changes.len() {
+            0 => bail!(
+                "no such change waits for a confirmation; `ringfence rules pending` lists those that do"
+            ),
+            n => bail!("{n} changes wait; name the file of one: `ringfence rules pending` lists them"),
+        }
+    };
+    describe(change);
+    if !yes && !agreed()? {
+        bail!("nothing is changed; `--yes` confirms without asking");
+    }
+    let (path, sha256) = (text(change, "path").to_owned(), text(change, "sha256").to_owned());
+    match client::ask(places, &McpRequest::ConfirmRules { path: path.clone(), sha256 })? {
+        McpReply::Confirmed => println!("{} is in force", printable(&path)),
+        _ => bail!("the auditor answered something else"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn agreed() -> anyhow::Result<bool> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("put this in force? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn check(file: &PathBuf, json: bool) -> anyhow::Result<ExitCode> {

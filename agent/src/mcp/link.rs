@@ -5,6 +5,7 @@
 
 use super::{
     client,
+    follow::Follow,
     forward::Live,
     session::{Outcome, Report, now},
     state::Places,
@@ -54,13 +55,14 @@ struct Up {
 }
 
 impl Link {
-    /// Keeps the link until [`Report::Over`]; ticks the session's clock meanwhile.
-    pub(crate) fn keep(&self, reports: &mpsc::Receiver<Report>, mut tick: impl FnMut()) {
+    /// Keeps the link until [`Report::Over`]; ticks the session's clock and follows its rule file meanwhile.
+    pub(crate) fn keep(&self, reports: &mpsc::Receiver<Report>, mut rules: Follow) {
         let mut up: Option<Up> = None;
         let mut tried: Option<Instant> = None;
         let mut ticked = Instant::now();
         let mut reached = Instant::now();
         let mut waiting = BTreeSet::new();
+        let mut changed = None;
         self.session.report(Report::Grew);
         loop {
             let mut grew = false;
@@ -90,6 +92,7 @@ impl Link {
             if up.is_none() && tried.is_none_or(|tried| tried.elapsed() >= PAUSE || over) {
                 tried = Some(Instant::now());
                 up = self.connect();
+                changed = Some(rules.offer());
                 if up.is_none() {
                     self.session.rules().none_stored();
                 }
@@ -97,9 +100,10 @@ impl Link {
                 fresh.extend(std::mem::take(&mut waiting));
             }
             if let Some(link) = &mut up
-                && !self.exchange(link, grew, &fresh)
+                && !self.exchange(link, grew, &fresh, changed.take(), &mut rules)
             {
                 up = None;
+                self.session.rules().none_stored();
             }
             waiting.extend(fresh);
             if up.is_some() {
@@ -113,7 +117,8 @@ impl Link {
             }
             if ticked.elapsed() >= Duration::from_secs(1) {
                 ticked = Instant::now();
-                tick();
+                let _ = self.session.tick();
+                changed = rules.look(&self.session).or(changed);
             }
             if over {
                 self.finish(up);
@@ -123,10 +128,17 @@ impl Link {
     }
 
     /// Sends what is new, carries out what came. False: the link is broken.
-    fn exchange(&self, link: &mut Up, grew: bool, fresh: &[String]) -> bool {
+    fn exchange(
+        &self,
+        link: &mut Up,
+        grew: bool,
+        fresh: &[String],
+        changed: Option<SessionNews>,
+        rules: &mut Follow,
+    ) -> bool {
         let until = now().saturating_add(i64::try_from(self.patience.as_micros()).unwrap_or(i64::MAX));
         let paused = fresh.iter().map(|call| SessionNews::Paused { call: call.clone(), until });
-        for news in grew.then_some(SessionNews::Grew).into_iter().chain(paused) {
+        for news in changed.into_iter().chain(grew.then_some(SessionNews::Grew)).chain(paused) {
             if link.conn.send(&news).is_err() {
                 return false;
             }
@@ -138,6 +150,7 @@ impl Link {
                     let _ = self.session.decide(&call, &outcome);
                 }
                 Ok(SessionOrder::Rules { rules }) => self.session.rules().set_stored(&rules),
+                Ok(order @ SessionOrder::RuleFile { .. }) => rules.ordered(&self.session, order),
                 Ok(SessionOrder::Committed) => {}
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Err(mpsc::TryRecvError::Disconnected) => return false,

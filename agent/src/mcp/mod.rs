@@ -4,6 +4,7 @@ pub(crate) mod answer;
 pub(crate) mod classify;
 pub(crate) mod client;
 pub(crate) mod export;
+pub(crate) mod follow;
 pub(crate) mod forward;
 pub(crate) mod guard;
 pub(crate) mod heads;

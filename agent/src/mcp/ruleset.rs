@@ -24,6 +24,8 @@ struct State {
     all: Arc<Vec<Rule>>,
     /// The database's rules are still to come.
     awaited: bool,
+    /// What of the file is in force is still to come.
+    file_awaited: bool,
 }
 
 impl RuleSet {
@@ -33,9 +35,18 @@ impl RuleSet {
         Self { state: Mutex::new(State { file, all, ..State::default() }), arrived: Condvar::new() }
     }
 
-    /// From now on a call waits for the database's rules: otherwise those at a session's start would slip past them.
+    /// From now on a call waits for the auditor's word on the database's rules and on the file's: otherwise those at a
+    /// session's start would slip past them.
     pub(crate) fn await_stored(&self) {
-        self.lock().awaited = true;
+        let mut state = self.lock();
+        state.awaited = true;
+        state.file_awaited = true;
+    }
+
+    /// The file's rules are those that are to be in force.
+    pub(crate) fn file_known(&self) {
+        self.lock().file_awaited = false;
+        self.arrived.notify_all();
     }
 
     /// Replaces the file's rules.
@@ -65,17 +76,22 @@ impl RuleSet {
 
     /// Nobody can tell the database's rules: calls are judged by the file's until somebody can.
     pub(crate) fn none_stored(&self) {
-        self.lock().awaited = false;
+        let mut state = self.lock();
+        state.awaited = false;
+        state.file_awaited = false;
+        drop(state);
         self.arrived.notify_all();
     }
 
     /// The rules to judge a call by.
     pub(crate) fn in_force(&self) -> Arc<Vec<Rule>> {
         let state = self.lock();
-        let waited = self.arrived.wait_timeout_while(state, PATIENCE, |state| state.awaited);
+        let waited =
+            self.arrived.wait_timeout_while(state, PATIENCE, |state| state.awaited || state.file_awaited);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         // Waited for once: an auditor that hangs does not slow every call.
         state.awaited = false;
+        state.file_awaited = false;
         Arc::clone(&state.all)
     }
 
@@ -158,6 +174,9 @@ mod tests {
         thread::sleep(Duration::from_millis(50));
         assert!(!judging.is_finished());
         set.set_stored(&[stored("s", "pause")]);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!judging.is_finished(), "and for the file's");
+        set.file_known();
         assert_eq!(judging.join().expect("the judge"), ["s"]);
 
         let set = RuleSet::new(Vec::new());

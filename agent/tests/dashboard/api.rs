@@ -290,3 +290,29 @@ fn an_agents_own_processes_get_no_link() {
     eventually("the session is gone", || (home.json("/api/stats")["linked"] == 0).then_some(()));
     assert!(link().status.success(), "the control again");
 }
+
+#[test]
+fn a_rule_file_that_loosens_waits_for_the_person_who_holds_the_token() {
+    let home = Home::new();
+    let file = home.path(".config/ringfence/rules.yaml");
+    std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+    std::fs::write(&file, "rules: [{name: no_x, tool_pattern: 'x_*', action: block}]").expect("written");
+    let session = home.session("fs", &[]);
+    assert_eq!(home.json("/api/stats")["pending_rules"], 0);
+    std::fs::write(&file, "rules: []").expect("written");
+    let change = eventually("the change waits", || home.json("/api/rules/pending").get(0).cloned());
+    assert_eq!(change["loosens"], "no_x");
+    assert!(change["difference"].as_str().expect("text").contains("-rules: [{name: no_x"));
+    assert_eq!(home.json("/api/stats")["pending_rules"], 1);
+
+    let confirm = |sha256: &serde_json::Value| {
+        let body = serde_json::json!({ "path": change["path"], "sha256": sha256 }).to_string();
+        home.ask("POST", "/api/rules/confirm", Some(&body)).status
+    };
+    assert_eq!(confirm(&"00".repeat(32).into()), 409, "another text than the one that was shown");
+    assert_eq!(home.ask("GET", "/api/rules/confirm", None).status, 405);
+    assert_eq!(confirm(&change["sha256"]), 200);
+    assert_eq!(confirm(&change["sha256"]), 409, "once");
+    assert_eq!(home.json("/api/stats")["pending_rules"], 0);
+    session.end();
+}

@@ -66,6 +66,16 @@ pub enum McpRequest {
     },
     /// Totals: [`McpReply::Rows`] with one row.
     Stats,
+    /// Changes of rule files that wait for a confirmation: [`McpReply::Rows`], each with `uid`, `path`, `text` (in force),
+    /// `pending` (the file's), `sha256` (of that) and `since`.
+    PendingRules,
+    /// Confirms a change of a rule file: [`McpReply::Confirmed`].
+    ConfirmRules {
+        /// The file.
+        path: String,
+        /// Hex SHA-256 of the text that was shown: another one is not confirmed.
+        sha256: String,
+    },
     /// The present heads of ledgers and journals: [`McpReply::Rows`], each with the text of one as `head`.
     Heads,
     /// Where the dashboard is, and the token that opens it: [`McpReply::Dashboard`].
@@ -94,6 +104,8 @@ pub enum McpReply {
         /// The call's whole id.
         call: String,
     },
+    /// The rules are in force in every session that has that file.
+    Confirmed,
     /// Rows, each a JSON object.
     Rows {
         /// The rows.
@@ -133,6 +145,17 @@ pub struct StoredRule {
     pub operation_types: Option<Vec<String>>,
     /// `flag`, `pause` or `block`.
     pub action: String,
+}
+
+/// A rule file, as an interceptor read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleFile {
+    /// Where it is.
+    pub path: String,
+    /// What is in it; rules that can be read.
+    pub text: String,
+    /// Nobody but root can have written it.
+    pub trusted: bool,
 }
 
 /// A call that waits for approval.
@@ -178,6 +201,13 @@ pub enum SessionNews {
         /// The call.
         call: String,
     },
+    /// The session's rule file: sent when the link is up, and whenever the file changes. [`SessionOrder::RuleFile`] answers.
+    RuleFile {
+        /// Counts up; the answer names it.
+        number: u32,
+        /// The file.
+        file: RuleFile,
+    },
     /// The session is over and the journal whole: [`SessionOrder::Committed`] answers.
     Ended,
 }
@@ -194,6 +224,17 @@ pub enum SessionOrder {
         approve: bool,
         /// Who.
         by: String,
+    },
+    /// What of a rule file is in force.
+    RuleFile {
+        /// The number of the news that this answers; none where a person confirmed.
+        answers: Option<u32>,
+        /// The file; a session that has another one passes this over.
+        path: String,
+        /// The text that is in force.
+        text: String,
+        /// The first rule that the file as it is loosens: it waits for a confirmation.
+        held: Option<String>,
     },
     /// The whole journal is in the database.
     Committed,

@@ -8,7 +8,7 @@ use crate::auditor::{
     clock,
     keeper::chain,
     metrics::Metrics,
-    store::{CallFilter, SessionReader, SessionWriter, Viewer},
+    store::{CallFilter, SessionReader, SessionWriter, Standing, Viewer},
 };
 use crate::mcp::heads::database;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -47,6 +47,10 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 /// Links and questions at once.
 const MAX_CONNECTIONS: usize = 512;
 
+/// Why a change of rules is not confirmed.
+pub(crate) const NOT_PENDING: &str =
+    "no such change of a rule file waits: it was confirmed or taken back, or the file was changed again";
+
 /// What all connections share.
 #[derive(Debug)]
 pub(crate) struct Sessions {
@@ -58,8 +62,8 @@ pub(crate) struct Sessions {
     pub(crate) waiting: Waiting,
     /// Links that are up.
     pub(crate) links: AtomicUsize,
-    /// Each session's link, and its client's process id.
-    linked: Mutex<HashMap<String, (Link, i32)>>,
+    /// Each session's link, its client's process id and its uid.
+    linked: Mutex<HashMap<String, (Link, i32, u32)>>,
     /// Connections of any kind.
     connections: AtomicUsize,
     /// Port of the dashboard; 0: none yet.
@@ -119,7 +123,7 @@ impl Sessions {
     fn client_of(&self, pid: i32) -> Option<i32> {
         let clients: Vec<i32> = {
             let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-            linked.values().map(|(_, client)| *client).collect()
+            linked.values().map(|(_, client, _)| *client).collect()
         };
         clients.into_iter().find(|client| descends(pid, *client))
     }
@@ -131,12 +135,49 @@ impl Sessions {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .values()
-            .map(|(link, _)| Arc::clone(link))
+            .map(|(link, ..)| Arc::clone(link))
             .collect();
         for link in links {
             let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
             // A link that is broken is made again, and welcomed with the rules.
             let _ = link.send(&SessionOrder::Rules { rules: rules.to_vec() });
+        }
+    }
+
+    /// Puts a changed rule file in force in every session of its user that has it, if that very change waits and
+    /// `viewer` may decide it.
+    pub(crate) fn confirm_rules(
+        &self,
+        viewer: u32,
+        path: &str,
+        sha256: &str,
+        by: &str,
+    ) -> Result<bool, crate::auditor::store::Error> {
+        let now = clock::now_micros();
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let confirmed = writer.confirm_rules(Viewer(viewer), path, sha256, by, now)?;
+        for (uid, text) in &confirmed {
+            let order = SessionOrder::RuleFile {
+                answers: None,
+                path: path.to_owned(),
+                text: text.clone(),
+                held: None,
+            };
+            self.order(*uid, &order);
+        }
+        drop(writer);
+        Ok(!confirmed.is_empty())
+    }
+
+    /// Sends an order to every session of a user that is linked.
+    fn order(&self, uid: u32, order: &SessionOrder) {
+        let links: Vec<Link> = {
+            let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+            linked.values().filter(|(_, _, owner)| *owner == uid).map(|(link, ..)| Arc::clone(link)).collect()
+        };
+        for link in links {
+            // A link that is broken is made again, and asks for what is in force.
+            let _ = link.lock().unwrap_or_else(PoisonError::into_inner).send(order);
         }
     }
 
@@ -228,6 +269,17 @@ fn converse(stream: UnixStream, sessions: &Arc<Sessions>) -> Result<(), FrameErr
                 Err(refused) => McpReply::Failed(Failure::new(refused.to_string())),
             }
         }
+        McpRequest::ConfirmRules { path, sha256 } => match sessions.client_of(peer.pid()) {
+            Some(client) => McpReply::Failed(Failure::new(Refused::Descendant { client }.to_string())),
+            None => {
+                let by = format!("uid {}", peer.uid());
+                match sessions.confirm_rules(peer.uid(), &path, &sha256, &by) {
+                    Ok(true) => McpReply::Confirmed,
+                    Ok(false) => McpReply::Failed(Failure::new(NOT_PENDING)),
+                    Err(error) => McpReply::Failed(Failure::new(chain(&error))),
+                }
+            }
+        },
         McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {
             0 => McpReply::Failed(Failure::new("the auditor has no dashboard: no port was free")),
             _ if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() => {
@@ -252,6 +304,7 @@ fn converse(stream: UnixStream, sessions: &Arc<Sessions>) -> Result<(), FrameErr
                     reader.table(Viewer(peer.uid()), &table, after, limit)
                 }
                 McpRequest::Sessions { limit } => reader.sessions(Viewer(peer.uid()), limit),
+                McpRequest::PendingRules => reader.pending_rules(Viewer(peer.uid())),
                 McpRequest::Heads => {
                     let heads = reader.heads(Viewer(peer.uid()), &database(&sessions.db), false)?;
                     Ok(heads.iter().map(|head| serde_json::json!({ "head": head.to_string() })).collect())
@@ -293,7 +346,7 @@ fn link(
             let failure = Failure::new(format!("session {session} is linked already"));
             return conn.send(&McpReply::Failed(failure));
         }
-        Entry::Vacant(place) => drop(place.insert((Arc::clone(&writing), client))),
+        Entry::Vacant(place) => drop(place.insert((Arc::clone(&writing), client, uid))),
     }
     sessions.links.fetch_add(1, Ordering::SeqCst);
     let welcomed = welcome(&writing, sessions);
@@ -367,6 +420,23 @@ fn news(
                 paused.retain(|held| *held != call);
                 sessions.waiting.remove(&call);
                 sessions.tell(&Live::Call(call));
+            }
+            Some(SessionNews::RuleFile { number, file }) => {
+                let now = clock::now_micros();
+                let standing = {
+                    let mut writer = sessions.writer.lock().unwrap_or_else(PoisonError::into_inner);
+                    writer.offer_rules(uid, &file, now)
+                };
+                // Without an answer the session's first call would wait: better to part, and meet again.
+                let Standing { text, held } = standing.map_err(|error| {
+                    tracing::error!("session {session}: {}", chain(&error));
+                    FrameError::Closed
+                })?;
+                if held.is_some() {
+                    sessions.tell(&Live::Session(session.to_owned()));
+                }
+                let order = SessionOrder::RuleFile { answers: Some(number), path: file.path, text, held };
+                writing.lock().unwrap_or_else(PoisonError::into_inner).send(&order)?;
             }
             Some(SessionNews::Ended) => {
                 if intake.ended() {

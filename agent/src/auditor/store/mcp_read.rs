@@ -322,6 +322,18 @@ impl SessionReader {
         rules.collect::<rusqlite::Result<_>>().map_err(&fail)
     }
 
+    /// Changes of rule files that wait for a confirmation, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn pending_rules(&self, viewer: Viewer) -> Result<Vec<Value>, Error> {
+        let text = format!(
+            "SELECT s.uid, s.path, s.text, s.pending, s.pending_sha256 AS sha256, s.pending_at AS since FROM rule_files s
+             WHERE s.pending IS NOT NULL AND {OWN} ORDER BY s.pending_at LIMIT 16"
+        );
+        self.rows(&text, &[&viewer.0])
+    }
+
     /// The rows of the rules, oldest first.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ mod mcp_write;
 mod read;
 mod retain;
 mod retire;
+mod rule_files;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub(crate) use mcp_write::{Position, SessionWriter};
 pub(crate) use read::{Filter, Reader, Viewer};
 pub(crate) use retain::Limits;
 pub(crate) use retire::SessionLimits;
+pub(crate) use rule_files::Standing;
 pub(crate) use write::{Event, Incoming, Writer, is_refused};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -65,6 +67,9 @@ pub(crate) enum Error {
         #[source]
         source: io::Error,
     },
+    /// A user names ever new rule files.
+    #[error("this user has more rule files than the audit database remembers; name one of those that are in use")]
+    TooManyRuleFiles,
     /// A statement failed.
     #[error("the audit database cannot {what}")]
     Sql {

@@ -78,4 +78,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     ",
     super::mcp_schema::MIGRATION,
     super::ledger::MIGRATION,
+    super::rule_files::MIGRATION,
 ];

@@ -26,7 +26,7 @@ use std::{
 use tokio::{task, time};
 
 /// Whoever holds the token sees everything in this database: it is its owner's, or root's.
-const VIEWER: Viewer = Viewer(0);
+pub(super) const VIEWER: Viewer = Viewer(0);
 /// Bytes of a request's body.
 const LONGEST_BODY: usize = 64 << 10;
 /// Rows where nobody says how many.
@@ -81,6 +81,8 @@ pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
         .route("/api/tool-calls/{id}/deny", post(deny))
         .route("/api/intents", get(latest_intents))
         .route("/api/rules", get(rules::list).post(rules::add))
+        .route("/api/rules/pending", get(rules::pending))
+        .route("/api/rules/confirm", post(rules::confirm))
         .route("/api/waiting", get(waiting))
         .route("/api/stats", get(stats))
         .route("/metrics", get(metrics))
@@ -224,6 +226,7 @@ async fn stats(State(dashboard): Shared) -> Answer {
     let mut row = ask(&dashboard, |reader| reader.stats(VIEWER)).await?;
     row["waiting"] = dashboard.sessions.waiting.list(VIEWER.0).len().into();
     row["linked"] = dashboard.sessions.links.load(Ordering::SeqCst).into();
+    row["pending_rules"] = ask(&dashboard, |reader| reader.pending_rules(VIEWER)).await?.len().into();
     row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
     Ok(Json(row))
 }

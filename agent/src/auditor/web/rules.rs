@@ -5,8 +5,9 @@ use super::{
     api::{self, Refusal, sentence},
 };
 use crate::{
-    auditor::{clock, keeper::chain},
+    auditor::{clock, keeper::chain, mcp::server::NOT_PENDING},
     mcp::{
+        reload,
         rules::{self, Written},
         ruleset,
     },
@@ -121,6 +122,41 @@ pub(super) async fn add(
     row["id"] = id.into();
     row["source"] = "database".into();
     Ok((StatusCode::CREATED, Json(row)))
+}
+
+/// Changes of rule files that wait for a confirmation: what is in force, what the file has, the rule that it loosens.
+pub(super) async fn pending(State(dashboard): State<Arc<Dashboard>>) -> Result<Json<Value>, Refusal> {
+    let mut rows = api::ask(&dashboard, |reader| reader.pending_rules(api::VIEWER)).await?;
+    for row in &mut rows {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let (old, new) = (text("text"), text("pending"));
+        row["loosens"] = reload::loosens(&old, &new).into();
+        row["difference"] = reload::difference(&old, &new).into();
+    }
+    Ok(Json(rows.into()))
+}
+
+/// Which change is confirmed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Confirmed {
+    path: String,
+    sha256: String,
+}
+
+/// Puts a change in force that waits.
+pub(super) async fn confirm(
+    State(dashboard): State<Arc<Dashboard>>,
+    posted: Result<Json<Confirmed>, JsonRejection>,
+) -> Result<Json<Value>, Refusal> {
+    let Confirmed { path, sha256 } = api::body(posted)?;
+    let done = api::beside(move || {
+        Ok(dashboard.sessions.confirm_rules(api::VIEWER.0, &path, &sha256, "dashboard")?)
+    });
+    if done.await? {
+        return Ok(Json(json!({ "confirmed": true })));
+    }
+    Err(Refusal::new(StatusCode::CONFLICT, format!("{}.", sentence(NOT_PENDING))))
 }
 
 fn unfit(why: impl Into<String>) -> Refusal {

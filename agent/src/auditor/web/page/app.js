@@ -44,6 +44,7 @@ export async function trying(work) {
 function locked() {
   state("locked");
   byId("waiting").hidden = true;
+  byId("pending-rules").hidden = true;
   byId("main").replaceChildren(
     empty(
       "This page needs a fresh link",
@@ -65,7 +66,7 @@ function state(word) {
   }[word] ?? "";
 }
 
-async function stats() {
+export async function stats() {
   const totals = await ask("/api/stats");
   const part = (name, value) => el("span", {}, el("b", {}, Number(value ?? 0).toLocaleString()), ` ${name}`);
   byId("stats").replaceChildren(
@@ -73,6 +74,12 @@ async function stats() {
     part("flagged", totals.flagged),
     part("blocked", totals.blocked),
     part("average risk", totals.average_risk),
+  );
+  const pending = byId("pending-rules");
+  pending.hidden = !totals.pending_rules;
+  pending.replaceChildren(
+    "A rule file was changed so that it loosens a rule: the old rules stay in force until a person ",
+    el("a", { href: "?view=rules" }, "looks at it and confirms"), ".",
   );
   if (totals.problems.length) notice(totals.problems.join(" "));
 }

@@ -1,8 +1,8 @@
 // Rules: those in force, and a form to add one.
 
 import { ask, post } from "./api.js";
-import { trying } from "./app.js";
-import { byId, el, shown, visible } from "./dom.js";
+import { stats, trying } from "./app.js";
+import { block, byId, el, shown, visible } from "./dom.js";
 
 const OPERATIONS = ["read", "write", "delete", "execute", "unknown"];
 
@@ -13,10 +13,43 @@ export function open(main) {
       "Beside its score (31 flags, 61 pauses, 81 blocks) each call is held against these rules; the strictest of all wins, so a ",
       "rule can only tighten. Rules of the database hold for every session; a session started with --rules has that file ",
       "instead of the user's."),
+    el("div", { id: "pending" }),
     el("div", { id: "rules", class: "list" }),
     form(),
   );
   load();
+  loadPending();
+}
+
+/** News may bring another change that waits. */
+export function hear(message) {
+  if (message.type !== "call") loadPending();
+}
+
+async function loadPending() {
+  const changes = await trying(() => ask("/api/rules/pending"));
+  const place = byId("pending");
+  if (!changes || !place || place.dataset.of === JSON.stringify(changes)) return;
+  place.dataset.of = JSON.stringify(changes);
+  place.replaceChildren(...changes.map((change) => {
+    const said = el("p", { role: "status" });
+    const button = el("button", { type: "button", class: "yes", onclick: () => confirm(change, said) }, "Put it in force");
+    return el("article", { class: "card pending", "aria-label": "A change of rules waits for a confirmation" },
+      el("p", { class: "line" }, shown("span", { class: "tool" }, change.path), " loosens ", shown("b", {}, change.loosens ?? "")),
+      block(change.difference),
+      el("div", { class: "actions" }, button, said));
+  }));
+}
+
+async function confirm(change, said) {
+  said.textContent = "";
+  try {
+    await post("/api/rules/confirm", { path: change.path, sha256: change.sha256 });
+    await Promise.all([loadPending(), load(), trying(stats)]);
+  } catch (error) {
+    said.className = "bad";
+    said.textContent = error.message;
+  }
 }
 
 async function load() {

@@ -1,0 +1,149 @@
+//! The record against those who would change it: journals, rows, the ledger, heads and retention.
+
+use super::support::{Home, Session, eventually};
+use std::{fs, path::Path};
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder").flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("a copy");
+        }
+    }
+}
+
+#[test]
+fn an_edit_a_gap_a_cut_and_a_lost_journal_are_found() {
+    let home = Home::new(&[]);
+    home.session();
+    home.session();
+    home.is_whole(&[], "2 sessions whole");
+    let journal = home.journals().remove(0);
+    let original = fs::read_to_string(&journal).expect("a journal");
+    let lines: Vec<&str> = original.lines().collect();
+    let without = |gone: usize| {
+        let kept = lines.iter().enumerate().filter(|(index, _)| *index != gone);
+        kept.map(|(_, line)| format!("{line}\n")).collect::<String>()
+    };
+    let cases = [
+        (original.replacen("read_file", "find_file", 1), "does not follow"),
+        (without(3), "does not follow"),
+        (without(lines.len() - 1), "it was cut"),
+        (String::new(), "it was cut"),
+        (original.clone() + lines[1] + "\n", "does not follow"),
+    ];
+    for (changed, what) in cases {
+        fs::write(&journal, changed).expect("written");
+        home.finds(&[], what);
+    }
+    fs::write(
+        &journal,
+        home.journals().get(1).map(|other| fs::read(other).expect("a journal")).expect("two"),
+    )
+    .expect("written");
+    home.finds(&[], "is another one");
+    fs::remove_file(&journal).expect("removed");
+    home.finds(&[], "cannot be read");
+    fs::write(&journal, original).expect("written");
+    home.is_whole(&[], "2 sessions whole");
+}
+
+#[test]
+fn changed_rows_and_sessions_that_are_gone_are_found() {
+    let changes = [
+        ("UPDATE tool_calls SET tool_name = 'nothing' WHERE tool_name = 'write_file'", "tool calls"),
+        ("UPDATE tool_calls SET arguments = '{}' WHERE rowid = 1", "tool calls"),
+        ("UPDATE tool_calls SET outcome = 'approved' WHERE outcome IS NOT NULL", "tool calls"),
+        ("UPDATE messages SET raw = '{}' WHERE rowid = 2", "messages"),
+        ("PRAGMA foreign_keys = OFF; DELETE FROM messages WHERE rowid = 2", "messages"),
+        ("UPDATE sessions SET server_name = 'other'", "another server"),
+        ("UPDATE ledger SET entry = replace(entry, '\"ended\":true', '\"ended\":false')", "does not follow"),
+        ("DELETE FROM ledger WHERE seq = 1", "begins with entry 2"),
+        ("DELETE FROM ledger", "the ledger does not name it"),
+    ];
+    let mut home = Home::new(&[]);
+    home.session();
+    home.is_whole(&[], "1 sessions whole");
+    home.stop();
+    let (data, kept) = (home.data(), home.dir.path().join("kept"));
+    copy(&data, &kept);
+    for (change, what) in changes {
+        home.sql(change);
+        home.start(&[]);
+        home.finds(&[], what);
+        home.stop();
+        fs::remove_dir_all(&data).expect("removed");
+        copy(&kept, &data);
+    }
+    // The whole session: rows and journal.
+    home.sql("PRAGMA foreign_keys = OFF; DELETE FROM sessions; DELETE FROM messages; DELETE FROM tool_calls");
+    fs::remove_file(&home.journals()[0]).expect("removed");
+    home.start(&[]);
+    home.finds(&[], "retention did not remove it");
+}
+
+#[test]
+fn an_older_copy_of_everything_is_found_by_heads_kept_elsewhere() {
+    let mut home = Home::new(&[]);
+    home.session();
+    let early = home.heads("early");
+    home.stop();
+    let (data, kept) = (home.data(), home.dir.path().join("kept"));
+    copy(&data, &kept);
+    home.start(&[]);
+    home.session();
+    let late = home.heads("late");
+    home.is_whole(&["--heads", &early], "heads kept elsewhere compared");
+    home.is_whole(&["--heads", &late], "heads kept elsewhere compared");
+    home.stop();
+    fs::remove_dir_all(&data).expect("removed");
+    copy(&kept, &data);
+    home.start(&[]);
+    home.is_whole(&[], "1 sessions whole");
+    home.is_whole(&["--heads", &early], "1 sessions whole");
+    home.finds(&["--heads", &late], "older copy");
+    // Heads of nobody prove nothing.
+    let other = home.dir.path().join("other");
+    fs::write(&other, fs::read_to_string(&late).expect("heads").replace(" db=", " db=0")).expect("written");
+    home.finds(&["--heads", &other.display().to_string()], "no head of the database");
+}
+
+#[test]
+fn retention_leaves_checkpoints_and_sessions_that_run() {
+    let mut home = Home::new(&[]);
+    home.session();
+    home.session();
+    let heads = home.heads("heads");
+    let old = home.journals();
+    let kept = fs::read(&old[0]).expect("a journal");
+    home.stop();
+    home.start(&["--keep-bytes", "1", "--grace", "0"]);
+    let mut running = Session::open(&home);
+    eventually("the old sessions are removed", || old.iter().all(|journal| !journal.exists()));
+    home.is_whole(&["--heads", &heads], "2 sessions with 8 calls removed by retention");
+    assert_eq!(home.journals().len(), 1, "the one that runs stays");
+    let db = rusqlite::Connection::open(home.data().join("audit.db")).expect("the database");
+    let count = |table: &str| {
+        db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).expect(table)
+    };
+    let counted = ["sessions", "tool_calls", "session_bounds"].map(count);
+    assert_eq!(counted, [1, 4, 1]);
+    drop(db);
+
+    // A removed session's journal that comes back is not taken in again; a head that says more than its checkpoint is
+    // found.
+    fs::write(&old[0], kept).expect("written");
+    running.send(r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#);
+    home.stop();
+    home.start(&[]);
+    home.is_whole(&["--heads", &heads], "2 sessions with 8 calls removed by retention");
+    let longer = fs::read_to_string(&heads).expect("heads").replacen("lines=1", "lines=91", 1);
+    assert!(longer.contains("lines=91"));
+    fs::write(&heads, longer).expect("written");
+    home.finds(&["--heads", &heads], "the checkpoint has");
+    running.end();
+    home.is_whole(&[], "1 sessions whole");
+}

@@ -1,0 +1,198 @@
+//! What these tests share: a home of its own, an auditor, sessions.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::PathBuf,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Answers every request with its id.
+const SERVER: &str =
+    r#"sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
+
+/// A user's home with an auditor that this test starts and stops.
+pub(crate) struct Home {
+    /// The home.
+    pub(crate) dir: tempfile::TempDir,
+    auditor: Option<Child>,
+}
+
+impl Home {
+    pub(crate) fn new(options: &[&str]) -> Self {
+        let mut home = Self { dir: tempfile::tempdir().expect("a folder"), auditor: None };
+        fs::create_dir_all(home.data()).expect("a folder");
+        home.start(options);
+        home
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.dir.path().join("data/ringfence")
+    }
+
+    pub(crate) fn start(&mut self, options: &[&str]) {
+        let db = self.data().join("audit.db").display().to_string();
+        let mut auditor = self.ringfence(&["auditor", "--user", "--port", "0", "--db", &db]);
+        auditor.args(options).stdout(Stdio::null()).stderr(Stdio::null());
+        let before = self.sockets();
+        assert!(before.is_empty(), "{before:?}");
+        self.auditor = Some(auditor.spawn().expect("the auditor"));
+        eventually("the auditor listens", || !self.sockets().is_empty());
+    }
+
+    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.dir.path().join("ringfence")).into_iter().flatten().flatten();
+        files.map(|file| file.path()).collect()
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut auditor) = self.auditor.take() {
+            let _ = auditor.kill();
+            let _ = auditor.wait();
+        }
+        self.sockets().iter().for_each(|socket| fs::remove_file(socket).expect("a socket of nobody"));
+    }
+
+    pub(crate) fn ringfence(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("HOME", self.dir.path())
+            .env("XDG_DATA_HOME", self.dir.path().join("data"))
+            .env("XDG_RUNTIME_DIR", self.dir.path())
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+    }
+
+    /// A session with a few calls, from its start to its end.
+    pub(crate) fn session(&self) {
+        Session::open(self).end();
+    }
+
+    /// What it printed, and whether nothing was amiss.
+    pub(crate) fn verify(&self, options: &[&str]) -> (String, bool) {
+        let ran = self.ringfence(&["audit", "verify"]).args(options).output().expect("ringfence audit");
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+        (said, ran.status.success())
+    }
+
+    pub(crate) fn finds(&self, options: &[&str], what: &str) {
+        let (said, whole) = self.verify(options);
+        assert!(!whole && said.contains(what), "expected {what:?}: {said}");
+    }
+
+    pub(crate) fn is_whole(&self, options: &[&str], what: &str) {
+        let (said, whole) = self.verify(options);
+        assert!(whole && said.contains(what), "expected {what:?}: {said}");
+    }
+
+    pub(crate) fn heads(&self, name: &str) -> String {
+        let printed = self.ringfence(&["audit", "heads"]).output().expect("ringfence audit heads");
+        assert!(printed.status.success());
+        let file = self.dir.path().join(name);
+        fs::write(&file, printed.stdout).expect("written");
+        file.display().to_string()
+    }
+
+    pub(crate) fn journals(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> = fs::read_dir(self.data().join("audit.db.journals"))
+            .expect("journals")
+            .flatten()
+            .map(|file| file.path())
+            .collect();
+        files.sort();
+        files
+    }
+
+    pub(crate) fn sql(&self, text: &str) {
+        let db = rusqlite::Connection::open(self.data().join("audit.db")).expect("the database");
+        db.busy_timeout(Duration::from_secs(5)).expect("a timeout");
+        db.execute_batch(text).expect(text);
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// An interceptor with its server.
+pub(crate) struct Session {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Session {
+    pub(crate) fn open(home: &Home) -> Self {
+        let mut session = Self::start(home);
+        for (id, tool) in ["read_file", "read_file", "delete_all_rm", "write_file"].into_iter().enumerate() {
+            // The third is paused and stays so: the session's end decides it.
+            session.call(id, tool);
+            if id != 2 {
+                let line = session.line();
+                assert!(line.contains(&format!("\"id\":{id},")), "{line}");
+            }
+        }
+        session
+    }
+
+    /// A session whose client is a shell between this process and the interceptor: what this process runs descends from
+    /// no client.
+    pub(crate) fn start(home: &Home) -> Self {
+        let mut command = home.ringfence(&[]);
+        let mut child = Command::new("sh");
+        let script = format!(
+            "\"$0\" mcp --port 0 --server-name fs -- sh -c '{}'; exit $?",
+            SERVER.replace('\'', r"'\''")
+        );
+        child.args(["-c", &script]).arg(command.get_program());
+        child.env_clear().envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command = child;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("ringfence mcp");
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, stdin, stdout }
+    }
+
+    /// Calls a tool.
+    pub(crate) fn call(&mut self, id: usize, tool: &str) {
+        self.send(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{"n":1.10,"big":123456789012345678901}}}}}}"#
+        ));
+    }
+
+    /// The next line for the client.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("a line");
+        line
+    }
+
+    pub(crate) fn send(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().expect("open"), "{line}").expect("sent");
+    }
+
+    pub(crate) fn end(mut self) {
+        self.stdin.take();
+        assert!(self.child.wait().expect("an end").success());
+    }
+}
+
+/// Tries until it holds.
+pub(crate) fn eventually(what: &str, mut attempt: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !attempt() {
+        assert!(Instant::now() < until, "not in 20 s: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
