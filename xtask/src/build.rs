@@ -1,5 +1,6 @@
-//! `build` and `build-ebpf`: the release binary, and the eBPF object alone.
+//! `build` and `build-ebpf`: the release binaries, and the eBPF object alone.
 
+use crate::guest;
 use crate::paths;
 use crate::report::{brief, quietly, tail};
 use crate::setup;
@@ -12,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 #[derive(Debug, clap::Args)]
 pub(crate) struct EbpfArgs {}
 
-/// Builds `target/release/ringfence`, as it ships.
+/// Builds `target/release/ringfence`, as it ships, and the static `ringfence-runtime` for containers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {}
 
@@ -27,6 +28,7 @@ pub(crate) fn ebpf(_: &EbpfArgs) -> Result<ExitCode> {
 pub(crate) fn release(_: &BuildArgs) -> Result<ExitCode> {
     setup::for_building()?;
     println!("{}", binary("release")?.display());
+    println!("{}", guest::runtime()?.display());
     Ok(ExitCode::SUCCESS)
 }
 

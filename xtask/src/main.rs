@@ -5,6 +5,7 @@ mod build;
 mod dashboard;
 mod demo;
 mod digest;
+mod guest;
 mod paths;
 mod report;
 mod setup;

@@ -2,6 +2,7 @@
 
 use crate::build;
 use crate::dashboard;
+use crate::guest;
 use crate::paths::{target, workspace};
 use crate::report::{say, tail};
 use crate::setup;
@@ -37,6 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check(&mut tally, "tidy", || tidy::check().map(|found| found.join("\n")).and_then(none));
     check(&mut tally, "licences and bans", licences);
     check(&mut tally, "advisories", advisories);
+    check(&mut tally, "the runtime: static, under 2 MB", || guest::runtime().map(drop));
     add(&mut tally, "unit and black-box tests", unit_tests());
     if !args.quick {
         add(&mut tally, "dashboard in Chromium", dashboard::tests());

@@ -8,7 +8,7 @@ const LINES: usize = 600;
 /// Files that may be longer, each with a reason. None so far.
 const LONG: &[(&str, &str)] = &[];
 /// Where `unsafe` may be.
-const UNSAFE_ROOMS: [&str; 2] = ["agent/src/kernel/", "ebpf/src/"];
+const UNSAFE_ROOMS: [&str; 3] = ["agent/src/kernel/", "agent/guest/src/sys.rs", "ebpf/src/"];
 /// Packages with their own lints: they are built outside the workspace too.
 const OWN_LINTS: [&str; 2] = ["ebpf/Cargo.toml", "ebpf/common/Cargo.toml"];
 
@@ -53,7 +53,7 @@ fn rust(file: &Source, found: &mut Vec<String>) {
     for (number, line) in file.text.lines().enumerate() {
         let code = code(line);
         if !is_room && (has_word(&code, "unsafe") || (code.contains("unsafe_code") && code.contains("#!["))) {
-            found.push(format!("{name}:{}: `unsafe` outside {}", number + 1, UNSAFE_ROOMS.join(" and ")));
+            found.push(format!("{name}:{}: `unsafe` outside {}", number + 1, UNSAFE_ROOMS.join(", ")));
         }
         for stub in ["todo!(", "unimplemented!("] {
             if code.contains(stub) {

@@ -1,0 +1,41 @@
+//! The command line of `ringfence-runtime`.
+
+use clap::{Parser, Subcommand};
+use ringfence_guest::{bridge, runtime};
+use std::process::ExitCode;
+
+/// Drives an agent in a container: waits for messages, asks the daemon for turns, runs the tools.
+///
+/// It has no key and does not know the model. What it needs comes over one unix socket that the host mounts here.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ringfence-runtime",
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Examples:\n  \
+        ringfence-runtime --system-prompt /etc/agent/prompt.md --tools bash,read_file,edit_file \\\n      \
+            --socket /run/ringfence/agent.sock\n  \
+        ringfence-runtime bridge --socket /run/ringfence/http.sock --port 8080"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    runtime: Option<runtime::Args>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bridge(bridge::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse() {
+        Cli { command: Some(Command::Bridge(args)), .. } => bridge::run(&args),
+        Cli { runtime: Some(args), .. } => runtime::run(&args),
+        // clap asks for one of the two.
+        Cli { .. } => ExitCode::from(2),
+    }
+}

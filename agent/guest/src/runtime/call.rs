@@ -1,0 +1,293 @@
+//! One tool call's process, as the runtime sees it: started, tagged, let go, listened to, ended.
+
+use super::{
+    keeper::{self, Ends, REPORT, Report},
+    tag::Tagger,
+    work::Work,
+};
+use crate::sys;
+use ringfence_tools::output::Excerpt;
+use rustix::{
+    fs::OFlags,
+    io::Errno,
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open},
+};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::AsFd,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Bytes of output that are read at a time.
+pub(super) const CHUNK: usize = 64 << 10;
+
+/// Most bytes that are read of what was in the pipe when a call ended: the most that a pipe can hold without privilege. More
+/// comes from what it left running.
+const MOST_LEFT: usize = 1 << 20;
+
+/// How long a call's keeper has to end everything, before it is ended itself.
+const ENDING: Duration = Duration::from_secs(8);
+
+/// How a tool call ended, for the model.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) text: String,
+    pub(super) is_error: bool,
+}
+
+impl Outcome {
+    /// A call that was not run.
+    pub(super) fn refused(why: impl Into<String>) -> Self {
+        Self { text: why.into(), is_error: true }
+    }
+}
+
+/// What goes on after a call was answered: its keeper, its output that nobody collects any more.
+#[derive(Debug)]
+pub(super) struct Background {
+    /// Closing it ends what runs.
+    _control: File,
+    pub(super) out: Option<File>,
+    pub(super) status: File,
+}
+
+/// A call that runs.
+#[derive(Debug)]
+pub(super) struct Call {
+    keeper: Pid,
+    is_shell: bool,
+    control: Option<File>,
+    pub(super) status: Option<File>,
+    pub(super) out: Option<File>,
+    heard: Vec<u8>,
+    output: Excerpt,
+    shell: Option<Pid>,
+    no_shell: Option<i32>,
+    left: bool,
+    end: Option<Report>,
+    limit: Duration,
+    deadline: Instant,
+    timed_out: bool,
+    /// The keeper was reaped: its id may be another's.
+    gone: bool,
+}
+
+impl Call {
+    /// Starts a call's process, has it tagged, lets it go.
+    ///
+    /// # Errors
+    /// What the system refused: then there is no process.
+    pub(super) fn start(
+        id: &str,
+        work: Work,
+        limit: Duration,
+        max_chars: usize,
+        dir: &Path,
+        tagger: &mut dyn Tagger,
+    ) -> io::Result<Self> {
+        let (held, mut control) = pipe()?;
+        let (status, reports) = pipe()?;
+        let (out, output) = pipe()?;
+        for end in [&status, &out] {
+            rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK)?;
+        }
+        let is_shell = matches!(work, Work::Shell { .. });
+        let ends = Ends { control: held, status: reports, out: output.into() };
+        // The child's ends go with the closure, in the parent too.
+        let keeper = sys::fork_child(move || keeper::keep(ends, work, dir))?;
+        // It waits, and is not reaped before this returns: the id is its own.
+        match pidfd_open(keeper, PidfdFlags::empty()) {
+            Ok(process) => tagger.tag(process.as_fd(), id),
+            // Some containers' seccomp knows no pidfd_open. Then there is no tag.
+            Err(Errno::NOSYS | Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+        control.write_all(b"g")?;
+        Ok(Self {
+            keeper,
+            is_shell,
+            control: Some(control),
+            status: Some(status),
+            out: Some(out),
+            heard: Vec::new(),
+            output: Excerpt::new(max_chars),
+            shell: None,
+            no_shell: None,
+            left: false,
+            end: None,
+            limit,
+            deadline: Instant::now() + limit,
+            timed_out: false,
+            gone: false,
+        })
+    }
+
+    /// When something is to be done though nothing was heard.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Reads what the process said, and how it fares.
+    pub(super) fn listen(&mut self) {
+        // Reports first: whatever was said before the end is in the pipe by then.
+        self.hear_reports();
+        let most = if self.end.is_some() { MOST_LEFT } else { CHUNK };
+        self.hear_output(most);
+    }
+
+    fn hear_reports(&mut self) {
+        let Some(status) = &mut self.status else { return };
+        let mut chunk = [0; 16 * REPORT];
+        match status.read(&mut chunk) {
+            Ok(0) => self.status = None,
+            Ok(count) => self.heard.extend_from_slice(&chunk[..count]),
+            Err(error) if is_later(&error) => {}
+            Err(_) => self.status = None,
+        }
+        let mut rest = self.heard.as_slice();
+        while let Some((report, after)) = rest.split_first_chunk::<REPORT>() {
+            rest = after;
+            match Report::decode(*report) {
+                Some(Report::Shell(pid)) => self.shell = Pid::from_raw(pid),
+                Some(Report::NoShell(error)) => self.no_shell = Some(error),
+                Some(Report::Left) => self.left = true,
+                Some(end) => self.end = Some(end),
+                None => {}
+            }
+        }
+        self.heard = rest.to_vec();
+    }
+
+    fn hear_output(&mut self, most: usize) {
+        let mut chunk = vec![0; CHUNK];
+        let mut heard = 0;
+        while heard < most
+            && let Some(out) = &mut self.out
+        {
+            match out.read(&mut chunk) {
+                Ok(0) => self.out = None,
+                Ok(count) => {
+                    self.output.push(&chunk[..count]);
+                    heard += count;
+                }
+                Err(error) if is_later(&error) => return,
+                Err(_) => self.out = None,
+            }
+        }
+    }
+
+    /// The keeper with this id was reaped.
+    pub(super) fn reaped(&mut self, pid: Pid) {
+        self.gone |= pid == self.keeper;
+    }
+
+    /// Ends the call and all that it started.
+    pub(super) fn end_all(&mut self) {
+        // The shell's keeper does it when its pipe closes. A file tool's process does not listen.
+        self.control = None;
+        if !self.is_shell && !self.gone {
+            let _ = kill_process(self.keeper, Signal::KILL);
+        }
+    }
+
+    /// What came of the call, once it is over; what it left running.
+    pub(super) fn settle(&mut self, now: Instant) -> Option<(Outcome, Option<Background>)> {
+        if self.end.is_none() && now >= self.deadline && self.status.is_some() {
+            if self.timed_out {
+                // The keeper is stuck, stopped or worse: end it and what is known of its tree.
+                self.give_up();
+                self.status = None;
+            } else {
+                self.timed_out = true;
+                self.end_all();
+                self.deadline = now + ENDING;
+            }
+        }
+        let is_over = self.end.is_some() || self.status.is_none();
+        if !is_over {
+            return None;
+        }
+        if self.end.is_none() {
+            // The keeper is gone without a word: it was told to end, or something killed it. Whoever killed it may have
+            // left its tree alive.
+            self.give_up();
+        }
+        self.hear_output(MOST_LEFT);
+        let background = match (self.control.take(), self.status.take(), self.left && !self.timed_out) {
+            (Some(control), Some(status), true) => {
+                Some(Background { _control: control, out: self.out.take(), status })
+            }
+            _ => None,
+        };
+        Some((self.outcome(), background))
+    }
+
+    fn give_up(&mut self) {
+        if !self.gone {
+            let _ = kill_process(self.keeper, Signal::KILL);
+        }
+        if let Some(shell) = self.shell.take() {
+            let _ = kill_process_group(shell, Signal::KILL);
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        let (remark, is_error) = match self.end {
+            _ if self.timed_out => {
+                let left = if self.left { "; some of what it started could not be killed" } else { "" };
+                (
+                    Some(format!(
+                        "killed after {} seconds, the time for this call{left}",
+                        self.limit.as_secs()
+                    )),
+                    true,
+                )
+            }
+            Some(_) if self.no_shell.is_some() => {
+                let error = io::Error::from_raw_os_error(self.no_shell.unwrap_or_default());
+                (Some(format!("neither bash nor sh could be started here: {error}")), true)
+            }
+            Some(Report::Done | Report::Exited(0)) => (None, false),
+            Some(Report::Exited(status)) => (Some(format!("exit status {status}")), true),
+            Some(Report::Killed(signal)) => (Some(format!("killed by {}", signal_name(signal))), true),
+            Some(_) => (None, true),
+            None => (Some("the process of this call was killed by something else".to_owned()), true),
+        };
+        let mut remarks: Vec<String> = remark.into_iter().collect();
+        if self.left && !self.timed_out {
+            remarks.push(
+                "processes that it started still run; what they print from now on is not collected"
+                    .to_owned(),
+            );
+        }
+        let output = std::mem::replace(&mut self.output, Excerpt::new(0));
+        if output.is_empty() && remarks.is_empty() {
+            remarks.push("no output".to_owned());
+        }
+        let mut suffix = String::new();
+        for remark in remarks {
+            if !suffix.is_empty() || !(output.is_empty() || output.ends_a_line()) {
+                suffix.push('\n');
+            }
+            suffix.push_str(&format!("[{remark}]"));
+        }
+        Outcome { text: output.finish(&suffix), is_error }
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    nix::sys::signal::Signal::try_from(signal)
+        .map_or_else(|_| format!("signal {signal}"), |signal| signal.as_str().to_owned())
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn pipe() -> io::Result<(File, File)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((read.into(), write.into()))
+}

@@ -1,0 +1,90 @@
+//! The connection to the daemon.
+
+use super::message::{self, Answer, Call, Failure, Heard, Turn};
+use ringfence_wire::{conn::Conn, frame::FrameError};
+use serde_json::{Value, json, value::RawValue};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+    time::Duration,
+};
+
+/// How long a message may take from its first byte to its last.
+const MESSAGE: Duration = Duration::from_secs(30);
+
+/// Why a connection is of no use, or of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// Nobody there, or not for us.
+    #[error("cannot connect to {path}")]
+    Connect {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    /// The other side, or the system, ended it.
+    #[error("the connection to the daemon failed")]
+    Frame(#[source] FrameError),
+    /// The other side does not speak the protocol: it cannot be told what it waits for.
+    #[error("the connection to the daemon was given up")]
+    Protocol(#[source] message::Error),
+    /// A turn that no frame holds.
+    #[error("a turn is larger than a message may be")]
+    TooLong,
+    /// The limit of rounds was said, and the daemon goes on asking for tools.
+    #[error("the model goes on calling tools after the limit of rounds")]
+    Endless,
+}
+
+/// A connection that registered as the agent's runtime.
+#[derive(Debug)]
+pub(super) struct Link {
+    conn: Conn,
+    next: u64,
+}
+
+impl Link {
+    /// Connects and registers. There is no answer to that: a refusal comes as an error, or as the end.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let conn = Conn::connect(path, MESSAGE)
+            .map_err(|source| Error::Connect { path: path.display().to_string(), source })?;
+        let mut link = Self { conn, next: 1 };
+        link.send(&Call::<Value>::new(None, "register", json!({"role": "runtime"})))?;
+        Ok(link)
+    }
+
+    /// For poll.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.conn.as_fd()
+    }
+
+    /// Receives the message whose first bytes are there.
+    pub(super) fn hear(&mut self) -> Result<Heard, Error> {
+        let frame: Box<RawValue> = self.conn.receive().map_err(Error::Frame)?;
+        message::hear(frame.get().as_bytes()).map_err(Error::Protocol)
+    }
+
+    /// Sends a turn; returns its id.
+    pub(super) fn turn(&mut self, turn: &Turn<'_>) -> Result<u64, Error> {
+        let id = self.next;
+        self.next += 1;
+        self.send(&Call::new(Some(id), "turn", turn))?;
+        Ok(id)
+    }
+
+    fn send<P: serde::Serialize>(&mut self, call: &Call<'_, P>) -> Result<(), Error> {
+        self.conn.send(call).map_err(|error| match error {
+            FrameError::TooLong { .. } => Error::TooLong,
+            error => Error::Frame(error),
+        })
+    }
+}
+
+/// What a turn came to.
+pub(super) fn answer(result: Result<Box<RawValue>, Failure>) -> Result<Result<Answer, Failure>, Error> {
+    match result {
+        Ok(result) => message::answer(&result).map(Ok).map_err(Error::Protocol),
+        Err(failure) => Ok(Err(failure)),
+    }
+}

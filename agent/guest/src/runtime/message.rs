@@ -1,0 +1,223 @@
+//! Messages of the socket protocol, as far as the runtime says and hears them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+/// What a person says goes on as it came: its blocks are the provider's business.
+pub(super) type Content = Box<RawValue>;
+
+/// One message of a turn.
+#[derive(Debug, Serialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub(super) enum Message<'a> {
+    User {
+        content: &'a RawValue,
+    },
+    Tool {
+        tool_call_id: &'a str,
+        content: [Text<'a>; 1],
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        is_error: bool,
+    },
+}
+
+/// A block of text.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename = "text")]
+pub(super) struct Text<'a> {
+    pub(super) text: &'a str,
+}
+
+/// The params of `turn`.
+#[derive(Debug, Serialize)]
+pub(super) struct Turn<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) system: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tools: Option<&'a Value>,
+    pub(super) messages: &'a [Message<'a>],
+    /// Why this is the last turn for a message, whatever the model would say next: the daemon answers it with this stop
+    /// reason and asks no provider. A daemon that does not know it asks the model, which then has to do without tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stop: Option<&'static str>,
+}
+
+/// A JSON-RPC request or notification.
+#[derive(Debug, Serialize)]
+pub(super) struct Call<'a, P> {
+    jsonrpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    method: &'a str,
+    params: P,
+}
+
+impl<'a, P: Serialize> Call<'a, P> {
+    pub(super) fn new(id: Option<u64>, method: &'a str, params: P) -> Self {
+        Self { jsonrpc: "2.0", id, method, params }
+    }
+}
+
+/// A frame from the daemon.
+#[derive(Debug, Deserialize)]
+struct Frame {
+    id: Option<Value>,
+    method: Option<String>,
+    params: Option<Box<RawValue>>,
+    result: Option<Box<RawValue>>,
+    error: Option<Failure>,
+}
+
+/// A JSON-RPC error.
+#[derive(Debug, Deserialize)]
+pub(super) struct Failure {
+    pub(super) code: i64,
+    #[serde(default)]
+    pub(super) message: String,
+}
+
+/// A turn's answer.
+#[derive(Debug, Deserialize)]
+pub(super) struct Answer {
+    pub(super) stop_reason: String,
+    #[serde(default)]
+    pub(super) tool_calls: Option<Vec<ToolCall>>,
+}
+
+/// A tool that the model wants run.
+#[derive(Debug, Deserialize)]
+pub(super) struct ToolCall {
+    pub(super) id: String,
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) input: Value,
+}
+
+/// What a frame says to a runtime.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// A person said something.
+    HumanMessage(Content),
+    /// The answer to a request, or to none that could be told.
+    Answered(Option<u64>, Result<Box<RawValue>, Failure>),
+    /// Output as it streams, and methods of later versions.
+    Nothing,
+}
+
+/// Why a frame is not one of the protocol's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("the daemon sent what is not JSON-RPC")]
+    Json(#[source] serde_json::Error),
+    #[error("the daemon sent a human_message without content")]
+    NoContent,
+    #[error("the daemon sent an answer with neither result nor error")]
+    NoResult,
+    #[error("the daemon answered a turn with what is no answer")]
+    Answer(#[source] serde_json::Error),
+}
+
+/// The params of `human_message`.
+#[derive(Deserialize)]
+struct Human {
+    content: Content,
+}
+
+/// Understands a frame.
+pub(super) fn hear(bytes: &[u8]) -> Result<Heard, Error> {
+    let frame: Frame = serde_json::from_slice(bytes).map_err(Error::Json)?;
+    match frame {
+        Frame { method: Some(method), params, .. } if method == "human_message" => {
+            let human = params.and_then(|params| serde_json::from_str::<Human>(params.get()).ok());
+            let content = human.ok_or(Error::NoContent)?.content;
+            match content.get().as_bytes().first() {
+                Some(b'[') => Ok(Heard::HumanMessage(content)),
+                _ => Err(Error::NoContent),
+            }
+        }
+        Frame { method: Some(_), .. } => Ok(Heard::Nothing),
+        Frame { id, error: Some(failure), .. } => {
+            Ok(Heard::Answered(id.and_then(|id| id.as_u64()), Err(failure)))
+        }
+        Frame { id, result: Some(result), .. } => {
+            Ok(Heard::Answered(id.and_then(|id| id.as_u64()), Ok(result)))
+        }
+        Frame { .. } => Err(Error::NoResult),
+    }
+}
+
+/// Understands a turn's result.
+pub(super) fn answer(result: &RawValue) -> Result<Answer, Error> {
+    serde_json::from_str(result.get()).map_err(Error::Answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn heard(value: Value) -> Result<Heard, Error> {
+        hear(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_message_s_content_is_not_touched() {
+        let text = r#"{"jsonrpc":"2.0","method":"human_message","params":{"content":[{"type":"x",  "big":12345678901234567890123}]}}"#;
+        let Ok(Heard::HumanMessage(content)) = hear(text.as_bytes()) else { panic!("not a message") };
+        assert_eq!(content.get(), r#"[{"type":"x",  "big":12345678901234567890123}]"#);
+        let messages = [Message::User { content: &content }];
+        let turn = Turn { system: None, tools: None, messages: &messages, stop: None };
+        let said = serde_json::to_string(&Call::new(Some(7), "turn", turn)).unwrap();
+        assert_eq!(
+            said,
+            r#"{"jsonrpc":"2.0","id":7,"method":"turn","params":{"messages":[{"role":"user","content":[{"type":"x",  "big":12345678901234567890123}]}]}}"#
+        );
+    }
+
+    #[test]
+    fn a_tool_s_result_is_a_message_of_the_protocol() {
+        let said = |is_error| {
+            serde_json::to_value(Message::Tool {
+                tool_call_id: "tc-1",
+                content: [Text { text: "x" }],
+                is_error,
+            })
+            .unwrap()
+        };
+        let block = json!([{"type": "text", "text": "x"}]);
+        assert_eq!(said(false), json!({"role": "tool", "tool_call_id": "tc-1", "content": block}));
+        assert_eq!(
+            said(true),
+            json!({"role": "tool", "tool_call_id": "tc-1", "content": block, "is_error": true})
+        );
+    }
+
+    #[test]
+    fn frames_that_make_no_sense_are_errors() {
+        assert!(matches!(hear(b"\xff"), Err(Error::Json(_))));
+        assert!(matches!(heard(json!([])), Err(Error::Json(_) | Error::NoResult)));
+        assert!(matches!(heard(json!({"id": 1})), Err(Error::NoResult)));
+        assert!(matches!(heard(json!({"method": "human_message"})), Err(Error::NoContent)));
+        assert!(matches!(
+            heard(json!({"method": "human_message", "params": {"content": 3}})),
+            Err(Error::NoContent)
+        ));
+        assert!(matches!(heard(json!({"method": "later"})), Ok(Heard::Nothing)));
+        assert!(matches!(
+            heard(json!({"id": null, "error": {"code": -32700}})),
+            Ok(Heard::Answered(None, Err(Failure { code: -32700, .. })))
+        ));
+    }
+
+    #[test]
+    fn an_answer_may_leave_out_what_providers_leave_out() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let calls =
+            answer(&raw(r#"{"stop_reason":"tool_use","tool_calls":[{"id":"a","name":"bash"}]}"#)).unwrap();
+        assert!(calls.tool_calls.unwrap()[0].input.is_null());
+        assert!(
+            answer(&raw(r#"{"stop_reason":"end_turn","tool_calls":null}"#)).unwrap().tool_calls.is_none()
+        );
+        assert!(answer(&raw(r#"{"content":[]}"#)).is_err());
+    }
+}

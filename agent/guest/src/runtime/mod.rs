@@ -1,0 +1,66 @@
+//! The runtime: the agent's loop in the container.
+//!
+//! | what | file |
+//! |---|---|
+//! | flags | `args` |
+//! | messages of the socket protocol, as JSON | `message` |
+//! | the connection: register, send a turn, wait for what is said | `link` |
+//! | the loop: message, turn, tools, turn, until the model is done | `session` |
+//! | one round of tool calls, in parallel | `round` |
+//! | one call's process: forked, held, tagged, let go, watched, ended | `call` |
+//! | what runs in that process: the shell, or a file tool | `keeper`, `work` |
+//! | a process and all that descends from it | `tree` |
+//! | the place where a call's process gets its tag | `tag` |
+//!
+//! One thread: every call is a process, so that the kernel can tell one call's work from another's, a call that never
+//! ends can be ended, and forking is safe.
+
+mod args;
+mod call;
+mod keeper;
+mod link;
+mod message;
+mod round;
+mod session;
+mod tag;
+mod tree;
+mod work;
+
+pub use args::Args;
+
+use std::process::ExitCode;
+
+/// Runs until SIGTERM or SIGINT.
+pub fn run(args: &Args) -> ExitCode {
+    let outcome = args
+        .load()
+        .map_err(|error| error.to_string())
+        .and_then(|settings| session::run(&settings).map_err(|error| format!("{}", Chain(&error))));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("{error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line on standard error. Never what a message or a tool says.
+fn say(line: std::fmt::Arguments<'_>) {
+    eprintln!("ringfence-runtime: {line}");
+}
+
+/// An error with its causes, in one line.
+struct Chain<'a>(&'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}", self.0)?;
+        let mut next = self.0.source();
+        while let Some(error) = next {
+            write!(formatter, ": {error}")?;
+            next = error.source();
+        }
+        Ok(())
+    }
+}

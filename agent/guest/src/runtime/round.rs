@@ -1,0 +1,265 @@
+//! One round of tool calls in parallel, and waiting for everything that a runtime waits for.
+
+use super::{
+    args::Settings,
+    call::{Background, CHUNK, Call, Outcome},
+    message::ToolCall,
+    tag::Tagger,
+    work::Job,
+};
+use nix::sys::{
+    signal::{SigSet, Signal},
+    signalfd::{SfdFlags, SignalFd},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{self, Pid, WaitOptions},
+};
+use std::{
+    io::{self, Read},
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+/// Most calls that run at once; the others of a round wait for a place.
+const MOST_AT_ONCE: usize = 16;
+
+/// Most calls of one answer that are run.
+const MOST_CALLS: usize = 128;
+
+/// Most calls whose processes may outlive them.
+const MOST_BACKGROUND: usize = 64;
+
+/// What ended a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The runtime is to end.
+    Stop,
+    /// There is something to read from the daemon, or it is gone.
+    Link,
+    /// Something else, or the time.
+    Other,
+}
+
+/// How a round ended.
+#[derive(Debug)]
+pub(super) enum Round {
+    /// Every call's outcome, in the order of the calls.
+    Done(Vec<Outcome>),
+    /// The daemon went away; everything that ran was ended.
+    LinkGone,
+    /// The runtime is to end.
+    Stop,
+}
+
+/// Waits for signals, the daemon, calls, and what they left running.
+#[derive(Debug)]
+pub(super) struct Watch {
+    signals: SignalFd,
+    background: Vec<Background>,
+}
+
+impl Watch {
+    /// Takes over the signals that end the runtime or tell of its children, and adopts its orphans.
+    ///
+    /// # Errors
+    /// signalfd(2)'s or prctl(2)'s.
+    pub(super) fn new() -> io::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            set.add(signal);
+        }
+        set.thread_block()?;
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        // A keeper that is killed leaves its tree to us.
+        process::set_child_subreaper(Some(process::getpid()))?;
+        Ok(Self { signals, background: Vec::new() })
+    }
+
+    /// Waits until the daemon says something or is gone.
+    ///
+    /// # Errors
+    /// poll(2)'s.
+    pub(super) fn for_link(&mut self, link: BorrowedFd<'_>) -> io::Result<Woken> {
+        loop {
+            match self.once(Some((link, PollFlags::IN)), &mut [], None)? {
+                Woken::Other => {}
+                woken => return Ok(woken),
+            }
+        }
+    }
+
+    /// Waits for a time; `Stop` ends it early.
+    ///
+    /// # Errors
+    /// poll(2)'s.
+    pub(super) fn for_time(&mut self, time: Duration) -> io::Result<Woken> {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            if self.once(None, &mut [], Some(until))? == Woken::Stop {
+                return Ok(Woken::Stop);
+            }
+        }
+        Ok(Woken::Other)
+    }
+
+    /// Runs calls, at most [`MOST_AT_ONCE`] at a time.
+    ///
+    /// # Errors
+    /// poll(2)'s.
+    pub(super) fn run(
+        &mut self,
+        calls: &[ToolCall],
+        settings: &Settings,
+        link: BorrowedFd<'_>,
+        tagger: &mut dyn Tagger,
+    ) -> io::Result<Round> {
+        let mut outcomes: Vec<Option<Outcome>> = calls.iter().map(|_| None).collect();
+        let mut running: Vec<Slot> = Vec::new();
+        let mut waiting = calls.iter().enumerate();
+        loop {
+            while running.len() < MOST_AT_ONCE
+                && let Some((index, call)) = waiting.next()
+            {
+                match start(index, call, settings, tagger) {
+                    Ok(call) => running.push(Slot { index, call }),
+                    Err(refused) => outcomes[index] = Some(refused),
+                }
+            }
+            let Some(until) = running.iter().map(|slot| slot.call.deadline()).min() else { break };
+            let woken = self.once(Some((link, PollFlags::empty())), &mut running, Some(until))?;
+            if woken != Woken::Other {
+                // Nobody waits for the outcomes any more; ending the calls is what dropping them does, file tools apart.
+                running.iter_mut().for_each(|slot| slot.call.end_all());
+                return Ok(if woken == Woken::Stop { Round::Stop } else { Round::LinkGone });
+            }
+            let now = Instant::now();
+            running.retain_mut(|slot| {
+                let Some((outcome, left)) = slot.call.settle(now) else { return true };
+                outcomes[slot.index] = Some(self.adopt(outcome, left));
+                false
+            });
+        }
+        let missing = || Outcome::refused("this call was not run");
+        Ok(Round::Done(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect()))
+    }
+
+    /// Keeps what a call left running, if there is room.
+    fn adopt(&mut self, mut outcome: Outcome, left: Option<Background>) -> Outcome {
+        match left {
+            Some(_) if self.background.len() == MOST_BACKGROUND => outcome.text.push_str(
+                "\n[what it left running was ended: that of 64 earlier calls still runs, which is the most]",
+            ),
+            Some(left) => self.background.push(left),
+            None => {}
+        }
+        outcome
+    }
+
+    /// One wait; sees to everything that became ready.
+    fn once(
+        &mut self,
+        link: Option<(BorrowedFd<'_>, PollFlags)>,
+        running: &mut [Slot],
+        until: Option<Instant>,
+    ) -> io::Result<Woken> {
+        let signals = self.signals.as_fd();
+        let mut watched = vec![PollFd::new(&signals, PollFlags::IN)];
+        let others = running.iter().flat_map(|slot| [&slot.call.status, &slot.call.out]).flatten();
+        let left = self.background.iter().flat_map(|left| left.out.iter().chain([&left.status]));
+        watched.extend(others.chain(left).map(|file| PollFd::new(file, PollFlags::IN)));
+        if let Some((link, flags)) = &link {
+            watched.push(PollFd::new(link, *flags));
+        }
+        let timeout = until.map(|until| {
+            // Rounded up: waking early would spin.
+            let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            Timespec {
+                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        match poll(&mut watched, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_link = link.is_some() && watched.last().is_some_and(|last| !last.revents().is_empty());
+        drop(watched);
+
+        let stop = self.hear_signals(running);
+        for slot in running {
+            slot.call.listen();
+        }
+        self.background.retain_mut(discard);
+        Ok(match (stop, has_link) {
+            (true, _) => Woken::Stop,
+            (false, true) => Woken::Link,
+            (false, false) => Woken::Other,
+        })
+    }
+
+    /// Takes the signals that came and reaps who died; whether the runtime is to end.
+    fn hear_signals(&mut self, running: &mut [Slot]) -> bool {
+        let mut stop = false;
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            stop |= signal.ssi_signo != Signal::SIGCHLD as u32;
+        }
+        while let Some(pid) = reap() {
+            running.iter_mut().for_each(|slot| slot.call.reaped(pid));
+        }
+        stop
+    }
+}
+
+/// A call that runs, and its place in the round.
+#[derive(Debug)]
+struct Slot {
+    index: usize,
+    call: Call,
+}
+
+fn start(
+    index: usize,
+    call: &ToolCall,
+    settings: &Settings,
+    tagger: &mut dyn Tagger,
+) -> Result<Call, Outcome> {
+    if index >= MOST_CALLS {
+        return Err(Outcome::refused(format!(
+            "not run: one answer may have {MOST_CALLS} tool calls, the others have to be made again"
+        )));
+    }
+    let Some(job) = settings.jobs.iter().find(|job| job.name() == call.name) else {
+        let names: Vec<&str> = settings.jobs.iter().copied().map(Job::name).collect();
+        return Err(Outcome::refused(format!(
+            "there is no tool `{}` here; there are: {}",
+            call.name,
+            names.join(", ")
+        )));
+    };
+    let (work, limit) = job.plan(call.input.clone(), settings.timeout).map_err(Outcome::refused)?;
+    Call::start(&call.id, work, limit, settings.max_chars, &settings.dir, tagger)
+        .map_err(|error| Outcome::refused(format!("no process could be started for this call: {error}")))
+}
+
+/// Throws away what a background process prints; whether it still runs.
+fn discard(left: &mut Background) -> bool {
+    let mut chunk = [0; CHUNK];
+    if let Some(out) = &mut left.out
+        && matches!(out.read(&mut chunk), Ok(0))
+    {
+        left.out = None;
+    }
+    !matches!(left.status.read(&mut chunk), Ok(0))
+}
+
+fn reap() -> Option<Pid> {
+    loop {
+        match process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, _))) => return Some(pid),
+            Err(Errno::INTR) => {}
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}

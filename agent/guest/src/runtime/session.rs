@@ -1,0 +1,275 @@
+//! The agent's loop: a message, a turn, tools, a turn, until the model is done; then the next message.
+//!
+//! The daemon owns the conversation, so nothing here has to survive: whatever goes wrong, the loop is back at "register
+//! and wait". What was under way then is over: a turn is not sent twice, because the daemon may have it on record.
+
+use super::{
+    Chain,
+    args::Settings,
+    call::Outcome,
+    link::{self, Error, Link},
+    message::{Answer, Content, Failure, Heard, Message, Text, ToolCall, Turn},
+    round::{Round, Watch, Woken},
+    say,
+    tag::Untagged,
+};
+use ringfence_tools::output::Excerpt;
+use std::{
+    collections::VecDeque,
+    io,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// Most messages that wait for the one before. The daemon queues them; one that does not is not allowed to fill memory.
+const MOST_WAITING: usize = 64;
+
+/// Turns that say "no more tools" before the connection is given up.
+const MOST_CLOSING: u32 = 3;
+
+/// First and longest wait before connecting again.
+const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// A connection that stood this long was a good one.
+const STANDING: Duration = Duration::from_secs(10);
+
+/// Least characters of a result that is cut again to fit a message.
+const LEAST_CHARS: usize = 500;
+
+/// What ends a connection's use.
+enum Over {
+    /// The runtime is to end.
+    Stop,
+    /// Connect again.
+    Again(Error),
+    /// The runtime's own system calls fail.
+    Broken(io::Error),
+}
+
+impl From<Error> for Over {
+    fn from(error: Error) -> Self {
+        Self::Again(error)
+    }
+}
+
+impl From<io::Error> for Over {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+/// Runs until SIGTERM, SIGINT or SIGHUP.
+///
+/// # Errors
+/// When the runtime cannot even wait: out of descriptors or memory.
+pub(super) fn run(settings: &Settings) -> io::Result<()> {
+    let mut watch = Watch::new()?;
+    let mut wait = WAITS.0;
+    let mut said = String::new();
+    loop {
+        let start = Instant::now();
+        let mut was_used = false;
+        let error = match connected(settings, &mut watch, &mut was_used) {
+            Over::Stop => return Ok(()),
+            Over::Broken(error) => return Err(error),
+            Over::Again(error) => error,
+        };
+        if was_used || start.elapsed() >= STANDING {
+            wait = WAITS.0;
+            said.clear();
+        }
+        let reason = Chain(&error).to_string();
+        if reason != said {
+            say(format_args!("{reason}; trying again"));
+            said = reason;
+        }
+        if watch.for_time(jittered(wait))? == Woken::Stop {
+            return Ok(());
+        }
+        wait = (wait * 2).min(WAITS.1);
+    }
+}
+
+/// Up to a quarter more, so that the runtimes of a host do not come back in step.
+fn jittered(wait: Duration) -> Duration {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+    wait + wait * (nanos % 1024) / 4096
+}
+
+/// One connection, from registering to its end.
+fn connected(settings: &Settings, watch: &mut Watch, was_used: &mut bool) -> Over {
+    let link = match Link::open(&settings.socket) {
+        Ok(link) => link,
+        Err(error) => return Over::Again(error),
+    };
+    let mut session = Session { settings, watch, link, waiting: VecDeque::new(), introduced: false };
+    loop {
+        let content = match session.next_message() {
+            Ok(content) => content,
+            Err(over) => return over,
+        };
+        *was_used = true;
+        if let Err(over) = session.message(&content) {
+            return over;
+        }
+    }
+}
+
+struct Session<'a> {
+    settings: &'a Settings,
+    watch: &'a mut Watch,
+    link: Link,
+    waiting: VecDeque<Content>,
+    /// The daemon has system prompt and tools from this connection.
+    introduced: bool,
+}
+
+impl Session<'_> {
+    fn next_message(&mut self) -> Result<Content, Over> {
+        if let Some(content) = self.waiting.pop_front() {
+            return Ok(content);
+        }
+        loop {
+            match self.hear()? {
+                Heard::HumanMessage(content) => return Ok(content),
+                Heard::Answered(_, Err(failure)) => say_failure(&failure),
+                Heard::Answered(_, Ok(_)) | Heard::Nothing => {}
+            }
+        }
+    }
+
+    fn hear(&mut self) -> Result<Heard, Over> {
+        match self.watch.for_link(self.link.fd())? {
+            Woken::Stop => Err(Over::Stop),
+            _ => Ok(self.link.hear()?),
+        }
+    }
+
+    /// One message until the model is done with it.
+    fn message(&mut self, content: &Content) -> Result<(), Over> {
+        let mut rounds = 0;
+        let mut closing = 0;
+        let mut answered = self.turn(&[Message::User { content }], None)?;
+        loop {
+            // A provider's error, or done: the next message.
+            let Some(calls) = self.calls(answered)? else { return Ok(()) };
+            let (outcomes, stop) = if rounds < self.settings.max_rounds {
+                rounds += 1;
+                (self.round(&calls)?, None)
+            } else {
+                if closing == MOST_CLOSING {
+                    return Err(Error::Endless.into());
+                }
+                closing += 1;
+                (self.refuse(&calls), Some("max_iterations"))
+            };
+            answered = self.results(&calls, outcomes, stop)?;
+        }
+    }
+
+    /// The tool calls that an answer asks for, if it does.
+    fn calls(&mut self, answered: Result<Answer, Failure>) -> Result<Option<Vec<ToolCall>>, Over> {
+        match answered {
+            Err(failure) => {
+                say_failure(&failure);
+                Ok(None)
+            }
+            Ok(Answer { stop_reason, tool_calls: Some(calls) })
+                if stop_reason == "tool_use" && !calls.is_empty() =>
+            {
+                Ok(Some(calls))
+            }
+            Ok(_) => Ok(None),
+        }
+    }
+
+    fn round(&mut self, calls: &[ToolCall]) -> Result<Vec<Outcome>, Over> {
+        match self.watch.run(calls, self.settings, self.link.fd(), &mut Untagged)? {
+            Round::Done(outcomes) => Ok(outcomes),
+            Round::Stop => Err(Over::Stop),
+            Round::LinkGone => Err(Error::Frame(ringfence_wire::frame::FrameError::Closed).into()),
+        }
+    }
+
+    fn refuse(&self, calls: &[ToolCall]) -> Vec<Outcome> {
+        let most = self.settings.max_rounds;
+        say(format_args!("the limit of {most} rounds of tool calls for one message is reached"));
+        let why = format!(
+            "not run: the limit of {most} rounds of tool calls for one message is reached. Answer now, without tools."
+        );
+        calls.iter().map(|_| Outcome::refused(why.clone())).collect()
+    }
+
+    /// Sends results, cut further if they do not fit a message together.
+    fn results(
+        &mut self,
+        calls: &[ToolCall],
+        mut outcomes: Vec<Outcome>,
+        stop: Option<&'static str>,
+    ) -> Result<Result<Answer, Failure>, Over> {
+        let mut most = self.settings.max_chars;
+        loop {
+            let messages: Vec<Message<'_>> = calls
+                .iter()
+                .zip(&outcomes)
+                .map(|(call, outcome)| Message::Tool {
+                    tool_call_id: &call.id,
+                    content: [Text { text: &outcome.text }],
+                    is_error: outcome.is_error,
+                })
+                .collect();
+            match self.turn(&messages, stop) {
+                Err(Over::Again(Error::TooLong)) if most > LEAST_CHARS => most /= 2,
+                other => return other,
+            }
+            for outcome in &mut outcomes {
+                let mut shorter = Excerpt::new(most);
+                shorter.push(outcome.text.as_bytes());
+                outcome.text = shorter.finish("");
+            }
+        }
+    }
+
+    /// Sends a turn and waits for its answer.
+    fn turn(
+        &mut self,
+        messages: &[Message<'_>],
+        stop: Option<&'static str>,
+    ) -> Result<Result<Answer, Failure>, Over> {
+        let (system, tools) = match self.introduced {
+            true => (None, None),
+            false => (Some(self.settings.system.as_str()), Some(&self.settings.tools)),
+        };
+        let id = self.link.turn(&Turn { system, tools, messages, stop })?;
+        loop {
+            match self.hear()? {
+                // An error without an id is about a frame that could not be understood: ours.
+                Heard::Answered(answered, result)
+                    if answered == Some(id) || (answered.is_none() && result.is_err()) =>
+                {
+                    let answer = link::answer(result)?;
+                    // A turn that failed may not have been taken in.
+                    self.introduced |= answer.is_ok();
+                    return Ok(answer);
+                }
+                Heard::HumanMessage(content) if self.waiting.len() < MOST_WAITING => {
+                    self.waiting.push_back(content)
+                }
+                Heard::HumanMessage(_) => say(format_args!(
+                    "a message was dropped: {MOST_WAITING} wait already, and the daemon sends more instead of queueing"
+                )),
+                Heard::Answered(..) | Heard::Nothing => {}
+            }
+        }
+    }
+}
+
+/// The daemon's or the provider's error; the agent decides what to do about it, and this one waits for its next message.
+fn say_failure(failure: &Failure) {
+    let message: String = failure
+        .message
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .take(500)
+        .collect();
+    say(format_args!("the daemon says: {message} ({})", failure.code));
+}

@@ -1,0 +1,131 @@
+//! Ending a process tree: all that descends from a process, in whatever group or session it hides.
+//!
+//! Done by the tree's keeper, which is the subreaper of everything in it: an orphan becomes the keeper's own child and stays
+//! below it. Stopping comes first: a stopped process forks no more, and its dead children keep their ids, because nobody
+//! reaps them. What runs as another user (sudo) cannot be ended from here.
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+use std::{
+    collections::{HashMap, HashSet},
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+/// How long all of it may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Ends the group of `leader` and everything below `root`, which is this process. Whether all of it is gone.
+pub(super) fn end(root: Pid, leader: Pid) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    // The whole answer where there is no /proc.
+    let _ = kill_process_group(leader, Signal::KILL);
+    let mut stopped = HashSet::new();
+    loop {
+        let below = below(root);
+        let new: Vec<Pid> = below.difference(&stopped).copied().collect();
+        if new.is_empty() || Instant::now() >= deadline {
+            // An id that was given to somebody else before the signal came: let that go on.
+            for pid in stopped.difference(&below) {
+                let _ = kill_process(*pid, Signal::CONT);
+            }
+            break;
+        }
+        for pid in new {
+            let _ = kill_process(pid, Signal::STOP);
+            stopped.insert(pid);
+        }
+    }
+    loop {
+        for pid in below(root) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        if !reap() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Reaps what is dead; whether there are children left.
+fn reap() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// What lives below a process now; nothing where /proc cannot be read.
+fn below(root: Pid) -> HashSet<Pid> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
+        else {
+            continue;
+        };
+        let stat = fs::read(entry.path().join("stat")).unwrap_or_default();
+        if let Some(parent) = parent_of(&stat) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = HashSet::new();
+    let mut next = vec![root];
+    while let Some(parent) = next.pop() {
+        for child in children.get(&parent).into_iter().flatten() {
+            if found.insert(*child) {
+                next.push(*child);
+            }
+        }
+    }
+    found
+}
+
+/// The parent in a line of /proc/PID/stat, if the process is not dead: `PID (NAME) STATE PARENT ...`, where the name may
+/// have anything in it.
+fn parent_of(stat: &[u8]) -> Option<Pid> {
+    let after = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = std::str::from_utf8(stat.get(after..)?).ok()?.split_ascii_whitespace();
+    match fields.next()? {
+        "Z" | "X" | "x" => None,
+        _ => Pid::from_raw(fields.next()?.parse().ok()?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_does_not_hide_the_parent() {
+        let parent = |line: &[u8]| parent_of(line).map(Pid::as_raw_nonzero).map(|pid| pid.get());
+        assert_eq!(parent(b"10 (bash) S 7 10 10 0"), Some(7));
+        assert_eq!(parent(b"10 (a) Z 1 (\xff) R 8 1"), Some(8));
+        assert_eq!(parent(b"10 (dead) Z 7 10"), None);
+        assert_eq!(parent(b"1 (init) S 0 1"), None);
+        assert_eq!(parent(b""), None);
+        assert_eq!(parent(b"10 (x)"), None);
+    }
+
+    #[test]
+    fn a_child_s_child_is_found() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(shell.stdout.take().unwrap()), &mut line)
+            .unwrap();
+        let sleep = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+        let found = below(rustix::process::getpid());
+        assert!(found.contains(&sleep) && found.contains(&Pid::from_child(&shell)));
+        kill_process(sleep, Signal::KILL).unwrap();
+        shell.wait().unwrap();
+        assert!(!below(rustix::process::getpid()).contains(&sleep));
+    }
+}

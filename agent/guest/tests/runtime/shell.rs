@@ -1,0 +1,223 @@
+//! The shell: its output, its end, and everything that it leaves behind.
+
+use crate::daemon::{Scene, eventually, pid_in, results, runs};
+use rustix::process::Signal;
+use serde_json::json;
+use std::fs;
+
+#[test]
+fn output_and_errors_come_in_the_order_in_which_they_were_printed() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    assert_eq!(daemon.bash("echo a; echo b >&2; echo c"), ("a\nb\nc\n".to_owned(), false));
+    assert_eq!(daemon.bash("printf x; exit 3"), ("x\n[exit status 3]".to_owned(), true));
+    assert_eq!(daemon.bash("exit 7"), ("[exit status 7]".to_owned(), true));
+    assert_eq!(daemon.bash("kill -SEGV $$"), ("[killed by SIGSEGV]".to_owned(), true));
+    assert_eq!(daemon.bash("true"), ("[no output]".to_owned(), false));
+    assert_eq!(daemon.bash("[[ a == a* ]] && echo bash").0, "bash\n");
+    let (said, is_error) = daemon.bash("nonexistent-command");
+    assert!(said.contains("command not found") && said.ends_with("[exit status 127]") && is_error);
+}
+
+#[test]
+fn a_command_finds_an_ordinary_process_around_it() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    assert_eq!(daemon.bash("cat; pwd").0, format!("{}\n", fs::canonicalize(scene.work()).unwrap().display()));
+    // Nothing is open but what it should have, no signal is blocked, a pipe's end is a death.
+    assert_eq!(daemon.bash("ls /proc/self/fd | tr '\\n' ' '").0, "0 1 2 3 ");
+    let signals = daemon.bash("grep -E '^(SigBlk|SigIgn)' /proc/self/status | cut -f2").0;
+    let (blocked, ignored) = signals.trim().split_once('\n').unwrap();
+    assert_eq!(u64::from_str_radix(blocked, 16).unwrap(), 0);
+    let pipe = 1 << (Signal::PIPE.as_raw() - 1);
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & pipe, 0);
+    assert_eq!(daemon.bash("yes | head -n1; echo ${PIPESTATUS[0]}").0, "y\n141\n");
+    assert!(daemon.bash("exec 3<>/dev/tty").1, "there is no terminal");
+}
+
+#[test]
+fn a_long_output_loses_its_middle() {
+    let scene = Scene::new(&["--max-output-chars", "1000"]);
+    let mut daemon = scene.registered();
+    let (said, is_error) = daemon.bash("printf 'ä%.0s' {1..5000}; printf 'z%.0s' {1..5000}; exit 1");
+    assert!(said.chars().count() <= 1000 && said.chars().count() > 990 && is_error);
+    assert!(said.starts_with("ää") && said.ends_with("zz\n[exit status 1]"));
+    let (head, rest) = said.split_once("\n[...truncated ").unwrap();
+    let (number, tail) = rest.split_once(" characters...]\n").unwrap();
+    let (head, tail) = (head.chars().count(), tail.chars().count() - "\n[exit status 1]".chars().count());
+    assert_eq!(number.parse::<usize>().unwrap(), 10_000 - head - tail);
+    assert!((tail * 2).abs_diff(head * 3) <= 3, "{head} and {tail}");
+}
+
+#[test]
+fn an_output_of_a_gigabyte_takes_little_memory() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    let (said, _) = daemon.bash("head -c 1G /dev/zero | tr '\\0' 'q'");
+    assert!(said.contains("[...truncated 1073711"), "{}", said.len());
+    assert_eq!(said.chars().count(), 30_000);
+    assert!(scene.peak_kib() < 24 << 10, "{} KiB", scene.peak_kib());
+}
+
+#[test]
+fn binary_output_is_text_with_holes() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    assert_eq!(daemon.bash("printf 'a\\0b\\xff\\xe2\\x82'").0, "a\u{fffd}b\u{fffd}\u{fffd}");
+    let (said, _) = daemon.bash("head -c 100000 /dev/urandom");
+    assert!(said.chars().count() <= 30_000);
+}
+
+#[test]
+fn a_call_that_never_ends_is_killed_with_all_that_it_started() {
+    let scene = Scene::new(&["--tool-timeout", "1"]);
+    let mut daemon = scene.registered();
+    // In the group, in a session of its own, a daemon whose parents are gone, one that ignores signals, a stopped one.
+    let command = "echo started
+        sleep 1000 & echo $! > group
+        setsid sh -c 'echo $$ > session; exec sleep 1000' &
+        (setsid sh -c '(sh -c \"echo \\$\\$ > daemon; exec sleep 1000\" &) ; exit' &)
+        (trap '' TERM INT HUP; sh -c 'echo $$ > deaf; exec sleep 1000') &
+        sh -c 'echo $$ > stopped; kill -STOP $$' &
+        while true; do sleep 0.05; done";
+    let (said, is_error) = daemon.bash(command);
+    assert_eq!(
+        (said.as_str(), is_error),
+        ("started\n[killed after 1 seconds, the time for this call]", true)
+    );
+    for name in ["group", "session", "daemon", "deaf", "stopped"] {
+        let pid = pid_in(&scene.work().join(name));
+        assert!(!runs(pid), "{name} lives");
+    }
+    assert_eq!(daemon.bash("echo next").0, "next\n");
+}
+
+#[test]
+fn a_fork_bomb_is_killed() {
+    let scene = Scene::new(&["--tool-timeout", "1"]);
+    let mut daemon = scene.registered();
+    // Each generation leaves its parent's group and ends: a moving target, of bounded width.
+    fs::write(scene.work().join("hop"), "#!/bin/sh\necho $$ > last\nsleep 0.01\nsetsid ./hop &\n").unwrap();
+    let (_, is_error) = daemon.bash("chmod +x hop; ./hop & ./hop & ./hop & sleep 1000");
+    assert!(is_error);
+    let last = scene.work().join("last");
+    fs::remove_file(&last).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(!last.exists(), "it hops on");
+}
+
+#[test]
+fn what_a_call_leaves_in_the_background_goes_on() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    let serve = "(while true; do echo noise; echo x >> beat; sleep 0.02; done) & echo $! > pid; echo up";
+    let (said, is_error) = daemon.bash(serve);
+    assert!(!is_error);
+    assert!(said.starts_with("up\n") || said.starts_with("noise\n"), "{said}");
+    assert!(
+        said.ends_with("[processes that it started still run; what they print from now on is not collected]"),
+        "{said}"
+    );
+    let pid = pid_in(&scene.work().join("pid"));
+    // It still prints to where nobody reads, and lives.
+    let beats = || fs::metadata(scene.work().join("beat")).unwrap().len();
+    let before = beats();
+    eventually("beats", || (beats() > before + 20).then_some(()));
+    assert!(runs(pid));
+    let (said, _) =
+        daemon.bash("setsid -f sh -c 'echo $$ > daemon; exec sleep 1000' > /dev/null 2>&1; echo done");
+    assert!(said.starts_with("done\n[processes"), "{said}");
+    let far = pid_in(&scene.work().join("daemon"));
+    assert!(runs(far));
+    assert_eq!(daemon.bash(&format!("kill {pid} {far}; echo gone")).0, "gone\n");
+    eventually("their end", || (!runs(pid) && !runs(far)).then_some(()));
+}
+
+#[test]
+fn a_background_writer_that_floods_does_not_hold_the_call() {
+    let scene = Scene::new(&["--tool-timeout", "40"]);
+    let mut daemon = scene.registered();
+    let (said, is_error) = daemon.bash("yes flood & echo $! > pid");
+    assert!(!is_error && said.contains("still run"), "{is_error}");
+    let pid = pid_in(&scene.work().join("pid"));
+    assert_eq!(daemon.bash(&format!("kill {pid}; echo killed")).0, "killed\n");
+}
+
+#[test]
+fn when_the_daemon_goes_so_do_the_calls() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    daemon.human("Go");
+    let turn = daemon.hear();
+    daemon.call(
+        &turn,
+        &[("x", "bash", json!({"command": "setsid sleep 1000 & echo $! > far; echo $$ > near; wait"}))],
+    );
+    let (far, near) = (pid_in(&scene.work().join("far")), pid_in(&scene.work().join("near")));
+    assert!(runs(near));
+    drop(daemon);
+    eventually("their end", || (!runs(near) && !runs(far)).then_some(()));
+    let mut daemon = scene.registered();
+    assert_eq!(daemon.bash("echo here").0, "here\n");
+}
+
+#[test]
+fn when_the_runtime_ends_so_does_all_that_it_started() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut scene = Scene::new(&[]);
+        let mut daemon = scene.registered();
+        daemon.bash("setsid -f sh -c 'echo $$ > left; exec sleep 1000'");
+        daemon.human("Go");
+        let turn = daemon.hear();
+        daemon.call(&turn, &[("x", "bash", json!({"command": "echo $$ > now; sleep 1000"}))]);
+        let (left, now) = (pid_in(&scene.work().join("left")), pid_in(&scene.work().join("now")));
+        assert!(runs(left) && runs(now));
+        scene.signal(signal);
+        assert_eq!(scene.exit().success(), signal == Signal::TERM);
+        eventually("their end", || (!runs(left) && !runs(now)).then_some(()));
+    }
+}
+
+#[test]
+fn a_tool_that_kills_its_keeper_is_an_error_and_no_more() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    let (said, is_error) = daemon.bash("echo $$ > pid; kill -9 $PPID; sleep 1000");
+    assert!(said.contains("was killed by something else") && is_error, "{said}");
+    let pid = pid_in(&scene.work().join("pid"));
+    eventually("the shell's end", || (!runs(pid)).then_some(()));
+    // A keeper that is stopped cannot end its tree: it is ended itself, and its group.
+    let scene = Scene::new(&["--tool-timeout", "1"]);
+    let mut daemon = scene.registered();
+    let (said, is_error) = daemon.bash("echo $$ > pid; kill -STOP $PPID; sleep 1000");
+    assert!(said.contains("killed after 1 seconds") && is_error, "{said}");
+    let pid = pid_in(&scene.work().join("pid"));
+    eventually("the shell's end", || (!runs(pid)).then_some(()));
+    assert_eq!(daemon.bash("echo on").0, "on\n");
+}
+
+#[test]
+fn nothing_is_left_of_calls_that_are_over() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    let count = |what: &str| fs::read_dir(format!("/proc/{}/{what}", scene.pid())).unwrap().count();
+    daemon.bash("true");
+    let before = eventually("rest", || Some(count("fd")));
+    for _ in 0..30 {
+        let turn = daemon.round(&[
+            ("1", "bash", json!({"command": "sh -c 'exit 0' & wait"})),
+            ("2", "list_directory", json!({})),
+        ]);
+        assert_eq!(results(&turn).len(), 2);
+        daemon.end(&turn);
+    }
+    eventually("as many descriptors as before", || (count("fd") <= before).then_some(()));
+    let children = || {
+        fs::read_to_string(format!("/proc/{0}/task/{0}/children", scene.pid()))
+            .unwrap()
+            .split_whitespace()
+            .count()
+    };
+    eventually("no children", || (children() == 0).then_some(()));
+    assert_eq!(count("task"), 1);
+}
