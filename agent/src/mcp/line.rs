@@ -190,6 +190,7 @@ fn call(params: Option<&RawValue>) -> Result<Call<'_>, Refusal> {
         Ambiguity::Syntax(_) => Refusal::Call("has params that are not an object"),
         other => other.into(),
     })?;
+    strict::unique(params.get())?;
     let name = members.find("name").ok_or(Refusal::Call("names no tool"))?;
     let name = serde_json::from_str(name.get())
         .map_err(|_| Refusal::Call("names its tool by something else than a string"))?;

@@ -3,9 +3,9 @@
 //! Real MCP servers differ in what they accept: one takes the first of two equal keys, another the last, a third folds
 //! case, some split lines where JSON sees white space. A line whose meaning depends on who reads it cannot be judged.
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use std::fmt;
+use std::{cell::Cell, collections::HashSet, fmt};
 
 /// Deepest nesting that is judged; `serde_json`'s own limit, named so that the error can say it.
 pub(crate) const MAX_DEPTH: usize = 128;
@@ -73,7 +73,7 @@ impl<'a> Members<'a> {
 
     /// Refuses duplicate keys, and keys that fold to one of `meaningful` without being it.
     fn unambiguous(self, meaningful: &'static [&'static str]) -> Result<Self, Ambiguity> {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for (key, _) in &self.0 {
             if !seen.insert(key.as_str()) {
                 return Err(Ambiguity::DuplicateKey(shorten(key)));
@@ -96,6 +96,70 @@ pub(crate) fn object<'a>(
     meaningful: &'static [&'static str],
 ) -> Result<Members<'a>, Ambiguity> {
     serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?.unambiguous(meaningful)
+}
+
+/// Refuses an object, at any depth, that holds one key twice: what a call is scored by must be what the server acts on.
+///
+/// # Errors
+/// [`Ambiguity::DuplicateKey`]; `text` is JSON, as [`whole`] left it.
+pub(crate) fn unique(text: &str) -> Result<(), Ambiguity> {
+    let twice = Cell::new(None);
+    let walked = Unique(&twice).deserialize(&mut serde_json::Deserializer::from_str(text));
+    match twice.take() {
+        Some(key) => Err(Ambiguity::DuplicateKey(key)),
+        None => walked.map_err(|e| syntax(&e)),
+    }
+}
+
+/// Walks a value; leaves the first key that stands twice.
+#[derive(Clone, Copy)]
+struct Unique<'a>(&'a Cell<Option<String>>);
+
+impl<'de> DeserializeSeed<'de> for Unique<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(self)?.is_some() {}
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if let Some(key) = seen.replace(key) {
+                self.0.set(Some(shorten(&key)));
+                return Err(A::Error::custom("a key stands twice"));
+            }
+            map.next_value_seed(self)?;
+        }
+        Ok(())
+    }
 }
 
 /// Checks a whole line before anything in it is looked at: encoding, depth, every nested string and number, hidden
@@ -147,7 +211,7 @@ impl<'de> serde::Deserialize<'de> for Decoded {
             fn visit_unit<E>(self) -> Result<Decoded, E> {
                 Ok(Decoded)
             }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Decoded, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Decoded, A::Error> {
                 while seq.next_element::<Decoded>()?.is_some() {}
                 Ok(Decoded)
             }
@@ -226,7 +290,7 @@ fn syntax(error: &serde_json::Error) -> Ambiguity {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ambiguity, object, whole};
+    use super::{Ambiguity, object, unique, whole};
 
     const KEYS: &[&str] = &["method", "params", "id"];
 
@@ -269,11 +333,22 @@ mod tests {
         assert!(object(r#"{"method":1,"other":2}"#, KEYS).is_ok());
     }
 
+    #[test]
+    fn a_key_that_stands_twice_is_found_at_any_depth() {
+        for text in [r#"{"a":1,"a":1}"#, r#"[{"b":[{"a":1,"\u0061":2}]}]"#, r#"{"x":{"y":{"":1,"":2}}}"#] {
+            assert!(matches!(unique(text), Err(Ambiguity::DuplicateKey(_))), "{text}");
+        }
+        for text in [r#"{"a":{"a":{"a":1}},"A":2}"#, r#"[{"a":1},{"a":2},1.5,-1,null,true,"a","a"]"#] {
+            assert_eq!(unique(text), Ok(()), "{text}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
             if let Ok(text) = whole(&bytes) {
                 let _ = object(text, KEYS);
+                let _ = unique(text);
             }
         }
     }
