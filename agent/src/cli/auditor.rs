@@ -1,6 +1,9 @@
 //! `ringfence auditor`: the auditor role, started by the daemon.
 
-use crate::{auditor::SessionLimits, mcp::state::Places};
+use crate::{
+    auditor::SessionLimits,
+    mcp::{forward, state::Places},
+};
 use std::{io, path::PathBuf, process::ExitCode};
 
 /// The auditor role; the daemon starts it, with its link as standard input and the query socket as standard output.
@@ -30,6 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    forward::release_signals();
     // It was started by way of /proc/self/exe; `exe` would be all that ps shows. Cosmetic: a failure changes nothing.
     let _ = nix::sys::prctl::set_name(c"ringfence");
     // Standard output is a socket here: everything that is said goes to standard error, which is the daemon's log.

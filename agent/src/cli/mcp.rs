@@ -7,11 +7,12 @@ use crate::mcp::{
     forward, guard,
     journal::{Entry, Journal},
     link::Link,
-    reload, rules,
+    notice, ready, reload, rules,
     session::{Options, Report, Session, now},
     state,
 };
-use anyhow::Context;
+use anyhow::{Context, bail};
+use nix::sys::signal::SigSet;
 use std::{
     ffi::OsString,
     process::ExitCode,
@@ -21,7 +22,7 @@ use std::{
 };
 
 /// Longest line that is judged, bytes.
-const LIMIT: usize = 64 << 20;
+const LIMIT: u64 = 64 << 20;
 
 /// Runs an MCP stdio server and records, judges and forwards every message.
 #[derive(Debug, clap::Args)]
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     also: Option<Also>,
     /// Name of the server in records and rules [default: the command's name].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     server_name: Option<String>,
     /// The audit database; sessions' journals stand beside it [default: below the user's data directory].
     #[arg(long, value_name = "FILE")]
@@ -53,11 +54,11 @@ pub(crate) struct Args {
     /// Forward messages that cannot be judged, instead of refusing them.
     #[arg(long)]
     lenient: bool,
-    /// Longest line, bytes; a longer one is refused.
-    #[arg(long, value_name = "N", default_value_t = LIMIT)]
-    max_line: usize,
-    /// Seconds that a paused call waits for approval.
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    /// Longest line, bytes (at least 1024); a longer one is refused.
+    #[arg(long, value_name = "N", default_value_t = LIMIT, value_parser = clap::value_parser!(u64).range(1024..=1 << 30))]
+    max_line: u64,
+    /// Seconds that a paused call waits for approval, 1 to 86400.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=86400))]
     approval_timeout: u64,
     /// The server's command.
     #[arg(last = true, required = true)]
@@ -93,32 +94,59 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return wrap::run(args);
     }
     let signals = forward::hold_signals();
-    let places = state::Places::find(args.db.as_deref())?;
+    let outcome = intercept(args, signals);
+    if let Err(error) = &outcome {
+        // A client shows an answer; few show what a server says on stderr.
+        forward::refuse_client(&format!("ringfence mcp: {error:#}"));
+    }
+    notice::flush();
+    outcome
+}
+
+fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
+    let allow_unrecorded = args.on_audit_failure == OnAuditFailure::Allow;
+    let places = state::Places::locate(args.db.as_deref())?;
+    let unrecorded = usable(&places).err();
+    if let Some(error) = &unrecorded
+        && !allow_unrecorded
+    {
+        bail!(
+            "{error:#}. No call is run without a record; `--on-audit-failure allow` runs them all the same"
+        );
+    }
     let (rules, watch) = load_rules(args.rules.as_deref(), &places)?;
     let id = uuid::Uuid::new_v4().to_string();
     let server_name = args.server_name.clone().unwrap_or_else(|| state::name_of(&args.command));
-    let mut journal = Journal::create(&places.journal(&id)).context("cannot create the session's journal")?;
-    journal.append(&Entry::Start {
+    let mut journal = match Journal::create(&places.journal(&id)) {
+        Ok(journal) => journal,
+        Err(error) if allow_unrecorded => Journal::nowhere(format!("its journal cannot be created: {error}")),
+        Err(error) => return Err(error).context("cannot create the session's journal"),
+    };
+    let begun = journal.append(&Entry::Start {
         session: id.clone(),
         at: now(),
         server_name: server_name.clone(),
         server_command: args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect(),
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-    })?;
+    });
+    if !allow_unrecorded {
+        begun.context("cannot write the session's journal")?;
+    }
     let (server, stdin) = match forward::start(&args.command, &["mcp-guard"]) {
         Ok(started) => started,
         Err(error) => {
             let _ = journal.append(&Entry::Note { at: now(), text: error.to_string() });
             let _ = journal.append(&Entry::End { at: now(), status: Some(i32::from(error.status)) });
-            eprintln!("ringfence mcp: {error}");
+            notice::say(&error.to_string());
             forward::refuse_client(&error.to_string());
             return Ok(ExitCode::from(error.status));
         }
     };
     let options = Options {
         server_name,
-        allow_unrecorded: args.on_audit_failure == OnAuditFailure::Allow,
+        allow_unrecorded,
+        unrecorded: unrecorded.map(|error| format!("{error:#}")),
         store_raw: args.store_raw,
         lenient: args.lenient,
         patience: Duration::from_secs(args.approval_timeout),
@@ -138,11 +166,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         patience: Duration::from_secs(args.approval_timeout),
     };
     let linked = thread::spawn(move || link.keep(&received, Follow::new(watch)));
-    let status = forward::run(&session, server, args.max_line, signals);
+    let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
+    let status = forward::run(&session, server, max_line, signals);
     let _ = session.record(&Entry::End { at: now(), status: Some(status) });
     session.report(Report::Over);
     let _ = linked.join();
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+}
+
+/// Whether sessions can be recorded there; makes the directories.
+fn usable(places: &state::Places) -> anyhow::Result<()> {
+    places.make()?;
+    Ok(ready::check(&places.db)?)
 }
 
 /// The rules in force, and the watch over their file. Where the user has none, those that ship are in force until

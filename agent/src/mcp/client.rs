@@ -10,7 +10,7 @@ use std::{
     io,
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -52,15 +52,24 @@ pub(crate) fn connect(places: &Places, port: u16) -> Result<Conn, Error> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
         Err(error) => return Err(reach(error)),
     }
-    start_auditor(places, port).map_err(reach)?;
+    let mut auditor = start_auditor(places, port).map_err(reach)?;
     let until = Instant::now() + STARTING;
-    loop {
+    let outcome = loop {
         match Conn::connect(&socket, LIMIT) {
-            Ok(conn) => return Ok(conn),
-            Err(error) if Instant::now() >= until => return Err(reach(error)),
+            Ok(conn) => break Ok(conn),
+            Err(error) if Instant::now() >= until => break Err(error),
             Err(_) => thread::sleep(Duration::from_millis(5)),
         }
-    }
+        // One that succeeds at once leaves the database to another, which is about to listen.
+        if let Ok(Some(status)) = auditor.try_wait()
+            && !status.success()
+        {
+            break Err(io::Error::other("it ended as soon as it was started"));
+        }
+    };
+    // Reaped when it ends, which may be long after the session.
+    thread::spawn(move || auditor.wait());
+    outcome.map_err(reach)
 }
 
 /// Asks one question.
@@ -80,8 +89,8 @@ pub(crate) fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Err
 pub(crate) const DEFAULT_PORT: u16 = 8080;
 
 /// Starts an auditor for this user and database. It ends by itself when another has the database already.
-fn start_auditor(places: &Places, port: u16) -> io::Result<()> {
-    let mut auditor = Command::new(std::env::current_exe()?)
+fn start_auditor(places: &Places, port: u16) -> io::Result<Child> {
+    Command::new(std::env::current_exe()?)
         .args(["auditor", "--user", "--port", &port.to_string(), "--db"])
         .arg(&places.db)
         .stdin(Stdio::null())
@@ -89,8 +98,5 @@ fn start_auditor(places: &Places, port: u16) -> io::Result<()> {
         .stderr(Stdio::null())
         .process_group(0)
         .current_dir("/")
-        .spawn()?;
-    // Reaped when it ends, which may be long after the session.
-    thread::spawn(move || auditor.wait());
-    Ok(())
+        .spawn()
 }

@@ -6,7 +6,7 @@ use super::{
     journal::Entry,
     line::{self, Kind, Line, Message},
     lines::{Lines, Taken},
-    redact,
+    notice, redact,
     session::{Session, now},
 };
 use nix::{
@@ -19,7 +19,10 @@ use std::{
     io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt},
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt},
+        },
     },
     process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
@@ -33,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(30);
 /// Bytes of a server's stderr that are kept with a session.
 const STDERR_KEPT: usize = 1 << 20;
+/// Bytes of a server's stderr that are recorded as one piece where no line ends.
+const STDERR_PIECE: usize = 64 << 10;
 
 /// The session over real pipes.
 pub(crate) type Live = Session<PipeWriter, io::Stdout>;
@@ -113,20 +118,30 @@ fn try_start(command: &[OsString], guard_arguments: &[&str]) -> io::Result<Start
 /// What the threads tell the main one.
 enum Happened {
     ClientDone,
-    Exited(i32),
+    /// The guard ended: with the server's status, and whether it lived to kill what the server left behind.
+    Exited(i32, bool),
     Signal(Signal),
 }
 
-/// Signals that go on to the server instead of ending the interceptor. Call before any thread starts.
+/// Signals that go on to the server instead of ending the interceptor.
+const PASSED_ON: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// Holds the signals that go on to the server; [`run`] takes them. Call before any thread starts.
 pub(crate) fn hold_signals() -> SigSet {
-    let mut set = SigSet::empty();
-    for signal in
-        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2]
-    {
-        set.add(signal);
-    }
-    let _ = set.thread_block();
-    set
+    let _ = held().thread_block();
+    PASSED_ON.into_iter().collect()
+}
+
+/// What the interceptor holds. Its children inherit the mask: whoever starts a server lets these through again.
+pub(super) fn held() -> SigSet {
+    // A journal that hits a limit on files is an error to be told, not the end.
+    PASSED_ON.into_iter().chain([Signal::SIGXFSZ]).collect()
+}
+
+/// For an auditor, which an interceptor may have started: it is to end like any process.
+pub(crate) fn release_signals() {
+    let _ = held().thread_unblock();
 }
 
 /// Runs the session until the server has ended; its status as a shell gives it.
@@ -164,30 +179,37 @@ pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: Si
         });
     }
     thread::spawn(move || {
-        let status = guard.wait().map_or(1, shell_status);
-        let _ = sender.send(Happened::Exited(status));
+        let ended = guard.wait();
+        let whole = ended.as_ref().is_ok_and(|status| status.signal().is_none());
+        let _ = sender.send(Happened::Exited(ended.map_or(1, shell_status), whole));
     });
-    let status = supervise(&happened, pid, life);
-    // What the server said last is still in the pipe; its descendants are gone, so the pipe ends.
-    let _ = drained.join();
-    let _ = told.join();
+    let (status, whole) = supervise(&happened, pid, life);
+    if whole {
+        // What the server said last is still in the pipe; its descendants are gone, so the pipe ends.
+        let _ = drained.join();
+        let _ = told.join();
+    } else {
+        // Somebody killed the guard. What left the server's group is out of reach, and may hold the pipes for ever.
+        let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGKILL);
+        let _ = session.record(&Entry::Note { at: now(), text: "the server's guard was killed".to_owned() });
+    }
     status
 }
 
 /// Waits for the server's end, hurrying it along once the client is done.
-fn supervise(happened: &mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> i32 {
+fn supervise(happened: &mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> (i32, bool) {
     let mut life = Some(life);
     let mut done: Option<Instant> = None;
     let mut terminated = false;
     loop {
         let wait = if done.is_some() { Duration::from_millis(20) } else { Duration::from_secs(3600) };
         match happened.recv_timeout(wait) {
-            Ok(Happened::Exited(status)) => return status,
+            Ok(Happened::Exited(status, whole)) => return (status, whole),
             Ok(Happened::ClientDone) => done = done.or_else(|| Some(Instant::now())),
             Ok(Happened::Signal(signal)) => {
                 let _ = kill(pid, signal);
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => return 1,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return (1, false),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         let waited = done.map_or(Duration::ZERO, |since| since.elapsed());
@@ -237,20 +259,37 @@ fn from_server(session: &Live, output: impl Read, limit: usize) -> io::Result<()
     }
 }
 
-/// Shows the server's stderr and keeps the first of it.
+/// Shows the server's stderr and keeps the first of it, by whole lines: a secret is not seen by its halves.
 fn keep_stderr(session: &Live, mut errors: impl Read) {
     let mut chunk = vec![0; 8 << 10];
-    let mut kept = 0;
+    let (mut piece, mut kept) = (Vec::new(), 0);
+    let keep = |bytes: &[u8]| {
+        let text = redact::redact(&String::from_utf8_lossy(bytes)).into_owned();
+        let _ = session.record(&Entry::Stderr { at: now(), text });
+    };
     loop {
-        let n = match errors.read(&mut chunk) {
-            Ok(0) | Err(_) => return,
-            Ok(n) => n,
-        };
-        let _ = io::stderr().write_all(&chunk[..n]);
+        let n = errors.read(&mut chunk).unwrap_or(0);
+        notice::show(&chunk[..n]);
         if kept < STDERR_KEPT {
             kept += n;
-            let text = redact::redact(&String::from_utf8_lossy(&chunk[..n])).into_owned();
-            let _ = session.record(&Entry::Stderr { at: now(), text });
+            piece.extend_from_slice(&chunk[..n]);
+            let whole = match memchr::memrchr(b'\n', &piece) {
+                Some(end) => end + 1,
+                None if piece.len() >= STDERR_PIECE => piece.len(),
+                None => 0,
+            };
+            let whole = if n == 0 || kept >= STDERR_KEPT { piece.len() } else { whole };
+            if whole > 0 {
+                keep(&piece[..whole]);
+                piece.drain(..whole);
+            }
+            if kept >= STDERR_KEPT {
+                let text = format!("of the server's stderr, no more than these {kept} bytes are kept");
+                let _ = session.record(&Entry::Note { at: now(), text });
+            }
+        }
+        if n == 0 {
+            return;
         }
     }
 }

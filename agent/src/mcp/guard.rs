@@ -4,6 +4,7 @@
 //! It is the server's parent and the reaper of its orphans. Its standard input is one end of a socket pair: over it come
 //! the server's three pipes, and go [`Said`]. When the other end closes, for whatever reason, it kills its whole tree.
 
+use super::forward;
 use nix::{
     sys::{
         prctl,
@@ -96,13 +97,14 @@ pub(crate) fn guard(command: &[OsString]) -> io::Result<ExitCode> {
 /// Starts the server in a process group of its own. The pipes' ends are in the server alone when this returns.
 fn spawn(command: &[OsString], stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Pid> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
-    let server = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::from(stdin))
-        .stdout(Stdio::from(stdout))
-        .stderr(Stdio::from(stderr))
-        .process_group(0)
-        .spawn()?;
+    let mut server = Command::new(program);
+    server.args(arguments).stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+    // What the interceptor holds is held here too, and would be in the server: it must hear SIGTERM.
+    let held = forward::held();
+    let _ = held.thread_unblock();
+    let server = server.process_group(0).spawn();
+    let _ = held.thread_block();
+    let server = server?;
     i32::try_from(server.id()).map(Pid::from_raw).map_err(io::Error::other)
 }
 

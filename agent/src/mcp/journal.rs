@@ -126,7 +126,8 @@ pub(crate) enum Entry {
 /// The writing side.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    file: File,
+    /// Or why there is none.
+    file: Result<File, String>,
     length: u64,
     head: String,
     line: Vec<u8>,
@@ -142,14 +143,19 @@ impl Journal {
         // Held while the session runs, so that retention leaves it alone: see `is_held`. A file system without locks is
         // no reason not to run; there, nothing is ever removed.
         let _ = file.try_lock();
-        Ok(Self { file, length: 0, head: GENESIS.to_owned(), line: Vec::with_capacity(4096) })
+        Ok(Self { file: Ok(file), length: 0, head: GENESIS.to_owned(), line: Vec::with_capacity(4096) })
+    }
+
+    /// A journal that could not be created: it takes no entry, and says `why` each time.
+    pub(crate) fn nowhere(why: String) -> Self {
+        Self { file: Err(why), length: 0, head: GENESIS.to_owned(), line: Vec::new() }
     }
 
     /// A journal that cannot take an entry.
     #[cfg(test)]
     pub(crate) fn over_full_device() -> io::Result<Self> {
         let file = OpenOptions::new().write(true).open("/dev/full")?;
-        Ok(Self { file, length: 0, head: GENESIS.to_owned(), line: Vec::new() })
+        Ok(Self { file: Ok(file), length: 0, head: GENESIS.to_owned(), line: Vec::new() })
     }
 
     /// Appends an entry with one write(2). On any failure nothing of it stays behind.
@@ -157,6 +163,7 @@ impl Journal {
     /// # Errors
     /// The file system's error; the journal is as it was before.
     pub(crate) fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        let file = self.file.as_mut().map_err(|why| io::Error::other(why.clone()))?;
         self.line.clear();
         self.line.resize(GENESIS.len(), b'0');
         self.line.push(b' ');
@@ -164,7 +171,7 @@ impl Journal {
         let hash = link(&self.head, &self.line[GENESIS.len() + 1..]);
         self.line[..GENESIS.len()].copy_from_slice(hash.as_bytes());
         self.line.push(b'\n');
-        match self.file.write(&self.line) {
+        match file.write(&self.line) {
             Ok(written) if written == self.line.len() => {
                 self.length += written as u64;
                 self.head = hash;
@@ -172,7 +179,7 @@ impl Journal {
             }
             outcome => {
                 // A torn line would end the chain for every reader.
-                self.file.set_len(self.length)?;
+                file.set_len(self.length)?;
                 Err(outcome.err().unwrap_or_else(|| io::Error::from(io::ErrorKind::StorageFull)))
             }
         }

@@ -7,6 +7,7 @@ use super::{
     client,
     follow::Follow,
     forward::Live,
+    notice,
     session::{Outcome, Report, now},
     state::Places,
 };
@@ -29,8 +30,10 @@ use std::{
 const LIMIT: Duration = Duration::from_secs(5);
 /// How long the auditor may be out of reach before calls that wait are denied.
 const NOBODY: Duration = Duration::from_secs(10);
-/// Pause between two tries to reach an auditor.
+/// Pause between the first two tries to reach an auditor; each failure doubles it.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause.
+const LONG_PAUSE: Duration = Duration::from_secs(30);
 
 /// What the link needs to know of its session.
 pub(crate) struct Link {
@@ -59,6 +62,7 @@ impl Link {
     pub(crate) fn keep(&self, reports: &mpsc::Receiver<Report>, mut rules: Follow) {
         let mut up: Option<Up> = None;
         let mut tried: Option<Instant> = None;
+        let mut pause = PAUSE;
         let mut ticked = Instant::now();
         let mut reached = Instant::now();
         let mut waiting = BTreeSet::new();
@@ -89,10 +93,11 @@ impl Link {
                 }
                 next = reports.try_recv().map_err(|_| mpsc::RecvTimeoutError::Timeout);
             }
-            if up.is_none() && tried.is_none_or(|tried| tried.elapsed() >= PAUSE || over) {
+            if up.is_none() && tried.is_none_or(|tried| tried.elapsed() >= pause || over) {
                 tried = Some(Instant::now());
                 up = self.connect();
                 changed = Some(rules.offer());
+                pause = if up.is_some() { PAUSE } else { (2 * pause).min(LONG_PAUSE) };
                 if up.is_none() {
                     self.session.rules().none_stored();
                 }
@@ -170,17 +175,17 @@ impl Link {
                 return;
             }
         }
-        eprintln!(
-            "ringfence mcp: the auditor did not say that the session is stored; its journal is {}",
+        notice::say(&format!(
+            "the auditor did not say that the session is stored; its journal is {}",
             self.journal.display()
-        );
+        ));
     }
 
     fn connect(&self) -> Option<Up> {
         match client::connect(&self.places, self.port) {
             Ok(conn) => self.introduce(conn),
             Err(error) => {
-                eprintln!("ringfence mcp: {error}");
+                notice::say(&error.to_string());
                 None
             }
         }
@@ -198,11 +203,11 @@ impl Link {
             McpReply::Welcome { port, rules } => {
                 self.session.rules().set_stored(&rules);
                 if ![0, self.port].contains(&port) && self.port != 0 {
-                    eprintln!("ringfence mcp: the dashboard is on port {port}, not on {}", self.port);
+                    notice::say(&format!("the dashboard is on port {port}, not on {}", self.port));
                 }
             }
             McpReply::Failed(failure) => {
-                eprintln!("ringfence mcp: the auditor refuses this session: {}", failure.error);
+                notice::say(&format!("the auditor refuses this session: {}", failure.error));
                 return None;
             }
             _ => return None,

@@ -13,6 +13,8 @@ pub(crate) mod ledger;
 pub(crate) mod line;
 pub(crate) mod lines;
 pub(crate) mod link;
+pub(crate) mod notice;
+pub(crate) mod ready;
 pub(crate) mod redact;
 pub(crate) mod reload;
 pub(crate) mod risk;

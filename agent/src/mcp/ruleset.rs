@@ -1,6 +1,9 @@
 //! The rules in force in a session: those of its file, and those of the database once the auditor has told them.
 
-use super::rules::{self, Action, Rule, Written};
+use super::{
+    notice,
+    rules::{self, Action, Rule, Written},
+};
 use ringfence_wire::mcp::StoredRule;
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -63,7 +66,7 @@ impl RuleSet {
         {
             Ok(rule) => Some(rule),
             Err(error) => {
-                eprintln!("ringfence mcp: a rule of the database is not in force: {error}");
+                notice::say(&format!("a rule of the database is not in force: {error}"));
                 None
             }
         };

@@ -4,7 +4,7 @@ use super::{
     answer::{self, Stopped},
     journal::{self, Direction, Entry, Journal, Judged},
     line::{self, Call, Id, Kind, Line, Message},
-    redact, risk,
+    notice, redact, risk,
     rules::{self, Action, Judgement, Rule},
     ruleset::RuleSet,
 };
@@ -24,6 +24,8 @@ pub(crate) struct Options {
     pub(crate) server_name: String,
     /// What happens to a call that cannot be recorded: `true` lets it through with a warning.
     pub(crate) allow_unrecorded: bool,
+    /// Why calls do not get into the database, known from the start; said at each.
+    pub(crate) unrecorded: Option<String>,
     /// Payloads are journalled as they are.
     pub(crate) store_raw: bool,
     /// Lines that cannot be judged are forwarded.
@@ -297,7 +299,10 @@ impl<S: Write, C: Write> Session<S, C> {
                 lock(&self.held).remove(&uuid);
                 return stop(&Stopped::Unrecorded(&error.to_string()));
             }
-            eprintln!("ringfence mcp: the call of {:?} is not on record: {error}", call.name);
+            notice::say(&format!("the call of {:?} is not on record: {error}", call.name));
+        }
+        if let Some(why) = &self.options.unrecorded {
+            notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
         }
         match judgement.action {
             Action::Pass | Action::Flag => self.to_server(bytes),
@@ -320,6 +325,14 @@ impl<S: Write, C: Write> Session<S, C> {
                 _ => None,
             })
             .collect();
+        // A cancellation in a batch counts as one alone; the batch goes on all the same.
+        for message in messages {
+            if let Kind::Notification(method) = &message.kind
+                && method == "notifications/cancelled"
+            {
+                self.cancelled(message.params.map(|p| p.get()));
+            }
+        }
         let worst =
             calls.iter().map(|(_, _, _, (_, judgement))| judgement.action).max().unwrap_or(Action::Pass);
         let entries = calls
@@ -401,7 +414,7 @@ impl<S: Write, C: Write> Session<S, C> {
     /// Records what is not a call: its loss is said, not answered.
     fn record_softly(&self, entry: &Entry) {
         if let Err(error) = self.record(entry) {
-            eprintln!("ringfence mcp: a message is not on record: {error}");
+            notice::say(&format!("a message is not on record: {error}"));
         }
     }
 

@@ -48,6 +48,16 @@ impl Places {
     /// # Errors
     /// [`Error`].
     pub(crate) fn find(db: Option<&str>) -> Result<Self, Error> {
+        let places = Self::locate(db)?;
+        places.make()?;
+        Ok(places)
+    }
+
+    /// The same, and makes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoHome`]; [`Error::Make`] where the working directory is gone.
+    pub(crate) fn locate(db: Option<&str>) -> Result<Self, Error> {
         let db = match db {
             Some(named) => expand(named)?,
             None => base("XDG_DATA_HOME", ".local/share")?.join("ringfence/audit.db"),
@@ -55,17 +65,23 @@ impl Places {
         let db = std::path::absolute(&db).map_err(|source| Error::Make { path: db.clone(), source })?;
         let mut journals = db.clone().into_os_string();
         journals.push(".journals");
-        let places = Self {
+        Ok(Self {
             db,
             journals: journals.into(),
             config: base("XDG_CONFIG_HOME", ".config")?.join("ringfence"),
-        };
+        })
+    }
+
+    /// Makes the directories (0700).
+    ///
+    /// # Errors
+    /// [`Error::Make`].
+    pub(crate) fn make(&self) -> Result<(), Error> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&places.journals)
-            .map_err(|source| Error::Make { path: places.journals.clone(), source })?;
-        Ok(places)
+            .create(&self.journals)
+            .map_err(|source| Error::Make { path: self.journals.clone(), source })
     }
 
     /// Journal of a session.

@@ -46,6 +46,7 @@ fn rig(change: impl FnOnce(&mut Options)) -> Rig {
     let mut options = Options {
         server_name: "fs".to_owned(),
         allow_unrecorded: false,
+        unrecorded: None,
         store_raw: false,
         lenient: false,
         patience: Duration::from_secs(50),
@@ -177,6 +178,16 @@ fn a_cancel_of_something_else_goes_on() {
     rig.session.client_line(cancel.as_bytes()).expect("both ends");
     assert_eq!(rig.server.text(), cancel);
     assert_eq!(rig.session.waiting().len(), 1);
+}
+
+#[test]
+fn a_cancel_in_a_batch_cancels_too() {
+    let rig = rig(|_| ());
+    rig.call("4", "delete_file");
+    let batch = "[{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":4}},{\"id\":5,\"method\":\"ping\"}]\n";
+    rig.session.client_line(batch.as_bytes()).expect("both ends");
+    assert_eq!(rig.server.text(), batch);
+    assert!(rig.session.waiting().is_empty());
 }
 
 #[test]
