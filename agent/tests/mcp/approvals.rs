@@ -1,0 +1,184 @@
+//! Calls that wait for a person: the command line decides once, and never for its own client.
+
+use crate::support::{Client, Home, answered, call, eventually};
+use serde_json::Value;
+use std::{process::Command, thread, time::Duration};
+
+/// A client that is a process of its own, so that this test is not its descendant's ancestor.
+pub(crate) fn apart(home: &Home, options: &[&str]) -> Client {
+    let mut interceptor = home.interceptor(options);
+    interceptor.args(["--", "python3", crate::support::SERVER, &home.text("received")]);
+    let mut command = Command::new("sh");
+    home.settle(&mut command);
+    // What follows keeps the shell from becoming the interceptor.
+    command.args(["-c", "\"$@\"; exit $?", "client"]);
+    command.arg(interceptor.get_program()).args(interceptor.get_args());
+    Client::start(&mut command)
+}
+
+fn listed(home: &Home) -> Vec<Value> {
+    let db = home.text("audit.db");
+    let text = home.output(&["approvals", "--json", "--db", &db]);
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Id of the call that waits, once there is one.
+pub(crate) fn waiting(home: &Home) -> String {
+    eventually("a call waits", || listed(home).first().and_then(|call| Some(call["id"].as_str()?.to_owned())))
+}
+
+/// `ringfence approve` or `deny`; what it says.
+pub(crate) fn decide(home: &Home, verb: &str, call: &str) -> Result<String, String> {
+    let done = home.ringfence(&[verb, call, "--db", &home.text("audit.db")]).output().expect("ringfence");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    if done.status.success() { Ok(text(done.stdout)) } else { Err(text(done.stderr)) }
+}
+
+#[test]
+fn the_command_line_decides_once() {
+    let home = Home::new();
+    let mut client = apart(&home, &[]);
+    let line = client.call("1", "delete_it");
+    let id = waiting(&home);
+    let shown = home.output(&["approvals", "--db", &home.text("audit.db")]);
+    assert!(
+        shown.contains("delete_it") && shown.contains("pause_deletes") && shown.contains(&id[..8]),
+        "{shown}"
+    );
+    client.works("2");
+    assert_eq!(decide(&home, "approve", &id[..8]), Ok(format!("approved {id}\n")));
+    assert_eq!(client.out.line(), answered("1"));
+    for verb in ["approve", "deny"] {
+        let again = decide(&home, verb, &id).expect_err("a second time");
+        assert!(again.contains("no call") && again.contains("waits for approval"), "{again}");
+    }
+
+    client.call("3", "delete_it");
+    let id = waiting(&home);
+    assert_eq!(decide(&home, "deny", &id), Ok(format!("denied {id}\n")));
+    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+    assert_eq!((answer["id"].as_i64(), answer["result"]["isError"].as_bool()), (Some(3), Some(true)));
+    let text = answer["result"]["content"][0]["text"].as_str().expect("text");
+    assert!(text.contains("denied the call of \"delete_it\"") && text.contains("pause_deletes"), "{text}");
+    assert!(decide(&home, "approve", &id).is_err());
+    for unknown in ["", "abc", "%", "' OR 1=1 --", "00000000"] {
+        assert!(decide(&home, "approve", unknown).is_err(), "{unknown:?}");
+    }
+    assert!(client.end().success());
+    assert_eq!(String::from_utf8(home.received()).expect("text"), call("2", "read_it") + &line);
+    let rows = home.calls(&[]);
+    let outcome = |n: usize| (rows[n]["outcome"].as_str(), rows[n]["decided_by"].as_str().is_some());
+    assert_eq!((outcome(0), outcome(2)), ((Some("approved"), true), (Some("denied"), true)));
+}
+
+#[test]
+fn a_client_does_not_approve_its_own_calls() {
+    let home = Home::new();
+    // This process is the client now, and `ringfence approve` its child.
+    let mut client = home.client(&[], &[]);
+    client.call("1", "delete_it");
+    let id = waiting(&home);
+    let refused = decide(&home, "approve", &id).expect_err("its own");
+    assert!(refused.contains("an agent does not approve its own calls"), "{refused}");
+    assert_eq!(waiting(&home), id, "a refusal decides nothing");
+    client.works("2");
+    assert!(client.end().success());
+    assert_eq!(home.calls(&[])[0]["outcome"], "ended");
+    assert!(!String::from_utf8(home.received()).expect("text").contains("delete_it"));
+}
+
+#[test]
+fn late_is_denied_and_stays_denied() {
+    let home = Home::new();
+    let mut client = apart(&home, &["--approval-timeout", "2"]);
+    client.call("1", "delete_it");
+    let id = waiting(&home);
+    let answer = client.out.line();
+    assert!(
+        answer.contains("nobody approved it within 2 s") && answer.contains("\"isError\":true"),
+        "{answer}"
+    );
+    assert!(decide(&home, "approve", &id).is_err());
+    client.works("2");
+    assert!(client.end().success());
+    assert!(!String::from_utf8(home.received()).expect("text").contains("delete_it"));
+    assert_eq!(home.calls(&["--verdict", "timeout"]).len(), 1);
+}
+
+#[test]
+fn a_cancelled_call_is_never_forwarded() {
+    let home = Home::new();
+    let mut client = apart(&home, &[]);
+    for (id, cancel) in [
+        ("1", r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#),
+        (
+            "\"x\"",
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"\u0078","reason":"no"}}"#,
+        ),
+    ] {
+        client.call(id, "delete_it");
+        let call = waiting(&home);
+        client.send(format!("{cancel}\n"));
+        eventually("it waits no longer", || listed(&home).is_empty().then_some(()));
+        assert!(decide(&home, "approve", &call).is_err());
+        client.works("3");
+    }
+    assert!(client.end().success());
+    let received = String::from_utf8(home.received()).expect("text");
+    assert!(!received.contains("delete_it") && !received.contains("cancelled"), "{received}");
+    assert_eq!(home.calls(&["--verdict", "cancelled"]).len(), 2);
+    // The control: a cancellation of what runs goes on.
+    let mut client = home.client(&[], &[]);
+    client.call("1", "read_silence");
+    let cancel =
+        "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":1}}\n";
+    client.send(cancel);
+    assert!(client.end().success());
+    assert!(home.received().ends_with(cancel.as_bytes()));
+}
+
+#[test]
+fn progress_goes_only_to_those_who_gave_a_token() {
+    let home = Home::new();
+    let mut client = apart(&home, &[]);
+    client.call("1", "delete_it");
+    let _ = waiting(&home);
+    thread::sleep(Duration::from_millis(2500));
+    assert_eq!(client.out.so_far(), "", "no token, no progress");
+    client.send(
+        r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"delete_it","_meta":{"progressToken":"a \"b\""}}}"#.to_owned()
+            + "\n",
+    );
+    let mut last = -1;
+    for _ in 0..2 {
+        let progress: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+        assert_eq!(
+            (&progress["method"], &progress["params"]["progressToken"]),
+            (&"notifications/progress".into(), &"a \"b\"".into())
+        );
+        let now = progress["params"]["progress"].as_i64().expect("a number");
+        assert!(now > last, "it grows");
+        last = now;
+    }
+    assert!(client.end().success());
+}
+
+#[test]
+fn filters_of_the_command_line_are_text() {
+    let home = Home::new();
+    let mut client = home.client(&[], &[]);
+    client.works("1");
+    assert!(client.end().success());
+    for hostile in
+        ["' OR 1=1 --", "%", "_", "\" OR \"\"=\"", "x'; DROP TABLE tool_calls;--", "?1", "\u{ff07}"]
+    {
+        assert!(home.calls(&["--session", hostile]).is_empty(), "{hostile}");
+    }
+    for refused in [["--risk", "0 OR 1"], ["--risk", "101"], ["--verdict", "pass' OR '1"], ["--limit", "1;"]]
+    {
+        let done = home.ringfence(&["calls"]).args(refused).output().expect("ringfence");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.code() == Some(2) && said.contains(refused[0]), "{refused:?}: {said}");
+    }
+    assert_eq!(home.calls(&[]).len(), 1, "everything is still there");
+}

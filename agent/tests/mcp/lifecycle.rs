@@ -1,0 +1,250 @@
+//! How sessions begin and end: end of input, statuses, signals, and kill -9 of everyone.
+
+use crate::support::{Client, Home, answered, call, descendants, eventually, kill, lives, signal};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{collections::HashSet, os::unix::process::ExitStatusExt, process::Command, thread, time::Duration};
+
+fn gone(pids: &[i32]) {
+    for pid in pids {
+        eventually(&format!("{pid} is gone"), || (!lives(*pid)).then_some(()));
+    }
+}
+
+#[test]
+fn the_end_of_input_reaches_the_server() {
+    let home = Home::new();
+    let mut client = home.client(&[], &["polite"]);
+    client.works("1");
+    let below = descendants(client.pid());
+    assert!(client.end().success());
+    assert!(home.received().ends_with(b"end of input\n"), "it ended by itself");
+    assert_eq!(client.out.rest(), "");
+    gone(&below.into_iter().filter(|pid| !home.auditors().contains(pid)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_last_line_needs_no_end() {
+    let home = Home::new();
+    let mut client = home.client(&[], &[]);
+    client.works("1");
+    let last = call("2", "read_it");
+    client.send(last.trim_end());
+    assert!(client.end().success());
+    let received = String::from_utf8(home.received()).expect("text");
+    assert_eq!(received, call("1", "read_it") + last.trim_end());
+    assert_eq!(home.calls(&[]).len(), 2);
+}
+
+#[test]
+fn a_server_that_does_not_end_is_ended() {
+    let home = Home::new();
+    let mut client = home.client(&[], &["stubborn"]);
+    client.call("1", "read_escapee");
+    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+    let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
+    assert!(lives(escapee), "the control");
+    let began = std::time::Instant::now();
+    assert_eq!(client.end().code(), Some(128 + 9), "neither its end of input nor SIGTERM did it");
+    assert!(began.elapsed() > Duration::from_secs(3), "it had time");
+    gone(&[escapee]);
+}
+
+#[test]
+fn statuses_pass_through() {
+    let home = Home::new();
+    for (tool, status) in [("read_exit_7", 7), ("read_crash", 128 + 9)] {
+        let mut client = home.client(&[], &[]);
+        client.works("1");
+        client.call("2", tool);
+        assert_eq!(client.wait().code(), Some(status), "{tool}");
+        assert_eq!(client.out.rest(), "", "nobody answers for a server that is gone");
+    }
+    let rows = home.calls(&[]);
+    let open: Vec<bool> = rows.iter().map(|row| row["responded_at"].is_null()).collect();
+    assert_eq!(open, [false, true, false, true], "unanswered calls are on record");
+}
+
+#[test]
+fn signals_pass_through() {
+    let home = Home::new();
+    let mut client = home.client(&[], &["signals"]);
+    client.works("1");
+    for (number, signaled) in [(2, Signal::INT), (1, Signal::HUP), (10, Signal::USR1)] {
+        signal(client.pid(), signaled);
+        assert_eq!(client.out.line(), format!("{{\"signal\":{number}}}\n"));
+    }
+    client.works("2");
+    signal(client.pid(), Signal::TERM);
+    assert_eq!(client.wait().code(), Some(128 + 15));
+}
+
+#[test]
+fn the_server_and_what_it_started_end_with_a_killed_interceptor() {
+    let home = Home::new();
+    let mut client = home.client(&[], &["stubborn"]);
+    client.call("1", "read_escapee");
+    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+    let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
+    let auditors = home.auditors();
+    let mut below: Vec<i32> =
+        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect();
+    assert!(
+        below.len() >= 3 && below.contains(&escapee),
+        "guard, server, and what left its group: {below:?}"
+    );
+    below.push(escapee);
+    kill(client.pid());
+    assert_eq!(client.wait().signal(), Some(9));
+    gone(&below);
+    assert_eq!(home.calls(&[]).len(), 1);
+}
+
+#[test]
+fn a_killed_guard_does_not_free_the_server() {
+    let home = Home::new();
+    let mut client = home.client(&[], &["stubborn"]);
+    client.works("1");
+    let auditors = home.auditors();
+    let below: Vec<i32> =
+        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect();
+    assert_eq!(below.len(), 2, "guard and server");
+    kill(below[0]);
+    assert_eq!(client.wait().code(), Some(128 + 9));
+    gone(&below);
+}
+
+#[test]
+fn the_interceptor_goes_on_without_the_auditor() {
+    let home = Home::new();
+    let mut client = home.client(&[], &[]);
+    for round in 0..3 {
+        client.works(&format!("{round}"));
+        let auditors = eventually("an auditor", || Some(home.auditors()).filter(|found| !found.is_empty()));
+        auditors.into_iter().for_each(kill);
+        client.works(&format!("{}", 10 + round));
+    }
+    assert!(client.end().success());
+    assert_eq!(home.calls(&[]).len(), 6, "the next one took in what the killed ones did not");
+    let db = home.text("audit.db");
+    assert!(home.output(&["audit", "verify", "--db", &db]).contains("1 sessions whole, 0 amiss"));
+}
+
+#[test]
+fn a_paused_call_survives_its_auditor() {
+    let home = Home::new();
+    // The client is a process of its own: who descends from it decides nothing.
+    let mut client = crate::approvals::apart(&home, &[]);
+    client.call("1", "delete_it");
+    let call = crate::approvals::waiting(&home);
+    home.auditors().into_iter().for_each(kill);
+    assert_eq!(crate::approvals::waiting(&home), call, "the next auditor learns of it");
+    crate::approvals::decide(&home, "approve", &call).expect("approved");
+    assert_eq!(client.out.line(), answered("1"));
+    assert!(client.end().success());
+}
+
+#[test]
+fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
+    let home = Home::new();
+    let mut sent = 0;
+    for round in 0_u32..10 {
+        let mut client = home.client(&[], &[]);
+        client.works(&format!("\"round {round}\""));
+        let pid = client.pid();
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(u64::from(round * 3)));
+            kill(pid);
+        });
+        let lines: String = (0..80)
+            .map(|n| {
+                call(&format!("{round}{n:02}"), "read_it")
+                    .replace("{}", &format!("{{\"n\":\"{round}-{n}\"}}"))
+            })
+            .collect();
+        for line in lines.lines() {
+            // It may be gone in the middle.
+            if !client.try_send(&format!("{line}\n")) {
+                break;
+            }
+            sent += 1;
+        }
+        killer.join().expect("killed");
+        assert_eq!(client.wait().signal(), Some(9));
+        eventually("the server is gone", || client.out.is_over().then_some(()));
+    }
+    let received = String::from_utf8(home.received()).expect("text");
+    let forwarded: HashSet<String> = received
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter_map(|line| line["params"]["arguments"]["n"].as_str().map(str::to_owned))
+        .collect();
+    assert!(
+        !forwarded.is_empty() && forwarded.len() < sent,
+        "some were, some were not: {} of {sent}",
+        forwarded.len()
+    );
+    let recorded: HashSet<String> =
+        home.calls(&[]).iter().filter_map(|row| row["arguments"]["n"].as_str().map(str::to_owned)).collect();
+    let missing: Vec<&String> = forwarded.difference(&recorded).collect();
+    assert!(missing.is_empty(), "forwarded and not on record: {missing:?}");
+    let db = home.text("audit.db");
+    assert!(home.output(&["audit", "verify", "--db", &db]).contains("10 sessions whole, 0 amiss"));
+}
+
+#[test]
+fn a_killed_client_takes_everything_with_it() {
+    const CLIENT: &str = "import subprocess, sys, time
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdin.write(sys.argv[1].encode())
+child.stdin.flush()
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)";
+    let home = Home::new();
+    let interceptor =
+        home.interceptor(&["--", "python3", crate::support::SERVER, &home.text("received"), "polite"]);
+    let mut command = Command::new("python3");
+    home.settle(&mut command);
+    command
+        .args(["-c", CLIENT, &call("1", "read_it")])
+        .arg(interceptor.get_program())
+        .args(interceptor.get_args());
+    let mut client = Client::start(&mut command);
+    let pid: i32 = client.out.line().trim().parse().expect("a pid");
+    let below = descendants(pid);
+    kill(client.pid());
+    assert_eq!(client.wait().signal(), Some(9));
+    gone(&[pid]);
+    gone(&below.into_iter().filter(|pid| !home.auditors().contains(pid)).collect::<Vec<_>>());
+    assert!(home.received().ends_with(b"end of input\n"), "the server heard of it");
+    let rows = home.calls(&[]);
+    assert_eq!(rows.len(), 1);
+    assert!(rows[0]["responded_at"].is_string());
+}
+
+#[test]
+fn stderr_passes_and_a_client_that_does_not_read_it_blocks_nothing() {
+    let expected = ("x".repeat(79) + "\n").repeat(2560);
+    let home = Home::new();
+    let mut client = home.client(&[], &["stderr"]);
+    client.works("1");
+    assert!(client.end().success());
+    assert_eq!(client.errors.rest(), expected);
+    let kept: String = home
+        .journal()
+        .iter()
+        .filter(|entry| entry["kind"] == "stderr")
+        .map(|entry| entry["text"].as_str().expect("text").to_owned())
+        .collect();
+    assert_eq!(kept, expected);
+
+    let home = Home::new();
+    let mut deaf = Client::deaf(
+        home.interceptor(&["--", "python3", crate::support::SERVER, &home.text("received")]).arg("stderr"),
+    );
+    for id in ["1", "2", "3"] {
+        deaf.works(id);
+    }
+    assert!(deaf.end().success());
+}

@@ -1,0 +1,13 @@
+//! Black-box tests of `ringfence mcp`: what server and client receive, byte for byte, and what is on record.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test says what it expected")]
+
+mod approvals;
+mod eras;
+mod faults;
+mod flags;
+mod hostile;
+mod lifecycle;
+mod sizes;
+mod support;
