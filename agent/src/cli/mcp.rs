@@ -157,14 +157,8 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
     // A rule of the database binds a session from its first call on.
     session.rules().await_stored();
     let session = Arc::new(session);
-    let link = Link {
-        session: Arc::clone(&session),
-        journal: places.journal(&id),
-        id,
-        places,
-        port: args.port,
-        patience: Duration::from_secs(args.approval_timeout),
-    };
+    let link =
+        Link { session: Arc::clone(&session), journal: places.journal(&id), id, places, port: args.port };
     let linked = thread::spawn(move || link.keep(&received, Follow::new(watch)));
     let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
     let status = forward::run(&session, server, max_line, signals);

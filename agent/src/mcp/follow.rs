@@ -3,6 +3,7 @@
 use super::{
     forward::Live,
     journal::Entry,
+    notice,
     reload::{Change, Watch},
     session::now,
 };
@@ -73,7 +74,7 @@ impl Follow {
         if text == self.said {
             return;
         }
-        eprintln!("ringfence mcp: {text}");
+        notice::say(&text);
         let _ = session.record(&Entry::Note { at: now(), text: text.clone() });
         self.said = text;
     }

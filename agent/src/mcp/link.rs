@@ -8,7 +8,7 @@ use super::{
     follow::Follow,
     forward::Live,
     notice,
-    session::{Outcome, Report, now},
+    session::{Outcome, Report},
     state::Places,
 };
 use ringfence_wire::{
@@ -47,8 +47,6 @@ pub(crate) struct Link {
     pub(crate) places: Places,
     /// Port that an auditor started by us tries for its dashboard.
     pub(crate) port: u16,
-    /// How long a paused call waits.
-    pub(crate) patience: Duration,
 }
 
 /// An open link.
@@ -141,8 +139,10 @@ impl Link {
         changed: Option<SessionNews>,
         rules: &mut Follow,
     ) -> bool {
-        let until = now().saturating_add(i64::try_from(self.patience.as_micros()).unwrap_or(i64::MAX));
-        let paused = fresh.iter().map(|call| SessionNews::Paused { call: call.clone(), until });
+        // One that is decided already needs nobody.
+        let paused = fresh.iter().filter_map(|call| {
+            self.session.until(call).map(|until| SessionNews::Paused { call: call.clone(), until })
+        });
         for news in changed.into_iter().chain(grew.then_some(SessionNews::Grew)).chain(paused) {
             if link.conn.send(&news).is_err() {
                 return false;

@@ -17,6 +17,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+/// How much longer than a person's time the interceptor waits, so that a decision of the last moment still arrives.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// What a session is told at its start.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -70,6 +73,8 @@ struct Held {
     reasons: Vec<&'static str>,
     judgement: Judgement,
     since: Instant,
+    /// Until when a person may decide; microseconds since 1970.
+    until: i64,
     token: Option<Value>,
 }
 
@@ -241,7 +246,7 @@ impl<S: Write, C: Write> Session<S, C> {
         let (mut late, mut progress) = (Vec::new(), Vec::new());
         for (call, held) in lock(&self.held).iter() {
             let waited = held.since.elapsed();
-            if waited >= limit {
+            if waited >= limit + GRACE {
                 late.push(call.clone());
             } else if let Some(token) = &held.token {
                 progress.push(answer::progress(token, waited.as_secs(), limit.as_secs()));
@@ -256,6 +261,11 @@ impl<S: Write, C: Write> Session<S, C> {
     /// Ids of the calls that wait.
     pub(crate) fn waiting(&self) -> Vec<String> {
         lock(&self.held).keys().cloned().collect()
+    }
+
+    /// Until when a call that waits may be decided; microseconds since 1970.
+    pub(crate) fn until(&self, call: &str) -> Option<i64> {
+        lock(&self.held).get(call).map(|held| held.until)
     }
 
     fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
@@ -290,6 +300,8 @@ impl<S: Write, C: Write> Session<S, C> {
                 reasons: risk.reasons.clone(),
                 judgement: judgement.clone(),
                 since: Instant::now(),
+                until: now()
+                    .saturating_add(i64::try_from(self.options.patience.as_micros()).unwrap_or(i64::MAX)),
                 token: token.and_then(|meta| meta.get("progressToken").cloned()),
             };
             lock(&self.held).insert(uuid.clone(), held);

@@ -123,6 +123,21 @@ impl Drop for Home {
     }
 }
 
+/// Kills what serves this home, and waits until it is gone.
+pub(crate) fn kill_auditors(home: &Home) {
+    let auditors = eventually("an auditor", || Some(home.auditors()).filter(|found| !found.is_empty()));
+    for auditor in auditors {
+        kill(auditor);
+        eventually("the auditor is gone", || (!lives(auditor)).then_some(()));
+    }
+}
+
+/// Whether the record of all sessions, `count` of them, is whole.
+pub(crate) fn verified(home: &Home, count: usize) -> bool {
+    let said = home.output(&["audit", "verify", "--db", &home.text("audit.db")]);
+    said.contains(&format!("{count} sessions whole"))
+}
+
 /// Kills a process of this test.
 pub(crate) fn kill(pid: i32) {
     signal(pid, rustix::process::Signal::KILL);

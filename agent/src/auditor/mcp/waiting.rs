@@ -1,5 +1,6 @@
 //! Calls that wait for a person: who may decide, and that a decision counts once.
 
+use crate::auditor::clock;
 use ringfence_wire::{
     conn::Conn,
     mcp::{SessionOrder, WaitingCall},
@@ -117,6 +118,10 @@ impl Waiting {
                     return Err(Refused::Descendant { client: held.client });
                 }
             }
+            // Late: the interceptor is about to say so, or did.
+            if all.get(&id).is_some_and(|held| clock::now_micros() >= held.call.until) {
+                return Err(Refused::Gone(id));
+            }
             all.remove(&id).ok_or_else(|| Refused::Gone(named.to_owned()))?
         };
         let order = SessionOrder::Decide { call: held.call.id.clone(), approve, by: by.to_owned() };
@@ -175,7 +180,7 @@ mod tests {
             reasons: vec![],
             rules: vec![],
             since: 1,
-            until: 2,
+            until: i64::MAX,
         }
     }
 
@@ -198,6 +203,16 @@ mod tests {
             SessionOrder::Decide { call: "abcdef".into(), approve: true, by: "me".into() }
         );
         assert_eq!(waiting.decide("abcdef", false, &who, "me"), Err(Refused::Gone("abcdef".into())));
+    }
+
+    #[test]
+    fn a_late_decision_does_not_count() {
+        let waiting = Waiting::default();
+        waiting.add(WaitingCall { until: 1, ..call("abcdef") }, 5, 1, link().0);
+        assert_eq!(
+            waiting.decide("abcdef", true, &Decider::Dashboard, "me"),
+            Err(Refused::Gone("abcdef".into()))
+        );
     }
 
     #[test]

@@ -146,6 +146,12 @@ fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
 
     rig.call("2", "delete_file");
     rig.session.tick().expect("both ends");
+    assert!(
+        !rig.client.text().contains("nobody approved"),
+        "a decision of the last moment may be on its way"
+    );
+    std::thread::sleep(super::GRACE);
+    rig.session.tick().expect("both ends");
     assert!(rig.client.text().contains("nobody approved"));
 
     let line = r#"{"id":3,"method":"tools/call","params":{"name":"drop_all","arguments":{"sql":"DELETE FROM t","password":"hunter2"}}}"#;
