@@ -103,7 +103,6 @@ pub(super) fn keep(ends: Ends, work: Work, dir: &Path) -> u8 {
 fn held(ends: Ends, work: Work, dir: &Path) -> io::Result<()> {
     let Ends { mut control, mut status, out } = ends;
     sys::close_all_but(&[control.as_fd(), status.as_fd(), out.as_fd()])?;
-    process::setsid()?;
     if control.read(&mut [0])? == 0 {
         // The runtime is gone, or thought better of it.
         return Ok(());

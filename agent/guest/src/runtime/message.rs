@@ -154,6 +154,7 @@ pub(super) fn answer(result: &RawValue) -> Result<Answer, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn heard(value: Value) -> Result<Heard, Error> {
@@ -219,5 +220,22 @@ mod tests {
             answer(&raw(r#"{"stop_reason":"end_turn","tool_calls":null}"#)).unwrap().tool_calls.is_none()
         );
         assert!(answer(&raw(r#"{"content":[]}"#)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_frame_makes_it_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+            pieces in prop::collection::vec(prop::sample::select(vec![
+                "{", "}", "[", "]", ",", ":", "1", "-1e999", "null", "\"id\"", "\"method\"", "\"human_message\"",
+                "\"params\"", "\"content\"", "\"result\"", "\"error\"", "\"code\"", "\"\\ud800\"",
+            ]), 0..24),
+        ) {
+            let _ = hear(&bytes);
+            let text = pieces.concat();
+            if let Ok(Heard::Answered(_, Ok(result))) = hear(text.as_bytes()) {
+                let _ = answer(&result);
+            }
+        }
     }
 }

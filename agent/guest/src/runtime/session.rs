@@ -23,6 +23,9 @@ use std::{
 /// Most messages that wait for the one before. The daemon queues them; one that does not is not allowed to fill memory.
 const MOST_WAITING: usize = 64;
 
+/// Most bytes of such messages.
+const MOST_WAITING_BYTES: usize = 32 << 20;
+
 /// Turns that say "no more tools" before the connection is given up.
 const MOST_CLOSING: u32 = 3;
 
@@ -144,6 +147,19 @@ impl Session<'_> {
         }
     }
 
+    /// Keeps a message for later, if there is room.
+    fn wait_with(&mut self, content: Content) {
+        let bytes: usize = self.waiting.iter().chain([&content]).map(|content| content.get().len()).sum();
+        if self.waiting.len() < MOST_WAITING && bytes <= MOST_WAITING_BYTES {
+            self.waiting.push_back(content);
+        } else {
+            let waiting = self.waiting.len();
+            say(format_args!(
+                "a message was dropped: {waiting} wait already, and the daemon sends more instead of queueing"
+            ));
+        }
+    }
+
     /// One message until the model is done with it.
     fn message(&mut self, content: &Content) -> Result<(), Over> {
         let mut rounds = 0;
@@ -251,12 +267,7 @@ impl Session<'_> {
                     self.introduced |= answer.is_ok();
                     return Ok(answer);
                 }
-                Heard::HumanMessage(content) if self.waiting.len() < MOST_WAITING => {
-                    self.waiting.push_back(content)
-                }
-                Heard::HumanMessage(_) => say(format_args!(
-                    "a message was dropped: {MOST_WAITING} wait already, and the daemon sends more instead of queueing"
-                )),
+                Heard::HumanMessage(content) => self.wait_with(content),
                 Heard::Answered(..) | Heard::Nothing => {}
             }
         }

@@ -141,4 +141,23 @@ mod tests {
             assert_eq!(job.describe(MOST)["name"], job.name());
         }
     }
+
+    #[test]
+    fn the_documented_schemas_are_these() {
+        let document = include_str!("../../../../docs/runtime.md");
+        let block = document.split("```json").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let documented: Vec<Value> =
+            serde_json::Deserializer::from_str(block).into_iter().collect::<Result<_, _>>().unwrap();
+        let bare = |mut tool: Value| {
+            tool["description"] = json!("...");
+            for property in tool["parameters"]["properties"].as_object_mut().unwrap().values_mut() {
+                property.as_object_mut().unwrap().remove("description");
+            }
+            tool
+        };
+        let mut described: Vec<Value> = Job::all().map(|job| bare(job.describe(MOST))).collect();
+        assert_eq!(documented.len(), described.len());
+        described.retain(|tool| !documented.contains(tool));
+        assert_eq!(described, Vec::<Value>::new());
+    }
 }

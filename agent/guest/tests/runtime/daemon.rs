@@ -35,6 +35,11 @@ impl Scene {
     }
 
     pub(crate) fn with_tools(tools: &str, flags: &[&str]) -> Self {
+        Self::with_path(std::env::var_os("PATH").unwrap().as_ref(), tools, flags)
+    }
+
+    /// Programs are looked for in `path`.
+    pub(crate) fn with_path(path: &Path, tools: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("work")).unwrap();
         fs::write(dir.path().join("prompt.md"), "You are a tést.\n").unwrap();
@@ -46,6 +51,7 @@ impl Scene {
             .arg(dir.path().join("agent.sock"))
             .args(flags)
             .current_dir(dir.path().join("work"))
+            .env("PATH", path)
             .stdin(Stdio::null())
             .stderr(fs::File::create(dir.path().join("stderr")).unwrap())
             .spawn()

@@ -175,6 +175,28 @@ fn messages_that_come_during_a_turn_wait() {
 }
 
 #[test]
+fn a_flood_of_messages_during_a_turn_is_bounded_and_said() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    daemon.human("first");
+    let turn = daemon.hear();
+    let long = "x".repeat(10 << 20);
+    for _ in 0..6 {
+        daemon.human(&long);
+    }
+    daemon.end(&turn);
+    // 32 MiB of them wait: three.
+    for _ in 0..3 {
+        let turn = daemon.hear();
+        assert_eq!(turn["params"]["messages"][0]["content"][0]["text"].as_str().unwrap().len(), long.len());
+        daemon.end(&turn);
+    }
+    daemon.human("last");
+    assert_eq!(daemon.hear()["params"]["messages"][0]["content"][0]["text"], "last");
+    assert_eq!(scene.stderr().matches("a message was dropped: 3 wait already").count(), 3);
+}
+
+#[test]
 fn an_answer_to_something_else_is_not_the_turn_s() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();

@@ -36,6 +36,19 @@ fn a_command_finds_an_ordinary_process_around_it() {
 }
 
 #[test]
+fn without_bash_there_is_sh_and_without_that_a_reason() {
+    let programs = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/sh", programs.path().join("sh")).unwrap();
+    let scene = Scene::with_path(programs.path(), "bash", &[]);
+    let mut daemon = scene.registered();
+    assert_eq!(daemon.bash("echo \"$0 ${BASH-none}\""), ("sh none\n".to_owned(), false));
+    fs::remove_file(programs.path().join("sh")).unwrap();
+    let (said, is_error) = daemon.bash("echo x");
+    assert_eq!(said, "[neither bash nor sh could be started here: No such file or directory (os error 2)]");
+    assert!(is_error);
+}
+
+#[test]
 fn a_long_output_loses_its_middle() {
     let scene = Scene::new(&["--max-output-chars", "1000"]);
     let mut daemon = scene.registered();
