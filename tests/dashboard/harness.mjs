@@ -37,7 +37,7 @@ export class Home {
   static async open() {
     const home = new Home();
     home.dir = mkdtempSync(join(tmpdir(), "ringfence-dashboard-"));
-    const env = { HOME: home.dir, XDG_RUNTIME_DIR: home.dir, PATH: process.env.PATH };
+    const env = { HOME: home.dir, XDG_RUNTIME_DIR: home.dir, RINGFENCE_RUNTIME_DIR: home.dir, PATH: process.env.PATH };
     home.env = env;
     home.db = join(home.dir, "audit.db");
     await home.startAuditor(0);

@@ -30,6 +30,11 @@ impl Clock {
     }
 }
 
+/// Nanoseconds since boot, now: the clock of the kernel's records.
+pub(crate) fn since_boot() -> u64 {
+    crate::mcp::session::since_boot()
+}
+
 /// Microseconds since 1970, now.
 pub(crate) fn now_micros() -> i64 {
     jiff::Timestamp::now().as_microsecond()

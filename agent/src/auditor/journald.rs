@@ -36,6 +36,12 @@ impl Journald {
         Self { native: native.to_owned(), syslog: syslog.to_owned(), socket: None, looked: None, said: false }
     }
 
+    /// Connected now, as far as it can be: for a process that may make no socket later.
+    pub(crate) fn connected(mut self) -> Self {
+        self.is_there();
+        self
+    }
+
     /// Whether there is one; connects to it. Its absence is said once.
     pub(crate) fn is_there(&mut self) -> bool {
         if self.socket.is_none() && self.looked.is_none_or(|looked| looked.elapsed() >= PAUSE) {

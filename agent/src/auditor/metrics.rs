@@ -98,7 +98,7 @@ impl Metrics {
                     .observe(std::time::Duration::from_millis(duration_ms.unsigned_abs()).as_secs_f64());
             }
             Row::Decision { outcome, .. } => self.outcome(self.label(server), outcome),
-            Row::Message(_) | Row::Client { .. } | Row::End { .. } => {}
+            Row::Message(_) | Row::Client { .. } | Row::Governed { .. } | Row::Gap | Row::End { .. } => {}
         }
     }
 
@@ -146,7 +146,7 @@ mod tests {
     use crate::auditor::mcp::ingest::Row;
 
     fn decided(outcome: &str) -> Row {
-        Row::Decision { call: "c".into(), outcome: outcome.into(), by: None, at: 0 }
+        Row::Decision { call: "c".into(), outcome: outcome.into(), by: None, at: 0, boot: 0 }
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | link | reads the core's socket, decodes, names rules; hands over through a bounded queue |
 //! | keeper | owns the store: writes in batches, keeps trying, deletes what is old |
-//! | main | accepts on the query socket; one thread per connection, bounded |
+//! | query | accepts on the query socket; one thread per connection, bounded |
+//! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
+//! | web | the dashboard, on the listening socket that the core made |
 //!
 //! It ends when the core closes the link, after it stored what came. It ignores the signals that would end it sooner.
 
@@ -31,27 +33,43 @@ pub(crate) mod verify;
 mod web;
 
 pub(crate) use escape::line as printable;
+pub(crate) use keeper::chain;
 pub(crate) use store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
 
+use journald::Journald;
 use keeper::Keeper;
+use mcp::{
+    peers::Vouching,
+    server::{self, Serving, Sessions},
+    upkeep::Upkeep,
+};
 use nix::{
     fcntl::{Flock, FlockArg},
     sys::signal::{SigSet, Signal},
+};
+use ringfence_wire::{
+    audit::{Endowment, Gift},
+    conn::Conn,
+    message::MAX_REQUEST,
 };
 use shared::Shared;
 use std::{
     fs::File,
     io,
+    net::TcpListener,
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
+/// How long the core may take for its first message, and to say who a peer is.
+const ENDOWING: Duration = Duration::from_secs(10);
+const VOUCHING: Duration = Duration::from_secs(5);
 /// How long a new auditor waits for the one before it to store its last events.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
 
@@ -100,7 +118,8 @@ pub(crate) enum Error {
     Lost,
 }
 
-/// Runs the role over standard input (the core) and standard output (the listening query socket).
+/// Runs the role over standard input (the core) and standard output (the listening query socket). The other sockets are
+/// the core's first message.
 ///
 /// # Errors
 /// [`Error`].
@@ -115,24 +134,44 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
     ignored.thread_block().map_err(|e| Error::NotFromDaemon(Some(e.into())))?;
     // What the auditor writes is nobody else's to read, whatever the mode of its directory.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    let endowment = endowed(&core)?;
     let _lock = lock(state)?;
+    // Before the sandbox, which makes no socket: the host's journal is spoken to by one.
+    let host_journal = Journald::of_host().connected();
     confine::enter(state)?;
     let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
     let shared = Arc::new(Shared::new(answers));
     let db = state.join(store::FILE);
     let writer = open(&db, &shared)?;
+    let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
+    let vouching = endowment.peers.map_or(Vouching::Nobody, Vouching::Core);
+    let serving = Serving::Everybody { vouching, shared: Arc::clone(&shared) };
+    let sessions = Arc::new(Sessions::new(db.clone(), serving));
+    // Journals are the users' own files: what is beyond the bounds is removed from the database alone.
+    let upkeep = Upkeep::new(Arc::clone(&sessions), SessionLimits::default(), None).speaking_by(host_journal);
+    spawn("upkeep")
+        .spawn({
+            let shared = Arc::clone(&shared);
+            move || keep_up(upkeep, &shared)
+        })
+        .map_err(Error::Thread)?;
+    if let Some(dashboard) = endowment.dashboard {
+        web::start(&sessions, dashboard, None)?;
+    }
 
     let (sender, items) = mpsc::sync_channel(link::QUEUE);
     let keeper = Keeper::new(db.clone(), Arc::clone(&shared), store::Limits::default(), writer);
-    let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let keeper = spawn("keeper").spawn(move || keeper.run(&items)).map_err(Error::Thread)?;
     spawn("query")
         .spawn({
-            let shared = Arc::clone(&shared);
-            move || query::serve(&listener, &db, &shared)
+            let (shared, sessions) = (Arc::clone(&shared), Arc::clone(&sessions));
+            move || query::serve(&listener, &db, &shared, &sessions)
         })
         .map_err(Error::Thread)?;
+    if let Some(listener) = endowment.mcp {
+        spawn("mcp").spawn(move || server::serve(&listener, &sessions)).map_err(Error::Thread)?;
+    }
 
     let linked = link::run(core, &shared, &sender);
     shared.close();
@@ -178,6 +217,50 @@ fn inherited() -> Result<(UnixStream, UnixListener), Error> {
     let blocking = core.set_nonblocking(false).and_then(|()| listener.set_nonblocking(false));
     blocking.map_err(|e| Error::NotFromDaemon(Some(e)))?;
     Ok((core, listener))
+}
+
+/// Looks after the sessions until the core is gone.
+fn keep_up(mut upkeep: Upkeep, shared: &Shared) {
+    while !shared.progress().closed {
+        thread::sleep(Duration::from_millis(200));
+        upkeep.look(Instant::now());
+    }
+    upkeep.finish();
+}
+
+/// The sockets that the core gave beside its first message.
+#[derive(Default)]
+struct Endowed {
+    mcp: Option<UnixListener>,
+    dashboard: Option<TcpListener>,
+    peers: Option<Mutex<Conn>>,
+}
+
+fn endowed(core: &UnixStream) -> Result<Endowed, Error> {
+    let own = |error| Error::NotFromDaemon(Some(error));
+    let mut conn = Conn::new(core.try_clone().map_err(own)?, ENDOWING, MAX_REQUEST);
+    let (Endowment { gifts }, descriptors) =
+        conn.receive_with_descriptors().map_err(|error| own(io::Error::other(error)))?;
+    core.set_read_timeout(None).map_err(own)?;
+    if gifts.len() != descriptors.len() {
+        return Err(own(io::Error::other("the first message does not fit its descriptors")));
+    }
+    let mut endowed = Endowed::default();
+    for (gift, descriptor) in gifts.into_iter().zip(descriptors) {
+        match gift {
+            Gift::Mcp => {
+                let listener = UnixListener::from(descriptor);
+                listener.set_nonblocking(false).map_err(own)?;
+                endowed.mcp = Some(listener);
+            }
+            Gift::Dashboard => endowed.dashboard = Some(TcpListener::from(descriptor)),
+            Gift::Peers => {
+                let conn = Conn::new(UnixStream::from(descriptor), VOUCHING, MAX_REQUEST);
+                endowed.peers = Some(Mutex::new(conn));
+            }
+        }
+    }
+    Ok(endowed)
 }
 
 /// Locks the state directory, so that two auditors never write one database.

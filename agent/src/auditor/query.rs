@@ -6,6 +6,7 @@
 use super::{
     escape, explain,
     keeper::chain,
+    mcp::server::Sessions,
     present,
     shared::{Dropped, Shared},
     store::{self, Filter, Reader, Viewer},
@@ -41,7 +42,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 const PAGE: u32 = 512;
 
 /// Answers on `listener` until the process ends.
-pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>) {
+pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, sessions: &Arc<Sessions>) {
     let open: Arc<Mutex<HashMap<u32, usize>>> = Arc::default();
     for stream in listener.incoming() {
         let stream = match stream {
@@ -59,11 +60,11 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>) {
             refuse(stream, "too many connections to the auditor at once; close some and try again");
             continue;
         };
-        let (db, shared) = (db.to_owned(), Arc::clone(shared));
+        let (db, shared, sessions) = (db.to_owned(), Arc::clone(shared), Arc::clone(sessions));
         let spawned = thread::Builder::new().name("query".into()).stack_size(512 << 10).spawn(move || {
             let _place = place;
             // A peer that went away is no news.
-            let _ = converse(stream, &Asked { viewer: Viewer(uid), db, shared });
+            let _ = converse(stream, &Asked { viewer: Viewer(uid), db, shared, sessions });
         });
         if let Err(error) = spawned {
             tracing::warn!("starting a thread for the query socket failed: {error}");
@@ -114,6 +115,7 @@ struct Asked {
     viewer: Viewer,
     db: PathBuf,
     shared: Arc<Shared>,
+    sessions: Arc<Sessions>,
 }
 
 /// Why a request could not be answered.
@@ -240,6 +242,7 @@ impl Asked {
             stored: health.stored,
             failing: health.failing,
             corrupt_moved_to: health.moved_to,
+            mcp: self.sessions.status(self.viewer.0),
             undecodable: health.undecodable.iter().map(|(reason, n)| ((*reason).to_owned(), *n)).collect(),
             ..AuditorStatus::default()
         };

@@ -3,13 +3,13 @@
 use super::{
     Error,
     mcp::{
-        server::{self, Sessions},
+        server::{self, Serving, Sessions},
         upkeep::Upkeep,
     },
     store::{self, SessionLimits},
     web,
 };
-use crate::mcp::state::Places;
+use crate::{loopback, mcp::state::Places};
 use nix::fcntl::{Flock, FlockArg};
 use std::{
     fs::{self, File},
@@ -38,19 +38,21 @@ pub(crate) fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).map_err(state)?;
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(state)?;
-    let token = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
-    let sessions = Arc::new(Sessions::new(db.to_owned(), store::SessionWriter::open(db)?, token));
-    web::start(&sessions, port, places.rules())?;
+    let sessions = Arc::new(Sessions::new(db.to_owned(), Serving::Own));
+    let dashboard = loopback::bind(port).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    web::start(&sessions, dashboard.map_err(web::Error::Listen)?, Some(places.rules()))?;
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let shared = Arc::clone(&sessions);
     spawn("accept").spawn(move || server::serve(&listener, &shared)).map_err(Error::Thread)?;
-    catch_up(places, &sessions);
     let mut upkeep = Upkeep::new(Arc::clone(&sessions), limits, Some(places.clone()));
     let mut idle = Instant::now();
     while idle.elapsed() < IDLE {
         thread::sleep(Duration::from_millis(200));
         upkeep.look(Instant::now());
-        if sessions.links.load(Ordering::SeqCst) > 0
+        if sessions.links.count(0) > 0
             || sessions.viewers.load(Ordering::SeqCst) > 0
             || sessions.used.swap(false, Ordering::Relaxed)
         {
@@ -70,20 +72,5 @@ fn lock(db: &Path) -> std::io::Result<Option<Flock<File>>> {
         Ok(lock) => Ok(Some(lock)),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
         Err((_, errno)) => Err(errno.into()),
-    }
-}
-
-/// Takes in what was journalled while nobody served: sessions that were killed, or whose auditor was.
-fn catch_up(places: &Places, sessions: &Arc<Sessions>) {
-    for (session, journal) in places.journals() {
-        let known = sessions.writer.lock().map_or(Ok(true), |writer| writer.is_whole(&session));
-        // A session that is linked reads its own journal.
-        let removed = sessions.writer.lock().map_or(Ok(true), |writer| writer.is_removed(&session));
-        if matches!((known, removed), (Ok(false), Ok(false))) && !sessions.is_linked(&session) {
-            let uid = nix::unistd::geteuid().as_raw();
-            if let Err(error) = sessions.catch_up(&session, journal, uid) {
-                tracing::warn!("session {session}: {error}");
-            }
-        }
     }
 }

@@ -222,10 +222,10 @@ impl Sums {
                 as_read(error.as_ref()),
                 rfc3339(*at)
             ])),
-            Row::Decision { call, outcome, by, at } => {
+            Row::Decision { call, outcome, by, at, .. } => {
                 self.calls.add(&json!([call, "decision", outcome, by, rfc3339(*at)]));
             }
-            Row::Session { .. } | Row::Client { .. } | Row::End { .. } => {}
+            Row::Session { .. } | Row::Client { .. } | Row::Governed { .. } | Row::Gap | Row::End { .. } => {}
         }
     }
 }

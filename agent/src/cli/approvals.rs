@@ -23,7 +23,7 @@ pub(crate) struct ListArgs {
     /// Stay, and show calls as they begin to wait.
     #[arg(long)]
     watch: bool,
-    /// The audit database [default: the user's].
+    /// The audit database [default: the daemon's, where it runs; else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
     /// One JSON object a line.
@@ -37,7 +37,7 @@ pub(crate) struct DecideArgs {
     /// The call's id, or its first characters (at least four).
     #[arg(value_name = "ID")]
     call: String,
-    /// The audit database [default: the user's].
+    /// The audit database [default: the daemon's, where it runs; else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
 }

@@ -44,13 +44,13 @@ enum Command {
         /// or `ringfence audit heads`; `-` for standard input.
         #[arg(long, value_name = "FILE")]
         heads: Option<PathBuf>,
-        /// The audit database [default: the user's].
+        /// The audit database [default: the daemon's, where it runs; else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
     /// Prints the present heads of ledger and journals, to be kept where nobody can change them.
     Heads {
-        /// The audit database [default: the user's].
+        /// The audit database [default: the daemon's, where it runs; else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
@@ -59,7 +59,7 @@ enum Command {
         /// The form.
         #[arg(long, value_enum)]
         format: Format,
-        /// The audit database [default: the user's].
+        /// The audit database [default: the daemon's, where it runs; else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
@@ -302,7 +302,7 @@ fn print_heads(places: &Places) -> anyhow::Result<()> {
 fn export(places: &Places, format: Format) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     if format == Format::Sql {
-        writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", crate::auditor::MCP_SCHEMA)?;
+        writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", crate::auditor::MCP_SCHEMA.concat())?;
         for table in crate::auditor::MCP_TABLES {
             each_row(places, table, |row| Ok(writeln!(out, "{}", export::insert(table, row))?))?;
         }

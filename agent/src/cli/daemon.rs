@@ -13,9 +13,13 @@ use tracing_subscriber::EnvFilter;
   systemctl start ringfence          as a service (after `ringfence install`)
   sudo ringfence daemon              in the foreground
   sudo RUST_LOG=debug ringfence daemon")]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Port of the dashboard on loopback; the next free one if it is taken, any free one for 0.
+    #[arg(long, value_name = "P", default_value_t = crate::mcp::client::DEFAULT_PORT)]
+    port: u16,
+}
 
-pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // The journal has its own clock; a person at a terminal wants one.
     let log = tracing_subscriber::fmt()
@@ -28,6 +32,6 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         log.init()
     }
-    daemon::run(&Paths::from_env())?;
+    daemon::run(&Paths::from_env(), args.port)?;
     Ok(ExitCode::SUCCESS)
 }

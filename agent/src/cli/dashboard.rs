@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  ringfence dashboard --open")]
 pub(crate) struct Args {
-    /// The audit database [default: the user's].
+    /// The audit database [default: the daemon's, where it runs; else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
     /// Open it in the browser.

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Name of the server in records and rules [default: the command's name].
     #[arg(long, value_name = "N", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     server_name: Option<String>,
-    /// The audit database; sessions' journals stand beside it [default: below the user's data directory].
+    /// The audit database; sessions' journals stand beside it [default: the daemon's, where it runs, with journals below the user's data directory; else there, too].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
     /// Port of the dashboard on loopback; the next free one if it is taken, any free one for 0.

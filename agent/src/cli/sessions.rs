@@ -15,7 +15,7 @@ use std::{
 /// Which database, and in which form.
 #[derive(Debug, clap::Args)]
 struct Source {
-    /// The audit database [default: the user's].
+    /// The audit database [default: the daemon's, where it runs; else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
     /// One JSON object a line.

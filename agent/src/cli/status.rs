@@ -124,6 +124,12 @@ fn show(
     )?;
     if let Some(store) = store {
         writeln!(out, "store       {}, {} events, {} KiB", store.database, store.rows, store.bytes / 1024)?;
+        let mcp = &store.mcp;
+        writeln!(
+            out,
+            "mcp         {} sessions linked, {} calls wait, {} rows not stored yet, {} connections turned away",
+            mcp.sessions, mcp.waiting, mcp.unstored, mcp.turned_away
+        )?;
         for lost in &store.lost {
             writeln!(
                 out,

@@ -13,10 +13,12 @@ use super::{
     server::{Door, Server},
     state::State,
     supervise::{AUDIT_USER, AuditorRole},
+    vouch,
     watch::Watch,
 };
 use crate::{
     kernel::{self, ContainerId, Kernel, LoadError, caps},
+    loopback,
     profile::Dirs,
 };
 use nix::{
@@ -36,6 +38,7 @@ use rustix::{
 use std::{
     fs::{self, Permissions},
     io,
+    net::TcpListener,
     os::{
         fd::AsFd,
         unix::{
@@ -118,13 +121,15 @@ struct Sockets {
     admin: UnixListener,
     enroll: UnixListener,
     query: UnixListener,
+    mcp: UnixListener,
 }
 
-/// Runs until SIGTERM, SIGINT or a detach. Enforcement goes on after all but the last.
+/// Runs until SIGTERM, SIGINT or a detach. Enforcement goes on after all but the last. `port` is what the dashboard has
+/// on loopback, if it is free.
 ///
 /// # Errors
 /// [`DaemonError`], before anything was changed for containers that run.
-pub(crate) fn run(paths: &Paths) -> Result<(), DaemonError> {
+pub(crate) fn run(paths: &Paths, port: u16) -> Result<(), DaemonError> {
     if !geteuid().is_root() {
         return Err(DaemonError::NotRoot);
     }
@@ -148,6 +153,7 @@ pub(crate) fn run(paths: &Paths) -> Result<(), DaemonError> {
         tracing::error!("{}", chain(error));
     }
     let sockets = open_sockets(paths)?;
+    let dashboard = listen_for_dashboard(port);
     let handle = Handle::new().map_err(system("make an event descriptor"))?;
     let detached = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .map_err(system("make an event descriptor"))?;
@@ -157,7 +163,9 @@ pub(crate) fn run(paths: &Paths) -> Result<(), DaemonError> {
     caps::not_dumpable()?;
 
     let query = sockets.query.try_clone().map_err(system("duplicate the query socket"))?;
-    let auditor = AuditorRole { user, state: paths.state.clone(), query };
+    let mcp = sockets.mcp.try_clone().map_err(system("duplicate the socket of MCP sessions"))?;
+    let (peers, auditors) = sync_channel(4);
+    let auditor = AuditorRole { user, state: paths.state.clone(), query, mcp, dashboard, peers };
     let link = Link::new(handle.clone(), rings, auditor, session, boot.clone());
     let mut state = State::adopt(kernel, registry, handle.clone(), Dirs::system(), boot);
     // Before they are read, so that a change right after that is seen.
@@ -170,6 +178,14 @@ pub(crate) fn run(paths: &Paths) -> Result<(), DaemonError> {
         .spawn(move || link.run())
         .map_err(system("start a thread"))?;
 
+    thread::Builder::new()
+        .name("vouch".into())
+        .spawn({
+            let server = Arc::clone(&server);
+            move || vouch::serve(&server, &auditors)
+        })
+        .map_err(system("start a thread"))?;
+
     let wishes = start_reloader(&server)?;
     let mut notifier = Notifier::from_env();
     notifier.ready();
@@ -177,7 +193,7 @@ pub(crate) fn run(paths: &Paths) -> Result<(), DaemonError> {
     let why =
         Loop { server: &server, sockets: &sockets, signals, watch, wishes, notifier: &mut notifier }.run();
     notifier.stopping();
-    for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket()] {
+    for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket(), paths.mcp_socket()] {
         let _ = fs::remove_file(path);
     }
     drop(sockets);
@@ -374,7 +390,29 @@ fn open_sockets(paths: &Paths) -> Result<Sockets, DaemonError> {
         admin: listen(&paths.admin_socket(), 0o600, None)?,
         enroll: listen(&paths.enroll_socket(), if group.is_some() { 0o660 } else { 0o600 }, group)?,
         query: listen(&paths.query_socket(), 0o666, None)?,
+        // Everybody may have sessions on record; who sees and decides what is the auditor's to know, by the uid.
+        mcp: listen(&paths.mcp_socket(), 0o666, None)?,
     })
+}
+
+/// The dashboard's socket. Without one everything else works, and `ringfence dashboard` says that there is none.
+fn listen_for_dashboard(port: u16) -> Option<TcpListener> {
+    let bound = loopback::bind(port).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok((listener.local_addr()?.port(), listener))
+    });
+    match bound {
+        Ok((got, listener)) => {
+            if port != 0 && got != port {
+                tracing::warn!("port {port} is taken; the dashboard is on port {got}");
+            }
+            Some(listener)
+        }
+        Err(error) => {
+            tracing::error!("there is no dashboard: no port of 127.0.0.1 can be had: {error}");
+            None
+        }
+    }
 }
 
 /// A listening socket; one that an earlier daemon left is replaced: we have the lock.

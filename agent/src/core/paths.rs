@@ -46,6 +46,11 @@ impl Paths {
         self.runtime.join(ringfence_wire::message::QUERY_SOCKET)
     }
 
+    /// The socket of MCP sessions, the auditor's.
+    pub(crate) fn mcp_socket(&self) -> PathBuf {
+        self.runtime.join(ringfence_wire::mcp::MCP_SOCKET)
+    }
+
     /// One record for each container, so that a restarted core adopts it.
     pub(crate) fn containers(&self) -> PathBuf {
         self.runtime.join("containers")

@@ -128,6 +128,43 @@ impl Process {
     }
 }
 
+/// Longest line of ancestors that is followed.
+const MOST_ANCESTORS: usize = 1024;
+
+/// The process ids of a peer and of those it descends from, nearest first, up to the first process. A parent that ends
+/// meanwhile leaves its children to another: the line is as it was found, each link checked with both alive.
+///
+/// # Errors
+/// [`PeerError`]; `Gone` too where the line moved faster than it could be read, or does not end.
+pub(crate) fn lineage(peer: &Peer) -> Result<Vec<u32>, PeerError> {
+    let mut line = vec![peer.pid];
+    let mut here = Process::of(peer.pidfd.as_fd())?;
+    let mut held = peer.pidfd.try_clone().map_err(PeerError::Credentials)?;
+    while line.len() < MOST_ANCESTORS {
+        let Some(parent) = i32::try_from(here.parent).ok().and_then(Pid::from_raw) else {
+            return Ok(line);
+        };
+        let pidfd = match open(parent) {
+            Ok(pidfd) => pidfd,
+            Err(PeerError::Gone) => {
+                // Its child has another parent by now.
+                here = Process::of(held.as_fd())?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let above = Process::of(pidfd.as_fd())?;
+        let still = Process::of(held.as_fd())?;
+        if still.parent != here.parent {
+            here = still;
+            continue;
+        }
+        line.push(above.pid);
+        (here, held) = (above, pidfd);
+    }
+    Err(PeerError::Gone)
+}
+
 /// Whether the process behind a pidfd has not ended yet. A zombie has ended.
 pub(crate) fn alive(pidfd: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
@@ -179,6 +216,14 @@ mod tests {
         assert_eq!(peer.pid, std::process::id());
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert!(alive(peer.pidfd.as_fd()));
+    }
+
+    #[test]
+    fn a_line_of_ancestors_leads_from_the_peer_to_the_first_process() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let line = lineage(&Peer::of(&a).unwrap()).unwrap();
+        assert_eq!(line[..2], [std::process::id(), std::os::unix::process::parent_id()]);
+        assert!(line.len() < 100);
     }
 
     #[test]

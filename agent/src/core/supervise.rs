@@ -1,10 +1,16 @@
 //! Starting the auditor and starting it again: its own user, no way back to privileges, a pause that grows.
 
 use nix::unistd::User;
+use ringfence_wire::{
+    audit::{Endowment, Gift},
+    conn::Conn,
+    message::MAX_REQUEST,
+};
 use std::{
     io,
+    net::TcpListener,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::{
             net::{UnixListener, UnixStream},
             process::CommandExt,
@@ -12,6 +18,7 @@ use std::{
     },
     path::PathBuf,
     process::{Child, Command},
+    sync::mpsc::SyncSender,
     thread,
     time::{Duration, Instant},
 };
@@ -25,6 +32,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// An auditor that lived this long had been well: the pause begins anew.
 const WELL: Duration = Duration::from_secs(60);
+
+/// How long the first message to a new auditor may take.
+const BRIEF: Duration = Duration::from_secs(1);
 
 /// Starts auditors.
 pub(crate) trait Spawn: Send + 'static {
@@ -138,6 +148,29 @@ pub(crate) struct AuditorRole {
     pub(crate) state: PathBuf,
     /// The listening query socket, kept open so that no client is refused while an auditor is started again.
     pub(crate) query: UnixListener,
+    /// The listening socket of MCP sessions, likewise.
+    pub(crate) mcp: UnixListener,
+    /// The listening socket of the dashboard, if a port was free.
+    pub(crate) dashboard: Option<TcpListener>,
+    /// Where the core's end of a new auditor's questions about its peers goes.
+    pub(crate) peers: SyncSender<UnixStream>,
+}
+
+impl AuditorRole {
+    /// Gives the new auditor the sockets that its sandbox would not let it make.
+    fn endow(&self, link: &UnixStream) -> io::Result<()> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut gifts = vec![(Gift::Mcp, self.mcp.as_fd()), (Gift::Peers, theirs.as_fd())];
+        gifts.extend(self.dashboard.iter().map(|listener| (Gift::Dashboard, listener.as_fd())));
+        let (gifts, descriptors): (Vec<_>, Vec<_>) = gifts.into_iter().unzip();
+        // A few bytes into an empty socket: they fit, whoever reads.
+        let mut conn = Conn::new(link.try_clone()?, BRIEF, MAX_REQUEST);
+        conn.send_with_descriptors(&Endowment { gifts }, &descriptors).map_err(io::Error::other)?;
+        link.set_write_timeout(None)?;
+        // Full: auditors end faster than they are looked at. This one's questions go unanswered, and it refuses.
+        let _ = self.peers.try_send(ours);
+        Ok(())
+    }
 }
 
 impl Spawn for AuditorRole {
@@ -159,7 +192,14 @@ impl Spawn for AuditorRole {
             .env_clear()
             .envs(std::env::var_os("RUST_LOG").map(|value| ("RUST_LOG", value)))
             .spawn()?;
-        Ok(Process::new(child, ours))
+        let process = Process::new(child, ours);
+        match self.endow(process.socket()) {
+            Ok(()) => Ok(process),
+            Err(error) => {
+                process.kill();
+                Err(error)
+            }
+        }
     }
 }
 

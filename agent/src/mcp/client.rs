@@ -1,14 +1,14 @@
 //! The other end of the auditor's socket for MCP sessions: what interceptors and the command line call.
 
-use super::state::Places;
+use super::{journal, state::Places};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
-    mcp::{McpReply, McpRequest},
+    mcp::{MAX_OFFERED, McpReply, McpRequest},
 };
 use std::{
     io,
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
@@ -40,11 +40,27 @@ pub(crate) enum Error {
     Refused(String),
 }
 
-/// Connects to the auditor of a database; starts one where none runs. `port` is what it tries for its dashboard.
+/// Connects to the daemon's auditor where it serves this user; else to the one of the database.
 ///
 /// # Errors
 /// [`Error::Reach`].
 pub(crate) fn connect(places: &Places, port: u16) -> Result<Conn, Error> {
+    match connect_daemon(places) {
+        Some(conn) => Ok(conn),
+        None => connect_own(places, port),
+    }
+}
+
+/// Connects to the daemon's auditor. `None`: a database was named, or nobody answers (to us).
+pub(crate) fn connect_daemon(places: &Places) -> Option<Conn> {
+    Conn::connect(places.daemon.as_ref()?, LIMIT).ok()
+}
+
+/// Connects to the auditor of a database; starts one where none runs. `port` is what it tries for its dashboard.
+///
+/// # Errors
+/// [`Error::Reach`].
+pub(crate) fn connect_own(places: &Places, port: u16) -> Result<Conn, Error> {
     let reach = |source| Error::Reach { db: places.db.clone(), source };
     let socket = places.socket().map_err(reach)?;
     match Conn::connect(&socket, LIMIT) {
@@ -72,17 +88,64 @@ pub(crate) fn connect(places: &Places, port: u16) -> Result<Conn, Error> {
     outcome.map_err(reach)
 }
 
-/// Asks one question.
+/// Asks one question. A question about what is on record comes after the journals that are not.
 ///
 /// # Errors
 /// [`Error`].
 pub(crate) fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Error> {
+    let about_records = matches!(
+        request,
+        McpRequest::Calls { .. }
+            | McpRequest::Sessions { .. }
+            | McpRequest::Stats
+            | McpRequest::Table { after: ..=0, .. }
+    );
+    if about_records {
+        // Without it the answer is still true of what is on record.
+        let _ = offer_journals(places, || connect(places, DEFAULT_PORT));
+    }
     let mut conn = connect(places, DEFAULT_PORT)?;
     conn.send(request)?;
+    reply(&mut conn)
+}
+
+fn reply(conn: &mut Conn) -> Result<McpReply, Error> {
     match conn.receive::<McpReply>()? {
         McpReply::Failed(failure) => Err(Error::Refused(failure.error)),
         reply => Ok(reply),
     }
+}
+
+/// Offers the journals whose interceptors are gone, and sends those that the auditor misses: of sessions that ended while
+/// nobody served, or that were killed.
+///
+/// # Errors
+/// [`Error`]; what was taken before it stays.
+pub(crate) fn offer_journals(
+    places: &Places,
+    connect: impl Fn() -> Result<Conn, Error>,
+) -> Result<(), Error> {
+    let journals = places.journals();
+    for part in journals.chunks(MAX_OFFERED) {
+        let mut conn = connect()?;
+        conn.send(&McpRequest::Offer {
+            sessions: part.iter().map(|(session, _)| session.clone()).collect(),
+        })?;
+        let McpReply::Wanted { sessions } = reply(&mut conn)? else { continue };
+        for (session, path) in part.iter().filter(|(session, _)| sessions.contains(session)) {
+            let Some(file) = journal::abandoned(path) else { continue };
+            let journal = path.display().to_string();
+            let mut conn = connect()?;
+            let request = McpRequest::Journal { session: session.clone(), journal };
+            conn.send_with_descriptors(&request, &[file.as_fd()])?;
+            match reply(&mut conn) {
+                // One that is not whole does not keep back the others; the auditor has said why in its log.
+                Ok(_) | Err(Error::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The dashboard's port where nobody names one.

@@ -71,8 +71,11 @@ pub(crate) enum Entry {
     Message {
         /// The message's id, a UUID.
         id: String,
-        /// When it was read.
+        /// When it was read; from the server: when it had been forwarded.
         at: i64,
+        /// The same in nanoseconds since boot, the clock of the kernel's events.
+        #[serde(default)]
+        boot: u64,
         /// Which way.
         direction: Direction,
         /// The line without its end, redacted unless raw storage was asked for; bytes that are not UTF-8 replaced.
@@ -94,11 +97,31 @@ pub(crate) enum Entry {
         call: String,
         /// When.
         at: i64,
+        /// The same in nanoseconds since boot.
+        #[serde(default)]
+        boot: u64,
         /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
         outcome: String,
         /// Who, for `approved` and `denied`: as the auditor names them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
+    },
+    /// The server was started under a profile.
+    Governed {
+        /// When.
+        at: i64,
+        /// The profile.
+        profile: String,
+        /// What holds it, axis by axis, as the launcher says it.
+        enforcement: String,
+        /// Its container's public id, where the eBPF programs hold it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        container: Option<String>,
+    },
+    /// Calls went on before this that are not on record: what happened then belongs to no call for sure.
+    Gap {
+        /// When it was noticed that entries can be written again.
+        at: i64,
     },
     /// The server said something on stderr.
     Stderr {
@@ -140,8 +163,8 @@ impl Journal {
     /// Whatever the file system says.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)?;
-        // Held while the session runs, so that retention leaves it alone: see `is_held`. A file system without locks is
-        // no reason not to run; there, nothing is ever removed.
+        // Held while the session runs, so that retention leaves it alone (see `is_held`) and nobody offers it as left behind
+        // (see `abandoned`). A file system without locks is no reason not to run; there, nothing is ever removed.
         let _ = file.try_lock();
         Ok(Self { file: Ok(file), length: 0, head: GENESIS.to_owned(), line: Vec::with_capacity(4096) })
     }
@@ -193,6 +216,15 @@ pub(crate) fn is_held(path: &Path) -> bool {
         Ok(Err(_)) => true,
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
+}
+
+/// A journal whose interceptor is gone, open for reading; `None` while that one lives, or where there is none.
+pub(crate) fn abandoned(path: &Path) -> Option<File> {
+    let file = File::open(path).ok()?;
+    file.try_lock_shared().ok()?;
+    // The lock is given back at once: others may look too.
+    file.unlock().ok()?;
+    Some(file)
 }
 
 /// Hash of a line, from the hash before it.
@@ -330,6 +362,17 @@ mod tests {
         assert!(is_held(&path));
         drop(journal);
         assert!(!is_held(&path) && !is_held(&folder.path().join("none")));
+    }
+
+    #[test]
+    fn a_journal_is_abandoned_once_its_writer_is_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        assert!(super::abandoned(&path).is_none());
+        let journal = Journal::create(&path).expect("a journal");
+        assert!(super::abandoned(&path).is_none());
+        drop(journal);
+        assert!(super::abandoned(&path).is_some() && super::abandoned(&path).is_some());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::{
     session::{Outcome, Report},
     state::Places,
 };
+use crate::auditor::chain;
 use ringfence_wire::{
     conn::Conn,
     mcp::{MAX_MESSAGE, McpReply, McpRequest, SessionNews, SessionOrder},
@@ -19,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::BTreeSet,
     fs::File,
+    io,
     os::fd::AsFd,
     path::PathBuf,
     sync::{Arc, mpsc},
@@ -34,6 +36,9 @@ const NOBODY: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// How long a session that the daemon's auditor served waits for it to come back before the user's own takes over: a
+/// daemon that is started again is no reason to split a session.
+const RETURN: Duration = Duration::from_secs(30);
 
 /// What the link needs to know of its session.
 pub(crate) struct Link {
@@ -65,6 +70,9 @@ impl Link {
         let mut reached = Instant::now();
         let mut waiting = BTreeSet::new();
         let mut changed = None;
+        // When the daemon's auditor was last seen to serve this session.
+        let mut daemon: Option<Instant> = None;
+        let mut said = String::new();
         self.session.report(Report::Grew);
         loop {
             let mut grew = false;
@@ -93,9 +101,21 @@ impl Link {
             }
             if up.is_none() && tried.is_none_or(|tried| tried.elapsed() >= pause || over) {
                 tried = Some(Instant::now());
-                up = self.connect();
+                let patient = daemon.is_some_and(|seen| seen.elapsed() < RETURN);
+                match self.connect(patient) {
+                    Ok((link, by_daemon)) => {
+                        up = Some(link);
+                        daemon = by_daemon.then(Instant::now);
+                        said.clear();
+                    }
+                    Err(why) if why != said => {
+                        notice::say(&why);
+                        said = why;
+                    }
+                    Err(_) => {}
+                }
                 changed = Some(rules.offer());
-                pause = if up.is_some() { PAUSE } else { (2 * pause).min(LONG_PAUSE) };
+                pause = if up.is_some() || patient { PAUSE } else { (2 * pause).min(LONG_PAUSE) };
                 if up.is_none() {
                     self.session.rules().none_stored();
                 }
@@ -111,6 +131,7 @@ impl Link {
             waiting.extend(fresh);
             if up.is_some() {
                 reached = Instant::now();
+                daemon = daemon.map(|_| reached);
             } else if reached.elapsed() >= NOBODY {
                 // Nobody can be asked: better a refusal now than silence until the client gives up.
                 for call in self.session.waiting() {
@@ -181,25 +202,43 @@ impl Link {
         ));
     }
 
-    fn connect(&self) -> Option<Up> {
-        match client::connect(&self.places, self.port) {
-            Ok(conn) => self.introduce(conn),
-            Err(error) => {
-                notice::say(&error.to_string());
-                None
-            }
+    /// An auditor that serves the session, and whether it is the daemon's; else why there is none.
+    fn connect(&self, patient: bool) -> Result<(Up, bool), String> {
+        if let Some(conn) = client::connect_daemon(&self.places) {
+            let up = self.introduce(conn)?;
+            let places = self.places.clone();
+            self.offer(move || {
+                let gone = io::ErrorKind::ConnectionRefused.into();
+                client::connect_daemon(&places)
+                    .ok_or_else(|| client::Error::Reach { db: places.db.clone(), source: gone })
+            });
+            return Ok((up, true));
         }
+        if patient {
+            return Err("the daemon's auditor is gone; trying again".to_owned());
+        }
+        let conn = client::connect_own(&self.places, self.port).map_err(|error| chain(&error))?;
+        let up = self.introduce(conn)?;
+        let (places, port) = (self.places.clone(), self.port);
+        self.offer(move || client::connect_own(&places, port));
+        Ok((up, false))
     }
 
-    fn introduce(&self, mut conn: Conn) -> Option<Up> {
-        let journal = File::open(&self.journal).ok()?;
-        let request = McpRequest::Session {
-            session: self.id.clone(),
-            journal: self.journal.display().to_string(),
-            client: i32::try_from(std::os::unix::process::parent_id()).unwrap_or(0),
-        };
-        conn.send_with_descriptors(&request, &[journal.as_fd()]).ok()?;
-        match conn.receive::<McpReply>().ok()? {
+    /// Hands over what earlier interceptors left behind, beside this session's own business.
+    fn offer(&self, connect: impl Fn() -> Result<Conn, client::Error> + Send + 'static) {
+        let places = self.places.clone();
+        // What is not taken now is offered by the next interceptor.
+        thread::spawn(move || client::offer_journals(&places, connect));
+    }
+
+    fn introduce(&self, mut conn: Conn) -> Result<Up, String> {
+        let file = File::open(&self.journal)
+            .map_err(|error| format!("cannot read the journal {}: {error}", self.journal.display()))?;
+        let request =
+            McpRequest::Session { session: self.id.clone(), journal: self.journal.display().to_string() };
+        let talk = |error| format!("talking to the auditor failed: {}", chain(&error));
+        conn.send_with_descriptors(&request, &[file.as_fd()]).map_err(talk)?;
+        match conn.receive::<McpReply>().map_err(talk)? {
             McpReply::Welcome { port, rules } => {
                 self.session.rules().set_stored(&rules);
                 if ![0, self.port].contains(&port) && self.port != 0 {
@@ -207,12 +246,12 @@ impl Link {
                 }
             }
             McpReply::Failed(failure) => {
-                notice::say(&format!("the auditor refuses this session: {}", failure.error));
-                return None;
+                return Err(format!("the auditor refuses this session: {}", failure.error));
             }
-            _ => return None,
+            _ => return Err("the auditor answered something else".to_owned()),
         }
-        let stream = conn.stream().try_clone().ok()?;
+        let stream =
+            conn.stream().try_clone().map_err(|error| format!("cannot duplicate the link: {error}"))?;
         let mut reading = Conn::new(stream, LIMIT, MAX_MESSAGE);
         let (sender, orders) = mpsc::channel();
         thread::spawn(move || {
@@ -227,6 +266,6 @@ impl Link {
                 }
             }
         });
-        Some(Up { conn, orders })
+        Ok(Up { conn, orders })
     }
 }

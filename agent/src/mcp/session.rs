@@ -8,12 +8,17 @@ use super::{
     rules::{self, Action, Judgement, Rule},
     ruleset::RuleSet,
 };
+use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
     io::{self, Write},
-    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -88,6 +93,8 @@ pub(crate) struct Session<S, C> {
     server: Mutex<Option<S>>,
     client: Mutex<C>,
     reports: mpsc::SyncSender<Report>,
+    /// A call went on that is not on record: said in the journal as soon as that takes an entry.
+    gap: AtomicBool,
 }
 
 /// A panic elsewhere must not stop the forwarding of what is whole: the data behind each lock is whole between writes.
@@ -100,6 +107,14 @@ pub(crate) fn now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// Nanoseconds since boot: the clock on which the kernel tells when a process began and what it did.
+pub(crate) fn since_boot() -> u64 {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
+        let part = |number: i64| u64::try_from(number).unwrap_or(0);
+        part(time.tv_sec()).saturating_mul(1_000_000_000).saturating_add(part(time.tv_nsec()))
+    })
 }
 
 impl<S: Write, C: Write> Session<S, C> {
@@ -122,6 +137,7 @@ impl<S: Write, C: Write> Session<S, C> {
             server: Mutex::new(Some(server)),
             client: Mutex::new(client),
             reports,
+            gap: AtomicBool::new(false),
         }
     }
 
@@ -137,7 +153,13 @@ impl<S: Write, C: Write> Session<S, C> {
 
     /// Writes an entry that no forwarding waits for. A failure is the caller's to say.
     pub(crate) fn record(&self, entry: &Entry) -> io::Result<()> {
-        lock(&self.journal).append(entry)?;
+        let mut journal = lock(&self.journal);
+        if self.gap.load(Ordering::Relaxed) {
+            journal.append(&Entry::Gap { at: now() })?;
+            self.gap.store(false, Ordering::Relaxed);
+        }
+        journal.append(entry)?;
+        drop(journal);
         self.report(Report::Grew);
         Ok(())
     }
@@ -203,7 +225,7 @@ impl<S: Write, C: Write> Session<S, C> {
     pub(crate) fn client_done(&self) {
         let waiting: Vec<String> = lock(&self.held).drain().map(|(call, _)| call).collect();
         for call in waiting {
-            self.record_softly(&Entry::Decision { call, at: now(), outcome: "ended".to_owned(), by: None });
+            self.record_softly(&decision(call, "ended", None));
         }
         lock(&self.server).take();
     }
@@ -220,14 +242,18 @@ impl<S: Write, C: Write> Session<S, C> {
             Outcome::Timeout => ("timeout", None),
             Outcome::NoApprover => ("denied", None),
         };
-        let recorded =
-            self.record(&Entry::Decision { call: call.to_owned(), at: now(), outcome: name.to_owned(), by });
+        let recorded = self.record(&decision(call.to_owned(), name, by));
         self.report(Report::Released(call.to_owned()));
         let why = match (outcome, &recorded) {
             (Outcome::Approved(_), Err(error)) if !self.options.allow_unrecorded => {
                 StoppedText::Unrecorded(error.to_string())
             }
-            (Outcome::Approved(_), _) => return self.to_server(&held.line).map(|()| true),
+            (Outcome::Approved(_), _) => {
+                if recorded.is_err() {
+                    self.gap.store(true, Ordering::Relaxed);
+                }
+                return self.to_server(&held.line).map(|()| true);
+            }
             (Outcome::Denied(by), _) => StoppedText::Denied(by.clone()),
             (Outcome::Timeout, _) => StoppedText::Timeout,
             (Outcome::NoApprover, _) => StoppedText::NoApprover,
@@ -311,6 +337,7 @@ impl<S: Write, C: Write> Session<S, C> {
                 lock(&self.held).remove(&uuid);
                 return stop(&Stopped::Unrecorded(&error.to_string()));
             }
+            self.gap.store(true, Ordering::Relaxed);
             notice::say(&format!("the call of {:?} is not on record: {error}", call.name));
         }
         if let Some(why) = &self.options.unrecorded {
@@ -358,11 +385,15 @@ impl<S: Write, C: Write> Session<S, C> {
             })
             .collect();
         let recorded = self.record(&self.message(Direction::ClientToServer, body, entries, None));
+        let unrecorded = recorded.is_err();
         let error = match recorded {
             Err(error) if !calls.is_empty() && !self.options.allow_unrecorded => Some(error.to_string()),
             _ => None,
         };
         if worst < Action::Pause && error.is_none() {
+            if unrecorded {
+                self.gap.store(true, Ordering::Relaxed);
+            }
             return self.to_server(bytes);
         }
         calls.iter().try_for_each(|(_, id, call, (risk, judgement))| {
@@ -392,12 +423,7 @@ impl<S: Write, C: Write> Session<S, C> {
         };
         held.remove(&call);
         drop(held);
-        self.record_softly(&Entry::Decision {
-            call: call.clone(),
-            at: now(),
-            outcome: "cancelled".to_owned(),
-            by: None,
-        });
+        self.record_softly(&decision(call.clone(), "cancelled", None));
         self.report(Report::Released(call));
         true
     }
@@ -414,6 +440,7 @@ impl<S: Write, C: Write> Session<S, C> {
         Entry::Message {
             id: uuid::Uuid::new_v4().to_string(),
             at: now(),
+            boot: since_boot(),
             direction,
             raw: raw.into_owned(),
             bytes: body.len() as u64,
@@ -466,6 +493,10 @@ impl StoppedText {
         };
         answer::stopped(&held.id, &held.tool, &why, held.score, &held.reasons, &held.judgement)
     }
+}
+
+fn decision(call: String, outcome: &str, by: Option<String>) -> Entry {
+    Entry::Decision { call, at: now(), boot: since_boot(), outcome: outcome.to_owned(), by }
 }
 
 fn redacted(text: Cow<'_, str>) -> Cow<'_, str> {

@@ -1,6 +1,7 @@
 //! Where a user's sessions are kept: the database, the journals beside it, the tools that were seen before.
 
 use super::journal::{Entry, Reader};
+use crate::core::paths::Paths;
 use sha2::{Digest, Sha256};
 use std::{
     collections::HashSet,
@@ -37,6 +38,8 @@ pub(crate) enum Error {
 pub(crate) struct Places {
     /// The database.
     pub(crate) db: PathBuf,
+    /// The daemon's socket, where no database was named: its auditor serves where it answers.
+    pub(crate) daemon: Option<PathBuf>,
     /// The journals' directory: the database's name with `.journals`.
     journals: PathBuf,
     config: PathBuf,
@@ -58,6 +61,7 @@ impl Places {
     /// # Errors
     /// [`Error::NoHome`]; [`Error::Make`] where the working directory is gone.
     pub(crate) fn locate(db: Option<&str>) -> Result<Self, Error> {
+        let daemon = db.is_none().then(|| Paths::from_env().mcp_socket());
         let db = match db {
             Some(named) => expand(named)?,
             None => base("XDG_DATA_HOME", ".local/share")?.join("ringfence/audit.db"),
@@ -67,6 +71,7 @@ impl Places {
         journals.push(".journals");
         Ok(Self {
             db,
+            daemon,
             journals: journals.into(),
             config: base("XDG_CONFIG_HOME", ".config")?.join("ringfence"),
         })
@@ -89,7 +94,7 @@ impl Places {
         self.journals.join(format!("{session}.journal"))
     }
 
-    /// Every journal there is, with its session's id, oldest name first.
+    /// Every journal there is, with its session's id, newest first.
     pub(crate) fn journals(&self) -> Vec<(String, PathBuf)> {
         let mut journals: Vec<_> = fs::read_dir(&self.journals)
             .into_iter()
@@ -98,11 +103,11 @@ impl Places {
             .filter_map(|entry| {
                 let path = entry.path();
                 let session = path.file_name()?.to_str()?.strip_suffix(".journal")?.to_owned();
-                Some((session, path))
+                Some((entry.metadata().ok()?.modified().ok()?, session, path))
             })
             .collect();
-        journals.sort();
-        journals
+        journals.sort_unstable_by(|a, b| b.cmp(a));
+        journals.into_iter().map(|(_, session, path)| (session, path)).collect()
     }
 
     /// The socket of this database's auditor. Its name is short whatever the database's is: a socket's path holds 107

@@ -8,22 +8,29 @@ use ringfence_common::{
     event::{Header, SLACK, SMALL_SECTION, op, rule, verdict},
 };
 use ringfence_wire::{
-    audit::{Answer, Batch, Manifest, Notice, Slot},
+    audit::{Answer, Batch, Endowment, Gift, Manifest, Notice, PeerFacts, PeerQuestion, Slot},
     conn::Conn,
     event::RuleText,
     frame,
-    message::{AuditorStatus, QueryReply, QueryRequest},
+    message::{AuditorStatus, QueryReply, QueryRequest, Reply},
 };
 use std::{
     collections::VecDeque,
     io::Read,
     mem::{offset_of, size_of},
-    os::{fd::OwnedFd, unix::fs::PermissionsExt, unix::net::UnixListener, unix::net::UnixStream},
+    net::TcpListener,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+        },
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -167,6 +174,10 @@ type Unacked = VecDeque<(u64, Vec<u8>)>;
 pub(crate) struct Core {
     pub(crate) dir: tempfile::TempDir,
     listener: UnixListener,
+    mcp: UnixListener,
+    dashboard: TcpListener,
+    /// What this core says of every peer: that it is governed.
+    pub(crate) governed: Arc<AtomicBool>,
     session: String,
     sequence: u64,
     unacked: Arc<Mutex<Unacked>>,
@@ -200,9 +211,17 @@ impl Core {
         let socket = dir.path().join("query.sock");
         let listener = UnixListener::bind(&socket).expect("binds");
         std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).expect("chmod");
+        let mcp = UnixListener::bind(dir.path().join("mcp.sock")).expect("binds");
+        std::fs::set_permissions(dir.path().join("mcp.sock"), PermissionsExt::from_mode(0o666))
+            .expect("chmod");
+        let dashboard = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        dashboard.set_nonblocking(true).expect("a flag");
         Self {
             dir,
             listener,
+            mcp,
+            dashboard,
+            governed: Arc::default(),
             session: "test".into(),
             sequence: 0,
             unacked: Arc::default(),
@@ -232,6 +251,15 @@ impl Core {
             .stderr(Stdio::piped())
             .spawn()
             .expect("starts");
+        let (vouching, peers) = UnixStream::pair().expect("a pair");
+        let gifts = vec![Gift::Mcp, Gift::Dashboard, Gift::Peers];
+        let descriptors = [self.mcp.as_fd(), self.dashboard.as_fd(), peers.as_fd()];
+        Conn::new(ours.try_clone().expect("dup"), PATIENCE, 4096)
+            .send_with_descriptors(&Endowment { gifts }, &descriptors)
+            .expect("endows");
+        ours.set_write_timeout(None).expect("a flag");
+        let governed = Arc::clone(&self.governed);
+        thread::spawn(move || vouch(vouching, &governed));
         let mut log = child.stderr.take().expect("piped");
         let stderr = thread::spawn(move || {
             let mut text = String::new();
@@ -375,6 +403,28 @@ impl Core {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Says of each peer what /proc says.
+fn vouch(auditor: UnixStream, governed: &AtomicBool) {
+    let mut conn = Conn::new(auditor, Duration::from_secs(3600), 4096);
+    while let Ok((PeerQuestion {}, descriptors)) = conn.receive_with_descriptors() {
+        let stream = UnixStream::from(descriptors.into_iter().next().expect("a connection"));
+        let peer = nix::sys::socket::getsockopt(&stream, nix::sys::socket::sockopt::PeerCredentials);
+        let mut lineage = vec![peer.expect("a peer").pid().unsigned_abs()];
+        while let Some(parent) = lineage.last().and_then(|pid| parent(*pid)) {
+            lineage.push(parent);
+        }
+        let facts = PeerFacts { lineage, governed: governed.load(Ordering::SeqCst) };
+        if conn.send(&Reply::Ok(facts)).is_err() {
+            return;
+        }
+    }
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 0)
 }
 
 impl Drop for Core {

@@ -1,10 +1,11 @@
 //! What tests of the dashboard share: a home of its own, an auditor, sessions, and HTTP by hand over plain TCP.
 
+use crate::auditor_support::Core;
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -14,10 +15,11 @@ use std::{
 const SERVER: &str =
     r#"sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
 
-/// A user's home, and that user's auditor.
+/// A user's home, and the auditor that serves: that user's own, or the daemon's.
 pub(crate) struct Home {
     dir: tempfile::TempDir,
     auditor: Option<Child>,
+    daemon: Option<Core>,
     /// Port of the dashboard.
     pub(crate) port: u16,
     /// Opens it.
@@ -33,7 +35,14 @@ impl Home {
     /// The same, with the port that the auditor is to try.
     pub(crate) fn on_port(port: u16) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut home = Self { dir, auditor: None, port: 0, token: String::new() };
+        let mut home = Self { dir, auditor: None, daemon: None, port: 0, token: String::new() };
+        if crate::DAEMON && port == 0 {
+            let core = Core::start();
+            core.settle_hello();
+            home.daemon = Some(core);
+            home.open_dashboard();
+            return home;
+        }
         std::fs::create_dir_all(home.path(".local/share/ringfence")).expect("a folder");
         let db = home.path(".local/share/ringfence/audit.db").display().to_string();
         let mut auditor = home.ringfence(&["auditor", "--user", "--db", &db, "--port", &port.to_string()]);
@@ -42,14 +51,33 @@ impl Home {
         eventually("the auditor listens", || {
             std::fs::read_dir(home.path("ringfence")).ok()?.flatten().next()
         });
+        home.open_dashboard();
+        home
+    }
+
+    fn open_dashboard(&mut self) {
         let (address, token) = eventually("the auditor has a dashboard", || {
-            let printed = home.ringfence(&["dashboard"]).output().expect("ringfence dashboard");
+            let printed = self.ringfence(&["dashboard"]).output().expect("ringfence dashboard");
             let link = String::from_utf8(printed.stdout).expect("text");
             link.trim().split_once("/#token=").map(|(address, token)| (address.to_owned(), token.to_owned()))
         });
-        home.port = address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        home.token = token;
-        home
+        self.port = address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        self.token = token;
+    }
+
+    /// A link from the present auditor: each has tokens of its own.
+    pub(crate) fn reopen_dashboard(&mut self) {
+        self.open_dashboard();
+    }
+
+    /// Where the daemon's sockets are, or would be.
+    pub(crate) fn runtime(&self) -> &Path {
+        self.daemon.as_ref().map_or(self.dir.path(), |core| core.dir.path())
+    }
+
+    /// The stand-in for the daemon's core.
+    pub(crate) fn core(&mut self) -> &mut Core {
+        self.daemon.as_mut().expect("the daemon's auditor serves")
     }
 
     /// The binary, at home here.
@@ -59,7 +87,9 @@ impl Home {
             .args(arguments)
             .env_clear()
             .env("HOME", self.dir.path())
-            .env("XDG_RUNTIME_DIR", self.dir.path());
+            .env("XDG_RUNTIME_DIR", self.dir.path())
+            // Never the daemon of the machine that runs the tests.
+            .env("RINGFENCE_RUNTIME_DIR", self.runtime());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command
     }
@@ -181,6 +211,11 @@ impl Session {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("a line");
         line
+    }
+
+    /// kill -9 of the interceptor.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("killed");
     }
 
     /// Ends it, with its rows stored.

@@ -19,6 +19,9 @@
 //! query socket as standard output: both arrive without any unsafe adoption of a number. Standard error is the log.
 //!
 //! A manifest is sent before any record judged by it, and again for every live container to a new auditor.
+//!
+//! Before all that, the core sends one message of another kind: [`Endowment`], with the sockets that the auditor's
+//! sandbox would not let it make. One of them is for [`PeerQuestion`].
 
 use crate::event::RuleText;
 use serde::{Deserialize, Serialize};
@@ -36,6 +39,40 @@ const KIND_NOTICE: u8 = 1;
 const KIND_RECORDS: u8 = 2;
 const KIND_STORED: u8 = 3;
 const KIND_FLUSH: u8 = 4;
+
+/// The core's first message to a new auditor, as JSON; the descriptors travel beside it (SCM_RIGHTS), in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endowment {
+    /// What each descriptor is.
+    pub gifts: Vec<Gift>,
+}
+
+/// A descriptor that the core gives its auditor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gift {
+    /// The listening socket of MCP sessions.
+    Mcp,
+    /// The listening TCP socket of the dashboard, on loopback.
+    Dashboard,
+    /// A connected socket on which the auditor asks [`PeerQuestion`]s.
+    Peers,
+}
+
+/// Who is at the other end of a connection? It travels beside the message. The auditor sees the uid itself; what else
+/// the kernel knows of a process only the core can read. Answered by `Reply<PeerFacts>`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerQuestion {}
+
+/// What the core says of the process that made a connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerFacts {
+    /// Its process id and those of its ancestors, nearest first, up to the first process.
+    pub lineage: Vec<u32>,
+    /// It belongs to a container.
+    pub governed: bool,
+}
 
 /// Everything the core tells the auditor besides records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

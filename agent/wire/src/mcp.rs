@@ -23,8 +23,6 @@ pub enum McpRequest {
         session: String,
         /// The journal's path, for people.
         journal: String,
-        /// Process id of the interceptor's parent, the client: its descendants approve nothing.
-        client: i32,
     },
     /// Calls that wait for approval: [`McpReply::Waiting`].
     Waiting,
@@ -78,9 +76,24 @@ pub enum McpRequest {
     },
     /// The present heads of ledgers and journals: [`McpReply::Rows`], each with the text of one as `head`.
     Heads,
-    /// Where the dashboard is, and the token that opens it: [`McpReply::Dashboard`].
+    /// Where the dashboard is, and the asking user's token that opens it: [`McpReply::Dashboard`].
     Dashboard,
+    /// Sessions whose journals the peer has and no interceptor writes any more: [`McpReply::Wanted`].
+    Offer {
+        /// Ids, at most [`MAX_OFFERED`].
+        sessions: Vec<String>,
+    },
+    /// A journal that was wanted, open for reading beside the message (SCM_RIGHTS): [`McpReply::Taken`].
+    Journal {
+        /// The session's id, a UUID.
+        session: String,
+        /// The journal's path, for people.
+        journal: String,
+    },
 }
+
+/// Most sessions in one [`McpRequest::Offer`].
+pub const MAX_OFFERED: usize = 2000;
 
 /// An answer to a [`McpRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +129,13 @@ pub enum McpReply {
         /// Address with the token.
         url: String,
     },
+    /// Of the offered sessions, those of which something is missing.
+    Wanted {
+        /// Their ids.
+        sessions: Vec<String>,
+    },
+    /// All of a journal is in the database.
+    Taken,
     /// It cannot be done.
     Failed(Failure),
 }

@@ -342,6 +342,26 @@ pub struct AuditorStatus {
     pub undecodable: Vec<(String, u64)>,
     /// What was lost, per container; containers that lost nothing are left out.
     pub lost: Vec<Lost>,
+    /// MCP sessions: the caller's own, or everyone's for root.
+    #[serde(default)]
+    pub mcp: McpStatus,
+}
+
+/// How an auditor fares with MCP sessions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct McpStatus {
+    /// Sessions that are linked.
+    pub sessions: u64,
+    /// Connections to the socket, the links among them.
+    pub connections: u64,
+    /// Calls that wait for a person.
+    pub waiting: u64,
+    /// Rows read from journals and not in the database yet.
+    pub unstored: u64,
+    /// Connections and links turned away since the auditor started, since somebody had too many.
+    pub turned_away: u64,
+    /// The dashboard's port on loopback; 0: none.
+    pub dashboard: u16,
 }
 
 /// What a container's audit lost on the way, counted where it was lost.

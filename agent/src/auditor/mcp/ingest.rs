@@ -53,6 +53,8 @@ pub(crate) enum Row {
         at: i64,
         /// Milliseconds since the request.
         duration_ms: i64,
+        /// When, ns since boot.
+        ended: u64,
     },
     /// What became of a paused call, or a cancelled one.
     Decision {
@@ -64,7 +66,20 @@ pub(crate) enum Row {
         by: Option<String>,
         /// When.
         at: i64,
+        /// When, ns since boot: an approved call is forwarded then.
+        boot: u64,
     },
+    /// The server is under a profile.
+    Governed {
+        /// The profile.
+        profile: String,
+        /// What holds it.
+        enforcement: String,
+        /// Its container.
+        container: Option<String>,
+    },
+    /// A call may have gone by that is not among the rows.
+    Gap,
     /// The session ended.
     End {
         /// When.
@@ -99,6 +114,8 @@ pub(crate) struct CallRow {
     pub(crate) at: i64,
     /// Why it was never forwarded, where that was known at once.
     pub(crate) blocked: bool,
+    /// When it was forwarded, if it was at once; ns since boot.
+    pub(crate) began: Option<u64>,
 }
 
 /// A request that was not answered yet.
@@ -126,10 +143,14 @@ impl Fold {
                 let server_command = shell_words(&server_command);
                 vec![Row::Session { server_name, server_command, started_at: at }]
             }
-            Entry::Message { id, at, direction, raw, calls, refused, .. } => {
-                self.message(id, at, direction, raw, calls, refused)
+            Entry::Message { id, at, boot, direction, raw, calls, refused, .. } => {
+                self.message(id, (at, boot), direction, raw, calls, refused)
             }
-            Entry::Decision { call, at, outcome, by } => {
+            Entry::Governed { profile, enforcement, container, .. } => {
+                vec![Row::Governed { profile, enforcement, container }]
+            }
+            Entry::Gap { .. } => vec![Row::Gap],
+            Entry::Decision { call, at, boot, outcome, by } => {
                 if let Some((id, asked)) = self.paused.remove(&call)
                     && outcome == "approved"
                 {
@@ -139,7 +160,7 @@ impl Fold {
                         Pending { call: Some(call.clone()), at: asked },
                     );
                 }
-                vec![Row::Decision { call, outcome, by, at }]
+                vec![Row::Decision { call, outcome, by, at, boot }]
             }
             Entry::End { at, status } => vec![Row::End { at, status }],
             Entry::Stderr { .. } | Entry::Note { .. } => Vec::new(),
@@ -149,7 +170,7 @@ impl Fold {
     fn message(
         &mut self,
         id: String,
-        at: i64,
+        (at, boot): (i64, u64),
         direction: Direction,
         raw: String,
         calls: Vec<Judged>,
@@ -173,7 +194,8 @@ impl Fold {
         match line::read(raw.as_bytes()) {
             Ok(Line::Blank) => {}
             Ok(Line::Message(message)) => {
-                self.one(&message, 0, &id, at, direction, &calls, refused.is_none(), &mut rows, &mut notes);
+                let forwarded = refused.is_none();
+                self.one(&message, 0, &id, (at, boot), direction, &calls, forwarded, &mut rows, &mut notes);
                 columns(&message, &mut row);
             }
             Ok(Line::Batch(messages)) => {
@@ -181,11 +203,27 @@ impl Fold {
                 let forwarded = refused.is_none() && calls.iter().all(|call| call.action != "block");
                 for (index, message) in messages.iter().enumerate() {
                     let index = u32::try_from(index).unwrap_or(u32::MAX);
-                    self.one(message, index, &id, at, direction, &calls, forwarded, &mut rows, &mut notes);
+                    self.one(
+                        message,
+                        index,
+                        &id,
+                        (at, boot),
+                        direction,
+                        &calls,
+                        forwarded,
+                        &mut rows,
+                        &mut notes,
+                    );
                 }
             }
             Err(_) if refused.is_some() => {}
-            Err(why) => notes.push(format!("not judged: {why}")),
+            Err(why) => {
+                notes.push(format!("not judged: {why}"));
+                // It was forwarded all the same, and may have been a call.
+                if direction == Direction::ClientToServer {
+                    rows.push(Row::Gap);
+                }
+            }
         }
         if raw.len() > LONGEST_RAW {
             notes.push(format!(
@@ -215,7 +253,7 @@ impl Fold {
         message: &Message<'_>,
         index: u32,
         id: &str,
-        at: i64,
+        (at, boot): (i64, u64),
         direction: Direction,
         calls: &[Judged],
         forwarded: bool,
@@ -227,12 +265,14 @@ impl Fold {
                 let Some(judged) = calls.iter().find(|judged| judged.index == index) else { return };
                 let blocked = judged.action == "block";
                 let uuid = judged.call.clone();
+                let at_once = forwarded && !blocked && judged.action != "pause";
                 let row = CallRow {
                     judged: judged.clone(),
                     message: id.to_owned(),
                     arguments: bounded(call.arguments),
                     at,
                     blocked,
+                    began: at_once.then_some(boot),
                 };
                 rows.push(Row::Call(Box::new(row)));
                 if judged.action == "pause" {
@@ -266,6 +306,7 @@ impl Fold {
                         error: outcome.err().map(|json| bounded(json.get())),
                         at,
                         duration_ms: (at - began).max(0) / 1000,
+                        ended: boot,
                     }),
                 }
             }
@@ -407,6 +448,7 @@ mod tests {
         Entry::Message {
             id: format!("m-{}", raw.len()),
             at: 1_000_000,
+            boot: 5,
             direction,
             raw: raw.to_owned(),
             bytes: 0,
@@ -436,6 +478,8 @@ mod tests {
                 Row::Decision { call, outcome, .. } => format!("{outcome} {call}"),
                 Row::Client { info } => format!("client {info}"),
                 Row::Session { server_command, .. } => server_command,
+                Row::Governed { .. } => "governed".into(),
+                Row::Gap => "gap".into(),
                 Row::End { .. } => "end".into(),
             })
             .collect()
@@ -474,8 +518,13 @@ mod tests {
 
     #[test]
     fn paused_calls_are_in_flight_only_once_approved_and_blocked_ones_never() {
-        let decision =
-            |outcome: &str| Entry::Decision { call: "c1".into(), at: 2, outcome: outcome.into(), by: None };
+        let decision = |outcome: &str| Entry::Decision {
+            call: "c1".into(),
+            at: 2,
+            boot: 7,
+            outcome: outcome.into(),
+            by: None,
+        };
         let answer = || message(SERVER, r#"{"id":1,"result":{}}"#, &[]);
         let rows = fold(vec![message(CLIENT, CALL, &[("c1", "pause")]), answer()]);
         assert!(rows[2].contains("no request that is known"));

@@ -2,7 +2,10 @@
 
 use super::ingest::{Fold, Row};
 use crate::{
-    auditor::store::{self, Position, SessionWriter},
+    auditor::{
+        clock,
+        store::{self, Position, SessionWriter},
+    },
     mcp::journal::{Broken, Entry, Reader},
 };
 use std::{
@@ -41,6 +44,14 @@ pub(crate) struct Intake {
     fold: Fold,
     /// Lines that are in the store; those before are folded, not written.
     stored: u64,
+    /// Which store that is.
+    epoch: u64,
+    /// When the last entry was written, ns since boot.
+    read_to: u64,
+    /// The journal was read to its end, and stored, at this time or later; ns since boot.
+    looked: u64,
+    /// The session's server is in a container.
+    governed: bool,
     /// Rows that could not be written yet, and the position behind them.
     unwritten: Vec<Row>,
     server: String,
@@ -65,8 +76,8 @@ impl Intake {
         uid: u32,
         journal: File,
     ) -> Result<Self, Error> {
-        let stored = {
-            let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stored, epoch) = {
+            let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
             if writer.is_removed(&session)? {
                 return Err(Error::Removed);
             }
@@ -74,7 +85,36 @@ impl Intake {
         };
         let reader = Reader::new(BufReader::with_capacity(64 << 10, journal));
         let (fold, unwritten, server) = (Fold::default(), Vec::new(), String::new());
-        Ok(Self { session, uid, path, reader, fold, stored, unwritten, server, ended: false })
+        Ok(Self {
+            session,
+            uid,
+            path,
+            reader,
+            fold,
+            stored,
+            epoch,
+            read_to: 0,
+            looked: 0,
+            governed: false,
+            unwritten,
+            server,
+            ended: false,
+        })
+    }
+
+    /// Whether the session's server is in a container, as far as the journal was read.
+    pub(crate) fn governed(&self) -> bool {
+        self.governed
+    }
+
+    /// Whatever was journalled before this time is in the store; ns since boot.
+    pub(crate) fn looked(&self) -> u64 {
+        self.looked
+    }
+
+    /// Rows that wait to be written.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.unwritten.len()
     }
 
     /// Name of the server, once the journal's first line is read.
@@ -93,6 +133,8 @@ impl Intake {
     /// [`Error`]; of the store, it may be called again.
     pub(crate) fn advance(&mut self, writer: &Mutex<SessionWriter>) -> Result<News, Error> {
         let mut news = News::default();
+        // Before the reading: what is written after this may be missed.
+        let begun = clock::since_boot();
         loop {
             let mut entries = 0;
             while entries < BATCH && self.unwritten.len() < 4 * BATCH {
@@ -101,6 +143,8 @@ impl Intake {
                 match &entry {
                     Entry::Start { server_name, .. } => self.server.clone_from(server_name),
                     Entry::End { .. } => self.ended = true,
+                    Entry::Governed { container, .. } => self.governed = container.is_some(),
+                    Entry::Message { boot, .. } | Entry::Decision { boot, .. } => self.read_to = *boot,
                     _ => {}
                 }
                 let rows = self.fold.next(entry);
@@ -111,13 +155,23 @@ impl Intake {
             let (head, lines) = self.reader.position();
             if lines > self.stored {
                 let (session, journal) = (self.session.as_str(), self.path.as_str());
-                let at =
-                    Position { session, uid: self.uid, journal, lines, head, bytes: self.reader.bytes() };
+                let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
+                let at = Position {
+                    session,
+                    uid,
+                    journal,
+                    lines,
+                    head,
+                    bytes: self.reader.bytes(),
+                    read_to,
+                    epoch,
+                };
                 writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &self.unwritten)?;
                 self.stored = lines;
                 news.rows.append(&mut self.unwritten);
             }
             if entries == 0 {
+                self.looked = begun;
                 return Ok(news);
             }
         }
@@ -132,8 +186,9 @@ impl Intake {
         if self.ended || lines == 0 {
             return Ok(());
         }
-        let (session, journal, bytes) = (self.session.as_str(), self.path.as_str(), self.reader.bytes());
-        let at = Position { session, uid: self.uid, journal, lines, head, bytes };
+        let (session, journal) = (self.session.as_str(), self.path.as_str());
+        let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
+        let at = Position { session, uid, journal, lines, head, bytes: self.reader.bytes(), read_to, epoch };
         let row = Row::End { at: now, status: None };
         Ok(writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &[row])?)
     }

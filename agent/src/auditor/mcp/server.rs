@@ -2,21 +2,23 @@
 
 use super::{
     intake::Intake,
-    waiting::{Decider, Link, Refused, Waiting, descends},
+    peers::{Bounds, Open, Place, Vouching},
+    waiting::{Decider, Link, Refused, Waiting},
 };
 use crate::auditor::{
     clock,
     keeper::chain,
     metrics::Metrics,
-    store::{CallFilter, SessionReader, SessionWriter, Standing, Viewer},
+    shared::Shared,
+    store::{self, CallFilter, SessionReader, SessionWriter, Standing, Viewer},
 };
 use crate::mcp::heads::database;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
-    mcp::{MAX_MESSAGE, McpReply, McpRequest, SessionNews, SessionOrder, StoredRule, WaitingCall},
-    message::Failure,
+    mcp::{MAX_MESSAGE, MAX_OFFERED, McpReply, McpRequest, SessionNews, SessionOrder, WaitingCall},
+    message::{Failure, McpStatus},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -32,20 +34,51 @@ use std::{
     },
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     thread,
     time::Duration,
 };
+use subtle::ConstantTimeEq;
 
 /// How long a peer may take for one message.
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often a journal is looked at without being told.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
-/// Links and questions at once.
+/// Links and questions at once, of all users.
 const MAX_CONNECTIONS: usize = 512;
+/// The same of one user, and how many of them may be sessions; a user's own auditor has no others to keep room for.
+const CONNECTIONS_EACH: usize = 96;
+const SESSIONS_EACH: usize = 64;
+/// Users that have opened the dashboard.
+const MAX_TOKENS: usize = 1024;
+/// Journals asked for after one offer.
+const MAX_WANTED: usize = 256;
+
+/// Whom an auditor serves.
+#[derive(Debug)]
+pub(crate) enum Serving {
+    /// The user whose it is.
+    Own,
+    /// Everybody, on behalf of the daemon.
+    Everybody {
+        /// How to learn who a peer is.
+        vouching: Vouching,
+        /// The threads beside, which replace a corrupt database.
+        shared: Arc<Shared>,
+    },
+}
+
+/// An interceptor's link.
+#[derive(Debug, Clone)]
+struct Linked {
+    link: Link,
+    uid: u32,
+    client: u32,
+    intake: Arc<Mutex<Intake>>,
+}
 
 /// Why a change of rules is not confirmed.
 pub(crate) const NOT_PENDING: &str =
@@ -61,15 +94,19 @@ pub(crate) struct Sessions {
     /// Calls that wait for a person.
     pub(crate) waiting: Waiting,
     /// Links that are up.
-    pub(crate) links: AtomicUsize,
-    /// Each session's link, its client's process id and its uid.
-    linked: Mutex<HashMap<String, (Link, i32, u32)>>,
+    pub(crate) links: Open,
+    /// Each session's link.
+    linked: Mutex<HashMap<String, Linked>>,
     /// Connections of any kind.
-    connections: AtomicUsize,
+    connections: Open,
+    /// Connections and links that were turned away.
+    turned_away: AtomicU64,
     /// Port of the dashboard; 0: none yet.
     pub(crate) port: AtomicU16,
-    /// Opens the dashboard.
-    pub(crate) token: String,
+    /// What opens the dashboard, for each user that asked.
+    tokens: Mutex<Vec<(u32, String)>>,
+    vouching: Vouching,
+    shared: Option<Arc<Shared>>,
     /// Pages that watch.
     pub(crate) viewers: AtomicUsize,
     /// Somebody asked something since this was last looked at.
@@ -90,16 +127,27 @@ pub(crate) enum Live {
 
 impl Sessions {
     /// Shared state over a database.
-    pub(crate) fn new(db: PathBuf, writer: SessionWriter, token: String) -> Self {
+    pub(crate) fn new(db: PathBuf, serving: Serving) -> Self {
+        let whole = Bounds { all: MAX_CONNECTIONS, each: MAX_CONNECTIONS };
+        let (vouching, shared, connections, links) = match serving {
+            Serving::Own => (Vouching::Proc, None, whole, whole),
+            Serving::Everybody { vouching, shared } => {
+                let each = |each| Bounds { each, ..whole };
+                (vouching, Some(shared), each(CONNECTIONS_EACH), each(SESSIONS_EACH))
+            }
+        };
         Self {
+            writer: Mutex::new(SessionWriter::new(db.clone())),
             db,
-            writer: Mutex::new(writer),
             waiting: Waiting::default(),
-            links: AtomicUsize::new(0),
+            links: Open::within(links),
             linked: Mutex::default(),
-            connections: AtomicUsize::new(0),
+            connections: Open::within(connections),
+            turned_away: AtomicU64::new(0),
             port: AtomicU16::new(0),
-            token,
+            tokens: Mutex::default(),
+            vouching,
+            shared,
             viewers: AtomicUsize::new(0),
             used: AtomicBool::new(false),
             metrics: Metrics::default(),
@@ -119,29 +167,102 @@ impl Sessions {
         self.linked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(session)
     }
 
-    /// The client that this process descends from, if any: what opens the dashboard also approves that client's calls.
-    fn client_of(&self, pid: i32) -> Option<i32> {
-        let clients: Vec<i32> = {
-            let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-            linked.values().map(|(_, client, _)| *client).collect()
-        };
-        clients.into_iter().find(|client| descends(pid, *client))
+    /// The links of a user's sessions; for root, of all.
+    fn linked_of(&self, uid: u32) -> Vec<Linked> {
+        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        linked.values().filter(|linked| uid == 0 || linked.uid == uid).cloned().collect()
     }
 
-    /// Puts the database's rules in force in every session that is linked.
-    pub(crate) fn send_rules(&self, rules: &[StoredRule]) {
-        let links: Vec<Link> = self
-            .linked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .map(|(link, ..)| Arc::clone(link))
-            .collect();
-        for link in links {
-            let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
-            // A link that is broken is made again, and welcomed with the rules.
-            let _ = link.send(&SessionOrder::Rules { rules: rules.to_vec() });
+    /// Whether the process may have what approves a user's calls: not if it is governed, nor if one of the clients
+    /// started it.
+    fn may_approve(&self, uid: u32, connection: &UnixStream) -> Result<(), Refused> {
+        let facts = self.vouching.facts(connection)?;
+        if facts.governed {
+            return Err(Refused::Governed);
         }
+        let clients = self.linked_of(uid).into_iter().map(|linked| linked.client);
+        let above = clients.into_iter().find(|client| facts.lineage.contains(client));
+        above.map_or(Ok(()), |client| Err(Refused::Descendant { client }))
+    }
+
+    /// What opens the dashboard for a user: the same until this auditor ends. `None`: too many users have one.
+    fn token(&self, uid: u32) -> Option<String> {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, token)) = tokens.iter().find(|(owner, _)| *owner == uid) {
+            return Some(token.clone());
+        }
+        if tokens.len() >= MAX_TOKENS {
+            return None;
+        }
+        let random = || uuid::Uuid::new_v4().simple().to_string();
+        let token = random() + &random();
+        tokens.push((uid, token.clone()));
+        Some(token)
+    }
+
+    /// Whether this is one user's own auditor.
+    pub(crate) fn is_own(&self) -> bool {
+        self.shared.is_none()
+    }
+
+    /// Whose token this is. Every one is compared, each in constant time.
+    pub(crate) fn holder(&self, token: &str) -> Option<Viewer> {
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.iter().fold(None, |found, (uid, known)| {
+            if bool::from(known.as_bytes().ct_eq(token.as_bytes())) { Some(Viewer(*uid)) } else { found }
+        })
+    }
+
+    /// Puts the rules that the database has now in force in every session of a user that is linked; root's bind all.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn send_rules(&self, uid: u32) -> Result<(), store::Error> {
+        let reader = SessionReader::open(&self.db)?;
+        for linked in self.linked_of(uid) {
+            let rules = reader.stored_rules(linked.uid)?;
+            let mut link = linked.link.lock().unwrap_or_else(PoisonError::into_inner);
+            // A link that is broken is made again, and welcomed with the rules.
+            let _ = link.send(&SessionOrder::Rules { rules });
+        }
+        Ok(())
+    }
+
+    /// Counts for `ringfence status`: a user's own, for root all.
+    pub(crate) fn status(&self, uid: u32) -> McpStatus {
+        let unstored = self.linked_of(uid).into_iter().map(|linked| lock(&linked.intake).unwritten() as u64);
+        McpStatus {
+            sessions: self.links.count(uid) as u64,
+            connections: self.connections.count(uid) as u64,
+            waiting: self.waiting.list(uid).len() as u64,
+            unstored: unstored.sum(),
+            turned_away: self.turned_away.load(Ordering::Relaxed),
+            dashboard: self.port.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Takes in what governed sessions journalled before now, so that events can be told apart by their calls.
+    #[expect(dead_code, reason = "attribution, which comes next, asks this")]
+    pub(crate) fn refresh(&self, viewer: Viewer) {
+        let linked: Vec<(String, Linked)> = {
+            let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_viewer = linked.iter().filter(|(_, linked)| viewer.0 == 0 || linked.uid == viewer.0);
+            of_viewer.map(|(session, linked)| (session.clone(), linked.clone())).collect()
+        };
+        for (session, linked) in linked {
+            let mut intake = lock(&linked.intake);
+            if intake.governed() {
+                // What fails here fails again for the link's own thread, which says so.
+                let _ = self.advance(&mut intake, &session);
+            }
+        }
+    }
+
+    /// Up to when, in ns since boot, a session's journal is known to be in the store; `None`: it is not linked.
+    #[expect(dead_code, reason = "attribution, which comes next, asks this")]
+    pub(crate) fn looked(&self, session: &str) -> Option<u64> {
+        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner).get(session).cloned();
+        linked.map(|linked| lock(&linked.intake).looked())
     }
 
     /// Puts a changed rule file in force in every session of its user that has it, if that very change waits and
@@ -171,13 +292,9 @@ impl Sessions {
 
     /// Sends an order to every session of a user that is linked.
     fn order(&self, uid: u32, order: &SessionOrder) {
-        let links: Vec<Link> = {
-            let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-            linked.values().filter(|(_, _, owner)| *owner == uid).map(|(link, ..)| Arc::clone(link)).collect()
-        };
-        for link in links {
+        for linked in self.linked_of(uid).into_iter().filter(|linked| linked.uid == uid) {
             // A link that is broken is made again, and asks for what is in force.
-            let _ = link.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+            let _ = lock(&linked.link).send(order);
         }
     }
 
@@ -196,28 +313,35 @@ impl Sessions {
             match row {
                 Row::Call(call) => self.tell(&Live::Call(call.judged.call)),
                 Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(&Live::Call(call)),
-                Row::Session { .. } | Row::Client { .. } | Row::End { .. } => {
+                Row::Session { .. } | Row::Client { .. } | Row::Governed { .. } | Row::End { .. } => {
                     self.tell(&Live::Session(session.to_owned()));
                 }
-                Row::Message(_) => {}
+                Row::Message(_) | Row::Gap => {}
             }
         }
         Ok(())
     }
 
     /// Takes in a journal that nobody is linked to any more.
-    pub(crate) fn catch_up(
-        &self,
-        session: &str,
-        journal: PathBuf,
-        uid: u32,
-    ) -> Result<(), super::intake::Error> {
-        let file = File::open(&journal).map_err(crate::mcp::journal::Broken::from)?;
-        let names = (session.to_owned(), journal.display().to_string());
+    fn catch_up(&self, names: (String, String), uid: u32, file: File) -> Result<(), super::intake::Error> {
+        let session = names.0.clone();
         let mut intake = Intake::new(&self.writer, names, uid, file)?;
-        self.advance(&mut intake, session)?;
+        self.advance(&mut intake, &session)?;
         intake.abandon(&self.writer, clock::now_micros())
     }
+
+    /// A database that was found corrupt is somebody else's to replace.
+    fn suspect(&self, error: &super::intake::Error) {
+        if let (super::intake::Error::Store(error), Some(shared)) = (error, &self.shared)
+            && error.is_corrupt()
+        {
+            shared.suspect();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Serves `listener` until the process ends.
@@ -228,92 +352,148 @@ pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if sessions.connections.fetch_add(1, Ordering::SeqCst) >= MAX_CONNECTIONS {
-            sessions.connections.fetch_sub(1, Ordering::SeqCst);
+        let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
+        let uid = peer.uid();
+        let Some(place) = sessions.connections.take(uid) else {
+            sessions.turned_away.fetch_add(1, Ordering::Relaxed);
+            turn_away(stream);
             continue;
-        }
+        };
         let shared = Arc::clone(sessions);
         let spawned = thread::Builder::new().name("mcp".into()).stack_size(1 << 20).spawn(move || {
-            if let Err(error) = converse(stream, &shared)
+            let _place = place;
+            if let Err(error) = converse(stream, uid, &shared)
                 && !matches!(error, FrameError::Closed)
             {
                 tracing::debug!("a connection about MCP sessions ended: {}", chain(&error));
             }
-            shared.connections.fetch_sub(1, Ordering::SeqCst);
         });
-        if spawned.is_err() {
-            sessions.connections.fetch_sub(1, Ordering::SeqCst);
+        if let Err(error) = spawned {
+            tracing::warn!("starting a thread for an MCP session failed: {error}");
         }
     }
 }
 
-fn converse(stream: UnixStream, sessions: &Arc<Sessions>) -> Result<(), FrameError> {
-    let peer = getsockopt(&stream, PeerCredentials).map_err(|e| FrameError::from_io(e.into()))?;
+fn turn_away(stream: UnixStream) {
+    let failure = Failure::new("too many connections to the auditor at once; close some and try again");
+    let _ = Conn::new(stream, Duration::from_millis(100), MAX_MESSAGE).send(&McpReply::Failed(failure));
+}
+
+fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<(), FrameError> {
+    let viewer = Viewer(uid);
     let mut conn = Conn::new(stream, LIMIT, MAX_MESSAGE);
     let (request, descriptors) = conn.receive_with_descriptors::<McpRequest>()?;
+    sessions.used.store(true, Ordering::Relaxed);
+    let failed = |error: String| McpReply::Failed(Failure::new(error));
     let reply = match request {
-        McpRequest::Session { session, journal, client } => {
-            return match open_journal(descriptors, &session).and_then(|file| {
-                let names = (session.clone(), journal);
-                Intake::new(&sessions.writer, names, peer.uid(), file).map_err(|error| chain(&error))
-            }) {
-                Ok(intake) => link(conn, sessions, intake, &session, (peer.uid(), client)),
-                Err(error) => conn.send(&McpReply::Failed(Failure::new(error))),
+        McpRequest::Session { session, journal } => {
+            return match admit(&conn, sessions, (&session, journal), uid, descriptors) {
+                Ok(admitted) => link(conn, sessions, &session, uid, admitted),
+                Err(error) => conn.send(&failed(error)),
             };
         }
-        McpRequest::Waiting => McpReply::Waiting { calls: sessions.waiting.list(peer.uid()) },
+        McpRequest::Waiting => McpReply::Waiting { calls: sessions.waiting.list(uid) },
         McpRequest::Decide { call, approve } => {
-            let who = Decider::Process { uid: peer.uid(), pid: peer.pid() };
-            match sessions.waiting.decide(&call, approve, &who, &format!("uid {}", peer.uid())) {
-                Ok(call) => McpReply::Decided { call },
-                Err(refused) => McpReply::Failed(Failure::new(refused.to_string())),
-            }
+            let decided = sessions.vouching.facts(conn.stream()).and_then(|facts| {
+                let who = Decider::Process { uid, facts };
+                sessions.waiting.decide(&call, approve, &who)
+            });
+            decided.map_or_else(|e| failed(e.to_string()), |call| McpReply::Decided { call })
         }
-        McpRequest::ConfirmRules { path, sha256 } => match sessions.client_of(peer.pid()) {
-            Some(client) => McpReply::Failed(Failure::new(Refused::Descendant { client }.to_string())),
-            None => {
-                let by = format!("uid {}", peer.uid());
-                match sessions.confirm_rules(peer.uid(), &path, &sha256, &by) {
-                    Ok(true) => McpReply::Confirmed,
-                    Ok(false) => McpReply::Failed(Failure::new(NOT_PENDING)),
-                    Err(error) => McpReply::Failed(Failure::new(chain(&error))),
-                }
-            }
-        },
-        McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {
-            0 => McpReply::Failed(Failure::new("the auditor has no dashboard: no port was free")),
-            _ if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() => {
-                McpReply::Failed(Failure::new(
-                    "the dashboard of the daemon shows every user's sessions: only root may open it",
-                ))
-            }
-            port => match sessions.client_of(peer.pid()) {
-                Some(client) => McpReply::Failed(Failure::new(Refused::Descendant { client }.to_string())),
-                None => {
-                    McpReply::Dashboard { url: format!("http://127.0.0.1:{port}/#token={}", sessions.token) }
-                }
+        McpRequest::ConfirmRules { path, sha256 } => match sessions.may_approve(uid, conn.stream()) {
+            Err(refused) => failed(refused.to_string()),
+            Ok(()) => match sessions.confirm_rules(uid, &path, &sha256, &format!("uid {uid}")) {
+                Ok(true) => McpReply::Confirmed,
+                Ok(false) => failed(NOT_PENDING.to_owned()),
+                Err(error) => failed(chain(&error)),
             },
         },
+        McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {
+            0 => failed("the auditor has no dashboard: no port was free".to_owned()),
+            port => match sessions.may_approve(uid, conn.stream()).map(|()| sessions.token(uid)) {
+                Ok(Some(token)) => {
+                    McpReply::Dashboard { url: format!("http://127.0.0.1:{port}/#token={token}") }
+                }
+                Ok(None) => failed(format!("{MAX_TOKENS} users have the dashboard open already")),
+                Err(refused) => failed(refused.to_string()),
+            },
+        },
+        McpRequest::Offer { sessions: mut offered } => {
+            offered.truncate(MAX_OFFERED);
+            offered.retain(|session| uuid::Uuid::try_parse(session).is_ok() && !sessions.is_linked(session));
+            let missing =
+                SessionReader::open(&sessions.db).and_then(|reader| reader.missing(viewer, offered));
+            match missing {
+                Ok(mut wanted) => {
+                    wanted.truncate(MAX_WANTED);
+                    McpReply::Wanted { sessions: wanted }
+                }
+                Err(error) => failed(chain(&error)),
+            }
+        }
+        McpRequest::Journal { session, journal } => {
+            let taken = open_journal(descriptors, &session).and_then(|file| {
+                if sessions.is_linked(&session) {
+                    return Err(format!("session {session} is linked: its interceptor lives"));
+                }
+                sessions.catch_up((session, journal), uid, file).map_err(|error| {
+                    sessions.suspect(&error);
+                    chain(&error)
+                })
+            });
+            taken.map_or_else(failed, |()| McpReply::Taken)
+        }
         question => SessionReader::open(&sessions.db)
             .and_then(|reader| match question {
                 McpRequest::Calls { risk, verdict, session, limit } => {
                     let filter = CallFilter { risk, verdict, session, limit, ..CallFilter::default() };
-                    reader.calls(Viewer(peer.uid()), &filter)
+                    reader.calls(viewer, &filter)
                 }
-                McpRequest::Table { table, after, limit } => {
-                    reader.table(Viewer(peer.uid()), &table, after, limit)
-                }
-                McpRequest::Sessions { limit } => reader.sessions(Viewer(peer.uid()), limit),
-                McpRequest::PendingRules => reader.pending_rules(Viewer(peer.uid())),
+                McpRequest::Table { table, after, limit } => reader.table(viewer, &table, after, limit),
+                McpRequest::Sessions { limit } => reader.sessions(viewer, limit),
+                McpRequest::PendingRules => reader.pending_rules(viewer),
                 McpRequest::Heads => {
-                    let heads = reader.heads(Viewer(peer.uid()), &database(&sessions.db), false)?;
+                    let heads = reader.heads(viewer, &database(&sessions.db), false)?;
                     Ok(heads.iter().map(|head| serde_json::json!({ "head": head.to_string() })).collect())
                 }
-                _ => reader.stats(Viewer(peer.uid())).map(|row| vec![row]),
+                _ => reader.stats(viewer).map(|row| vec![row]),
             })
-            .map_or_else(|e| McpReply::Failed(Failure::new(chain(&e))), |rows| McpReply::Rows { rows }),
+            .map_or_else(|e| failed(chain(&e)), |rows| McpReply::Rows { rows }),
     };
     conn.send(&reply)
+}
+
+/// What a session's link begins with.
+struct Admitted {
+    place: Place,
+    client: u32,
+    intake: Intake,
+}
+
+fn admit(
+    conn: &Conn,
+    sessions: &Sessions,
+    (session, journal): (&str, String),
+    uid: u32,
+    descriptors: Vec<OwnedFd>,
+) -> Result<Admitted, String> {
+    let file = open_journal(descriptors, session)?;
+    let Some(place) = sessions.links.take(uid) else {
+        sessions.turned_away.fetch_add(1, Ordering::Relaxed);
+        return Err(format!(
+            "{} sessions of uid {uid} are linked already, and no more fit; the journal keeps this one",
+            sessions.links.count(uid)
+        ));
+    };
+    // Whose descendants approve nothing: by the kernel's word, not by the interceptor's.
+    let facts = sessions.vouching.facts(conn.stream()).map_err(|refused| refused.to_string())?;
+    let client = facts.lineage.get(1).copied().unwrap_or(1);
+    let names = (session.to_owned(), journal);
+    let intake = Intake::new(&sessions.writer, names, uid, file).map_err(|error| {
+        sessions.suspect(&error);
+        chain(&error)
+    })?;
+    Ok(Admitted { place, client, intake })
 }
 
 /// The journal beside a session's first message: a regular file, or it is refused; a pipe would hold this thread.
@@ -335,10 +515,12 @@ fn open_journal(mut descriptors: Vec<OwnedFd>, session: &str) -> Result<File, St
 fn link(
     mut conn: Conn,
     sessions: &Arc<Sessions>,
-    mut intake: Intake,
     session: &str,
-    (uid, client): (u32, i32),
+    uid: u32,
+    Admitted { place, client, intake }: Admitted,
 ) -> Result<(), FrameError> {
+    let _place = place;
+    let intake = Arc::new(Mutex::new(intake));
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
     let writing: Link = Arc::new(Mutex::new(Conn::new(writing, LIMIT, MAX_MESSAGE)));
     match sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).entry(session.to_owned()) {
@@ -346,35 +528,45 @@ fn link(
             let failure = Failure::new(format!("session {session} is linked already"));
             return conn.send(&McpReply::Failed(failure));
         }
-        Entry::Vacant(place) => drop(place.insert((Arc::clone(&writing), client, uid))),
+        Entry::Vacant(place) => {
+            let link = Arc::clone(&writing);
+            place.insert(Linked { link, uid, client, intake: Arc::clone(&intake) });
+        }
     }
-    sessions.links.fetch_add(1, Ordering::SeqCst);
-    let welcomed = welcome(&writing, sessions);
+    let welcomed = welcome(&writing, sessions, uid);
     let mut paused = Vec::new();
     let outcome = welcomed
-        .and_then(|()| news(&mut conn, &writing, sessions, &mut intake, session, (uid, client), &mut paused));
+        .and_then(|()| news(&mut conn, &writing, sessions, &intake, session, (uid, client), &mut paused));
     // A call whose interceptor is gone waits for nobody.
     for call in paused {
         sessions.waiting.remove(&call);
     }
-    if let Err(error) = sessions
+    let mut intake = lock(&intake);
+    let closed = sessions
         .advance(&mut intake, session)
-        .and_then(|()| intake.abandon(&sessions.writer, clock::now_micros()))
-    {
-        tracing::error!("session {session}: {}", chain(&error));
-        let mut writer = sessions.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writer.broken(session, &chain(&error));
+        .and_then(|()| intake.abandon(&sessions.writer, clock::now_micros()));
+    match closed {
+        Ok(()) => {}
+        Err(error @ super::intake::Error::Store(_)) => {
+            sessions.suspect(&error);
+            tracing::warn!("session {session}: {}", chain(&error));
+        }
+        Err(error) => {
+            tracing::error!("session {session}: {}", chain(&error));
+            let mut writer = lock(&sessions.writer);
+            let _ = writer.broken(session, &chain(&error));
+        }
     }
+    drop(intake);
     sessions.tell(&Live::Session(session.to_owned()));
     sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
-    sessions.links.fetch_sub(1, Ordering::SeqCst);
     outcome
 }
 
 /// The first answer. Nothing else is sent before it: rules that change meanwhile wait for the lock.
-fn welcome(writing: &Link, sessions: &Sessions) -> Result<(), FrameError> {
+fn welcome(writing: &Link, sessions: &Sessions, uid: u32) -> Result<(), FrameError> {
     let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
-    match SessionReader::open(&sessions.db).and_then(|reader| reader.stored_rules()) {
+    match SessionReader::open(&sessions.db).and_then(|reader| reader.stored_rules(uid)) {
         Ok(rules) => writing.send(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules }),
         Err(error) => writing.send(&McpReply::Failed(Failure::new(chain(&error)))),
     }
@@ -384,9 +576,9 @@ fn news(
     conn: &mut Conn,
     writing: &Link,
     sessions: &Arc<Sessions>,
-    intake: &mut Intake,
+    intake: &Mutex<Intake>,
     session: &str,
-    (uid, client): (u32, i32),
+    (uid, client): (u32, u32),
     paused: &mut Vec<String>,
 ) -> Result<(), FrameError> {
     loop {
@@ -395,8 +587,12 @@ fn news(
             poll(&mut polled, Some(&LOOK)).map_err(|errno| FrameError::from_io(io::Error::from(errno)))? > 0
         };
         let message = if ready { Some(conn.receive::<SessionNews>()?) } else { None };
-        if let Err(error) = sessions.advance(intake, session) {
+        let advanced = sessions.advance(&mut lock(intake), session);
+        if let Err(error) = advanced {
+            sessions.suspect(&error);
             match error {
+                // Linked anew, the session is read from its start into the other database.
+                super::intake::Error::Store(store::Error::Replaced) => return Err(FrameError::Closed),
                 // The store may work again; the journal keeps what it has.
                 super::intake::Error::Store(error) => tracing::warn!("session {session}: {}", chain(&error)),
                 error => {
@@ -410,10 +606,14 @@ fn news(
         match message {
             None | Some(SessionNews::Grew) => {}
             Some(SessionNews::Paused { call, until }) => {
-                if let Some(waiting) = describe(sessions, intake, session, &call, until) {
-                    sessions.waiting.add(waiting, uid, client, Arc::clone(writing));
+                let server = lock(intake).server().to_owned();
+                let Some(waiting) = describe(sessions, server, session, &call, until) else { continue };
+                if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
                     paused.push(call.clone());
                     sessions.tell(&Live::Call(call));
+                } else {
+                    let by = "the auditor: too many calls wait already".to_owned();
+                    lock(writing).send(&SessionOrder::Decide { call, approve: false, by })?;
                 }
             }
             Some(SessionNews::Released { call }) => {
@@ -439,7 +639,7 @@ fn news(
                 writing.lock().unwrap_or_else(PoisonError::into_inner).send(&order)?;
             }
             Some(SessionNews::Ended) => {
-                if intake.ended() {
+                if lock(intake).ended() {
                     let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
                     writing.send(&SessionOrder::Committed)?;
                 }
@@ -452,7 +652,7 @@ fn news(
 /// A paused call as people are shown it, from the store: the journal had it before the news came.
 fn describe(
     sessions: &Sessions,
-    intake: &Intake,
+    server: String,
     session: &str,
     call: &str,
     until: i64,
@@ -469,7 +669,7 @@ fn describe(
     Some(WaitingCall {
         id: call.to_owned(),
         session: session.to_owned(),
-        server: intake.server().to_owned(),
+        server,
         tool: text("tool_name"),
         arguments: row.get("arguments").map(ToString::to_string).unwrap_or_default(),
         score: row

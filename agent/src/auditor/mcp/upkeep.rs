@@ -67,6 +67,11 @@ impl Upkeep {
         }
     }
 
+    /// Speaks to the host's journal by a connection that is there already.
+    pub(crate) fn speaking_by(self, journald: Journald) -> Self {
+        Self { journald, ..self }
+    }
+
     /// Does what is due. Call it often; it returns soon.
     pub(crate) fn look(&mut self, now: Instant) {
         let due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);

@@ -2,14 +2,17 @@
 
 use crate::auditor::clock;
 use ringfence_wire::{
+    audit::PeerFacts,
     conn::Conn,
     mcp::{SessionOrder, WaitingCall},
 };
 use std::{
     collections::HashMap,
-    fs,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+/// Calls of one user that may wait at once. More are denied at once, by nobody.
+const MOST_PER_UID: usize = 256;
 
 /// A session's link, for writing.
 pub(crate) type Link = Arc<Mutex<Conn>>;
@@ -19,7 +22,7 @@ pub(crate) type Link = Arc<Mutex<Conn>>;
 struct Held {
     call: WaitingCall,
     uid: u32,
-    client: i32,
+    client: u32,
     link: Link,
 }
 
@@ -32,15 +35,35 @@ pub(crate) struct Waiting {
 /// Who wants to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decider {
-    /// A process, by the kernel's word: its uid and pid.
+    /// A process, by the kernel's word.
     Process {
-        /// The uid.
+        /// Its uid.
         uid: u32,
-        /// The process id.
-        pid: i32,
+        /// Its ancestors, and whether it is governed.
+        facts: PeerFacts,
     },
-    /// Whoever holds the dashboard's token.
-    Dashboard,
+    /// Whoever holds the dashboard's token of a user.
+    Dashboard {
+        /// The user.
+        uid: u32,
+    },
+}
+
+impl Decider {
+    fn uid(&self) -> u32 {
+        match self {
+            Self::Process { uid, .. } | Self::Dashboard { uid } => *uid,
+        }
+    }
+
+    /// As the record names whoever decided a call of `owner`.
+    fn name(&self, owner: u32) -> String {
+        match self {
+            Self::Process { uid, .. } => format!("uid {uid}"),
+            Self::Dashboard { uid } if *uid == owner => "dashboard".to_owned(),
+            Self::Dashboard { uid } => format!("dashboard of uid {uid}"),
+        }
+    }
 }
 
 /// Why a decision does not count.
@@ -64,17 +87,30 @@ pub(crate) enum Refused {
     )]
     Descendant {
         /// The client.
-        client: i32,
+        client: u32,
     },
+    /// The peer is in a container.
+    #[error(
+        "this process belongs to a container: what is governed does not approve calls; use a terminal outside, or the dashboard"
+    )]
+    Governed,
+    /// Who the peer is cannot be told.
+    #[error("cannot tell who asks, so nothing is decided: {0}")]
+    Unknown(String),
     /// The interceptor did not take it.
     #[error("the interceptor of this call is gone")]
     Lost,
 }
 
 impl Waiting {
-    /// A call begins to wait.
-    pub(crate) fn add(&self, call: WaitingCall, uid: u32, client: i32, link: Link) {
-        self.lock().insert(call.id.clone(), Held { call, uid, client, link });
+    /// A call begins to wait. `false`: too many of this user's do already.
+    pub(crate) fn add(&self, call: WaitingCall, uid: u32, client: u32, link: Link) -> bool {
+        let mut held = self.lock();
+        let room = held.values().filter(|held| held.uid == uid).count() < MOST_PER_UID;
+        if room {
+            held.insert(call.id.clone(), Held { call, uid, client, link });
+        }
+        room
     }
 
     /// A call waits no longer.
@@ -95,13 +131,7 @@ impl Waiting {
     ///
     /// # Errors
     /// [`Refused`]; the call waits on, unless it is gone.
-    pub(crate) fn decide(
-        &self,
-        named: &str,
-        approve: bool,
-        who: &Decider,
-        by: &str,
-    ) -> Result<String, Refused> {
+    pub(crate) fn decide(&self, named: &str, approve: bool, who: &Decider) -> Result<String, Refused> {
         let held = {
             let mut all = self.lock();
             let mut matching =
@@ -110,12 +140,16 @@ impl Waiting {
             if matching.next().is_some() {
                 return Err(Refused::Unclear(named.to_owned()));
             }
-            if let (Decider::Process { uid, pid }, Some(held)) = (who, all.get(&id)) {
-                if *uid != 0 && *uid != held.uid {
-                    return Err(Refused::NotYours { owner: held.uid });
+            let (owner, client) = all.get(&id).map_or((0, 0), |held| (held.uid, held.client));
+            if who.uid() != 0 && who.uid() != owner {
+                return Err(Refused::NotYours { owner });
+            }
+            if let Decider::Process { facts, .. } = who {
+                if facts.governed {
+                    return Err(Refused::Governed);
                 }
-                if descends(*pid, held.client) {
-                    return Err(Refused::Descendant { client: held.client });
+                if facts.lineage.contains(&client) {
+                    return Err(Refused::Descendant { client });
                 }
             }
             // Late: the interceptor is about to say so, or did.
@@ -124,7 +158,8 @@ impl Waiting {
             }
             all.remove(&id).ok_or_else(|| Refused::Gone(named.to_owned()))?
         };
-        let order = SessionOrder::Decide { call: held.call.id.clone(), approve, by: by.to_owned() };
+        let by = who.name(held.uid);
+        let order = SessionOrder::Decide { call: held.call.id.clone(), approve, by };
         let mut link = held.link.lock().unwrap_or_else(PoisonError::into_inner);
         link.send(&order).map_err(|_| Refused::Lost)?;
         Ok(held.call.id)
@@ -135,31 +170,11 @@ impl Waiting {
     }
 }
 
-/// Whether `pid` is `ancestor` or descends from it. A process that cannot be read counts as a descendant: it has gone,
-/// or hides.
-pub(super) fn descends(mut pid: i32, ancestor: i32) -> bool {
-    for _ in 0..1024 {
-        if pid == ancestor {
-            return true;
-        }
-        if pid <= 1 {
-            return false;
-        }
-        let parent = fs::read_to_string(format!("/proc/{pid}/stat"))
-            .ok()
-            .and_then(|stat| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok());
-        match parent {
-            Some(parent) => pid = parent,
-            None => return true,
-        }
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Decider, Link, Refused, Waiting, descends};
+    use super::{Decider, Link, MOST_PER_UID, Refused, Waiting};
     use ringfence_wire::{
+        audit::PeerFacts,
         conn::Conn,
         mcp::{SessionOrder, WaitingCall},
     };
@@ -193,46 +208,60 @@ mod tests {
     #[test]
     fn a_decision_counts_once_and_reaches_the_interceptor() {
         let (waiting, (link, mut interceptor)) = (Waiting::default(), link());
-        waiting.add(call("abcdef"), 5, 1, link);
+        assert!(waiting.add(call("abcdef"), 5, 1, link));
         assert_eq!(waiting.list(6).len(), 0);
         assert_eq!(waiting.list(5).len(), 1);
-        let who = Decider::Dashboard;
-        assert_eq!(waiting.decide("abcd", true, &who, "me"), Ok("abcdef".into()));
+        let who = Decider::Dashboard { uid: 5 };
+        assert_eq!(waiting.decide("abcd", true, &who), Ok("abcdef".into()));
         assert_eq!(
             interceptor.receive::<SessionOrder>().expect("an order"),
-            SessionOrder::Decide { call: "abcdef".into(), approve: true, by: "me".into() }
+            SessionOrder::Decide { call: "abcdef".into(), approve: true, by: "dashboard".into() }
         );
-        assert_eq!(waiting.decide("abcdef", false, &who, "me"), Err(Refused::Gone("abcdef".into())));
+        assert_eq!(waiting.decide("abcdef", false, &who), Err(Refused::Gone("abcdef".into())));
     }
 
     #[test]
     fn a_late_decision_does_not_count() {
         let waiting = Waiting::default();
-        waiting.add(WaitingCall { until: 1, ..call("abcdef") }, 5, 1, link().0);
-        assert_eq!(
-            waiting.decide("abcdef", true, &Decider::Dashboard, "me"),
-            Err(Refused::Gone("abcdef".into()))
-        );
+        assert!(waiting.add(WaitingCall { until: 1, ..call("abcdef") }, 5, 1, link().0));
+        let who = Decider::Dashboard { uid: 5 };
+        assert_eq!(waiting.decide("abcdef", true, &who), Err(Refused::Gone("abcdef".into())));
     }
 
     #[test]
-    fn others_and_the_clients_own_processes_are_refused() {
+    fn others_the_governed_and_the_clients_own_processes_are_refused() {
         let waiting = Waiting::default();
-        let me = i32::try_from(std::process::id()).expect("a pid");
-        waiting.add(call("aaaa-1"), 5, me, link().0);
-        waiting.add(call("aaaa-2"), 5, me, link().0);
-        let process = |uid, pid| Decider::Process { uid, pid };
-        assert_eq!(waiting.decide("aaaa", true, &process(5, 1), "x"), Err(Refused::Unclear("aaaa".into())));
-        assert_eq!(waiting.decide("aaaa-1", true, &process(6, 1), "x"), Err(Refused::NotYours { owner: 5 }));
-        assert_eq!(
-            waiting.decide("aaaa-1", true, &process(5, me), "x"),
-            Err(Refused::Descendant { client: me })
-        );
-        assert_eq!(
-            waiting.decide("aaaa-1", true, &process(0, me), "x"),
-            Err(Refused::Descendant { client: me })
-        );
+        let (link, _interceptor) = link();
+        for id in ["aaaa-1", "aaaa-2"] {
+            assert!(waiting.add(call(id), 5, 77, link.clone()));
+        }
+        let process = |uid, lineage: &[u32]| Decider::Process {
+            uid,
+            facts: PeerFacts { lineage: lineage.to_vec(), governed: false },
+        };
+        let decide = |id: &str, who: &Decider| waiting.decide(id, true, who);
+        let other = process(5, &[90, 1]);
+        assert_eq!(decide("aaaa", &other), Err(Refused::Unclear("aaaa".into())));
+        assert_eq!(decide("aaaa-1", &process(6, &[90, 1])), Err(Refused::NotYours { owner: 5 }));
+        assert_eq!(decide("aaaa-1", &Decider::Dashboard { uid: 6 }), Err(Refused::NotYours { owner: 5 }));
+        for uid in [5, 0] {
+            assert_eq!(
+                decide("aaaa-1", &process(uid, &[91, 77, 1])),
+                Err(Refused::Descendant { client: 77 })
+            );
+        }
+        let facts = PeerFacts { lineage: vec![90, 1], governed: true };
+        assert_eq!(decide("aaaa-1", &Decider::Process { uid: 5, facts }), Err(Refused::Governed));
         assert_eq!(waiting.list(0).len(), 2, "a refusal decides nothing");
-        assert!(!descends(1, me) && descends(me, me) && descends(i32::MAX, me));
+        assert!(decide("aaaa-1", &other).is_ok() && decide("aaaa-2", &Decider::Dashboard { uid: 0 }).is_ok());
+    }
+
+    #[test]
+    fn a_users_waiting_calls_are_bounded_and_others_have_room() {
+        let waiting = Waiting::default();
+        let (link, _interceptor) = link();
+        let fits = |uid, n: usize| waiting.add(call(&format!("{uid}-{n}")), uid, 1, link.clone());
+        assert!((0..MOST_PER_UID).all(|n| fits(5, n)));
+        assert!(!fits(5, MOST_PER_UID) && fits(6, 0));
     }
 }

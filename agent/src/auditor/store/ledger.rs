@@ -92,9 +92,9 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub(crate) fn untold(&self, limit: u32) -> Result<Vec<ledger::Row>, Error> {
+    pub(crate) fn untold(&mut self, limit: u32) -> Result<Vec<ledger::Row>, Error> {
         let text = "SELECT uid, seq, entry, hash FROM ledger WHERE told = 0 ORDER BY uid, seq LIMIT ?1";
-        self.connection
+        self.connection()?
             .prepare_cached(text)
             .and_then(|mut statement| statement.query_map([limit], row)?.collect())
             .map_err(sql("read the ledger of sessions"))
@@ -104,8 +104,8 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub(crate) fn told(&self, uid: u32, seq: u64) -> Result<(), Error> {
-        self.connection
+    pub(crate) fn told(&mut self, uid: u32, seq: u64) -> Result<(), Error> {
+        self.connection()?
             .execute(
                 "UPDATE ledger SET told = 1 WHERE told = 0 AND uid = ?1 AND seq <= ?2",
                 params![uid, seq.cast_signed()],

@@ -24,14 +24,15 @@ pub(crate) struct SessionReader {
 
 /// Columns of a call as lists show it: without its result, which may be long.
 /// Long arguments and errors are cut there, and are text then.
-const CALL: &str = "c.id, c.session_id, s.server_name, c.tool_name,
+const CALL: &str = "c.id, c.session_id, s.uid, s.server_name, s.container, c.tool_name,
     CASE WHEN octet_length(c.arguments) <= 4096 THEN c.arguments ELSE substr(c.arguments, 1, 4096) || '…' END AS arguments,
     CASE WHEN octet_length(c.error) <= 4096 THEN c.error ELSE substr(c.error, 1, 4096) || '…' END AS error, c.operation_type, c.risk_score, c.risk_reasons,
     c.requested_at, c.responded_at, c.duration_ms, c.policy_action, c.approved_by, c.approved_at, c.rules, c.outcome, c.decided_by,
     c.decided_at, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id
     FROM tool_calls c JOIN sessions s ON s.id = c.session_id";
 /// A session as lists show it.
-const SESSION: &str = "SELECT s.id, s.server_name, s.server_command, s.started_at, s.ended_at, s.client_info, s.exit_status, s.broken,
+const SESSION: &str = "SELECT s.id, s.uid, s.server_name, s.server_command, s.started_at, s.ended_at, s.client_info, s.exit_status, s.broken,
+         s.profile, s.enforcement, s.container,
          (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id) AS calls,
          (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id AND c.policy_action <> 'pass') AS flagged,
          (SELECT max(risk_score) FROM tool_calls c WHERE c.session_id = s.id) AS highest_risk
@@ -54,6 +55,8 @@ pub(crate) struct CallFilter {
     pub(crate) tool: Option<String>,
     /// Older than this call.
     pub(crate) before: Option<String>,
+    /// Whose server runs in this container: its public id, or the beginning of it.
+    pub(crate) container: Option<String>,
     /// Only those that were not simply passed.
     pub(crate) flagged: bool,
     /// At most so many.
@@ -87,6 +90,7 @@ impl SessionReader {
         ask("+c.risk_score >= ?", filter.risk.as_ref().map(|v| v as _));
         ask("? IN (c.policy_action, c.outcome)", filter.verdict.as_ref().map(|v| v as _));
         ask("c.session_id = ?", filter.session.as_ref().map(|v| v as _));
+        ask("instr(s.container, ?) = 1", filter.container.as_ref().map(|v| v as _));
         ask("s.server_name = ?", filter.server.as_ref().map(|v| v as _));
         ask("instr(lower(c.tool_name), lower(?)) > 0", filter.tool.as_ref().map(|v| v as _));
         ask(
@@ -121,8 +125,8 @@ impl SessionReader {
     /// [`Error::Sql`].
     pub(crate) fn call(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
         let text = format!(
-            "SELECT c.*, s.server_name, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id
-             FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {OWN} AND c.id = ?2"
+            "SELECT c.*, s.server_name, s.uid, s.container, s.profile, s.enforcement,
+             (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {OWN} AND c.id = ?2"
         );
         self.connection
             .query_row(&text, rusqlite::params![viewer.0, id], object)
@@ -220,11 +224,11 @@ impl SessionReader {
                  JOIN sessions s ON s.id = c.session_id WHERE x.rowid > ?2"
             }
             "ledger" => "s.rowid AS _rowid, s.uid, s.seq, s.entry, s.hash FROM ledger s WHERE s.rowid > ?2",
-            // Rules are everybody's.
+            // Root's rules bind everybody.
             "policy_rules" => "s.rowid AS _rowid, s.* FROM policy_rules s WHERE s.rowid > ?2",
             _ => return Ok(Vec::new()),
         };
-        let own = if table == "policy_rules" { "?1 >= 0" } else { OWN };
+        let own = if table == "policy_rules" { "(?1 = 0 OR s.uid IN (0, ?1))" } else { OWN };
         let limit = limit.min(MOST);
         let fail = sql("read MCP sessions");
         let text = format!("SELECT {from} AND {own} ORDER BY _rowid LIMIT ?3");
@@ -295,15 +299,36 @@ impl SessionReader {
         Ok(self.rows(&text, &[&viewer.0])?.pop().unwrap_or_else(|| json!({})))
     }
 
-    /// The rules of the database that are switched on, oldest first.
+    /// Of some sessions, those that are not wholly in the store, as far as `viewer` may know; one that retention removed
+    /// is not missing.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub(crate) fn stored_rules(&self) -> Result<Vec<StoredRule>, Error> {
+    pub(crate) fn missing(&self, viewer: Viewer, sessions: Vec<String>) -> Result<Vec<String>, Error> {
+        let fail = sql("read whether a session ended");
+        let text = format!(
+            "SELECT 1 FROM sessions s WHERE id = ?2 AND ended_at IS NOT NULL AND {OWN}
+             UNION ALL SELECT 1 FROM ledger WHERE session = ?2"
+        );
+        let mut statement = self.connection.prepare(&text).map_err(&fail)?;
+        let mut missing = Vec::new();
+        for session in sessions {
+            if !statement.exists(rusqlite::params![viewer.0, session]).map_err(&fail)? {
+                missing.push(session);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// The rules of the database that are switched on and bind the sessions of `uid`, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn stored_rules(&self, uid: u32) -> Result<Vec<StoredRule>, Error> {
         let fail = sql("read the rules");
         let text =
             "SELECT name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action
-             FROM policy_rules WHERE enabled ORDER BY created_at, id";
+             FROM policy_rules WHERE enabled AND uid IN (0, ?1) ORDER BY created_at, id";
         let mut statement = self.connection.prepare(text).map_err(&fail)?;
         let rule = |row: &Row<'_>| {
             let operations: Option<String> = row.get(5)?;
@@ -318,7 +343,7 @@ impl SessionReader {
                 action: row.get(6)?,
             })
         };
-        let rules = statement.query_map([], rule).map_err(&fail)?;
+        let rules = statement.query_map([uid], rule).map_err(&fail)?;
         rules.collect::<rusqlite::Result<_>>().map_err(&fail)
     }
 
@@ -334,12 +359,14 @@ impl SessionReader {
         self.rows(&text, &[&viewer.0])
     }
 
-    /// The rows of the rules, oldest first.
+    /// The rows of the rules that bind the viewer's sessions, oldest first; for root, of all.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub(crate) fn rules(&self) -> Result<Vec<Value>, Error> {
-        self.rows("SELECT * FROM policy_rules ORDER BY created_at, id LIMIT 1000", &[])
+    pub(crate) fn rules(&self, viewer: Viewer) -> Result<Vec<Value>, Error> {
+        let text =
+            "SELECT * FROM policy_rules WHERE ?1 = 0 OR uid IN (0, ?1) ORDER BY created_at, id LIMIT 1000";
+        self.rows(text, &[&viewer.0])
     }
 
     fn rows(&self, text: &str, values: &[&dyn ToSql]) -> Result<Vec<Value>, Error> {

@@ -4,6 +4,9 @@
 pub(crate) const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules"];
 
+/// What a database of MCP sessions is made with, in order.
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED];
+
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
     -- A session is one run of the interceptor.
@@ -98,4 +101,17 @@ pub(crate) const MIGRATION: &str = "
     CREATE INDEX idx_intent_tool_calls_intent ON intent_tool_calls(intent_id);
     CREATE INDEX idx_tool_calls_time ON tool_calls(requested_at);
     CREATE INDEX idx_intent_tool_calls_call ON intent_tool_calls(tool_call_id);
+";
+
+/// Migration 5: sessions in containers, the times of calls on the clock of the kernel's events, whose a rule is.
+pub(crate) const GOVERNED: &str = "
+    ALTER TABLE sessions ADD COLUMN profile TEXT;        -- the server's profile, where it has one
+    ALTER TABLE sessions ADD COLUMN enforcement TEXT;    -- what holds it, as the launcher said
+    ALTER TABLE sessions ADD COLUMN container TEXT;      -- public id, as the interceptor says: compare its owner
+    ALTER TABLE sessions ADD COLUMN gap INTEGER NOT NULL DEFAULT 0;     -- 1: a call may have gone by unseen
+    ALTER TABLE sessions ADD COLUMN read_to INTEGER NOT NULL DEFAULT 0; -- ns since boot: the last entry's time
+    ALTER TABLE tool_calls ADD COLUMN began INTEGER;     -- ns since boot: forwarded; NULL: never
+    ALTER TABLE tool_calls ADD COLUMN ended INTEGER;     -- ns since boot: answered; NULL: not yet
+    ALTER TABLE policy_rules ADD COLUMN uid INTEGER NOT NULL DEFAULT 0; -- whose sessions it binds; 0: everybody's
+    CREATE INDEX idx_sessions_container ON sessions(container) WHERE container IS NOT NULL;
 ";

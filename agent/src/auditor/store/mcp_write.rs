@@ -9,14 +9,18 @@ use crate::{
     mcp::journal::Direction,
 };
 use ringfence_wire::mcp::StoredRule;
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
-use std::path::Path;
+use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt, path::PathBuf};
 
-/// The connection that writes MCP sessions. SQLite orders it with the one that writes events.
+/// What writes MCP sessions. SQLite orders its connection with the one that writes events. It opens the database when it
+/// is first used, and again when it was replaced, by whoever found it corrupt.
 #[derive(Debug)]
 pub(crate) struct SessionWriter {
-    pub(super) connection: Connection,
-    grouping: std::collections::HashMap<u32, Grouping>,
+    path: PathBuf,
+    open: Option<(Connection, u64)>,
+    /// Counts the databases that were behind the path.
+    epoch: u64,
+    grouping: HashMap<u32, Grouping>,
 }
 
 /// A session and how far its journal is read.
@@ -34,26 +38,45 @@ pub(crate) struct Position<'a> {
     pub(crate) head: &'a str,
     /// Bytes of the lines read.
     pub(crate) bytes: u64,
+    /// When the last of them was written, ns since boot.
+    pub(crate) read_to: u64,
+    /// The database that the lines before these are in.
+    pub(crate) epoch: u64,
 }
 
 impl SessionWriter {
-    /// Opens a database that [`super::open`] has brought up to date.
+    /// A writer of the database at `path`.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, open: None, epoch: 0, grouping: HashMap::new() }
+    }
+
+    pub(super) fn connection(&mut self) -> Result<&mut Connection, Error> {
+        let there = fs::metadata(&self.path).map_or(0, |file| file.ino());
+        if self.open.as_ref().is_some_and(|(_, inode)| *inode != there) {
+            self.open = None;
+        }
+        if self.open.is_none() {
+            let connection = super::open_existing(&self.path)?;
+            connection.set_prepared_statement_cache_capacity(32);
+            let inode = fs::metadata(&self.path).map_or(0, |file| file.ino());
+            self.open = Some((connection, inode));
+            self.epoch += 1;
+            self.grouping.clear();
+        }
+        match &mut self.open {
+            Some((connection, _)) => Ok(connection),
+            None => Err(Error::Replaced),
+        }
+    }
+
+    /// Lines of a session's journal that are in the store, and which store that is; `None` where the session is
+    /// another uid's.
     ///
     /// # Errors
     /// [`Error`].
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let connection = super::open_existing(path)?;
-        connection.set_prepared_statement_cache_capacity(32);
-        Ok(Self { connection, grouping: std::collections::HashMap::new() })
-    }
-
-    /// Lines of a session's journal that are in the store; `None` where the session is another uid's.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub(crate) fn lines(&self, session: &str, uid: u32) -> Result<Option<u64>, Error> {
+    pub(crate) fn lines(&mut self, session: &str, uid: u32) -> Result<Option<(u64, u64)>, Error> {
         let found: Option<(i64, u32)> = self
-            .connection
+            .connection()?
             .query_row("SELECT journal_lines, uid FROM sessions WHERE id = ?1", [session], |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })
@@ -61,64 +84,70 @@ impl SessionWriter {
             .map_err(sql("read how far a journal is"))?;
         Ok(match found {
             Some((_, owner)) if owner != uid => None,
-            Some((lines, _)) => Some(lines.cast_unsigned()),
-            None => Some(0),
+            Some((lines, _)) => Some((lines.cast_unsigned(), self.epoch)),
+            None => Some((0, self.epoch)),
         })
     }
 
     /// Whether retention removed a session: its journal is not taken in again.
     ///
     /// # Errors
-    /// [`Error::Sql`].
-    pub(crate) fn is_removed(&self, session: &str) -> Result<bool, Error> {
-        ledger::is_removed(&self.connection, session).map_err(sql("read the ledger of sessions"))
-    }
-
-    /// Whether a session has ended and all of its journal is here.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub(crate) fn is_whole(&self, session: &str) -> Result<bool, Error> {
-        self.connection
-            .query_row("SELECT ended_at IS NOT NULL FROM sessions WHERE id = ?1", [session], |row| row.get(0))
-            .optional()
-            .map(|ended| ended.unwrap_or(false))
-            .map_err(sql("read whether a session ended"))
+    /// [`Error`].
+    pub(crate) fn is_removed(&mut self, session: &str) -> Result<bool, Error> {
+        ledger::is_removed(self.connection()?, session).map_err(sql("read the ledger of sessions"))
     }
 
     /// Writes rows of one session and its position, all or nothing.
     ///
     /// # Errors
-    /// [`Error::Sql`]; the same rows may be tried again.
+    /// [`Error`]; the same rows may be tried again, except after [`Error::Replaced`]: then the whole journal.
     pub(crate) fn write(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
-        let mut grouping = match self.grouping.get(&at.uid) {
-            Some(grouping) => grouping.clone(),
-            None => last_intent(&self.connection, at.uid).map_err(sql("read the last intent"))?,
+        let known = self.grouping.get(&at.uid).cloned();
+        self.connection()?;
+        if self.epoch != at.epoch {
+            return Err(Error::Replaced);
+        }
+        let connection = self.connection()?;
+        let mut grouping = match known {
+            Some(grouping) => grouping,
+            None => last_intent(connection, at.uid).map_err(sql("read the last intent"))?,
         };
-        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        let step = connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
         ledger::reached(&step, at, rows).map_err(sql("write the ledger of sessions"))?;
         for row in rows {
             write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
         }
         step.prepare_cached(
-            "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4 WHERE id = ?1",
+            "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4, read_to = ?5 WHERE id = ?1",
         )
-        .and_then(|mut s| s.execute(params![at.session, at.lines.cast_signed(), at.head, at.journal]))
+        .and_then(|mut s| {
+            let (lines, read_to) = (at.lines.cast_signed(), at.read_to.cast_signed());
+            s.execute(params![at.session, lines, at.head, at.journal, read_to])
+        })
         .map_err(sql("store how far a journal is"))?;
         step.commit().map_err(sql("commit"))?;
         self.grouping.insert(at.uid, grouping);
         Ok(())
     }
 
-    /// Adds a rule. Gives its id, or nothing where one of that name is there already.
+    /// Adds a rule for the sessions of `uid`, or of everybody for 0. Gives its id, or nothing where one of that name
+    /// binds some of them already.
     ///
     /// # Errors
-    /// [`Error::Sql`].
-    pub(crate) fn add_rule(&mut self, rule: &StoredRule, now: i64) -> Result<Option<String>, Error> {
+    /// [`Error`].
+    pub(crate) fn add_rule(
+        &mut self,
+        uid: u32,
+        rule: &StoredRule,
+        now: i64,
+    ) -> Result<Option<String>, Error> {
         let id = uuid::Uuid::new_v4().to_string();
-        let inserted = self.connection.execute(
-            "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at)
-             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE NOT EXISTS (SELECT 1 FROM policy_rules WHERE name = ?2)",
+        let inserted = self.connection()?.execute(
+            "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at, uid)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+             WHERE NOT EXISTS (SELECT 1 FROM policy_rules WHERE name = ?2 AND (uid = ?10 OR uid = 0 OR ?10 = 0))",
             params![
                 id,
                 rule.name,
@@ -128,7 +157,8 @@ impl SessionWriter {
                 rule.min_risk_score,
                 rule.operation_types.as_ref().map(|list| list.join(",")),
                 rule.action,
-                rfc3339(now)
+                rfc3339(now),
+                uid
             ],
         );
         Ok((inserted.map_err(sql("store a rule"))? == 1).then_some(id))
@@ -139,7 +169,7 @@ impl SessionWriter {
     /// # Errors
     /// [`Error::Sql`].
     pub(crate) fn broken(&mut self, session: &str, why: &str) -> Result<(), Error> {
-        self.connection
+        self.connection()?
             .execute("UPDATE sessions SET broken = ?2 WHERE id = ?1", params![session, why])
             .map(drop)
             .map_err(sql("note a broken journal"))
@@ -184,21 +214,31 @@ fn write(
             .map(drop),
         Row::Message(message) => insert_message(step, at, message),
         Row::Call(call) => insert_call(step, at, call, grouping),
-        Row::Answer { call, message, result, error, at: when, duration_ms } => step
+        Row::Answer { call, message, result, error, at: when, duration_ms, ended } => step
             .prepare_cached(
-                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6 WHERE id = ?1",
+                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6, ended = ?7 WHERE id = ?1",
             )?
-            .execute(params![call, message, result, error, rfc3339(*when), duration_ms])
+            .execute(params![call, message, result, error, rfc3339(*when), duration_ms, ended.cast_signed()])
             .map(drop),
-        Row::Decision { call, outcome, by, at: when } => {
+        Row::Decision { call, outcome, by, at: when, boot } => {
             let approved = (outcome == "approved").then(|| by.clone().unwrap_or_default());
             let approved_at = approved.is_some().then(|| rfc3339(*when));
+            let began = approved.is_some().then(|| boot.cast_signed());
             step.prepare_cached(
-                "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6 WHERE id = ?1",
+                "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6,
+                     began = coalesce(?7, began) WHERE id = ?1",
             )?
-            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at])
+            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at, began])
             .map(drop)
         }
+        Row::Governed { profile, enforcement, container } => step
+            .prepare_cached("UPDATE sessions SET profile = ?2, enforcement = ?3, container = ?4 WHERE id = ?1")?
+            .execute(params![at.session, profile, enforcement, container])
+            .map(drop),
+        Row::Gap => step
+            .prepare_cached("UPDATE sessions SET gap = 1 WHERE id = ?1")?
+            .execute([at.session])
+            .map(drop),
         Row::End { at: when, status } => step
             .prepare_cached("UPDATE sessions SET ended_at = ?2, exit_status = ?3 WHERE id = ?1")?
             .execute(params![at.session, rfc3339(*when), status])
@@ -243,8 +283,8 @@ fn insert_call(
     let inserted = step
         .prepare_cached(
             "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
-                 risk_reasons, requested_at, policy_action, rules, outcome)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+                 risk_reasons, requested_at, policy_action, rules, outcome, began)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         )?
         .execute(params![
             judged.call,
@@ -258,7 +298,8 @@ fn insert_call(
             rfc3339(row.at),
             judged.action,
             list(&judged.rules),
-            outcome
+            outcome,
+            row.began.map(u64::cast_signed)
         ])?;
     if inserted == 0 {
         // Read again after a restart: it has its intent.

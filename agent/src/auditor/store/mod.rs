@@ -14,7 +14,7 @@ mod tests;
 mod write;
 
 pub(crate) use mcp_read::{CallFilter, SessionReader};
-pub(crate) use mcp_schema::{MIGRATION as MCP_SCHEMA, TABLES as MCP_TABLES};
+pub(crate) use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub(crate) use mcp_write::{Position, SessionWriter};
 pub(crate) use read::{Filter, Reader, Viewer};
 pub(crate) use retain::Limits;
@@ -70,6 +70,9 @@ pub(crate) enum Error {
     /// A user names ever new rule files.
     #[error("this user has more rule files than the audit database remembers; name one of those that are in use")]
     TooManyRuleFiles,
+    /// The file was exchanged for another one while it was in use.
+    #[error("the audit database was replaced; sessions are read again from their journals")]
+    Replaced,
     /// A statement failed.
     #[error("the audit database cannot {what}")]
     Sql {

@@ -1,7 +1,7 @@
 //! Keeping the store within its bounds: by age, by size, and no container more than its share.
 
 use super::{Error, retire::bytes_of_sessions, sql};
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 5_000;
@@ -38,7 +38,9 @@ pub(super) fn bytes_in_use(connection: &Connection) -> Result<u64, Error> {
 /// Deletes at most a few thousand rows. True: there is more to delete.
 pub(super) fn step(connection: &mut Connection, limits: &Limits, now: i64) -> Result<bool, Error> {
     let bytes = bytes_in_use(connection)?;
-    let step = connection.transaction().map_err(sql("begin a transaction"))?;
+    let step = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(sql("begin a transaction"))?;
     let deleted = one(&step, limits, bytes, now).map_err(sql("delete old events"))?;
     step.commit().map_err(sql("commit"))?;
     // Give pages back to the file system, a few MiB at a time.

@@ -6,7 +6,7 @@ use crate::{
     auditor::clock::rfc3339,
     mcp::ledger::{Checkpoint, Entry, Why, fold},
 };
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 2_000;
@@ -69,7 +69,7 @@ impl SessionWriter {
     ) -> Result<Option<Doomed>, Error> {
         let fail = sql("look for sessions to remove");
         let begun: Option<String> = self
-            .connection
+            .connection()?
             .query_row("SELECT session_id FROM session_bounds WHERE removing <> 0 LIMIT 1", [], |row| {
                 row.get(0)
             })
@@ -78,15 +78,18 @@ impl SessionWriter {
         if let Some(session) = begun {
             return Ok(Some(Doomed { session, fresh: false }));
         }
-        let total = bytes_of_sessions(&self.connection).map_err(&fail)? / (COPIES - 1) * COPIES;
+        let total = bytes_of_sessions(self.connection()?).map_err(&fail)? / (COPIES - 1) * COPIES;
         let (why, before) = if total > limits.bytes {
             (Why::Size, now.saturating_sub(limits.grace))
         } else {
             (Why::Age, now.saturating_sub(limits.age.max(limits.grace)))
         };
-        let candidates = ended_before(&self.connection, &rfc3339(before)).map_err(&fail)?;
+        let candidates = ended_before(self.connection()?, &rfc3339(before)).map_err(&fail)?;
         let Some(session) = candidates.into_iter().find(|session| !runs(session)) else { return Ok(None) };
-        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        let step = self
+            .connection()?
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
         let written = checkpoint(&step, &session, why, now).and_then(|()| {
             step.execute("UPDATE session_bounds SET removing = 1 WHERE session_id = ?1", [&session])
         });
@@ -101,18 +104,21 @@ impl SessionWriter {
     /// [`Error::Sql`]; call it again.
     pub(crate) fn strip(&mut self, doomed: &Doomed) -> Result<bool, Error> {
         // SQLite would look for whoever refers to each row, through every call: the order below leaves nobody who does.
-        self.connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(sql("prepare a removal"))?;
+        self.connection()?.execute_batch("PRAGMA foreign_keys = OFF").map_err(sql("prepare a removal"))?;
         let stripped = self.strip_step(&doomed.session);
-        self.connection.execute_batch("PRAGMA foreign_keys = ON").map_err(sql("end a removal"))?;
+        self.connection()?.execute_batch("PRAGMA foreign_keys = ON").map_err(sql("end a removal"))?;
         let more = stripped?;
-        self.connection
+        self.connection()?
             .execute_batch("PRAGMA incremental_vacuum(1024)")
             .map_err(sql("give back free pages"))?;
         Ok(more)
     }
 
     fn strip_step(&mut self, session: &str) -> Result<bool, Error> {
-        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        let step = self
+            .connection()?
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
         let more = strip(&step, session).map_err(sql("remove an old session"))?;
         step.commit().map_err(sql("commit"))?;
         Ok(more)
@@ -124,7 +130,10 @@ impl SessionWriter {
     /// [`Error::Sql`].
     pub(crate) fn fold_ledgers(&mut self, limits: &SessionLimits, now: i64) -> Result<(), Error> {
         let fail = sql("fold a ledger");
-        let step = self.connection.transaction().map_err(sql("begin a transaction"))?;
+        let step = self
+            .connection()?
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
         let long: Vec<u32> = step
             .prepare("SELECT uid FROM ledger GROUP BY uid HAVING count(*) > ?1")
             .and_then(|mut s| s.query_map([limits.ledger as i64], |row| row.get(0))?.collect())

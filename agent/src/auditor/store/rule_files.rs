@@ -47,8 +47,8 @@ impl SessionWriter {
     /// [`Error::Sql`].
     pub(crate) fn offer_rules(&mut self, uid: u32, file: &RuleFile, now: i64) -> Result<Standing, Error> {
         let fail = sql("read a rule file's state");
-        let known: Option<(String, Option<String>)> = self
-            .connection
+        let connection = self.connection()?;
+        let known: Option<(String, Option<String>)> = connection
             .query_row(
                 "SELECT text, pending FROM rule_files WHERE uid = ?1 AND path = ?2",
                 params![uid, file.path],
@@ -64,18 +64,18 @@ impl SessionWriter {
         match (&held, known) {
             (None, Some((text, None))) if text == file.text => {
                 let used = "UPDATE rule_files SET used = ?3 WHERE uid = ?1 AND path = ?2";
-                self.connection.execute(used, params![uid, file.path, rfc3339(now)]).map_err(&fail)?;
+                connection.execute(used, params![uid, file.path, rfc3339(now)]).map_err(&fail)?;
             }
-            (None, Some(_)) => put(&self.connection, uid, file, now).map_err(&fail)?,
+            (None, Some(_)) => put(connection, uid, file, now).map_err(&fail)?,
             (None, None) => {
-                if !room(&self.connection, uid, now).map_err(&fail)? {
+                if !room(connection, uid, now).map_err(&fail)? {
                     return Err(Error::TooManyRuleFiles);
                 }
-                put(&self.connection, uid, file, now).map_err(&fail)?;
+                put(connection, uid, file, now).map_err(&fail)?;
             }
             (Some(_), Some((text, pending))) => {
                 if pending.as_ref() != Some(&file.text) {
-                    self.connection
+                    connection
                         .execute(
                             "UPDATE rule_files SET pending = ?3, pending_sha256 = ?4, pending_at = ?5 WHERE uid = ?1 AND path = ?2",
                             params![uid, file.path, file.text, sha256(file.text.as_bytes()), rfc3339(now)],
@@ -101,7 +101,7 @@ impl SessionWriter {
         by: &str,
         now: i64,
     ) -> Result<Vec<(u32, String)>, Error> {
-        self.connection
+        self.connection()?
             .prepare_cached(
                 "UPDATE rule_files SET text = pending, since = ?4, confirmed_by = ?5,
                      pending = NULL, pending_sha256 = NULL, pending_at = NULL

@@ -79,4 +79,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::MIGRATION,
     super::ledger::MIGRATION,
     super::rule_files::MIGRATION,
+    super::mcp_schema::GOVERNED,
+    // 6: when an event happened on the clock that `start` is of too; `ts` is the time of day, which may be set.
+    "ALTER TABLE events ADD COLUMN moment INTEGER NOT NULL DEFAULT 0; -- ns since boot; 0: was not kept yet",
 ];

@@ -12,7 +12,7 @@ use crate::auditor::{
 };
 use ringfence_common::event::{rule, verdict};
 use ringfence_wire::{audit::Counted, event::RuleText};
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::{collections::HashMap, sync::Arc};
 
 /// Rows whose ids are kept in memory, per table; when full, forgotten and looked up again.
@@ -122,7 +122,10 @@ impl Writer {
     /// [`Error::Sql`]; the same batch may be tried again.
     pub(crate) fn write(&mut self, batch: &[Incoming]) -> Result<(), Error> {
         let Self { connection, boot, session, containers, rules, .. } = self;
-        let step = connection.transaction().map_err(sql("begin a transaction"))?;
+        // Immediate: sessions have a writer of their own, and a transaction that read first could not wait for it.
+        let step = connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
         let mut learnt = Learnt::default();
         let mut at = Rows { step: &step, boot, containers, rules, learnt: &mut learnt };
         let mut sequence = None;

@@ -7,7 +7,8 @@ use crate::auditor::{
     store::{self, CallFilter, SessionReader, Viewer},
 };
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
+    body::Bytes,
     extract::{
         DefaultBodyLimit, Path, Query, State,
         rejection::{JsonRejection, QueryRejection},
@@ -19,14 +20,9 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{task, time};
 
-/// Whoever holds the token sees everything in this database: it is its owner's, or root's.
-pub(super) const VIEWER: Viewer = Viewer(0);
 /// Bytes of a request's body.
 const LONGEST_BODY: usize = 64 << 10;
 /// Rows where nobody says how many.
@@ -35,6 +31,8 @@ const ROWS: u32 = 100;
 const DECIDED: Duration = Duration::from_secs(5);
 
 type Shared = State<Arc<Dashboard>>;
+/// Whose token it is: the gate put it there.
+type Asking = Extension<Viewer>;
 type Answer = Result<Json<Value>, Refusal>;
 
 /// An answer that says why not.
@@ -135,6 +133,7 @@ struct Wanted {
     server: Option<String>,
     tool: Option<String>,
     before: Option<String>,
+    container: Option<String>,
     limit: Option<String>,
 }
 
@@ -142,7 +141,8 @@ type Asked = Result<Query<Wanted>, QueryRejection>;
 
 fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
     let refuse = |why: String| {
-        let known = "Parameters are risk (0 to 100), verdict, session, server, tool, before and limit";
+        let known =
+            "Parameters are risk (0 to 100), verdict, session, server, tool, container, before and limit";
         Refusal::new(StatusCode::BAD_REQUEST, format!("{}. {known}.", sentence(&why)))
     };
     let Query(wanted) = asked.map_err(|rejection| refuse(rejection.body_text()))?;
@@ -158,28 +158,29 @@ fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
         session: text(wanted.session),
         server: text(wanted.server),
         tool: text(wanted.tool),
+        container: text(wanted.container),
         before: text(wanted.before),
         flagged: false,
         limit: number("limit", wanted.limit)?.unwrap_or(ROWS),
     })
 }
 
-async fn list(dashboard: &Dashboard, filter: CallFilter) -> Answer {
-    ask(dashboard, move |reader| reader.calls(VIEWER, &filter)).await.map(|rows| Json(rows.into()))
+async fn list(dashboard: &Dashboard, viewer: Viewer, filter: CallFilter) -> Answer {
+    ask(dashboard, move |reader| reader.calls(viewer, &filter)).await.map(|rows| Json(rows.into()))
 }
 
-async fn calls(State(dashboard): Shared, asked: Asked) -> Answer {
-    list(&dashboard, filter(asked)?).await
+async fn calls(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
+    list(&dashboard, viewer, filter(asked)?).await
 }
 
-async fn flagged(State(dashboard): Shared, asked: Asked) -> Answer {
-    list(&dashboard, CallFilter { flagged: true, ..filter(asked)? }).await
+async fn flagged(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
+    list(&dashboard, viewer, CallFilter { flagged: true, ..filter(asked)? }).await
 }
 
-async fn sessions(State(dashboard): Shared, asked: Asked) -> Answer {
+async fn sessions(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
     let limit = filter(asked)?.limit;
     let shared = Arc::clone(&dashboard.sessions);
-    let rows = ask(&dashboard, move |reader| reader.sessions(VIEWER, limit)).await?;
+    let rows = ask(&dashboard, move |reader| reader.sessions(viewer, limit)).await?;
     let linked = rows.into_iter().map(|mut row| {
         let up = row["id"].as_str().is_some_and(|id| shared.is_linked(id));
         row["linked"] = up.into();
@@ -188,53 +189,62 @@ async fn sessions(State(dashboard): Shared, asked: Asked) -> Answer {
     Ok(Json(linked.collect()))
 }
 
-async fn session_calls(State(dashboard): Shared, Path(id): Path<String>, asked: Asked) -> Answer {
+async fn session_calls(
+    State(dashboard): Shared,
+    Extension(viewer): Asking,
+    Path(id): Path<String>,
+    asked: Asked,
+) -> Answer {
     let filter = CallFilter { session: Some(id.clone()), ..filter(asked)? };
-    known(&dashboard, id).await?;
-    list(&dashboard, filter).await
+    known(&dashboard, viewer, id).await?;
+    list(&dashboard, viewer, filter).await
 }
 
-async fn intents(State(dashboard): Shared, Path(id): Path<String>) -> Answer {
-    known(&dashboard, id.clone()).await?;
-    ask(&dashboard, move |reader| reader.intents(VIEWER, Some(&id), 1000)).await.map(|rows| Json(rows.into()))
+async fn intents(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
+    known(&dashboard, viewer, id.clone()).await?;
+    ask(&dashboard, move |reader| reader.intents(viewer, Some(&id), 1000)).await.map(|rows| Json(rows.into()))
 }
 
-async fn latest_intents(State(dashboard): Shared, asked: Asked) -> Answer {
+async fn latest_intents(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
     let filter = filter(asked)?;
-    let rows = ask(&dashboard, move |reader| reader.intents(VIEWER, filter.session.as_deref(), filter.limit))
+    let rows = ask(&dashboard, move |reader| reader.intents(viewer, filter.session.as_deref(), filter.limit))
         .await?;
     Ok(Json(rows.into()))
 }
 
-async fn known(dashboard: &Dashboard, id: String) -> Result<Value, Refusal> {
+async fn known(dashboard: &Dashboard, viewer: Viewer, id: String) -> Result<Value, Refusal> {
     let session = id.clone();
-    let row = ask(dashboard, move |reader| reader.session(VIEWER, &session)).await?;
+    let row = ask(dashboard, move |reader| reader.session(viewer, &session)).await?;
     row.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("There is no session with the id {id:?}.")))
 }
 
-async fn call(State(dashboard): Shared, Path(id): Path<String>) -> Answer {
+async fn call(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
     let wanted = id.clone();
-    let row = ask(&dashboard, move |reader| reader.call(VIEWER, &wanted)).await?;
+    let row = ask(&dashboard, move |reader| reader.call(viewer, &wanted)).await?;
     row.map(Json).ok_or_else(|| Refusal::call(&id))
 }
 
-async fn waiting(State(dashboard): Shared) -> Json<Value> {
-    Json(live::waiting(&dashboard.sessions))
+async fn waiting(State(dashboard): Shared, Extension(viewer): Asking) -> Json<Value> {
+    Json(live::waiting(&dashboard.sessions, viewer))
 }
 
-async fn stats(State(dashboard): Shared) -> Answer {
-    let mut row = ask(&dashboard, |reader| reader.stats(VIEWER)).await?;
-    row["waiting"] = dashboard.sessions.waiting.list(VIEWER.0).len().into();
-    row["linked"] = dashboard.sessions.links.load(Ordering::SeqCst).into();
-    row["pending_rules"] = ask(&dashboard, |reader| reader.pending_rules(VIEWER)).await?.len().into();
+async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
+    let mut row = ask(&dashboard, move |reader| reader.stats(viewer)).await?;
+    row["waiting"] = dashboard.sessions.waiting.list(viewer.0).len().into();
+    row["linked"] = dashboard.sessions.links.count(viewer.0).into();
+    row["pending_rules"] = ask(&dashboard, move |reader| reader.pending_rules(viewer)).await?.len().into();
     row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
     Ok(Json(row))
 }
 
-async fn metrics(State(dashboard): Shared) -> Result<Response, Refusal> {
+async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<Response, Refusal> {
     let sessions = &dashboard.sessions;
-    let waiting = sessions.waiting.list(VIEWER.0).len();
-    let text = sessions.metrics.text(sessions.links.load(Ordering::SeqCst), waiting).map_err(|_| {
+    if viewer.0 != 0 && !sessions.is_own() {
+        let error = "The metrics are of every user's sessions: they need the token of root's dashboard.";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, error));
+    }
+    let waiting = sessions.waiting.list(0).len();
+    let text = sessions.metrics.text(sessions.links.count(0), waiting).map_err(|_| {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The metrics cannot be written as text.")
     })?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -248,12 +258,12 @@ struct Nothing {}
 
 type Body<T> = Result<Json<T>, JsonRejection>;
 
-async fn approve(shared: Shared, id: Path<String>, body: axum::body::Bytes) -> Answer {
-    decide(shared, id, &body, true).await
+async fn approve(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> Answer {
+    decide(shared, viewer, id, &body, true).await
 }
 
-async fn deny(shared: Shared, id: Path<String>, body: axum::body::Bytes) -> Answer {
-    decide(shared, id, &body, false).await
+async fn deny(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> Answer {
+    decide(shared, viewer, id, &body, false).await
 }
 
 /// The body of a POST as `T`.
@@ -261,38 +271,48 @@ pub(super) fn body<T>(body: Body<T>) -> Result<T, Refusal> {
     body.map(|Json(value)| value).map_err(|rejection| Refusal::new(rejection.status(), rejection.body_text()))
 }
 
-async fn decide(State(dashboard): Shared, Path(id): Path<String>, body: &[u8], approve: bool) -> Answer {
+async fn decide(
+    State(dashboard): Shared,
+    Extension(viewer): Asking,
+    Path(id): Path<String>,
+    body: &[u8],
+    approve: bool,
+) -> Answer {
     if !body.is_empty() && serde_json::from_slice::<Nothing>(body).is_err() {
         let verb = if approve { "approve" } else { "deny" };
         return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("The body of {verb} is empty or {{}}.")));
     }
     let wanted = id.clone();
-    let row = ask(&dashboard, move |reader| reader.listed(VIEWER, &wanted)).await?;
+    let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
     if row.is_none() {
         return Err(Refusal::call(&id));
     }
     let (shared, call) = (Arc::clone(&dashboard.sessions), id.clone());
     beside(move || {
-        let decided = shared.waiting.decide(&call, approve, &Decider::Dashboard, "dashboard");
+        let who = Decider::Dashboard { uid: viewer.0 };
+        let decided = shared.waiting.decide(&call, approve, &who);
         decided.map(drop).map_err(|refused| {
             let status = match refused {
-                Refused::NotYours { .. } | Refused::Descendant { .. } => StatusCode::FORBIDDEN,
+                Refused::NotYours { .. }
+                | Refused::Descendant { .. }
+                | Refused::Governed
+                | Refused::Unknown(_) => StatusCode::FORBIDDEN,
                 Refused::Gone(_) | Refused::Unclear(_) | Refused::Lost => StatusCode::CONFLICT,
             };
             Refusal::new(status, format!("{}.", sentence(&refused.to_string())))
         })
     })
     .await?;
-    outcome(&dashboard, &id, approve).await
+    outcome(&dashboard, viewer, &id, approve).await
 }
 
 /// What became of it, by the interceptor's own record: its clock may have run out at the same moment.
-async fn outcome(dashboard: &Dashboard, id: &str, approve: bool) -> Answer {
+async fn outcome(dashboard: &Dashboard, viewer: Viewer, id: &str, approve: bool) -> Answer {
     let wanted = if approve { "approved" } else { "denied" };
     let until = time::Instant::now() + DECIDED;
     while time::Instant::now() < until {
         let call = id.to_owned();
-        let row = ask(dashboard, move |reader| reader.listed(VIEWER, &call)).await?;
+        let row = ask(dashboard, move |reader| reader.listed(viewer, &call)).await?;
         match row.as_ref().and_then(|row| row["outcome"].as_str()) {
             None => time::sleep(Duration::from_millis(15)).await,
             Some(outcome) if outcome == wanted => return Ok(Json(json!({ "id": id, "outcome": outcome }))),

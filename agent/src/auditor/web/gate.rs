@@ -4,6 +4,7 @@
 //! both are compared exactly; and it does not have the token. Each of the three alone would refuse it.
 
 use super::{Dashboard, api::Refusal};
+use crate::auditor::store::Viewer;
 use axum::{
     extract::{Request, State},
     http::{
@@ -17,23 +18,31 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use std::sync::{Arc, atomic::Ordering};
-use subtle::ConstantTimeEq;
 
 /// What a page offers beside its token; the answer names this one, never the token.
 pub(super) const LIVE_PROTOCOL: &str = "ringfence.live";
 const TOKEN_PROTOCOL: &str = "ringfence.token.";
 
 /// Refuses what must not reach a handler; dresses what comes back.
-pub(super) async fn pass(State(dashboard): State<Arc<Dashboard>>, request: Request, next: Next) -> Response {
+pub(super) async fn pass(
+    State(dashboard): State<Arc<Dashboard>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let mut response = match check(&dashboard, &request) {
-        Ok(()) => next.run(request).await,
+        Ok(viewer) => {
+            // Absent for the page's own files: a handler that needs it has none to give away.
+            viewer.and_then(|viewer| request.extensions_mut().insert(viewer));
+            next.run(request).await
+        }
         Err(refusal) => refusal.into_response(),
     };
     dress(response.headers_mut());
     response
 }
 
-fn check(dashboard: &Dashboard, request: &Request) -> Result<(), Refusal> {
+/// Who asks, where that matters.
+fn check(dashboard: &Dashboard, request: &Request) -> Result<Option<Viewer>, Refusal> {
     let headers = request.headers();
     let host = same_host(headers, request.uri().authority().map(|a| a.as_str()), dashboard.port)?;
     same_origin(headers, host)?;
@@ -41,17 +50,15 @@ fn check(dashboard: &Dashboard, request: &Request) -> Result<(), Refusal> {
     let (api, live) =
         (path == "/api" || path.starts_with("/api/"), path == "/ws" || path.starts_with("/ws/"));
     if !api && !live && path != "/metrics" {
-        return Ok(());
+        return Ok(None);
     }
     let given = bearer(headers).or_else(|| live.then(|| offered(headers)).flatten());
-    let right =
-        given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(dashboard.sessions.token.as_bytes())));
-    if !right {
+    let Some(viewer) = given.and_then(|given| dashboard.sessions.holder(given)) else {
         return Err(Refusal::new(
             StatusCode::UNAUTHORIZED,
             "This needs the dashboard's token. Open the link that `ringfence dashboard` prints; each start of the auditor makes a new one.",
         ));
-    }
+    };
     dashboard.sessions.used.store(true, Ordering::Relaxed);
     if request.method() == Method::POST && !is_json(headers) {
         return Err(Refusal::new(
@@ -59,7 +66,7 @@ fn check(dashboard: &Dashboard, request: &Request) -> Result<(), Refusal> {
             "A POST needs the header Content-Type: application/json.",
         ));
     }
-    Ok(())
+    Ok(Some(viewer))
 }
 
 /// The one value of a header; an error where there are several.

@@ -9,6 +9,7 @@ use crate::auditor::{
     store::{SessionReader, Viewer},
 };
 use axum::{
+    Extension,
     extract::{
         State, WebSocketUpgrade,
         ws::{Message, Utf8Bytes, WebSocket, rejection::WebSocketUpgradeRejection},
@@ -47,8 +48,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a message from a page: it has nothing to say.
 const LONGEST: usize = 1024;
 
+/// Something for pages.
+#[derive(Debug, Clone)]
+pub(super) enum Told {
+    /// A row of a user's, as a message.
+    Row(u32, Utf8Bytes),
+    /// Other calls wait than before; each page is told of those that it may see.
+    Waiting,
+    /// Too much happened to tell it row by row.
+    Behind,
+}
+
+const BEHIND: Utf8Bytes = Utf8Bytes::from_static("{\"type\":\"behind\"}");
+
 /// Where pages hear news.
-pub(super) type News = broadcast::Sender<Utf8Bytes>;
+pub(super) type News = broadcast::Sender<Told>;
 
 /// Begins to turn what the sessions tell into messages.
 ///
@@ -62,9 +76,9 @@ pub(super) fn start(sessions: &Arc<Sessions>) -> io::Result<News> {
     Ok(news)
 }
 
-/// The calls that wait, as rows.
-pub(super) fn waiting(sessions: &Sessions) -> Value {
-    let calls = sessions.waiting.list(0).into_iter().map(|call| {
+/// The calls that wait and that `viewer` may see, as rows.
+pub(super) fn waiting(sessions: &Sessions, viewer: Viewer) -> Value {
+    let calls = sessions.waiting.list(viewer.0).into_iter().map(|call| {
         let arguments = serde_json::from_str::<Value>(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
         json!({
             "id": call.id, "session_id": call.session, "server_name": call.server, "tool_name": call.tool,
@@ -95,23 +109,22 @@ fn tell(sessions: &Sessions, heard: &Receiver<Live>, pages: &News) {
         }
         thread::sleep(GATHER);
         heard.try_iter().for_each(&mut add);
-        let mut say = |value: Value| drop(pages.send(value.to_string().into()));
+        let mut say = |told: Told| drop(pages.send(told));
         if fresh.len() > MOST_ROWS {
-            say(json!({ "type": "behind" }));
+            say(Told::Behind);
         } else if !fresh.is_empty() {
             match rows(sessions, &fresh) {
                 Ok(rows) => rows.into_iter().for_each(&mut say),
                 Err(error) => {
                     tracing::warn!("the dashboard's news cannot be read: {error}");
-                    say(json!({ "type": "behind" }));
+                    say(Told::Behind);
                 }
             }
         }
-        let waiting = json!({ "type": "waiting", "calls": waiting(sessions), "now_ms": now_ms() });
-        let text = waiting["calls"].to_string();
+        let text = waiting(sessions, Viewer(0)).to_string();
         if text != told_waiting {
             told_waiting = text;
-            say(waiting);
+            say(Told::Waiting);
         }
     }
 }
@@ -120,20 +133,31 @@ fn now_ms() -> i64 {
     crate::auditor::clock::now_micros() / 1000
 }
 
-fn rows(sessions: &Sessions, fresh: &[Live]) -> Result<Vec<Value>, crate::auditor::store::Error> {
+/// The calls that wait and that a page may see, as a message.
+fn told_waiting(sessions: &Sessions, viewer: Viewer) -> Utf8Bytes {
+    let calls = waiting(sessions, viewer);
+    json!({ "type": "waiting", "calls": calls, "now_ms": now_ms() }).to_string().into()
+}
+
+fn rows(sessions: &Sessions, fresh: &[Live]) -> Result<Vec<Told>, crate::auditor::store::Error> {
     let reader = SessionReader::open(&sessions.db)?;
     let mut told = Vec::with_capacity(fresh.len());
+    let row = |row: &Value, message: Value| {
+        // A row without an owner is root's alone.
+        let uid = row["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok()).unwrap_or(0);
+        Told::Row(uid, message.to_string().into())
+    };
     for live in fresh {
         match live {
             Live::Call(id) => {
-                let row = reader.listed(Viewer(0), id)?;
-                told.extend(row.map(|call| json!({ "type": "call", "call": call })));
+                let found = reader.listed(Viewer(0), id)?;
+                told.extend(found.map(|call| row(&call, json!({ "type": "call", "call": call }))));
             }
             Live::Session(id) => {
-                let row = reader.session(Viewer(0), id)?;
-                told.extend(row.map(|mut session| {
+                let found = reader.session(Viewer(0), id)?;
+                told.extend(found.map(|mut session| {
                     session["linked"] = sessions.is_linked(id).into();
-                    json!({ "type": "session", "session": session })
+                    row(&session, json!({ "type": "session", "session": session }))
                 }));
             }
         }
@@ -164,6 +188,7 @@ fn count(sessions: &Sessions) -> &AtomicUsize {
 /// Makes a request a WebSocket.
 pub(super) async fn upgrade(
     State(dashboard): State<Arc<Dashboard>>,
+    Extension(viewer): Extension<Viewer>,
     socket: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let socket = socket
@@ -173,10 +198,9 @@ pub(super) async fn upgrade(
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error)
     })?;
     let heard = dashboard.live.subscribe();
-    let first = json!({ "type": "waiting", "calls": waiting(&dashboard.sessions), "now_ms": now_ms() });
     let socket = socket.protocols([LIVE_PROTOCOL]).max_message_size(LONGEST).max_frame_size(LONGEST);
     Ok(socket.on_upgrade(move |socket| async move {
-        let _ = watch(socket, heard, first.to_string().into()).await;
+        let _ = watch(socket, heard, &dashboard.sessions, viewer).await;
         drop(place);
     }))
 }
@@ -184,10 +208,11 @@ pub(super) async fn upgrade(
 /// Sends news until the page goes. An error of any kind is the end.
 async fn watch(
     mut socket: WebSocket,
-    mut heard: broadcast::Receiver<Utf8Bytes>,
-    first: Utf8Bytes,
+    mut heard: broadcast::Receiver<Told>,
+    sessions: &Sessions,
+    viewer: Viewer,
 ) -> Option<()> {
-    say(&mut socket, Message::Text(first)).await?;
+    say(&mut socket, Message::Text(told_waiting(sessions, viewer))).await?;
     let mut ping = time::interval(PING);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // Two pings without a sign of life: the page has gone without a word.
@@ -195,8 +220,10 @@ async fn watch(
     loop {
         let message = tokio::select! {
             news = heard.recv() => match news {
-                Ok(text) => Message::Text(text),
-                Err(RecvError::Lagged(_)) => Message::Text(Utf8Bytes::from_static("{\"type\":\"behind\"}")),
+                Ok(Told::Row(uid, text)) if viewer.0 == 0 || viewer.0 == uid => Message::Text(text),
+                Ok(Told::Row(..)) => continue,
+                Ok(Told::Waiting) => Message::Text(told_waiting(sessions, viewer)),
+                Ok(Told::Behind) | Err(RecvError::Lagged(_)) => Message::Text(BEHIND),
                 Err(RecvError::Closed) => return None,
             },
             said = socket.recv() => {

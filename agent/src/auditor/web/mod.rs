@@ -16,7 +16,7 @@ use hyper_util::{
 };
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::TcpListener,
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
     thread,
@@ -24,8 +24,6 @@ use std::{
 };
 use tokio::{runtime, sync::Semaphore, time};
 
-/// Ports that are tried after one that is taken, before any free one is.
-const NEXT: u16 = 20;
 /// Connections at once; more wait in the listener's queue.
 const MOST_CONNECTIONS: usize = 128;
 /// How long a client may take to send a request's head.
@@ -36,8 +34,8 @@ const LONGEST_HEAD: usize = 16 << 10;
 /// Why there is no dashboard.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// No port.
-    #[error("the dashboard can listen on no port of 127.0.0.1")]
+    /// The listening socket.
+    #[error("the dashboard's socket cannot be used")]
     Listen(#[source] io::Error),
     /// No thread or no event queue.
     #[error("the dashboard's thread cannot be started")]
@@ -48,27 +46,27 @@ pub(crate) enum Error {
 #[derive(Debug)]
 struct Dashboard {
     sessions: Arc<Sessions>,
-    /// The user's rules.
-    rules: PathBuf,
+    /// The user's rules; `None` where users have files of their own, which only their interceptors can read.
+    rules: Option<PathBuf>,
     port: u16,
     live: live::News,
 }
 
-/// Begins to serve; the port is in [`Sessions::port`] then. A port that is taken is exchanged for the next free one.
+/// Begins to serve on a socket of loopback that listens and does not block; its port is in [`Sessions::port`] then.
 ///
 /// # Errors
 /// [`Error`].
-pub(crate) fn start(sessions: &Arc<Sessions>, port: u16, rules: PathBuf) -> Result<(), Error> {
-    let listener = bind(port).map_err(Error::Listen)?;
+pub(crate) fn start(
+    sessions: &Arc<Sessions>,
+    listener: TcpListener,
+    rules: Option<PathBuf>,
+) -> Result<(), Error> {
     let got = listener.local_addr().map_err(Error::Listen)?.port();
-    if port != 0 && got != port {
-        tracing::warn!("port {port} is taken; the dashboard is on port {got}");
-    }
-    listener.set_nonblocking(true).map_err(Error::Listen)?;
     let live = live::start(sessions).map_err(Error::Start)?;
     let dashboard = Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live });
     let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
+        .enable_io()
+        .enable_time()
         .max_blocking_threads(4)
         .thread_name("web-store")
         .build()
@@ -81,22 +79,6 @@ pub(crate) fn start(sessions: &Arc<Sessions>, port: u16, rules: PathBuf) -> Resu
     thread::Builder::new().name("web".into()).spawn(accept).map_err(Error::Start)?;
     sessions.port.store(got, Ordering::SeqCst);
     Ok(())
-}
-
-fn bind(port: u16) -> io::Result<TcpListener> {
-    let listen = |port| TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    if port == 0 {
-        return listen(0);
-    }
-    let ports = (port..=port.saturating_add(NEXT)).chain([0]);
-    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-    for port in ports {
-        match listen(port) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 async fn serve(listener: TcpListener, dashboard: Arc<Dashboard>) -> io::Result<()> {

@@ -5,7 +5,12 @@ use super::{
     api::{self, Refusal, sentence},
 };
 use crate::{
-    auditor::{clock, keeper::chain, mcp::server::NOT_PENDING},
+    auditor::{
+        clock,
+        keeper::chain,
+        mcp::server::NOT_PENDING,
+        store::{SessionReader, Viewer},
+    },
     mcp::{
         reload,
         rules::{self, Written},
@@ -13,7 +18,7 @@ use crate::{
     },
 };
 use axum::{
-    Json,
+    Extension, Json,
     extract::{State, rejection::JsonRejection},
     http::StatusCode,
 };
@@ -68,8 +73,11 @@ fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec
 }
 
 /// All rules, those of the database first.
-pub(super) async fn list(State(dashboard): State<Arc<Dashboard>>) -> Result<Json<Value>, Refusal> {
-    let mut rows = api::ask(&dashboard, |reader| reader.rules()).await?;
+pub(super) async fn list(
+    State(dashboard): State<Arc<Dashboard>>,
+    Extension(viewer): Extension<Viewer>,
+) -> Result<Json<Value>, Refusal> {
+    let mut rows = api::ask(&dashboard, move |reader| reader.rules(viewer)).await?;
     for row in &mut rows {
         let operations = row["operation_types"].as_str().map(|list| list.split(',').collect::<Vec<_>>());
         row["operation_types"] = json!(operations);
@@ -93,7 +101,10 @@ pub(super) fn problems(dashboard: &Dashboard) -> Vec<String> {
 
 /// The rules that an interceptor started without `--rules` has: the user's file, or those that ship.
 fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<Written>, String>) {
-    let path = &dashboard.rules;
+    let Some(path) = &dashboard.rules else {
+        // Each interceptor reads its user's own; the daemon's auditor may not.
+        return (String::new(), Ok(Vec::new()));
+    };
     let read = |file: File| {
         let mut text = String::new();
         file.take(LONGEST_FILE).read_to_string(&mut text).map(|_| text)
@@ -113,11 +124,12 @@ fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<Written>, String>) {
 /// Adds a rule to the database and puts it in force.
 pub(super) async fn add(
     State(dashboard): State<Arc<Dashboard>>,
+    Extension(viewer): Extension<Viewer>,
     posted: Result<Json<Posted>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
     let rule = check(api::body(posted)?)?;
     let shown = json!(ruleset::written(&rule).map_err(unfit)?);
-    let id = api::beside(move || store(&dashboard, &rule)).await?;
+    let id = api::beside(move || store(&dashboard, viewer, &rule)).await?;
     let mut row = shown;
     row["id"] = id.into();
     row["source"] = "database".into();
@@ -125,8 +137,11 @@ pub(super) async fn add(
 }
 
 /// Changes of rule files that wait for a confirmation: what is in force, what the file has, the rule that it loosens.
-pub(super) async fn pending(State(dashboard): State<Arc<Dashboard>>) -> Result<Json<Value>, Refusal> {
-    let mut rows = api::ask(&dashboard, |reader| reader.pending_rules(api::VIEWER)).await?;
+pub(super) async fn pending(
+    State(dashboard): State<Arc<Dashboard>>,
+    Extension(viewer): Extension<Viewer>,
+) -> Result<Json<Value>, Refusal> {
+    let mut rows = api::ask(&dashboard, move |reader| reader.pending_rules(viewer)).await?;
     for row in &mut rows {
         let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
         let (old, new) = (text("text"), text("pending"));
@@ -147,11 +162,12 @@ pub(super) struct Confirmed {
 /// Puts a change in force that waits.
 pub(super) async fn confirm(
     State(dashboard): State<Arc<Dashboard>>,
+    Extension(viewer): Extension<Viewer>,
     posted: Result<Json<Confirmed>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
     let Confirmed { path, sha256 } = api::body(posted)?;
     let done = api::beside(move || {
-        Ok(dashboard.sessions.confirm_rules(api::VIEWER.0, &path, &sha256, "dashboard")?)
+        Ok(dashboard.sessions.confirm_rules(viewer.0, &path, &sha256, "dashboard")?)
     });
     if done.await? {
         return Ok(Json(json!({ "confirmed": true })));
@@ -196,7 +212,7 @@ fn check(posted: Posted) -> Result<StoredRule, Refusal> {
     Ok(rule)
 }
 
-fn store(dashboard: &Dashboard, rule: &StoredRule) -> Result<String, Refusal> {
+fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule) -> Result<String, Refusal> {
     let sessions = &dashboard.sessions;
     let taken = || {
         let error = format!(
@@ -210,15 +226,14 @@ fn store(dashboard: &Dashboard, rule: &StoredRule) -> Result<String, Refusal> {
     }
     // The lock orders this with other additions: interceptors end with the newest list.
     let mut writer = sessions.writer.lock().unwrap_or_else(PoisonError::into_inner);
-    let reader = crate::auditor::store::SessionReader::open(&sessions.db)?;
-    if reader.stored_rules()?.len() >= MAX_STORED_RULES {
+    let reader = SessionReader::open(&sessions.db)?;
+    if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
         let error =
             format!("The database holds {MAX_STORED_RULES} rules already; put more into a rule file.");
         return Err(Refusal::new(StatusCode::CONFLICT, error));
     }
-    let id = writer.add_rule(rule, clock::now_micros())?.ok_or_else(taken)?;
-    let all = reader.stored_rules()?;
-    sessions.send_rules(&all);
+    let id = writer.add_rule(viewer.0, rule, clock::now_micros())?.ok_or_else(taken)?;
+    sessions.send_rules(viewer.0)?;
     drop(writer);
     Ok(id)
 }

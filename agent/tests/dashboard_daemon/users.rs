@@ -1,0 +1,192 @@
+//! Several users and one auditor: each sees and decides its own, and nobody's agent decides for itself.
+//!
+//! Other users' processes need root to start; without it, those parts say that they were left out.
+
+use crate::{
+    auditor_support::Core,
+    support::{Home, eventually},
+};
+use serde_json::Value;
+use std::{
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::{Command, Output},
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+/// Whoever it is, it is not the user that runs the tests.
+const STRANGER: u32 = 54_321;
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A command whose parent is the first process, so that it descends from nobody here.
+fn detached(home: &Home, arguments: &[&str]) -> (bool, String) {
+    let out = home.path("detached");
+    let _ = std::fs::remove_file(&out);
+    let line = arguments.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+    let script = format!(
+        "( ( exec </dev/null; sleep 0.05; while [ \"$(cut -d' ' -f4 /proc/self/stat)\" = $$ ]; do sleep 0.01; done; \
+         {} {line} >{out}.part 2>&1; echo \"status $?\" >>{out}.part; mv {out}.part {out} ) & )",
+        env!("CARGO_BIN_EXE_ringfence"),
+        out = out.display()
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("HOME", home.path("")).env("RINGFENCE_RUNTIME_DIR", home.runtime());
+    assert!(shell.status().expect("sh").success());
+    let text = eventually("the command has ended", || std::fs::read_to_string(&out).ok());
+    (text.contains("status 0\n"), text)
+}
+
+#[test]
+fn a_governed_process_and_the_clients_own_approve_nothing() {
+    let mut home = Home::new();
+    let mut session = home.session("files", &[]);
+    session.call("delete_thing", "{}");
+    let call = home.waiting();
+    // This process is the client; what it starts descends from it.
+    let own = home.ringfence(&["approve", &call]).output().expect("ringfence approve");
+    assert!(!own.status.success() && said(&own).contains("does not approve its own calls"), "{}", said(&own));
+    home.core().governed.store(true, Ordering::SeqCst);
+    for arguments in [&["approve", call.as_str()][..], &["deny", &call], &["dashboard"]] {
+        let (worked, text) = detached(&home, arguments);
+        assert!(!worked && text.contains("belongs to a container"), "{arguments:?}: {text}");
+        assert!(!text.contains("token="), "{text}");
+    }
+    home.core().governed.store(false, Ordering::SeqCst);
+    assert_eq!(home.waiting(), call, "refusals decide nothing");
+    let (worked, text) = detached(&home, &["approve", &call]);
+    assert!(worked, "the control: {text}");
+    assert!(session.line().contains(r#""result""#));
+    session.end();
+}
+
+#[test]
+fn another_users_sessions_and_calls_are_not_there() {
+    if crate::auditor_support::uid() != 0 {
+        eprintln!("left out: starting processes of another user needs root");
+        return;
+    }
+    let home = Home::new();
+    std::fs::set_permissions(home.path(""), PermissionsExt::from_mode(0o777)).expect("chmod");
+    let as_stranger = |arguments: &[&str]| {
+        let mut command = home.ringfence(arguments);
+        command.uid(STRANGER).gid(STRANGER).env("HOME", home.path("stranger"));
+        command.output().expect("ringfence")
+    };
+    let mut session = home.session("files", &[]);
+    session.call("delete_thing", "{}");
+    let call = home.waiting();
+    let refused = as_stranger(&["approve", &call]);
+    assert!(!refused.status.success() && said(&refused).contains("is of uid 0"), "{}", said(&refused));
+    for question in [&["approvals", "--json"][..], &["calls", "--json"], &["sessions", "--json"]] {
+        let answer = as_stranger(question);
+        assert!(answer.status.success() && answer.stdout.is_empty(), "{question:?}: {}", said(&answer));
+    }
+    let link = String::from_utf8(as_stranger(&["dashboard"]).stdout).expect("a link");
+    let token = link.trim().split_once("#token=").expect("a token").1.to_owned();
+    assert_ne!(token, home.token, "a link is one user's");
+    let ask = |method: &str, path: &str| {
+        let (host, bearer) = (format!("127.0.0.1:{}", home.port), format!("Bearer {token}"));
+        let headers =
+            [("Host", host.as_str()), ("Authorization", &bearer), ("Content-Type", "application/json")];
+        home.raw(method, path, &headers, if method == "POST" { "{}" } else { "" })
+    };
+    for path in
+        ["/api/tool-calls", "/api/sessions", "/api/intents", "/api/waiting", "/api/tool-calls/flagged"]
+    {
+        assert_eq!(ask("GET", path).json(), Value::Array(Vec::new()), "{path}");
+        assert_ne!(home.json(path), Value::Array(Vec::new()), "{path}: the control");
+    }
+    assert_eq!(ask("GET", "/api/stats").json()["total_calls"], 0);
+    assert_eq!(ask("GET", &format!("/api/tool-calls/{call}")).status, 404);
+    assert_eq!(ask("POST", &format!("/api/tool-calls/{call}/approve")).status, 404);
+    assert_eq!(ask("GET", "/metrics").status, 403);
+    assert_eq!(home.waiting(), call);
+    assert_eq!(home.ask("POST", &format!("/api/tool-calls/{call}/deny"), Some("{}")).status, 200);
+    session.line();
+    session.end();
+}
+
+#[test]
+fn a_session_goes_on_when_its_auditor_is_killed_and_loses_nothing() {
+    let mut home = Home::new();
+    let mut session = home.session("files", &[]);
+    session.call("read_file", r#"{"path":"/before"}"#);
+    session.line();
+    home.core().kill();
+    session.call("read_file", r#"{"path":"/meanwhile"}"#);
+    session.line();
+    home.core().spawn();
+    home.core().settle_hello();
+    session.call("read_file", r#"{"path":"/after"}"#);
+    session.line();
+    session.end();
+    let listed = home.ringfence(&["calls", "--json"]).output().expect("ringfence calls");
+    let text = said(&listed);
+    for path in ["/before", "/meanwhile", "/after"] {
+        assert_eq!(text.matches(path).count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn what_a_killed_interceptor_left_is_offered_by_whoever_comes_next() {
+    let mut home = Home::new();
+    home.core().kill();
+    let mut session = home.session("files", &[]);
+    session.call("read_file", r#"{"path":"/left"}"#);
+    session.line();
+    session.kill();
+    home.core().spawn();
+    home.core().settle_hello();
+    let listed = home.ringfence(&["sessions", "--json"]).output().expect("ringfence sessions");
+    let row: Value = serde_json::from_slice(&listed.stdout).expect("one session");
+    assert!(row["ended_at"].is_string() && row["calls"] == 1, "{row}");
+    // And by an interceptor, without anybody asking.
+    home.core().kill();
+    let mut second = home.session("other", &[]);
+    second.call("read_file", r#"{"path":"/second"}"#);
+    second.line();
+    second.kill();
+    home.core().spawn();
+    home.core().settle_hello();
+    home.reopen_dashboard();
+    let third = home.session("third", &[]);
+    eventually("the second session is there", || {
+        let rows = home.json("/api/sessions");
+        rows.as_array().filter(|rows| rows.len() == 3).map(drop)
+    });
+    third.end();
+}
+
+#[test]
+fn one_user_links_so_many_sessions_and_is_counted() {
+    if crate::auditor_support::uid() != 0 {
+        eprintln!("left out: root's own limit is higher than what a test should start");
+        return;
+    }
+    let core = Core::start();
+    core.settle_hello();
+    let status = core.status();
+    assert_eq!((status.mcp.sessions, status.mcp.waiting), (0, 0));
+    assert_ne!(status.mcp.dashboard, 0);
+    let socket = core.dir.path().join("mcp.sock");
+    // Connections that say nothing: of a stranger, so that the stranger's bound holds.
+    let mut holder = Command::new("python3");
+    let script = "import socket,sys,time\nheld=[]\nfor n in range(140):\n s=socket.socket(socket.AF_UNIX);s.connect(sys.argv[1]);held.append(s)\nprint('held',flush=True)\ntime.sleep(4)";
+    holder.args(["-c", script]).arg(&socket).uid(STRANGER).gid(STRANGER);
+    let mut holder = holder.stdout(std::process::Stdio::piped()).spawn().expect("python3");
+    eventually("the bound is reached", || {
+        let mcp = core.status().mcp;
+        (mcp.connections == 96 && mcp.turned_away == 44).then_some(())
+    });
+    // Others are served meanwhile.
+    let (_, _, worked) = core.run(&["sessions", "--json"]);
+    assert!(worked);
+    holder.wait().expect("an end");
+    eventually("the places are free again", || {
+        std::thread::sleep(Duration::from_millis(20));
+        (core.status().mcp.connections == 0).then_some(())
+    });
+}
