@@ -1,15 +1,19 @@
 //! `ringfence mcp`: the interceptor around one MCP stdio server.
 
 use super::wrap;
-use crate::mcp::{
-    client,
-    follow::Follow,
-    forward, guard,
-    journal::{Entry, Journal},
-    link::Link,
-    notice, ready, reload, rules,
-    session::{Options, Report, Session, now},
-    state,
+use crate::{
+    launch,
+    mcp::{
+        client,
+        follow::Follow,
+        forward, guard,
+        journal::{Entry, Journal},
+        link::Link,
+        notice, ready, reload, rules,
+        session::{Options, Report, Session, now},
+        state,
+    },
+    profile::Axis,
 };
 use anyhow::{Context, bail};
 use nix::sys::signal::SigSet;
@@ -28,7 +32,10 @@ const LIMIT: u64 = 64 << 20;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example, in an MCP client's configuration:
   \"command\": \"ringfence\",
-  \"args\": [\"mcp\", \"--server-name\", \"github\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]")]
+  \"args\": [\"mcp\", \"--server-name\", \"github\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]
+
+The same, with the server under a profile:
+  \"args\": [\"mcp\", \"--profile\", \"coder\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -48,6 +55,13 @@ pub(crate) struct Args {
     /// What happens to a call that cannot be recorded.
     #[arg(long, value_name = "WHAT", value_enum, default_value = "deny")]
     on_audit_failure: OnAuditFailure,
+    /// Puts the server, and everything that it starts, under a profile: a name, or a path where a daemon is asked by root or
+    /// none runs. It keeps its environment.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Axes that may be held in part or not at all where eBPF does not hold them: exec, fs_read, fs_write, net.
+    #[arg(long, value_name = "AXIS,...", value_delimiter = ',', requires = "profile")]
+    accept_partial: Vec<Axis>,
     /// Store payloads as they are, secrets included.
     #[arg(long)]
     store_raw: bool,
@@ -81,12 +95,30 @@ enum OnAuditFailure {
 /// The guard between the interceptor and its server; the interceptor starts it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GuardArgs {
+    #[arg(long)]
+    profile: Option<String>,
+    #[arg(long, value_delimiter = ',', requires = "profile")]
+    accept_partial: Vec<Axis>,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
 pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
-    guard::guard(&args.command).context("`ringfence mcp-guard` is started by `ringfence mcp`")
+    let how = match &args.profile {
+        None => guard::How::Plain(args.command.clone()),
+        Some(profile) => guard::How::Contained(launch::Request {
+            profile: Some(profile.clone()),
+            user: None,
+            workdir: None,
+            variables: Vec::new(),
+            audit: false,
+            accepted: args.accept_partial.clone(),
+            words: args.command.clone(),
+            say: false,
+            whole_environment: true,
+        }),
+    };
+    guard::guard(&how).context("`ringfence mcp-guard` is started by `ringfence mcp`")
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -133,7 +165,7 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
     if !allow_unrecorded {
         begun.context("cannot write the session's journal")?;
     }
-    let (server, stdin) = match forward::start(&args.command, &["mcp-guard"]) {
+    let (server, stdin) = match forward::start(&args.command, &guard_arguments(args)) {
         Ok(started) => started,
         Err(error) => {
             let _ = journal.append(&Entry::Note { at: now(), text: error.to_string() });
@@ -143,6 +175,21 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(error.status));
         }
     };
+    if let Some(held) = &server.held {
+        for line in &held.lines {
+            notice::say(line);
+        }
+        // Without this entry the server's events look like nobody's.
+        let governed = journal.append(&Entry::Governed {
+            at: now(),
+            profile: held.profile.clone(),
+            enforcement: held.enforcement.clone(),
+            container: held.container.clone(),
+        });
+        if !allow_unrecorded {
+            governed.context("cannot write the session's journal")?;
+        }
+    }
     let options = Options {
         server_name,
         allow_unrecorded,
@@ -171,7 +218,22 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
 /// Whether sessions can be recorded there; makes the directories.
 fn usable(places: &state::Places) -> anyhow::Result<()> {
     places.make()?;
+    // The daemon's auditor has a database of its own; the journals are here all the same.
+    if client::connect_daemon(places).is_some() {
+        return Ok(());
+    }
     Ok(ready::check(&places.db)?)
+}
+
+fn guard_arguments(args: &Args) -> Vec<String> {
+    let mut arguments = vec!["mcp-guard".to_owned()];
+    if let Some(profile) = &args.profile {
+        arguments.extend(["--profile".to_owned(), profile.clone()]);
+        for axis in &args.accept_partial {
+            arguments.extend(["--accept-partial".to_owned(), axis.name().to_owned()]);
+        }
+    }
+    arguments
 }
 
 /// The rules in force, and the watch over their file. Where the user has none, those that ship are in force until

@@ -61,6 +61,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         audit: args.audit,
         accepted: args.accept_partial,
         words: args.command,
+        whole_environment: false,
         say: args.verbose || io::stderr().is_terminal(),
     };
     match launch::run(&request) {

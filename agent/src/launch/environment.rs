@@ -81,6 +81,16 @@ impl Environment {
         (environment, unset)
     }
 
+    /// All of `inherited`, as it is: for a command that its user configured with its environment.
+    pub(crate) fn whole(inherited: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let mut environment = Self::default();
+        environment.set("PATH", DEFAULT_PATH);
+        for (name, value) in inherited {
+            environment.set(name, value);
+        }
+        environment
+    }
+
     fn set(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) {
         let (name, value) = (name.as_ref(), value.as_ref());
         match self.0.iter_mut().find(|(known, _)| known == name) {

@@ -65,6 +65,9 @@ pub(crate) enum Error {
     /// Signals or the exit status could not be had.
     #[error(transparent)]
     Wait(#[from] wait::Error),
+    /// The command cannot have the streams that it was given.
+    #[error("cannot put the command's standard streams in their places")]
+    Streams(#[source] nix::Error),
     /// The socket to the child failed.
     #[error("cannot talk to the child before it runs the command")]
     Handshake(#[source] io::Error),
@@ -79,7 +82,7 @@ fn known_profiles(names: &[String]) -> String {
 }
 
 /// An error with all its causes, for the child, which has nobody to return it to.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

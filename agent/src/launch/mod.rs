@@ -23,7 +23,7 @@ mod report;
 mod wait;
 
 pub(crate) use environment::Variable;
-pub(crate) use error::Error;
+pub(crate) use error::{Error, chain};
 
 use crate::{
     core::{
@@ -41,21 +41,32 @@ use cgroup::Cgroup;
 use command::Command;
 use confine::Confinement;
 use environment::Environment;
-use error::chain;
 use identity::Identity;
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::Signal,
+    unistd::{self, Pid},
+};
 use plan::{Enforcers, Plan};
 use report::{Holding, partial};
+use rustix::net::SendFlags;
 use std::{
     cell::Cell,
     ffi::OsString,
     io::{self, Read, Write},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
 };
 
 /// Exit status where the launcher failed and the command did not run.
 pub(crate) const FAILED: u8 = 125;
+
+/// What the child says once it has become the user; anything else is the status of a failure.
+const READY: u8 = 1;
+/// Longest word of a child that fails.
+const MAX_WORD: u64 = 16 << 10;
 
 /// The profile that is used when none is named.
 const DEFAULT_PROFILE: &str = "shell";
@@ -79,6 +90,17 @@ pub(crate) struct Request {
     pub(crate) words: Vec<OsString>,
     /// Say what enforces, on standard error.
     pub(crate) say: bool,
+    /// Pass on the whole environment, not the allowlist.
+    pub(crate) whole_environment: bool,
+}
+
+/// What the command has as its standard streams.
+#[derive(Debug)]
+pub(crate) enum Streams {
+    /// Those of the launcher, whose process group it stays in.
+    Own,
+    /// These, in a process group of its own.
+    Given([OwnedFd; 3]),
 }
 
 /// Runs the command; its exit status as a shell has it: 128+n after signal n, 126 if it cannot be executed, 127 if it
@@ -87,6 +109,14 @@ pub(crate) struct Request {
 /// # Errors
 /// [`Error`]: the command was not run.
 pub(crate) fn run(request: &Request) -> Result<u8, Error> {
+    start(request, Streams::Own)?.wait()
+}
+
+/// Starts the command in its container and lets it go.
+///
+/// # Errors
+/// [`Error`]: the command was not run.
+pub(crate) fn start(request: &Request, streams: Streams) -> Result<Started, Error> {
     let release = host::release();
     if let Some(sentence) = platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release) {
         return Err(Error::Platform(sentence));
@@ -95,7 +125,11 @@ pub(crate) fn run(request: &Request) -> Result<u8, Error> {
     let profile = load_profile(request.profile.as_deref(), &dirs)?;
     let identity = request.user.as_deref().map(Identity::named).transpose()?;
     let workdir = workdir(request.workdir.as_deref())?;
-    let (environment, unset) = Environment::build(std::env::vars_os(), &request.variables, identity.as_ref());
+    let (environment, unset) = if request.whole_environment {
+        (Environment::whole(std::env::vars_os()), Vec::new())
+    } else {
+        Environment::build(std::env::vars_os(), &request.variables, identity.as_ref())
+    };
     for name in unset {
         eprintln!("ringfence: --env {name}: not set here, so not passed on");
     }
@@ -112,7 +146,79 @@ pub(crate) fn run(request: &Request) -> Result<u8, Error> {
             (confinement, Some(plan))
         }
     };
-    launch.start(&core, confinement, plan, &command, &dirs)
+    launch.start(&core, (confinement, plan), &command, streams, &dirs)
+}
+
+/// A command that was let go, or that failed before.
+#[derive(Debug)]
+pub(crate) struct Started {
+    child: Child,
+    signals: wait::Signals,
+    cgroup: Option<Cgroup>,
+    /// The child's word, until its exec closes the other end.
+    socket: UnixStream,
+    /// What it said before it was ready; nothing: it was.
+    early: Option<Vec<u8>>,
+    /// Name of the profile.
+    pub(crate) profile: String,
+    /// Public id of its container, where the eBPF programs hold it.
+    pub(crate) container: Option<String>,
+    /// What enforces, in a few words.
+    pub(crate) enforcement: String,
+    /// The same in sentences.
+    pub(crate) lines: Vec<String>,
+}
+
+/// The child's word that it will not become the command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotRun {
+    /// 127: not found; 126: found and not executable; [`FAILED`]: its confinement failed.
+    pub(crate) status: u8,
+    /// Why.
+    pub(crate) reason: String,
+}
+
+impl Started {
+    /// The command's process id.
+    pub(crate) fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    /// Waits until the child is the command.
+    ///
+    /// # Errors
+    /// [`NotRun`]: it never will be.
+    pub(crate) fn become_command(&mut self) -> Result<(), NotRun> {
+        let early = self.early.take();
+        let ready = early.is_none();
+        let mut said = early.unwrap_or_default();
+        // The child's end closes with its exec, or with its end.
+        let _ = (&self.socket).take(MAX_WORD).read_to_end(&mut said);
+        match said.split_first() {
+            None if ready => Ok(()),
+            None => Err(NotRun {
+                status: FAILED,
+                reason: "the child ended before it was in its container".into(),
+            }),
+            Some((status, reason)) => {
+                Err(NotRun { status: *status, reason: String::from_utf8_lossy(reason).into_owned() })
+            }
+        }
+    }
+
+    /// Stands in for the command until it ends; its exit status as a shell has it.
+    fn wait(self) -> Result<u8, Error> {
+        let status = self.signals.wait(&self.child)?;
+        self.leave();
+        Ok(status)
+    }
+
+    /// The command has ended, and was waited for: takes its cgroup away.
+    pub(crate) fn leave(self) {
+        if let Some(cgroup) = self.cgroup {
+            cgroup.leave();
+        }
+    }
 }
 
 /// Whether eBPF can hold the command.
@@ -224,15 +330,15 @@ impl Launch<'_> {
         Ok(policies)
     }
 
-    /// Forks, enrols, lets the child go, waits.
+    /// Forks, enrols, lets the child go.
     fn start(
         &self,
         core: &Core,
-        confinement: Confinement,
-        plan: Option<Plan>,
+        (confinement, plan): (Confinement, Option<Plan>),
         command: &Command,
+        streams: Streams,
         dirs: &Dirs,
-    ) -> Result<u8, Error> {
+    ) -> Result<Started, Error> {
         let missing = confinement.missing().to_vec();
         let (ours, theirs) = UnixStream::pair().map_err(Error::Handshake)?;
         let ours = Cell::new(Some(ours));
@@ -241,13 +347,33 @@ impl Launch<'_> {
         let child = spawn::spawn(|| {
             // The child's copy of the launcher's end: without it, the death of the launcher ends the conversation.
             drop(ours.take());
-            self.in_child(theirs, &signals, confinement, command)
+            self.in_child(theirs, &signals, confinement, streams, command)
         })?;
 
         // The child says when it has become the user; its end of the socket closes if it could not.
         let mut ready = [0];
-        let ready = ours.into_inner().and_then(|mut ours| ours.read_exact(&mut ready).ok().map(|()| ours));
-        let Some(mut ours) = ready else { return Ok(signals.wait(&child)?) };
+        let mut ours = ours.into_inner().ok_or_else(|| Error::Handshake(io::ErrorKind::BrokenPipe.into()))?;
+        let early = match ours.read_exact(&mut ready) {
+            Ok(()) if ready == [READY] => None,
+            Ok(()) => Some(ready.to_vec()),
+            Err(_) => Some(Vec::new()),
+        };
+        if early.is_some() {
+            let (profile, enforcement) = (self.profile.name.clone(), String::new());
+            let (cgroup, container, lines) = (None, None, Vec::new());
+            let socket = ours;
+            return Ok(Started {
+                child,
+                signals,
+                cgroup,
+                socket,
+                early,
+                profile,
+                container,
+                enforcement,
+                lines,
+            });
+        }
         let (container, confine) = match core {
             Core::There(socket) => match self.enroll(socket, &child, dirs) {
                 Ok(enrolled) => (Some(enrolled.container), enrolled.mode != Mode::Audit.to_string()),
@@ -267,17 +393,18 @@ impl Launch<'_> {
             (Some(container), _) => Some(Holding::Kernel { container, audit: !confine }),
             (None, plan) => plan.as_ref().map(Holding::Others),
         };
-        if let Some(holding) = holding.filter(|_| self.request.say) {
-            report::say(&self.profile.name, &holding, &missing);
+        let said = holding
+            .map(|holding| (holding.enforcement(), report::lines(&self.profile.name, &holding, &missing)));
+        let (enforcement, lines) = said.unwrap_or_default();
+        if self.request.say {
+            for line in &lines {
+                eprintln!("ringfence: {line}");
+            }
         }
         // A child that is gone already is found by waiting for it.
         let _ = ours.write_all(&[u8::from(confine)]);
-        drop(ours);
-        let status = signals.wait(&child)?;
-        if let Ok(cgroup) = cgroup {
-            cgroup.leave();
-        }
-        Ok(status)
+        let (socket, cgroup, profile) = (ours, cgroup.ok(), self.profile.name.clone());
+        Ok(Started { child, signals, cgroup, socket, early, profile, container, enforcement, lines })
     }
 
     fn enroll(
@@ -299,23 +426,33 @@ impl Launch<'_> {
         mut socket: UnixStream,
         signals: &wait::Signals,
         confinement: Confinement,
+        streams: Streams,
         command: &Command,
     ) -> u8 {
-        let failed = |error: &dyn std::error::Error| {
-            eprintln!("ringfence: {}", chain(error));
-            FAILED
+        let Ok(word) = socket.try_clone() else { return FAILED };
+        let not_run = |status: u8, reason: &str| {
+            eprintln!("ringfence: {reason}");
+            // Whoever only waits does not listen, and must not make this a death by SIGPIPE.
+            let _ = rustix::net::send(&word, &[&[status], reason.as_bytes()].concat(), SendFlags::NOSIGNAL);
+            status
         };
+        let failed = |error: &dyn std::error::Error| not_run(FAILED, &chain(error));
         if let Some(identity) = self.identity.as_ref().filter(|identity| !identity.is_current())
             && let Err(error) = caps::become_user(identity.uid, identity.gid, &identity.groups)
         {
             return failed(&error);
         }
         let mut confine = [0];
-        if socket.write_all(&[1]).is_err() || socket.read_exact(&mut confine).is_err() {
+        if socket.write_all(&[READY]).is_err() || socket.read_exact(&mut confine).is_err() {
             return FAILED;
         }
         if let Err(error) = std::env::set_current_dir(self.workdir) {
             return failed(&Error::Workdir { path: self.workdir.to_owned(), source: error });
+        }
+        if let Streams::Given(streams) = streams
+            && let Err(errno) = take_streams(&streams)
+        {
+            return failed(&Error::Streams(errno));
         }
         if let Err(error) = confine::plain(signals) {
             return failed(&error);
@@ -326,9 +463,16 @@ impl Launch<'_> {
             return failed(&error);
         }
         let not_started = command.exec(self.environment);
-        eprintln!("ringfence: {not_started}");
-        not_started.status
+        not_run(not_started.status, &not_started.to_string())
     }
+}
+
+/// Puts descriptors where a command looks for its streams, and the command into a process group of its own.
+fn take_streams([input, output, errors]: &[OwnedFd; 3]) -> nix::Result<()> {
+    unistd::dup2_stdin(input)?;
+    unistd::dup2_stdout(output)?;
+    unistd::dup2_stderr(errors)?;
+    unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))
 }
 
 fn load_profile(name: Option<&str>, dirs: &Dirs) -> Result<Profile, Error> {

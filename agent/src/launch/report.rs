@@ -17,26 +17,37 @@ pub(super) enum Holding<'a> {
     Others(&'a Plan),
 }
 
-/// Says what enforces, once the command is about to run.
-pub(super) fn say(profile: &str, held: &Holding<'_>, missing: &[PathBuf]) {
+impl Holding<'_> {
+    /// What enforces, in a few words.
+    pub(super) fn enforcement(&self) -> String {
+        match self {
+            Self::Kernel { audit: true, .. } => "kernel (audit mode: nothing is denied)".to_owned(),
+            Self::Kernel { audit: false, .. } => "kernel".to_owned(),
+            Self::Others(plan) => plan.axes.iter().map(summary).collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
+/// What enforces, in sentences, once the command is about to run.
+pub(super) fn lines(profile: &str, held: &Holding<'_>, missing: &[PathBuf]) -> Vec<String> {
+    let enforcement = held.enforcement();
+    let mut lines = Vec::new();
     match held {
-        Holding::Kernel { container, audit } => {
-            let mode = if *audit { "kernel (audit mode: nothing is denied)" } else { "kernel" };
-            eprintln!("ringfence: container {container}, profile {profile}, enforcement: {mode}");
+        Holding::Kernel { container, .. } => {
+            lines.push(format!("container {container}, profile {profile}, enforcement: {enforcement}"));
         }
         Holding::Others(plan) => {
-            let axes: Vec<String> = plan.axes.iter().map(summary).collect();
-            eprintln!("ringfence: profile {profile}, no events, enforcement: {}", axes.join(", "));
+            lines.push(format!("profile {profile}, no events, enforcement: {enforcement}"));
             if !plan.narrowed.is_empty() {
-                eprintln!("ringfence: {}", narrowed(plan));
+                lines.push(narrowed(plan));
             }
         }
     }
     if !missing.is_empty() {
         let missing: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
-        let missing = plan::listed(&missing);
-        eprintln!("ringfence: granted, but not there, so closed for good: {missing}");
+        lines.push(format!("granted, but not there, so closed for good: {}", plan::listed(&missing)));
     }
+    lines
 }
 
 /// One axis in a word or two.

@@ -2,7 +2,7 @@
 
 use super::{
     answer,
-    guard::{Said, shell_status},
+    guard::{Held, MAX_SAID, Said, shell_status},
     journal::Entry,
     line::{self, Kind, Line, Message},
     lines::{Lines, Taken},
@@ -32,8 +32,8 @@ use std::{
 
 /// How long a server may take to end after its stdin closed, and again after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long the guard may take to start the server.
-const SOON: Duration = Duration::from_secs(30);
+/// How long the guard may take to start the server; the daemon compiles a profile meanwhile.
+const SOON: Duration = Duration::from_secs(60);
 /// Bytes of a server's stderr that are kept with a session.
 const STDERR_KEPT: usize = 1 << 20;
 /// Bytes of a server's stderr that are recorded as one piece where no line ends.
@@ -50,6 +50,8 @@ pub(crate) struct Server {
     life: UnixStream,
     stdout: PipeReader,
     stderr: PipeReader,
+    /// What holds it, where it has a profile.
+    pub(crate) held: Option<Held>,
 }
 
 /// Why a server could not be started, and the exit status that says so.
@@ -58,7 +60,7 @@ pub(crate) struct Server {
 pub(crate) struct NotStarted {
     command: String,
     reason: String,
-    /// 127: not found; 126: found and not executable; 1: anything else.
+    /// 127: not found; 126: found and not executable; 125: not in a container; 1: anything else.
     pub(crate) status: u8,
 }
 
@@ -69,7 +71,7 @@ pub(crate) struct NotStarted {
 /// [`NotStarted`].
 pub(crate) fn start(
     command: &[OsString],
-    guard_arguments: &[&str],
+    guard_arguments: &[String],
 ) -> Result<(Server, PipeWriter), NotStarted> {
     let named = command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     match try_start(command, guard_arguments) {
@@ -81,7 +83,7 @@ pub(crate) fn start(
 
 type Started = Result<(Server, PipeWriter), (u8, String)>;
 
-fn try_start(command: &[OsString], guard_arguments: &[&str]) -> io::Result<Started> {
+fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Started> {
     let (life, theirs) = UnixStream::pair()?;
     let (their_stdin, stdin) = io::pipe()?;
     let (stdout, their_stdout) = io::pipe()?;
@@ -95,12 +97,12 @@ fn try_start(command: &[OsString], guard_arguments: &[&str]) -> io::Result<Start
         .stderr(Stdio::inherit())
         .process_group(0)
         .spawn()?;
-    let mut conn = Conn::new(life.try_clone()?, SOON, 4096);
+    let mut conn = Conn::new(life.try_clone()?, SOON, MAX_SAID);
     let pipes = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
     let said = conn.send_with_descriptors(&(), &pipes).and_then(|()| conn.receive::<Said>());
     match said {
-        Ok(Said::Started { pid }) if pid > 1 => {
-            let server = Server { guard, pid: Pid::from_raw(pid), life, stdout, stderr };
+        Ok(Said::Started { pid, held }) if pid > 1 => {
+            let server = Server { guard, pid: Pid::from_raw(pid), life, stdout, stderr, held };
             Ok(Ok((server, stdin)))
         }
         Ok(Said::Failed { status, reason }) => {
@@ -147,7 +149,7 @@ pub(crate) fn release_signals() {
 /// Runs the session until the server has ended; its status as a shell gives it.
 pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -> i32 {
     let (sender, happened) = mpsc::channel();
-    let Server { mut guard, pid, life, stdout, stderr } = server;
+    let Server { mut guard, pid, life, stdout, stderr, .. } = server;
     {
         let (session, sender) = (Arc::clone(session), sender.clone());
         thread::spawn(move || {
