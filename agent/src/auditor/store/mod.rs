@@ -68,7 +68,9 @@ pub(crate) enum Error {
         source: io::Error,
     },
     /// A user names ever new rule files.
-    #[error("this user has more rule files than the audit database remembers; name one of those that are in use")]
+    #[error(
+        "this user has more rule files than the audit database remembers; name one of those that are in use"
+    )]
     TooManyRuleFiles,
     /// The file was exchanged for another one while it was in use.
     #[error("the audit database was replaced; sessions are read again from their journals")]

@@ -166,9 +166,8 @@ pub(super) async fn confirm(
     posted: Result<Json<Confirmed>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
     let Confirmed { path, sha256 } = api::body(posted)?;
-    let done = api::beside(move || {
-        Ok(dashboard.sessions.confirm_rules(viewer.0, &path, &sha256, "dashboard")?)
-    });
+    let done =
+        api::beside(move || Ok(dashboard.sessions.confirm_rules(viewer.0, &path, &sha256, "dashboard")?));
     if done.await? {
         return Ok(Json(json!({ "confirmed": true })));
     }
