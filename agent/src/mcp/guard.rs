@@ -146,7 +146,11 @@ fn spawn(command: &[OsString], [stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<
     let try_spawn = || {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut server = Command::new(program);
-        server.args(arguments).stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+        server
+            .args(arguments)
+            .stdin(Stdio::from(stdin))
+            .stdout(Stdio::from(stdout))
+            .stderr(Stdio::from(stderr));
         let server = hearing(|| server.process_group(0).spawn())?;
         i32::try_from(server.id()).map(Pid::from_raw).map_err(io::Error::other)
     };

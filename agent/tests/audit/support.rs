@@ -63,6 +63,7 @@ impl Home {
             .env("HOME", self.dir.path())
             .env("XDG_DATA_HOME", self.dir.path().join("data"))
             .env("XDG_RUNTIME_DIR", self.dir.path())
+            .env("RINGFENCE_RUNTIME_DIR", self.dir.path())
             .env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command
     }

@@ -38,6 +38,8 @@ impl Home {
     /// Gives a command this home, and nothing else of the environment but PATH.
     pub(crate) fn settle(&self, command: &mut Command) {
         command.env_clear().env("HOME", self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
+        // Never the daemon of the machine that runs the tests.
+        command.env("RINGFENCE_RUNTIME_DIR", self.dir.path());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     }
 
