@@ -15,7 +15,11 @@ pub(crate) struct EbpfArgs {}
 
 /// Builds `target/release/ringfence`, as it ships, and the static `ringfence-runtime` for containers.
 #[derive(Debug, clap::Args)]
-pub(crate) struct BuildArgs {}
+pub(crate) struct BuildArgs {
+    /// Only the runtime for containers, which needs no eBPF toolchain.
+    #[arg(long)]
+    runtime_only: bool,
+}
 
 pub(crate) fn ebpf(_: &EbpfArgs) -> Result<ExitCode> {
     setup::for_building()?;
@@ -25,9 +29,11 @@ pub(crate) fn ebpf(_: &EbpfArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn release(_: &BuildArgs) -> Result<ExitCode> {
-    setup::for_building()?;
-    println!("{}", binary("release")?.display());
+pub(crate) fn release(args: &BuildArgs) -> Result<ExitCode> {
+    if !args.runtime_only {
+        setup::for_building()?;
+        println!("{}", binary("release")?.display());
+    }
     println!("{}", guest::runtime()?.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -148,5 +148,5 @@ fn pass(client: TcpStream, socket: &Path) -> io::Result<()> {
 }
 
 fn say(line: std::fmt::Arguments<'_>) {
-    eprintln!("ringfence-runtime: bridge: {line}");
+    let _ = writeln!(io::stderr(), "ringfence-runtime: bridge: {line}");
 }

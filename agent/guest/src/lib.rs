@@ -7,8 +7,8 @@
 //! |---|---|
 //! | the agent's loop, its tools, its connection | [`runtime`] |
 //! | a unix socket on the container's own loopback | [`bridge`] |
-//! | fork, and leaving without exit handlers: the only `unsafe` | [`sys`] |
+//! | fork, and leaving without exit handlers: the only `unsafe` | `sys` |
 
 pub mod bridge;
 pub mod runtime;
-pub mod sys;
+mod sys;

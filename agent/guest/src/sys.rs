@@ -10,17 +10,18 @@ use nix::{
     unistd::{ForkResult, fork},
 };
 use rustix::process::Pid;
-use std::{
-    fs, io,
-    os::fd::{AsRawFd, BorrowedFd, RawFd},
-};
+use std::{fs, io, os::fd::RawFd};
+
+/// Highest descriptor that is closed one by one; the runtime has a few for each call, and never this many.
+const MOST_DESCRIPTORS: RawFd = 4096;
 
 /// Forks; the child runs `body` and ends with the status that it returns, without running exit handlers or dropping
-/// anything but what `body` owns.
+/// anything but what `body` owns. Of the descriptors it has standard input, output and error and those in `kept`, which
+/// have to include all that `body` owns or borrows: another tool's pipe held here would never end.
 ///
 /// # Errors
 /// fork(2)'s; `Other` where this process has more than one thread.
-pub fn fork_child(body: impl FnOnce() -> u8) -> io::Result<Pid> {
+pub(crate) fn fork_child(kept: &[RawFd], body: impl FnOnce() -> u8) -> io::Result<Pid> {
     // Without /proc the count is unknown; that the runtime starts no thread is then all there is.
     if let Ok(threads) = fs::read_dir("/proc/self/task")
         && threads.count() != 1
@@ -31,6 +32,7 @@ pub fn fork_child(body: impl FnOnce() -> u8) -> io::Result<Pid> {
     // process has one thread, counted above, and nothing between there and here starts another.
     match unsafe { fork() }? {
         ForkResult::Child => {
+            close_all_but(kept);
             let status = body();
             // SAFETY: _exit(2) has no requirements; it ends the process without the parent's atexit handlers.
             unsafe { libc::_exit(i32::from(status)) }
@@ -41,33 +43,32 @@ pub fn fork_child(body: impl FnOnce() -> u8) -> io::Result<Pid> {
     }
 }
 
-/// Closes every descriptor of a forked child but standard input, output and error and those in `kept`.
-///
-/// Only for a child of [`fork_child`]: the values that own the closed descriptors are copies of the parent's, which the
-/// child never drops.
-///
-/// # Errors
-/// close_range(2)'s, which no supported kernel gives.
-pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut kept: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
+/// Closes every descriptor but standard input, output and error and those in `kept`.
+fn close_all_but(kept: &[RawFd]) {
+    let mut kept = kept.to_vec();
     kept.sort_unstable();
     let mut from = 3;
     for fd in kept {
-        close_range(from, fd - 1)?;
+        close_range(from, fd - 1);
         from = from.max(fd + 1);
     }
-    close_range(from, RawFd::MAX)
+    close_range(from, RawFd::MAX);
 }
 
-fn close_range(from: RawFd, to: RawFd) -> io::Result<()> {
+fn close_range(from: RawFd, to: RawFd) {
     if from > to {
-        return Ok(());
+        return;
     }
-    // SAFETY: close_range(2) has no memory requirements. The descriptors belong to values of the parent's frames, which
-    // `fork_child` never returns to in the child, so nothing uses or closes them again.
-    match unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    // SAFETY: close_range(2) has no memory requirements. Only the child of `fork_child` gets here. The descriptors belong
+    // to values of the parent's frames, which the child never returns to, so nothing uses or closes them again; those that
+    // its body uses are among the kept.
+    if unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } == 0 {
+        return;
+    }
+    // A container's seccomp may know no close_range.
+    for fd in from..=to.min(MOST_DESCRIPTORS) {
+        // SAFETY: as above; close(2) of a descriptor that is not open does nothing.
+        unsafe { libc::close(fd) };
     }
 }
 
@@ -75,7 +76,7 @@ fn close_range(from: RawFd, to: RawFd) -> io::Result<()> {
 ///
 /// # Errors
 /// sigaction(2)'s and sigprocmask(2)'s, which no supported kernel gives for these arguments.
-pub fn default_signals() -> io::Result<()> {
+pub(crate) fn default_signals() -> io::Result<()> {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: sigaction(2) with SIG_DFL installs no function, so nothing can run in a signal's context.
     unsafe { sigaction(Signal::SIGPIPE, &action) }?;

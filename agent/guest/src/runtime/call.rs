@@ -28,6 +28,9 @@ pub(super) const CHUNK: usize = 64 << 10;
 /// comes from what it left running.
 const MOST_LEFT: usize = 1 << 20;
 
+/// Most calls whose processes may outlive them.
+pub(super) const MOST_BACKGROUND: usize = 64;
+
 /// How long a call's keeper has to end everything, before it is ended itself.
 const ENDING: Duration = Duration::from_secs(8);
 
@@ -67,6 +70,8 @@ pub(super) struct Call {
     shell: Option<Pid>,
     no_shell: Option<i32>,
     left: bool,
+    /// What is left was ended, because too many calls left something.
+    crowded: bool,
     end: Option<Report>,
     limit: Duration,
     deadline: Instant,
@@ -97,7 +102,7 @@ impl Call {
         let is_shell = matches!(work, Work::Shell { .. });
         let ends = Ends { control: held, status: reports, out: output.into() };
         // The child's ends go with the closure, in the parent too.
-        let keeper = sys::fork_child(move || keeper::keep(ends, work, dir))?;
+        let keeper = sys::fork_child(&ends.descriptors(), move || keeper::keep(ends, work, dir))?;
         // It waits, and is not reaped before this returns: the id is its own.
         match pidfd_open(keeper, PidfdFlags::empty()) {
             Ok(process) => tagger.tag(process.as_fd(), id),
@@ -117,6 +122,7 @@ impl Call {
             shell: None,
             no_shell: None,
             left: false,
+            crowded: false,
             end: None,
             limit,
             deadline: Instant::now() + limit,
@@ -193,8 +199,8 @@ impl Call {
         }
     }
 
-    /// What came of the call, once it is over; what it left running.
-    pub(super) fn settle(&mut self, now: Instant) -> Option<(Outcome, Option<Background>)> {
+    /// What came of the call, once it is over; what it left running, which it `may` only where there is room for it.
+    pub(super) fn settle(&mut self, now: Instant, may: bool) -> Option<(Outcome, Option<Background>)> {
         if self.end.is_none() && now >= self.deadline && self.status.is_some() {
             if self.timed_out {
                 // The keeper is stuck, stopped or worse: end it and what is known of its tree.
@@ -216,7 +222,9 @@ impl Call {
             self.give_up();
         }
         self.hear_output(MOST_LEFT);
-        let background = match (self.control.take(), self.status.take(), self.left && !self.timed_out) {
+        self.crowded = self.left && !may;
+        let stays = self.left && may && !self.timed_out;
+        let background = match (self.control.take(), self.status.take(), stays) {
             (Some(control), Some(status), true) => {
                 Some(Background { _control: control, out: self.out.take(), status })
             }
@@ -257,11 +265,14 @@ impl Call {
             None => (Some("the process of this call was killed by something else".to_owned()), true),
         };
         let mut remarks: Vec<String> = remark.into_iter().collect();
-        if self.left && !self.timed_out {
-            remarks.push(
-                "processes that it started still run; what they print from now on is not collected"
-                    .to_owned(),
-            );
+        match (self.timed_out, self.crowded, self.left) {
+            (true, ..) | (false, false, false) => {}
+            (false, true, _) => remarks.push(format!(
+                "processes that it started were ended: those of {MOST_BACKGROUND} earlier calls still run, which is the most"
+            )),
+            (false, false, true) => remarks.push(
+                "processes that it started still run; what they print from now on is not collected".to_owned(),
+            ),
         }
         let output = std::mem::replace(&mut self.output, Excerpt::new(0));
         if output.is_empty() && remarks.is_empty() {

@@ -21,7 +21,7 @@ use std::{
     ffi::CString,
     fs::File,
     io::{self, BufWriter, Read, Write},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     path::Path,
     time::{Duration, Instant},
 };
@@ -92,6 +92,13 @@ pub(super) struct Ends {
     pub(super) out: OwnedFd,
 }
 
+impl Ends {
+    /// What a call's process has to keep.
+    pub(super) fn descriptors(&self) -> [RawFd; 3] {
+        [self.control.as_raw_fd(), self.status.as_raw_fd(), self.out.as_raw_fd()]
+    }
+}
+
 /// The body of a call's process.
 pub(super) fn keep(ends: Ends, work: Work, dir: &Path) -> u8 {
     match held(ends, work, dir) {
@@ -102,7 +109,6 @@ pub(super) fn keep(ends: Ends, work: Work, dir: &Path) -> u8 {
 
 fn held(ends: Ends, work: Work, dir: &Path) -> io::Result<()> {
     let Ends { mut control, mut status, out } = ends;
-    sys::close_all_but(&[control.as_fd(), status.as_fd(), out.as_fd()])?;
     if control.read(&mut [0])? == 0 {
         // The runtime is gone, or thought better of it.
         return Ok(());
@@ -138,7 +144,8 @@ fn shell(control: &File, mut status: &File, out: OwnedFd, command: &str) -> io::
     let died = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     let command = CString::new(command)?;
     let failed = status.try_clone()?;
-    let shell = sys::fork_child(|| become_shell(&out, &command, &failed))?;
+    let shell =
+        sys::fork_child(&[out.as_raw_fd(), failed.as_raw_fd()], || become_shell(&out, &command, &failed))?;
     drop(out);
     status.write_all(&Report::Shell(shell.as_raw_nonzero().get()).encode())?;
 

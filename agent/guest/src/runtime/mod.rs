@@ -28,7 +28,7 @@ mod work;
 
 pub use args::Args;
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(args: &Args) -> ExitCode {
@@ -47,7 +47,8 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// One line on standard error. Never what a message or a tool says.
 fn say(line: std::fmt::Arguments<'_>) {
-    eprintln!("ringfence-runtime: {line}");
+    // A log that nobody reads any more is no reason to stop.
+    let _ = writeln!(std::io::stderr(), "ringfence-runtime: {line}");
 }
 
 /// An error with its causes, in one line.

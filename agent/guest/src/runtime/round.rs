@@ -2,7 +2,7 @@
 
 use super::{
     args::Settings,
-    call::{Background, CHUNK, Call, Outcome},
+    call::{Background, CHUNK, Call, MOST_BACKGROUND, Outcome},
     message::ToolCall,
     tag::Tagger,
     work::Job,
@@ -27,9 +27,6 @@ const MOST_AT_ONCE: usize = 16;
 
 /// Most calls of one answer that are run.
 const MOST_CALLS: usize = 128;
-
-/// Most calls whose processes may outlive them.
-const MOST_BACKGROUND: usize = 64;
 
 /// What ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,25 +133,15 @@ impl Watch {
             }
             let now = Instant::now();
             running.retain_mut(|slot| {
-                let Some((outcome, left)) = slot.call.settle(now) else { return true };
-                outcomes[slot.index] = Some(self.adopt(outcome, left));
+                let has_room = self.background.len() < MOST_BACKGROUND;
+                let Some((outcome, left)) = slot.call.settle(now, has_room) else { return true };
+                outcomes[slot.index] = Some(outcome);
+                self.background.extend(left);
                 false
             });
         }
         let missing = || Outcome::refused("this call was not run");
         Ok(Round::Done(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect()))
-    }
-
-    /// Keeps what a call left running, if there is room.
-    fn adopt(&mut self, mut outcome: Outcome, left: Option<Background>) -> Outcome {
-        match left {
-            Some(_) if self.background.len() == MOST_BACKGROUND => outcome.text.push_str(
-                "\n[what it left running was ended: that of 64 earlier calls still runs, which is the most]",
-            ),
-            Some(left) => self.background.push(left),
-            None => {}
-        }
-        outcome
     }
 
     /// One wait; sees to everything that became ready.

@@ -147,6 +147,36 @@ fn what_a_call_leaves_in_the_background_goes_on() {
 }
 
 #[test]
+fn what_too_many_calls_leave_is_ended() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    let ids: Vec<String> = (0..66).map(|index| index.to_string()).collect();
+    let calls: Vec<(&str, &str, serde_json::Value)> = ids
+        .iter()
+        .map(|id| (id.as_str(), "bash", json!({"command": format!("sleep 1000 & echo $! > pid.{id}")})))
+        .collect();
+    let turn = daemon.round(&calls);
+    let mut lives = 0;
+    for (id, text, is_error) in results(&turn) {
+        let pid = pid_in(&scene.work().join(format!("pid.{id}")));
+        assert!(!is_error);
+        if text.contains("still run; what they print") {
+            assert!(runs(pid));
+            lives += 1;
+        } else {
+            assert!(text.contains("were ended: those of 64 earlier calls"), "{text}");
+            eventually("its end", || (!runs(pid)).then_some(()));
+        }
+    }
+    assert_eq!(lives, 64);
+    daemon.end(&turn);
+    // One goes, one may come.
+    let (first, _) = daemon.bash("kill $(cat pid.*) 2> /dev/null; echo killed");
+    assert_eq!(first, "killed\n");
+    eventually("room", || daemon.bash("sleep 1000 &").0.contains("still run; what").then_some(()));
+}
+
+#[test]
 fn a_background_writer_that_floods_does_not_hold_the_call() {
     let scene = Scene::new(&["--tool-timeout", "40"]);
     let mut daemon = scene.registered();
