@@ -302,3 +302,87 @@ fn pipe() -> io::Result<(File, File)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((read.into(), write.into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::{fs, os::fd::AsRawFd, os::fd::BorrowedFd, process::Command};
+
+    /// Looks at the process that it is to tag.
+    struct Look {
+        marker: std::path::PathBuf,
+        seen: Vec<String>,
+    }
+
+    impl Tagger for Look {
+        fn tag(&mut self, process: BorrowedFd<'_>, call: &str) {
+            let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).unwrap();
+            let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap().trim().to_owned();
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let field = |name: &str| {
+                status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+            };
+            assert_eq!(field("PPid:"), std::process::id().to_string());
+            assert_eq!(field("Threads:"), "1");
+            assert_eq!(
+                fs::read_link(format!("/proc/{pid}/exe")).unwrap(),
+                std::env::current_exe().unwrap(),
+                "it has not exec'd"
+            );
+            // Long enough for a process that does not wait.
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!self.marker.exists(), "it waits");
+            self.seen.push(call.to_owned());
+        }
+    }
+
+    /// Starting a call forks, so the test has to be alone in a process: it starts itself again.
+    const ALONE: &str = "RINGFENCE_TEST_ALONE";
+
+    #[test]
+    fn a_call_s_process_waits_for_its_tag() {
+        if std::env::var_os(ALONE).is_none() {
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "runtime::call::tests::a_call_s_process_waits_for_its_tag"])
+                .args(["--test-threads", "1", "--nocapture"])
+                .env(ALONE, "1")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::env::set_current_dir(dir.path()).unwrap();
+        let marker = dir.path().join("marker");
+        let mut look = Look { marker: marker.clone(), seen: Vec::new() };
+        let works = [
+            Work::Shell { command: "echo ran | tee marker".to_owned() },
+            Work::File {
+                tool: ringfence_tools::Tool::WriteFile,
+                input: serde_json::json!({"path": "marker", "content": "ran\n"}),
+            },
+        ];
+        for (index, work) in works.into_iter().enumerate() {
+            let limit = Duration::from_secs(60);
+            let mut call =
+                Call::start(&format!("tc-{index}"), work, limit, 1000, dir.path(), &mut look).unwrap();
+            let outcome = loop {
+                let files: Vec<&File> = [&call.status, &call.out].into_iter().flatten().collect();
+                let mut watched: Vec<PollFd<'_>> =
+                    files.iter().map(|file| PollFd::new(*file, PollFlags::IN)).collect();
+                poll(&mut watched, None).unwrap();
+                call.listen();
+                if let Some((outcome, _)) = call.settle(Instant::now(), false) {
+                    break outcome;
+                }
+            };
+            assert!(!outcome.is_error, "{}", outcome.text);
+            assert_eq!(fs::read_to_string(&marker).unwrap(), "ran\n");
+            fs::remove_file(&marker).unwrap();
+        }
+        assert_eq!(look.seen, ["tc-0", "tc-1"]);
+    }
+}
