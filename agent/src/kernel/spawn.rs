@@ -13,7 +13,7 @@ use nix::{
 };
 use std::{
     fs, io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -69,16 +69,24 @@ impl AsFd for Child {
 /// Forks; the child runs `body` and ends with the status that it returns, without running exit handlers. `body`
 /// normally execs and does not return.
 ///
+/// With a cgroup's directory, the child is born in that cgroup where the kernel and our rights allow it, else beside us.
+///
 /// # Errors
 /// [`Error`]; after any there is no child.
-pub(crate) fn spawn(body: impl FnOnce() -> u8) -> Result<Child, Error> {
+pub(crate) fn spawn(cgroup: Option<BorrowedFd<'_>>, body: impl FnOnce() -> u8) -> Result<Child, Error> {
     match fs::read_dir("/proc/self/task").map_err(Error::Proc)?.count() {
         1 => {}
         threads => return Err(Error::Threads(threads)),
     }
-    // SAFETY: fork(2) requires of a multithreaded process that the child call only async-signal-safe functions. This
-    // process has one thread, counted above, and nothing between there and here starts another.
-    match unsafe { fork() }.map_err(Error::Fork)? {
+    // SAFETY: a child of a multithreaded process may call only async-signal-safe functions. This process has one thread,
+    // counted above, and nothing between there and here starts another.
+    let born = cgroup.and_then(|cgroup| unsafe { fork_into(cgroup) }.ok());
+    let fork = match born {
+        Some(fork) => fork,
+        // SAFETY: as above.
+        None => unsafe { fork() }.map_err(Error::Fork)?,
+    };
+    match fork {
         ForkResult::Child => {
             // A panic must not unwind into the parent's frames, which this copy has too.
             let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(crate::launch::FAILED);
@@ -99,6 +107,29 @@ pub(crate) fn spawn(body: impl FnOnce() -> u8) -> Result<Child, Error> {
                     Err(Error::Pidfd(error.into()))
                 }
             }
+        }
+    }
+}
+
+/// fork(2) by clone3(2), which glibc has no wrapper of: the child is born in a cgroup.
+///
+/// # Safety
+/// The caller has one thread: what glibc does at a fork for the locks of others is not done.
+unsafe fn fork_into(cgroup: BorrowedFd<'_>) -> nix::Result<ForkResult> {
+    // SAFETY: every field of the structure is an integer, for which zero is valid, and means that it is not used.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    // CLONE_INTO_CGROUP of linux/sched.h; the libc crate's constant is too narrow for it.
+    arguments.flags = 0x2_0000_0000;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+    // SAFETY: clone3(2) reads the structure, whose size is given. Without CLONE_VM and without a stack the child is a copy
+    // of this process that goes on here, as after fork(2).
+    let result =
+        unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) };
+    match Errno::result(result)? {
+        0 => Ok(ForkResult::Child),
+        pid => {
+            Ok(ForkResult::Parent { child: Pid::from_raw(i32::try_from(pid).map_err(|_| Errno::EOVERFLOW)?) })
         }
     }
 }

@@ -2,50 +2,85 @@
 //! on it: a task's identity is its tag, wherever it is moved.
 
 use crate::kernel::host;
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::geteuid;
+use rustix::fs::{Mode, OFlags, open};
 use std::{
     fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
+/// Another command's cgroups of the same name that are passed over.
+const ATTEMPTS: u32 = 100;
+
 /// The container's cgroup.
 #[derive(Debug)]
-pub(crate) struct Cgroup(PathBuf);
+pub(crate) struct Cgroup {
+    path: PathBuf,
+    directory: OwnedFd,
+}
 
 impl Cgroup {
-    /// Makes `ringfence/ID` at the top of the hierarchy for root, `ringfence-ID` below the own cgroup for others, and
-    /// moves the child there.
+    /// Makes `ringfence/NAME` at the top of the hierarchy for root, `ringfence-NAME` below the own cgroup for others; with
+    /// a number behind it if that is taken. The command is born in it: to move it there later would wait for every
+    /// processor, some ten milliseconds.
     ///
     /// # Errors
-    /// Why there is none: no cgroup v2, or it is not ours to divide. Nothing is left behind.
-    pub(crate) fn enter(child: Pid, id: &str) -> io::Result<Self> {
+    /// Why there is none: no cgroup v2, or it is not ours to divide.
+    pub(crate) fn make(name: &str) -> io::Result<Self> {
         let none = || io::Error::new(io::ErrorKind::NotFound, "no cgroup v2 is mounted");
         let mount = host::cgroup2().ok_or_else(none)?;
-        let path = if geteuid().is_root() {
+        let stem = if geteuid().is_root() {
             let parent = mount.join("ringfence");
             match fs::create_dir(&parent) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => parent.join(id),
+                _ => parent.join(name),
             }
         } else {
             let text = fs::read_to_string("/proc/self/cgroup")?;
-            mount.join(own_cgroup(&text).ok_or_else(none)?).join(format!("ringfence-{id}"))
+            mount.join(own_cgroup(&text).ok_or_else(none)?).join(format!("ringfence-{name}"))
         };
-        fs::create_dir(&path)?;
-        let cgroup = Self(path);
-        match fs::write(cgroup.0.join("cgroup.procs"), child.to_string()) {
-            Ok(()) => Ok(cgroup),
-            Err(error) => {
-                cgroup.leave();
-                Err(error)
+        let path = free(&stem)?;
+        match open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(directory) => Ok(Self { path, directory }),
+            Err(errno) => {
+                let _ = fs::remove_dir(&path);
+                Err(errno.into())
             }
         }
     }
 
     /// Removes it, if nothing lives in it any more; what the command left running keeps it.
     pub(crate) fn leave(self) {
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir(&self.path);
     }
+}
+
+impl AsFd for Cgroup {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+/// A name that is safe as a part of a cgroup's: profiles may be called anything.
+pub(crate) fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).take(64).collect()
+}
+
+/// Makes a directory of this name, or of the next that is free: what a command left running keeps its cgroup.
+fn free(stem: &Path) -> io::Result<PathBuf> {
+    let mut path = stem.to_owned();
+    for number in 2..ATTEMPTS {
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(_) => {
+                path = stem.to_owned();
+                path.as_mut_os_string().push(format!("-{number}"));
+            }
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// The path below the mount point from `/proc/self/cgroup`, whose v2 line is `0::/path`.
@@ -58,6 +93,15 @@ fn own_cgroup(text: &str) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_is_taken_gets_a_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let stem = dir.path().join("coder-7");
+        let names: Vec<_> = (0..3).map(|_| free(&stem).unwrap().file_name().unwrap().to_owned()).collect();
+        assert_eq!(names, ["coder-7", "coder-7-2", "coder-7-3"]);
+        assert!(free(&dir.path().join("none/here")).is_err());
+    }
 
     #[test]
     fn the_own_cgroup_is_read_from_the_v2_line() {

@@ -344,11 +344,21 @@ impl Launch<'_> {
         let ours = Cell::new(Some(ours));
         wait::adopt_children()?;
         let signals = wait::Signals::block()?;
-        let child = spawn::spawn(|| {
+        let cgroup = Cgroup::make(&format!("{}-{}", cgroup::plain(&self.profile.name), std::process::id()));
+        tracing::debug!(?cgroup, "cgroup of the container");
+        let cgroup = cgroup.ok();
+        let child = spawn::spawn(cgroup.as_ref().map(AsFd::as_fd), || {
             // The child's copy of the launcher's end: without it, the death of the launcher ends the conversation.
             drop(ours.take());
             self.in_child(theirs, &signals, confinement, streams, command)
-        })?;
+        });
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                cgroup.into_iter().for_each(Cgroup::leave);
+                return Err(error.into());
+            }
+        };
 
         // The child says when it has become the user; its end of the socket closes if it could not.
         let mut ready = [0];
@@ -360,7 +370,7 @@ impl Launch<'_> {
         };
         if early.is_some() {
             let (profile, enforcement) = (self.profile.name.clone(), String::new());
-            let (cgroup, container, lines) = (None, None, Vec::new());
+            let (container, lines) = (None, Vec::new());
             let socket = ours;
             return Ok(Started {
                 child,
@@ -381,14 +391,12 @@ impl Launch<'_> {
                     drop(ours);
                     let _ = nix::sys::signal::kill(child.pid(), Signal::SIGKILL);
                     let _ = signals.wait(&child);
+                    cgroup.into_iter().for_each(Cgroup::leave);
                     return Err(Error::Enroll(error));
                 }
             },
             Core::Away(_) => (None, true),
         };
-        let id = container.clone().unwrap_or_else(|| format!("pid-{}", child.pid()));
-        let cgroup = Cgroup::enter(child.pid(), &id);
-        tracing::debug!(?cgroup, "cgroup of the container");
         let holding = match (&container, &plan) {
             (Some(container), _) => Some(Holding::Kernel { container, audit: !confine }),
             (None, plan) => plan.as_ref().map(Holding::Others),
@@ -403,7 +411,7 @@ impl Launch<'_> {
         }
         // A child that is gone already is found by waiting for it.
         let _ = ours.write_all(&[u8::from(confine)]);
-        let (socket, cgroup, profile) = (ours, cgroup.ok(), self.profile.name.clone());
+        let (socket, profile) = (ours, self.profile.name.clone());
         Ok(Started { child, signals, cgroup, socket, early, profile, container, enforcement, lines })
     }
 
