@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import urllib.error
+import urllib.request
 
 from case import scene
 from system import Worker, denied, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
@@ -71,6 +73,25 @@ def least():
     with open("/proc/self/status") as file:
         mine = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
     assert 0 < bin(effective[core]).count("1") < bin(mine).count("1"), f"the core has {effective[core]:x}"
+
+
+@scene("systemd/dashboard", group="systemd")
+def dashboard():
+    """the dashboard answers on loopback, with its token and not without"""
+    result = ringfence("dashboard")
+    assert result.returncode == 0, f"{said(result)}\n{journal()}"
+    link = result.stdout.split()[0]
+    place, token = link.split("/#token=") if "/#token=" in link else (link, None)
+    assert place.startswith("http://127.0.0.1:") and token, link
+    request = urllib.request.Request(f"{place}/api/stats", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 200, answer.status
+    try:
+        urllib.request.urlopen(f"{place}/api/stats", timeout=20)
+    except urllib.error.HTTPError as error:
+        assert error.code == 401, error.code
+    else:
+        raise AssertionError("it answers without a token")
 
 
 @scene("systemd/reload", group="systemd", limit=120)
