@@ -10,6 +10,8 @@
 //!
 //! It ends when the core closes the link, after it stored what came. It ignores the signals that would end it sooner.
 
+mod attribute;
+mod belongs;
 pub(crate) mod client;
 mod clock;
 mod confine;

@@ -1,6 +1,7 @@
 //! A stored event as the JSON users see: names for numbers. The list of words is `docs/events.md`.
 
 use super::{
+    attribute::Attribution,
     clock,
     decode::{self, Decoded},
     manifests::Decider,
@@ -52,7 +53,24 @@ pub(crate) fn event(stored: &Stored) -> Event {
         rule: rule(&stored.decider),
         tool_call: None,
         attribution: "none".to_owned(),
+        candidates: Vec::new(),
         repeats: record.repeats,
+    }
+}
+
+/// Most candidates that an event names.
+const MOST_CANDIDATES: usize = 50;
+
+/// Puts an event's call into it.
+pub(crate) fn attribute(event: &mut Event, attribution: Attribution) {
+    attribution.word().clone_into(&mut event.attribution);
+    match attribution {
+        Attribution::Sole(call) => event.tool_call = Some(call),
+        Attribution::Ambiguous(mut calls) => {
+            calls.truncate(MOST_CANDIDATES);
+            event.candidates = calls;
+        }
+        Attribution::None => {}
     }
 }
 

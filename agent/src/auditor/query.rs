@@ -4,10 +4,9 @@
 //! connect is refused by the kernel. The auditor itself looks at the peer's uid only.
 
 use super::{
-    escape, explain,
+    belongs, escape, explain,
     keeper::chain,
     mcp::server::Sessions,
-    present,
     shared::{Dropped, Shared},
     store::{self, Filter, Reader, Viewer},
 };
@@ -157,6 +156,7 @@ impl Asked {
     fn events(&self, query: &EventsQuery, answers: &mut Conn) -> Result<(), QueryError> {
         let behind = !self.shared.flush(FLUSH_LIMIT);
         let (reader, mut last) = self.reader()?;
+        self.refresh();
         let filter = Filter {
             refused: query.denied,
             container: query.container.clone().filter(|c| !c.is_empty()),
@@ -178,6 +178,7 @@ impl Asked {
             }
             last = progress.last.max(after);
             if last > after {
+                self.refresh();
                 // A corrupt database may have been replaced meanwhile.
                 let reader = Reader::open(&self.db).map_err(QueryError::Store)?;
                 self.send_between(&reader, &filter, after, last, answers)?;
@@ -203,6 +204,11 @@ impl Asked {
         opened.map_err(QueryError::Store)
     }
 
+    /// Takes in what MCP sessions journalled up to now, so that the events before now can be told apart by their calls.
+    fn refresh(&self) {
+        self.sessions.refresh(self.viewer);
+    }
+
     fn send_between(
         &self,
         reader: &Reader,
@@ -215,7 +221,8 @@ impl Asked {
             let page = reader.events(self.viewer, filter, after, last, PAGE).map_err(QueryError::Store)?;
             let Some(end) = page.last() else { return Ok(()) };
             after = end.id;
-            send(answers, &QueryReply::Events { events: page.iter().map(present::event).collect() })?;
+            let events = belongs::events(&self.sessions, &page).map_err(QueryError::Store)?;
+            send(answers, &QueryReply::Events { events })?;
         }
         Ok(())
     }
@@ -224,7 +231,15 @@ impl Asked {
         self.shared.flush(FLUSH_LIMIT);
         let (reader, _) = self.reader()?;
         let reply = match reader.event(self.viewer, id).map_err(QueryError::Store)? {
-            Some(stored) => QueryReply::Why(Box::new(explain::event(&stored))),
+            Some(stored) => {
+                self.refresh();
+                let tied = belongs::events(&self.sessions, std::slice::from_ref(&stored));
+                let mut why = explain::event(&stored);
+                if let Some(event) = tied.map_err(QueryError::Store)?.pop() {
+                    why.event = event;
+                }
+                QueryReply::Why(Box::new(why))
+            }
             None => QueryReply::Failed(Failure {
                 error: format!(
                     "there is no event {id}, or it is another user's; `ringfence events` lists the numbers in its \

@@ -33,12 +33,16 @@ pub(crate) struct SessionsArgs {
     limit: u32,
 }
 
-/// Lists tool calls of MCP sessions, newest first.
+/// Lists tool calls of MCP sessions, newest first; or shows one, with what the kernel saw of it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence calls --risk 60
+  ringfence calls 3f2a9c1b
   ringfence calls --verdict block --json")]
 pub(crate) struct CallsArgs {
+    /// Show this call whole: its id, or its first characters (at least four).
+    #[arg(value_name = "ID", conflicts_with_all = ["risk", "verdict", "session", "container"])]
+    call: Option<String>,
     #[command(flatten)]
     source: Source,
     /// Only calls with at least this risk, 0 to 100.
@@ -50,6 +54,9 @@ pub(crate) struct CallsArgs {
     /// Only this session's.
     #[arg(long, value_name = "ID")]
     session: Option<String>,
+    /// Only calls of servers in this container: its id, or the beginning of it.
+    #[arg(long, value_name = "ID")]
+    container: Option<String>,
     /// At most so many.
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
@@ -82,10 +89,14 @@ pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
+    if let Some(call) = &args.call {
+        return one_call(&args.source, call);
+    }
     let request = McpRequest::Calls {
         risk: args.risk,
         verdict: args.verdict.clone(),
         session: args.session.clone(),
+        container: args.container.clone(),
         limit: args.limit,
     };
     let rows = rows(&args.source, &request)?;
@@ -100,6 +111,51 @@ pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
         ("OUTCOME", "outcome"),
     ];
     show(&args.source, &rows, &columns, "no such call is on record")
+}
+
+fn one_call(source: &Source, call: &str) -> anyhow::Result<ExitCode> {
+    let rows = rows(source, &McpRequest::Call { call: call.to_owned() })?;
+    let Some(row) = rows.first() else {
+        bail!("no call's id begins with {call:?}, or more than one does (give at least four characters)");
+    };
+    let mut out = io::stdout().lock();
+    if source.json {
+        writeln!(out, "{row}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (key, value) in row.as_object().into_iter().flatten() {
+        if !value.is_null() && !["events", "events_cut"].contains(&key.as_str()) {
+            writeln!(out, "{:<16} {}", key.replace('_', " "), cell(value))?;
+        }
+    }
+    let events = row["events"].as_array().map_or(&[][..], Vec::as_slice);
+    if events.is_empty() {
+        let why = if row["container"].is_null() {
+            "the server is in no container that the kernel holds: start it by `ringfence mcp --profile`"
+        } else {
+            "the kernel recorded nothing that may be of this call"
+        };
+        writeln!(out, "{:<16} none: {why}", "kernel events")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(out, "kernel events")?;
+    for event in events {
+        let target = event.get("path").or_else(|| event.get("addr")).unwrap_or(&Value::Null);
+        writeln!(
+            out,
+            "  {:<9}  {:<10}  {:<8}  {}  {} (event {})",
+            cell(&event["attribution"]),
+            cell(&event["verdict"]),
+            cell(&event["op"]),
+            cell(target),
+            cell(&event["exe"]),
+            event["id"]
+        )?;
+    }
+    if row["events_cut"] == true {
+        writeln!(out, "  and more; `ringfence events --json` has all")?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn stats(args: &StatsArgs) -> anyhow::Result<ExitCode> {

@@ -96,6 +96,7 @@ pub(crate) fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Err
     let about_records = matches!(
         request,
         McpRequest::Calls { .. }
+            | McpRequest::Call { .. }
             | McpRequest::Sessions { .. }
             | McpRequest::Stats
             | McpRequest::Table { after: ..=0, .. }

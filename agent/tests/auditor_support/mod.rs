@@ -48,6 +48,9 @@ pub(crate) struct Made {
     pub(crate) container: u64,
     pub(crate) generation: u32,
     pub(crate) tgid: u32,
+    /// When, and when its process was born: ns since boot.
+    pub(crate) time: u64,
+    pub(crate) start: u64,
     pub(crate) uid: u32,
     pub(crate) detail: u32,
     pub(crate) rule_kind: u32,
@@ -69,6 +72,8 @@ pub(crate) fn denied(path: &str) -> Made {
         container: 0x1005,
         generation: 1,
         tgid: 4321,
+        time: 1_000_000_000,
+        start: 900_000_000,
         uid: 1000,
         detail: 0,
         rule_kind: rule::DEFAULT,
@@ -103,9 +108,9 @@ impl Made {
             op = self.op;
             verdict = self.verdict;
             flags = self.flags;
-            time = 1_000_000_000u64;
+            time = self.time;
             container = self.container;
-            start = 900_000_000u64;
+            start = self.start;
             generation = self.generation;
             pid = self.tgid;
             tgid = self.tgid;

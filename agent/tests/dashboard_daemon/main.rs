@@ -12,6 +12,7 @@ mod auditor_support;
 mod live;
 #[path = "../dashboard/support.rs"]
 mod support;
+mod tied;
 mod users;
 #[path = "../dashboard/web.rs"]
 mod web;

@@ -41,6 +41,9 @@ pub struct Event {
     pub tool_call: Option<String>,
     /// How sure `tool_call` is: `exact`, `sole`, `ambiguous`, `none`.
     pub attribution: String,
+    /// Where it is `ambiguous`: the calls that it may belong to, oldest first; none of them, perhaps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<String>,
     /// How many times this happened, where a container flooded and like events were folded into one.
     pub repeats: u32,
 }

@@ -44,8 +44,16 @@ pub enum McpRequest {
         /// Only this session's.
         #[serde(default)]
         session: Option<String>,
+        /// Only those of servers in this container: its public id, or the beginning of it.
+        #[serde(default)]
+        container: Option<String>,
         /// At most so many.
         limit: u32,
+    },
+    /// One call, whole, with what the kernel saw of it as `events`: [`McpReply::Rows`] with one row, or none.
+    Call {
+        /// The call's id, or the beginning of one that is unique.
+        call: String,
     },
     /// Sessions, newest first: [`McpReply::Rows`].
     Sessions {

@@ -6,7 +6,7 @@ use super::{
     waiting::{Decider, Link, Refused, Waiting},
 };
 use crate::auditor::{
-    clock,
+    belongs, clock,
     keeper::chain,
     metrics::Metrics,
     shared::Shared,
@@ -47,6 +47,8 @@ use subtle::ConstantTimeEq;
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often a journal is looked at without being told.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// How long the core may take to hand over what its rings hold.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Links and questions at once, of all users.
 const MAX_CONNECTIONS: usize = 512;
 /// The same of one user, and how many of them may be sessions; a user's own auditor has no others to keep room for.
@@ -241,8 +243,15 @@ impl Sessions {
         }
     }
 
+    /// Has the kernel's records stored that are on their way, for a moment.
+    pub(crate) fn settle(&self) {
+        if let Some(shared) = &self.shared {
+            // What did not come in time is seen the next time somebody asks.
+            let _ = shared.flush(SETTLE);
+        }
+    }
+
     /// Takes in what governed sessions journalled before now, so that events can be told apart by their calls.
-    #[expect(dead_code, reason = "attribution, which comes next, asks this")]
     pub(crate) fn refresh(&self, viewer: Viewer) {
         let linked: Vec<(String, Linked)> = {
             let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +268,6 @@ impl Sessions {
     }
 
     /// Up to when, in ns since boot, a session's journal is known to be in the store; `None`: it is not linked.
-    #[expect(dead_code, reason = "attribution, which comes next, asks this")]
     pub(crate) fn looked(&self, session: &str) -> Option<u64> {
         let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner).get(session).cloned();
         linked.map(|linked| lock(&linked.intake).looked())
@@ -445,11 +453,17 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
         }
         question => SessionReader::open(&sessions.db)
             .and_then(|reader| match question {
-                McpRequest::Calls { risk, verdict, session, limit } => {
-                    let filter = CallFilter { risk, verdict, session, limit, ..CallFilter::default() };
+                McpRequest::Calls { risk, verdict, session, container, limit } => {
+                    let filter =
+                        CallFilter { risk, verdict, session, container, limit, ..CallFilter::default() };
                     reader.calls(viewer, &filter)
                 }
                 McpRequest::Table { table, after, limit } => reader.table(viewer, &table, after, limit),
+                McpRequest::Call { call } => {
+                    let id = reader.whole_id(viewer, &call)?;
+                    let row = id.map(|id| detail(sessions, viewer, &id)).transpose()?.flatten();
+                    Ok(row.into_iter().collect())
+                }
                 McpRequest::Sessions { limit } => reader.sessions(viewer, limit),
                 McpRequest::PendingRules => reader.pending_rules(viewer),
                 McpRequest::Heads => {
@@ -461,6 +475,22 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
             .map_or_else(|e| failed(chain(&e)), |rows| McpReply::Rows { rows }),
     };
     conn.send(&reply)
+}
+
+/// One call, whole, with what the kernel saw of it as `events`, and in `events_cut` whether that is not all.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn detail(
+    sessions: &Sessions,
+    viewer: Viewer,
+    call: &str,
+) -> Result<Option<serde_json::Value>, store::Error> {
+    let Some(mut row) = SessionReader::open(&sessions.db)?.call(viewer, call)? else { return Ok(None) };
+    let (events, cut) = belongs::of_call(sessions, viewer, call)?;
+    row["events"] = serde_json::json!(events);
+    row["events_cut"] = cut.into();
+    Ok(Some(row))
 }
 
 /// What a session's link begins with.

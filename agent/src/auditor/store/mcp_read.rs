@@ -77,6 +77,10 @@ impl SessionReader {
         Ok(Self { connection })
     }
 
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// Calls, newest first.
     ///
     /// # Errors
@@ -132,6 +136,23 @@ impl SessionReader {
             .query_row(&text, rusqlite::params![viewer.0, id], object)
             .optional()
             .map_err(sql("read a tool call"))
+    }
+
+    /// The whole id of the one call whose id begins with this; `None` where none or several do.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn whole_id(&self, viewer: Viewer, beginning: &str) -> Result<Option<String>, Error> {
+        let fail = sql("find a tool call");
+        let text = format!(
+            "SELECT c.id FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+             WHERE {OWN} AND c.id >= ?2 AND c.id < ?2 || 'g' AND length(?2) >= 4 LIMIT 2"
+        );
+        let mut statement = self.connection.prepare(&text).map_err(&fail)?;
+        let rows =
+            statement.query_map(rusqlite::params![viewer.0, beginning], |row| row.get(0)).map_err(&fail)?;
+        let mut ids: Vec<String> = rows.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        Ok(if ids.len() == 1 { ids.pop() } else { None })
     }
 
     /// One session, as [`Self::sessions`] shows it.

@@ -9,6 +9,7 @@ mod retain;
 mod retire;
 mod rule_files;
 mod schema;
+mod spans;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -20,6 +21,7 @@ pub(crate) use read::{Filter, Reader, Viewer};
 pub(crate) use retain::Limits;
 pub(crate) use retire::SessionLimits;
 pub(crate) use rule_files::Standing;
+pub(crate) use spans::{Inside, MOST_SPANS};
 pub(crate) use write::{Event, Incoming, Writer, is_refused};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};

@@ -28,9 +28,9 @@ pub(crate) struct Reader {
     connection: Connection,
 }
 
-const COLUMNS: &str = "e.id, e.ts, c.kernel, c.public, c.profile, e.op, e.verdict, e.flags, e.detail, e.target, e.pid,
+pub(super) const COLUMNS: &str = "e.id, e.ts, c.kernel, c.public, c.profile, e.op, e.verdict, e.flags, e.detail, e.target, e.pid,
     e.tgid, e.ppid, e.uid, e.start, e.call, e.generation, e.repeats, e.rule_kind, e.fixed, e.axes, e.family, e.port,
-    e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text
+    e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment
     FROM events e JOIN containers c ON c.id = e.container LEFT JOIN rules r ON r.id = e.rule";
 
 impl Reader {
@@ -45,6 +45,10 @@ impl Reader {
         connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
         connection.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;").map_err(fail)?;
         Ok(Self { connection })
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Highest id of an event.
@@ -204,7 +208,7 @@ fn params_for(viewer: Viewer, filter: &Filter, after: u64, last: u64, number: u3
     )
 }
 
-fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
+pub(super) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
     let unsigned = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
     let rule_kind: u32 = row.get(18)?;
     let fixed: u32 = row.get(19)?;
@@ -231,7 +235,7 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
         decider,
         record: Decoded {
             container: unsigned(2)?,
-            time: 0,
+            time: unsigned(32)?,
             op: row.get(5)?,
             verdict: row.get(6)?,
             flags: row.get(7)?,

@@ -81,5 +81,10 @@ pub(super) const MIGRATIONS: &[&str] = &[
     super::rule_files::MIGRATION,
     super::mcp_schema::GOVERNED,
     // 6: when an event happened on the clock that `start` is of too; `ts` is the time of day, which may be set.
-    "ALTER TABLE events ADD COLUMN moment INTEGER NOT NULL DEFAULT 0; -- ns since boot; 0: was not kept yet",
+    "
+    ALTER TABLE events ADD COLUMN moment INTEGER NOT NULL DEFAULT 0; -- ns since boot; 0: was not kept yet
+    DROP INDEX events_by_container;
+    CREATE INDEX events_by_container ON events (container, moment);
+    CREATE INDEX containers_by_public ON containers (public);
+    ",
 ];

@@ -235,9 +235,9 @@ impl Rows<'_> {
         self.step
             .prepare_cached(
                 "INSERT INTO events (ts, container, op, verdict, flags, detail, target, pid, tgid, ppid, uid, start,
-                     call, generation, repeats, rule_kind, fixed, rule, axes, family, port, addr, path, path2, exe)
+                     call, generation, repeats, rule_kind, fixed, rule, axes, family, port, addr, path, path2, exe, moment)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-                     ?21, ?22, ?23, ?24, ?25)",
+                     ?21, ?22, ?23, ?24, ?25, ?26)",
             )?
             .execute(params![
                 event.ts,
@@ -265,6 +265,7 @@ impl Rows<'_> {
                 record.path,
                 record.path2,
                 record.exe,
+                record.time.cast_signed(),
             ])?;
         Ok(())
     }

@@ -3,7 +3,10 @@
 use super::{Dashboard, assets, gate, live, rules};
 use crate::auditor::{
     keeper::chain,
-    mcp::waiting::{Decider, Refused},
+    mcp::{
+        server,
+        waiting::{Decider, Refused},
+    },
     store::{self, CallFilter, SessionReader, Viewer},
 };
 use axum::{
@@ -219,8 +222,8 @@ async fn known(dashboard: &Dashboard, viewer: Viewer, id: String) -> Result<Valu
 }
 
 async fn call(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
-    let wanted = id.clone();
-    let row = ask(&dashboard, move |reader| reader.call(viewer, &wanted)).await?;
+    let (sessions, wanted) = (Arc::clone(&dashboard.sessions), id.clone());
+    let row = beside(move || Ok(server::detail(&sessions, viewer, &wanted)?)).await?;
     row.map(Json).ok_or_else(|| Refusal::call(&id))
 }
 

@@ -9,7 +9,7 @@ const LIMIT = 100;
 const MOST = 1000;
 /** A pointer that moved over the list this lately is about to click: rows wait. */
 const STILL = 2_500;
-const FILTERS = ["session", "server", "risk", "verdict", "tool"];
+const FILTERS = ["session", "server", "container", "risk", "verdict", "tool"];
 const VERDICTS = ["flag", "pause", "block", "approved", "denied", "timeout", "cancelled", "blocked"];
 
 let rows = new Map();
@@ -43,6 +43,7 @@ function select(name, label, options) {
 
 function bar() {
   const servers = [...new Set(choices.sessions.map((session) => session.server_name))].sort();
+  const containers = new Map(choices.sessions.filter((s) => s.container).map((s) => [s.container, `${s.container.slice(0, 6)} ${s.profile ?? ""}`]));
   let typed;
   const tool = el("input", {
     id: "filter-tool",
@@ -63,6 +64,8 @@ function bar() {
     { class: "filters", role: "search", "aria-label": "Filter calls", onsubmit: (event) => event.preventDefault() },
     el("label", { class: "grow" }, el("span", {}, "Tool"), tool),
     select("server", "Server", servers.map((name) => [name, name])),
+    // Where no server has a profile there is nothing to choose.
+    containers.size || wanted().container ? select("container", "Container", [...containers].slice(0, 100)) : null,
     select("risk", "Risk", [["31", "31 and more"], ["61", "61 and more"], ["81", "81 and more"]]),
     select("verdict", "Verdict", VERDICTS.map((name) => [name, name])),
     select("session", "Session", choices.sessions.slice(0, 100).map((s) =>
@@ -164,6 +167,7 @@ function matches(call) {
   return (
     (!filter.session || call.session_id === filter.session) &&
     (!filter.server || call.server_name === filter.server) &&
+    (!filter.container || (call.container ?? "").startsWith(filter.container)) &&
     (!filter.risk || call.risk_score >= Number(filter.risk)) &&
     (!filter.verdict || call.policy_action === filter.verdict || call.outcome === filter.verdict) &&
     (!filter.tool || call.tool_name.toLowerCase().includes(filter.tool.toLowerCase()))

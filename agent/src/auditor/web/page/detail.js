@@ -63,6 +63,35 @@ function answer(result) {
     el("details", {}, el("summary", {}, "as JSON"), block(result)));
 }
 
+const SURE = {
+  sole: "this call's: its process was born in it, and no other call was in flight",
+  ambiguous: "may be this call's: another was in flight too, or the process is older than the call",
+};
+
+/** What the kernel saw while the call was in flight. */
+function events(call) {
+  if (!call.container && !call.events?.length) return null;
+  const lines = (call.events ?? []).map((event) =>
+    el(
+      "tr",
+      {},
+      el("td", {}, el("span", { class: `sure s-${event.attribution}`, title: SURE[event.attribution] ?? "" }, event.attribution)),
+      el("td", {}, el("span", { class: event.verdict === "allowed" ? "" : "bad" }, event.verdict)),
+      shown("td", {}, event.op),
+      shown("td", { class: "arguments" }, event.path ?? event.addr ?? ""),
+      shown("td", { class: "arguments" }, event.exe),
+    ),
+  );
+  const head = ["Sure", "Verdict", "What", "Target", "Program"].map((name) => el("th", { scope: "col" }, name));
+  return [
+    el("h3", {}, "What the kernel saw"),
+    lines.length
+      ? el("div", { class: "list" }, el("table", { class: "events" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, lines)))
+      : el("p", { class: "quiet" }, "Nothing that was recorded. The profile's `audit` says what is: denials, always."),
+    call.events_cut ? el("p", { class: "quiet" }, "There is more: ", el("code", {}, `ringfence events --container ${call.container}`)) : null,
+  ];
+}
+
 function paint(call) {
   const answered = call.responded_at !== null;
   const failed = call.error !== null || call.result?.isError === true;
@@ -90,11 +119,14 @@ function paint(call) {
       row("Answered", answered ? [timeOf(call.responded_at), ` after ${duration(call.duration_ms)}`] : "no answer from the server"),
       row("Session", el("a", { href: href({ session: call.session_id, view: "calls" }) }, call.session_id.slice(0, 8))),
       row("Intent", el("a", { href: `?view=intents&session=${encodeURIComponent(call.session_id)}` }, "its chain of calls")),
+      call.profile ? row("Profile", visible(`${call.profile}, enforcement: ${call.enforcement}`)) : null,
+      call.container ? row("Container", el("a", { href: `?view=calls&container=${encodeURIComponent(call.container)}` }, call.container)) : null,
       row("Id", el("code", {}, call.id)),
     ),
     el("h3", {}, "Arguments"),
     block(call.arguments),
     el("h3", {}, failed ? "Error" : "Result"),
     answered ? answer(call.error ?? call.result) : el("p", { class: "quiet" }, "The server has sent nothing for this call."),
+    events(call),
   );
 }

@@ -45,6 +45,12 @@ function state(session) {
   return session.exit_status === null ? "broken off" : `ended, status ${session.exit_status}`;
 }
 
+/** What holds a server that has a profile. */
+function held(session) {
+  const where = session.container ? `container ${session.container}` : "no container: no kernel events";
+  return `profile ${session.profile}, ${where}; enforcement: ${session.enforcement}`;
+}
+
 function line(session) {
   const client = session.client_info;
   const name = client && typeof client === "object" ? [client.title ?? client.name, client.version].filter(Boolean).join(" ") : client;
@@ -53,7 +59,8 @@ function line(session) {
   return el(
     "tr",
     { "data-id": session.id },
-    el("td", { class: "tool" }, el("a", { href: here("calls"), dir: "ltr" }, visible(session.server_name))),
+    el("td", { class: "tool" }, el("a", { href: here("calls"), dir: "ltr" }, visible(session.server_name)),
+      session.profile ? [" ", el("span", { class: "tag", title: held(session) }, visible(session.profile))] : ""),
     el("td", {}, state(session)),
     el("td", { class: "time" }, timeOf(session.started_at)),
     el("td", { class: "took" }, lasted),

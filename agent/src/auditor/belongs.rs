@@ -1,0 +1,120 @@
+//! Events and the calls they belong to, as they are asked for: the rows of a call may arrive after its events, so nothing
+//! of this is stored.
+
+use super::{
+    attribute::{Attribution, Moment, Span, attribute, from},
+    mcp::server::Sessions,
+    present::{self, Stored},
+    store::{Error, Inside, MOST_SPANS, Reader, SessionReader, Viewer},
+};
+use ringfence_wire::event::Event;
+use std::collections::HashMap;
+
+/// Events shown under one call.
+const MOST_EVENTS: u32 = 500;
+
+/// What is known of one container's calls.
+struct Known {
+    calls: Vec<Span>,
+    /// Every call forwarded up to then is among them, ns since boot.
+    to: u64,
+}
+
+/// Events as the world sees them, with the calls they belong to. Call [`Sessions::refresh`] before the events are read.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn events(sessions: &Sessions, page: &[Stored]) -> Result<Vec<Event>, Error> {
+    let reader = SessionReader::open(&sessions.db)?;
+    let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
+    for stored in page {
+        let at = stored.record.time;
+        let (first, last) = spread.entry(&stored.container).or_insert((at, at));
+        (*first, *last) = ((*first).min(at), (*last).max(at));
+    }
+    let mut known = HashMap::new();
+    for (container, times) in spread {
+        known.insert(container, calls_of(&reader, sessions, container, times)?);
+    }
+    let tied = page.iter().map(|stored| {
+        let mut event = present::event(stored);
+        if let Some(Some(Known { calls, to })) = known.get(stored.container.as_str()) {
+            let record = &stored.record;
+            let single = record.repeats == 1 && record.time != 0;
+            let moment = Moment { at: record.time, born: record.start, single };
+            present::attribute(&mut event, attribute(moment, calls, *to));
+        }
+        event
+    });
+    Ok(tied.collect())
+}
+
+/// The calls that matter to a container's events of some time; `None` where no session has its server there.
+fn calls_of(
+    reader: &SessionReader,
+    sessions: &Sessions,
+    container: &str,
+    (first, last): (u64, u64),
+) -> Result<Option<Known>, Error> {
+    let inside = reader.inside(container)?;
+    if inside.is_empty() {
+        return Ok(None);
+    }
+    let mut known = Known { calls: Vec::new(), to: u64::MAX };
+    // More than one session can only be somebody's word against another's of the same user: all calls count.
+    for session in inside {
+        known.to = known.to.min(known_to(sessions, &session));
+        let mut calls = reader.spans(&session.session, first, last)?;
+        if let Some(since) = from(&calls).filter(|since| *since < first) {
+            calls = reader.spans(&session.session, since, last)?;
+        }
+        if calls.len() > MOST_SPANS as usize {
+            known.to = 0;
+        }
+        known.calls.append(&mut calls);
+    }
+    Ok(Some(known))
+}
+
+/// Up to when every call that was forwarded is in the store.
+fn known_to(sessions: &Sessions, session: &Inside) -> u64 {
+    if session.gap {
+        return 0;
+    }
+    match sessions.looked(&session.session) {
+        Some(looked) => looked.max(session.read_to),
+        None if session.ended => u64::MAX,
+        None => session.read_to,
+    }
+}
+
+/// What the kernel saw while a call was in flight and may be of it, oldest first; and whether there is more.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn of_call(sessions: &Sessions, viewer: Viewer, call: &str) -> Result<(Vec<Event>, bool), Error> {
+    sessions.settle();
+    sessions.refresh(viewer);
+    let Some(flight) = SessionReader::open(&sessions.db)?.flight(viewer, call)? else {
+        return Ok((Vec::new(), false));
+    };
+    let stored = Reader::open(&sessions.db)?.events_during(viewer, &flight, MOST_EVENTS + 1)?;
+    let more = stored.len() > MOST_EVENTS as usize;
+    let shown = &stored[..stored.len().min(MOST_EVENTS as usize)];
+    let mut events = events(sessions, shown)?;
+    events.retain(|event| {
+        event.tool_call.as_deref() == Some(call) || event.candidates.iter().any(|candidate| candidate == call)
+    });
+    Ok((events, more))
+}
+
+impl Attribution {
+    /// The word for it.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Sole(_) => "sole",
+            Self::Ambiguous(_) => "ambiguous",
+            Self::None => "none",
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Kernel events under the calls they belong to: made-up journals and records of one clock, real auditor, real questions.
+
+use crate::{
+    auditor_support::{Core, Made, PATIENCE, denied, manifest, uid},
+    support::{Home, eventually},
+};
+use ringfence_wire::{
+    conn::Conn,
+    mcp::{McpReply, McpRequest},
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::{fs::File, io::Write, os::fd::AsFd, path::Path};
+
+const SESSION: &str = "11111111-1111-4111-8111-111111111111";
+const OTHER: &str = "22222222-2222-4222-8222-222222222222";
+/// Seconds since boot, in the clock's nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+/// A journal as an interceptor writes it.
+struct Journal {
+    file: File,
+    head: String,
+    lines: u32,
+}
+
+impl Journal {
+    fn create(path: &Path, session: &str, container: &str) -> Self {
+        let mut journal =
+            Self { file: File::create(path).expect("a journal"), head: "0".repeat(64), lines: 0 };
+        journal.line(&json!({ "kind": "start", "session": session, "at": 0, "server_name": "files",
+            "server_command": ["files"], "pid": 1, "version": "0" }));
+        journal.line(
+            &json!({ "kind": "governed", "at": 1, "profile": "coder", "enforcement": "kernel", "container": container }),
+        );
+        journal
+    }
+
+    fn line(&mut self, entry: &Value) {
+        let json = entry.to_string();
+        let hash: String = Sha256::digest([self.head.as_bytes(), json.as_bytes()].concat())
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        writeln!(self.file, "{hash} {json}").expect("written");
+        self.head = hash;
+        self.lines += 1;
+    }
+
+    fn message(&mut self, boot: u64, direction: &str, raw: &Value, calls: &Value) {
+        let id = format!("{:08}-0000-4000-8000-{:012}", self.lines, boot % 1_000_000);
+        self.line(
+            &json!({ "kind": "message", "id": id, "at": boot / 1000, "boot": boot, "direction": direction,
+            "raw": raw.to_string(), "bytes": 1, "sha256": "", "calls": calls }),
+        );
+    }
+
+    fn asked(&mut self, second: u64, id: u32, call: &str) {
+        let raw = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "t", "arguments": {} } });
+        let judged = json!([{ "call": call, "index": 0, "tool": "t", "operation": "read", "score": 0, "reasons": [],
+            "action": "pass", "rules": [] }]);
+        self.message(second * SECOND, "client_to_server", &raw, &judged);
+    }
+
+    fn answered(&mut self, second: u64, id: u32) {
+        let raw = json!({ "jsonrpc": "2.0", "id": id, "result": { "content": [] } });
+        self.message(second * SECOND, "server_to_client", &raw, &json!([]));
+    }
+
+    fn end(&mut self) {
+        self.line(&json!({ "kind": "end", "at": 9, "status": 0 }));
+    }
+}
+
+fn call(n: u32) -> String {
+    format!("{n:08}-0000-4000-8000-000000000000")
+}
+
+/// What a process born in one second did in another.
+fn did(path: &str, born: u64, at: u64) -> Made {
+    Made { time: at * SECOND, start: born * SECOND, ..denied(path) }
+}
+
+/// Hands a journal to the auditor, as whoever finds one does.
+fn hand_over(core: &Core, session: &str, path: &Path) {
+    let mut conn = Conn::connect(&core.dir.path().join("mcp.sock"), PATIENCE).expect("connects");
+    let file = File::open(path).expect("the journal");
+    let request = McpRequest::Journal { session: session.into(), journal: path.display().to_string() };
+    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
+    assert_eq!(conn.receive::<McpReply>().expect("an answer"), McpReply::Taken);
+}
+
+/// `attribution`, `tool_call` and `candidates` of the event about a path.
+fn tie(events: &str, path: &str) -> (String, Value, Value) {
+    let event = events
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        .find(|event| event["path"] == path)
+        .unwrap_or_else(|| panic!("no event about {path} in {events}"));
+    (
+        event["attribution"].as_str().expect("a word").to_owned(),
+        event["tool_call"].clone(),
+        event["candidates"].clone(),
+    )
+}
+
+#[test]
+fn events_stand_under_the_call_that_they_belong_to() {
+    let mut home = Home::new();
+    let path = home.path("one.journal");
+    let mut journal = Journal::create(&path, SESSION, "0123456789ab");
+    journal.asked(100, 1, &call(1));
+    journal.answered(200, 1);
+    journal.asked(300, 2, &call(2));
+    journal.asked(350, 3, &call(3));
+    journal.answered(400, 2);
+    journal.answered(450, 3);
+    journal.end();
+    let core = home.core();
+    core.records([
+        did("/sole", 120, 150),
+        did("/older", 50, 150),
+        did("/left-behind", 120, 250),
+        did("/idle", 50, 260),
+        did("/before-the-second", 310, 320),
+        did("/two", 360, 370),
+        did("/born-in-two", 360, 420),
+        did("/server", 50, 370),
+    ]);
+    // Not yet known whose they are: nothing is claimed of them but what holds without sessions.
+    core.settle();
+    let (before, _, _) = core.run(&["events", "--json"]);
+    assert_eq!(tie(&before, "/sole").1, Value::Null);
+    hand_over(core, SESSION, &path);
+    let (events, _, _) = core.run(&["events", "--json"]);
+    let sole = |n| ("sole".to_owned(), json!(call(n)), Value::Null);
+    let ambiguous = |all: &[u32]| {
+        let all: Vec<String> = all.iter().map(|n| call(*n)).collect();
+        ("ambiguous".to_owned(), Value::Null, json!(all))
+    };
+    let none = ("none".to_owned(), Value::Null, Value::Null);
+    assert_eq!(tie(&events, "/sole"), sole(1));
+    assert_eq!(tie(&events, "/older"), ambiguous(&[1]));
+    assert_eq!(tie(&events, "/left-behind"), none);
+    assert_eq!(tie(&events, "/idle"), none);
+    assert_eq!(tie(&events, "/before-the-second"), sole(2));
+    assert_eq!(tie(&events, "/two"), ambiguous(&[2, 3]));
+    assert_eq!(tie(&events, "/born-in-two"), ambiguous(&[2, 3]));
+    assert_eq!(tie(&events, "/server"), ambiguous(&[2, 3]));
+
+    let (one, _, _) = core.run(&["calls", &call(2)[..9], "--json"]);
+    let row: Value = serde_json::from_str(&one).expect("one call");
+    let paths: Vec<&str> =
+        row["events"].as_array().expect("events").iter().filter_map(|event| event["path"].as_str()).collect();
+    assert_eq!(paths, ["/before-the-second", "/two", "/server"]);
+    let (text, _, _) = core.run(&["calls", &call(1)]);
+    assert!(text.contains("sole       denied      open      /sole"), "{text}");
+    let why = core.run(&["why", "1", "--json"]).0;
+    assert_eq!(serde_json::from_str::<Value>(&why).expect("JSON")["event"]["tool_call"], call(1));
+
+    let shown = home.json(&format!("/api/tool-calls/{}", call(1)));
+    assert_eq!(shown["events"].as_array().map(Vec::len), Some(2), "{shown}");
+    assert_eq!((&shown["container"], &shown["enforcement"]), (&json!("0123456789ab"), &json!("kernel")));
+    let found =
+        |query: &str| home.json(&format!("/api/tool-calls?container={query}")).as_array().map_or(0, Vec::len);
+    assert_eq!((found("0123456789ab"), found("0123"), found("ffff"), found("")), (3, 3, 0, 3));
+}
+
+#[test]
+fn a_container_that_somebody_else_enrolled_is_not_the_sessions() {
+    let mut home = Home::new();
+    let path = home.path("one.journal");
+    let mut journal = Journal::create(&path, OTHER, "ba9876543210");
+    journal.asked(100, 1, &call(9));
+    journal.answered(200, 1);
+    journal.end();
+    let core = home.core();
+    core.announce(manifest(0x2006, "ba9876543210", "coder", uid() + 1));
+    core.records([Made { container: 0x2006, ..did("/theirs", 120, 150) }]);
+    core.settle();
+    hand_over(core, OTHER, &path);
+    let (events, _, _) = core.run(&["events", "--json"]);
+    if uid() == 0 {
+        assert_eq!(tie(&events, "/theirs"), ("none".to_owned(), Value::Null, Value::Null));
+    }
+    let (one, _, _) = core.run(&["calls", &call(9), "--json"]);
+    let row: Value = serde_json::from_str(&one).expect("one call");
+    assert_eq!(row["events"], json!([]));
+}
+
+#[test]
+fn what_the_journal_may_not_have_told_yet_is_ambiguous() {
+    let mut home = Home::new();
+    let path = home.path("one.journal");
+    let mut journal = Journal::create(&path, SESSION, "0123456789ab");
+    journal.asked(100, 1, &call(1));
+    // No end: whoever wrote it was killed.
+    let core = home.core();
+    core.records([did("/known", 90, 100), did("/later", 120, 150)]);
+    core.settle();
+    hand_over(core, SESSION, &path);
+    let (events, _, _) = core.run(&["events", "--json"]);
+    assert_eq!(tie(&events, "/later"), ("ambiguous".to_owned(), Value::Null, json!([call(1)])));
+    // A call that went by unseen makes everything doubtful.
+    let path = home.path("two.journal");
+    let mut journal = Journal::create(&path, OTHER, "0123456789ab");
+    journal.line(&json!({ "kind": "gap", "at": 5 }));
+    journal.end();
+    hand_over(home.core(), OTHER, &path);
+    let events = eventually("the events", || Some(home.core().run(&["events", "--json"]).0));
+    assert_eq!(tie(&events, "/known").0, "ambiguous");
+}
