@@ -15,6 +15,8 @@ mod kernel;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
+mod llm;
+#[cfg(target_os = "linux")]
 mod loopback;
 #[cfg(target_os = "linux")]
 mod mcp;

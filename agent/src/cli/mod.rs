@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand, each with its `Args` and a `run` that returns the exit code.
 
+mod agent;
 mod approvals;
 mod audit;
 mod auditor;
@@ -13,7 +14,9 @@ mod mcp;
 mod profile;
 mod rules;
 mod run;
+mod send;
 mod sessions;
+mod start;
 mod status;
 mod why;
 mod wrap;
@@ -32,6 +35,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Start(start::StartArgs),
+    Init(start::InitArgs),
+    Stop(start::StopArgs),
+    Agent(agent::Args),
+    Show(agent::ShowArgs),
+    Logs(agent::LogsArgs),
+    Send(send::Args),
     Status(status::Args),
     Events(events::Args),
     Why(why::Args),
@@ -51,6 +61,8 @@ enum Command {
     Deny(approvals::DecideArgs),
     #[command(hide = true)]
     McpGuard(mcp::GuardArgs),
+    /// Prints the version.
+    Version(start::VersionArgs),
     Enroll(enroll::Args),
     Daemon(daemon::Args),
     Install(install::InstallArgs),
@@ -71,6 +83,14 @@ pub(crate) fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Run(args) => return run::run(args),
+        Command::Start(args) => start::start(&args),
+        Command::Init(args) => start::init(&args),
+        Command::Stop(args) => start::stop(&args),
+        Command::Version(args) => start::version(&args),
+        Command::Agent(args) => agent::run(&args),
+        Command::Show(args) => agent::show(&args),
+        Command::Logs(args) => agent::logs(&args),
+        Command::Send(args) => send::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Why(args) => why::run(&args),

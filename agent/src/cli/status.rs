@@ -3,6 +3,10 @@
 use crate::{
     auditor::{self, printable},
     core::{client, paths::Paths},
+    llm::{
+        control::{self, UserStatus},
+        home::Home,
+    },
 };
 use jiff::{SignedDuration, Timestamp};
 use ringfence_wire::message::{AdminRequest, AuditorStatus, ContainerStatus, Status};
@@ -12,12 +16,12 @@ use std::{
     process::ExitCode,
 };
 
-/// Shows what is enforced, for which containers, and what was counted.
+/// Shows what is enforced, for which containers, and what was counted; and this user's agents, where `ringfence start` runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
-  0  the daemon runs and the kernel holds every axis
-  1  the daemon cannot be asked
-  2  it runs, but something is amiss; the lines that begin with `!` say what
+  0  the daemon runs and the kernel holds every axis; or only `ringfence start` runs, and all its agents do
+  1  neither can be asked
+  2  something is amiss; the lines that begin with `!` say what
 
 Example:
   ringfence status --json | jq '.containers[] | {id, profile, tasks}'")]
@@ -31,29 +35,75 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
-    core: &'a Status,
+    core: Option<&'a Status>,
     store: Option<&'a AuditorStatus>,
+    /// This user's agents, where `ringfence start` runs.
+    user: Option<&'a UserStatus>,
     /// What is amiss, as sentences; empty: nothing.
     amiss: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths = Paths::from_env();
-    let core: Status = client::admin(&paths.admin_socket(), &AdminRequest::Status, &[])?;
+    let user = Home::from_env().and_then(|home| control::status(&home).ok());
+    let core: Option<Status> = match client::admin(&paths.admin_socket(), &AdminRequest::Status, &[]) {
+        Ok(core) => Some(core),
+        Err(error) if user.is_none() => return Err(error.into()),
+        Err(_) => None,
+    };
     let store = auditor::client::status(&paths.query_socket()).map_err(|error| error.to_string());
-    let amiss = amiss(&core, &store);
+    let mut amiss = core.as_ref().map(|core| amiss(core, &store)).unwrap_or_default();
+    amiss.extend(user.iter().flat_map(amiss_of_user));
     let code = if amiss.is_empty() { 0 } else { 2 };
     let mut out = io::stdout().lock();
     let written = if args.json {
-        let whole = Whole { core: &core, store: store.as_ref().ok(), amiss };
+        let whole = Whole { core: core.as_ref(), store: store.as_ref().ok(), user: user.as_ref(), amiss };
         serde_json::to_writer(&mut out, &whole).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
-        show(&mut out, &core, store.as_ref().ok(), &amiss, Timestamp::now())
+        show_all(&mut out, core.as_ref(), store.as_ref().ok(), user.as_ref(), &amiss)
     };
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::from(code)),
     }
+}
+
+fn show_all(
+    out: &mut impl Write,
+    core: Option<&Status>,
+    store: Option<&AuditorStatus>,
+    user: Option<&UserStatus>,
+    amiss: &[String],
+) -> io::Result<()> {
+    let now = Timestamp::now();
+    match core {
+        Some(core) => show(out, core, store, amiss, now)?,
+        None => {
+            complain(out, amiss)?;
+            writeln!(out, "daemon      not running: nothing is enforced by the kernel")?;
+        }
+    }
+    let Some(user) = user else { return Ok(()) };
+    writeln!(
+        out,
+        "\nagents      served for {}, pid {}, version {}; profiles in {}\n",
+        age(user.since_ms, now),
+        user.pid,
+        user.version,
+        user.profiles.display()
+    )?;
+    out.write_all(super::agent::table(user).as_bytes())
+}
+
+fn amiss_of_user(user: &UserStatus) -> Vec<String> {
+    let registry = user.error.iter().map(|error| format!("the registry cannot be used: {error}"));
+    let failed = user.agents.iter().filter(|agent| agent.error.is_some());
+    registry.chain(failed.map(|agent| format!("agent {} has an error, shown below", agent.name))).collect()
+}
+
+fn complain(out: &mut impl Write, amiss: &[String]) -> io::Result<()> {
+    // A profile's errors have lines of their own.
+    amiss.iter().try_for_each(|line| writeln!(out, "! {}", line.replace('\n', "\n  ")))
 }
 
 fn amiss(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
@@ -91,10 +141,7 @@ fn show(
     amiss: &[String],
     now: Timestamp,
 ) -> io::Result<()> {
-    for line in amiss {
-        // A profile's errors have lines of their own.
-        writeln!(out, "! {}", line.replace('\n', "\n  "))?;
-    }
+    complain(out, amiss)?;
     let how = if core.adopted { "programs adopted" } else { "programs loaded" };
     writeln!(
         out,

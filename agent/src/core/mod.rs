@@ -47,4 +47,4 @@ pub(crate) mod server;
 pub(crate) mod state;
 pub(crate) mod supervise;
 mod vouch;
-mod watch;
+pub(crate) mod watch;

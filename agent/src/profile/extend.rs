@@ -20,7 +20,6 @@ pub(super) fn load(file: &Path) -> Result<Profile, LoadErrors> {
     let mut chain = Chain::default();
     chain.follow(file);
     let Chain { files, layers, mut problems, refused: host_names } = chain;
-    let unused: Vec<At> = layers.iter().flat_map(|l| l.unused.clone()).collect();
     let merged = layers.into_iter().reduce(over).unwrap_or_default();
     problems.extend(missing_axes(&merged));
     let count = rules_of(&merged);
@@ -32,10 +31,7 @@ pub(super) fn load(file: &Path) -> Result<Profile, LoadErrors> {
         problems.sort_by(|a, b| (&a.at.file, a.at.line).cmp(&(&b.at.file, b.at.line)));
         return Err(LoadErrors(problems));
     }
-    let mut notices: Vec<String> = unused
-        .iter()
-        .map(|at| format!("{}:{}: [{}] is not used by this version", at.file.display(), at.line, at.key))
-        .collect();
+    let mut notices: Vec<String> = Vec::new();
     if merged.grant.is_none() {
         notices.push(format!("{}: no [grant]: nothing is granted but the base", file.display()));
     }
@@ -126,7 +122,9 @@ fn over(child: Layer, parent: Layer) -> Layer {
         audit: child.audit.or(parent.audit),
         base: child.base.or(parent.base),
         accept_partial: child.accept_partial.or(parent.accept_partial),
-        unused: child.unused,
+        llm: child.llm.or(parent.llm),
+        mcp: child.mcp.or(parent.mcp),
+        log_reader: child.log_reader.or(parent.log_reader),
     }
 }
 
@@ -193,6 +191,10 @@ fn profile(
             accept_partial: layer.accept_partial.unwrap_or_default(),
         },
         sources,
+        llm: layer.llm.unwrap_or_default(),
+        mcp: layer.mcp.unwrap_or_default(),
+        log_reader: layer.log_reader,
+        has_grant: layer.grant.is_some(),
         notices,
         refused,
     }

@@ -27,6 +27,7 @@ mod protect;
 mod resolve;
 mod rule;
 pub(crate) mod schema;
+pub(crate) mod sections;
 pub(crate) mod show;
 mod source;
 mod workdir;
@@ -53,6 +54,22 @@ use std::{
 /// Everything that is wrong with the file and those it extends, all at once.
 pub(crate) fn load(name_or_path: &str, dirs: &Dirs) -> Result<Profile, LoadErrors> {
     extend::load(&dirs.find(name_or_path)?)
+}
+
+/// Reads a registry: its `[llm.*]` and `[mcp.*]`.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(crate) fn registry(
+    file: &Path,
+) -> Result<(Vec<sections::LlmSection>, Vec<sections::McpSection>, Provenance), LoadErrors> {
+    let (text, provenance) = source::read(file)?;
+    let text = zeroize::Zeroizing::new(text);
+    let parsed = parse::parse_registry(file, &text);
+    if !parsed.problems.is_empty() {
+        return Err(LoadErrors(parsed.problems));
+    }
+    Ok((parsed.layer.llm.unwrap_or_default(), parsed.layer.mcp.unwrap_or_default(), provenance))
 }
 
 /// An absolute path in a root with its links resolved: the form in which the kernel sees it.
@@ -96,6 +113,14 @@ pub(crate) struct Profile {
     pub(crate) kernel: KernelOptions,
     /// The file, then those it extends.
     pub(crate) sources: Vec<Provenance>,
+    /// The agent's model: `[llm.*]`, as this file or the one it extends has it.
+    pub(crate) llm: Vec<sections::LlmSection>,
+    /// The agent's MCP servers: `[mcp.*]`.
+    pub(crate) mcp: Vec<sections::McpSection>,
+    /// Who may read the agent's log beside its owner.
+    pub(crate) log_reader: Option<sections::Located<u64>>,
+    /// Whether there is a `[grant]`.
+    pub(crate) has_grant: bool,
     /// What its author should know but need not change.
     pub(crate) notices: Vec<String>,
     /// What the kernel's compiler refuses although other enforcers could hold it.

@@ -5,6 +5,7 @@ use super::{
     problem::{At, Problem, Wrong},
     rule::RuleError,
     schema::known_keys,
+    sections::{LlmSection, Located, McpSection},
 };
 use ringfence_grant::{CountBound, Entry, NetEntry, Scope};
 use std::{
@@ -48,8 +49,9 @@ pub(super) struct Layer {
     pub(super) audit: Option<AuditLevel>,
     pub(super) base: Option<Base>,
     pub(super) accept_partial: Option<Vec<Axis>>,
-    /// Tables of a later version.
-    pub(super) unused: Vec<At>,
+    pub(super) llm: Option<Vec<LlmSection>>,
+    pub(super) mcp: Option<Vec<McpSection>>,
+    pub(super) log_reader: Option<Located<u64>>,
 }
 
 /// What reading one file gave.
@@ -62,10 +64,19 @@ pub(super) struct Parsed {
     pub(super) refused: Vec<Problem>,
 }
 
-type Value<'a> = Spanned<DeValue<'a>>;
+pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
-/// Reads one file's text.
+/// Reads one profile's text.
 pub(super) fn parse(file: &Path, text: &str) -> Parsed {
+    read(file, text, Parser::root)
+}
+
+/// Reads the text of a registry: `[llm.*]` and `[mcp.*]`, nothing else.
+pub(super) fn parse_registry(file: &Path, text: &str) -> Parsed {
+    read(file, text, Parser::registry)
+}
+
+fn read(file: &Path, text: &str, keys: impl Fn(&mut Parser, &DeTable<'_>)) -> Parsed {
     let newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i).collect();
     let mut parser = Parser { file: file.into(), newlines, out: Parsed::default() };
     let (root, errors) = DeTable::parse_recoverable(text);
@@ -75,33 +86,33 @@ pub(super) fn parse(file: &Path, text: &str) -> Parsed {
     }
     // After a syntax error the rest may be read amiss.
     if errors.is_empty() {
-        parser.root(root.get_ref());
+        keys(&mut parser, root.get_ref());
     }
     parser.out
 }
 
-struct Parser {
+pub(super) struct Parser {
     file: Arc<Path>,
     newlines: Vec<usize>,
     out: Parsed,
 }
 
 impl Parser {
-    fn at(&self, offset: usize, key: &str) -> At {
+    pub(super) fn at(&self, offset: usize, key: &str) -> At {
         let line = u32::try_from(self.newlines.partition_point(|n| *n < offset) + 1).unwrap_or(u32::MAX);
         At { file: self.file.to_path_buf(), line, key: key.to_owned() }
     }
 
-    fn wrong(&mut self, offset: usize, key: &str, what: Wrong) {
+    pub(super) fn wrong(&mut self, offset: usize, key: &str, what: Wrong) {
         let at = self.at(offset, key);
         self.out.problems.push(Problem::new(at, what));
     }
 
-    fn mistyped(&mut self, key: &str, value: &Value<'_>, wanted: &'static str) {
+    pub(super) fn mistyped(&mut self, key: &str, value: &Value<'_>, wanted: &'static str) {
         self.wrong(value.span().start, key, Wrong::Type { wanted, found: kind(value.get_ref()) });
     }
 
-    fn unknown(&mut self, table: &str, key: &Spanned<DeString<'_>>) {
+    pub(super) fn unknown(&mut self, table: &str, key: &Spanned<DeString<'_>>) {
         let known = known_keys(table);
         let near = known.iter().map(|k| (strsim::damerau_levenshtein(k, key.get_ref()), k)).min();
         let near = near.filter(|(distance, k)| *distance <= 1 + k.len() / 4).map(|(_, k)| k.clone());
@@ -129,12 +140,27 @@ impl Parser {
                 }
                 "deny" => self.table("deny", value, Self::deny_key),
                 "kernel" => self.table("kernel", value, Self::kernel_key),
-                name @ ("llm" | "mcp") => {
-                    let at = self.at(key.span().start, name);
-                    self.out.layer.unused.push(at);
-                    self.table(name, value, |_, _, _| true);
+                "llm" => self.out.layer.llm = Some(self.llm(value)),
+                "mcp" => self.out.layer.mcp = Some(self.mcp(value)),
+                "log_reader" => {
+                    let at = self.at(value.span().start, "log_reader");
+                    let uid = self.count("log_reader", value);
+                    self.out.layer.log_reader = uid.map(|value| Located { value, at });
                 }
                 _ => self.unknown("", key),
+            }
+        }
+    }
+
+    fn registry(&mut self, root: &DeTable<'_>) {
+        for (key, value) in root {
+            match key.get_ref().as_ref() {
+                "llm" => self.out.layer.llm = Some(self.llm(value)),
+                "mcp" => self.out.layer.mcp = Some(self.mcp(value)),
+                _ => {
+                    let known = vec!["llm".to_owned(), "mcp".to_owned()];
+                    self.wrong(key.span().start, key.get_ref(), Wrong::UnknownKey { near: None, known });
+                }
             }
         }
     }
@@ -222,7 +248,7 @@ impl Parser {
         true
     }
 
-    fn text(&mut self, key: &str, value: &Value<'_>) -> Option<String> {
+    pub(super) fn text(&mut self, key: &str, value: &Value<'_>) -> Option<String> {
         let text = value.get_ref().as_str().map(str::to_owned);
         if text.is_none() {
             self.mistyped(key, value, "a string");
@@ -230,7 +256,7 @@ impl Parser {
         text
     }
 
-    fn texts(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<String>> {
+    pub(super) fn texts(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<String>> {
         let Some(array) = value.get_ref().as_array() else {
             self.mistyped(key, value, "a list of strings");
             return None;
@@ -380,7 +406,7 @@ impl Parser {
         None
     }
 
-    fn count(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
+    pub(super) fn count(&mut self, key: &str, value: &Value<'_>) -> Option<u64> {
         let number = value.get_ref().as_integer();
         let number = number.and_then(|n| u64::from_str_radix(&n.as_str().replace('_', ""), n.radix()).ok());
         if number.is_none() {

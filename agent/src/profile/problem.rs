@@ -88,6 +88,26 @@ pub(crate) enum Wrong {
     NoWorkdir(String),
     #[error("the working directory {} cannot be used: {why}", dir.display())]
     BadWorkdir { dir: PathBuf, why: &'static str },
+    #[error("is empty where a text is needed")]
+    EmptyText,
+    #[error("{number} is not from {least} to {most}")]
+    Range { number: u64, least: u64, most: u64 },
+    #[error("`{first}` is given already: a credential has one source")]
+    TwoSources { first: String },
+    #[error("{0:?} is not an absolute path")]
+    NotAbsolute(String),
+    #[error("cannot be set here: it has a key of its own, or the conversation fills it in")]
+    Reserved,
+    #[error("no [llm.*] section: an agent has exactly one")]
+    NoLlm,
+    #[error("{} [llm.*] sections ({}): an agent has exactly one", .0.len(), .0.join(", "))]
+    ManyLlm(Vec<String>),
+    #[error("`{key}` is missing{}", registry.as_ref().map_or_else(String::new, |r| format!(", and {} does not have it for `{name}` either", r.display())))]
+    MissingKey { key: &'static str, name: String, registry: Option<PathBuf> },
+    #[error("{url:?} cannot be used: {why}")]
+    Url { url: String, why: &'static str },
+    #[error("is not a user id: from 0 to {}", u32::MAX)]
+    Uid,
     #[error("the root {} cannot be looked at: {reason}", root.display())]
     Root { root: PathBuf, reason: String },
 }
@@ -133,6 +153,14 @@ impl Wrong {
                 "name directories instead of files".to_owned()
             }
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
+            Self::NoLlm => "an agent without a model is a plain profile; for an agent write `[llm.NAME]`".to_owned(),
+            Self::NotAbsolute(_) => "write it from the root, or from `~/`".to_owned(),
+            Self::MissingKey { key: "api_key", .. } => {
+                "give one of api_key, api_key_env, api_key_file, api_key_credential, api_key_command; a `base_url` may \
+                 go without"
+                    .to_owned()
+            }
+            Self::MissingKey { key: "provider", .. } => "`anthropic` or `openai` (and compatible servers)".to_owned(),
             Self::BadWorkdir { .. } => "choose a directory of the work's own".to_owned(),
             _ => return None,
         })

@@ -25,10 +25,85 @@ struct ProfileFile {
     deny: Option<DenyTable>,
     /// How the kernel enforces it.
     kernel: Option<KernelTable>,
-    /// The agent's language model. Of a later version: kept, not used by this one.
-    llm: Option<BTreeMap<String, serde_json::Value>>,
-    /// The agent's MCP servers. Of a later version: kept, not used by this one.
-    mcp: Option<BTreeMap<String, serde_json::Value>>,
+    /// The agent's language model: exactly one section, named as in the registry, whose keys it overrides. See
+    /// docs/llm.md.
+    llm: Option<BTreeMap<String, LlmTable>>,
+    /// The agent's MCP servers: sections named as in the registry, whose keys they override.
+    mcp: Option<BTreeMap<String, McpTable>>,
+    /// A user id that may read the agent's conversation log, beside its owner.
+    log_reader: Option<u32>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct LlmTable {
+    /// Which protocol is spoken: `anthropic`, or `openai` for it and compatible servers.
+    provider: Option<ProviderKey>,
+    /// The provider's name of the model.
+    model: Option<String>,
+    /// The key itself. One source at most.
+    api_key: Option<String>,
+    /// A variable of the worker's environment that has the key.
+    api_key_env: Option<String>,
+    /// A file that has the key, closed to others than its owner.
+    api_key_file: Option<String>,
+    /// A systemd credential that has the key.
+    api_key_credential: Option<String>,
+    /// A command that prints the key: its words, or a line for the shell. Never run as root.
+    api_key_command: Option<CommandText>,
+    /// In place of the provider's address: for Anthropic what stands before `/v1/messages`, for OpenAI what ends in `/v1`.
+    base_url: Option<String>,
+    /// Most tokens of one answer. Default: 8192.
+    max_tokens: Option<u32>,
+    /// Further fields of each request to the provider: `temperature`, `thinking` and the like.
+    options: Option<BTreeMap<String, serde_json::Value>>,
+    /// Whether the provider is asked to cache the prompt, where it must be asked. Default: true.
+    prompt_cache: Option<bool>,
+    /// Turns that one message may take. Default: 200.
+    max_rounds: Option<u32>,
+    /// Calls of the model that one turn may take, MCP tools being run between them. Default: 50.
+    max_mcp_rounds: Option<u32>,
+    /// Seconds without a byte after which the provider is given up. Default: 600.
+    timeout: Option<u32>,
+    /// Seconds that the runtime may take for its tools before its message is given up. Default: 3600.
+    runtime_timeout: Option<u32>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+enum ProviderKey {
+    /// Anthropic's Messages.
+    Anthropic,
+    /// OpenAI's Chat Completions.
+    OpenAi,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum CommandText {
+    /// For `/bin/sh -c`.
+    Line(String),
+    /// A program and its arguments.
+    Words(Vec<String>),
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct McpTable {
+    /// The server's address.
+    url: Option<String>,
+    /// The bearer token itself. One source at most.
+    auth_token: Option<String>,
+    /// A variable of the worker's environment that has the token.
+    auth_token_env: Option<String>,
+    /// A file that has the token, closed to others than its owner.
+    auth_token_file: Option<String>,
+    /// A systemd credential that has the token.
+    auth_token_credential: Option<String>,
+    /// A command that prints the token. Never run as root.
+    auth_token_command: Option<CommandText>,
+    /// The tools that may be called. Absent: all; empty: none.
+    tools: Option<Vec<String>>,
 }
 
 #[derive(JsonSchema)]
@@ -215,12 +290,12 @@ pub(crate) fn schema() -> Schema {
     settings.into_generator().into_root_schema_for::<ProfileFile>()
 }
 
-/// The keys that a table of a profile may have, sorted; `""` is the file itself.
+/// The keys that a table of a profile may have, sorted; `""` is the file itself, `llm.*` any section of `llm`.
 pub(crate) fn known_keys(table: &str) -> Vec<String> {
     let schema = schema();
     let mut at = schema.as_value();
-    if !table.is_empty() {
-        at = &at["properties"][table];
+    for name in table.split('.').filter(|name| !name.is_empty()) {
+        at = if name == "*" { &at["additionalProperties"] } else { &at["properties"][name] };
         // An optional table is `anyOf` itself and null.
         if let Some(table) = at["anyOf"].get(0) {
             at = table;
@@ -240,8 +315,21 @@ mod tests {
     fn tables_have_their_keys_and_every_key_its_text() {
         assert_eq!(
             known_keys(""),
-            ["deny", "description", "extends", "grant", "kernel", "llm", "match", "mcp", "mode"]
+            [
+                "deny",
+                "description",
+                "extends",
+                "grant",
+                "kernel",
+                "llm",
+                "log_reader",
+                "match",
+                "mcp",
+                "mode"
+            ]
         );
+        assert!(known_keys("llm.*").contains(&"api_key_file".to_owned()), "{:?}", known_keys("llm.*"));
+        assert!(known_keys("mcp.*").contains(&"tools".to_owned()));
         assert_eq!(
             known_keys("grant"),
             ["exec", "fs_read", "fs_write", "max_calls", "net", "valid_for_generation"]
@@ -263,6 +351,14 @@ mod tests {
             for inner in known_keys(&key) {
                 assert!(manual.contains(&format!("`{key}.{inner}`")), "{key}.{inner}");
             }
+        }
+        let manual = include_str!("../../../docs/llm.md");
+        for key in known_keys("llm.*").iter().chain(&known_keys("mcp.*")) {
+            let stem = key
+                .split_once("_env")
+                .or(key.split_once("_credential"))
+                .map_or(key.as_str(), |(stem, _)| stem);
+            assert!(manual.contains(&format!("`{stem}`")), "{key}");
         }
     }
 }

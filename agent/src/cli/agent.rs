@@ -1,0 +1,335 @@
+//! `ringfence agent` and its shorter forms `show` and `logs`.
+
+use super::send;
+use crate::{
+    auditor::printable,
+    llm::{
+        control::{self, ControlRequest, UserStatus},
+        home::Home,
+        registry::{self, AgentConfig},
+        secret::Source,
+        worker::Ready,
+    },
+};
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, IsTerminal, Write},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+/// Shows, checks and talks to this user's agents.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Lists the agents, and what each is doing.
+    #[command(after_help = "Example:\n  ringfence agent ls --json | jq '.agents[] | {name, state}'")]
+    Ls {
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    Show(ShowArgs),
+    Logs(LogsArgs),
+    Send(send::Args),
+    /// Stops one agent: it finishes what it does, then its socket is gone. SIGHUP to `ringfence start`, or a change of
+    /// its profile's name, starts it again.
+    #[command(after_help = "Example:\n  ringfence agent stop reviewer")]
+    Stop {
+        /// The agent.
+        name: String,
+    },
+    /// Reads an agent's profile and its credentials, and says everything that is wrong with them.
+    #[command(
+        after_help = "Exits with 0 if all is right, with 1 otherwise.\n\nExample:\n  ringfence agent check reviewer"
+    )]
+    Check {
+        /// The agent.
+        name: String,
+    },
+}
+
+/// Prints an agent's profile with what it takes from the registry; credentials by their source, never by value.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  ringfence show reviewer")]
+pub(crate) struct ShowArgs {
+    /// The agent.
+    agent: String,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints an agent's conversation: for the eye on a terminal, else the log's own lines.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  ringfence logs reviewer --follow\n  ringfence logs reviewer --json | jq -r 'select(.role == \"user\")'"
+)]
+pub(crate) struct LogsArgs {
+    /// The agent.
+    agent: String,
+    /// Go on with what is added.
+    #[arg(long, short)]
+    follow: bool,
+    /// The log's own lines, on a terminal too.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Ls { json } => list(*json),
+        Command::Show(args) => show(args),
+        Command::Logs(args) => logs(args),
+        Command::Send(args) => send::run(args),
+        Command::Stop { name } => {
+            control::ask(&home()?, &ControlRequest::StopAgent { name: name.clone() })?;
+            println!("{name} is told to stop; it lets what is under way finish");
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Check { name } => check(name),
+    }
+}
+
+/// The user's directories.
+pub(super) fn home() -> anyhow::Result<Home> {
+    Home::from_env().context("the home directory is not known; set HOME")
+}
+
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(e).context("standard output cannot be written")
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn list(as_json: bool) -> anyhow::Result<ExitCode> {
+    let status = control::status(&home()?)?;
+    if as_json {
+        return print(&format!("{}\n", serde_json::to_string(&status)?));
+    }
+    print(&table(&status))
+}
+
+/// The agents as a table, one line each.
+pub(super) fn table(status: &UserStatus) -> String {
+    if status.agents.is_empty() {
+        return format!("no agents: no profile in {} has an [llm.NAME] section\n", status.profiles.display());
+    }
+    let mut rows = vec![
+        ["AGENT", "STATE", "MODEL", "RUNTIME", "WAITING", "TURNS", "FAILED", "TOKENS", "GRANT"]
+            .map(str::to_owned),
+    ];
+    let mut wrong = String::new();
+    for agent in &status.agents {
+        let worker = agent.worker.clone().unwrap_or_default();
+        let runtime = match (worker.runtime, worker.busy) {
+            (true, true) => "busy",
+            (true, false) => "idle",
+            (false, _) => "-",
+        };
+        let read = worker.input_tokens + worker.cache_read_tokens + worker.cache_write_tokens;
+        rows.push([
+            printable(&agent.name),
+            agent.state.name().to_owned(),
+            printable(agent.model.as_deref().unwrap_or("-")),
+            runtime.to_owned(),
+            worker.waiting.to_string(),
+            worker.turns.to_string(),
+            worker.failed.to_string(),
+            format!("{read}+{}", worker.output_tokens),
+            if agent.model.is_none() {
+                "-"
+            } else if agent.governed {
+                "yes"
+            } else {
+                "none"
+            }
+            .to_owned(),
+        ]);
+        if let Some(error) = &agent.error {
+            wrong += &format!("! {}: {}\n", agent.name, error.replace('\n', "\n  "));
+        }
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 9] = std::array::from_fn(width);
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        wrong += cells.join("  ").trim_end();
+        wrong.push('\n');
+    }
+    wrong
+}
+
+fn check(name: &str) -> anyhow::Result<ExitCode> {
+    let home = home()?;
+    let config = registry::load(&home, name)?;
+    Ready::new(&config, home.log(name))?;
+    let mut text = format!("{name}: ok ({})\n", config.file.display());
+    for notice in &config.notices {
+        text += &format!("    note: {notice}\n");
+    }
+    print(&text)
+}
+
+/// `ringfence show`.
+pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+    let home = home()?;
+    let config = registry::load(&home, &args.agent)?;
+    if args.json {
+        return print(&format!("{}\n", described(&config, &home)));
+    }
+    let llm = &config.llm;
+    let mut text = format!("agent      {}\nprofile    {}\n", config.name, config.file.display());
+    text += &format!("model      {} ({}, [llm.{}])\n", printable(&llm.model), llm.provider.name(), llm.name);
+    if let Some(url) = &llm.base_url {
+        text += &format!("address    {url}\n");
+    }
+    text += &format!("key        {}\n", llm.api_key.as_ref().map_or_else(|| "none".to_owned(), from));
+    text += &format!("max_tokens {}\n", llm.max_tokens);
+    if !llm.options.is_empty() {
+        text += &format!("options    {}\n", printable(&Value::Object(llm.options.clone()).to_string()));
+    }
+    for mcp in &config.mcp {
+        let tools = match &mcp.tools {
+            None => "all tools".to_owned(),
+            Some(tools) if tools.is_empty() => "no tools".to_owned(),
+            Some(tools) => printable(&tools.join(", ")),
+        };
+        text += &format!("mcp        {} ({}): {tools}\n", mcp.name, mcp.url);
+    }
+    text += &format!(
+        "socket     {}\nlog        {}\n",
+        home.socket(&config.name).display(),
+        home.log(&config.name).display()
+    );
+    for notice in &config.notices {
+        text += &format!("note: {}\n", printable(notice));
+    }
+    print(&text)
+}
+
+fn from(source: &Source) -> String {
+    match source {
+        Source::Value(_) => "[redacted] (in the file)".to_owned(),
+        Source::Env(name) => format!("the variable {name}"),
+        Source::File(path) => format!("the file {}", path.display()),
+        Source::Credential(name) => format!("systemd's credential {name}"),
+        Source::Command(words) => format!("what `{}` prints", printable(&words.join(" "))),
+    }
+}
+
+fn described(config: &AgentConfig, home: &Home) -> Value {
+    let llm = &config.llm;
+    json!({
+        "name": config.name,
+        "file": config.file,
+        "llm": {
+            "name": llm.name, "provider": llm.provider.name(), "model": llm.model, "max_tokens": llm.max_tokens,
+            "base_url": llm.base_url.as_ref().map(|url| url.as_str()), "api_key": llm.api_key.as_ref().map(from),
+            "options": llm.options, "prompt_cache": llm.prompt_cache, "max_rounds": llm.max_rounds,
+            "max_mcp_rounds": llm.max_mcp_rounds, "timeout": llm.timeout.as_secs(),
+            "runtime_timeout": llm.runtime_timeout.as_secs(),
+        },
+        "mcp": config.mcp.iter().map(|mcp| json!({
+            "name": mcp.name, "url": mcp.url.as_str(), "auth_token": mcp.auth_token.as_ref().map(from), "tools": mcp.tools,
+        })).collect::<Vec<_>>(),
+        "log_reader": config.log_reader,
+        "governed": config.governed,
+        "socket": home.socket(&config.name),
+        "log": home.log(&config.name),
+        "notices": config.notices,
+    })
+}
+
+/// `ringfence logs`.
+pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
+    let home = home()?;
+    let path = home.log(&args.agent);
+    if !path.exists() && !home.agent(&args.agent).exists() {
+        bail!("there is no agent {:?} in {}", args.agent, home.agents().display());
+    }
+    let raw = args.json || !io::stdout().is_terminal();
+    let mut follow = Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
+    let mut out = io::stdout().lock();
+    loop {
+        let written = follow
+            .lines(|line| if raw { out.write_all(line) } else { out.write_all(pretty(line).as_bytes()) });
+        match written.and_then(|()| out.flush()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            Err(e) => return Err(e).with_context(|| format!("{} cannot be read", path.display())),
+            Ok(()) if !args.follow => return Ok(ExitCode::SUCCESS),
+            Ok(()) => thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
+/// A log as it grows, replaced ones included.
+struct Follow<'a> {
+    path: &'a Path,
+    file: Option<BufReader<File>>,
+    inode: u64,
+    partial: Vec<u8>,
+}
+
+impl Follow<'_> {
+    fn lines(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let Ok(meta) = std::fs::metadata(self.path) else { return Ok(()) };
+        if self.file.is_none() || self.inode != meta.ino() {
+            self.file = Some(BufReader::new(File::open(self.path)?));
+            self.inode = meta.ino();
+            self.partial.clear();
+        }
+        let Some(file) = &mut self.file else { return Ok(()) };
+        while file.read_until(b'\n', &mut self.partial)? > 0 {
+            // A line that is being written is shown when it is whole.
+            if self.partial.last() == Some(&b'\n') {
+                each(&self.partial)?;
+                self.partial.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One message for the eye.
+fn pretty(line: &[u8]) -> String {
+    let Ok(message) = serde_json::from_slice::<Value>(line) else {
+        return "(a line that is no message)\n".to_owned();
+    };
+    let field = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
+    let mut text = format!("{}  {}", field("ts"), field("role"));
+    if message["is_error"] == true {
+        text += " (failed)";
+    }
+    text += "\n";
+    for block in message["content"].as_array().into_iter().flatten() {
+        let said = match (block["type"].as_str(), block["text"].as_str()) {
+            (Some("text"), Some(said)) => lines(said),
+            (kind, _) => format!("  [{}]\n", printable(kind.unwrap_or("?"))),
+        };
+        text += &said;
+    }
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
+        let name = call["name"].as_str().unwrap_or_default();
+        text += &lines(&format!("-> {name} {}", call["input"]));
+    }
+    text
+}
+
+fn lines(said: &str) -> String {
+    said.lines().map(|line| format!("  {}\n", printable(line))).collect()
+}

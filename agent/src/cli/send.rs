@@ -1,0 +1,157 @@
+//! `ringfence send`: a message to an agent, and what it says, as it comes.
+
+use super::agent::home;
+use crate::{auditor::printable, llm::home::Home};
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use ringfence_wire::frame::{MAX_FRAME, read_message, write_message};
+use serde_json::{Value, json};
+use std::{
+    io::{self, IsTerminal, Write},
+    os::unix::net::UnixStream,
+    process::ExitCode,
+    time::Duration,
+};
+
+/// How long the agent's worker may take to accept a message.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Sends a message to an agent, and prints what it says as it comes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status:
+  0  the agent is done, or with --no-wait has or will get the message
+  1  it failed, or the message was not delivered
+
+Examples:
+  ringfence send reviewer 'What changed since yesterday?'
+  git diff | ringfence send reviewer -
+  ringfence send reviewer 'Fix the build' --no-wait")]
+pub(crate) struct Args {
+    /// The agent.
+    agent: String,
+    /// The message; `-` reads it from standard input.
+    message: String,
+    /// Do not wait for what the agent says.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let text = match args.message.as_str() {
+        "-" => io::read_to_string(io::stdin()).context("standard input cannot be read")?,
+        text => text.to_owned(),
+    };
+    if text.trim().is_empty() {
+        bail!("the message is empty");
+    }
+    let mut stream = connect(&home()?, &args.agent)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let params = json!({ "content": [{ "type": "text", "text": text }] });
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "send", "params": params });
+    write_message(&mut stream, &request).context("the message cannot be sent")?;
+    let mut talk = Talk { said: false, ends_in_newline: true, spinner: None };
+    let answer = frame(&mut stream)?;
+    if let Some(error) = answer.get("error") {
+        bail!("{} did not take the message: {}", args.agent, told(error));
+    }
+    let status = answer["result"]["status"].as_str().unwrap_or_default().to_owned();
+    if args.no_wait {
+        println!("{}", printable(&status));
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A model may think for as long as it likes.
+    stream.set_read_timeout(None)?;
+    talk.wait(if status == "queued" { "waiting for its turn" } else { "thinking" });
+    loop {
+        let frame = frame(&mut stream).inspect_err(|_| talk.quiet())?;
+        match frame["method"].as_str() {
+            Some("delivered") => talk.wait("thinking"),
+            Some("output") => talk.say(frame["params"]["data"]["text"].as_str().unwrap_or_default())?,
+            Some("end_turn") => {
+                talk.end()?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Some("error") => {
+                talk.end()?;
+                bail!("{} failed: {}", args.agent, told(&frame["params"]));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn connect(home: &Home, agent: &str) -> anyhow::Result<UnixStream> {
+    let path = home.socket(agent);
+    UnixStream::connect(&path).or_else(|_| UnixStream::connect(home.socket_link(agent))).with_context(|| {
+        format!(
+            "{agent} cannot be reached at {}: does `ringfence start` run, and `ringfence agent ls` show it?",
+            path.display()
+        )
+    })
+}
+
+fn frame(stream: &mut UnixStream) -> anyhow::Result<Value> {
+    read_message(stream, MAX_FRAME).context("the agent's worker ended the connection")
+}
+
+fn told(error: &Value) -> String {
+    printable(error["message"].as_str().unwrap_or("no reason given"))
+}
+
+/// What is shown while the agent speaks.
+struct Talk {
+    said: bool,
+    ends_in_newline: bool,
+    spinner: Option<ProgressBar>,
+}
+
+impl Talk {
+    /// A spinner, on a terminal.
+    fn wait(&mut self, what: &'static str) {
+        if !io::stderr().is_terminal() || self.said {
+            return;
+        }
+        let spinner = self.spinner.get_or_insert_with(|| {
+            let spinner = ProgressBar::new_spinner();
+            spinner.set_style(ProgressStyle::default_spinner());
+            spinner.enable_steady_tick(Duration::from_millis(100));
+            spinner
+        });
+        spinner.set_message(what);
+    }
+
+    fn quiet(&mut self) {
+        if let Some(spinner) = self.spinner.take() {
+            spinner.finish_and_clear();
+        }
+    }
+
+    /// A terminal acts on control characters, and a model can be made to say any.
+    fn say(&mut self, text: &str) -> anyhow::Result<()> {
+        self.quiet();
+        self.said = true;
+        let mut out = io::stdout().lock();
+        let safe = if out.is_terminal() {
+            text.split_inclusive(['\n', '\t'])
+                .map(|part| {
+                    let kept = part.trim_end_matches(['\n', '\t']);
+                    printable(kept) + &part[kept.len()..]
+                })
+                .collect()
+        } else {
+            text.to_owned()
+        };
+        self.ends_in_newline = text.ends_with('\n') || (text.is_empty() && self.ends_in_newline);
+        out.write_all(safe.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        self.quiet();
+        if !self.ends_in_newline {
+            self.say("\n")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! `ringfence start`, `init`, `stop`, `version`: the user's own service.
+
+use crate::llm::{
+    control::{self, ControlRequest},
+    home::Home,
+    unit, user,
+};
+use anyhow::Context;
+use std::{io, process::ExitCode};
+use tracing_subscriber::EnvFilter;
+
+/// Serves this user's agents: one socket each, the credentials on this side of it.
+///
+/// It stays in the foreground and logs to standard error. Agents are the profiles in ~/.config/ringfence/agents that have
+/// an `[llm.NAME]` section (or those of ~/.config/tightbeam, where there are none of ours). SIGHUP reads profiles and
+/// credentials again; a change of a profile is noticed by itself. SIGTERM and Ctrl-C let what is under way finish. No root
+/// and no kernel part: `ringfence daemon` is that.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence start                    in the foreground
+  RUST_LOG=debug ringfence start
+  ringfence init                     as a service of this user")]
+pub(crate) struct StartArgs {}
+
+/// Installs `ringfence start` as a systemd service of this user, and starts it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence init
+  ringfence init --uninstall
+  loginctl enable-linger             keeps the service when you log out")]
+pub(crate) struct InitArgs {
+    /// Stop the service and remove it.
+    #[arg(long)]
+    uninstall: bool,
+}
+
+/// Stops this user's agents, and the service with them: it is uninstalled. `ringfence agent stop NAME` stops one agent.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  ringfence stop")]
+pub(crate) struct StopArgs {}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  ringfence version")]
+pub(crate) struct VersionArgs {}
+
+pub(crate) fn start(_: &StartArgs) -> anyhow::Result<ExitCode> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_target(false)
+        .with_ansi(false)
+        .with_env_filter(filter);
+    // The journal has its own clock.
+    if std::env::var_os("JOURNAL_STREAM").is_some() {
+        log.without_time().init()
+    } else {
+        log.init()
+    }
+    user::run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn init(args: &InitArgs) -> anyhow::Result<ExitCode> {
+    if args.uninstall {
+        println!(
+            "{}",
+            if unit::uninstall()? {
+                "the service is stopped and removed"
+            } else {
+                "no service was installed"
+            }
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = unit::install()?;
+    println!(
+        "the service runs: {}\n  ringfence status                   shows it\n  journalctl --user -u ringfence    has its log",
+        path.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn stop(_: &StopArgs) -> anyhow::Result<ExitCode> {
+    let home = Home::from_env().context("the home directory is not known; set HOME")?;
+    let removed = unit::uninstall()?;
+    let stopped = match control::ask(&home, &ControlRequest::Stop) {
+        Ok(_) => true,
+        // The service was all there was.
+        Err(control::Error::NotRunning(_)) if removed => false,
+        Err(error) => return Err(error.into()),
+    };
+    let what = match (removed, stopped) {
+        (true, true) => "the service is stopped and removed, and so is the `ringfence start` beside it",
+        (true, false) => "the service is stopped and removed",
+        _ => "`ringfence start` is told to stop; it lets what is under way finish",
+    };
+    println!("{what}");
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn version(_: &VersionArgs) -> anyhow::Result<ExitCode> {
+    println!("ringfence {}", env!("CARGO_PKG_VERSION"));
+    Ok(ExitCode::SUCCESS)
+}

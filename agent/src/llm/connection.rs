@@ -1,0 +1,210 @@
+//! One connection to the agent's socket: the first frame says what it is, the rest is handed to the worker.
+
+use super::{
+    agent::ConnId,
+    frame::{Counters, FRAME_TIME, FrameReader, Peer, writer},
+    message::Block,
+    rpc::{self, INTERNAL, INVALID_PARAMS, INVALID_REQUEST, Id, PARSE, Request, RpcError, UNKNOWN_METHOD},
+};
+use bytes::Bytes;
+use ringfence_wire::frame::FrameError;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    net::{UnixStream, unix::OwnedReadHalf},
+    sync::{mpsc, oneshot},
+};
+
+/// A dead runtime's connection may be noticed a little after its successor's: how often and how long to wait for that.
+const TAKEOVER_TRIES: u32 = 5;
+const TAKEOVER_WAIT: Duration = Duration::from_millis(100);
+
+/// What connections tell the worker.
+pub(super) enum Input {
+    /// A connection's writing side. Comes first.
+    Opened(ConnId, Peer),
+    /// It wants to be the runtime.
+    Register(ConnId, oneshot::Sender<Result<(), RpcError>>),
+    /// A message.
+    Send(ConnId, Id, Vec<Block>),
+    /// A turn. Where its parameters are wrong it fails, and with it the message that it is for.
+    Turn(ConnId, Id, Result<Box<rpc::TurnParams>, RpcError>),
+    /// It ended.
+    Closed(ConnId),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Is {
+    Unknown,
+    Runtime,
+    Sender,
+}
+
+/// Serves one connection until it ends. The worker has heard of it when this returns the future that does it: so it
+/// hears of connections in the order in which they were made.
+pub(super) async fn open(
+    stream: UnixStream,
+    conn: ConnId,
+    inputs: mpsc::Sender<Input>,
+    counters: Arc<Counters>,
+) -> impl Future<Output = ()> {
+    let (read, write) = stream.into_split();
+    let (peer, writing) = writer(write, &counters);
+    let _ = inputs.send(Input::Opened(conn, peer.clone())).await;
+    serve(read, writing, conn, peer, inputs, counters)
+}
+
+async fn serve(
+    read: OwnedReadHalf,
+    writing: impl Future<Output = ()> + Send + 'static,
+    conn: ConnId,
+    peer: Peer,
+    inputs: mpsc::Sender<Input>,
+    counters: Arc<Counters>,
+) {
+    let writing = tokio::spawn(writing);
+    let mut connection = Connection { conn, is: Is::Unknown, peer, inputs, counters };
+    let gone = connection.peer.gone.clone();
+    tokio::select! {
+        () = gone.cancelled() => {}
+        () = connection.read(FrameReader::new(read)) => {}
+    }
+    let Connection { peer, inputs, .. } = connection;
+    let _ = inputs.send(Input::Closed(conn)).await;
+    drop((peer, inputs));
+    let _ = writing.await;
+}
+
+struct Connection {
+    conn: ConnId,
+    is: Is,
+    peer: Peer,
+    inputs: mpsc::Sender<Input>,
+    counters: Arc<Counters>,
+}
+
+impl Connection {
+    async fn read<R: tokio::io::AsyncRead + Unpin>(&mut self, mut reader: FrameReader<R>) {
+        loop {
+            let idle = (self.is == Is::Unknown).then_some(FRAME_TIME);
+            let body = match reader.next(idle).await {
+                Ok(body) => body,
+                Err(FrameError::Closed | FrameError::Cut { .. }) => return,
+                Err(error) => return self.hang_up_on(&error),
+            };
+            match self.request(&body).await {
+                Ok(()) => {}
+                Err(Fault { id, error, fatal }) => {
+                    self.counters.malformed.fetch_add(1, Ordering::Relaxed);
+                    self.peer.push(rpc::error(id.as_ref(), &error));
+                    if fatal {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn hang_up_on(&self, error: &FrameError) {
+        let code = match error {
+            FrameError::Empty | FrameError::TooLong { .. } => PARSE,
+            FrameError::TimedOut => INVALID_REQUEST,
+            _ => INTERNAL,
+        };
+        self.counters.malformed.fetch_add(1, Ordering::Relaxed);
+        self.peer.push(rpc::error(None, &RpcError::new(code, error.to_string())));
+    }
+
+    async fn request(&mut self, body: &Bytes) -> Result<(), Fault> {
+        let request = rpc::parse(body).map_err(|(id, error)| {
+            // What is not JSON may be anything: nothing that follows can be trusted to be a frame.
+            let fatal = error.code == PARSE || self.is == Is::Unknown;
+            Fault { id, error, fatal }
+        })?;
+        match (&self.is, request.method.as_ref()) {
+            (Is::Unknown, "register") => self.register(&request).await,
+            (Is::Unknown | Is::Sender, "send") => self.send(&request).await,
+            (Is::Runtime, "turn") => self.turn(&request).await,
+            (Is::Unknown, method) => {
+                let what = format!("the first frame is `register` or `send`, not {method:?}");
+                Err(Fault { id: request.id, error: RpcError::new(INVALID_REQUEST, what), fatal: true })
+            }
+            (_, "register" | "send" | "turn") => {
+                let what = match self.is {
+                    Is::Runtime => format!("`{}` is not for a runtime's connection", request.method),
+                    _ => format!("`{}` is not for a sender's connection", request.method),
+                };
+                Err(Fault::new(request.id, RpcError::new(INVALID_REQUEST, what)))
+            }
+            // A notification that we do not know needs no answer.
+            _ if request.id.is_none() => Ok(()),
+            (_, method) => {
+                let error = RpcError::new(UNKNOWN_METHOD, format!("there is no method {method:?}"));
+                Err(Fault::new(request.id, error))
+            }
+        }
+    }
+
+    async fn register(&mut self, request: &Request<'_>) -> Result<(), Fault> {
+        let fatal = |error| Fault { id: request.id.clone(), error, fatal: true };
+        let params: rpc::RegisterParams<'_> = rpc::params(request).map_err(fatal)?;
+        if params.role != "runtime" {
+            let what = format!("{:?} is not a role that can register: `runtime`", params.role);
+            return Err(fatal(RpcError::new(INVALID_PARAMS, what)));
+        }
+        for attempt in 1.. {
+            let (answer, answered) = oneshot::channel();
+            let _ = self.inputs.send(Input::Register(self.conn, answer)).await;
+            match answered.await {
+                Ok(Ok(())) => break,
+                Ok(Err(_)) if attempt < TAKEOVER_TRIES => tokio::time::sleep(TAKEOVER_WAIT).await,
+                Ok(Err(error)) => return Err(fatal(error)),
+                Err(_) => return Err(fatal(RpcError::new(INTERNAL, "the agent is stopping"))),
+            }
+        }
+        self.is = Is::Runtime;
+        Ok(())
+    }
+
+    async fn send(&mut self, request: &Request<'_>) -> Result<(), Fault> {
+        let fatal = self.is == Is::Unknown;
+        let fault = |error| Fault { id: request.id.clone(), error, fatal };
+        let params: rpc::SendParams = rpc::params(request).map_err(fault)?;
+        if params.content.is_empty() {
+            return Err(fault(RpcError::new(
+                INVALID_PARAMS,
+                "the content of a message is at least one block",
+            )));
+        }
+        let id = request.id.clone().ok_or_else(|| fault(no_id("send")))?;
+        self.is = Is::Sender;
+        let _ = self.inputs.send(Input::Send(self.conn, id, params.content)).await;
+        Ok(())
+    }
+
+    async fn turn(&self, request: &Request<'_>) -> Result<(), Fault> {
+        let id = request.id.clone().ok_or_else(|| Fault::new(None, no_id("turn")))?;
+        let params = rpc::params(request).map(Box::new);
+        let _ = self.inputs.send(Input::Turn(self.conn, id, params)).await;
+        Ok(())
+    }
+}
+
+fn no_id(method: &str) -> RpcError {
+    RpcError::new(INVALID_REQUEST, format!("`{method}` needs an id"))
+}
+
+struct Fault {
+    id: Option<Id>,
+    error: RpcError,
+    /// The connection ends with it.
+    fatal: bool,
+}
+
+impl Fault {
+    fn new(id: Option<Id>, error: RpcError) -> Self {
+        Self { id, error, fatal: false }
+    }
+}

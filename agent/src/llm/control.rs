@@ -1,0 +1,165 @@
+//! What `ringfence start` can be asked over its control socket, and the client that asks.
+
+use super::{home::Home, worker::WorkerStatus};
+use ringfence_wire::frame::{FrameError, read_message, write_message};
+use serde::{Deserialize, Serialize};
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Most bytes of a request.
+pub(super) const MAX_REQUEST: usize = 4096;
+/// Most bytes of a reply.
+const MAX_REPLY: usize = 4 << 20;
+/// How long a reply may take: an agent that is stopped finishes what it does.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "method", rename_all = "snake_case")]
+pub(crate) enum ControlRequest {
+    /// What runs.
+    Status,
+    /// Stop one agent.
+    StopAgent {
+        /// Its name.
+        name: String,
+    },
+    /// Stop everything.
+    Stop,
+}
+
+/// A reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub(crate) enum ControlReply {
+    /// What runs.
+    Status(UserStatus),
+    /// It is done.
+    Done,
+    /// It is not done.
+    Failed {
+        /// Why.
+        message: String,
+    },
+}
+
+/// What `ringfence start` is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserStatus {
+    /// Its version.
+    pub(crate) version: String,
+    /// Its process id.
+    pub(crate) pid: u32,
+    /// Since when it runs, milliseconds since 1970.
+    pub(crate) since_ms: u64,
+    /// Where the profiles are.
+    pub(crate) profiles: PathBuf,
+    /// What was wrong when the registry was read last.
+    pub(crate) error: Option<String>,
+    /// The agents, by name.
+    pub(crate) agents: Vec<AgentStatus>,
+}
+
+/// One agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AgentStatus {
+    /// Its name.
+    pub(crate) name: String,
+    /// Whether it runs, and why not.
+    pub(crate) state: AgentState,
+    /// What is wrong with its profile; while it runs, the one before is in force.
+    pub(crate) error: Option<String>,
+    /// The provider's protocol and the model.
+    pub(crate) model: Option<String>,
+    /// Whether a `[grant]` governs its container.
+    pub(crate) governed: bool,
+    /// Its socket.
+    pub(crate) socket: PathBuf,
+    /// What its worker does.
+    pub(crate) worker: Option<WorkerStatus>,
+}
+
+/// Whether an agent runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AgentState {
+    /// Its socket is served.
+    Running,
+    /// It finishes what it does, and ends.
+    Draining,
+    /// It was stopped by hand.
+    Stopped,
+    /// It cannot be started.
+    Failed,
+}
+
+impl AgentState {
+    /// One word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Why `ringfence start` could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Nobody listens.
+    #[error("no `ringfence start` runs for this user (socket {}): start one, or `ringfence init`", .0.display())]
+    NotRunning(PathBuf),
+    /// The socket.
+    #[error("{} cannot be used", .0.display())]
+    Socket(PathBuf, #[source] io::Error),
+    /// The conversation broke.
+    #[error("`ringfence start` did not answer")]
+    Frame(#[source] FrameError),
+    /// It said no.
+    #[error("{0}")]
+    Refused(String),
+    /// It said something else.
+    #[error("`ringfence start` answered something else than was asked")]
+    Strange,
+}
+
+/// Asks the user's `ringfence start`.
+///
+/// # Errors
+/// [`Error`].
+pub(crate) fn ask(home: &Home, request: &ControlRequest) -> Result<ControlReply, Error> {
+    let path = home.control();
+    let mut stream = connect(&path)?;
+    let io = |e| Error::Socket(path.clone(), e);
+    stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
+    write_message(&mut stream, request).map_err(Error::Frame)?;
+    match read_message(&mut stream, MAX_REPLY).map_err(Error::Frame)? {
+        ControlReply::Failed { message } => Err(Error::Refused(message)),
+        reply => Ok(reply),
+    }
+}
+
+/// What the user's `ringfence start` is doing.
+///
+/// # Errors
+/// [`Error`].
+pub(crate) fn status(home: &Home) -> Result<UserStatus, Error> {
+    match ask(home, &ControlRequest::Status)? {
+        ControlReply::Status(status) => Ok(status),
+        _ => Err(Error::Strange),
+    }
+}
+
+fn connect(path: &Path) -> Result<UnixStream, Error> {
+    UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NotRunning(path.to_owned()),
+        _ => Error::Socket(path.to_owned(), error),
+    })
+}

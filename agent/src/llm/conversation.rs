@@ -1,0 +1,389 @@
+//! One agent's conversation: its log on disk, and the same ready for the provider.
+//!
+//! The log is NDJSON, one message a line, in the order in which things happened. What the provider is sent is made from
+//! it: results of one answer's tool calls stand together, in the order of the calls.
+
+use super::{
+    history::{History, Pieces},
+    message::{Message, Role},
+    provider::{self, Usage},
+    registry::ProviderKind,
+    rpc::{INVALID_PARAMS, RpcError},
+};
+use bytes::Bytes;
+use jiff::Timestamp;
+use nix::libc;
+use rustix::fs::XattrFlags;
+use serde::Serialize;
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, BufRead, BufReader, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Longest line of a log that is read, bytes: more than any message can have.
+const MAX_LINE: u64 = 64 << 20;
+/// What is written without leaving the event loop, bytes; the page cache takes it in microseconds.
+const WRITTEN_INLINE: usize = 256 << 10;
+/// What a tool call is answered with where nobody else answered it.
+const UNANSWERED: &str = "this call was not answered: the runtime was gone before its result came";
+
+/// Why a log cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Its directory.
+    #[error("cannot make the log's directory {}", .0.display())]
+    Directory(PathBuf, #[source] io::Error),
+    /// The file.
+    #[error("cannot use the conversation log {}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+}
+
+/// A conversation.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    path: PathBuf,
+    file: Arc<File>,
+    /// Bytes of the log that are whole lines.
+    length: u64,
+    /// Lines that are not written yet.
+    unwritten: Vec<u8>,
+    kind: ProviderKind,
+    history: History,
+    /// The group that is not part of `history` yet: it may be sent with a mark for the provider's cache.
+    last: Vec<Message>,
+    pending: Option<Pending>,
+}
+
+/// An answer's tool calls, of which some are not answered.
+#[derive(Debug)]
+struct Pending {
+    /// Ids, in the order of the calls, and their results.
+    calls: Vec<(String, Option<Message>)>,
+}
+
+impl Pending {
+    fn missing(&self) -> impl Iterator<Item = &str> {
+        self.calls.iter().filter(|(_, result)| result.is_none()).map(|(id, _)| id.as_str())
+    }
+}
+
+/// What was found when a log was opened.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Replay {
+    /// Messages.
+    pub(super) messages: usize,
+    /// Bytes of a last line that was cut off, and removed.
+    pub(super) torn: u64,
+    /// Lines within that are no messages, left where they are.
+    pub(super) skipped: usize,
+}
+
+impl Conversation {
+    /// Opens a log, makes it where there is none, and replays it. Blocks.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(super) fn open(
+        path: &Path,
+        kind: ProviderKind,
+        log_reader: Option<u32>,
+    ) -> Result<(Self, Replay), Error> {
+        if let Some(dir) = path.parent() {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
+                .and_then(|()| share(dir, log_reader, true))
+                .map_err(|e| Error::Directory(dir.to_owned(), e))?;
+        }
+        let io = |e| Error::File(path.to_owned(), e);
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)
+            .map_err(io)?;
+        if !file.metadata().map_err(io)?.is_file() {
+            return Err(io(io::Error::other("it is not a regular file")));
+        }
+        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
+        share(path, log_reader, false).map_err(io)?;
+        let mut conversation = Self {
+            path: path.to_owned(),
+            file: Arc::new(file),
+            length: 0,
+            unwritten: Vec::new(),
+            kind,
+            history: History::default(),
+            last: Vec::new(),
+            pending: None,
+        };
+        let replay = conversation.replay().map_err(io)?;
+        Ok((conversation, replay))
+    }
+
+    fn replay(&mut self) -> io::Result<Replay> {
+        let mut replay = Replay::default();
+        let file = Arc::clone(&self.file);
+        let mut reader = BufReader::new(&*file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = io::Read::take(&mut reader, MAX_LINE).read_until(b'\n', &mut line)? as u64;
+            if read == 0 {
+                return Ok(replay);
+            }
+            let ended = line.last() == Some(&b'\n');
+            if !ended && read == MAX_LINE {
+                self.length += read + skip_line(&mut reader)?;
+                replay.skipped += 1;
+                continue;
+            }
+            match serde_json::from_slice::<Message>(&line) {
+                Ok(message) => {
+                    self.take(message);
+                    replay.messages += 1;
+                }
+                Err(_) if line.iter().all(u8::is_ascii_whitespace) && ended => {}
+                Err(_) if !ended => {
+                    // Its write was cut off by a crash, so nobody was told that it happened.
+                    self.file.set_len(self.length)?;
+                    self.file.sync_data()?;
+                    replay.torn = read;
+                    return Ok(replay);
+                }
+                Err(_) => replay.skipped += 1,
+            }
+            self.length += read;
+            if !ended {
+                (&*self.file).write_all(b"\n")?;
+                self.length += 1;
+            }
+        }
+    }
+
+    /// How many bytes the provider is sent of it.
+    pub(super) fn bytes(&self) -> usize {
+        self.history.bytes()
+    }
+
+    /// Checks what a runtime brings to a turn.
+    ///
+    /// # Errors
+    /// -32602, saying which message is wrong.
+    pub(super) fn check(&self, messages: &[Message]) -> Result<(), RpcError> {
+        let wrong = |what: String| Err(RpcError::new(INVALID_PARAMS, what));
+        let mut missing: Vec<&str> = self.pending.iter().flat_map(Pending::missing).collect();
+        let mut results = 0;
+        for message in messages {
+            match (message.role, &message.tool_call_id) {
+                (Role::Assistant, _) => {
+                    return wrong("a runtime does not speak for the model: role `assistant`".to_owned());
+                }
+                (Role::User, _) if message.content.is_empty() => {
+                    return wrong("a user's message without content".to_owned());
+                }
+                (Role::User, _) => {}
+                (Role::Tool, None) => return wrong("a tool's message without a tool_call_id".to_owned()),
+                (Role::Tool, Some(id)) => {
+                    let Some(at) = missing.iter().position(|m| m == id) else {
+                        return wrong(format!("no tool call {id:?} waits for a result"));
+                    };
+                    missing.swap_remove(at);
+                    results += 1;
+                }
+            }
+        }
+        if results > 0 && !missing.is_empty() {
+            let ids = missing.join(", ");
+            return wrong(format!("results of all tool calls come in one turn; missing: {ids}"));
+        }
+        let says_nothing =
+            self.pending.is_some() || self.last.last().is_none_or(|m| m.role == Role::Assistant);
+        if messages.is_empty() && says_nothing {
+            return wrong("messages is empty, and the conversation waits for one".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Adds what was checked. Tool calls that nobody answered are answered here: a provider accepts nothing else after
+    /// them.
+    pub(super) fn begin(&mut self, messages: Vec<Message>) {
+        let (results, said): (Vec<_>, Vec<_>) = messages.into_iter().partition(|m| m.role == Role::Tool);
+        for result in results {
+            self.push(result, None);
+        }
+        self.answer_missing(UNANSWERED);
+        for message in said {
+            self.push(message, None);
+        }
+    }
+
+    /// Answers every tool call that waits with an error.
+    pub(super) fn answer_missing(&mut self, why: &str) {
+        let missing: Vec<String> =
+            self.pending.iter().flat_map(Pending::missing).map(str::to_owned).collect();
+        for id in missing {
+            self.push(Message::tool_text(&id, why, true), None);
+        }
+    }
+
+    /// Adds a message.
+    pub(super) fn push(&mut self, message: Message, usage: Option<&Usage>) {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            ts: &'a str,
+            #[serde(flatten)]
+            message: &'a Message,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            usage: Option<&'a Usage>,
+        }
+        let ts = format!("{:.3}", Timestamp::now());
+        let before = self.unwritten.len();
+        match serde_json::to_writer(&mut self.unwritten, &Line { ts: &ts, message: &message, usage }) {
+            Ok(()) => self.unwritten.push(b'\n'),
+            Err(error) => {
+                self.unwritten.truncate(before);
+                tracing::error!("a message cannot be logged: {error}");
+            }
+        }
+        self.take(message);
+    }
+
+    /// Takes a message into what the provider is sent.
+    fn take(&mut self, message: Message) {
+        if message.role != Role::Tool {
+            // Only a log that somebody edited has calls without results here.
+            if let Some(pending) = self.pending.take() {
+                let results = pending.calls.into_iter();
+                let results =
+                    results.map(|(id, r)| r.unwrap_or_else(|| Message::tool_text(&id, UNANSWERED, true)));
+                self.group(results.collect());
+            }
+            if !message.tool_calls.is_empty() {
+                let calls = message.tool_calls.iter().map(|call| (call.id.clone(), None)).collect();
+                self.pending = Some(Pending { calls });
+            }
+            return self.group(vec![message]);
+        }
+        let Some(pending) = &mut self.pending else { return };
+        let id = message.tool_call_id.as_deref();
+        let Some(slot) = pending.calls.iter_mut().find(|(call, result)| id == Some(call) && result.is_none())
+        else {
+            return;
+        };
+        slot.1 = Some(message);
+        if pending.missing().next().is_none()
+            && let Some(pending) = self.pending.take()
+        {
+            self.group(pending.calls.into_iter().filter_map(|(_, result)| result).collect());
+        }
+    }
+
+    fn group(&mut self, messages: Vec<Message>) {
+        let before = std::mem::replace(&mut self.last, messages);
+        self.history.push(provider::encode(self.kind, &before, false));
+    }
+
+    /// A request's body with all messages, between what the provider needs around them.
+    pub(super) fn body(&self, before: Bytes, behind: Bytes, mark: bool) -> Pieces {
+        self.history.body(before, provider::encode(self.kind, &self.last, mark).into(), behind)
+    }
+
+    /// Writes what was added, so that a crash of this process does not lose it.
+    ///
+    /// # Errors
+    /// The log cannot be written; what was added stays to be written.
+    pub(super) async fn flush(&mut self) -> Result<(), Error> {
+        if self.unwritten.len() > WRITTEN_INLINE {
+            return self.off_loop(false).await;
+        }
+        let bytes = std::mem::take(&mut self.unwritten);
+        let result = append(&self.file, self.length, &bytes);
+        self.after_write(bytes, result.is_ok(), result)
+    }
+
+    /// Writes what was added, and waits until the disk has it.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub(super) async fn commit(&mut self) -> Result<(), Error> {
+        self.off_loop(true).await
+    }
+
+    async fn off_loop(&mut self, sync: bool) -> Result<(), Error> {
+        let (file, length) = (Arc::clone(&self.file), self.length);
+        let bytes = Arc::new(std::mem::take(&mut self.unwritten));
+        let shared = Arc::clone(&bytes);
+        let done = tokio::task::spawn_blocking(move || {
+            if let Err(error) = append(&file, length, &shared) {
+                return (false, Err(error));
+            }
+            drop(shared);
+            (true, if sync { file.sync_data() } else { Ok(()) })
+        });
+        let (written, result) = done.await.unwrap_or_else(|e| (false, Err(io::Error::other(e))));
+        self.after_write(Arc::unwrap_or_clone(bytes), written, result)
+    }
+
+    fn after_write(&mut self, bytes: Vec<u8>, written: bool, result: io::Result<()>) -> Result<(), Error> {
+        if written {
+            self.length += bytes.len() as u64;
+        } else {
+            self.unwritten = bytes;
+        }
+        result.map_err(|e| Error::File(self.path.clone(), e))
+    }
+}
+
+/// Appends whole lines, or nothing.
+fn append(file: &File, length: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut file = file;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    file.write_all(bytes).inspect_err(|_| {
+        let _ = file.set_len(length);
+    })
+}
+
+fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
+    let mut skipped = 0;
+    loop {
+        let buffer = reader.fill_buf()?;
+        let end = buffer.iter().position(|b| *b == b'\n');
+        let used = end.map_or(buffer.len(), |at| at + 1);
+        skipped += used as u64;
+        reader.consume(used);
+        if end.is_some() || used == 0 {
+            return Ok(skipped);
+        }
+    }
+}
+
+/// Lets a user beside the owner read a file, or look into a directory: a POSIX ACL, which an owner can set without
+/// being root. acl(5), and include/uapi/linux/posix_acl_xattr.h for its form.
+fn share(path: &Path, reader: Option<u32>, is_dir: bool) -> io::Result<()> {
+    const NAME: &str = "system.posix_acl_access";
+    let Some(uid) = reader else {
+        return match rustix::fs::lremovexattr(path, NAME) {
+            Ok(()) | Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+    };
+    let (own, read): (u16, u16) = if is_dir { (7, 5) } else { (6, 4) };
+    const NOBODY: u32 = u32::MAX;
+    // Owner, one named user, owning group, mask, others: in ascending order of tags.
+    let entries =
+        [(0x01, own, NOBODY), (0x02, read, uid), (0x04, 0, NOBODY), (0x10, read, NOBODY), (0x20, 0, NOBODY)];
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        acl.extend(u16::to_le_bytes(tag));
+        acl.extend(u16::to_le_bytes(permissions));
+        acl.extend(u32::to_le_bytes(id));
+    }
+    rustix::fs::lsetxattr(path, NAME, &acl, XattrFlags::empty()).map_err(io::Error::from)
+}

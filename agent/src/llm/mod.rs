@@ -1,0 +1,35 @@
+//! The LLM worker: one agent's socket, its conversation, its provider and its MCP clients, with the credentials on this
+//! side of the socket.
+//!
+//! | file | what |
+//! |---|---|
+//! | `home` | where a user's registry, profiles, sockets and logs are |
+//! | `registry` | `registry.toml` and a profile's `[llm.*]`, `[mcp.*]` to one [`registry::AgentConfig`] |
+//! | `secret`, `redact` | credentials from their sources; taking them out of what goes to the agent |
+//! | `message`, `rpc`, `frame` | roles and blocks; JSON-RPC; frames over an async stream, one writer a connection |
+//! | `agent` | what happens to one agent: register, send, turn, in which order. Pure |
+//! | `connection`, `worker` | the sockets' tasks, and the one task that drives `agent` |
+//! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to be sent |
+//! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |
+//! | `provider/` | one file for each provider, and the event streams they answer with |
+//! | `serve`, `user`, `control`, `unit` | binding sockets; `ringfence start`; asking it things; its systemd unit |
+
+mod agent;
+mod connection;
+pub(crate) mod control;
+mod conversation;
+mod frame;
+mod history;
+pub(crate) mod home;
+mod message;
+mod provider;
+mod redact;
+pub(crate) mod registry;
+mod remote;
+pub(crate) mod rpc;
+pub(crate) mod secret;
+mod serve;
+mod turn;
+pub(crate) mod unit;
+pub(crate) mod user;
+pub(crate) mod worker;

@@ -1,0 +1,239 @@
+//! Takes an agent's own credentials out of what a provider or an MCP server sends, before it reaches the agent or its log.
+//!
+//! Looked for as they are, in base64 at each of its three alignments, and percent-encoded. A stream is held back by as
+//! much as could be the beginning of one.
+
+use super::{
+    message::{Block, raw},
+    secret::Secret,
+};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use zeroize::Zeroizing;
+
+/// What stands in a credential's place.
+pub(crate) const REDACTED: &str = "[redacted]";
+/// Shorter ones are words that occur by chance: the placeholder keys of local servers.
+const SHORTEST: usize = 8;
+
+/// What is looked for.
+#[derive(Default)]
+pub(crate) struct Redactor {
+    /// Longest first: where two match at one place, the whole is taken out.
+    patterns: Vec<Zeroizing<String>>,
+}
+
+impl Redactor {
+    /// For these credentials.
+    pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
+        let mut patterns: Vec<Zeroizing<String>> = Vec::new();
+        for secret in secrets.into_iter().map(Secret::expose).filter(|s| s.len() >= SHORTEST) {
+            patterns.push(Zeroizing::new(secret.to_owned()));
+            patterns.push(percent_encoded(secret));
+            for alignment in 0..3 {
+                for engine in
+                    [base64::engine::general_purpose::STANDARD, base64::engine::general_purpose::URL_SAFE]
+                {
+                    patterns.push(inside_base64(secret, alignment, &engine));
+                }
+            }
+        }
+        patterns.sort_by(|a, b| (b.len(), a.as_str()).cmp(&(a.len(), b.as_str())));
+        patterns.dedup();
+        Self { patterns }
+    }
+
+    /// The text without credentials.
+    pub(crate) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut out: Option<String> = None;
+        let mut rest = text;
+        while let Some((at, length)) = self.find(rest) {
+            let out = out.get_or_insert_default();
+            out.push_str(&rest[..at]);
+            out.push_str(REDACTED);
+            rest = &rest[at + length..];
+        }
+        match out {
+            None => Cow::Borrowed(text),
+            Some(out) => Cow::Owned(out + rest),
+        }
+    }
+
+    /// JSON without credentials in its strings, however they are escaped.
+    pub(crate) fn json(&self, json: Box<RawValue>) -> Box<RawValue> {
+        let clean = match self.text(json.get()) {
+            // Escapes could hide one.
+            Cow::Borrowed(text) if !text.contains('\\') => return json,
+            Cow::Borrowed(_) => None,
+            Cow::Owned(text) => RawValue::from_string(text).ok(),
+        };
+        let Ok(mut value) = serde_json::from_str(clean.as_ref().unwrap_or(&json).get()) else { return json };
+        match (self.value(&mut value), clean) {
+            (true, _) => raw(&value),
+            (false, Some(clean)) => clean,
+            (false, None) => json,
+        }
+    }
+
+    /// A block without credentials.
+    pub(crate) fn block(&self, block: Block) -> Block {
+        let clean = self.json(block.raw().to_owned());
+        if clean.get() == block.raw().get() {
+            return block;
+        }
+        // Taking text out of a block's strings leaves its type and fields.
+        Block::parse(clean).unwrap_or_else(|_| Block::text(REDACTED))
+    }
+
+    /// A stream of text.
+    pub(crate) fn stream(&self) -> Stream<'_> {
+        Stream { redactor: self, held: String::new() }
+    }
+
+    fn value(&self, value: &mut serde_json::Value) -> bool {
+        use serde_json::Value;
+        match value {
+            Value::String(text) => {
+                let Cow::Owned(clean) = self.text(text) else { return false };
+                *text = clean;
+                true
+            }
+            Value::Array(items) => items.iter_mut().fold(false, |any, item| self.value(item) | any),
+            Value::Object(map) => map.values_mut().fold(false, |any, item| self.value(item) | any),
+            _ => false,
+        }
+    }
+
+    fn find(&self, text: &str) -> Option<(usize, usize)> {
+        let found = self.patterns.iter().filter_map(|p| Some((text.find(p.as_str())?, p.len())));
+        found.min_by_key(|(at, length)| (*at, usize::MAX - length))
+    }
+
+    /// How many bytes at the end of `text` could be the beginning of a pattern.
+    fn undecided(&self, text: &str) -> usize {
+        let longest = self.patterns.first().map_or(0, |p| p.len()).saturating_sub(1);
+        let from = text.len().saturating_sub(longest);
+        let starts = text.char_indices().map(|(at, _)| at).filter(|at| *at >= from);
+        starts
+            .map(|at| &text[at..])
+            .find(|tail| self.patterns.iter().any(|p| p.starts_with(tail)))
+            .map_or(0, str::len)
+    }
+}
+
+/// Text that comes in pieces.
+pub(crate) struct Stream<'r> {
+    redactor: &'r Redactor,
+    held: String,
+}
+
+impl Stream<'_> {
+    /// What may go out now.
+    pub(crate) fn push<'t>(&mut self, piece: &'t str) -> Cow<'t, str> {
+        if self.redactor.patterns.is_empty() {
+            return Cow::Borrowed(piece);
+        }
+        if self.held.is_empty() && self.redactor.undecided(piece) == 0 {
+            return self.redactor.text(piece);
+        }
+        self.held.push_str(piece);
+        let clean = self.redactor.text(&self.held);
+        let keep = self.redactor.undecided(&clean);
+        let mut clean = clean.into_owned();
+        self.held = clean.split_off(clean.len() - keep);
+        Cow::Owned(clean)
+    }
+
+    /// What was held back.
+    pub(crate) fn finish(self) -> String {
+        self.held
+    }
+}
+
+fn percent_encoded(secret: &str) -> Zeroizing<String> {
+    let mut out = Zeroizing::new(String::with_capacity(secret.len() * 3));
+    for byte in secret.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// What base64 makes of a secret `alignment` bytes into a group of three, without the characters that its neighbours
+/// have a part in.
+fn inside_base64(secret: &str, alignment: usize, engine: &impl base64::Engine) -> Zeroizing<String> {
+    let mut padded = Zeroizing::new(vec![0; alignment]);
+    padded.extend_from_slice(secret.as_bytes());
+    let encoded = Zeroizing::new(engine.encode(&*padded));
+    let from = [0, 2, 3][alignment];
+    let whole_bits = padded.len() * 8 / 6;
+    Zeroizing::new(encoded[from..whole_bits].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::Engine as _;
+    use proptest::prelude::*;
+
+    const KEY: &str = "sk-ant/a+b=c d%1234567890";
+
+    fn redactor() -> Redactor {
+        Redactor::new([&Secret::from(KEY.to_owned()), &Secret::from("x".to_owned())])
+    }
+
+    #[test]
+    fn every_encoding_is_taken_out() {
+        let redactor = redactor();
+        let base64 = |text: String| base64::engine::general_purpose::STANDARD.encode(text);
+        for hidden in [
+            KEY.to_owned(),
+            "sk-ant%2Fa%2Bb%3Dc%20d%251234567890".to_owned(),
+            base64(KEY.to_owned()),
+            base64(format!("a{KEY}b")),
+            base64(format!("ab{KEY}")),
+            base64(format!("abc{KEY}cd")),
+            base64::engine::general_purpose::URL_SAFE.encode(format!("??{KEY}>>")),
+        ] {
+            let text = format!("before {hidden} after x");
+            let clean = redactor.text(&text);
+            assert!(
+                clean.contains(REDACTED) && clean.starts_with("before ") && clean.ends_with(" after x"),
+                "{clean}"
+            );
+            assert!(!clean.contains("1234567890") && !clean.contains(&hidden[4..12]), "{clean}");
+        }
+    }
+
+    #[test]
+    fn escapes_do_not_hide_it() {
+        let escaped =
+            format!(r#"{{"a":["{}"],"n":1.50}}"#, KEY.replace('/', r"\/").replace("sk", r"\u0073k"));
+        let clean = redactor().json(RawValue::from_string(escaped).unwrap());
+        assert_eq!(clean.get(), r#"{"a":["[redacted]"],"n":1.5}"#);
+        let harmless = r#"{"a":"\u00e9","n":1.50}"#;
+        assert_eq!(redactor().json(RawValue::from_string(harmless.into()).unwrap()).get(), harmless);
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_is_as_the_whole(cuts in proptest::collection::vec(0usize..90, 0..12), times in 1usize..3) {
+            let redactor = redactor();
+            let text = format!("sk-ant sk-\u{fc} {KEY}sk-ant/a+b").repeat(times);
+            let mut stream = redactor.stream();
+            let mut out = String::new();
+            let mut cuts: Vec<usize> = cuts.into_iter().filter(|c| *c < text.len() && text.is_char_boundary(*c)).collect();
+            cuts.sort_unstable();
+            let mut from = 0;
+            for cut in cuts.into_iter().chain([text.len()]) {
+                out.push_str(&stream.push(&text[from..cut]));
+                from = cut;
+            }
+            out.push_str(&stream.finish());
+            prop_assert_eq!(out, redactor.text(&text).into_owned());
+        }
+    }
+}

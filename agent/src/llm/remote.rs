@@ -1,0 +1,41 @@
+//! Tools that run on this side of the socket: the seam for MCP.
+
+use super::{message::Block, registry::Mcp, rpc::Tool};
+use serde_json::value::RawValue;
+use std::{pin::Pin, sync::Arc};
+
+/// A future that can be stored.
+pub(super) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A tool of a server.
+#[derive(Debug, Clone)]
+pub(super) struct RemoteTool {
+    /// The server: the name of its `[mcp.*]` section.
+    pub(super) server: String,
+    /// The tool as the model sees it.
+    pub(super) tool: Arc<Tool>,
+}
+
+/// What a remote tool gave back.
+#[derive(Debug, Clone)]
+pub(super) struct RemoteResult {
+    /// All of its blocks.
+    pub(super) content: Vec<Block>,
+    /// Whether it failed.
+    pub(super) is_error: bool,
+}
+
+/// The servers of one agent. Errors are sentences: they are shown to the model or the runtime.
+pub(super) trait RemoteTools: Send + Sync {
+    /// The tools of all servers, connecting to them where that was not done yet. A tool that the profile does not
+    /// allow may be among them: the turn leaves it out.
+    fn list(&self) -> Later<'_, Result<Vec<RemoteTool>, String>>;
+
+    /// Calls one. A failure to call is a result, too: the model is to hear of it.
+    fn call<'a>(&'a self, server: &'a str, tool: &'a str, input: &'a RawValue) -> Later<'a, RemoteResult>;
+}
+
+/// The servers of an agent's `[mcp.*]` sections. This version has no MCP client: none.
+pub(super) fn connect(_: &[Mcp]) -> Option<Arc<dyn RemoteTools>> {
+    None
+}

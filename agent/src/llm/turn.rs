@@ -1,0 +1,452 @@
+//! One turn: log what the runtime brought, ask the provider, run remote tools, ask again, until there is an answer for
+//! the runtime. One task for each agent runs them, one after another.
+
+use super::{
+    agent::Outcome,
+    conversation::{self, Conversation},
+    frame::Peer,
+    message::{Message, Role, ToolCall},
+    provider::{Answer, Around, Piece, Provider, Usage},
+    redact::Redactor,
+    registry::{AgentConfig, Llm},
+    remote::{RemoteResult, RemoteTool, RemoteTools},
+    rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
+};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// Remote tools of one answer that run at a time.
+const AT_ONCE: usize = 8;
+/// What a turn that was cut off by the cap answers its calls with.
+const CAPPED: &str = "not run: this message has reached its limit of rounds";
+/// The stop reason of such a turn.
+const MAX_ITERATIONS: &str = "max_iterations";
+
+/// A turn to run.
+pub(super) struct Job {
+    /// Comes back with the outcome.
+    pub(super) epoch: u64,
+    /// The request.
+    pub(super) id: Id,
+    /// What it brings.
+    pub(super) params: Box<TurnParams>,
+    /// Who asked.
+    pub(super) runtime: Peer,
+    /// Who hears the text as well.
+    pub(super) subscriber: Option<Peer>,
+    /// It may not end in tool calls for the runtime.
+    pub(super) last: bool,
+    /// The runtime is gone.
+    pub(super) cancel: CancellationToken,
+}
+
+/// How a turn came out.
+#[derive(Debug)]
+pub(super) struct Report {
+    /// The turn.
+    pub(super) epoch: u64,
+    /// How it ended.
+    pub(super) outcome: Outcome,
+    /// What it cost.
+    pub(super) usage: Usage,
+    /// Bytes of the conversation as the provider is sent it.
+    pub(super) bytes: usize,
+}
+
+/// What the task is told.
+pub(super) enum Order {
+    /// Run a turn.
+    Turn(Job),
+    /// The configuration changed: from the next turn on.
+    Replace(Box<Parts>),
+}
+
+/// What a configuration makes.
+pub(super) struct Parts {
+    pub(super) config: Arc<AgentConfig>,
+    pub(super) provider: Provider,
+    pub(super) remote: Option<Arc<dyn RemoteTools>>,
+    pub(super) redactor: Redactor,
+    /// The conversation's log.
+    pub(super) log: PathBuf,
+}
+
+impl Parts {
+    /// The conversation as this configuration's provider is sent it. Blocks.
+    ///
+    /// # Errors
+    /// [`conversation::Error`].
+    pub(super) fn open(&self) -> Result<Conversation, conversation::Error> {
+        let opened = Conversation::open(&self.log, self.provider.kind(), self.config.log_reader);
+        let (conversation, replay) = opened?;
+        let (name, log) = (&self.config.name, self.log.display());
+        if replay.torn > 0 {
+            let bytes = replay.torn;
+            tracing::warn!(
+                "agent {name}: {log}: the last line was cut off by a crash; its {bytes} bytes are removed"
+            );
+        }
+        if replay.skipped > 0 {
+            tracing::warn!("agent {name}: {log}: {} lines are no messages and are left out", replay.skipped);
+        }
+        tracing::info!("agent {name}: {} messages of its conversation read", replay.messages);
+        Ok(conversation)
+    }
+}
+
+/// Where each tool of a turn runs.
+#[derive(Default)]
+struct Toolbox {
+    /// By the name that the model sees: its server.
+    remote: BTreeMap<String, String>,
+    around: Around,
+}
+
+/// The task's state.
+pub(super) struct Turns {
+    parts: Parts,
+    conversation: Conversation,
+    system: Option<String>,
+    local: Vec<Arc<Tool>>,
+    toolbox: Option<Toolbox>,
+}
+
+enum Stop {
+    Failed(RpcError),
+    /// Nobody is there to be answered.
+    Cancelled,
+}
+
+impl From<RpcError> for Stop {
+    fn from(error: RpcError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Turns {
+    pub(super) fn new(parts: Parts, conversation: Conversation) -> Self {
+        Self { parts, conversation, system: None, local: Vec::new(), toolbox: None }
+    }
+
+    /// Runs turns until nobody can order one.
+    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>, reports: mpsc::Sender<Report>) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Turn(job) => {
+                    let report = self.job(job).await;
+                    if reports.send(report).await.is_err() {
+                        return;
+                    }
+                }
+                Order::Replace(parts) => self.replace(*parts).await,
+            }
+        }
+    }
+
+    /// Between two turns, so that nobody else writes to the log while it is read.
+    async fn replace(&mut self, parts: Parts) {
+        let same_form = parts.provider.kind() == self.parts.provider.kind();
+        if same_form && parts.config.log_reader == self.parts.config.log_reader {
+            self.parts = parts;
+            self.toolbox = None;
+            return;
+        }
+        let name = parts.config.name.clone();
+        match tokio::task::spawn_blocking(move || (parts.open(), parts)).await {
+            Ok((Ok(conversation), parts)) => {
+                (self.parts, self.conversation, self.toolbox) = (parts, conversation, None);
+            }
+            Ok((Err(error), _)) => tracing::error!("agent {name}: the old configuration holds: {error}"),
+            Err(error) => tracing::error!("agent {name}: the old configuration holds: {error}"),
+        }
+    }
+
+    async fn job(&mut self, job: Job) -> Report {
+        let Job { epoch, id, params, runtime, subscriber, last, cancel } = job;
+        let mut usage = Usage::default();
+        let to = To { runtime: &runtime, subscriber: subscriber.as_ref(), cancel: &cancel };
+        let result = self.turn(*params, &to, last, &mut usage).await;
+        // Nothing is answered that a crash could take back.
+        let committed = self.conversation.commit().await.map_err(|error| {
+            tracing::error!("agent {}: {error}", self.parts.config.name);
+            Stop::Failed(RpcError::new(INTERNAL, "the conversation cannot be logged; see the host's log"))
+        });
+        let outcome = match result.and_then(|result| committed.map(|()| result)) {
+            Ok(result) => {
+                let is_tool_use = !result.tool_calls.is_empty();
+                runtime.push_patiently(rpc::result(&id, &result)).await;
+                if is_tool_use { Outcome::ToolUse } else { Outcome::Done }
+            }
+            Err(Stop::Cancelled) => Outcome::Failed("the turn was cancelled".to_owned()),
+            Err(Stop::Failed(mut error)) => {
+                error.message = self.parts.redactor.text(&error.message).into_owned();
+                tracing::info!("agent {}: a turn failed: {error}", self.parts.config.name);
+                runtime.push_patiently(rpc::error(Some(&id), &error)).await;
+                Outcome::Failed(error.message)
+            }
+        };
+        Report { epoch, outcome, usage, bytes: self.conversation.bytes() }
+    }
+
+    async fn turn(
+        &mut self,
+        params: TurnParams,
+        to: &To<'_>,
+        last: bool,
+        usage: &mut Usage,
+    ) -> Result<TurnResult, Stop> {
+        self.conversation.check(&params.messages)?;
+        self.prepare(params.system, params.tools, to).await?;
+        self.conversation.begin(params.messages);
+        self.flush().await?;
+        if let Some(stop_reason) = params.stop {
+            return Ok(TurnResult { stop_reason, content: Some(Vec::new()), tool_calls: Vec::new() });
+        }
+        for _ in 0..self.llm().max_mcp_rounds {
+            let answer = self.ask(to, usage).await?;
+            let Answer { stop_reason, content, tool_calls, .. } = answer;
+            // The provider works on something of its own, and wants to be asked again.
+            if stop_reason == "pause_turn" {
+                continue;
+            }
+            let public = content.into_iter().filter(|block| block.is_public()).collect::<Vec<_>>();
+            if tool_calls.is_empty() {
+                return Ok(TurnResult { stop_reason, content: Some(public), tool_calls });
+            }
+            self.run_remote(&tool_calls, to).await?;
+            let local: Vec<ToolCall> =
+                tool_calls.into_iter().filter(|call| !self.is_remote(&call.name)).collect();
+            if local.is_empty() {
+                self.flush().await?;
+                continue;
+            }
+            if last {
+                self.conversation.answer_missing(CAPPED);
+                return Ok(capped(public));
+            }
+            let content = (!public.is_empty()).then_some(public);
+            return Ok(TurnResult { stop_reason, content, tool_calls: local });
+        }
+        Ok(capped(Vec::new()))
+    }
+
+    /// Takes what the turn brings of system and tools, and finds what there is of remote ones.
+    async fn prepare(
+        &mut self,
+        system: Option<String>,
+        tools: Option<Vec<Tool>>,
+        to: &To<'_>,
+    ) -> Result<(), Stop> {
+        if let Some(tools) = &tools {
+            check_tools(tools)?;
+        }
+        if self.toolbox.is_some() && system.is_none() && tools.is_none() {
+            return Ok(());
+        }
+        let local: Vec<Arc<Tool>> = match tools {
+            Some(tools) => tools.into_iter().map(Arc::new).collect(),
+            None => self.local.clone(),
+        };
+        let offered = match &self.parts.remote {
+            None => Vec::new(),
+            Some(remote) => to.unless_cancelled(remote.list()).await?.map_err(|why| {
+                RpcError::new(INTERNAL, format!("the MCP servers' tools cannot be had: {why}"))
+            })?,
+        };
+        let offered: Vec<RemoteTool> = offered.into_iter().filter(|tool| self.allows(tool)).collect();
+        let remote = merge(&local, &offered)?;
+        let system = system.or_else(|| self.system.take());
+        let all: Vec<Arc<Tool>> = local.iter().cloned().chain(offered.into_iter().map(|t| t.tool)).collect();
+        let around = self.parts.provider.around(system.as_deref(), &all);
+        (self.system, self.local, self.toolbox) = (system, local, Some(Toolbox { remote, around }));
+        Ok(())
+    }
+
+    fn allows(&self, tool: &RemoteTool) -> bool {
+        self.parts.config.mcp.iter().any(|mcp| mcp.name == tool.server && mcp.allows(&tool.tool.name))
+    }
+
+    fn llm(&self) -> &Llm {
+        &self.parts.config.llm
+    }
+
+    fn is_remote(&self, tool: &str) -> bool {
+        self.toolbox.as_ref().is_some_and(|toolbox| toolbox.remote.contains_key(tool))
+    }
+
+    async fn flush(&mut self) -> Result<(), Stop> {
+        Ok(self.conversation.flush().await.map_err(|error| {
+            tracing::error!("agent {}: {error}", self.parts.config.name);
+            RpcError::new(INTERNAL, "the conversation cannot be logged; see the host's log")
+        })?)
+    }
+
+    /// One call of the model: what it says streams out, the whole is logged.
+    async fn ask(&mut self, to: &To<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
+        let Around { before, behind } = self.toolbox.as_ref().map(|t| t.around.clone()).unwrap_or_default();
+        let body = self.conversation.body(before, behind, self.parts.provider.marks());
+        let mut stream = to.unless_cancelled(self.parts.provider.ask(body)).await??;
+        let mut text = self.parts.redactor.stream();
+        let mut input = self.parts.redactor.stream();
+        let mut shown = true;
+        while let Some(piece) = to.unless_cancelled(stream.next()).await?? {
+            match piece {
+                Piece::Text(piece) => to.text(&text.push(&piece)).await?,
+                Piece::ToolStart { id, name } => {
+                    let held = std::mem::replace(&mut input, self.parts.redactor.stream()).finish();
+                    to.input(&held).await?;
+                    // The runtime knows nothing of remote tools.
+                    shown = !self.is_remote(&name);
+                    if shown {
+                        to.runtime(&Output::ToolUseStart { id: &id, name: &name }).await?;
+                    }
+                }
+                Piece::ToolInput(piece) if shown => to.input(&input.push(&piece)).await?,
+                Piece::ToolInput(_) => {}
+            }
+        }
+        to.text(&text.finish()).await?;
+        to.input(&input.finish()).await?;
+        let mut answer = stream.finish()?;
+        *usage += answer.usage.unwrap_or_default();
+        let redactor = &self.parts.redactor;
+        answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
+        for call in &mut answer.tool_calls {
+            let input = std::mem::take(&mut call.input);
+            call.input = redactor.json(input);
+        }
+        let message = Message {
+            role: Role::Assistant,
+            content: answer.content.clone(),
+            tool_calls: answer.tool_calls.clone(),
+            tool_call_id: None,
+            is_error: false,
+        };
+        self.conversation.push(message, answer.usage.as_ref());
+        Ok(answer)
+    }
+
+    /// Runs the calls that are ours, at once, and logs their results in the order of the calls.
+    async fn run_remote(&mut self, calls: &[ToolCall], to: &To<'_>) -> Result<(), Stop> {
+        let (Some(remote), Some(toolbox)) = (&self.parts.remote, &self.toolbox) else { return Ok(()) };
+        let mine: Vec<(ToolCall, String)> = calls
+            .iter()
+            .filter_map(|call| Some((call.clone(), toolbox.remote.get(&call.name)?.clone())))
+            .collect();
+        let mut results: Vec<Option<RemoteResult>> = vec![None; mine.len()];
+        let mut running = JoinSet::new();
+        let mut next = mine.iter().cloned().enumerate();
+        loop {
+            while running.len() < AT_ONCE
+                && let Some((at, (call, server))) = next.next()
+            {
+                let remote = Arc::clone(remote);
+                running.spawn(async move { (at, remote.call(&server, &call.name, &call.input).await) });
+            }
+            match to.unless_cancelled(running.join_next()).await? {
+                None => break,
+                Some(Ok((at, result))) => results[at] = Some(result),
+                Some(Err(error)) => {
+                    return Err(
+                        RpcError::new(INTERNAL, format!("a remote tool could not be run: {error}")).into()
+                    );
+                }
+            }
+        }
+        for ((call, _), result) in mine.into_iter().zip(results) {
+            let Some(result) = result else { continue };
+            let content = result.content.into_iter().map(|block| self.parts.redactor.block(block)).collect();
+            let message = Message {
+                role: Role::Tool,
+                content,
+                tool_calls: Vec::new(),
+                tool_call_id: Some(call.id),
+                is_error: result.is_error,
+            };
+            self.conversation.push(message, None);
+        }
+        Ok(())
+    }
+}
+
+fn capped(content: Vec<super::message::Block>) -> TurnResult {
+    TurnResult { stop_reason: MAX_ITERATIONS.to_owned(), content: Some(content), tool_calls: Vec::new() }
+}
+
+fn check_tools(tools: &[Tool]) -> Result<(), RpcError> {
+    let mut seen = std::collections::BTreeSet::new();
+    for tool in tools {
+        if tool.name.is_empty() {
+            return Err(RpcError::new(INVALID_PARAMS, "a tool without a name"));
+        }
+        if !seen.insert(&tool.name) {
+            return Err(RpcError::new(INVALID_PARAMS, format!("two tools are named {:?}", tool.name)));
+        }
+        if !tool.parameters.get().starts_with('{') {
+            let what = format!("the parameters of the tool {:?} are no JSON Schema object", tool.name);
+            return Err(RpcError::new(INVALID_PARAMS, what));
+        }
+    }
+    Ok(())
+}
+
+/// Which server each remote tool belongs to. Two of one name are refused: the model could not say which it means.
+fn merge(local: &[Arc<Tool>], remote: &[RemoteTool]) -> Result<BTreeMap<String, String>, RpcError> {
+    let mut servers: BTreeMap<String, String> = BTreeMap::new();
+    for RemoteTool { server, tool } in remote {
+        let other = if local.iter().any(|l| l.name == tool.name) {
+            Some("the runtime".to_owned())
+        } else {
+            servers.insert(tool.name.clone(), server.clone()).map(|other| format!("the MCP server {other:?}"))
+        };
+        if let Some(other) = other {
+            let what = format!(
+                "two tools are named {:?}: one of {other}, one of the MCP server {server:?}; leave one out of `tools`",
+                tool.name
+            );
+            return Err(RpcError::new(INVALID_PARAMS, what));
+        }
+    }
+    Ok(servers)
+}
+
+/// Who hears what.
+struct To<'a> {
+    runtime: &'a Peer,
+    subscriber: Option<&'a Peer>,
+    cancel: &'a CancellationToken,
+}
+
+impl To<'_> {
+    async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Stop::Cancelled),
+            done = work => Ok(done),
+        }
+    }
+
+    async fn text(&self, text: &str) -> Result<(), Stop> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let frame = rpc::output(&Output::Text { text });
+        if let Some(subscriber) = self.subscriber {
+            subscriber.push(frame.clone());
+        }
+        self.push(frame).await
+    }
+
+    async fn input(&self, text: &str) -> Result<(), Stop> {
+        if text.is_empty() { Ok(()) } else { self.runtime(&Output::ToolUseInput { text }).await }
+    }
+
+    async fn runtime(&self, output: &Output<'_>) -> Result<(), Stop> {
+        self.push(rpc::output(output)).await
+    }
+
+    async fn push(&self, frame: bytes::Bytes) -> Result<(), Stop> {
+        if self.runtime.push_patiently(frame).await { Ok(()) } else { Err(Stop::Cancelled) }
+    }
+}

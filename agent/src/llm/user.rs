@@ -1,0 +1,429 @@
+//! `ringfence start`: all agents of one user, in one process, until it is told to stop.
+//!
+//! Profiles are read again on SIGHUP and when their files change. What is broken changes nothing that runs.
+
+use super::{
+    control::{AgentState, AgentStatus, ControlReply, ControlRequest, MAX_REQUEST, UserStatus},
+    home::Home,
+    registry::{self, AgentConfig, Registry},
+    serve,
+    worker::{self, Ready, Worker, WorkerStatus},
+};
+use crate::{
+    core::{
+        lock::{Lock, LockError},
+        watch::Watch,
+    },
+    profile::{self, Dirs, LoadErrors},
+};
+use jiff::Timestamp;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    num::NonZero,
+    os::unix::net::UnixListener,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::UnixStream,
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+/// How often the profiles' directories are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Threads for all agents; a worker is mostly waiting.
+const MAX_THREADS: usize = 4;
+
+/// Why the agents cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Nothing says where home is.
+    #[error("the home directory is not known; set HOME")]
+    NoHome,
+    /// Another one runs.
+    #[error("only one can serve a user's agents")]
+    Lock(#[source] LockError),
+    /// The registry is broken.
+    #[error("the registry cannot be used")]
+    Registry(#[source] LoadErrors),
+    /// A socket.
+    #[error("the control socket cannot be made")]
+    Socket(#[source] serve::Error),
+    /// The runtime, signals.
+    #[error("the system refuses what is needed to start")]
+    Io(#[source] io::Error),
+}
+
+/// Serves the user's agents until SIGTERM, SIGINT or `ringfence stop`.
+///
+/// # Errors
+/// [`Error`].
+pub(crate) fn run() -> Result<(), Error> {
+    let home = Home::from_env().ok_or(Error::NoHome)?;
+    serve::private_dir(&home.sockets()).map_err(Error::Socket)?;
+    let _lock = Lock::take(&home.lock()).map_err(Error::Lock)?;
+    Registry::load(&home.registry()).map_err(Error::Registry)?;
+    let control = serve::bind(&home.control()).map_err(Error::Socket)?;
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .map_err(Error::Io)?;
+    let result = runtime.block_on(async { User::new(home.clone()).serve(control).await });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    let _ = std::fs::remove_file(home.control());
+    result.map_err(Error::Io)
+}
+
+/// An agent that is served.
+struct Running {
+    config: AgentConfig,
+    stop: CancellationToken,
+    replacements: mpsc::Sender<Ready>,
+    status: watch::Receiver<WorkerStatus>,
+    task: JoinHandle<()>,
+    /// What is wrong with the profile as it is now.
+    error: Option<String>,
+}
+
+struct User {
+    home: Home,
+    since: Timestamp,
+    agents: BTreeMap<String, Running>,
+    /// Those that finish what they do.
+    draining: BTreeMap<String, Running>,
+    /// Those that cannot be started, and why.
+    failed: BTreeMap<String, String>,
+    /// Those that were stopped by hand.
+    stopped: BTreeSet<String>,
+    /// What is wrong with the registry.
+    error: Option<String>,
+}
+
+type Question = (ControlRequest, oneshot::Sender<ControlReply>);
+
+impl User {
+    fn new(home: Home) -> Self {
+        Self {
+            home,
+            since: Timestamp::now(),
+            agents: BTreeMap::new(),
+            draining: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            stopped: BTreeSet::new(),
+            error: None,
+        }
+    }
+
+    async fn serve(mut self, control: UnixListener) -> io::Result<()> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (questions_out, mut questions) = mpsc::channel(8);
+        let control = tokio::net::UnixListener::from_std(control)?;
+        let asking = tokio::spawn(answer(control, questions_out));
+        let mut watch = Watch::default();
+        let dirs = BTreeSet::from([self.home.agents(), self.home.registry().with_file_name("")]);
+        watch.look(&dirs);
+        self.reload(false).await;
+        tracing::info!(
+            "{} agents are served; profiles are in {}",
+            self.agents.len(),
+            self.home.agents().display()
+        );
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        let mut looks = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => {
+                    tracing::info!("SIGHUP: reading the profiles and credentials again");
+                    self.stopped.clear();
+                    watch.look(&dirs);
+                    self.reload(true).await;
+                }
+                _ = looks.tick() => {
+                    let finished = self.bury().await;
+                    if watch.look(&dirs) || finished {
+                        self.reload(false).await;
+                    }
+                }
+                Some((request, reply)) = questions.recv() => {
+                    let stop = request == ControlRequest::Stop;
+                    let _ = reply.send(self.ask(request));
+                    if stop {
+                        break;
+                    }
+                }
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            }
+        }
+        tracing::info!("stopping");
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        asking.abort();
+        self.stop_all().await;
+        Ok(())
+    }
+
+    /// Makes what runs as the files say. `all`: credentials are read again, too.
+    async fn reload(&mut self, all: bool) {
+        let home = self.home.clone();
+        let read = tokio::task::spawn_blocking(move || read_all(&home)).await;
+        let configs = match read {
+            Ok(Ok(configs)) => configs,
+            Ok(Err(error)) => {
+                tracing::error!("the registry cannot be used; everything stays as it is: {error}");
+                return self.error = Some(error.to_string());
+            }
+            Err(error) => return tracing::error!("reading the profiles: {error}"),
+        };
+        self.error = None;
+        self.failed.retain(|name, _| configs.contains_key(name));
+        self.stopped.retain(|name| configs.contains_key(name));
+        let gone: Vec<String> =
+            self.agents.keys().filter(|name| !configs.contains_key(*name)).cloned().collect();
+        for name in gone {
+            tracing::info!("agent {name}: its profile is gone; it ends when it is idle");
+            self.drain(&name);
+        }
+        for (name, config) in configs {
+            if self.stopped.contains(&name) || self.draining.contains_key(&name) {
+                continue;
+            }
+            match config {
+                Ok(config) => self.apply(config, all).await,
+                Err(errors) => self.broken(name, errors.to_string()),
+            }
+        }
+    }
+
+    fn broken(&mut self, name: String, error: String) {
+        let Some(running) = self.agents.get_mut(&name) else {
+            tracing::error!("agent {name} cannot be started: {error}");
+            self.failed.insert(name, error);
+            return;
+        };
+        tracing::error!("agent {name}: the profile that was in force stays so: {error}");
+        running.error = Some(error);
+    }
+
+    async fn apply(&mut self, config: AgentConfig, all: bool) {
+        let name = config.name.clone();
+        if let Some(running) = self.agents.get_mut(&name)
+            && running.config == config
+            && !all
+        {
+            running.error = None;
+            return;
+        }
+        for notice in &config.notices {
+            tracing::warn!("agent {name}: {notice}");
+        }
+        let (new, log) = (config.clone(), self.home.log(&name));
+        let ready = tokio::task::spawn_blocking(move || Ready::new(&new, log)).await;
+        let ready = match ready {
+            Ok(Ok(ready)) => ready,
+            Ok(Err(error)) => return self.broken(name, chain(&error)),
+            Err(error) => return self.broken(name, error.to_string()),
+        };
+        if let Some(running) = self.agents.get_mut(&name) {
+            tracing::info!("agent {name}: its new profile is in force from the next turn on");
+            (running.config, running.error) = (config, None);
+            let _ = running.replacements.send(ready).await;
+            return;
+        }
+        match self.start(config, ready).await {
+            Ok(running) => {
+                self.failed.remove(&name);
+                self.agents.insert(name, running);
+            }
+            Err(error) => self.broken(name, error),
+        }
+    }
+
+    async fn start(&self, config: AgentConfig, ready: Ready) -> Result<Running, String> {
+        let (socket, link) = (self.home.socket(&config.name), self.home.socket_link(&config.name));
+        let worker = tokio::task::spawn_blocking(move || Worker::prepare(ready)).await;
+        let worker = worker.map_err(|e| e.to_string())?.map_err(|e: worker::Error| chain(&e))?;
+        let listener = serve::bind(&socket).map_err(|e| chain(&e))?;
+        serve::link(&link, &socket).map_err(|e| chain(&e))?;
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| e.to_string())?;
+        let stop = CancellationToken::new();
+        let (replacements, new) = mpsc::channel(4);
+        let status = worker.status();
+        let stopping = stop.clone();
+        let task = tokio::spawn(async move {
+            worker.run(listener, new, stopping).await;
+            serve::unbind(&link, &socket);
+        });
+        Ok(Running { config, stop, replacements, status, task, error: None })
+    }
+
+    fn drain(&mut self, name: &str) {
+        if let Some(running) = self.agents.remove(name) {
+            running.stop.cancel();
+            self.draining.insert(name.to_owned(), running);
+        }
+    }
+
+    /// Forgets those that have ended. True if there were any: another of that name may begin.
+    async fn bury(&mut self) -> bool {
+        let ended: Vec<String> = self
+            .draining
+            .iter()
+            .filter(|(_, r)| r.task.is_finished())
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in &ended {
+            if let Some(running) = self.draining.remove(name) {
+                let _ = running.task.await;
+                tracing::info!("agent {name} has ended");
+            }
+        }
+        // A worker that ended by itself has crashed.
+        let crashed: Vec<String> =
+            self.agents.iter().filter(|(_, r)| r.task.is_finished()).map(|(name, _)| name.clone()).collect();
+        for name in &crashed {
+            self.agents.remove(name);
+            tracing::error!("agent {name}: its worker ended unexpectedly; it is started again");
+        }
+        !ended.is_empty() || !crashed.is_empty()
+    }
+
+    async fn stop_all(&mut self) {
+        let names: Vec<String> = self.agents.keys().cloned().collect();
+        names.iter().for_each(|name| self.drain(name));
+        for running in std::mem::take(&mut self.draining).into_values() {
+            let _ = running.task.await;
+        }
+    }
+
+    fn ask(&mut self, request: ControlRequest) -> ControlReply {
+        match request {
+            ControlRequest::Status => ControlReply::Status(self.status()),
+            ControlRequest::Stop => ControlReply::Done,
+            ControlRequest::StopAgent { name } => {
+                if !self.agents.contains_key(&name) {
+                    let known: Vec<&str> = self.agents.keys().map(String::as_str).collect();
+                    let message = format!("no agent {name:?} runs; those that do: {}", known.join(", "));
+                    return ControlReply::Failed { message };
+                }
+                tracing::info!("agent {name} is stopped by hand; SIGHUP starts it again");
+                self.drain(&name);
+                self.stopped.insert(name);
+                ControlReply::Done
+            }
+        }
+    }
+
+    fn status(&self) -> UserStatus {
+        let bare = |name: &String, state, error: Option<&String>| AgentStatus {
+            name: name.clone(),
+            state,
+            error: error.cloned(),
+            model: None,
+            governed: false,
+            socket: self.home.socket(name),
+            worker: None,
+        };
+        let of = |(name, running): (&String, &Running), state| AgentStatus {
+            model: Some(format!("{}/{}", running.config.llm.provider.name(), running.config.llm.model)),
+            governed: running.config.governed,
+            worker: Some(running.status.borrow().clone()),
+            ..bare(name, state, running.error.as_ref())
+        };
+        let failed = self.failed.iter().map(|(name, why)| bare(name, AgentState::Failed, Some(why)));
+        let stopped = self.stopped.iter().filter(|name| !self.draining.contains_key(*name));
+        let mut agents: Vec<AgentStatus> =
+            self.agents.iter().map(|agent| of(agent, AgentState::Running)).collect();
+        agents.extend(self.draining.iter().map(|agent| of(agent, AgentState::Draining)));
+        agents.extend(stopped.map(|name| bare(name, AgentState::Stopped, None)));
+        agents.extend(failed);
+        agents.sort_by(|a, b| a.name.cmp(&b.name));
+        UserStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            since_ms: u64::try_from(self.since.as_millisecond()).unwrap_or(0),
+            profiles: self.home.agents(),
+            error: self.error.clone(),
+            agents,
+        }
+    }
+}
+
+type Configs = BTreeMap<String, Result<AgentConfig, LoadErrors>>;
+
+/// Every profile of the user that is an agent's. Blocks.
+fn read_all(home: &Home) -> Result<Configs, LoadErrors> {
+    let registry = Registry::load(&home.registry())?;
+    let dirs = Dirs { system: home.agents(), user: None };
+    let mut configs = Configs::new();
+    for name in registry::names(home) {
+        match profile::load(&name, &dirs) {
+            // A container's profile without a model is no agent.
+            Ok(profile) if profile.llm.is_empty() && profile.mcp.is_empty() && profile.has_grant => {
+                tracing::debug!("{name}: no [llm.*]: not an agent");
+            }
+            Ok(profile) => drop(configs.insert(name, registry::agent(&profile, &registry))),
+            Err(errors) => drop(configs.insert(name, Err(errors))),
+        }
+    }
+    Ok(configs)
+}
+
+/// An error with its causes, on one line: for the log and `status`.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Answers on the control socket, one question a connection. Its directory is the user's alone.
+async fn answer(listener: tokio::net::UnixListener, questions: mpsc::Sender<Question>) {
+    let places = Arc::new(tokio::sync::Semaphore::new(16));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("the control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let questions = questions.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            let _ = tokio::time::timeout(Duration::from_secs(10), answer_one(stream, questions)).await;
+        });
+    }
+}
+
+async fn answer_one(mut stream: UnixStream, questions: mpsc::Sender<Question>) -> Option<()> {
+    let body = super::frame::FrameReader::new(&mut stream).next(None).await.ok()?;
+    let request = match body.len() {
+        ..=MAX_REQUEST => serde_json::from_slice(&body).map_err(|e| e.to_string()),
+        _ => Err("too long".to_owned()),
+    };
+    let reply = match request {
+        Ok(request) => {
+            let (reply, replied) = oneshot::channel();
+            questions.send((request, reply)).await.ok()?;
+            replied.await.ok()?
+        }
+        Err(why) => ControlReply::Failed { message: format!("not a request: {why}") },
+    };
+    let bytes = serde_json::to_vec(&reply).ok()?;
+    let frame = ringfence_wire::frame::framed(&bytes).ok()?;
+    stream.write_all(&frame).await.ok()
+}

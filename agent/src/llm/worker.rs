@@ -1,0 +1,500 @@
+//! The worker of one agent: its socket, and the one task that drives [`Agent`].
+//!
+//! Nothing here is shared between agents: a slow or stuck one delays nobody else.
+
+use super::{
+    agent::{Action, Agent, ConnId, Limits, Outcome},
+    connection::{self, Input},
+    conversation,
+    frame::{Counters, Peer},
+    message::Block,
+    provider::{self, Provider, Usage},
+    redact::Redactor,
+    registry::AgentConfig,
+    remote,
+    rpc::{self, INVALID_REQUEST, Id, RpcError, TurnParams},
+    secret,
+    turn::{Job, Order, Parts, Report, Turns},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    net::UnixListener,
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Connections to one agent's socket at a time.
+const CONNECTIONS: usize = 128;
+/// Messages that wait for a busy agent.
+const QUEUE: usize = 64;
+/// Inputs that wait to be looked at.
+const INPUTS: usize = 256;
+/// How long a message under way may take when the agent is to stop.
+const DRAIN: Duration = Duration::from_secs(20);
+/// How long a message waits for a connection that was there before it to say that it is the runtime. `register` has no
+/// answer, so whoever starts a runtime cannot know when to send.
+const INTRODUCTION: Duration = Duration::from_millis(200);
+/// How long connections may take to write their last words.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// Why a worker cannot start, or take a new configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The log.
+    #[error("the conversation cannot be opened")]
+    Conversation(#[source] conversation::Error),
+    /// The provider.
+    #[error("[llm.{name}] cannot be used")]
+    Provider {
+        /// The section.
+        name: String,
+        /// Why.
+        #[source]
+        source: provider::Error,
+    },
+    /// A token of an MCP server.
+    #[error("the token of [mcp.{name}] cannot be had")]
+    Token {
+        /// The section.
+        name: String,
+        /// Why.
+        #[source]
+        source: secret::Error,
+    },
+}
+
+/// What one worker is doing, as `status` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkerStatus {
+    /// Whether a runtime is registered.
+    pub(crate) runtime: bool,
+    /// Whether it works on something.
+    pub(crate) busy: bool,
+    /// Messages that wait.
+    pub(crate) waiting: usize,
+    /// Turns since the start, failed ones included.
+    pub(crate) turns: u64,
+    /// Turns that failed.
+    pub(crate) failed: u64,
+    /// Tokens since the start.
+    pub(crate) input_tokens: u64,
+    /// Tokens since the start.
+    pub(crate) output_tokens: u64,
+    /// Tokens since the start.
+    pub(crate) cache_read_tokens: u64,
+    /// Tokens since the start.
+    pub(crate) cache_write_tokens: u64,
+    /// Bytes that the provider is sent of the conversation.
+    pub(crate) conversation_bytes: usize,
+    /// Peers hung up on because they did not read.
+    pub(crate) slow_peers: u64,
+    /// Connections refused because there were too many.
+    pub(crate) refused_connections: u64,
+    /// Frames and requests that were none.
+    pub(crate) malformed: u64,
+}
+
+/// What a configuration makes: the credentials read, the clients made.
+pub(crate) struct Ready(Parts);
+
+impl Ready {
+    /// Reads the credentials. Blocks: they come from files and commands.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn new(config: &AgentConfig, log: PathBuf) -> Result<Self, Error> {
+        let provider = Provider::new(&config.llm)
+            .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
+        let mut secrets: Vec<_> = provider.key().cloned().into_iter().collect();
+        for mcp in &config.mcp {
+            let token = mcp.auth_token.as_ref().map(secret::Source::read).transpose();
+            secrets.extend(token.map_err(|source| Error::Token { name: mcp.name.clone(), source })?);
+        }
+        Ok(Self(Parts {
+            remote: remote::connect(&config.mcp),
+            redactor: Redactor::new(&secrets),
+            provider,
+            config: Arc::new(config.clone()),
+            log,
+        }))
+    }
+}
+
+/// A worker that is ready to run.
+pub(crate) struct Worker {
+    config: Arc<AgentConfig>,
+    turns: Turns,
+    status: watch::Sender<WorkerStatus>,
+}
+
+impl Worker {
+    /// Reads the log. Blocks.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn prepare(Ready(parts): Ready) -> Result<Self, Error> {
+        let conversation = parts.open().map_err(Error::Conversation)?;
+        let status = WorkerStatus { conversation_bytes: conversation.bytes(), ..WorkerStatus::default() };
+        let config = Arc::clone(&parts.config);
+        Ok(Self { config, turns: Turns::new(parts, conversation), status: watch::Sender::new(status) })
+    }
+
+    /// Where its status can be seen.
+    pub(crate) fn status(&self) -> watch::Receiver<WorkerStatus> {
+        self.status.subscribe()
+    }
+
+    /// Serves the agent until `shutdown`, and then until what is under way has ended or [`DRAIN`] has passed.
+    pub(crate) async fn run(
+        self,
+        listener: UnixListener,
+        replacements: mpsc::Receiver<Ready>,
+        shutdown: CancellationToken,
+    ) {
+        let (orders, orders_in) = mpsc::channel(16);
+        let (reports_out, reports) = mpsc::channel(16);
+        let turns = tokio::spawn(self.turns.run(orders_in, reports_out));
+        let counters = Arc::new(Counters::default());
+        let (inputs_out, inputs) = mpsc::channel(INPUTS);
+        let config = self.config;
+        let mut hub = Hub {
+            agent: Agent::new(limits(&config)),
+            peers: HashMap::new(),
+            ids: HashMap::new(),
+            strangers: BTreeSet::new(),
+            early: VecDeque::new(),
+            turn: None,
+            job: None,
+            orders,
+            delivered: None,
+            runtime_timeout: config.llm.runtime_timeout,
+            idle_since: Instant::now(),
+            config,
+            status: self.status,
+            counters: Arc::clone(&counters),
+        };
+        let accepting = shutdown.child_token();
+        let accept = tokio::spawn(accept(listener, inputs_out, counters, accepting.clone()));
+        hub.serve(inputs, reports, replacements, &shutdown).await;
+        accepting.cancel();
+        drop(hub);
+        if let Ok(mut connections) = accept.await {
+            let _ =
+                tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} })
+                    .await;
+        }
+        let _ = turns.await;
+    }
+}
+
+fn limits(config: &AgentConfig) -> Limits {
+    Limits { queue: QUEUE, rounds: config.llm.max_rounds }
+}
+
+async fn accept(
+    listener: UnixListener,
+    inputs: mpsc::Sender<Input>,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+) -> JoinSet<()> {
+    let mut connections = JoinSet::new();
+    for conn in 1.. {
+        let stream = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors, most likely: they come back.
+                    tracing::warn!("accepting a connection: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= CONNECTIONS {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+            let error = RpcError::new(rpc::QUEUE_FULL, format!("{CONNECTIONS} connections are open already"));
+            // As far as it goes without waiting; then the connection ends.
+            let _ = stream.try_write(&rpc::error(None, &error));
+            continue;
+        }
+        let connection = connection::open(stream, conn, inputs.clone(), Arc::clone(&counters)).await;
+        connections.spawn(connection);
+    }
+    connections
+}
+
+/// A message on its way: its sender's request, and what it says.
+type Waiting = Vec<Block>;
+
+struct Hub {
+    agent: Agent<Waiting>,
+    peers: HashMap<ConnId, Peer>,
+    /// The request of each sender that was not answered, or not told its end.
+    ids: HashMap<ConnId, Id>,
+    /// Connections that have not said what they are.
+    strangers: BTreeSet<ConnId>,
+    /// Messages that wait for one of them, with the time until which they do.
+    early: VecDeque<(Instant, ConnId, Waiting)>,
+    /// The turn that was asked for and is about to start.
+    job: Option<(Id, Box<TurnParams>)>,
+    /// The turn that runs.
+    turn: Option<CancellationToken>,
+    orders: mpsc::Sender<Order>,
+    /// Hears when a `human_message` was written.
+    delivered: Option<oneshot::Receiver<()>>,
+    runtime_timeout: Duration,
+    /// Since when the runtime has been silent.
+    idle_since: Instant,
+    config: Arc<AgentConfig>,
+    status: watch::Sender<WorkerStatus>,
+    counters: Arc<Counters>,
+}
+
+/// Resolves when the watched frame was written, or cannot be; never where there is none.
+async fn written(delivered: &mut Option<oneshot::Receiver<()>>) -> bool {
+    match delivered {
+        Some(receiver) => receiver.await.is_ok(),
+        None => std::future::pending().await,
+    }
+}
+
+impl Hub {
+    async fn serve(
+        &mut self,
+        mut inputs: mpsc::Receiver<Input>,
+        mut reports: mpsc::Receiver<Report>,
+        mut replacements: mpsc::Receiver<Ready>,
+        shutdown: &CancellationToken,
+    ) {
+        let mut until: Option<Instant> = None;
+        loop {
+            let stalls = self.idle_since + self.runtime_timeout;
+            let introduction = self.early.front().map(|(until, ..)| *until);
+            tokio::select! {
+                biased;
+                was_written = written(&mut self.delivered) => {
+                    self.delivered = None;
+                    if !was_written && let Some(runtime) = self.agent.runtime() {
+                        self.peers.get(&runtime).inspect(|peer| peer.gone.cancel());
+                    }
+                    let actions = self.agent.delivered(was_written);
+                    self.act(actions).await;
+                }
+                Some(report) = reports.recv() => self.report(report).await,
+                Some(input) = inputs.recv() => self.input(input).await,
+                Some(ready) = replacements.recv() => self.replace(ready).await,
+                () = tokio::time::sleep_until(stalls), if self.agent.awaits_runtime() => {
+                    tracing::warn!("agent {}: its runtime did not come back; the message is given up", self.config.name);
+                    let actions = self.agent.stalled();
+                    self.act(actions).await;
+                }
+                () = tokio::time::sleep_until(introduction.unwrap_or(stalls)), if introduction.is_some() => {
+                    self.send_early().await;
+                }
+                () = shutdown.cancelled(), if until.is_none() => until = Some(Instant::now() + DRAIN),
+                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
+            }
+            self.publish();
+            if until.is_some() && self.agent.is_idle() {
+                break;
+            }
+        }
+        // Whoever still waits hears the truth.
+        if let Some(runtime) = self.agent.runtime() {
+            let actions = self.agent.closed(runtime);
+            self.act(actions).await;
+        }
+        self.publish();
+        self.peers.clear();
+    }
+
+    async fn input(&mut self, input: Input) {
+        match input {
+            Input::Opened(conn, peer) => {
+                self.peers.insert(conn, peer);
+                self.strangers.insert(conn);
+            }
+            Input::Register(conn, answer) => {
+                self.strangers.remove(&conn);
+                let _ = answer.send(self.agent.register(conn));
+                self.send_early().await;
+            }
+            Input::Send(conn, id, content) => {
+                self.strangers.remove(&conn);
+                if self.ids.contains_key(&conn) {
+                    let what = "this connection has sent a message already; open another one for the next";
+                    return self.push(conn, rpc::error(Some(&id), &RpcError::new(INVALID_REQUEST, what)));
+                }
+                self.ids.insert(conn, id);
+                let is_early =
+                    self.agent.runtime().is_none() && self.strangers.range(..conn).next().is_some();
+                if is_early && self.early.len() < QUEUE {
+                    return self.early.push_back((Instant::now() + INTRODUCTION, conn, content));
+                }
+                let actions = self.agent.send(conn, content);
+                self.act(actions).await;
+            }
+            Input::Turn(conn, id, params) => self.turn(conn, id, params).await,
+            Input::Closed(conn) => {
+                self.peers.remove(&conn);
+                self.ids.remove(&conn);
+                self.strangers.remove(&conn);
+                let actions = self.agent.closed(conn);
+                self.act(actions).await;
+            }
+        }
+    }
+
+    /// Sends what waited for a runtime to introduce itself, if one did or the time is over.
+    async fn send_early(&mut self) {
+        while let Some((until, ..)) = self.early.front()
+            && (self.agent.runtime().is_some() || *until <= Instant::now())
+        {
+            let Some((_, conn, content)) = self.early.pop_front() else { return };
+            let actions = self.agent.send(conn, content);
+            self.act(actions).await;
+        }
+    }
+
+    async fn turn(&mut self, conn: ConnId, id: Id, params: Result<Box<TurnParams>, RpcError>) {
+        if self.agent.runtime() != Some(conn) {
+            let what = "this connection is not the registered runtime any longer";
+            return self.push(conn, rpc::error(Some(&id), &RpcError::new(INVALID_REQUEST, what)));
+        }
+        let actions = match self.agent.turn() {
+            Ok(actions) => actions,
+            Err(error) => return self.push(conn, rpc::error(Some(&id), &error)),
+        };
+        match params {
+            Ok(params) => {
+                self.job = Some((id, params));
+                self.act(actions).await;
+            }
+            Err(error) => {
+                // It has failed before it began.
+                let epoch = actions
+                    .iter()
+                    .find_map(|a| if let Action::Start { epoch, .. } = a { Some(*epoch) } else { None });
+                self.act(actions).await;
+                self.push(conn, rpc::error(Some(&id), &error));
+                let actions = self.agent.finished(epoch.unwrap_or_default(), Outcome::Failed(error.message));
+                self.act(actions).await;
+            }
+        }
+    }
+
+    async fn report(&mut self, report: Report) {
+        let Report { epoch, outcome, usage, bytes } = report;
+        self.count(&outcome, usage, bytes);
+        self.idle_since = Instant::now();
+        let actions = self.agent.finished(epoch, outcome);
+        self.act(actions).await;
+    }
+
+    fn count(&self, outcome: &Outcome, usage: Usage, bytes: usize) {
+        self.status.send_modify(|status| {
+            status.turns += 1;
+            status.failed += u64::from(matches!(outcome, Outcome::Failed(_)));
+            status.input_tokens += usage.input_tokens;
+            status.output_tokens += usage.output_tokens;
+            status.cache_read_tokens += usage.cache_read_tokens;
+            status.cache_write_tokens += usage.cache_write_tokens;
+            status.conversation_bytes = bytes;
+        });
+    }
+
+    fn publish(&self) {
+        self.status.send_modify(|status| {
+            status.runtime = self.agent.runtime().is_some();
+            status.busy = !self.agent.is_idle();
+            status.waiting = self.agent.waiting();
+            status.slow_peers = self.counters.slow.load(Ordering::Relaxed);
+            status.refused_connections = self.counters.refused.load(Ordering::Relaxed);
+            status.malformed = self.counters.malformed.load(Ordering::Relaxed);
+        });
+    }
+
+    fn push(&self, conn: ConnId, frame: bytes::Bytes) {
+        // A sender that hung up was not interested.
+        if let Some(peer) = self.peers.get(&conn) {
+            peer.push(frame);
+        }
+    }
+
+    async fn act(&mut self, actions: Vec<Action<Waiting>>) {
+        for action in actions {
+            match action {
+                Action::Deliver { runtime, message } => {
+                    self.idle_since = Instant::now();
+                    let frame = rpc::human_message(&message);
+                    let (never, gone) = oneshot::channel();
+                    drop(never);
+                    self.delivered =
+                        Some(self.peers.get(&runtime).map_or(gone, |peer| peer.push_watched(frame)));
+                }
+                Action::AnswerDelivered(conn) => self.answer(conn, "delivered"),
+                Action::AnswerQueued(conn) => self.answer(conn, "queued"),
+                Action::AnswerError(conn, error) => {
+                    if let Some(id) = self.ids.remove(&conn) {
+                        self.push(conn, rpc::error(Some(&id), &error));
+                    }
+                }
+                Action::NotifyDelivered(conn) => self.push(conn, rpc::plain("delivered")),
+                Action::NotifyEnd(conn) => {
+                    self.ids.remove(&conn);
+                    self.push(conn, rpc::plain("end_turn"));
+                }
+                Action::NotifyError(conn, why) => {
+                    self.ids.remove(&conn);
+                    self.push(conn, rpc::failed(&why));
+                }
+                Action::Start { epoch, subscriber, last } => self.start(epoch, subscriber, last).await,
+                Action::Cancel => {
+                    self.turn.take().inspect(CancellationToken::cancel);
+                }
+            }
+        }
+    }
+
+    fn answer(&self, conn: ConnId, status: &'static str) {
+        #[derive(Serialize)]
+        struct Status {
+            status: &'static str,
+        }
+        if let Some(id) = self.ids.get(&conn) {
+            self.push(conn, rpc::result(id, &Status { status }));
+        }
+    }
+
+    async fn start(&mut self, epoch: u64, subscriber: Option<ConnId>, last: bool) {
+        let Some((id, params)) = self.job.take() else { return };
+        let Some(runtime) = self.agent.runtime().and_then(|conn| self.peers.get(&conn)).cloned() else {
+            return;
+        };
+        let cancel = CancellationToken::new();
+        self.turn = Some(cancel.clone());
+        let subscriber = subscriber.and_then(|conn| self.peers.get(&conn)).cloned();
+        let job = Job { epoch, id, params, runtime, subscriber, last, cancel };
+        // There is at most one turn under way and one that is being cancelled: there is room.
+        let _ = self.orders.send(Order::Turn(job)).await;
+    }
+
+    /// From the next turn on.
+    async fn replace(&mut self, Ready(parts): Ready) {
+        let config = Arc::clone(&parts.config);
+        let _ = self.orders.send(Order::Replace(Box::new(parts))).await;
+        self.agent.set_limits(limits(&config));
+        self.runtime_timeout = config.llm.runtime_timeout;
+        self.config = config;
+    }
+}

@@ -1,0 +1,282 @@
+//! The daemon: many agents, reload, stopping, a second one; and the commands that talk to it.
+
+use crate::{
+    mock::{Answer, Gate, Mock, says},
+    support::{Client, Home, eventually, text_of, turn, user},
+};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+#[test]
+fn sockets_are_private_and_where_the_seed_has_them() {
+    let home = Home::with(&Mock::new());
+    let daemon = home.start();
+    let real = home.path(".config/ringfence/sockets/a/agent.sock");
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&real), mode(&home.path(".config/ringfence/sockets/a"))), (0o600, 0o700));
+    assert!(fs::metadata(&real).unwrap().file_type().is_socket());
+    assert_eq!(fs::canonicalize(home.socket("a")).unwrap(), fs::canonicalize(&real).unwrap());
+    daemon.stop();
+    assert!(!real.exists() && home.socket("a").symlink_metadata().is_err(), "nothing is left behind");
+}
+
+#[test]
+fn two_hundred_agents_and_one_that_is_stuck() {
+    let mock = Mock::new();
+    let stuck = Mock::new();
+    let home = Home::empty();
+    for i in 0..200 {
+        home.agent(&format!("a{i}"), &mock, "");
+    }
+    home.agent("stuck", &stuck, "");
+    let gate = Arc::new(Gate::default());
+    stuck.then([Answer::Gated(Vec::new(), Arc::clone(&gate), b": nothing\n\n".to_vec())]);
+    mock.then((0..200).map(|_| says(&["ok"])));
+    let _daemon = home.start();
+    let mut held = Client::runtime(&home.socket("stuck"));
+    held.write(&turn(1, json!([user("x")])));
+    stuck.wait_asked(1);
+    let mut runtimes: Vec<Client> =
+        (0..200).map(|i| Client::runtime(&home.socket(&format!("a{i}")))).collect();
+    let began = Instant::now();
+    for runtime in &mut runtimes {
+        runtime.write(&turn(1, json!([user("x")])));
+    }
+    for runtime in &mut runtimes {
+        assert_eq!(runtime.answer().0["result"]["content"][0]["text"], "ok");
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(held.is_silent());
+    gate.open();
+}
+
+#[test]
+fn a_subscriber_that_does_not_read_delays_nobody() {
+    let big = "x".repeat(100_000);
+    let pieces: Vec<&str> = vec![&big; 300];
+    let mock = Mock::with([says(&pieces), says(&["next"])]);
+    let home = Home::with(&mock);
+    let daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    let _deaf = Client::sender(&home.socket("a"), "1");
+    runtime.human();
+    runtime.write(&turn(1, json!([user("1")])));
+    let (answer, streamed) = runtime.answer();
+    // 30 MB are more than a frame holds: the stream came, the answer is an error that says so.
+    assert_eq!(text_of(&streamed).len(), 30_000_000);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("most of a frame"), "{}", answer["error"]);
+    assert_eq!(runtime.says(2, "2")["result"]["content"][0]["text"], "next");
+    assert_eq!(daemon.status("a")["worker"]["slow_peers"], 1);
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_takes_nothing() {
+    let mock = Mock::with([says(&["still here"])]);
+    let home = Home::with(&mock);
+    let _daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    let second = home.run(&["start"]);
+    assert!(!second.status);
+    assert!(second.err.contains("runs already"), "{}", second.err);
+    assert_eq!(runtime.says(1, "x")["result"]["content"][0]["text"], "still here");
+}
+
+#[test]
+fn profiles_are_read_again() {
+    let mock = Mock::new();
+    let home = Home::with(&mock);
+    home.agent("b", &mock, "");
+    let daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    // A new one appears.
+    home.agent("c", &mock, "");
+    let mut new = Client::runtime(&home.socket("c"));
+    // One that is gone ends, with a word to whoever is there.
+    let mut gone = Client::runtime(&home.socket("b"));
+    fs::remove_file(home.path(".config/ringfence/agents/b.toml")).unwrap();
+    assert!(gone.next().is_none());
+    eventually("its socket is gone", || (!home.path(".config/ringfence/sockets/b").exists()).then_some(()));
+    // A broken one changes nothing but what is said of it.
+    home.profile("a", "[llm.m]\nprovider = \"nobody\"\n");
+    let status = eventually("the mistake is told", || {
+        let status = daemon.status("a");
+        status["error"].is_string().then_some(status)
+    });
+    assert_eq!(status["state"], "running");
+    assert!(status["error"].as_str().unwrap().contains("a.toml:2:"), "{status}");
+    mock.then([says(&["as before"]), says(&["new"])]);
+    assert_eq!(runtime.says(1, "x")["result"]["content"][0]["text"], "as before");
+    assert_eq!(mock.last().body["model"], "model-of-a");
+    assert_eq!(new.says(1, "x")["result"]["content"][0]["text"], "new");
+    // A right one is in force without a new connection.
+    home.agent("a", &mock, "max_tokens = 5");
+    eventually("the profile is in force", || {
+        mock.then([says(&["x"])]);
+        runtime.says(2, "x");
+        (mock.last().body["max_tokens"] == 5).then_some(())
+    });
+    assert!(daemon.status("a")["error"].is_null());
+}
+
+#[test]
+fn a_broken_registry_changes_nothing_and_sighup_reads_credentials_again() {
+    let mock = Mock::with([says(&["1"]), says(&["2"])]);
+    let home = Home::empty();
+    home.write("key", "sk-first-key");
+    let key = home.path("key");
+    home.profile(
+        "a",
+        &format!(
+            "[llm.m]\nprovider = \"anthropic\"\nmodel = \"m\"\napi_key_file = \"{}\"\nbase_url = \"{}\"\n",
+            key.display(),
+            mock.url
+        ),
+    );
+    let daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    home.write(".config/ringfence/registry.toml", "[llm.x\n");
+    eventually("the mistake is told", || {
+        home.run(&["status"]).out.contains("registry cannot be used").then_some(())
+    });
+    runtime.says(1, "x");
+    assert_eq!(mock.last().header("x-api-key"), Some("sk-first-key"));
+    fs::remove_file(home.path(".config/ringfence/registry.toml")).unwrap();
+    home.write("key", "sk-second-key");
+    daemon.signal(Signal::SIGHUP);
+    eventually("the new key is in use", || {
+        mock.then([says(&["x"])]);
+        runtime.says(2, "x");
+        (mock.last().header("x-api-key") == Some("sk-second-key")).then_some(())
+    });
+}
+
+#[test]
+fn stopping_lets_what_is_under_way_finish() {
+    let gate = Arc::new(Gate::default());
+    let events = crate::mock::anthropic_events(&[crate::mock::text_block(&["the end"])], "end_turn");
+    let mock = Mock::with([Answer::Gated(events[..2].concat(), Arc::clone(&gate), events[2..].concat())]);
+    let home = Home::with(&mock);
+    let mut daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    let mut sender = Client::sender(&home.socket("a"), "x");
+    sender.expect();
+    runtime.human();
+    runtime.write(&turn(1, json!([user("x")])));
+    mock.wait_asked(1);
+    let stopped = home.run(&["stop"]);
+    assert!(stopped.status, "{}", stopped.err);
+    std::thread::sleep(Duration::from_millis(300));
+    gate.open();
+    assert_eq!(runtime.answer().0["result"]["content"][0]["text"], "the end");
+    assert_eq!(text_of(&[sender.expect()]), "the end");
+    assert_eq!(sender.expect()["method"], "end_turn");
+    assert!(runtime.next().is_none());
+    daemon.wait();
+    let ran = home.run(&["stop"]);
+    assert!(!ran.status && ran.err.contains("no `ringfence start` runs"), "{}", ran.err);
+}
+
+#[test]
+fn one_agent_is_stopped_and_started_again() {
+    let mock = Mock::new();
+    let home = Home::with(&mock);
+    home.agent("b", &mock, "");
+    let daemon = home.start();
+    assert!(home.run(&["agent", "stop", "a"]).status);
+    eventually("it is stopped", || (daemon.status("a")["state"] == "stopped").then_some(()));
+    assert_eq!(daemon.status("b")["state"], "running");
+    let unknown = home.run(&["agent", "stop", "nobody"]);
+    assert!(!unknown.status && unknown.err.contains("those that do: b"), "{}", unknown.err);
+    daemon.signal(Signal::SIGHUP);
+    eventually("it runs again", || (daemon.status("a")["state"] == "running").then_some(()));
+}
+
+#[test]
+fn the_commands_send_and_show() {
+    let mock = Mock::with([says(&["Hello ", "z\u{fc}rich"])]);
+    let home = Home::with(&mock);
+    let _daemon = home.start();
+    let ran = home.run(&["send", "a", "hi"]);
+    assert!(!ran.status && ran.err.contains("runtime not connected"), "{}", ran.err);
+    let ran = home.run(&["send", "nobody", "hi"]);
+    assert!(!ran.status && ran.err.contains("cannot be reached"), "{}", ran.err);
+    let mut runtime = Client::runtime(&home.socket("a"));
+    let mut sending = home.ringfence(&["agent", "send", "a", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    sending.stdin.take().unwrap().write_all(b"from a pipe").unwrap();
+    assert_eq!(runtime.human()[0]["text"], "from a pipe");
+    runtime.says(1, "from a pipe");
+    let sent = sending.wait_with_output().unwrap();
+    assert!(sent.status.success());
+    assert_eq!(String::from_utf8(sent.stdout).unwrap(), "Hello z\u{fc}rich\n");
+    let ran = home.run(&["send", "a", "hi", "--no-wait"]);
+    assert_eq!((ran.status, ran.out.as_str()), (true, "delivered\n"), "{}", ran.err);
+    let ran = home.run(&["send", "a", "again", "--no-wait"]);
+    assert_eq!(ran.out, "queued\n");
+    let waiting = home.ringfence(&["send", "a", "third"]).spawn().unwrap();
+    eventually("it waits", || home.run(&["agent", "ls"]).out.contains("  2  ").then_some(()));
+    drop(runtime);
+    let failed = waiting.wait_with_output().unwrap();
+    assert!(!failed.status.success());
+    assert!(String::from_utf8(failed.stderr).unwrap().contains("agent disconnected"));
+    let logs = home.run(&["logs", "a"]);
+    assert_eq!(logs.out, fs::read_to_string(home.log("a")).unwrap());
+    assert!(!home.run(&["logs", "nobody"]).status);
+    let status = home.run(&["status"]);
+    assert!(status.status && status.out.contains("anthropic/model-of-a"), "{}{}", status.out, status.err);
+    let json: serde_json::Value = serde_json::from_str(&home.run(&["status", "--json"]).out).unwrap();
+    assert_eq!(json["user"]["agents"][0]["name"], "a");
+    assert_eq!(home.run(&["version"]).out, concat!("ringfence ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn a_log_is_followed() {
+    let mock = Mock::with([says(&["one"]), says(&["two"])]);
+    let home = Home::with(&mock);
+    let _daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    runtime.says(1, "1");
+    let mut following = home.ringfence(&["agent", "logs", "a", "--follow"]).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(following.stdout.take().unwrap()));
+    let mut next = || lines.next().unwrap().unwrap();
+    assert!(next().contains("\"1\"") && next().contains("one"));
+    runtime.says(2, "2");
+    assert!(next().contains("\"2\"") && next().contains("two"));
+    following.kill().unwrap();
+    following.wait().unwrap();
+}
+
+#[test]
+fn the_users_service_is_installed_and_removed() {
+    let home = Home::with(&Mock::new());
+    // A systemctl that writes down what it is asked.
+    home.write("bin/systemctl", "#!/bin/sh\necho \"$@\" >> \"$HOME/asked\"\n");
+    fs::set_permissions(home.path("bin/systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |arguments: &[&str]| {
+        let path = format!("{}:/usr/bin:/bin", home.path("bin").display());
+        let output = home.ringfence(arguments).env("PATH", path).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let unit = home.path(".config/systemd/user/ringfence.service");
+    run(&["init"]);
+    let text = fs::read_to_string(&unit).unwrap();
+    assert!(text.contains(&format!("ExecStart=\"{}\" start\n", env!("CARGO_BIN_EXE_ringfence"))), "{text}");
+    run(&["init", "--uninstall"]);
+    assert!(!unit.exists());
+    run(&["init"]);
+    run(&["stop"]);
+    assert!(!unit.exists(), "`stop` uninstalls, as in the seed");
+    let asked = fs::read_to_string(home.path("asked")).unwrap();
+    assert!(
+        asked.contains("--user enable ringfence.service")
+            && asked.contains("--user disable --now ringfence.service")
+    );
+}

@@ -1,0 +1,302 @@
+//! What the tests share: a user's home, the daemon in it, and clients of the agent's socket.
+
+use crate::mock::Mock;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Longest time that anything here may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A user's home.
+pub(crate) struct Home {
+    dir: tempfile::TempDir,
+}
+
+impl Home {
+    /// With one agent, `a`, that speaks Anthropic's protocol to `mock`.
+    pub(crate) fn with(mock: &Mock) -> Self {
+        let home = Self::empty();
+        home.agent("a", mock, "");
+        home
+    }
+
+    pub(crate) fn empty() -> Self {
+        // Short, for the sockets' paths.
+        Self { dir: tempfile::Builder::new().prefix("rf").tempdir_in("/tmp").unwrap() }
+    }
+
+    /// An agent; `more` is further lines of its `[llm.m]` and whatever follows.
+    pub(crate) fn agent(&self, name: &str, mock: &Mock, more: &str) {
+        let text = format!(
+            "[llm.m]\nprovider = \"anthropic\"\nmodel = \"model-of-{name}\"\napi_key = \"sk-secret-key-of-{name}\"\nbase_url = \"{}\"\n{more}\n",
+            mock.url
+        );
+        self.profile(name, &text);
+    }
+
+    pub(crate) fn profile(&self, name: &str, text: &str) {
+        self.write(&format!(".config/ringfence/agents/{name}.toml"), text);
+    }
+
+    /// Writes a file as an editor does: whole, by a rename.
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let new = path.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(new, path).unwrap();
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
+        self.path(&format!(".config/ringfence/sockets/{name}.sock"))
+    }
+
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.path(&format!(".local/share/ringfence/logs/{name}/conversation.ndjson"))
+    }
+
+    /// The messages of an agent's log.
+    pub(crate) fn logged(&self, name: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.log(name)).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
+            .collect()
+    }
+
+    /// The binary, at home here.
+    pub(crate) fn ringfence(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.dir.path())
+            .env("RINGFENCE_RUNTIME_DIR", self.path("run"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::from(self.ringfence(arguments).output().unwrap())
+    }
+
+    /// Starts the daemon, and waits until its agents are served.
+    pub(crate) fn start(&self) -> Daemon<'_> {
+        self.start_with(&[])
+    }
+
+    pub(crate) fn start_with(&self, environment: &[(&str, &str)]) -> Daemon<'_> {
+        let log = self.path("daemon.log");
+        let file = fs::File::options().create(true).append(true).open(&log).unwrap();
+        let child =
+            self.ringfence(&["start"]).envs(environment.iter().copied()).stderr(file).spawn().unwrap();
+        let daemon = Daemon { child, home: self };
+        eventually("the daemon serves", || {
+            let listed = self.run(&["agent", "ls", "--json"]);
+            listed.status.then_some(())
+        });
+        daemon
+    }
+}
+
+/// What a command did.
+pub(crate) struct Ran {
+    pub(crate) status: bool,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { status: output.status.success(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// `ringfence start`, ended with the test.
+pub(crate) struct Daemon<'h> {
+    child: Child,
+    home: &'h Home,
+}
+
+impl Daemon<'_> {
+    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// As a crash does it.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// As systemd does it.
+    pub(crate) fn stop(mut self) {
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn wait(&mut self) {
+        eventually("the daemon ends", || self.child.try_wait().unwrap().map(drop));
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.home.path("daemon.log")).unwrap()
+    }
+
+    pub(crate) fn status(&self, agent: &str) -> Value {
+        let listed = self.home.run(&["agent", "ls", "--json"]);
+        assert!(listed.status, "{}", listed.err);
+        let status: Value = serde_json::from_str(&listed.out).unwrap();
+        status["agents"].as_array().unwrap().iter().find(|a| a["name"] == agent).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        if self.child.try_wait().ok().flatten().is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+/// Tries until there is something.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A client of an agent's socket.
+pub(crate) struct Client {
+    pub(crate) stream: UnixStream,
+}
+
+impl Client {
+    pub(crate) fn connect(socket: &Path) -> Self {
+        let stream = eventually("the socket is there", || UnixStream::connect(socket).ok());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream }
+    }
+
+    /// A registered runtime.
+    pub(crate) fn runtime(socket: &Path) -> Self {
+        let mut client = Self::connect(socket);
+        client.write(&json!({ "jsonrpc": "2.0", "method": "register", "params": { "role": "runtime" } }));
+        client
+    }
+
+    /// A sender that has sent.
+    pub(crate) fn sender(socket: &Path, text: &str) -> Self {
+        let mut client = Self::connect(socket);
+        client.write(&send(text));
+        client
+    }
+
+    pub(crate) fn write(&mut self, message: &Value) {
+        self.raw(&frame(message.to_string().as_bytes()));
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next frame; none at the end.
+    pub(crate) fn next(&mut self) -> Option<Value> {
+        let mut header = [0; 4];
+        if let Err(error) = self.stream.read_exact(&mut header) {
+            assert!(error.kind() != std::io::ErrorKind::WouldBlock, "no frame within {PATIENCE:?}");
+            return None;
+        }
+        let mut body = vec![0; u32::from_be_bytes(header) as usize];
+        self.stream.read_exact(&mut body).unwrap();
+        Some(serde_json::from_slice(&body).unwrap())
+    }
+
+    pub(crate) fn expect(&mut self) -> Value {
+        self.next().expect("a frame, not the end")
+    }
+
+    /// True if nothing comes for a while.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
+        let silent = self.stream.read(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        silent
+    }
+
+    /// Reads until a frame with an id, and returns it with the streamed ones before it.
+    pub(crate) fn answer(&mut self) -> (Value, Vec<Value>) {
+        let mut streamed = Vec::new();
+        loop {
+            let frame = self.expect();
+            if frame.get("id").is_some() {
+                return (frame, streamed);
+            }
+            streamed.push(frame);
+        }
+    }
+
+    /// Asks for a turn with one user's message, and returns the answer.
+    pub(crate) fn says(&mut self, id: u64, text: &str) -> Value {
+        self.write(&turn(id, json!([user(text)])));
+        self.answer().0
+    }
+
+    /// Waits for the next `human_message`, and returns its content.
+    pub(crate) fn human(&mut self) -> Value {
+        let frame = self.expect();
+        assert_eq!(frame["method"], "human_message", "{frame}");
+        frame["params"]["content"].clone()
+    }
+}
+
+pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
+    [&u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
+}
+
+pub(crate) fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
+}
+
+pub(crate) fn tool_result(call: &str, text: &str) -> Value {
+    json!({ "role": "tool", "tool_call_id": call, "content": [{ "type": "text", "text": text }] })
+}
+
+pub(crate) fn turn(id: u64, messages: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": "turn", "params": { "messages": messages } })
+}
+
+pub(crate) fn send(text: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "send", "params": { "content": [{ "type": "text", "text": text }] } })
+}
+
+/// The texts of streamed frames, joined.
+pub(crate) fn text_of(frames: &[Value]) -> String {
+    frames.iter().filter_map(|frame| frame["params"]["data"]["text"].as_str()).collect()
+}
