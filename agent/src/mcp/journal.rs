@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
     fs::{File, OpenOptions},
-    io::{self, BufRead, Write},
+    io::{self, BufRead, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
@@ -262,6 +262,9 @@ pub(crate) enum Broken {
     Chain(u64),
 }
 
+/// A line up to this length is read by whoever has time; a longer one is a matter for one reader at a time.
+pub(crate) const SHORT: usize = 1 << 20;
+
 /// The reading side: checks the chain as it goes. May stop before an unfinished last line and go on later.
 #[derive(Debug)]
 pub(crate) struct Reader<R> {
@@ -270,12 +273,25 @@ pub(crate) struct Reader<R> {
     lines: u64,
     bytes: u64,
     partial: Vec<u8>,
+    /// Bytes that a long line without an end had when it was last looked at.
+    unfinished: u64,
+}
+
+/// What a reader finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// An entry.
+    Entry(Entry),
+    /// The end, for now.
+    End,
+    /// A line that is longer than asked for; nothing of it is kept.
+    Long,
 }
 
 impl<R: BufRead> Reader<R> {
     /// Reads from the first line.
     pub(crate) fn new(input: R) -> Self {
-        Self { input, head: GENESIS.to_owned(), lines: 0, bytes: 0, partial: Vec::new() }
+        Self { input, head: GENESIS.to_owned(), lines: 0, bytes: 0, partial: Vec::new(), unfinished: 0 }
     }
 
     /// The next whole entry; `None` at the end, also before a line without an end.
@@ -286,10 +302,18 @@ impl<R: BufRead> Reader<R> {
         let limit = (LONGEST - self.partial.len().min(LONGEST)) as u64;
         let mut bounded = io::Read::take(&mut self.input, limit);
         bounded.read_until(b'\n', &mut self.partial)?;
-        let number = self.lines + 1;
-        if self.partial.last() != Some(&b'\n') {
-            return if self.partial.len() >= LONGEST { Err(Broken::Form(number)) } else { Ok(None) };
+        if self.partial.last() == Some(&b'\n') {
+            self.take_line().map(Some)
+        } else if self.partial.len() >= LONGEST {
+            Err(Broken::Form(self.lines + 1))
+        } else {
+            Ok(None)
         }
+    }
+
+    /// The entry of the whole line that was read.
+    fn take_line(&mut self) -> Result<Entry, Broken> {
+        let number = self.lines + 1;
         let line = &self.partial[..self.partial.len() - 1];
         let (hash, json) = line.split_at_checked(GENESIS.len()).ok_or(Broken::Form(number))?;
         let json = json.strip_prefix(b" ").ok_or(Broken::Form(number))?;
@@ -301,7 +325,7 @@ impl<R: BufRead> Reader<R> {
         self.lines = number;
         self.bytes += self.partial.len() as u64;
         self.partial.clear();
-        Ok(Some(entry))
+        Ok(entry)
     }
 
     /// Bytes of the entries that were read.
@@ -315,9 +339,49 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
+impl<R: BufRead + Seek> Reader<R> {
+    /// The next entry, if its line is no longer than `limit` bytes. Never keeps more than [`SHORT`] bytes in between, so
+    /// that many readers of hostile journals fit into memory.
+    ///
+    /// # Errors
+    /// [`Broken`]; the reader does not go on behind a break.
+    pub(crate) fn step(&mut self, limit: usize) -> Result<Step, Broken> {
+        if self.unfinished > 0 && self.remaining()? <= self.unfinished {
+            return Ok(Step::End);
+        }
+        let room = (limit - self.partial.len().min(limit)) as u64;
+        io::Read::take(&mut self.input, room).read_until(b'\n', &mut self.partial)?;
+        if self.partial.last() == Some(&b'\n') {
+            self.unfinished = 0;
+            let entry = self.take_line();
+            self.partial.shrink_to(SHORT);
+            return entry.map(Step::Entry);
+        }
+        let length = self.partial.len();
+        if length >= LONGEST {
+            return Err(Broken::Form(self.lines + 1));
+        }
+        let full = length >= limit;
+        if full || length > SHORT {
+            self.unfinished = if full { 0 } else { length as u64 };
+            self.partial = Vec::new();
+            self.input.seek_relative(-i64::try_from(length).unwrap_or(0))?;
+        }
+        Ok(if full { Step::Long } else { Step::End })
+    }
+
+    /// Bytes between here and the end.
+    fn remaining(&mut self) -> io::Result<u64> {
+        let here = self.input.stream_position()?;
+        let end = self.input.seek(SeekFrom::End(0))?;
+        self.input.seek(SeekFrom::Start(here))?;
+        Ok(end.saturating_sub(here))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Broken, Entry, Journal, Reader, is_held};
+    use super::{Broken, Entry, Journal, Reader, SHORT, Step, is_held};
     use std::{fs, io::BufReader, io::Write};
 
     fn note(text: &str) -> Entry {
@@ -388,6 +452,34 @@ mod tests {
         journal.append(&note("two")).expect("room");
         assert_eq!(reader.next_entry().expect("whole"), Some(note("two")));
         assert_eq!(reader.position().1, 2);
+    }
+
+    #[test]
+    fn a_long_line_is_read_when_asked_for_and_not_kept_meanwhile() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let mut journal = Journal::create(&path).expect("a journal");
+        let long = note(&"x".repeat(3 * SHORT));
+        for entry in [&note("one"), &long, &note("three")] {
+            journal.append(entry).expect("room");
+        }
+        let whole = fs::read(&path).expect("the journal");
+        let cut = folder.path().join("cut");
+        fs::write(&cut, &whole[..whole.len() - SHORT - 300]).expect("written");
+        let mut reader = Reader::new(BufReader::new(fs::File::open(&cut).expect("a file")));
+        assert_eq!(reader.step(SHORT).expect("whole"), Step::Entry(note("one")));
+        assert_eq!(reader.step(SHORT).expect("whole"), Step::Long);
+        assert!(reader.partial.capacity() == 0);
+        // It has no end yet; once that was found it is not read again until it has grown.
+        assert_eq!(reader.step(8 * SHORT).expect("whole"), Step::End);
+        assert_eq!(reader.step(SHORT).expect("whole"), Step::End);
+        assert!(reader.partial.capacity() == 0 && reader.unfinished > SHORT as u64);
+        fs::write(&cut, &whole).expect("written");
+        assert_eq!(reader.step(SHORT).expect("whole"), Step::Long);
+        assert_eq!(reader.step(8 * SHORT).expect("whole"), Step::Entry(long));
+        assert!(reader.partial.capacity() <= SHORT);
+        assert_eq!(reader.step(SHORT).expect("whole"), Step::Entry(note("three")));
+        assert_eq!(reader.step(SHORT).expect("whole"), Step::End);
     }
 
     #[test]

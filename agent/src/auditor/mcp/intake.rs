@@ -6,16 +6,20 @@ use crate::{
         clock,
         store::{self, Position, SessionWriter},
     },
-    mcp::journal::{Broken, Entry, Reader},
+    mcp::journal::{Broken, Entry, LONGEST, Reader, SHORT, Step},
 };
 use std::{
     fs::File,
     io::BufReader,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
-/// Entries written in one transaction, at most.
-const BATCH: usize = 256;
+/// Rows written in one transaction, about; and the bytes of the journal that they are made from, but for one long line.
+const BATCH: usize = 512;
+const BATCH_BYTES: u64 = 4 << 20;
 
 /// Why a journal cannot be taken in.
 #[derive(Debug, thiserror::Error)]
@@ -48,21 +52,37 @@ pub(crate) struct Intake {
     epoch: u64,
     /// When the last entry was written, ns since boot.
     read_to: u64,
-    /// The journal was read to its end, and stored, at this time or later; ns since boot.
-    looked: u64,
-    /// The session's server is in a container.
-    governed: bool,
+    /// For a line that is long: one of a user's sessions at a time has room for it.
+    gate: Gate,
+    progress: Arc<Progress>,
     /// Rows that could not be written yet, and the position behind them.
     unwritten: Vec<Row>,
     server: String,
     ended: bool,
 }
 
+/// How far an intake is: for other threads, which never wait for one. A journal is a user's file, and reading it may take
+/// as long as that user likes.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Whatever was journalled before this time is in the store; ns since boot.
+    pub(crate) looked: AtomicU64,
+    /// The session's server is in a container, as far as the journal was read.
+    pub(crate) governed: AtomicBool,
+    /// Rows that wait to be written.
+    pub(crate) unwritten: AtomicUsize,
+}
+
+/// Lets one pass.
+pub(crate) type Gate = Arc<Mutex<()>>;
+
 /// What was new in a journal.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     /// Rows that are in the store now.
     pub(crate) rows: Vec<Row>,
+    /// The journal's end was not reached.
+    pub(crate) more: bool,
 }
 
 impl Intake {
@@ -73,7 +93,7 @@ impl Intake {
     pub(crate) fn new(
         writer: &Mutex<SessionWriter>,
         (session, path): (String, String),
-        uid: u32,
+        (uid, gate): (u32, Gate),
         journal: File,
     ) -> Result<Self, Error> {
         let (stored, epoch) = {
@@ -94,27 +114,17 @@ impl Intake {
             stored,
             epoch,
             read_to: 0,
-            looked: 0,
-            governed: false,
+            gate,
+            progress: Arc::default(),
             unwritten,
             server,
             ended: false,
         })
     }
 
-    /// Whether the session's server is in a container, as far as the journal was read.
-    pub(crate) fn governed(&self) -> bool {
-        self.governed
-    }
-
-    /// Whatever was journalled before this time is in the store; ns since boot.
-    pub(crate) fn looked(&self) -> u64 {
-        self.looked
-    }
-
-    /// Rows that wait to be written.
-    pub(crate) fn unwritten(&self) -> usize {
-        self.unwritten.len()
+    /// What others may see of it.
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
     }
 
     /// Name of the server, once the journal's first line is read.
@@ -127,7 +137,8 @@ impl Intake {
         self.ended
     }
 
-    /// Takes in what the journal has more than last time. Rows that could not be written are kept and tried again.
+    /// Takes in a batch of what the journal has more than last time; [`News::more`]: call it again. Rows that could not
+    /// be written are kept and tried again.
     ///
     /// # Errors
     /// [`Error`]; of the store, it may be called again.
@@ -135,46 +146,57 @@ impl Intake {
         let mut news = News::default();
         // Before the reading: what is written after this may be missed.
         let begun = clock::since_boot();
-        loop {
-            let mut entries = 0;
-            while entries < BATCH && self.unwritten.len() < 4 * BATCH {
-                let Some(entry) = self.reader.next_entry()? else { break };
-                entries += 1;
-                match &entry {
-                    Entry::Start { server_name, .. } => self.server.clone_from(server_name),
-                    Entry::End { .. } => self.ended = true,
-                    Entry::Governed { container, .. } => self.governed = container.is_some(),
-                    Entry::Message { boot, .. } | Entry::Decision { boot, .. } => self.read_to = *boot,
-                    _ => {}
+        let from = self.reader.bytes();
+        let mut at_end = false;
+        while !at_end && self.unwritten.len() < BATCH && self.reader.bytes() - from < BATCH_BYTES {
+            at_end = match self.reader.step(SHORT)? {
+                Step::Entry(entry) => self.take(entry),
+                Step::End => true,
+                Step::Long => {
+                    let gate = Arc::clone(&self.gate);
+                    let _alone = gate.lock().unwrap_or_else(PoisonError::into_inner);
+                    match self.reader.step(LONGEST)? {
+                        Step::Entry(entry) => self.take(entry),
+                        Step::End | Step::Long => true,
+                    }
                 }
-                let rows = self.fold.next(entry);
-                if self.reader.position().1 > self.stored {
-                    self.unwritten.extend(rows);
-                }
-            }
-            let (head, lines) = self.reader.position();
-            if lines > self.stored {
-                let (session, journal) = (self.session.as_str(), self.path.as_str());
-                let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
-                let at = Position {
-                    session,
-                    uid,
-                    journal,
-                    lines,
-                    head,
-                    bytes: self.reader.bytes(),
-                    read_to,
-                    epoch,
-                };
-                writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &self.unwritten)?;
-                self.stored = lines;
-                news.rows.append(&mut self.unwritten);
-            }
-            if entries == 0 {
-                self.looked = begun;
-                return Ok(news);
-            }
+            };
         }
+        self.progress.unwritten.store(self.unwritten.len(), Ordering::Relaxed);
+        let (head, lines) = self.reader.position();
+        if lines > self.stored {
+            let (session, journal) = (self.session.as_str(), self.path.as_str());
+            let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
+            let bytes = self.reader.bytes();
+            let at = Position { session, uid, journal, lines, head, bytes, read_to, epoch };
+            writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &self.unwritten)?;
+            self.stored = lines;
+            news.rows.append(&mut self.unwritten);
+            self.progress.unwritten.store(0, Ordering::Relaxed);
+        }
+        if at_end {
+            self.progress.looked.store(begun, Ordering::Release);
+        }
+        news.more = !at_end;
+        Ok(news)
+    }
+
+    /// Folds an entry. It is never the end of the journal.
+    fn take(&mut self, entry: Entry) -> bool {
+        match &entry {
+            Entry::Start { server_name, .. } => self.server.clone_from(server_name),
+            Entry::End { .. } => self.ended = true,
+            Entry::Governed { container, .. } => {
+                self.progress.governed.store(container.is_some(), Ordering::Relaxed);
+            }
+            Entry::Message { boot, .. } | Entry::Decision { boot, .. } => self.read_to = *boot,
+            _ => {}
+        }
+        let rows = self.fold.next(entry);
+        if self.reader.position().1 > self.stored {
+            self.unwritten.extend(rows);
+        }
+        false
     }
 
     /// The interceptor is gone without a word: the session ended now, with nobody knows what status.

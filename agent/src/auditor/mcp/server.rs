@@ -1,7 +1,7 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
-    intake::Intake,
+    intake::{Gate, Intake, Progress},
     peers::{Bounds, Open, Place, Vouching},
     waiting::{Decider, Link, Refused, Waiting},
 };
@@ -13,7 +13,10 @@ use crate::auditor::{
     store::{self, CallFilter, SessionReader, SessionWriter, Standing, Viewer},
 };
 use crate::mcp::heads::database;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::{
+    eventfd::{EfdFlags, EventFd},
+    socket::{getsockopt, sockopt::PeerCredentials},
+};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
@@ -39,7 +42,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use subtle::ConstantTimeEq;
 
@@ -47,6 +50,8 @@ use subtle::ConstantTimeEq;
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often a journal is looked at without being told.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// How long links may take to read what their journals have.
+const REFRESH: Duration = Duration::from_millis(400);
 /// How long the core may take to hand over what its rings hold.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Links and questions at once, of all users.
@@ -79,7 +84,9 @@ struct Linked {
     link: Link,
     uid: u32,
     client: u32,
-    intake: Arc<Mutex<Intake>>,
+    progress: Arc<Progress>,
+    /// Has the link's thread look at the journal.
+    nudge: Arc<EventFd>,
 }
 
 /// Why a change of rules is not confirmed.
@@ -107,6 +114,7 @@ pub(crate) struct Sessions {
     pub(crate) port: AtomicU16,
     /// What opens the dashboard, for each user that asked.
     tokens: Mutex<Vec<(u32, String)>>,
+    gates: Mutex<HashMap<u32, Gate>>,
     vouching: Vouching,
     shared: Option<Arc<Shared>>,
     /// Pages that watch.
@@ -148,6 +156,7 @@ impl Sessions {
             turned_away: AtomicU64::new(0),
             port: AtomicU16::new(0),
             tokens: Mutex::default(),
+            gates: Mutex::default(),
             vouching,
             shared,
             viewers: AtomicUsize::new(0),
@@ -232,7 +241,10 @@ impl Sessions {
 
     /// Counts for `ringfence status`: a user's own, for root all.
     pub(crate) fn status(&self, uid: u32) -> McpStatus {
-        let unstored = self.linked_of(uid).into_iter().map(|linked| lock(&linked.intake).unwritten() as u64);
+        let unstored = self
+            .linked_of(uid)
+            .into_iter()
+            .map(|linked| linked.progress.unwritten.load(Ordering::Relaxed) as u64);
         McpStatus {
             sessions: self.links.count(uid) as u64,
             connections: self.connections.count(uid) as u64,
@@ -251,26 +263,37 @@ impl Sessions {
         }
     }
 
-    /// Takes in what governed sessions journalled before now, so that events can be told apart by their calls.
+    /// Has what governed sessions journalled before now taken in, so that events can be told apart by their calls. Waits no
+    /// longer than a moment: a journal is read by its own link's thread, which a slow file holds up, and nobody else.
     pub(crate) fn refresh(&self, viewer: Viewer) {
-        let linked: Vec<(String, Linked)> = {
-            let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-            let of_viewer = linked.iter().filter(|(_, linked)| viewer.0 == 0 || linked.uid == viewer.0);
-            of_viewer.map(|(session, linked)| (session.clone(), linked.clone())).collect()
-        };
-        for (session, linked) in linked {
-            let mut intake = lock(&linked.intake);
-            if intake.governed() {
-                // What fails here fails again for the link's own thread, which says so.
-                let _ = self.advance(&mut intake, &session);
+        let now = clock::since_boot();
+        let mut behind = self.linked_of(viewer.0);
+        behind.retain(|linked| linked.progress.governed.load(Ordering::Relaxed));
+        for linked in &behind {
+            // Full: it is told already.
+            let _ = linked.nudge.write(1);
+        }
+        let until = Instant::now() + REFRESH;
+        loop {
+            behind.retain(|linked| linked.progress.looked.load(Ordering::Acquire) < now);
+            if behind.is_empty() || Instant::now() >= until {
+                return;
             }
+            thread::sleep(Duration::from_millis(2));
         }
     }
 
     /// Up to when, in ns since boot, a session's journal is known to be in the store; `None`: it is not linked.
     pub(crate) fn looked(&self, session: &str) -> Option<u64> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner).get(session).cloned();
-        linked.map(|linked| lock(&linked.intake).looked())
+        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        linked.get(session).map(|linked| linked.progress.looked.load(Ordering::Acquire))
+    }
+
+    /// What lets one long line of a user's through at a time.
+    fn gate(&self, uid: u32) -> Gate {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.retain(|_, gate| Arc::strong_count(gate) > 1);
+        Arc::clone(gates.entry(uid).or_default())
     }
 
     /// Puts a changed rule file in force in every session of its user that has it, if that very change waits and
@@ -314,9 +337,19 @@ impl Sessions {
     }
 
     fn advance(&self, intake: &mut Intake, session: &str) -> Result<(), super::intake::Error> {
+        loop {
+            let news = intake.advance(&self.writer)?;
+            self.announce(intake, session, news.rows);
+            if !news.more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells those who watch of rows that are in the store now.
+    fn announce(&self, intake: &Intake, session: &str, rows: Vec<super::ingest::Row>) {
         use super::ingest::Row;
-        let news = intake.advance(&self.writer)?;
-        for row in news.rows {
+        for row in rows {
             self.metrics.count(intake.server(), &row);
             match row {
                 Row::Call(call) => self.tell(&Live::Call(call.judged.call)),
@@ -327,13 +360,12 @@ impl Sessions {
                 Row::Message(_) | Row::Gap => {}
             }
         }
-        Ok(())
     }
 
     /// Takes in a journal that nobody is linked to any more.
     fn catch_up(&self, names: (String, String), uid: u32, file: File) -> Result<(), super::intake::Error> {
         let session = names.0.clone();
-        let mut intake = Intake::new(&self.writer, names, uid, file)?;
+        let mut intake = Intake::new(&self.writer, names, (uid, self.gate(uid)), file)?;
         self.advance(&mut intake, &session)?;
         intake.abandon(&self.writer, clock::now_micros())
     }
@@ -493,6 +525,14 @@ pub(crate) fn detail(
     Ok(Some(row))
 }
 
+/// A link's session.
+struct Of<'a> {
+    session: &'a str,
+    uid: u32,
+    client: u32,
+    nudge: &'a EventFd,
+}
+
 /// What a session's link begins with.
 struct Admitted {
     place: Place,
@@ -519,7 +559,7 @@ fn admit(
     let facts = sessions.vouching.facts(conn.stream()).map_err(|refused| refused.to_string())?;
     let client = facts.lineage.get(1).copied().unwrap_or(1);
     let names = (session.to_owned(), journal);
-    let intake = Intake::new(&sessions.writer, names, uid, file).map_err(|error| {
+    let intake = Intake::new(&sessions.writer, names, (uid, sessions.gate(uid)), file).map_err(|error| {
         sessions.suspect(&error);
         chain(&error)
     })?;
@@ -547,10 +587,11 @@ fn link(
     sessions: &Arc<Sessions>,
     session: &str,
     uid: u32,
-    Admitted { place, client, intake }: Admitted,
+    Admitted { place, client, mut intake }: Admitted,
 ) -> Result<(), FrameError> {
     let _place = place;
-    let intake = Arc::new(Mutex::new(intake));
+    let nudge = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+    let nudge = Arc::new(nudge.map_err(|errno| FrameError::from_io(errno.into()))?);
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
     let writing: Link = Arc::new(Mutex::new(Conn::new(writing, LIMIT, MAX_MESSAGE)));
     match sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).entry(session.to_owned()) {
@@ -560,18 +601,20 @@ fn link(
         }
         Entry::Vacant(place) => {
             let link = Arc::clone(&writing);
-            place.insert(Linked { link, uid, client, intake: Arc::clone(&intake) });
+            let (progress, nudge) = (intake.progress(), Arc::clone(&nudge));
+            place.insert(Linked { link, uid, client, progress, nudge });
         }
     }
     let welcomed = welcome(&writing, sessions, uid);
     let mut paused = Vec::new();
-    let outcome = welcomed
-        .and_then(|()| news(&mut conn, &writing, sessions, &intake, session, (uid, client), &mut paused));
+    let outcome = welcomed.and_then(|()| {
+        let of = Of { session, uid, client, nudge: &nudge };
+        news(&mut conn, &writing, sessions, &mut intake, &of, &mut paused)
+    });
     // A call whose interceptor is gone waits for nobody.
     for call in paused {
         sessions.waiting.remove(&call);
     }
-    let mut intake = lock(&intake);
     let closed = sessions
         .advance(&mut intake, session)
         .and_then(|()| intake.abandon(&sessions.writer, clock::now_micros()));
@@ -587,7 +630,6 @@ fn link(
             let _ = writer.broken(session, &chain(&error));
         }
     }
-    drop(intake);
     sessions.tell(&Live::Session(session.to_owned()));
     sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
     outcome
@@ -606,18 +648,23 @@ fn news(
     conn: &mut Conn,
     writing: &Link,
     sessions: &Arc<Sessions>,
-    intake: &Mutex<Intake>,
-    session: &str,
-    (uid, client): (u32, u32),
+    intake: &mut Intake,
+    of: &Of<'_>,
     paused: &mut Vec<String>,
 ) -> Result<(), FrameError> {
+    let Of { session, uid, client, nudge } = *of;
     loop {
         let ready = {
-            let mut polled = [PollFd::new(conn.stream(), PollFlags::IN)];
-            poll(&mut polled, Some(&LOOK)).map_err(|errno| FrameError::from_io(io::Error::from(errno)))? > 0
+            let mut polled = [PollFd::new(conn.stream(), PollFlags::IN), PollFd::new(nudge, PollFlags::IN)];
+            poll(&mut polled, Some(&LOOK)).map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
+            let [link, nudged] = polled.map(|fd| !fd.revents().is_empty());
+            if nudged {
+                let _ = nudge.read();
+            }
+            link
         };
         let message = if ready { Some(conn.receive::<SessionNews>()?) } else { None };
-        let advanced = sessions.advance(&mut lock(intake), session);
+        let advanced = sessions.advance(intake, session);
         if let Err(error) = advanced {
             sessions.suspect(&error);
             match error {
@@ -636,7 +683,7 @@ fn news(
         match message {
             None | Some(SessionNews::Grew) => {}
             Some(SessionNews::Paused { call, until }) => {
-                let server = lock(intake).server().to_owned();
+                let server = intake.server().to_owned();
                 let Some(waiting) = describe(sessions, server, session, &call, until) else { continue };
                 if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
                     paused.push(call.clone());
@@ -669,7 +716,7 @@ fn news(
                 writing.lock().unwrap_or_else(PoisonError::into_inner).send(&order)?;
             }
             Some(SessionNews::Ended) => {
-                if lock(intake).ended() {
+                if intake.ended() {
                     let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
                     writing.send(&SessionOrder::Committed)?;
                 }
