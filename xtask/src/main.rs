@@ -6,6 +6,8 @@ mod dashboard;
 mod demo;
 mod digest;
 mod guest;
+mod npm;
+mod parties;
 mod paths;
 mod report;
 mod setup;

@@ -3,6 +3,7 @@
 use crate::build;
 use crate::dashboard;
 use crate::guest;
+use crate::parties;
 use crate::paths::{target, workspace};
 use crate::report::{say, tail};
 use crate::setup;
@@ -18,13 +19,13 @@ const CARGO_DENY: &str = "0.20.2";
 
 /// Runs every check; the last line says how many passed and failed.
 ///
-/// Format, clippy with warnings as errors, tidy, licences and bans, unit and black-box tests, the dashboard in Chromium, then
-/// the VM tests on three kernels. Installs what is missing first.
+/// Format, clippy with warnings as errors, tidy, licences and bans, unit and black-box tests, the dashboard in Chromium, real
+/// MCP servers and clients behind the interceptor, then the VM tests on three kernels. Installs what is missing first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask test --quick  minutes: before a commit\n  \
                         cargo xtask test          everything: before a merge")]
 pub(crate) struct Args {
-    /// Without Chromium; of the VM tests only one case for each hook, on one kernel.
+    /// Without Chromium and real MCP parties; of the VM tests only one case for each hook, on one kernel.
     #[arg(long)]
     quick: bool,
 }
@@ -42,6 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     add(&mut tally, "unit and black-box tests", unit_tests());
     if !args.quick {
         add(&mut tally, "dashboard in Chromium", dashboard::tests());
+        add(&mut tally, "MCP servers and SDKs", parties::tests());
     }
     add(&mut tally, "VM tests", if args.quick { vm_test::smoke() } else { vm_test::full() });
 

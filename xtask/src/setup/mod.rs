@@ -13,6 +13,7 @@ pub(crate) use kernels::{Kernel, Series};
 pub(crate) use linker::installed_tool;
 pub(crate) use lock::Lock;
 
+use crate::parties;
 use crate::report::say;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ use std::process::ExitCode;
 
 /// Finds or installs what the build and the VM tests need.
 ///
-/// Debian packages (as root or by sudo), bpf-linker, the kernels that the tests boot and the guest's disk image. All but
+/// Debian packages (as root or by sudo), bpf-linker, the MCP servers and clients of the tests, the kernels that they boot and
+/// the guest's disk image. All but
 /// the packages go to the user's cache folder: $RINGFENCE_CACHE, else $XDG_CACHE_HOME/ringfence, else ~/.cache/ringfence.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask setup          install what is missing\n  \
@@ -56,6 +58,7 @@ pub(crate) fn everything() -> Result<()> {
     packages::install(&[packages::Group::Build, packages::Group::Guest, packages::Group::Browser])?;
     linker::install()?;
     components::install()?;
+    parties::install()?;
     let kernels = kernels::install(&Series::ALL)?;
     image::install(&kernels)?;
     Ok(())
@@ -90,6 +93,7 @@ fn missing() -> Vec<String> {
     let mut missing = packages::missing_lines();
     missing.extend(linker::missing_line());
     missing.extend(components::missing_lines());
+    missing.extend(parties::missing_lines());
     let kernels = kernels::installed();
     for series in Series::ALL {
         if !kernels.iter().any(|kernel| kernel.series == series) {

@@ -12,7 +12,7 @@ pub(crate) enum Group {
     Build,
     /// Making and booting the guest.
     Guest,
-    /// Driving the dashboard's page.
+    /// Driving the dashboard's page, and real MCP servers and clients.
     Browser,
     /// What the benchmarks compare with.
     Bench,
@@ -63,6 +63,11 @@ const PACKAGES: &[Package] = &[
     program("nodejs", Group::Browser, "runs the dashboard's tests", "node"),
     program("npm", Group::Browser, "fetches what drives Chromium", "npm"),
     program("bubblewrap", Group::Bench, "`bench launch` compares with it", "bwrap"),
+    package(
+        "python3-venv",
+        Group::Browser,
+        "keeps the Python SDKs of MCP apart, for the interceptor's tests",
+    ),
     program("util-linux", Group::Guest, "ends the guest with its caller", "setpriv"),
 ];
 
