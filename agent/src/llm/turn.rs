@@ -450,3 +450,7 @@ impl To<'_> {
         if self.runtime.push_patiently(frame).await { Ok(()) } else { Err(Stop::Cancelled) }
     }
 }
+
+#[cfg(test)]
+#[path = "turn_tests.rs"]
+mod tests;

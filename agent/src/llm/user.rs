@@ -235,7 +235,10 @@ impl User {
         if let Some(running) = self.agents.get_mut(&name) {
             tracing::info!("agent {name}: its new profile is in force from the next turn on");
             (running.config, running.error) = (config, None);
-            let _ = running.replacements.send(ready).await;
+            if running.replacements.try_send(ready).is_err() {
+                running.error =
+                    Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
+            }
             return;
         }
         match self.start(config, ready).await {

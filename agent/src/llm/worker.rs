@@ -174,6 +174,8 @@ impl Worker {
             turn: None,
             job: None,
             orders,
+            ordered: 0,
+            next: None,
             delivered: None,
             runtime_timeout: config.llm.runtime_timeout,
             idle_since: Instant::now(),
@@ -250,6 +252,10 @@ struct Hub {
     /// The turn that runs.
     turn: Option<CancellationToken>,
     orders: mpsc::Sender<Order>,
+    /// Turns that were ordered and not reported yet.
+    ordered: u32,
+    /// The configuration that holds once they are: a turn that is stuck holds up nobody's reload.
+    next: Option<Parts>,
     /// Hears when a `human_message` was written.
     delivered: Option<oneshot::Receiver<()>>,
     runtime_timeout: Duration,
@@ -397,6 +403,8 @@ impl Hub {
         let Report { epoch, outcome, usage, bytes } = report;
         self.count(&outcome, usage, bytes);
         self.idle_since = Instant::now();
+        self.ordered = self.ordered.saturating_sub(1);
+        self.replace_when_idle().await;
         let actions = self.agent.finished(epoch, outcome);
         self.act(actions).await;
     }
@@ -485,16 +493,26 @@ impl Hub {
         self.turn = Some(cancel.clone());
         let subscriber = subscriber.and_then(|conn| self.peers.get(&conn)).cloned();
         let job = Job { epoch, id, params, runtime, subscriber, last, cancel };
-        // There is at most one turn under way and one that is being cancelled: there is room.
+        self.ordered += 1;
+        // There is one turn under way, and those before it are being cancelled: there is room.
         let _ = self.orders.send(Order::Turn(job)).await;
     }
 
     /// From the next turn on.
     async fn replace(&mut self, Ready(parts): Ready) {
         let config = Arc::clone(&parts.config);
-        let _ = self.orders.send(Order::Replace(Box::new(parts))).await;
+        self.next = Some(parts);
+        self.replace_when_idle().await;
         self.agent.set_limits(limits(&config));
         self.runtime_timeout = config.llm.runtime_timeout;
         self.config = config;
+    }
+
+    async fn replace_when_idle(&mut self) {
+        if self.ordered == 0
+            && let Some(parts) = self.next.take()
+        {
+            let _ = self.orders.send(Order::Replace(Box::new(parts))).await;
+        }
     }
 }
