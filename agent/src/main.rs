@@ -8,6 +8,8 @@ mod auditor;
 mod cli;
 #[cfg(target_os = "linux")]
 mod core;
+#[cfg(all(test, target_os = "linux"))]
+mod corpus;
 #[cfg(target_os = "linux")]
 mod install;
 #[cfg(target_os = "linux")]

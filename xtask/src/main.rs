@@ -5,6 +5,7 @@ mod build;
 mod dashboard;
 mod demo;
 mod digest;
+mod fuzz;
 mod guest;
 mod npm;
 mod parties;
@@ -43,6 +44,7 @@ enum Verb {
     Vm(vm::Args),
     VmTest(vm_test::Args),
     Bench(bench::Args),
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Verb::Vm(args) => vm::run(&args),
         Verb::VmTest(args) => vm_test::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Fuzz(args) => fuzz::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");

@@ -10,7 +10,9 @@ const LONG: &[(&str, &str)] = &[];
 /// Where `unsafe` may be.
 const UNSAFE_ROOMS: [&str; 3] = ["agent/src/kernel/", "agent/guest/src/sys.rs", "ebpf/src/"];
 /// Packages with their own lints: they are built outside the workspace too.
-const OWN_LINTS: [&str; 2] = ["ebpf/Cargo.toml", "ebpf/common/Cargo.toml"];
+const OWN_LINTS: [&str; 3] = ["ebpf/Cargo.toml", "ebpf/common/Cargo.toml", "fuzz/Cargo.toml"];
+/// Packages of no workspace, with their own versions.
+const OWN_VERSIONS: [&str; 2] = ["ebpf/Cargo.toml", "fuzz/Cargo.toml"];
 
 pub(super) fn check(files: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
@@ -26,8 +28,9 @@ pub(super) fn check(files: &[Source]) -> Vec<String> {
 }
 
 fn white_space(file: &Source, found: &mut Vec<String>) {
-    // Licences are as their authors wrote them; a lock file is cargo's.
-    if file.name().starts_with("LICENSE") || file.has_extension("lock") || file.text.is_empty() {
+    // Licences are as their authors wrote them; a lock file is cargo's; the corpus is hostile on purpose.
+    let as_it_is = file.name().starts_with("LICENSE") || file.name().starts_with("fuzz/corpus/");
+    if as_it_is || file.has_extension("lock") || file.text.is_empty() {
         return;
     }
     for (number, line) in file.text.lines().enumerate() {
@@ -104,7 +107,7 @@ fn manifest(file: &Source, found: &mut Vec<String>) {
     if is_package && !inherits && !OWN_LINTS.contains(&name.as_str()) {
         found.push(format!("{name}: does not inherit the workspace's lints (`[lints]`, `workspace = true`)"));
     }
-    if is_package && name != "ebpf/Cargo.toml" && Path::new(&name).components().count() > 1 {
+    if is_package && !OWN_VERSIONS.contains(&name.as_str()) && Path::new(&name).components().count() > 1 {
         versions(&name, &file.text, found);
     }
 }

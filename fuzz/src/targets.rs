@@ -1,0 +1,122 @@
+//! What each target tries: one call, and what must hold after it whatever the bytes were. `agent`'s unit tests run the
+//! same over the corpus.
+
+use crate::{
+    mcp::{
+        line::{self, Kind, Line},
+        redact, risk, rules,
+    },
+    profile,
+};
+use ringfence_wire::{audit, frame, mcp as messages, message};
+use serde_json::Value;
+use std::{fs, path::Path};
+
+/// A target by name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them; each has its corpus in `fuzz/corpus/NAME`.
+pub const ALL: [Target; 6] = [
+    ("line", line),
+    ("classify", classify),
+    ("rules", rules),
+    ("redact", redact),
+    ("wire", wire),
+    ("profile", profile),
+];
+
+/// The line judge: what it accepts reads the same to a parser that knows nothing of it.
+pub fn line(data: &[u8]) {
+    let Ok(Line::Message(message)) = line::read(data) else { return };
+    let value: Value = serde_json::from_slice(data).expect("an accepted message is JSON");
+    match message.kind {
+        Kind::Call(id, call) => {
+            assert_eq!(value["method"], "tools/call");
+            assert_eq!(value["params"]["name"], call.name.as_str());
+            let arguments: Value = serde_json::from_str(call.arguments).expect("arguments are JSON");
+            assert!(arguments.is_object());
+            let sent = &value["params"]["arguments"];
+            assert!(*sent == arguments || sent.is_null());
+            assert!(!value["id"].is_null());
+            serde_json::from_str::<Value>(&id.to_json()).expect("an id is JSON");
+        }
+        Kind::Request(_, method) | Kind::Notification(method) => {
+            assert_eq!(value["method"], method.as_str());
+            assert_ne!(method, "tools/call");
+        }
+        Kind::Response(..) => assert!(value.get("method").is_none()),
+    }
+}
+
+/// The classifier and the score, SQL in the arguments included: a tool's name, a line end, its arguments. The same call
+/// has the same score, and a first call never a lower one.
+pub fn classify(data: &[u8]) {
+    let Some((tool, arguments)) = halves(data) else { return };
+    let Ok(arguments) = serde_json::from_str::<Value>(arguments) else { return };
+    let (again, first) = (risk::assess(tool, &arguments, false), risk::assess(tool, &arguments, true));
+    let risk = risk::assess(tool, &arguments, false);
+    assert!(risk.score <= 100 && first.score >= risk.score);
+    assert_eq!((risk.score, risk.operation), (again.score, again.operation));
+    assert_eq!(risk.reasons, again.reasons);
+}
+
+/// The rule parser: a file that is accepted judges any call at least as strictly as no rules at all.
+pub fn rules(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(rules) = rules::parse(text) else { return };
+    for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
+        let risk = risk::assess(tool, &Value::Null, false);
+        let judgement = rules::judge(&rules, server, tool, &risk);
+        assert!(judgement.action >= rules::Action::of_score(risk.score));
+        assert!(judgement.rules.iter().all(|name| rules.iter().any(|rule| rule.name == *name)));
+    }
+    let written = rules::read(text).expect("what compiles can be read");
+    assert_eq!(written.len(), rules.len());
+}
+
+/// Redaction: JSON stays JSON, and nothing of a token's shape is left.
+pub fn redact(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let redacted = redact::redact(text);
+    if serde_json::from_str::<Value>(text).is_ok() {
+        assert!(serde_json::from_str::<Value>(&redacted).is_ok(), "{text:?} became {redacted:?}");
+    }
+    let _ = redact::redact(&redacted);
+}
+
+/// Frames and messages between the roles.
+pub fn wire(data: &[u8]) {
+    let mut rest = data;
+    while let Ok(body) = frame::read_frame(&mut rest, 1 << 16) {
+        assert!(body.len() <= 1 << 16);
+        if let Ok(audit::Told::Records { records, .. }) = audit::parse_told(&body) {
+            assert!(records.iter().map(|record| record.len()).sum::<usize>() <= body.len());
+        }
+        let _ = audit::Answer::parse(&body);
+        let _ = serde_json::from_slice::<messages::McpRequest>(&body);
+        let _ = serde_json::from_slice::<messages::SessionNews>(&body);
+        let _ = serde_json::from_slice::<messages::SessionOrder>(&body);
+        let _ = serde_json::from_slice::<message::Failure>(&body);
+    }
+}
+
+/// Profiles, by way of a file, as they are read.
+pub fn profile(data: &[u8]) {
+    // What `extends` would name are files of this machine.
+    if data.windows(7).any(|window| window == b"extends") {
+        return;
+    }
+    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+    let thread = std::thread::current().id();
+    let file = format!("{base}/ringfence-fuzz-{}-{thread:?}.toml", std::process::id());
+    fs::write(&file, data).expect("a file");
+    let read = profile::load(&file, &profile::Dirs::system());
+    let _ = fs::remove_file(&file);
+    if let Err(errors) = read {
+        assert!(!errors.to_string().is_empty());
+    }
+}
+
+fn halves(data: &[u8]) -> Option<(&str, &str)> {
+    std::str::from_utf8(data).ok()?.split_once('\n')
+}
