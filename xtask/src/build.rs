@@ -44,6 +44,11 @@ pub(crate) fn binary(profile: &str) -> Result<PathBuf> {
     Ok(paths::target().join(profile).join("ringfence"))
 }
 
+/// Builds one program of another package with a cargo profile.
+pub(crate) fn package_binary(package: &str, name: &str, profile: &str) -> Result<()> {
+    build(package, &["--bin", name], profile)
+}
+
 /// The binary for the guest: as `cargo test` builds it, so that nothing is built twice, but without its debug information,
 /// which is most of it.
 pub(crate) fn for_guest() -> Result<PathBuf> {

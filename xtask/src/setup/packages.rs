@@ -62,6 +62,7 @@ const PACKAGES: &[Package] = &[
     program("chromium", Group::Browser, "shows the dashboard in its tests", "chromium"),
     program("nodejs", Group::Browser, "runs the dashboard's tests", "node"),
     program("npm", Group::Browser, "fetches what drives Chromium", "npm"),
+    package("python3-venv", Group::Bench, "`bench mcp` compares with a proxy from PyPI"),
     program("bubblewrap", Group::Bench, "`bench launch` compares with it", "bwrap"),
     package(
         "python3-venv",

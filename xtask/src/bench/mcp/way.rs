@@ -1,0 +1,118 @@
+//! One way to reach the echo server, and a running one of it.
+
+use super::request;
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A command to measure.
+#[derive(Debug, Clone)]
+pub(super) struct Way {
+    /// What it is called.
+    pub(super) name: &'static str,
+    /// It gets so many times fewer calls, or the run would take hours.
+    pub(super) slower: usize,
+    words: Vec<String>,
+}
+
+impl Way {
+    pub(super) fn new(name: &'static str, words: &[&str], slower: usize) -> Self {
+        Self { name, slower, words: words.iter().map(|word| (*word).to_owned()).collect() }
+    }
+
+    /// The same with another database beside its own.
+    pub(super) fn with_database(&self, name: &str) -> Self {
+        let mut way = self.clone();
+        let named = way.words.iter().position(|word| word == "--db").and_then(|at| way.words.get_mut(at + 1));
+        if let Some(db) = named {
+            *db = Path::new(db.as_str()).with_file_name(name).display().to_string();
+        }
+        way
+    }
+}
+
+/// A running way, its session begun.
+#[derive(Debug)]
+pub(super) struct Peer {
+    name: &'static str,
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    line: String,
+    next: usize,
+}
+
+impl Peer {
+    /// Starts it and waits for the answer to `initialize`.
+    pub(super) fn start(way: &Way) -> Result<Self> {
+        let [program, arguments @ ..] = way.words.as_slice() else { bail!("nothing to start") };
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        let stdin = child.stdin.take().context("no standard input")?;
+        let stdout = BufReader::with_capacity(1 << 16, child.stdout.take().context("no standard output")?);
+        let mut peer = Self { name: way.name, child, stdin, stdout, line: String::new(), next: 1 };
+        let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}"#;
+        peer.stdin.write_all(format!("{hello}\n").as_bytes())?;
+        peer.answer()?;
+        peer.stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n")?;
+        Ok(peer)
+    }
+
+    /// The interceptor's or server's process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// One call and its answer.
+    pub(super) fn call(&mut self) -> Result<()> {
+        let text = request(self.next);
+        self.next += 1;
+        self.stdin.write_all(text.as_bytes())?;
+        self.answer()
+    }
+
+    /// Many calls, none waiting for another.
+    pub(super) fn burst(&mut self, calls: usize) -> Result<()> {
+        let text: Vec<String> = (self.next..self.next + calls).map(request).collect();
+        self.next += calls;
+        let (stdin, stdout, line, name) = (&mut self.stdin, &mut self.stdout, &mut self.line, self.name);
+        std::thread::scope(|scope| {
+            let writing =
+                scope.spawn(move || text.iter().try_for_each(|text| stdin.write_all(text.as_bytes())));
+            for _ in 0..calls {
+                read(stdout, line, name)?;
+            }
+            writing.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+            Ok(())
+        })
+    }
+
+    fn answer(&mut self) -> Result<()> {
+        read(&mut self.stdout, &mut self.line, self.name)
+    }
+
+    /// Closes its input and waits for its end.
+    pub(super) fn end(mut self) -> Result<()> {
+        drop(self.stdin);
+        self.child.wait().context("cannot wait for the server's end")?;
+        Ok(())
+    }
+}
+
+fn read(stdout: &mut BufReader<ChildStdout>, line: &mut String, name: &str) -> Result<()> {
+    loop {
+        line.clear();
+        if stdout.read_line(line)? == 0 {
+            bail!("{name} ended without an answer");
+        }
+        if line.contains("\"result\"") {
+            return Ok(());
+        }
+        // Proxies may send notifications of their own; an error is one that would go unnoticed.
+        if line.contains("\"error\"") {
+            bail!("{name} answered with an error: {line}");
+        }
+    }
+}
