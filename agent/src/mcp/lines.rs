@@ -23,15 +23,19 @@ pub(crate) enum Taken<'a> {
 pub(crate) struct Lines<R> {
     input: R,
     limit: usize,
+    /// Room for what is read; what was read stands in `start..end`. The rest is left as it is: clearing it for every
+    /// read would cost more than the read.
     buffer: Vec<u8>,
-    /// Bytes at the front that were given out.
+    start: usize,
+    end: usize,
+    /// Bytes from `start` on that were given out.
     used: usize,
 }
 
 impl<R: Read> Lines<R> {
     /// Lines of `input`, each at most `limit` bytes with its end.
     pub(crate) fn new(input: R, limit: usize) -> Self {
-        Self { input, limit, buffer: Vec::with_capacity(CHUNK), used: 0 }
+        Self { input, limit, buffer: vec![0; CHUNK], start: 0, end: 0, used: 0 }
     }
 
     /// The next line. Blocks.
@@ -39,32 +43,33 @@ impl<R: Read> Lines<R> {
     /// # Errors
     /// The input's.
     pub(crate) fn next_line(&mut self) -> io::Result<Taken<'_>> {
-        self.buffer.drain(..self.used);
-        self.used = 0;
-        if self.buffer.capacity() > KEPT && self.buffer.len() < CHUNK {
-            self.buffer.shrink_to(CHUNK);
-        }
+        self.drop_used();
         let mut searched = 0;
         loop {
-            if let Some(at) = memchr::memchr(b'\n', &self.buffer[searched..]) {
+            if let Some(at) = memchr::memchr(b'\n', &self.rest_of_buffer()[searched..]) {
                 self.used = searched + at + 1;
                 return Ok(if self.used > self.limit {
                     self.used = self.limit;
-                    Taken::Overlong(&self.buffer[..self.limit])
+                    Taken::Overlong(self.given())
                 } else {
-                    Taken::Line(&self.buffer[..self.used])
+                    Taken::Line(self.given())
                 });
             }
-            searched = self.buffer.len();
+            searched = self.end - self.start;
             if searched >= self.limit {
                 self.used = self.limit;
-                return Ok(Taken::Overlong(&self.buffer[..self.limit]));
+                return Ok(Taken::Overlong(self.given()));
             }
             if self.fill()? == 0 {
-                self.used = self.buffer.len();
-                return Ok(if self.used == 0 { Taken::End } else { Taken::Line(&self.buffer) });
+                self.used = searched;
+                return Ok(if self.used == 0 { Taken::End } else { Taken::Line(self.given()) });
             }
         }
+    }
+
+    /// Whether a whole line was read already, so that [`Self::next_line`] would not block.
+    pub(crate) fn has_line(&self) -> bool {
+        memchr::memchr(b'\n', &self.buffer[self.start + self.used..self.end]).is_some()
     }
 
     /// The rest of an overlong line, piece by piece, its `\n` included.
@@ -73,35 +78,65 @@ impl<R: Read> Lines<R> {
     /// The input's, or the first of `each`.
     pub(crate) fn rest(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         loop {
-            self.buffer.drain(..self.used);
-            self.used = 0;
-            if let Some(at) = memchr::memchr(b'\n', &self.buffer) {
+            self.drop_used();
+            if let Some(at) = memchr::memchr(b'\n', self.rest_of_buffer()) {
                 self.used = at + 1;
-                return each(&self.buffer[..self.used]);
+                return each(self.given());
             }
-            self.used = self.buffer.len();
-            each(&self.buffer)?;
-            self.buffer.clear();
-            self.used = 0;
-            self.buffer.shrink_to(CHUNK);
+            self.used = self.end - self.start;
+            each(self.given())?;
+            self.drop_used();
             if self.fill()? == 0 {
                 return Ok(());
             }
         }
     }
 
+    /// What was read and not given out.
+    fn rest_of_buffer(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// What is given out now.
+    fn given(&self) -> &[u8] {
+        &self.buffer[self.start..self.start + self.used]
+    }
+
+    /// What was given out is done with; memory that a long line needed is given back.
+    fn drop_used(&mut self) {
+        self.start += self.used;
+        self.used = 0;
+        let left = self.end - self.start;
+        if left == 0 || self.buffer.len() > KEPT && left < CHUNK {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, left);
+            if self.buffer.len() > KEPT {
+                self.buffer.truncate(2 * CHUNK);
+                self.buffer.shrink_to_fit();
+            }
+        }
+    }
+
     /// Reads once; how many bytes came.
     fn fill(&mut self) -> io::Result<usize> {
-        let length = self.buffer.len();
-        self.buffer.resize(length + CHUNK, 0);
-        let outcome = loop {
-            match self.input.read(&mut self.buffer[length..]) {
+        if self.buffer.len() - self.end < CHUNK / 4 && self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.buffer.len() - self.end < CHUNK / 4 {
+            // Twice as much each time: a line of many chunks is copied a few times only.
+            self.buffer.resize(2 * self.buffer.len(), 0);
+        }
+        loop {
+            match self.input.read(&mut self.buffer[self.end..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                outcome => break outcome,
+                outcome => {
+                    let came = outcome?;
+                    self.end += came;
+                    return Ok(came);
+                }
             }
-        };
-        self.buffer.truncate(length + outcome.as_ref().copied().unwrap_or(0));
-        outcome
+        }
     }
 }
 
@@ -156,6 +191,6 @@ mod tests {
         let mut lines = Lines::new(&bytes[..], 64 << 20);
         assert!(matches!(lines.next_line(), Ok(Taken::Line(line)) if line.len() == (8 << 20) + 1));
         assert_eq!(lines.next_line().expect("memory"), Taken::Line(b"short\n"));
-        assert!(lines.buffer.capacity() < 1 << 20);
+        assert!(lines.buffer.capacity() <= 1 << 20);
     }
 }

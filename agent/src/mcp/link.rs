@@ -40,6 +40,10 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// daemon that is started again is no reason to split a session.
 const RETURN: Duration = Duration::from_secs(30);
 
+/// How long lines are gathered before the auditor is told that there are some: it reads many as fast as one, and each
+/// word to it takes the processor from the line's own way.
+const GATHER: Duration = Duration::from_millis(20);
+
 /// What the link needs to know of its session.
 pub(crate) struct Link {
     /// The session.
@@ -74,15 +78,20 @@ impl Link {
         let mut daemon: Option<Instant> = None;
         let mut said = String::new();
         self.session.report(Report::Grew);
+        let (mut grew, mut said) = (false, Instant::now());
         loop {
-            let mut grew = false;
             let mut over = false;
             let mut fresh = Vec::new();
-            let wait = if up.is_some() { Duration::from_millis(50) } else { Duration::from_millis(200) };
+            let wait = match (&up, grew) {
+                (Some(_), true) => GATHER.saturating_sub(said.elapsed()),
+                (Some(_), false) => Duration::from_millis(50),
+                (None, _) => Duration::from_millis(200),
+            };
             let mut next = reports.recv_timeout(wait);
             loop {
                 match next {
                     Ok(Report::Grew) => grew = true,
+                    Ok(Report::Ordered) => {}
                     Ok(Report::Paused(call)) => fresh.push(call),
                     Ok(Report::Released(call)) => {
                         waiting.remove(&call);
@@ -122,8 +131,14 @@ impl Link {
                 // A new auditor knows nothing of the calls that wait.
                 fresh.extend(std::mem::take(&mut waiting));
             }
+            // A call that waits for a person is in the journal: the auditor must have read that far.
+            let due = grew && up.is_some() && (said.elapsed() >= GATHER || !fresh.is_empty() || over);
+            if due {
+                (grew, said) = (false, Instant::now());
+                self.session.told();
+            }
             if let Some(link) = &mut up
-                && !self.exchange(link, grew, &fresh, changed.take(), &mut rules)
+                && !self.exchange(link, due, &fresh, changed.take(), &mut rules)
             {
                 up = None;
                 self.session.rules().none_stored();
@@ -254,6 +269,7 @@ impl Link {
             conn.stream().try_clone().map_err(|error| format!("cannot duplicate the link: {error}"))?;
         let mut reading = Conn::new(stream, LIMIT, MAX_MESSAGE);
         let (sender, orders) = mpsc::channel();
+        let session = Arc::clone(&self.session);
         thread::spawn(move || {
             loop {
                 let ready = poll(&mut [PollFd::new(reading.stream(), PollFlags::IN)], None);
@@ -264,6 +280,8 @@ impl Link {
                 if sender.send(order).is_err() {
                     return;
                 }
+                // Wakes the link; where that has no room it is awake.
+                session.report(Report::Ordered);
             }
         });
         Ok(Up { conn, orders })

@@ -47,6 +47,8 @@ pub(crate) struct Options {
 pub(crate) enum Report {
     /// The journal grew.
     Grew,
+    /// The auditor said something.
+    Ordered,
     /// A call waits for approval.
     Paused(String),
     /// A call no longer waits.
@@ -95,6 +97,8 @@ pub(crate) struct Session<S, C> {
     reports: mpsc::SyncSender<Report>,
     /// A call went on that is not on record: said in the journal as soon as that takes an entry.
     gap: AtomicBool,
+    /// The journal grew, and the link knows: it is not woken for every line.
+    grew: AtomicBool,
 }
 
 /// A panic elsewhere must not stop the forwarding of what is whole: the data behind each lock is whole between writes.
@@ -138,6 +142,7 @@ impl<S: Write, C: Write> Session<S, C> {
             client: Mutex::new(client),
             reports,
             gap: AtomicBool::new(false),
+            grew: AtomicBool::new(false),
         }
     }
 
@@ -160,8 +165,15 @@ impl<S: Write, C: Write> Session<S, C> {
         }
         journal.append(entry)?;
         drop(journal);
-        self.report(Report::Grew);
+        if !self.grew.swap(true, Ordering::AcqRel) {
+            self.report(Report::Grew);
+        }
         Ok(())
+    }
+
+    /// The link is about to say that the journal grew: what is written from now on is news again.
+    pub(crate) fn told(&self) {
+        self.grew.store(false, Ordering::Release);
     }
 
     /// A full channel means that the link is busy with reports already; it reads the journal, not the reports.
