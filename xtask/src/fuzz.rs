@@ -122,7 +122,7 @@ fn fuzz(program: &Path, name: &str, seconds: u32) -> std::io::Result<bool> {
     say(&format!("fuzzing {name} for {seconds} s"));
     let status = Command::new(program)
         .args(LIMITS)
-        .args([LONGEST, "-print_final_stats=1", &format!("-max_total_time={seconds}")])
+        .args([LONGEST, "-verbosity=0", "-print_final_stats=1", &format!("-max_total_time={seconds}")])
         .arg(format!("-artifact_prefix={}/", broken.display()))
         // The first is where new inputs go; the corpus itself is only read.
         .arg(&found)

@@ -10,6 +10,7 @@ use crate::{
         journal::{Entry, Journal},
         link::Link,
         notice, ready, reload, rules,
+        seen::Seen,
         session::{Options, Report, Session, now},
         state,
     },
@@ -138,6 +139,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
     let allow_unrecorded = args.on_audit_failure == OnAuditFailure::Allow;
     let places = state::Places::locate(args.db.as_deref())?;
+    let had_database = places.daemon.as_ref().is_some_and(|socket| socket.exists()) || places.db.exists();
     let unrecorded = usable(&places).err();
     if let Some(error) = &unrecorded
         && !allow_unrecorded
@@ -199,10 +201,13 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
         patience: Duration::from_secs(args.approval_timeout),
     };
     let (reports, received) = mpsc::sync_channel(1024);
-    let seen = state::seen(&places, &options.server_name);
+    let seen = Seen::read(places.seen(&options.server_name));
     let session = Session::new(options, journal, rules, seen, (stdin, std::io::stdout()), reports);
-    // A rule of the database binds a session from its first call on.
-    session.rules().await_stored();
+    // A rule of the database binds a session from its first call on. Where there is none yet, and no daemon with another,
+    // nobody can have put a rule anywhere: the first call of a user's first session does not wait for the auditor.
+    if had_database {
+        session.rules().await_stored();
+    }
     let session = Arc::new(session);
     let link =
         Link { session: Arc::clone(&session), journal: places.journal(&id), id, places, port: args.port };

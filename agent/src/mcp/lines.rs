@@ -67,11 +67,6 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Whether a whole line was read already, so that [`Self::next_line`] would not block.
-    pub(crate) fn has_line(&self) -> bool {
-        memchr::memchr(b'\n', &self.buffer[self.start + self.used..self.end]).is_some()
-    }
-
     /// The rest of an overlong line, piece by piece, its `\n` included.
     ///
     /// # Errors

@@ -78,12 +78,12 @@ impl Link {
         let mut daemon: Option<Instant> = None;
         let mut said = String::new();
         self.session.report(Report::Grew);
-        let (mut grew, mut said) = (false, Instant::now());
+        let (mut grew, mut told) = (false, Instant::now());
         loop {
             let mut over = false;
             let mut fresh = Vec::new();
             let wait = match (&up, grew) {
-                (Some(_), true) => GATHER.saturating_sub(said.elapsed()),
+                (Some(_), true) => GATHER.saturating_sub(told.elapsed()),
                 (Some(_), false) => Duration::from_millis(50),
                 (None, _) => Duration::from_millis(200),
             };
@@ -132,9 +132,9 @@ impl Link {
                 fresh.extend(std::mem::take(&mut waiting));
             }
             // A call that waits for a person is in the journal: the auditor must have read that far.
-            let due = grew && up.is_some() && (said.elapsed() >= GATHER || !fresh.is_empty() || over);
+            let due = grew && up.is_some() && (told.elapsed() >= GATHER || !fresh.is_empty() || over);
             if due {
-                (grew, said) = (false, Instant::now());
+                (grew, told) = (false, Instant::now());
                 self.session.told();
             }
             if let Some(link) = &mut up

@@ -20,6 +20,7 @@ pub(crate) mod reload;
 pub(crate) mod risk;
 pub(crate) mod rules;
 pub(crate) mod ruleset;
+pub(crate) mod seen;
 pub(crate) mod session;
 pub(crate) mod sql;
 pub(crate) mod state;

@@ -7,12 +7,13 @@ use super::{
     notice, redact, risk,
     rules::{self, Action, Judgement, Rule},
     ruleset::RuleSet,
+    seen::Seen,
 };
 use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use std::{
     borrow::Cow,
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     io::{self, Write},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -90,7 +91,7 @@ pub(crate) struct Session<S, C> {
     options: Options,
     journal: Mutex<Journal>,
     rules: RuleSet,
-    seen: Mutex<HashSet<String>>,
+    seen: Mutex<Seen>,
     held: Mutex<HashMap<String, Held>>,
     server: Mutex<Option<S>>,
     client: Mutex<C>,
@@ -128,7 +129,7 @@ impl<S: Write, C: Write> Session<S, C> {
         options: Options,
         journal: Journal,
         rules: Vec<Rule>,
-        seen: HashSet<String>,
+        seen: Seen,
         (server, client): (S, C),
         reports: mpsc::SyncSender<Report>,
     ) -> Self {
@@ -309,7 +310,7 @@ impl<S: Write, C: Write> Session<S, C> {
     fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
         // The line judge has parsed these arguments already; what it accepted parses again.
         let arguments = serde_json::from_str(call.arguments).unwrap_or(Value::Null);
-        let first = lock(&self.seen).insert(call.name.clone());
+        let first = lock(&self.seen).is_first(&call.name);
         let risk = risk::assess(&call.name, &arguments, first);
         let rules = self.rules.in_force();
         let judgement = rules::judge(&rules, &self.options.server_name, &call.name, &risk);

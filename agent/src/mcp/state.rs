@@ -1,20 +1,16 @@
 //! Where a user's sessions are kept: the database, the journals beside it, the tools that were seen before.
 
-use super::journal::{Entry, Reader};
+use super::journal::sha256;
 use crate::core::paths::Paths;
 use sha2::{Digest, Sha256};
 use std::{
-    collections::HashSet,
     env,
     ffi::OsString,
-    fs::{self, DirBuilder, File},
-    io::{self, BufReader},
+    fs::{self, DirBuilder},
+    io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
-
-/// Most journals of earlier sessions that are read for the tools they called.
-const JOURNALS_READ: usize = 20;
 
 /// Why the places cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +90,12 @@ impl Places {
         self.journals.join(format!("{session}.journal"))
     }
 
+    /// The file with the tools of a server that were called before.
+    pub(crate) fn seen(&self, server: &str) -> PathBuf {
+        let name: String = sha256(server.as_bytes()).chars().take(20).collect();
+        self.journals.join(format!("{name}.tools"))
+    }
+
     /// Every journal there is, with its session's id, newest first.
     pub(crate) fn journals(&self) -> Vec<(String, PathBuf)> {
         let mut journals: Vec<_> = fs::read_dir(&self.journals)
@@ -166,30 +168,4 @@ fn home() -> Result<PathBuf, Error> {
 pub(crate) fn name_of(command: &[OsString]) -> String {
     let program = command.first().map(Path::new).and_then(Path::file_stem);
     program.map_or_else(|| "server".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-/// The tools of `server` that earlier sessions called, as far as their journals are still there.
-pub(crate) fn seen(places: &Places, server: &str) -> HashSet<String> {
-    let mut journals: Vec<_> = fs::read_dir(&places.journals)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .collect();
-    journals.sort_unstable_by(|a, b| b.cmp(a));
-    let mut seen = HashSet::new();
-    for (_, path) in journals.into_iter().take(JOURNALS_READ) {
-        let Ok(file) = File::open(path) else { continue };
-        let mut reader = Reader::new(BufReader::new(file));
-        let Ok(Some(Entry::Start { server_name, .. })) = reader.next_entry() else { continue };
-        if server_name != server {
-            continue;
-        }
-        while let Ok(Some(entry)) = reader.next_entry() {
-            if let Entry::Message { calls, .. } = entry {
-                seen.extend(calls.into_iter().map(|call| call.tool));
-            }
-        }
-    }
-    seen
 }

@@ -78,8 +78,15 @@ impl<'a> Members<'a> {
             if !seen.insert(key.as_str()) {
                 return Err(Ambiguity::DuplicateKey(shorten(key)));
             }
-            let folded = fold(key);
-            if let Some(meant) = meaningful.iter().find(|known| **known != key && fold(known) == folded) {
+            if meaningful.contains(&key.as_str()) {
+                continue;
+            }
+            // Most keys are ASCII, and are compared without a copy.
+            let folded = if key.is_ascii() { String::new() } else { fold(key) };
+            let same = |known: &str| {
+                if key.is_ascii() { key.eq_ignore_ascii_case(known) } else { fold(known) == folded }
+            };
+            if let Some(meant) = meaningful.iter().find(|known| same(known)) {
                 return Err(Ambiguity::FoldedKey { found: shorten(key), meant });
             }
         }

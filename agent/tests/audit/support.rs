@@ -103,6 +103,7 @@ impl Home {
             .expect("journals")
             .flatten()
             .map(|file| file.path())
+            .filter(|path| path.extension().is_some_and(|kind| kind == "journal"))
             .collect();
         files.sort();
         files

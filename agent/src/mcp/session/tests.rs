@@ -4,9 +4,9 @@ use super::{Options, Outcome, Report, Session};
 use crate::mcp::{
     journal::{Entry, Journal, Reader},
     rules,
+    seen::Seen,
 };
 use std::{
-    collections::HashSet,
     fs::File,
     io::{self, BufReader, Write},
     path::PathBuf,
@@ -56,10 +56,7 @@ fn rig(change: impl FnOnce(&mut Options)) -> Rig {
     let path = folder.path().join("journal");
     let journal = Journal::create(&path).expect("a journal");
     let rules = rules::parse(include_str!("../../../../profiles/rules.yaml")).expect("rules");
-    let seen = ["read_file", "delete_file", "create_x", "drop_all"]
-        .map(str::to_owned)
-        .into_iter()
-        .collect::<HashSet<_>>();
+    let seen = Seen::of(&["read_file", "delete_file", "create_x", "drop_all"]);
     let (server, client) = (End::default(), End::default());
     let (sender, reports) = mpsc::sync_channel(64);
     let session = Session::new(options, journal, rules, seen, (server.clone(), client.clone()), sender);
