@@ -25,10 +25,15 @@ impl Spread {
 }
 
 /// The middle of some figures.
-pub(super) fn median(figures: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median<I: Iterator<Item = f64>>(figures: I) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_unstable_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The least of some figures: what it takes when the machine does nothing else.
+pub(super) fn least<I: Iterator<Item = f64>>(figures: I) -> f64 {
+    figures.min_by(f64::total_cmp).unwrap_or(f64::NAN)
 }
 
 /// Rows of figures, one column for each way, in the order in which they came.
@@ -104,7 +109,7 @@ fn shown(figure: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Spread, Table, median};
+    use super::{Spread, Table, least, median};
     use std::time::Duration;
 
     #[test]
@@ -112,6 +117,7 @@ mod tests {
         let took = (1..=100).map(Duration::from_millis).collect();
         assert_eq!(Spread::of(took), Spread { p50: 51.0, p99: 100.0 });
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(least([3.0, 1.0, 2.0].into_iter()), 1.0);
         let mut table = Table::default();
         table.add("p99", "tee", 2.0);
         table.add("p99", "ringfence", 3.0);

@@ -1,10 +1,13 @@
 //! One way to reach the echo server, and a running one of it.
 
-use super::request;
+use super::{PATIENCE, request};
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A command to measure.
 #[derive(Debug, Clone)]
@@ -29,6 +32,29 @@ impl Way {
             *db = Path::new(db.as_str()).with_file_name(name).display().to_string();
         }
         way
+    }
+}
+
+impl Way {
+    /// Ends the auditor that its session started: the one process whose arguments name its database.
+    pub(super) fn end_auditor(&self) -> Result<()> {
+        let named = self.words.iter().position(|word| word == "--db").and_then(|at| self.words.get(at + 1));
+        let db = named.context("it has no database")?;
+        for entry in fs::read_dir("/proc").context("cannot list processes")?.flatten() {
+            let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let mut words = arguments.split(|byte| *byte == 0);
+            let is_auditor = words.nth(1) == Some(b"auditor") && words.any(|word| word == db.as_bytes());
+            let pid = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+            if let (true, Some(pid)) = (is_auditor, pid) {
+                kill_process(pid, Signal::KILL).context("cannot end the auditor")?;
+                // Its lock goes with it.
+                let until = Instant::now() + PATIENCE;
+                while entry.path().join("exe").exists() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        Ok(())
     }
 }
 
