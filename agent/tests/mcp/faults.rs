@@ -13,6 +13,7 @@ fn limit(client: &Client, bytes: Option<u64>) {
 
 fn journal_size(home: &Home) -> u64 {
     let journals = fs::read_dir(home.path("audit.db.journals")).expect("journals").flatten();
+    let journals = journals.filter(|file| file.path().extension().is_some_and(|kind| kind == "journal"));
     journals.map(|journal| journal.metadata().expect("a file").len()).sum()
 }
 

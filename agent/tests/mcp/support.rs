@@ -94,6 +94,8 @@ impl Home {
     pub(crate) fn journal(&self) -> Vec<Value> {
         let journals = fs::read_dir(self.path("audit.db.journals")).into_iter().flatten().flatten();
         journals
+            // Beside them are small files of tools that were called.
+            .filter(|file| file.path().extension().is_some_and(|kind| kind == "journal"))
             .flat_map(|file| {
                 let text = fs::read_to_string(file.path()).expect("a journal");
                 text.lines()
