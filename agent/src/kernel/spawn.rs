@@ -17,6 +17,9 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+/// Exit status of a child that does not become the command, as env(1) and timeout(1) have it.
+pub(crate) const FAILED: u8 = 125;
+
 /// Why a child could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -89,7 +92,7 @@ pub(crate) fn spawn(cgroup: Option<BorrowedFd<'_>>, body: impl FnOnce() -> u8) -
     match fork {
         ForkResult::Child => {
             // A panic must not unwind into the parent's frames, which this copy has too.
-            let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(crate::launch::FAILED);
+            let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(FAILED);
             // SAFETY: _exit(2) has no requirements; it ends the process without the parent's atexit handlers.
             unsafe { libc::_exit(i32::from(status)) }
         }

@@ -61,7 +61,7 @@ use std::{
 };
 
 /// Exit status where the launcher failed and the command did not run.
-pub(crate) const FAILED: u8 = 125;
+pub(crate) use crate::kernel::spawn::FAILED;
 
 /// What the child says once it has become the user; anything else is the status of a failure.
 const READY: u8 = 1;
