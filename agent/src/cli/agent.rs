@@ -248,6 +248,7 @@ fn described(config: &AgentConfig, home: &Home) -> Value {
             "name": mcp.name, "url": mcp.url.as_str(), "auth_token": mcp.auth_token.as_ref().map(from), "tools": mcp.tools,
         })).collect::<Vec<_>>(),
         "log_reader": config.log_reader,
+        "socket_owner": config.socket_owner,
         "governed": config.governed,
         "socket": home.socket(&config.name),
         "log": home.log(&config.name),

@@ -7,6 +7,7 @@ use super::{
     rpc::{self, INTERNAL, INVALID_PARAMS, INVALID_REQUEST, Id, PARSE, Request, RpcError, UNKNOWN_METHOD},
 };
 use bytes::Bytes;
+use nix::unistd::geteuid;
 use ringfence_wire::frame::FrameError;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -50,28 +51,25 @@ pub(super) async fn open(
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
 ) -> impl Future<Output = ()> {
+    let is_owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw());
     let (read, write) = stream.into_split();
     let (peer, writing) = writer(write, &counters);
     let _ = inputs.send(Input::Opened(conn, peer.clone())).await;
-    serve(read, writing, conn, peer, inputs, counters)
+    serve(read, writing, Connection { conn, is: Is::Unknown, is_owner, peer, inputs, counters })
 }
 
 async fn serve(
     read: OwnedReadHalf,
     writing: impl Future<Output = ()> + Send + 'static,
-    conn: ConnId,
-    peer: Peer,
-    inputs: mpsc::Sender<Input>,
-    counters: Arc<Counters>,
+    mut connection: Connection,
 ) {
     let writing = tokio::spawn(writing);
-    let mut connection = Connection { conn, is: Is::Unknown, peer, inputs, counters };
     let gone = connection.peer.gone.clone();
     tokio::select! {
         () = gone.cancelled() => {}
         () = connection.read(FrameReader::new(read)) => {}
     }
-    let Connection { peer, inputs, .. } = connection;
+    let Connection { conn, peer, inputs, .. } = connection;
     let _ = inputs.send(Input::Closed(conn)).await;
     drop((peer, inputs));
     let _ = writing.await;
@@ -80,6 +78,8 @@ async fn serve(
 struct Connection {
     conn: ConnId,
     is: Is,
+    /// The peer is the user that the worker serves, or root.
+    is_owner: bool,
     peer: Peer,
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
@@ -170,6 +170,15 @@ impl Connection {
 
     async fn send(&mut self, request: &Request<'_>) -> Result<(), Fault> {
         let fatal = self.is == Is::Unknown;
+        if !self.is_owner {
+            // What a container could say in its user's name would be no intent.
+            let what = "only the user who runs the agent's worker, and root, may send";
+            return Err(Fault {
+                id: request.id.clone(),
+                error: RpcError::new(INVALID_REQUEST, what),
+                fatal: true,
+            });
+        }
         let fault = |error| Fault { id: request.id.clone(), error, fatal };
         let params: rpc::SendParams = rpc::params(request).map_err(fault)?;
         if params.content.is_empty() {

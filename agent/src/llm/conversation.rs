@@ -4,6 +4,7 @@
 //! it: results of one answer's tool calls stand together, in the order of the calls.
 
 use super::{
+    acl,
     history::{History, Pieces},
     message::{Message, Role},
     provider::{self, Usage},
@@ -13,7 +14,6 @@ use super::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use nix::libc;
-use rustix::fs::XattrFlags;
 use serde::Serialize;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -94,7 +94,7 @@ impl Conversation {
         if let Some(dir) = path.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
             made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
-                .and_then(|()| share(dir, log_reader, true))
+                .and_then(|()| acl::share(dir, log_reader, 0o7, 0o5))
                 .map_err(|e| Error::Directory(dir.to_owned(), e))?;
         }
         let io = |e| Error::File(path.to_owned(), e);
@@ -110,7 +110,7 @@ impl Conversation {
             return Err(io(io::Error::other("it is not a regular file")));
         }
         file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
-        share(path, log_reader, false).map_err(io)?;
+        acl::share(path, log_reader, 0o6, 0o4).map_err(io)?;
         let mut conversation = Self {
             path: path.to_owned(),
             file: Arc::new(file),
@@ -364,26 +364,47 @@ fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
     }
 }
 
-/// Lets a user beside the owner read a file, or look into a directory: a POSIX ACL, which an owner can set without
-/// being root. acl(5), and include/uapi/linux/posix_acl_xattr.h for its form.
-fn share(path: &Path, reader: Option<u32>, is_dir: bool) -> io::Result<()> {
-    const NAME: &str = "system.posix_acl_access";
-    let Some(uid) = reader else {
-        return match rustix::fs::lremovexattr(path, NAME) {
-            Ok(()) | Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP) => Ok(()),
-            Err(error) => Err(error.into()),
-        };
-    };
-    let (own, read): (u16, u16) = if is_dir { (7, 5) } else { (6, 4) };
-    const NOBODY: u32 = u32::MAX;
-    // Owner, one named user, owning group, mask, others: in ascending order of tags.
-    let entries =
-        [(0x01, own, NOBODY), (0x02, read, uid), (0x04, 0, NOBODY), (0x10, read, NOBODY), (0x20, 0, NOBODY)];
-    let mut acl = 2u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        acl.extend(u16::to_le_bytes(tag));
-        acl.extend(u16::to_le_bytes(permissions));
-        acl.extend(u32::to_le_bytes(id));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever is in a log: it opens, opens the same again, and what the provider would be sent is JSON.
+        #[test]
+        fn any_log_can_be_opened(lines in prop::collection::vec(prop_oneof![
+            Just(r#"{"role":"user","content":[{"type":"text","text":"x"}]}"#.to_owned()),
+            Just(r#"{"role":"assistant","content":[],"tool_calls":[{"id":"a","name":"t","input":{}},{"id":"b","name":"t","input":{}}]}"#.to_owned()),
+            Just(r#"{"role":"tool","tool_call_id":"a","content":[]}"#.to_owned()),
+            Just(r#"{"role":"tool","tool_call_id":"b","content":[{"type":"image","data":"A","mimeType":"x"}]}"#.to_owned()),
+            "[ -~]{0,30}",
+        ], 0..12), rest: Vec<u8>, kind in prop_oneof![Just(ProviderKind::Anthropic), Just(ProviderKind::OpenAi)]) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("a/log");
+            fs::create_dir(path.parent().unwrap()).unwrap();
+            fs::write(&path, [lines.join("\n").into_bytes(), b"\n".to_vec(), rest].concat()).unwrap();
+            let (mut first, replay) = Conversation::open(&path, kind, None).unwrap();
+            let (second, again) = Conversation::open(&path, kind, None).unwrap();
+            prop_assert_eq!((replay.messages, again.torn), (again.messages, 0));
+            prop_assert_eq!(first.history.bytes(), second.history.bytes());
+            first.begin(vec![Message {
+                role: Role::User,
+                content: vec![super::super::message::Block::text("next")],
+                tool_calls: Vec::new(),
+                tool_call_id: None,
+                is_error: false,
+            }]);
+            let mut body = first.body("[".into(), "]".into(), true);
+            let mut all = Vec::new();
+            while let std::task::Poll::Ready(Some(Ok(frame))) = {
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                http_body::Body::poll_frame(std::pin::Pin::new(&mut body), &mut context)
+            } {
+                all.extend_from_slice(frame.data_ref().unwrap());
+            }
+            serde_json::from_slice::<serde_json::Value>(&all).unwrap();
+        }
     }
-    rustix::fs::lsetxattr(path, NAME, &acl, XattrFlags::empty()).map_err(io::Error::from)
 }

@@ -12,8 +12,10 @@
 //! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to be sent |
 //! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |
 //! | `provider/` | one file for each provider, and the event streams they answer with |
+//! | `acl` | one user beside the owner: a log's reader, a socket's user in a container |
 //! | `serve`, `user`, `control`, `unit` | binding sockets; `ringfence start`; asking it things; its systemd unit |
 
+mod acl;
 mod agent;
 mod connection;
 pub(crate) mod control;

@@ -37,6 +37,8 @@ pub(crate) struct AgentConfig {
     pub(crate) mcp: Vec<Mcp>,
     /// Who may read the log beside its owner.
     pub(crate) log_reader: Option<u32>,
+    /// Who may use the socket beside its owner.
+    pub(crate) socket_owner: Option<u32>,
     /// Whether a `[grant]` governs the agent's container.
     pub(crate) governed: bool,
     /// What the author should know.
@@ -169,18 +171,26 @@ pub(crate) fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfi
         }
     };
     let mcp: Vec<Mcp> = profile.mcp.iter().filter_map(|section| mcp(section, registry, &mut wrong)).collect();
-    let log_reader = profile.log_reader.as_ref().and_then(|uid| match u32::try_from(uid.value) {
-        Ok(uid) => Some(uid),
-        Err(_) => {
-            wrong.push(Problem::new(uid.at.clone(), Wrong::Uid));
-            None
+    let mut uid = |given: &Option<Located<u64>>| {
+        let given = given.as_ref()?;
+        let uid = u32::try_from(given.value).ok().filter(|uid| *uid < u32::MAX);
+        if uid.is_none() {
+            wrong.push(Problem::new(given.at.clone(), Wrong::Uid));
         }
-    });
+        uid
+    };
+    let (log_reader, socket_owner) = (uid(&profile.log_reader), uid(&profile.socket_owner));
     let mut notices = profile.notices.clone();
     notices.retain(|notice| !notice.ends_with("nothing is granted but the base"));
     if !profile.has_grant {
         notices.push(format!(
             "{}: no [grant]: nothing governs this agent's container; Ringfence keeps its credentials only",
+            profile.file.display()
+        ));
+    }
+    if !mcp.is_empty() {
+        notices.push(format!(
+            "{}: [mcp.*] is checked, but this version has no MCP client: the model is not offered their tools",
             profile.file.display()
         ));
     }
@@ -193,6 +203,7 @@ pub(crate) fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfi
             llm,
             mcp,
             log_reader,
+            socket_owner,
             governed: profile.has_grant,
             notices,
         }),

@@ -326,6 +326,17 @@ mod tests {
         assert_eq!(params::<TurnParams>(&request).unwrap_err().code, INVALID_PARAMS);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_request_panics(body: Vec<u8>, params in "[\\[\\]{}\",:0-9a-z\\\\ ]{0,60}") {
+            let _ = parse(&body);
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"turn","params":{{"messages":[{params}]}}}}"#);
+            if let Ok(request) = parse(body.as_bytes()) {
+                let _ = super::params::<TurnParams>(&request);
+            }
+        }
+    }
+
     #[test]
     fn an_answer_too_long_for_a_frame_is_an_error_frame() {
         let request = parse(br#"{"jsonrpc":"2.0","id":1,"method":"turn"}"#).unwrap();

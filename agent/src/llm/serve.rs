@@ -1,5 +1,6 @@
 //! Binding an agent's socket: 0600 in a directory of its own, with a link where the seed's clients look.
 
+use super::acl;
 use std::{
     fs::{self, DirBuilder},
     io,
@@ -55,6 +56,15 @@ pub(crate) fn bind(socket: &Path) -> Result<UnixListener, Error> {
     fs::set_permissions(socket, fs::Permissions::from_mode(0o600)).map_err(io)?;
     listener.set_nonblocking(true).map_err(io)?;
     Ok(listener)
+}
+
+/// Lets a container's user connect to a socket that [`bind`] made, where it is another user than ours.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn share(socket: &Path, user: Option<u32>) -> Result<(), Error> {
+    let shared = socket.parent().map_or(Ok(()), |dir| acl::share(dir, user, 0o7, 0o5));
+    shared.and_then(|()| acl::share(socket, user, 0o6, 0o6)).map_err(|e| Error::Io(socket.to_owned(), e))
 }
 
 /// Makes the link to a socket that [`bind`] made.

@@ -149,6 +149,7 @@ impl Lab {
             llm,
             mcp: vec![mcp("one"), mcp("two")],
             log_reader: None,
+            socket_owner: None,
             governed: false,
             notices: Vec::new(),
         };

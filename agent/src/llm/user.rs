@@ -234,7 +234,8 @@ impl User {
         };
         if let Some(running) = self.agents.get_mut(&name) {
             tracing::info!("agent {name}: its new profile is in force from the next turn on");
-            (running.config, running.error) = (config, None);
+            let shared = serve::share(&self.home.socket(&name), config.socket_owner);
+            (running.config, running.error) = (config, shared.err().map(|e| chain(&e)));
             if running.replacements.try_send(ready).is_err() {
                 running.error =
                     Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
@@ -255,6 +256,7 @@ impl User {
         let worker = tokio::task::spawn_blocking(move || Worker::prepare(ready)).await;
         let worker = worker.map_err(|e| e.to_string())?.map_err(|e: worker::Error| chain(&e))?;
         let listener = serve::bind(&socket).map_err(|e| chain(&e))?;
+        serve::share(&socket, config.socket_owner).map_err(|e| chain(&e))?;
         serve::link(&link, &socket).map_err(|e| chain(&e))?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| e.to_string())?;
         let stop = CancellationToken::new();

@@ -119,6 +119,8 @@ pub(crate) struct Profile {
     pub(crate) mcp: Vec<sections::McpSection>,
     /// Who may read the agent's log beside its owner.
     pub(crate) log_reader: Option<sections::Located<u64>>,
+    /// Who may use the agent's socket beside its owner.
+    pub(crate) socket_owner: Option<sections::Located<u64>>,
     /// Whether there is a `[grant]`.
     pub(crate) has_grant: bool,
     /// What its author should know but need not change.

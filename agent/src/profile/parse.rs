@@ -52,6 +52,7 @@ pub(super) struct Layer {
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) log_reader: Option<Located<u64>>,
+    pub(super) socket_owner: Option<Located<u64>>,
 }
 
 /// What reading one file gave.
@@ -142,10 +143,9 @@ impl Parser {
                 "kernel" => self.table("kernel", value, Self::kernel_key),
                 "llm" => self.out.layer.llm = Some(self.llm(value)),
                 "mcp" => self.out.layer.mcp = Some(self.mcp(value)),
-                "log_reader" => {
-                    let at = self.at(value.span().start, "log_reader");
-                    let uid = self.count("log_reader", value);
-                    self.out.layer.log_reader = uid.map(|value| Located { value, at });
+                "log_reader" => self.out.layer.log_reader = self.located("log_reader", value, Self::count),
+                "socket_owner" => {
+                    self.out.layer.socket_owner = self.located("socket_owner", value, Self::count)
                 }
                 _ => self.unknown("", key),
             }

@@ -32,6 +32,9 @@ struct ProfileFile {
     mcp: Option<BTreeMap<String, McpTable>>,
     /// A user id that may read the agent's conversation log, beside its owner.
     log_reader: Option<u32>,
+    /// The user id of the agent's runtime, where that is another than root's and the worker's: it may register, and not
+    /// send.
+    socket_owner: Option<u32>,
 }
 
 #[derive(JsonSchema)]
@@ -325,7 +328,8 @@ mod tests {
                 "log_reader",
                 "match",
                 "mcp",
-                "mode"
+                "mode",
+                "socket_owner"
             ]
         );
         assert!(known_keys("llm.*").contains(&"api_key_file".to_owned()), "{:?}", known_keys("llm.*"));

@@ -152,7 +152,7 @@ impl Parser {
         section
     }
 
-    fn located<T>(
+    pub(super) fn located<T>(
         &mut self,
         path: &str,
         value: &Value<'_>,

@@ -29,6 +29,40 @@ fn sockets_are_private_and_where_the_seed_has_them() {
 }
 
 #[test]
+fn a_containers_user_may_register_and_not_send() {
+    use std::os::unix::process::CommandExt;
+    let home = Home::with(&Mock::new());
+    let text = fs::read_to_string(home.path(".config/ringfence/agents/a.toml")).unwrap();
+    home.profile("a", &format!("socket_owner = 12345\n{text}"));
+    let _daemon = home.start();
+    let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(
+        mode(".config/ringfence/sockets/a/agent.sock"),
+        0o660,
+        "the group class stands for the named user"
+    );
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // As a container has it: the socket's directory, mounted somewhere that this user can reach.
+    for dir in ["", ".config", ".config/ringfence", ".config/ringfence/sockets"] {
+        fs::set_permissions(home.path(dir), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let send_as = |uid: u32| {
+        let output = home.ringfence(&["send", "a", "I am your user"]).uid(uid).gid(uid).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(send_as(0).contains("runtime not connected"), "the control: a message that would be delivered");
+    let refused = send_as(12345);
+    assert!(
+        refused.contains("only the user who runs the agent's worker"),
+        "it can connect, and not send: {refused}"
+    );
+    assert!(send_as(12346).contains("cannot be reached"), "nobody else can connect");
+}
+
+#[test]
 fn two_hundred_agents_and_one_that_is_stuck() {
     let mock = Mock::new();
     let stuck = Mock::new();

@@ -20,8 +20,17 @@ use reqwest::{
 };
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::{collections::VecDeque, error::Error as _, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    error::Error as _,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::time::timeout;
 
+/// One for the process: its certificates are read and its idle connections kept once, not for each agent. What tells
+/// agents apart, key and address, is in each request.
+static CLIENT: OnceLock<Client> = OnceLock::new();
 /// How long a connection may take to come about.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Most bytes of an error's body that are read.
@@ -154,7 +163,7 @@ impl Provider {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        Ok(Self { kind: llm.provider, client: client(llm.timeout)?, url, headers, llm: llm.clone(), key })
+        Ok(Self { kind: llm.provider, client: client()?, url, headers, llm: llm.clone(), key })
     }
 
     /// The key, for taking it out of answers.
@@ -186,7 +195,8 @@ impl Provider {
     /// The provider's own error with its status, or -32603.
     pub(super) async fn ask(&self, body: Pieces) -> Result<Stream, RpcError> {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
-        let response = request.send().await.map_err(|error| unreachable(&error))?;
+        let response = timeout(self.llm.timeout, request.send()).await.map_err(|_| silent())?;
+        let response = response.map_err(|error| unreachable(&error))?;
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
@@ -207,25 +217,29 @@ impl Provider {
             waiting: VecDeque::new(),
             decoder,
             failed: None,
+            timeout: self.llm.timeout,
             read: 0,
         })
     }
 }
 
-fn client(timeout: Duration) -> Result<Client, Error> {
+fn client() -> Result<Client, Error> {
+    if let Some(client) = CLIENT.get() {
+        return Ok(client.clone());
+    }
     // Whoever came first has set it: there is one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::builder()
+    let client = Client::builder()
         .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIME)
-        .read_timeout(timeout)
         .tcp_nodelay(true)
         .pool_idle_timeout(Duration::from_secs(50))
         // A credential goes where the profile says, and nowhere else.
         .redirect(reqwest::redirect::Policy::none())
         .http1_only()
         .build()
-        .map_err(Error::Client)
+        .map_err(Error::Client)?;
+    Ok(CLIENT.get_or_init(|| client).clone())
 }
 
 enum Decoder {
@@ -257,6 +271,7 @@ pub(super) struct Stream {
     decoder: Decoder,
     /// What is told once the pieces before it are.
     failed: Option<RpcError>,
+    timeout: Duration,
     read: usize,
 }
 
@@ -278,7 +293,8 @@ impl Stream {
                 return Ok(None);
             }
             let Some(response) = &mut self.response else { return Err(cut()) };
-            let chunk = response.chunk().await.map_err(|error| broken(&error))?.ok_or_else(cut)?;
+            let chunk = timeout(self.timeout, response.chunk()).await.map_err(|_| silent())?;
+            let chunk = chunk.map_err(|error| broken(&error))?.ok_or_else(cut)?;
             self.read += chunk.len();
             if self.read > MAX_ANSWER {
                 return Err(RpcError::new(
@@ -321,6 +337,10 @@ fn cut() -> RpcError {
     RpcError::new(INTERNAL, "the provider's stream ended before its final event")
 }
 
+fn silent() -> RpcError {
+    RpcError::new(INTERNAL, "the provider was silent for too long")
+}
+
 /// Errors of the HTTP client without the address: the agent does not know who its provider is.
 fn unreachable(error: &reqwest::Error) -> RpcError {
     let what = if error.is_timeout() {
@@ -332,9 +352,7 @@ fn unreachable(error: &reqwest::Error) -> RpcError {
 }
 
 fn broken(error: &reqwest::Error) -> RpcError {
-    let what =
-        if error.is_timeout() { "the provider's stream stood still" } else { "the provider's stream broke" };
-    RpcError::new(INTERNAL, format!("{what}: {}", root(error)))
+    RpcError::new(INTERNAL, format!("the provider's stream broke: {}", root(error)))
 }
 
 fn root(error: &reqwest::Error) -> String {
@@ -421,4 +439,103 @@ fn arguments(tool: &str, text: &str) -> Result<Box<serde_json::value::RawValue>,
     drop(map);
     let call = format!("{{\"id\":\"\",\"name\":\"\",\"input\":{text}}}");
     serde_json::from_str::<ToolCall>(&call).map(|call| call.input).map_err(|_| wrong("no JSON"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Values as a provider's events have them, and as they should not.
+    fn value() -> impl Strategy<Value = Value> {
+        let word = prop::sample::select(vec![
+            "text",
+            "tool_use",
+            "thinking",
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "message_delta",
+            "message_stop",
+            "error",
+            "text_delta",
+            "input_json_delta",
+            "end_turn",
+            "{",
+            "}",
+            "[DONE]",
+        ]);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-2i64..3).prop_map(Value::from),
+            word.prop_map(Value::from),
+        ];
+        let key = prop::sample::select(vec![
+            "type",
+            "index",
+            "delta",
+            "content_block",
+            "message",
+            "usage",
+            "error",
+            "text",
+            "id",
+            "name",
+            "input",
+            "partial_json",
+            "stop_reason",
+            "choices",
+            "content",
+            "tool_calls",
+            "function",
+            "arguments",
+            "finish_reason",
+            "citation",
+            "code",
+        ]);
+        leaf.prop_recursive(4, 40, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((key.clone(), inner), 0..6)
+                    .prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_event_panics_a_decoder(events in prop::collection::vec((any::<bool>(), value()), 0..8)) {
+            for mut decoder in [Decoder::Anthropic(Default::default()), Decoder::OpenAi(Default::default())] {
+                let mut pieces = VecDeque::new();
+                for (is_error, data) in &events {
+                    let name = if *is_error { "error" } else { "" };
+                    let event = sse::Event { name: name.to_owned(), data: data.to_string() };
+                    let _ = decoder.event(&event, &mut pieces);
+                }
+                let answer = match decoder {
+                    Decoder::Anthropic(decoder) => decoder.finish(),
+                    Decoder::OpenAi(decoder) => decoder.finish(),
+                };
+                // Whatever came of it can be logged, sent on and sent back.
+                if let Ok(Answer { content, tool_calls, .. }) = answer {
+                    let message = Message {
+                        role: super::super::message::Role::Assistant,
+                        content,
+                        tool_calls,
+                        tool_call_id: None,
+                        is_error: false,
+                    };
+                    let line = serde_json::to_string(&message).unwrap();
+                    prop_assert!(!line.contains('\n'));
+                    serde_json::from_str::<Message>(&line).unwrap();
+                    for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+                        let sent = encode(kind, std::slice::from_ref(&message), true);
+                        let whole = [b"[".as_slice(), &sent, b"]"].concat();
+                        serde_json::from_slice::<Value>(&whole).unwrap();
+                    }
+                }
+            }
+        }
+    }
 }
