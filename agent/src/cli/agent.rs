@@ -10,6 +10,7 @@ use crate::{
         secret::Source,
         worker::Ready,
     },
+    profile,
 };
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
@@ -104,6 +105,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The user's directories.
 pub(super) fn home() -> anyhow::Result<Home> {
     Home::from_env().context("the home directory is not known; set HOME")
+}
+
+/// An agent's name: not a path that leads elsewhere.
+pub(super) fn name(text: &str) -> anyhow::Result<&str> {
+    if profile::is_name(text) {
+        return Ok(text);
+    }
+    bail!("{text:?} is not an agent's name: letters, digits, `-`, `_` and `.`, not beginning with `.`")
 }
 
 fn print(text: &str) -> anyhow::Result<ExitCode> {
@@ -259,7 +268,7 @@ fn described(config: &AgentConfig, home: &Home) -> Value {
 /// `ringfence logs`.
 pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let home = home()?;
-    let path = home.log(&args.agent);
+    let path = home.log(name(&args.agent)?);
     if !path.exists() && !home.agent(&args.agent).exists() {
         bail!("there is no agent {:?} in {}", args.agent, home.agents().display());
     }

@@ -1,6 +1,6 @@
 //! `ringfence send`: a message to an agent, and what it says, as it comes.
 
-use super::agent::home;
+use super::agent::{home, name};
 use crate::{auditor::printable, llm::home::Home};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if text.trim().is_empty() {
         bail!("the message is empty");
     }
-    let mut stream = connect(&home()?, &args.agent)?;
+    let mut stream = connect(&home()?, name(&args.agent)?)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let params = json!({ "content": [{ "type": "text", "text": text }] });

@@ -18,6 +18,8 @@ pub(crate) const DISCONNECTED: &str = "agent disconnected";
 pub(crate) struct Limits {
     /// Messages that may wait.
     pub(crate) queue: usize,
+    /// Bytes that they may have together.
+    pub(crate) queue_bytes: usize,
     /// Turns of one message; the last may not end in tool calls.
     pub(crate) rounds: u32,
 }
@@ -93,7 +95,8 @@ struct Sender {
 pub(crate) struct Agent<M> {
     runtime: Option<ConnId>,
     phase: Phase,
-    queue: VecDeque<(ConnId, M)>,
+    /// Whose, what, and how many bytes.
+    queue: VecDeque<(ConnId, M, usize)>,
     limits: Limits,
     epoch: u64,
 }
@@ -142,8 +145,8 @@ impl<M> Agent<M> {
         Ok(())
     }
 
-    /// A message for the runtime.
-    pub(crate) fn send(&mut self, conn: ConnId, message: M) -> Vec<Action<M>> {
+    /// A message of so many bytes for the runtime.
+    pub(crate) fn send(&mut self, conn: ConnId, message: M, bytes: usize) -> Vec<Action<M>> {
         let Some(runtime) = self.runtime else {
             return vec![Action::AnswerError(conn, RpcError::new(NO_RUNTIME, "runtime not connected"))];
         };
@@ -151,11 +154,12 @@ impl<M> Agent<M> {
             self.phase = Phase::Delivering(Sender { conn, waited: false });
             return vec![Action::Deliver { runtime, message }];
         }
-        if self.queue.len() >= self.limits.queue {
+        let waiting: usize = self.queue.iter().map(|(.., bytes)| bytes).sum();
+        if self.queue.len() >= self.limits.queue || waiting + bytes > self.limits.queue_bytes {
             let why = format!("the agent is busy, and {} messages wait already", self.queue.len());
             return vec![Action::AnswerError(conn, RpcError::new(QUEUE_FULL, why))];
         }
-        self.queue.push_back((conn, message));
+        self.queue.push_back((conn, message, bytes));
         vec![Action::AnswerQueued(conn)]
     }
 
@@ -240,7 +244,8 @@ impl<M> Agent<M> {
                 actions.extend(sender.map(|conn| Action::NotifyError(conn, DISCONNECTED.to_owned())));
             }
         }
-        let queued = self.queue.drain(..).map(|(conn, _)| Action::NotifyError(conn, DISCONNECTED.to_owned()));
+        let queued =
+            self.queue.drain(..).map(|(conn, ..)| Action::NotifyError(conn, DISCONNECTED.to_owned()));
         actions.extend(queued);
         actions
     }
@@ -250,7 +255,7 @@ impl<M> Agent<M> {
         self.phase = Phase::Idle;
         let mut actions: Vec<_> = last_words.into_iter().collect();
         if let Some(runtime) = self.runtime
-            && let Some((conn, message)) = self.queue.pop_front()
+            && let Some((conn, message, _)) = self.queue.pop_front()
         {
             self.phase = Phase::Delivering(Sender { conn, waited: true });
             actions.push(Action::Deliver { runtime, message });

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const LIMITS: Limits = Limits { queue: 2, rounds: 3 };
+const LIMITS: Limits = Limits { queue: 2, queue_bytes: 100, rounds: 3 };
 
 fn agent() -> Agent<&'static str> {
     let mut agent = Agent::new(LIMITS);
@@ -21,7 +21,7 @@ fn epoch(actions: &[Action<&'static str>]) -> u64 {
 #[test]
 fn a_message_is_delivered_answered_and_ended() {
     let mut agent = agent();
-    assert_eq!(agent.send(2, "m"), [Action::Deliver { runtime: 1, message: "m" }]);
+    assert_eq!(agent.send(2, "m", 10), [Action::Deliver { runtime: 1, message: "m" }]);
     assert_eq!(agent.delivered(true), [Action::AnswerDelivered(2)]);
     let actions = agent.turn().unwrap();
     assert_eq!(actions, [Action::Start { epoch: 1, subscriber: Some(2), last: false }]);
@@ -33,9 +33,19 @@ fn a_message_is_delivered_answered_and_ended() {
 }
 
 #[test]
+fn what_waits_is_bounded_in_bytes_too() {
+    let mut agent = agent();
+    agent.send(2, "m", 1000);
+    agent.delivered(true);
+    assert_eq!(agent.send(3, "n", 60), [Action::AnswerQueued(3)]);
+    assert!(matches!(agent.send(4, "o", 60)[..], [Action::AnswerError(4, _)]));
+    assert_eq!(agent.send(5, "p", 40), [Action::AnswerQueued(5)]);
+}
+
+#[test]
 fn a_turn_that_overtakes_the_news_of_delivery_delivers() {
     let mut agent = agent();
-    agent.send(2, "m");
+    agent.send(2, "m", 10);
     let actions = agent.turn().unwrap();
     assert_eq!(actions[0], Action::AnswerDelivered(2));
     assert!(agent.delivered(true).is_empty(), "said once");
@@ -44,8 +54,8 @@ fn a_turn_that_overtakes_the_news_of_delivery_delivers() {
 #[test]
 fn a_message_that_cannot_be_written_was_not_delivered() {
     let mut agent = agent();
-    agent.send(2, "m");
-    agent.send(3, "n");
+    agent.send(2, "m", 10);
+    agent.send(3, "n", 10);
     let actions = agent.delivered(false);
     let gone = RpcError::new(NO_RUNTIME, "runtime not connected");
     assert_eq!(actions, [Action::AnswerError(2, gone), Action::NotifyError(3, DISCONNECTED.into())]);
@@ -55,9 +65,9 @@ fn a_message_that_cannot_be_written_was_not_delivered() {
 #[test]
 fn a_queued_message_that_cannot_be_written_was_not_delivered_either() {
     let mut agent = agent();
-    agent.send(2, "m");
+    agent.send(2, "m", 10);
     agent.delivered(true);
-    agent.send(3, "n");
+    agent.send(3, "n", 10);
     let turn = epoch(&agent.turn().unwrap());
     let actions = agent.finished(turn, Outcome::Done);
     assert_eq!(actions, [Action::NotifyEnd(2), Action::Deliver { runtime: 1, message: "n" }]);
@@ -68,7 +78,7 @@ fn a_queued_message_that_cannot_be_written_was_not_delivered_either() {
 fn the_last_round_is_named_and_each_message_has_its_own_rounds() {
     let mut agent = agent();
     for _ in 0..2 {
-        agent.send(2, "m");
+        agent.send(2, "m", 10);
         agent.delivered(true);
         let mut lasts = Vec::new();
         for round in 1..=3 {
@@ -84,9 +94,9 @@ fn the_last_round_is_named_and_each_message_has_its_own_rounds() {
 #[test]
 fn a_runtime_that_never_comes_back_does_not_block_the_queue() {
     let mut agent = agent();
-    agent.send(2, "m");
+    agent.send(2, "m", 10);
     agent.delivered(true);
-    agent.send(3, "n");
+    agent.send(3, "n", 10);
     let turn = epoch(&agent.turn().unwrap());
     assert!(agent.stalled().is_empty(), "a turn runs: the provider is waited for");
     agent.finished(turn, Outcome::ToolUse);
@@ -163,7 +173,7 @@ proptest! {
                 }
                 Step::Send => {
                     heard.insert(next, Vec::new());
-                    agent.send(next, next)
+                    agent.send(next, next, 10)
                 }
                 Step::Written(written) => agent.delivered(written),
                 // Only a runtime can ask.

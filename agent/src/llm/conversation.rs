@@ -284,6 +284,10 @@ impl Conversation {
     }
 
     fn group(&mut self, messages: Vec<Message>) {
+        // What says nothing to this provider is not sent to it.
+        if provider::encode(self.kind, &messages, false).is_empty() {
+            return;
+        }
         let before = std::mem::replace(&mut self.last, messages);
         self.history.push(provider::encode(self.kind, &before, false));
     }

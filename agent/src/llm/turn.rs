@@ -212,6 +212,8 @@ impl Turns {
             }
             let public = content.into_iter().filter(|block| block.is_public()).collect::<Vec<_>>();
             if tool_calls.is_empty() {
+                // A runtime would wait for calls that are not there.
+                let stop_reason = if stop_reason == "tool_use" { "end_turn".to_owned() } else { stop_reason };
                 return Ok(TurnResult { stop_reason, content: Some(public), tool_calls });
             }
             self.run_remote(&tool_calls, to).await?;

@@ -57,6 +57,7 @@ fn text(binary: &Path) -> Result<String, Error> {
          Documentation=man:ringfence(1)\n\
          \n\
          [Service]\n\
+         Type=notify\n\
          ExecStart=\"{path}\" start\n\
          ExecReload=/bin/kill -HUP $MAINPID\n\
          Restart=on-failure\n\

@@ -35,8 +35,10 @@ use tokio_util::sync::CancellationToken;
 const CONNECTIONS: usize = 128;
 /// Messages that wait for a busy agent.
 const QUEUE: usize = 64;
+/// Bytes that they may have together.
+const QUEUE_BYTES: usize = 32 << 20;
 /// Inputs that wait to be looked at.
-const INPUTS: usize = 256;
+const INPUTS: usize = 64;
 /// How long a message under way may take when the agent is to stop.
 const DRAIN: Duration = Duration::from_secs(20);
 /// How long a message waits for a connection that was there before it to say that it is the runtime. `register` has no
@@ -198,7 +200,7 @@ impl Worker {
 }
 
 fn limits(config: &AgentConfig) -> Limits {
-    Limits { queue: QUEUE, rounds: config.llm.max_rounds }
+    Limits { queue: QUEUE, queue_bytes: QUEUE_BYTES, rounds: config.llm.max_rounds }
 }
 
 async fn accept(
@@ -296,19 +298,21 @@ impl Hub {
                     let actions = self.agent.delivered(was_written);
                     self.act(actions).await;
                 }
-                Some(report) = reports.recv() => self.report(report).await,
-                Some(input) = inputs.recv() => self.input(input).await,
-                Some(ready) = replacements.recv() => self.replace(ready).await,
+                // Before what a container can flood us with.
+                () = tokio::time::sleep_until(until.unwrap_or(stalls)), if until.is_some() => break,
+                () = shutdown.cancelled(), if until.is_none() => until = Some(Instant::now() + DRAIN),
                 () = tokio::time::sleep_until(stalls), if self.agent.awaits_runtime() => {
-                    tracing::warn!("agent {}: its runtime did not come back; the message is given up", self.config.name);
+                    let name = &self.config.name;
+                    tracing::warn!("agent {name}: its runtime did not come back; the message is given up");
                     let actions = self.agent.stalled();
                     self.act(actions).await;
                 }
                 () = tokio::time::sleep_until(introduction.unwrap_or(stalls)), if introduction.is_some() => {
                     self.send_early().await;
                 }
-                () = shutdown.cancelled(), if until.is_none() => until = Some(Instant::now() + DRAIN),
-                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
+                Some(ready) = replacements.recv() => self.replace(ready).await,
+                Some(report) = reports.recv() => self.report(report).await,
+                Some(input) = inputs.recv() => self.input(input).await,
             }
             self.publish();
             if until.is_some() && self.agent.is_idle() {
@@ -347,7 +351,7 @@ impl Hub {
                 if is_early && self.early.len() < QUEUE {
                     return self.early.push_back((Instant::now() + INTRODUCTION, conn, content));
                 }
-                let actions = self.agent.send(conn, content);
+                let actions = self.send(conn, content);
                 self.act(actions).await;
             }
             Input::Turn(conn, id, params) => self.turn(conn, id, params).await,
@@ -361,13 +365,18 @@ impl Hub {
         }
     }
 
+    fn send(&mut self, conn: ConnId, content: Waiting) -> Vec<Action<Waiting>> {
+        let bytes = content.iter().map(|block| block.raw().get().len()).sum();
+        self.agent.send(conn, content, bytes)
+    }
+
     /// Sends what waited for a runtime to introduce itself, if one did or the time is over.
     async fn send_early(&mut self) {
         while let Some((until, ..)) = self.early.front()
             && (self.agent.runtime().is_some() || *until <= Instant::now())
         {
             let Some((_, conn, content)) = self.early.pop_front() else { return };
-            let actions = self.agent.send(conn, content);
+            let actions = self.send(conn, content);
             self.act(actions).await;
         }
     }

@@ -33,7 +33,7 @@ mod source;
 mod workdir;
 
 pub(crate) use compile::CompileContext;
-pub(crate) use dirs::Dirs;
+pub(crate) use dirs::{Dirs, is_name};
 pub(crate) use nest::meet as meet_policies;
 pub(crate) use problem::{CompileErrors, LoadErrors, Problem};
 pub(crate) use rule::{AxisRules, Denials, Rule, Rules};

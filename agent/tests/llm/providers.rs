@@ -237,6 +237,21 @@ fn what_the_provider_leaves_out_is_tolerated() {
 }
 
 #[test]
+fn what_says_nothing_leaves_the_conversation_whole() {
+    let silent = || Answer::Stream(anthropic_events(&[], "end_turn").concat());
+    let mock = Mock::with([silent(), silent(), says(&["at last"])]);
+    let home = Home::with(&mock);
+    let _daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    assert_eq!(runtime.says(1, "one")["result"], json!({ "stop_reason": "end_turn", "content": [] }));
+    // An empty text is no block that the provider would take.
+    assert_eq!(runtime.says(2, "")["result"]["stop_reason"], "end_turn");
+    assert_eq!(mock.last().messages().len(), 1);
+    assert_eq!(runtime.says(3, "two")["result"]["content"][0]["text"], "at last");
+    assert_eq!(mock.last().messages().len(), 2);
+}
+
+#[test]
 fn our_own_key_never_comes_back() {
     let text = ["the key is sk-secret", "-key-of-a, and c2stc2VjcmV0LWtl", "eS1vZi1h in base64"];
     let blocks =
