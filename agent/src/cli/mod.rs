@@ -114,6 +114,11 @@ pub(crate) fn main() -> ExitCode {
         Command::Auditor(args) => auditor::run(&args),
     };
     result.unwrap_or_else(|error| {
+        // Whoever read standard output has enough: `| head`.
+        if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+        {
+            return ExitCode::SUCCESS;
+        }
         eprintln!("ringfence: {error:#}");
         ExitCode::from(1)
     })

@@ -105,9 +105,19 @@ pub(crate) fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Err
         // Without it the answer is still true of what is on record.
         let _ = offer_journals(places, || connect(places, DEFAULT_PORT));
     }
-    let mut conn = connect(places, DEFAULT_PORT)?;
-    conn.send(request)?;
-    reply(&mut conn)
+    let once = || {
+        let mut conn = connect(places, DEFAULT_PORT)?;
+        conn.send(request)?;
+        reply(&mut conn)
+    };
+    match once() {
+        // An auditor that just ended may still accept. A decision is not made twice.
+        Err(Error::Talk(FrameError::Closed)) if !matches!(request, McpRequest::Decide { .. }) => {
+            thread::sleep(Duration::from_millis(200));
+            once()
+        }
+        outcome => outcome,
+    }
 }
 
 fn reply(conn: &mut Conn) -> Result<McpReply, Error> {

@@ -11,7 +11,7 @@ use jsonc_parser::{
 /// Where a client keeps its servers: the key of the object that holds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Client {
-    /// Claude Desktop and Claude Code: `mcpServers`.
+    /// Claude Desktop and Claude Code: `mcpServers`, also those of single projects.
     Claude,
     /// Cursor: `mcpServers`.
     Cursor,
@@ -77,13 +77,19 @@ pub(crate) fn rewrite(
     let root =
         CstRootNode::parse(text, &ParseOptions::default()).map_err(|e| Error::Syntax(e.to_string()))?;
     let paths = client.map_or(ANY, Client::paths);
-    let servers = root.object_value().and_then(|top| paths.iter().find_map(|path| descend(&top, path)));
-    let Some(servers) = servers else {
+    let mut places = Vec::new();
+    if let Some(top) = root.object_value() {
+        places.extend(paths.iter().find_map(|path| descend(&top, path)));
+        if matches!(client, None | Some(Client::Claude)) {
+            places.extend(projects(&top));
+        }
+    }
+    if places.is_empty() {
         let names: Vec<String> = paths.iter().map(|path| format!("\"{}\"", path.join("."))).collect();
         return Err(Error::NoServers(names.join(" or ")));
-    };
+    }
     let (mut changed, mut left) = (Vec::new(), Vec::new());
-    for property in servers.properties() {
+    for property in places.iter().flat_map(CstObject::properties) {
         let Some(name) = property.decoded_name() else { continue };
         let done = match property.object_value() {
             None => Err("it is not an object"),
@@ -96,6 +102,12 @@ pub(crate) fn rewrite(
         }
     }
     Ok(Rewritten { text: root.to_string(), changed, left })
+}
+
+/// Servers that Claude Code keeps for one project each: its default scope, in the user's file.
+fn projects(top: &CstObject) -> Vec<CstObject> {
+    let projects = top.object_value("projects").into_iter().flat_map(|projects| projects.properties());
+    projects.filter_map(|project| project.object_value()?.object_value("mcpServers")).collect()
 }
 
 fn descend(top: &CstObject, path: &[&str]) -> Option<CstObject> {
@@ -170,6 +182,22 @@ fn set_arguments(server: &CstObject, arguments: impl Iterator<Item = String>) {
 #[cfg(test)]
 mod tests {
     use super::{Client, Error, rewrite};
+
+    #[test]
+    fn servers_of_single_projects_are_servers_too() {
+        let text = r#"{"projects": {"/a": {"mcpServers": {"x": {"command": "x", "args": ["1"]}}}, "/b": {},
+            "/c": {"mcpServers": {"y": {"command": "y", "args": ["1"]}}}}, "mcpServers": {"z": {"command": "z", "args": ["1"]}}}"#;
+        let done = rewrite(text, None, "ringfence", false).expect("a configuration");
+        assert_eq!(done.changed, ["z", "x", "y"]);
+        let undone = rewrite(&done.text, Some(Client::Claude), "ringfence", true).expect("a configuration");
+        assert_eq!(undone.text, text);
+        let without = r#"{"projects": {"/a": {"mcpServers": {"x": {"command": "x", "args": ["1"]}}}}}"#;
+        assert_eq!(rewrite(without, None, "ringfence", false).expect("a configuration").changed, ["x"]);
+        assert!(
+            rewrite(without, Some(Client::Cursor), "ringfence", false).is_err(),
+            "Cursor has no projects"
+        );
+    }
 
     const CLAUDE: &str = r#"{
   // kept
