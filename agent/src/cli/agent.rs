@@ -1,6 +1,6 @@
 //! `ringfence agent` and its shorter forms `show` and `logs`.
 
-use super::send;
+use super::{pin, send};
 use crate::{
     auditor::printable,
     llm::{
@@ -58,6 +58,7 @@ enum Command {
         /// The agent.
         name: String,
     },
+    Pin(pin::Args),
 }
 
 /// Prints an agent's profile with what it takes from the registry; credentials by their source, never by value.
@@ -99,6 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Check { name } => check(name),
+        Command::Pin(args) => pin::run(args),
     }
 }
 
@@ -115,7 +117,7 @@ pub(super) fn name(text: &str) -> anyhow::Result<&str> {
     bail!("{text:?} is not an agent's name: letters, digits, `-`, `_` and `.`, not beginning with `.`")
 }
 
-fn print(text: &str) -> anyhow::Result<ExitCode> {
+pub(super) fn print(text: &str) -> anyhow::Result<ExitCode> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(e).context("standard output cannot be written")
@@ -186,10 +188,14 @@ pub(super) fn table(status: &UserStatus) -> String {
 fn check(name: &str) -> anyhow::Result<ExitCode> {
     let home = home()?;
     let config = registry::load(&home, name)?;
-    Ready::new(&config, home.log(name))?;
+    Ready::new(&config, &home)?;
     let mut text = format!("{name}: ok ({})\n", config.file.display());
     for notice in &config.notices {
         text += &format!("    note: {notice}\n");
+    }
+    for (server, tool) in pin::waiting(&home, name)? {
+        let tool = printable(&format!("{server}/{tool}"));
+        text += &format!("    note: the MCP tool {tool} has changed and is left out: ringfence agent pin {name}\n");
     }
     print(&text)
 }

@@ -11,6 +11,7 @@ mod enroll;
 mod events;
 mod install;
 mod mcp;
+mod pin;
 mod profile;
 mod rules;
 mod run;

@@ -44,7 +44,8 @@ pub(crate) struct StopArgs {}
 pub(crate) struct VersionArgs {}
 
 pub(crate) fn start(_: &StartArgs) -> anyhow::Result<ExitCode> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // The MCP library's warnings hold what servers say; what matters of it is told by us.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,rmcp=off"));
     let log = tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_target(false)

@@ -79,6 +79,11 @@ impl Home {
         self.data.join("logs").join(name)
     }
 
+    /// What an agent's MCP tools looked like when they were first used. Not beside the log: that is mounted in containers.
+    pub(crate) fn pins(&self, name: &str) -> PathBuf {
+        self.data.join("state").join(name).join("mcp-pins.json")
+    }
+
     /// An agent's conversation.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.logs(name).join("conversation.ndjson")

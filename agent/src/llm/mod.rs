@@ -11,6 +11,7 @@
 //! | `connection`, `worker` | the sockets' tasks, and the one task that drives `agent` |
 //! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to be sent |
 //! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |
+//! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
 //! | `provider/` | one file for each provider, and the event streams they answer with |
 //! | `acl` | one user beside the owner: a log's reader, a socket's user in a container |
 //! | `serve`, `user`, `control`, `unit` | binding sockets; `ringfence start`; asking it things; its systemd unit |
@@ -23,6 +24,7 @@ mod conversation;
 mod frame;
 mod history;
 pub(crate) mod home;
+pub(crate) mod mcp;
 mod message;
 mod provider;
 mod redact;

@@ -1,8 +1,8 @@
 //! Tools that run on this side of the socket: the seam for MCP.
 
-use super::{message::Block, registry::Mcp, rpc::Tool};
+use super::{mcp::Servers, message::Block, registry::Mcp, rpc::Tool, secret::Secret};
 use serde_json::value::RawValue;
-use std::{pin::Pin, sync::Arc};
+use std::{path::PathBuf, pin::Pin, sync::Arc};
 
 /// A future that can be stored.
 pub(super) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -33,9 +33,21 @@ pub(super) trait RemoteTools: Send + Sync {
 
     /// Calls one. A failure to call is a result, too: the model is to hear of it.
     fn call<'a>(&'a self, server: &'a str, tool: &'a str, input: &'a RawValue) -> Later<'a, RemoteResult>;
+
+    /// Whether [`Self::list`] may have something else to say than when it was last asked.
+    fn is_stale(&self) -> bool;
 }
 
-/// The servers of an agent's `[mcp.*]` sections. This version has no MCP client: none.
-pub(super) fn connect(_: &[Mcp]) -> Option<Arc<dyn RemoteTools>> {
-    None
+/// The servers of an agent's `[mcp.*]` sections, each with its token; none where there are none.
+///
+/// # Errors
+/// The HTTP client cannot be made.
+pub(super) fn connect(
+    sections: Vec<(Mcp, Option<Secret>)>,
+    pins: PathBuf,
+) -> Result<Option<Arc<dyn RemoteTools>>, reqwest::Error> {
+    if sections.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(Servers::new(sections, pins)?)))
 }

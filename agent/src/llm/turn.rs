@@ -243,7 +243,8 @@ impl Turns {
         if let Some(tools) = &tools {
             check_tools(tools)?;
         }
-        if self.toolbox.is_some() && system.is_none() && tools.is_none() {
+        let is_stale = self.parts.remote.as_ref().is_some_and(|remote| remote.is_stale());
+        if self.toolbox.is_some() && system.is_none() && tools.is_none() && !is_stale {
             return Ok(());
         }
         let local: Vec<Arc<Tool>> = match tools {

@@ -225,8 +225,8 @@ impl User {
         for notice in &config.notices {
             tracing::warn!("agent {name}: {notice}");
         }
-        let (new, log) = (config.clone(), self.home.log(&name));
-        let ready = tokio::task::spawn_blocking(move || Ready::new(&new, log)).await;
+        let (new, home) = (config.clone(), self.home.clone());
+        let ready = tokio::task::spawn_blocking(move || Ready::new(&new, &home)).await;
         let ready = match ready {
             Ok(Ok(ready)) => ready,
             Ok(Err(error)) => return self.broken(name, chain(&error)),
@@ -383,7 +383,7 @@ fn read_all(home: &Home) -> Result<Configs, LoadErrors> {
 }
 
 /// An error with its causes, on one line: for the log and `status`.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -7,6 +7,7 @@ use super::{
     connection::{self, Input},
     conversation,
     frame::{Counters, Peer},
+    home::Home,
     message::Block,
     provider::{self, Provider, Usage},
     redact::Redactor,
@@ -19,7 +20,6 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -71,6 +71,9 @@ pub(crate) enum Error {
         #[source]
         source: secret::Error,
     },
+    /// The HTTP client for MCP servers.
+    #[error("the HTTP client for the MCP servers cannot be made")]
+    Client(#[source] reqwest::Error),
 }
 
 /// What one worker is doing, as `status` shows it.
@@ -112,20 +115,23 @@ impl Ready {
     ///
     /// # Errors
     /// [`Error`].
-    pub(crate) fn new(config: &AgentConfig, log: PathBuf) -> Result<Self, Error> {
+    pub(crate) fn new(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
         let provider = Provider::new(&config.llm)
             .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
         let mut secrets: Vec<_> = provider.key().cloned().into_iter().collect();
+        let mut servers = Vec::new();
         for mcp in &config.mcp {
             let token = mcp.auth_token.as_ref().map(secret::Source::read).transpose();
-            secrets.extend(token.map_err(|source| Error::Token { name: mcp.name.clone(), source })?);
+            let token = token.map_err(|source| Error::Token { name: mcp.name.clone(), source })?;
+            secrets.extend(token.clone());
+            servers.push((mcp.clone(), token));
         }
         Ok(Self(Parts {
-            remote: remote::connect(&config.mcp),
+            remote: remote::connect(servers, home.pins(&config.name)).map_err(Error::Client)?,
             redactor: Redactor::new(&secrets),
             provider,
             config: Arc::new(config.clone()),
-            log,
+            log: home.log(&config.name),
         }))
     }
 }

@@ -5,6 +5,8 @@ mod config;
 mod conversation;
 mod frames;
 mod lifecycle;
+mod mcp;
+mod mcp_mock;
 mod mock;
 mod providers;
 mod sends;

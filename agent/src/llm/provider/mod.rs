@@ -4,7 +4,7 @@
 
 mod anthropic;
 mod openai;
-mod sse;
+pub(super) mod sse;
 
 use super::{
     history::Pieces,

@@ -8,16 +8,16 @@ const MAX_EVENT: usize = 16 << 20;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Event {
+pub(in crate::llm) struct Event {
     /// `event:`; empty: none was given.
-    pub(super) name: String,
+    pub(in crate::llm) name: String,
     /// `data:`, its lines joined.
-    pub(super) data: String,
+    pub(in crate::llm) data: String,
 }
 
 /// Why a stream is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Error {
+pub(in crate::llm) enum Error {
     /// An event that is too long.
     #[error("an event of more than {MAX_EVENT} bytes")]
     TooLong,
@@ -28,7 +28,7 @@ pub(super) enum Error {
 
 /// A stream of events.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(in crate::llm) struct Events {
     /// Bytes that are no whole line yet.
     line: Vec<u8>,
     /// The last byte was a CR: a LF now belongs to it.
@@ -45,8 +45,9 @@ impl Events {
     ///
     /// # Errors
     /// [`Error`].
-    pub(super) fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event)) -> Result<(), Error> {
-        if std::mem::take(&mut self.after_cr) {
+    pub(in crate::llm) fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event)) -> Result<(), Error> {
+        // Nothing decides nothing: a CR that waits for its LF still does.
+        if !bytes.is_empty() && std::mem::take(&mut self.after_cr) {
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
         }
         while let Some(at) = memchr::memchr2(b'\n', b'\r', bytes) {
@@ -134,6 +135,8 @@ mod tests {
         for end in ["\n", "\r\n", "\r"] {
             let text = ["event: a", "data: 1", "", "data: 2", "", ""].join(end);
             assert_eq!(events(&[text.as_bytes()]), [pair("a", "1"), pair("", "2")], "{end:?}");
+            let (first, rest) = text.as_bytes().split_at(9);
+            assert_eq!(events(&[first, b"", rest]), [pair("a", "1"), pair("", "2")], "{end:?}");
         }
     }
 
