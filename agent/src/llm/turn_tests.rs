@@ -48,6 +48,10 @@ impl RemoteTools for Servers {
             }
         })
     }
+
+    fn is_stale(&self) -> bool {
+        false
+    }
 }
 
 /// A provider that gives these answers, and what it was asked.
