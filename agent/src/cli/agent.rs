@@ -151,7 +151,10 @@ pub(super) fn table(status: &UserStatus) -> String {
             (true, false) => "idle",
             (false, _) => "-",
         };
-        let read = worker.input_tokens + worker.cache_read_tokens + worker.cache_write_tokens;
+        let read = worker
+            .input_tokens
+            .saturating_add(worker.cache_read_tokens)
+            .saturating_add(worker.cache_write_tokens);
         rows.push([
             printable(&agent.name),
             agent.state.name().to_owned(),
@@ -262,6 +265,10 @@ fn described(config: &AgentConfig, home: &Home) -> Value {
         "mcp": config.mcp.iter().map(|mcp| json!({
             "name": mcp.name, "url": mcp.url.as_str(), "auth_token": mcp.auth_token.as_ref().map(from), "tools": mcp.tools,
         })).collect::<Vec<_>>(),
+        "limits": {
+            "turns_per_minute": config.limits.turns_per_minute, "tokens_per_day": config.limits.tokens_per_day,
+            "cost_per_day": config.limits.cost_per_day,
+        },
         "log_reader": config.log_reader,
         "socket_owner": config.socket_owner,
         "governed": config.governed,

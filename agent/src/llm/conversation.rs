@@ -6,6 +6,7 @@
 use super::{
     acl,
     history::{History, Pieces},
+    limits::Meter,
     message::{Message, Role},
     provider::{self, Usage},
     registry::ProviderKind,
@@ -14,8 +15,9 @@ use super::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use nix::libc;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
+    borrow::Cow,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, BufRead, BufReader, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
@@ -55,6 +57,8 @@ pub(super) struct Conversation {
     /// The group that is not part of `history` yet: it may be sent with a mark for the provider's cache.
     last: Vec<Message>,
     pending: Option<Pending>,
+    /// What its calls of the provider used.
+    pub(super) meter: Meter,
 }
 
 /// An answer's tool calls, of which some are not answered.
@@ -120,6 +124,7 @@ impl Conversation {
             history: History::default(),
             last: Vec::new(),
             pending: None,
+            meter: Meter::default(),
         };
         let replay = conversation.replay().map_err(io)?;
         Ok((conversation, replay))
@@ -144,6 +149,9 @@ impl Conversation {
             }
             match serde_json::from_slice::<Message>(&line) {
                 Ok(message) => {
+                    if message.role == Role::Assistant {
+                        self.count(&line);
+                    }
                     self.take(message);
                     replay.messages += 1;
                 }
@@ -162,6 +170,20 @@ impl Conversation {
                 (&*self.file).write_all(b"\n")?;
                 self.length += 1;
             }
+        }
+    }
+
+    /// Counts what a logged answer used.
+    fn count(&mut self, line: &[u8]) {
+        #[derive(Deserialize)]
+        struct Used<'a> {
+            #[serde(borrow)]
+            ts: Cow<'a, str>,
+            usage: Usage,
+        }
+        let Ok(Used { ts, usage }) = serde_json::from_slice(line) else { return };
+        if let Ok(ts) = ts.parse() {
+            self.meter.used(&usage, ts);
         }
     }
 
@@ -241,7 +263,9 @@ impl Conversation {
             #[serde(skip_serializing_if = "Option::is_none")]
             usage: Option<&'a Usage>,
         }
-        let ts = format!("{:.3}", Timestamp::now());
+        let now = Timestamp::now();
+        usage.inspect(|usage| self.meter.used(usage, now));
+        let ts = format!("{now:.3}");
         let before = self.unwritten.len();
         match serde_json::to_writer(&mut self.unwritten, &Line { ts: &ts, message: &message, usage }) {
             Ok(()) => self.unwritten.push(b'\n'),

@@ -10,6 +10,7 @@
 //! | `agent` | what happens to one agent: register, send, turn, in which order. Pure |
 //! | `connection`, `worker` | the sockets' tasks, and the one task that drives `agent` |
 //! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to be sent |
+//! | `limits` | turns, tokens and money that an agent may use |
 //! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |
 //! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
 //! | `provider/` | one file for each provider, and the event streams they answer with |
@@ -24,6 +25,7 @@ mod conversation;
 mod frame;
 mod history;
 pub(crate) mod home;
+pub(crate) mod limits;
 pub(crate) mod mcp;
 mod message;
 mod provider;

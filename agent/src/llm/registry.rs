@@ -1,7 +1,11 @@
 //! The registry and a profile's `[llm.*]` and `[mcp.*]` to one agent's configuration: the profile's keys over the
 //! registry's, field by field; every mistake with file, line and key.
 
-use super::{home::Home, secret::Source};
+use super::{
+    home::Home,
+    limits::{Limits, Price},
+    secret::Source,
+};
 use crate::profile::{
     self, Dirs, LoadErrors, Problem, Profile, Provenance,
     problem::{At, Wrong},
@@ -25,7 +29,7 @@ const TIMEOUT: u64 = 600;
 const RUNTIME_TIMEOUT: u64 = 3600;
 
 /// Everything that one agent's worker is started with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AgentConfig {
     /// The profile's file stem.
     pub(crate) name: String,
@@ -35,6 +39,8 @@ pub(crate) struct AgentConfig {
     pub(crate) llm: Llm,
     /// MCP servers, in the profile's order of names.
     pub(crate) mcp: Vec<Mcp>,
+    /// What it may use.
+    pub(crate) limits: Limits,
     /// Who may read the log beside its owner.
     pub(crate) log_reader: Option<u32>,
     /// Who may use the socket beside its owner.
@@ -65,7 +71,7 @@ impl ProviderKind {
 }
 
 /// An agent's model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Llm {
     /// The section's name.
     pub(crate) name: String,
@@ -79,6 +85,8 @@ pub(crate) struct Llm {
     pub(crate) base_url: Option<Url>,
     /// Most tokens of an answer.
     pub(crate) max_tokens: u32,
+    /// What a million tokens cost.
+    pub(crate) price: Price,
     /// Further fields of each request.
     pub(crate) options: serde_json::Map<String, serde_json::Value>,
     /// Whether to ask for prompt caching.
@@ -180,6 +188,7 @@ pub(crate) fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfi
         uid
     };
     let (log_reader, socket_owner) = (uid(&profile.log_reader), uid(&profile.socket_owner));
+    let limits = limits(profile, registry, &mut wrong);
     let mut notices = profile.notices.clone();
     notices.retain(|notice| !notice.ends_with("nothing is granted but the base"));
     if !profile.has_grant {
@@ -202,6 +211,7 @@ pub(crate) fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfi
             file: profile.file.clone(),
             llm,
             mcp,
+            limits,
             log_reader,
             socket_owner,
             governed: profile.has_grant,
@@ -271,6 +281,7 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
         api_key: api_key.map(|key| key.value.clone()),
         base_url,
         max_tokens: number(&section.max_tokens, &base.max_tokens).unwrap_or(MAX_TOKENS),
+        price: section.price.as_ref().or(base.price.as_ref()).map(|p| p.value).unwrap_or_default(),
         options: section
             .options
             .as_ref()
@@ -283,6 +294,23 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
         timeout: seconds(&section.timeout, &base.timeout, TIMEOUT),
         runtime_timeout: seconds(&section.runtime_timeout, &base.runtime_timeout, RUNTIME_TIMEOUT),
     })
+}
+
+fn limits(profile: &Profile, registry: &Registry, wrong: &mut Vec<Problem>) -> Limits {
+    let section = &profile.limits;
+    if let (Some(cost), [llm]) = (&section.cost_per_day, profile.llm.as_slice()) {
+        let base = registry.llm.iter().find(|s| s.name == llm.name);
+        if llm.price.as_ref().or(base.and_then(|base| base.price.as_ref())).is_none() {
+            let key = "price";
+            let what = Wrong::MissingKey { key, name: llm.name.clone(), registry: registry.file.clone() };
+            wrong.push(Problem::new(cost.at.clone(), what));
+        }
+    }
+    Limits {
+        turns_per_minute: section.turns_per_minute.as_ref().and_then(|n| u32::try_from(n.value).ok()),
+        tokens_per_day: section.tokens_per_day.as_ref().map(|n| n.value),
+        cost_per_day: section.cost_per_day.as_ref().map(|n| n.value),
+    }
 }
 
 fn mcp(section: &McpSection, registry: &Registry, wrong: &mut Vec<Problem>) -> Option<Mcp> {

@@ -12,6 +12,7 @@ use super::{
     remote::{RemoteResult, RemoteTool, RemoteTools},
     rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
 };
+use jiff::Timestamp;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -200,6 +201,7 @@ impl Turns {
         self.prepare(params.system, params.tools, to).await?;
         self.conversation.begin(params.messages);
         self.flush().await?;
+        self.conversation.meter.turn(&self.parts.config.limits, Timestamp::now())?;
         if let Some(stop_reason) = params.stop {
             return Ok(TurnResult { stop_reason, content: Some(Vec::new()), tool_calls: Vec::new() });
         }
@@ -288,6 +290,8 @@ impl Turns {
     /// One call of the model: what it says streams out, the whole is logged.
     async fn ask(&mut self, to: &To<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
         let Around { before, behind } = self.toolbox.as_ref().map(|t| t.around.clone()).unwrap_or_default();
+        let config = &self.parts.config;
+        self.conversation.meter.check(&config.limits, &config.llm.price, Timestamp::now())?;
         let body = self.conversation.body(before, behind, self.parts.provider.marks());
         let mut stream = to.unless_cancelled(self.parts.provider.ask(body)).await??;
         let mut text = self.parts.redactor.stream();

@@ -428,10 +428,10 @@ impl Hub {
         self.status.send_modify(|status| {
             status.turns += 1;
             status.failed += u64::from(matches!(outcome, Outcome::Failed(_)));
-            status.input_tokens += usage.input_tokens;
-            status.output_tokens += usage.output_tokens;
-            status.cache_read_tokens += usage.cache_read_tokens;
-            status.cache_write_tokens += usage.cache_write_tokens;
+            status.input_tokens = status.input_tokens.saturating_add(usage.input_tokens);
+            status.output_tokens = status.output_tokens.saturating_add(usage.output_tokens);
+            status.cache_read_tokens = status.cache_read_tokens.saturating_add(usage.cache_read_tokens);
+            status.cache_write_tokens = status.cache_write_tokens.saturating_add(usage.cache_write_tokens);
             status.conversation_bytes = bytes;
         });
     }

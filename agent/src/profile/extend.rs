@@ -124,6 +124,7 @@ fn over(child: Layer, parent: Layer) -> Layer {
         accept_partial: child.accept_partial.or(parent.accept_partial),
         llm: child.llm.or(parent.llm),
         mcp: child.mcp.or(parent.mcp),
+        limits: child.limits.or(parent.limits),
         log_reader: child.log_reader.or(parent.log_reader),
         socket_owner: child.socket_owner.or(parent.socket_owner),
     }
@@ -194,6 +195,7 @@ fn profile(
         sources,
         llm: layer.llm.unwrap_or_default(),
         mcp: layer.mcp.unwrap_or_default(),
+        limits: layer.limits.unwrap_or_default(),
         log_reader: layer.log_reader,
         socket_owner: layer.socket_owner,
         has_grant: layer.grant.is_some(),

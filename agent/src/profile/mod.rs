@@ -117,6 +117,8 @@ pub(crate) struct Profile {
     pub(crate) llm: Vec<sections::LlmSection>,
     /// The agent's MCP servers: `[mcp.*]`.
     pub(crate) mcp: Vec<sections::McpSection>,
+    /// `[limits]`.
+    pub(crate) limits: sections::LimitsSection,
     /// Who may read the agent's log beside its owner.
     pub(crate) log_reader: Option<sections::Located<u64>>,
     /// Who may use the agent's socket beside its owner.

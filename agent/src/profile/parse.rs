@@ -5,7 +5,7 @@ use super::{
     problem::{At, Problem, Wrong},
     rule::RuleError,
     schema::known_keys,
-    sections::{LlmSection, Located, McpSection},
+    sections::{LimitsSection, LlmSection, Located, McpSection},
 };
 use ringfence_grant::{CountBound, Entry, NetEntry, Scope};
 use std::{
@@ -51,6 +51,7 @@ pub(super) struct Layer {
     pub(super) accept_partial: Option<Vec<Axis>>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
+    pub(super) limits: Option<LimitsSection>,
     pub(super) log_reader: Option<Located<u64>>,
     pub(super) socket_owner: Option<Located<u64>>,
 }
@@ -143,6 +144,7 @@ impl Parser {
                 "kernel" => self.table("kernel", value, Self::kernel_key),
                 "llm" => self.out.layer.llm = Some(self.llm(value)),
                 "mcp" => self.out.layer.mcp = Some(self.mcp(value)),
+                "limits" => self.out.layer.limits = self.limits(value),
                 "log_reader" => self.out.layer.log_reader = self.located("log_reader", value, Self::count),
                 "socket_owner" => {
                     self.out.layer.socket_owner = self.located("socket_owner", value, Self::count)

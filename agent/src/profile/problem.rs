@@ -160,6 +160,9 @@ impl Wrong {
                  go without"
                     .to_owned()
             }
+            Self::MissingKey { key: "price", .. } => {
+                "a cost needs prices: `price = { input = 3.0, output = 15.0 }` for a million tokens".to_owned()
+            }
             Self::MissingKey { key: "provider", .. } => "`anthropic` or `openai` (and compatible servers)".to_owned(),
             Self::BadWorkdir { .. } => "choose a directory of the work's own".to_owned(),
             _ => return None,

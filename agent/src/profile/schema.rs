@@ -30,6 +30,8 @@ struct ProfileFile {
     llm: Option<BTreeMap<String, LlmTable>>,
     /// The agent's MCP servers: sections named as in the registry, whose keys they override.
     mcp: Option<BTreeMap<String, McpTable>>,
+    /// What the agent may use of its model.
+    limits: Option<LimitsTable>,
     /// A user id that may read the agent's conversation log, beside its owner.
     log_reader: Option<u32>,
     /// The user id of the agent's runtime, where that is another than root's and the worker's: it may register, and not
@@ -58,6 +60,8 @@ struct LlmTable {
     base_url: Option<String>,
     /// Most tokens of one answer. Default: 8192.
     max_tokens: Option<u32>,
+    /// What a million tokens cost, for `limits.cost_per_day`.
+    price: Option<PriceTable>,
     /// Further fields of each request to the provider: `temperature`, `thinking` and the like.
     options: Option<BTreeMap<String, serde_json::Value>>,
     /// Whether the provider is asked to cache the prompt, where it must be asked. Default: true.
@@ -70,6 +74,30 @@ struct LlmTable {
     timeout: Option<u32>,
     /// Seconds that the runtime may take for its tools before its message is given up. Default: 3600.
     runtime_timeout: Option<u32>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct PriceTable {
+    /// Read.
+    input: Option<f64>,
+    /// Written by the model.
+    output: Option<f64>,
+    /// Read from the provider's cache.
+    cache_read: Option<f64>,
+    /// Written to the provider's cache.
+    cache_write: Option<f64>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct LimitsTable {
+    /// Turns in any sixty seconds.
+    turns_per_minute: Option<u32>,
+    /// Tokens of a day (UTC), read and written, cached ones included.
+    tokens_per_day: Option<u32>,
+    /// Cost of a day (UTC), in the currency of the section's `price`.
+    cost_per_day: Option<f64>,
 }
 
 #[derive(JsonSchema)]
@@ -324,6 +352,7 @@ mod tests {
                 "extends",
                 "grant",
                 "kernel",
+                "limits",
                 "llm",
                 "log_reader",
                 "match",

@@ -4,7 +4,10 @@ use super::{
     parse::{Parser, Value},
     problem::{At, Wrong},
 };
-use crate::llm::secret::{Secret, Source};
+use crate::llm::{
+    limits::Price,
+    secret::{Secret, Source},
+};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -36,6 +39,8 @@ pub(crate) struct LlmSection {
     pub(crate) base_url: Option<Located<String>>,
     /// Most tokens of one answer.
     pub(crate) max_tokens: Option<Located<u64>>,
+    /// What a million tokens cost.
+    pub(crate) price: Option<Located<Price>>,
     /// Further fields of each request.
     pub(crate) options: Option<Located<serde_json::Map<String, serde_json::Value>>>,
     /// Whether the provider is asked to cache the prompt.
@@ -48,6 +53,17 @@ pub(crate) struct LlmSection {
     pub(crate) timeout: Option<Located<u64>>,
     /// Seconds that the runtime may take between turns.
     pub(crate) runtime_timeout: Option<Located<u64>>,
+}
+
+/// `[limits]` of one file.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LimitsSection {
+    /// Turns in any sixty seconds.
+    pub(crate) turns_per_minute: Option<Located<u64>>,
+    /// Tokens of a day.
+    pub(crate) tokens_per_day: Option<Located<u64>>,
+    /// Cost of a day.
+    pub(crate) cost_per_day: Option<Located<f64>>,
 }
 
 /// `[mcp.NAME]` of one file.
@@ -125,6 +141,7 @@ impl Parser {
                 "max_mcp_rounds" => section.max_mcp_rounds = self.located(&path, value, Self::positive),
                 "timeout" => section.timeout = self.located(&path, value, Self::positive),
                 "runtime_timeout" => section.runtime_timeout = self.located(&path, value, Self::positive),
+                "price" => section.price = self.located(&path, value, Self::price),
                 "options" => section.options = self.located(&path, value, Self::options),
                 "prompt_cache" => section.prompt_cache = self.flag(&path, value),
                 other if other.starts_with("api_key") => {
@@ -134,6 +151,61 @@ impl Parser {
             }
         }
         section
+    }
+
+    /// `[limits]`.
+    pub(super) fn limits(&mut self, value: &Value<'_>) -> Option<LimitsSection> {
+        let Some(table) = value.get_ref().as_table() else {
+            self.mistyped("limits", value, "a table");
+            return None;
+        };
+        let mut section = LimitsSection::default();
+        for (key, value) in table {
+            let path = format!("limits.{}", key.get_ref());
+            match key.get_ref().as_ref() {
+                "turns_per_minute" => section.turns_per_minute = self.located(&path, value, Self::positive),
+                "tokens_per_day" => section.tokens_per_day = self.located(&path, value, Self::positive),
+                "cost_per_day" => section.cost_per_day = self.located(&path, value, Self::amount),
+                _ => self.unknown("limits", key),
+            }
+        }
+        Some(section)
+    }
+
+    fn price(&mut self, path: &str, value: &Value<'_>) -> Option<Price> {
+        let Some(table) = value.get_ref().as_table() else {
+            self.mistyped(path, value, "a table");
+            return None;
+        };
+        let mut price = Price::default();
+        for (key, value) in table {
+            let to = match key.get_ref().as_ref() {
+                "input" => &mut price.input,
+                "output" => &mut price.output,
+                "cache_read" => &mut price.cache_read,
+                "cache_write" => &mut price.cache_write,
+                _ => {
+                    self.unknown("llm.*.price", key);
+                    continue;
+                }
+            };
+            *to = self.amount(&format!("{path}.{}", key.get_ref()), value)?;
+        }
+        Some(price)
+    }
+
+    fn amount(&mut self, path: &str, value: &Value<'_>) -> Option<f64> {
+        let text = match value.get_ref() {
+            DeValue::Float(number) => Some(number.as_str()),
+            DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str()),
+            _ => None,
+        };
+        let amount = text.and_then(|text| text.replace('_', "").parse::<f64>().ok());
+        let amount = amount.filter(|amount| amount.is_finite() && *amount >= 0.0);
+        if amount.is_none() {
+            self.mistyped(path, value, "an amount, 0 or more,");
+        }
+        amount
     }
 
     fn mcp_section(&mut self, name: &str, at: At, table: &DeTable<'_>) -> McpSection {

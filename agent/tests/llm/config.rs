@@ -126,6 +126,17 @@ fn every_mistake_is_named_with_its_place() {
         ),
         ("[llm.claude-sonnet]\n[mcp.github]\ntool = []\n", "did you mean `tools`?"),
         ("log_reader = 4294967296\n[llm.claude-sonnet]\n", "log_reader: is not a user id"),
+        (
+            "[limits]\ncost_per_day = 5\n[llm.claude-sonnet]\n",
+            "a.toml:2: limits.cost_per_day: `price` is missing",
+        ),
+        ("[limits]\ntokens_per_day = -1\n[llm.claude-sonnet]\n", "limits.tokens_per_day: "),
+        ("[limits]\nturns_a_minute = 1\n[llm.claude-sonnet]\n", "did you mean `turns_per_minute`?"),
+        (
+            "[llm.claude-sonnet]\nprice = { input = \"x\" }\n",
+            "llm.claude-sonnet.price.input: a string where an amount",
+        ),
+        ("[llm.claude-sonnet]\nprice = { in = 1 }\n", "llm.*.price.in: unknown key"),
         ("[llm.claude-sonnet\n", "a.toml:1:"),
     ] {
         let ran = home(profile).run(&["agent", "check", "a"]);

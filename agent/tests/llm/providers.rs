@@ -252,6 +252,30 @@ fn what_says_nothing_leaves_the_conversation_whole() {
 }
 
 #[test]
+fn limits_are_looked_at_before_the_call_and_survive_a_restart() {
+    let mock = Mock::with([says(&["1"]), says(&["2"]), says(&["3"])]);
+    let home = Home::empty();
+    // An answer uses 20 tokens: 10 read, 3 of the cache, 7 written.
+    home.agent("a", &mock, "price = { input = 1_000_000, output = 0.0 }\n[limits]\ntokens_per_day = 30");
+    home.agent("b", &mock, "[limits]\nturns_per_minute = 1");
+    let daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    runtime.says(1, "x");
+    assert_eq!(runtime.says(2, "x")["result"]["content"][0]["text"], "2", "20 are used of 30");
+    let refused = runtime.says(3, "x")["error"].clone();
+    assert_eq!(refused["code"], -32002);
+    assert!(refused["message"].as_str().unwrap().contains("30 tokens a day (40 are used)"), "{refused}");
+    assert!(refused["data"]["retry_after"].as_u64().unwrap() <= 86_400);
+    let mut other = Client::runtime(&home.socket("b"));
+    assert_eq!(other.says(1, "x")["result"]["content"][0]["text"], "3");
+    assert!(other.says(2, "x")["error"]["message"].as_str().unwrap().contains("1 turns a minute"));
+    daemon.kill();
+    let _daemon = home.start();
+    assert_eq!(Client::runtime(&home.socket("a")).says(1, "x")["error"]["code"], -32002);
+    assert_eq!(mock.asked().len(), 3, "none of the refused reached the provider");
+}
+
+#[test]
 fn our_own_key_never_comes_back() {
     let text = ["the key is sk-secret", "-key-of-a, and c2stc2VjcmV0LWtl", "eS1vZi1h in base64"];
     let blocks =

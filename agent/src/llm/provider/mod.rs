@@ -18,7 +18,7 @@ use reqwest::{
     Client, Response, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,
@@ -41,7 +41,8 @@ const MAX_ANSWER: usize = 64 << 20;
 const REST: Duration = Duration::from_secs(1);
 
 /// Tokens of one call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Usage {
     /// Read, what the cache gave not included.
     pub(super) input_tokens: u64,
@@ -53,12 +54,25 @@ pub(super) struct Usage {
     pub(super) cache_write_tokens: u64,
 }
 
+impl Usage {
+    /// All kinds together.
+    pub(super) fn tokens(&self) -> u64 {
+        let kinds = [self.output_tokens, self.cache_read_tokens, self.cache_write_tokens];
+        kinds.into_iter().fold(self.input_tokens, u64::saturating_add)
+    }
+}
+
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
-        self.input_tokens += other.input_tokens;
-        self.output_tokens += other.output_tokens;
-        self.cache_read_tokens += other.cache_read_tokens;
-        self.cache_write_tokens += other.cache_write_tokens;
+        // A provider may say anything.
+        for (sum, more) in [
+            (&mut self.input_tokens, other.input_tokens),
+            (&mut self.output_tokens, other.output_tokens),
+            (&mut self.cache_read_tokens, other.cache_read_tokens),
+            (&mut self.cache_write_tokens, other.cache_write_tokens),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
     }
 }
 

@@ -1,0 +1,177 @@
+//! `[limits]`: how many turns a minute, how many tokens and how much money a day an agent may use. Pure.
+//!
+//! Looked at before each call of the provider. What was used today is in the conversation's log, so a restart forgets
+//! nothing of it.
+
+use super::{provider::Usage, rpc::RpcError};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use std::collections::VecDeque;
+
+/// The error's code: ours, so that nobody takes it for the provider's.
+pub(crate) const LIMIT: i64 = -32002;
+
+/// What an agent may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Limits {
+    /// Turns in any sixty seconds.
+    pub(crate) turns_per_minute: Option<u32>,
+    /// Tokens of a day (UTC), read and written, cached ones included.
+    pub(crate) tokens_per_day: Option<u64>,
+    /// Cost of a day (UTC), in the currency of the prices.
+    pub(crate) cost_per_day: Option<f64>,
+}
+
+/// What a million tokens cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Price {
+    /// Read.
+    pub(crate) input: f64,
+    /// Written by the model.
+    pub(crate) output: f64,
+    /// Read from the provider's cache.
+    pub(crate) cache_read: f64,
+    /// Written to the provider's cache.
+    pub(crate) cache_write: f64,
+}
+
+impl Price {
+    fn of(&self, usage: &Usage) -> f64 {
+        let cost = |tokens: u64, price: f64| tokens as f64 / 1e6 * price;
+        cost(usage.input_tokens, self.input)
+            + cost(usage.output_tokens, self.output)
+            + cost(usage.cache_read_tokens, self.cache_read)
+            + cost(usage.cache_write_tokens, self.cache_write)
+    }
+}
+
+/// What an agent has used.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    /// Days since 1970 of what `today` counts.
+    day: i64,
+    today: Usage,
+    turns: VecDeque<Timestamp>,
+}
+
+const DAY: i64 = 86_400;
+const MINUTE: SignedDuration = SignedDuration::from_secs(60);
+
+impl Meter {
+    /// Counts what a call used.
+    pub(super) fn used(&mut self, usage: &Usage, at: Timestamp) {
+        let day = at.as_second().div_euclid(DAY);
+        if day > self.day {
+            (self.day, self.today) = (day, Usage::default());
+        }
+        // A clock that was set back does not make today's smaller.
+        if day == self.day {
+            self.today += *usage;
+        }
+    }
+
+    /// Counts a turn.
+    ///
+    /// # Errors
+    /// It is one too many.
+    pub(super) fn turn(&mut self, limits: &Limits, now: Timestamp) -> Result<(), RpcError> {
+        let Some(most) = limits.turns_per_minute else { return Ok(()) };
+        while self.turns.front().is_some_and(|at| now.duration_since(*at) >= MINUTE) {
+            self.turns.pop_front();
+        }
+        if let Some(first) = self.turns.front()
+            && self.turns.len() >= most as usize
+        {
+            let left = MINUTE - now.duration_since(*first).max(SignedDuration::ZERO);
+            return Err(reached(format!("{most} turns a minute"), left.as_secs() + 1));
+        }
+        self.turns.push_back(now);
+        Ok(())
+    }
+
+    /// Whether another call may be made.
+    ///
+    /// # Errors
+    /// The day's tokens or money are used up.
+    pub(super) fn check(&self, limits: &Limits, price: &Price, now: Timestamp) -> Result<(), RpcError> {
+        let second = now.as_second();
+        if second.div_euclid(DAY) != self.day {
+            return Ok(());
+        }
+        let tomorrow = DAY - second.rem_euclid(DAY);
+        let tokens = self.today.tokens();
+        if let Some(most) = limits.tokens_per_day.filter(|most| tokens >= *most) {
+            return Err(reached(format!("{most} tokens a day ({tokens} are used)"), tomorrow));
+        }
+        let cost = price.of(&self.today);
+        if let Some(most) = limits.cost_per_day.filter(|most| cost >= *most) {
+            return Err(reached(format!("a cost of {most} a day ({cost:.2} is used)"), tomorrow));
+        }
+        Ok(())
+    }
+}
+
+fn reached(what: String, retry_after: i64) -> RpcError {
+    RpcError {
+        code: LIMIT,
+        message: format!("the limit of this agent's profile is reached: {what}"),
+        data: Some(json!({ "retry_after": retry_after })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn turns_are_counted_over_any_minute() {
+        let limits = Limits { turns_per_minute: Some(2), ..Limits::default() };
+        let mut meter = Meter::default();
+        meter.turn(&limits, at(0)).unwrap();
+        meter.turn(&limits, at(50)).unwrap();
+        let error = meter.turn(&limits, at(59)).unwrap_err();
+        assert_eq!((error.code, error.data), (LIMIT, Some(json!({ "retry_after": 2 }))));
+        meter.turn(&limits, at(60)).unwrap();
+        assert!(meter.turn(&limits, at(61)).is_err(), "those at 50 and 60 are within the minute");
+        // One that was refused does not count.
+        meter.turn(&limits, at(110)).unwrap();
+    }
+
+    #[test]
+    fn a_day_is_over_at_midnight() {
+        let limits = Limits { tokens_per_day: Some(100), ..Limits::default() };
+        let usage = Usage { input_tokens: 40, cache_read_tokens: 20, ..Usage::default() };
+        let price = Price::default();
+        let mut meter = Meter::default();
+        meter.used(&usage, at(DAY + 10));
+        meter.check(&limits, &price, at(DAY + 20)).unwrap();
+        meter.used(&usage, at(DAY + 30));
+        let error = meter.check(&limits, &price, at(2 * DAY - 5)).unwrap_err();
+        assert!(error.message.contains("100 tokens a day (120 are used)"), "{error}");
+        assert_eq!(error.data, Some(json!({ "retry_after": 5 })));
+        meter.check(&limits, &price, at(2 * DAY)).unwrap();
+        meter.used(&usage, at(DAY + 30));
+        assert!(meter.check(&limits, &price, at(DAY + 40)).is_err(), "a log read late changes nothing");
+    }
+
+    #[test]
+    fn money_is_counted_by_the_kind_of_token() {
+        let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
+        let usage = Usage {
+            input_tokens: 1_000_000,
+            output_tokens: 1_000_000,
+            cache_read_tokens: 1_000_000,
+            cache_write_tokens: 1_000_000,
+        };
+        assert!((price.of(&usage) - 22.05).abs() < 1e-9);
+        let limits = Limits { cost_per_day: Some(22.0), ..Limits::default() };
+        let mut meter = Meter::default();
+        meter.used(&usage, at(5));
+        let error = meter.check(&limits, &price, at(6)).unwrap_err();
+        assert!(error.message.contains("a cost of 22 a day (22.05 is used)"), "{error}");
+    }
+}
