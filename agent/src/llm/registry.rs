@@ -197,12 +197,6 @@ pub(crate) fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfi
             profile.file.display()
         ));
     }
-    if !mcp.is_empty() {
-        notices.push(format!(
-            "{}: [mcp.*] is checked, but this version has no MCP client: the model is not offered their tools",
-            profile.file.display()
-        ));
-    }
     notices.extend(registry.notices.iter().cloned());
     notices.extend(profile.sources.first().and_then(|p| readable(&profile.llm, &profile.mcp, p)));
     match llm {
