@@ -9,5 +9,6 @@ mod faults;
 mod flags;
 mod hostile;
 mod lifecycle;
+mod profile;
 mod sizes;
 mod support;
