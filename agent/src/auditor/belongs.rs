@@ -3,7 +3,7 @@
 
 use super::{
     attribute::{Attribution, Moment, Span, attribute, from},
-    mcp::server::Sessions,
+    mcp::sessions::Sessions,
     present::{self, Stored},
     store::{Error, Inside, MOST_SPANS, Reader, SessionReader, Viewer},
 };

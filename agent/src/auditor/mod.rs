@@ -42,7 +42,8 @@ use journald::Journald;
 use keeper::Keeper;
 use mcp::{
     peers::Vouching,
-    server::{self, Serving, Sessions},
+    server,
+    sessions::{Serving, Sessions},
     upkeep::Upkeep,
 };
 use nix::{

@@ -6,7 +6,7 @@
 use super::{
     belongs, escape, explain,
     keeper::chain,
-    mcp::server::Sessions,
+    mcp::sessions::Sessions,
     shared::{Dropped, Shared},
     store::{self, Filter, Reader, Viewer},
 };

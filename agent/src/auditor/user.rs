@@ -3,7 +3,8 @@
 use super::{
     Error,
     mcp::{
-        server::{self, Serving, Sessions},
+        server,
+        sessions::{Serving, Sessions},
         upkeep::Upkeep,
     },
     store::{self, SessionLimits},

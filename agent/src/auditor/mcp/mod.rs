@@ -4,5 +4,6 @@ pub(super) mod ingest;
 mod intake;
 pub(super) mod peers;
 pub(super) mod server;
+pub(super) mod sessions;
 pub(super) mod upkeep;
 pub(super) mod waiting;

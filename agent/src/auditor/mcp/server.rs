@@ -1,18 +1,19 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
-    intake::{Gate, Intake, Progress},
-    peers::{Bounds, Open, Place, Vouching},
-    waiting::{Decider, Link, Refused, Waiting},
+    intake::Intake,
+    peers::Place,
+    sessions::{Linked, Live, MAX_TOKENS, Sessions, lock},
+    waiting::{Decider, Link},
 };
-use crate::auditor::{
-    belongs, clock,
-    keeper::chain,
-    metrics::Metrics,
-    shared::Shared,
-    store::{self, CallFilter, SessionReader, SessionWriter, Standing, Viewer},
+use crate::{
+    auditor::{
+        belongs, clock,
+        keeper::chain,
+        store::{self, CallFilter, SessionReader, Standing, Viewer},
+    },
+    mcp::heads::database,
 };
-use crate::mcp::heads::database;
 use nix::sys::{
     eventfd::{EfdFlags, EventFd},
     socket::{getsockopt, sockopt::PeerCredentials},
@@ -21,368 +22,35 @@ use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
     mcp::{MAX_MESSAGE, MAX_OFFERED, McpReply, McpRequest, SessionNews, SessionOrder, WaitingCall},
-    message::{Failure, McpStatus},
+    message::Failure,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FileType, fstat},
 };
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::hash_map::Entry,
     fs::File,
     io,
     os::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
-    path::PathBuf,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering},
-        mpsc,
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
-use subtle::ConstantTimeEq;
 
 /// How long a peer may take for one message.
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often a journal is looked at without being told.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
-/// How long links may take to read what their journals have.
-const REFRESH: Duration = Duration::from_millis(400);
-/// How long the core may take to hand over what its rings hold.
-const SETTLE: Duration = Duration::from_secs(1);
-/// Links and questions at once, of all users.
-const MAX_CONNECTIONS: usize = 512;
-/// The same of one user, and how many of them may be sessions; a user's own auditor has no others to keep room for.
-const CONNECTIONS_EACH: usize = 96;
-const SESSIONS_EACH: usize = 64;
-/// Users that have opened the dashboard.
-const MAX_TOKENS: usize = 1024;
 /// Journals asked for after one offer.
 const MAX_WANTED: usize = 256;
-
-/// Whom an auditor serves.
-#[derive(Debug)]
-pub(crate) enum Serving {
-    /// The user whose it is.
-    Own,
-    /// Everybody, on behalf of the daemon.
-    Everybody {
-        /// How to learn who a peer is.
-        vouching: Vouching,
-        /// The threads beside, which replace a corrupt database.
-        shared: Arc<Shared>,
-    },
-}
-
-/// An interceptor's link.
-#[derive(Debug, Clone)]
-struct Linked {
-    link: Link,
-    uid: u32,
-    client: u32,
-    progress: Arc<Progress>,
-    /// Has the link's thread look at the journal.
-    nudge: Arc<EventFd>,
-}
 
 /// Why a change of rules is not confirmed.
 pub(crate) const NOT_PENDING: &str =
     "no such change of a rule file waits: it was confirmed or taken back, or the file was changed again";
-
-/// What all connections share.
-#[derive(Debug)]
-pub(crate) struct Sessions {
-    /// The database.
-    pub(crate) db: PathBuf,
-    /// The one writer of sessions.
-    pub(crate) writer: Mutex<SessionWriter>,
-    /// Calls that wait for a person.
-    pub(crate) waiting: Waiting,
-    /// Links that are up.
-    pub(crate) links: Open,
-    /// Each session's link.
-    linked: Mutex<HashMap<String, Linked>>,
-    /// Connections of any kind.
-    connections: Open,
-    /// Connections and links that were turned away.
-    turned_away: AtomicU64,
-    /// Port of the dashboard; 0: none yet.
-    pub(crate) port: AtomicU16,
-    /// What opens the dashboard, for each user that asked.
-    tokens: Mutex<Vec<(u32, String)>>,
-    gates: Mutex<HashMap<u32, Gate>>,
-    vouching: Vouching,
-    shared: Option<Arc<Shared>>,
-    /// Pages that watch.
-    pub(crate) viewers: AtomicUsize,
-    /// Somebody asked something since this was last looked at.
-    pub(crate) used: AtomicBool,
-    /// What is counted for `/metrics`.
-    pub(crate) metrics: Metrics,
-    live: Mutex<Vec<mpsc::SyncSender<Live>>>,
-}
-
-/// What watchers are told; they read the rest from the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Live {
-    /// A call was asked for, answered or decided.
-    Call(String),
-    /// A session began or ended.
-    Session(String),
-}
-
-impl Sessions {
-    /// Shared state over a database.
-    pub(crate) fn new(db: PathBuf, serving: Serving) -> Self {
-        let whole = Bounds { all: MAX_CONNECTIONS, each: MAX_CONNECTIONS };
-        let (vouching, shared, connections, links) = match serving {
-            Serving::Own => (Vouching::Proc, None, whole, whole),
-            Serving::Everybody { vouching, shared } => {
-                let each = |each| Bounds { each, ..whole };
-                (vouching, Some(shared), each(CONNECTIONS_EACH), each(SESSIONS_EACH))
-            }
-        };
-        Self {
-            writer: Mutex::new(SessionWriter::new(db.clone())),
-            db,
-            waiting: Waiting::default(),
-            links: Open::within(links),
-            linked: Mutex::default(),
-            connections: Open::within(connections),
-            turned_away: AtomicU64::new(0),
-            port: AtomicU16::new(0),
-            tokens: Mutex::default(),
-            gates: Mutex::default(),
-            vouching,
-            shared,
-            viewers: AtomicUsize::new(0),
-            used: AtomicBool::new(false),
-            metrics: Metrics::default(),
-            live: Mutex::default(),
-        }
-    }
-
-    /// What happens from now on. A watcher that does not read loses news, and nobody waits for it.
-    pub(crate) fn watch(&self) -> mpsc::Receiver<Live> {
-        let (sender, receiver) = mpsc::sync_channel(1024);
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-        receiver
-    }
-
-    /// Whether an interceptor of this session is linked.
-    pub(crate) fn is_linked(&self, session: &str) -> bool {
-        self.linked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(session)
-    }
-
-    /// The links of a user's sessions; for root, of all.
-    fn linked_of(&self, uid: u32) -> Vec<Linked> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        linked.values().filter(|linked| uid == 0 || linked.uid == uid).cloned().collect()
-    }
-
-    /// Whether the process may have what approves a user's calls: not if it is governed, nor if one of the clients
-    /// started it.
-    fn may_approve(&self, uid: u32, connection: &UnixStream) -> Result<(), Refused> {
-        let facts = self.vouching.facts(connection)?;
-        if facts.governed {
-            return Err(Refused::Governed);
-        }
-        let clients = self.linked_of(uid).into_iter().map(|linked| linked.client);
-        let above = clients.into_iter().find(|client| facts.lineage.contains(client));
-        above.map_or(Ok(()), |client| Err(Refused::Descendant { client }))
-    }
-
-    /// What opens the dashboard for a user: the same until this auditor ends. `None`: too many users have one.
-    fn token(&self, uid: u32) -> Option<String> {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, token)) = tokens.iter().find(|(owner, _)| *owner == uid) {
-            return Some(token.clone());
-        }
-        if tokens.len() >= MAX_TOKENS {
-            return None;
-        }
-        let random = || uuid::Uuid::new_v4().simple().to_string();
-        let token = random() + &random();
-        tokens.push((uid, token.clone()));
-        Some(token)
-    }
-
-    /// Whether this is one user's own auditor.
-    pub(crate) fn is_own(&self) -> bool {
-        self.shared.is_none()
-    }
-
-    /// Whose token this is. Every one is compared, each in constant time.
-    pub(crate) fn holder(&self, token: &str) -> Option<Viewer> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.iter().fold(None, |found, (uid, known)| {
-            if bool::from(known.as_bytes().ct_eq(token.as_bytes())) { Some(Viewer(*uid)) } else { found }
-        })
-    }
-
-    /// Puts the rules that the database has now in force in every session of a user that is linked; root's bind all.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub(crate) fn send_rules(&self, uid: u32) -> Result<(), store::Error> {
-        let reader = SessionReader::open(&self.db)?;
-        for linked in self.linked_of(uid) {
-            let rules = reader.stored_rules(linked.uid)?;
-            let mut link = linked.link.lock().unwrap_or_else(PoisonError::into_inner);
-            // A link that is broken is made again, and welcomed with the rules.
-            let _ = link.send(&SessionOrder::Rules { rules });
-        }
-        Ok(())
-    }
-
-    /// Counts for `ringfence status`: a user's own, for root all.
-    pub(crate) fn status(&self, uid: u32) -> McpStatus {
-        let unstored = self
-            .linked_of(uid)
-            .into_iter()
-            .map(|linked| linked.progress.unwritten.load(Ordering::Relaxed) as u64);
-        McpStatus {
-            sessions: self.links.count(uid) as u64,
-            connections: self.connections.count(uid) as u64,
-            waiting: self.waiting.list(uid).len() as u64,
-            unstored: unstored.sum(),
-            turned_away: self.turned_away.load(Ordering::Relaxed),
-            dashboard: self.port.load(Ordering::SeqCst),
-        }
-    }
-
-    /// Has the kernel's records stored that are on their way, for a moment.
-    pub(crate) fn settle(&self) {
-        if let Some(shared) = &self.shared {
-            // What did not come in time is seen the next time somebody asks.
-            let _ = shared.flush(SETTLE);
-        }
-    }
-
-    /// Has what governed sessions journalled before now taken in, so that events can be told apart by their calls. Waits no
-    /// longer than a moment: a journal is read by its own link's thread, which a slow file holds up, and nobody else.
-    pub(crate) fn refresh(&self, viewer: Viewer) {
-        let now = clock::since_boot();
-        let mut behind = self.linked_of(viewer.0);
-        behind.retain(|linked| linked.progress.governed.load(Ordering::Relaxed));
-        for linked in &behind {
-            // Full: it is told already.
-            let _ = linked.nudge.write(1);
-        }
-        let until = Instant::now() + REFRESH;
-        loop {
-            behind.retain(|linked| linked.progress.looked.load(Ordering::Acquire) < now);
-            if behind.is_empty() || Instant::now() >= until {
-                return;
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// Up to when, in ns since boot, a session's journal is known to be in the store; `None`: it is not linked.
-    pub(crate) fn looked(&self, session: &str) -> Option<u64> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        linked.get(session).map(|linked| linked.progress.looked.load(Ordering::Acquire))
-    }
-
-    /// What lets one long line of a user's through at a time.
-    fn gate(&self, uid: u32) -> Gate {
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.retain(|_, gate| Arc::strong_count(gate) > 1);
-        Arc::clone(gates.entry(uid).or_default())
-    }
-
-    /// Puts a changed rule file in force in every session of its user that has it, if that very change waits and
-    /// `viewer` may decide it.
-    pub(crate) fn confirm_rules(
-        &self,
-        viewer: u32,
-        path: &str,
-        sha256: &str,
-        by: &str,
-    ) -> Result<bool, crate::auditor::store::Error> {
-        let now = clock::now_micros();
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let confirmed = writer.confirm_rules(Viewer(viewer), path, sha256, by, now)?;
-        for (uid, text) in &confirmed {
-            let order = SessionOrder::RuleFile {
-                answers: None,
-                path: path.to_owned(),
-                text: text.clone(),
-                held: None,
-            };
-            self.order(*uid, &order);
-        }
-        drop(writer);
-        Ok(!confirmed.is_empty())
-    }
-
-    /// Sends an order to every session of a user that is linked.
-    fn order(&self, uid: u32, order: &SessionOrder) {
-        for linked in self.linked_of(uid).into_iter().filter(|linked| linked.uid == uid) {
-            // A link that is broken is made again, and asks for what is in force.
-            let _ = lock(&linked.link).send(order);
-        }
-    }
-
-    pub(crate) fn tell(&self, live: &Live) {
-        let mut watchers = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|watcher| {
-            !matches!(watcher.try_send(live.clone()), Err(mpsc::TrySendError::Disconnected(_)))
-        });
-    }
-
-    fn advance(&self, intake: &mut Intake, session: &str) -> Result<(), super::intake::Error> {
-        loop {
-            let news = intake.advance(&self.writer)?;
-            self.announce(intake, session, news.rows);
-            if !news.more {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Tells those who watch of rows that are in the store now.
-    fn announce(&self, intake: &Intake, session: &str, rows: Vec<super::ingest::Row>) {
-        use super::ingest::Row;
-        for row in rows {
-            self.metrics.count(intake.server(), &row);
-            match row {
-                Row::Call(call) => self.tell(&Live::Call(call.judged.call)),
-                Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(&Live::Call(call)),
-                Row::Session { .. } | Row::Client { .. } | Row::Governed { .. } | Row::End { .. } => {
-                    self.tell(&Live::Session(session.to_owned()));
-                }
-                Row::Message(_) | Row::Gap => {}
-            }
-        }
-    }
-
-    /// Takes in a journal that nobody is linked to any more.
-    fn catch_up(&self, names: (String, String), uid: u32, file: File) -> Result<(), super::intake::Error> {
-        let session = names.0.clone();
-        let mut intake = Intake::new(&self.writer, names, (uid, self.gate(uid)), file)?;
-        self.advance(&mut intake, &session)?;
-        intake.abandon(&self.writer, clock::now_micros())
-    }
-
-    /// A database that was found corrupt is somebody else's to replace.
-    fn suspect(&self, error: &super::intake::Error) {
-        if let (super::intake::Error::Store(error), Some(shared)) = (error, &self.shared)
-            && error.is_corrupt()
-        {
-            shared.suspect();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Serves `listener` until the process ends.
 pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {

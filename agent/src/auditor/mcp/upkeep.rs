@@ -1,6 +1,6 @@
 //! What is done for MCP sessions while nobody asks: heads go to the host's journal, what is beyond its bounds is removed.
 
-use super::server::Sessions;
+use super::sessions::Sessions;
 use crate::{
     auditor::{
         clock,

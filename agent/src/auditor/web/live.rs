@@ -5,7 +5,7 @@
 
 use super::{Dashboard, api::Refusal, gate::LIVE_PROTOCOL};
 use crate::auditor::{
-    mcp::server::{Live, Sessions},
+    mcp::sessions::{Live, Sessions},
     store::{SessionReader, Viewer},
 };
 use axum::{

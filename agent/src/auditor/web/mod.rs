@@ -9,7 +9,7 @@ mod gate;
 mod live;
 mod rules;
 
-use super::mcp::server::Sessions;
+use super::mcp::sessions::Sessions;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
