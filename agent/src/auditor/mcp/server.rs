@@ -321,6 +321,7 @@ fn news(
     paused: &mut Vec<String>,
 ) -> Result<(), FrameError> {
     let Of { session, uid, client, nudge } = *of;
+    let mut said = String::new();
     loop {
         let ready = {
             let mut polled = [PollFd::new(conn.stream(), PollFlags::IN), PollFd::new(nudge, PollFlags::IN)];
@@ -339,7 +340,13 @@ fn news(
                 // Linked anew, the session is read from its start into the other database.
                 super::intake::Error::Store(store::Error::Replaced) => return Err(FrameError::Closed),
                 // The store may work again; the journal keeps what it has.
-                super::intake::Error::Store(error) => tracing::warn!("session {session}: {}", chain(&error)),
+                super::intake::Error::Store(error) => {
+                    let text = chain(&error);
+                    if said != text {
+                        tracing::warn!("session {session}: {text}");
+                        said = text;
+                    }
+                }
                 error => {
                     tracing::error!("session {session}: {}", chain(&error));
                     let mut writer = sessions.writer.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use crate::auditor::{
     clock,
     metrics::Metrics,
     shared::Shared,
-    store::{self, SessionReader, SessionWriter, Viewer},
+    store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};
@@ -124,7 +124,10 @@ impl Sessions {
             }
         };
         Self {
-            writer: Mutex::new(SessionWriter::new(db.clone())),
+            writer: Mutex::new(SessionWriter::new(
+                db.clone(),
+                shared.as_ref().map(|_| SessionLimits::default().bytes),
+            )),
             db,
             waiting: Waiting::default(),
             links: Open::within(links),
@@ -168,8 +171,9 @@ impl Sessions {
         if facts.governed {
             return Err(Refused::Governed);
         }
-        let clients = self.linked_of(uid).into_iter().map(|linked| linked.client);
-        let above = clients.into_iter().find(|client| facts.lineage.contains(client));
+        // Everybody descends from the first process. A user whose interceptor lost its client keeps no one else out.
+        let clients = self.linked_of(uid).into_iter().filter(|linked| linked.uid == uid || linked.client > 1);
+        let above = clients.map(|linked| linked.client).find(|client| facts.lineage.contains(client));
         above.map_or(Ok(()), |client| Err(Refused::Descendant { client }))
     }
 

@@ -1,6 +1,6 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
-use super::{Error, ledger, sql};
+use super::{Error, ledger, retire::must_wait, sql};
 use crate::{
     auditor::{
         clock::rfc3339,
@@ -10,7 +10,13 @@ use crate::{
 };
 use ringfence_wire::mcp::StoredRule;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
-use std::{collections::HashMap, fs, os::unix::fs::MetadataExt, path::PathBuf};
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// What writes MCP sessions. SQLite orders its connection with the one that writes events. It opens the database when it
 /// is first used, and again when it was replaced, by whoever found it corrupt.
@@ -21,7 +27,14 @@ pub(crate) struct SessionWriter {
     /// Counts the databases that were behind the path.
     epoch: u64,
     grouping: HashMap<u32, Grouping>,
+    /// Bytes of all sessions that the database is kept within, where users share it.
+    bound: Option<u64>,
+    /// Who had to wait, and when that was found out.
+    crowded: HashMap<u32, (Instant, bool)>,
 }
+
+/// How long it is believed whether a user must wait: a sum over all sessions is behind it.
+pub(super) const CROWDED: Duration = Duration::from_secs(2);
 
 /// A session and how far its journal is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +58,9 @@ pub(crate) struct Position<'a> {
 }
 
 impl SessionWriter {
-    /// A writer of the database at `path`.
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, open: None, epoch: 0, grouping: HashMap::new() }
+    /// A writer of the database at `path`. Where several users share it, `bound` is what retention keeps it within, bytes.
+    pub(crate) fn new(path: PathBuf, bound: Option<u64>) -> Self {
+        Self { path, open: None, epoch: 0, grouping: HashMap::new(), bound, crowded: HashMap::new() }
     }
 
     pub(super) fn connection(&mut self) -> Result<&mut Connection, Error> {
@@ -103,6 +116,9 @@ impl SessionWriter {
     /// [`Error`]; the same rows may be tried again, except after [`Error::Replaced`]: then the whole journal.
     pub(crate) fn write(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
         let known = self.grouping.get(&at.uid).cloned();
+        if self.must_wait(at.uid)? {
+            return Err(Error::Crowded { uid: at.uid });
+        }
         self.connection()?;
         if self.epoch != at.epoch {
             return Err(Error::Replaced);
@@ -130,6 +146,20 @@ impl SessionWriter {
         step.commit().map_err(sql("commit"))?;
         self.grouping.insert(at.uid, grouping);
         Ok(())
+    }
+
+    fn must_wait(&mut self, uid: u32) -> Result<bool, Error> {
+        let Some(bound) = self.bound else { return Ok(false) };
+        match self.crowded.get(&uid) {
+            Some((at, waits)) if at.elapsed() < CROWDED => Ok(*waits),
+            _ => {
+                let waits =
+                    must_wait(self.connection()?, uid, bound).map_err(sql("measure what sessions take"))?;
+                self.crowded.retain(|_, (at, _)| at.elapsed() < CROWDED);
+                self.crowded.insert(uid, (Instant::now(), waits));
+                Ok(waits)
+            }
+        }
     }
 
     /// Adds a rule for the sessions of `uid`, or of everybody for 0. Gives its id, or nothing where one of that name

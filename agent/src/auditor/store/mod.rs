@@ -77,6 +77,14 @@ pub(crate) enum Error {
     /// The file was exchanged for another one while it was in use.
     #[error("the audit database was replaced; sessions are read again from their journals")]
     Replaced,
+    /// The database is as full as it may be, and most of it is this user's.
+    #[error(
+        "the sessions of uid {uid} fill the audit database; their journals wait until retention has made room"
+    )]
+    Crowded {
+        /// The user.
+        uid: u32,
+    },
     /// A statement failed.
     #[error("the audit database cannot {what}")]
     Sql {

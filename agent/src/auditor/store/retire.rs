@@ -84,8 +84,20 @@ impl SessionWriter {
         } else {
             (Why::Age, now.saturating_sub(limits.age.max(limits.grace)))
         };
-        let candidates = ended_before(self.connection()?, &rfc3339(before)).map_err(&fail)?;
-        let Some(session) = candidates.into_iter().find(|session| !runs(session)) else { return Ok(None) };
+        // Whoever has the most makes room: nobody's record gives way to another's.
+        let users = match why {
+            Why::Size => users_by_size(self.connection()?).map_err(&fail)?.into_iter().map(Some).collect(),
+            Why::Age => vec![None],
+        };
+        let mut found = None;
+        for uid in users {
+            let candidates = ended_before(self.connection()?, &rfc3339(before), uid).map_err(&fail)?;
+            found = candidates.into_iter().find(|session| !runs(session));
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some(session) = found else { return Ok(None) };
         let step = self
             .connection()?
             .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -155,11 +167,30 @@ impl SessionWriter {
     }
 }
 
-fn ended_before(connection: &Connection, time: &str) -> rusqlite::Result<Vec<String>> {
+fn ended_before(connection: &Connection, time: &str, uid: Option<u32>) -> rusqlite::Result<Vec<String>> {
     connection
-        .prepare_cached("SELECT id FROM sessions WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2")?
-        .query_map(params![time, CANDIDATES as i64], |row| row.get(0))?
+        .prepare_cached(
+            "SELECT id FROM sessions WHERE ended_at < ?1 AND (?3 IS NULL OR uid = ?3) ORDER BY ended_at LIMIT ?2",
+        )?
+        .query_map(params![time, CANDIDATES as i64, uid], |row| row.get(0))?
         .collect()
+}
+
+/// Users, whoever has most first.
+fn users_by_size(connection: &Connection) -> rusqlite::Result<Vec<u32>> {
+    connection
+        .prepare_cached(
+            "SELECT s.uid FROM session_bounds b JOIN sessions s ON s.id = b.session_id
+             GROUP BY s.uid ORDER BY sum(b.bytes) DESC",
+        )?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
+/// Whether sessions take so much more than `bound`, in spite of retention, that `uid`, who has most of it, must wait.
+pub(super) fn must_wait(connection: &Connection, uid: u32, bound: u64) -> rusqlite::Result<bool> {
+    let total = bytes_of_sessions(connection)? / (COPIES - 1) * COPIES;
+    Ok(total > bound + bound / 4 && users_by_size(connection)?.first() == Some(&uid))
 }
 
 fn checkpoint(step: &Transaction<'_>, session: &str, why: Why, now: i64) -> rusqlite::Result<()> {
@@ -229,4 +260,54 @@ fn strip(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
     step.execute("DELETE FROM sessions WHERE id = ?1", [session])?;
     step.execute("DELETE FROM session_bounds WHERE session_id = ?1", [session])?;
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Doomed, SessionLimits, must_wait};
+    use crate::auditor::{
+        mcp::ingest::Row,
+        store::{Error, Position, SessionWriter},
+    };
+
+    /// Stores a session that ended at `ended`, µs, with a journal of so many bytes.
+    fn store(
+        writer: &mut SessionWriter,
+        (session, uid): (&str, u32),
+        bytes: u64,
+        ended: i64,
+    ) -> Result<(), Error> {
+        let (_, epoch) = writer.lines(session, uid)?.expect("one's own");
+        let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes, read_to: 0, epoch };
+        let start =
+            Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: ended - 1 };
+        writer.write(&at, &[start, Row::End { at: ended, status: Some(0) }])
+    }
+
+    #[test]
+    fn whoever_has_most_makes_room_and_waits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = SessionWriter::new(folder.path().join("audit.db"), Some(10_000));
+        store(&mut writer, ("small", 6), 10, 1_000_000).expect("stored");
+        store(&mut writer, ("first", 5), 6_000, 2_000_000).expect("stored");
+        store(&mut writer, ("second", 5), 6_000, 3_000_000).expect("stored");
+        let limits = SessionLimits { bytes: 20_000, grace: 0, age: i64::MAX, ..SessionLimits::default() };
+        let doomed = |session: &str, fresh| Some(Doomed { session: session.into(), fresh });
+        let none = |_: &str| false;
+        assert_eq!(
+            writer.doom(&limits, 9_000_000, |one| one == "first").expect("found"),
+            doomed("second", true)
+        );
+        assert_eq!(
+            writer.doom(&limits, 9_000_000, none).expect("found"),
+            doomed("second", false),
+            "as begun"
+        );
+        let mut waits = |uid| must_wait(writer.connection().expect("open"), uid, 10_000).expect("measured");
+        assert!(waits(5) && !waits(6));
+        std::thread::sleep(super::super::mcp_write::CROWDED);
+        let more = store(&mut writer, ("third", 5), 1, 4_000_000);
+        assert!(matches!(more, Err(Error::Crowded { uid: 5 })), "{more:?}");
+        store(&mut writer, ("other", 6), 1, 4_000_000).expect("others are stored");
+    }
 }
