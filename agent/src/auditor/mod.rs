@@ -141,6 +141,7 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
     let _lock = lock(state)?;
     // Before the sandbox, which makes no socket: the host's journal is spoken to by one.
     let host_journal = Journald::of_host().connected();
+    let runtime = web::runtime()?;
     confine::enter(state)?;
     let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
@@ -160,7 +161,7 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
         })
         .map_err(Error::Thread)?;
     if let Some(dashboard) = endowment.dashboard {
-        web::start(&sessions, dashboard, None)?;
+        web::start(&sessions, runtime, dashboard, None)?;
     }
 
     let (sender, items) = mpsc::sync_channel(link::QUEUE);

@@ -22,7 +22,11 @@ use std::{
     thread,
     time::Duration,
 };
-use tokio::{runtime, sync::Semaphore, time};
+use tokio::{
+    runtime::{self, Runtime},
+    sync::Semaphore,
+    time,
+};
 
 /// Connections at once; more wait in the listener's queue.
 const MOST_CONNECTIONS: usize = 128;
@@ -52,25 +56,34 @@ struct Dashboard {
     live: live::News,
 }
 
+/// What the dashboard's thread waits with. A process that will be confined makes it before: it takes descriptors that a
+/// sandbox refuses (tokio's signals, where any part of the program uses them, have a socket pair).
+///
+/// # Errors
+/// [`Error::Start`].
+pub(crate) fn runtime() -> Result<Runtime, Error> {
+    runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(4)
+        .thread_name("web-store")
+        .build()
+        .map_err(Error::Start)
+}
+
 /// Begins to serve on a socket of loopback that listens and does not block; its port is in [`Sessions::port`] then.
 ///
 /// # Errors
 /// [`Error`].
 pub(crate) fn start(
     sessions: &Arc<Sessions>,
+    runtime: Runtime,
     listener: TcpListener,
     rules: Option<PathBuf>,
 ) -> Result<(), Error> {
     let got = listener.local_addr().map_err(Error::Listen)?.port();
     let live = live::start(sessions).map_err(Error::Start)?;
     let dashboard = Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live });
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(4)
-        .thread_name("web-store")
-        .build()
-        .map_err(Error::Start)?;
     let accept = move || {
         if let Err(error) = runtime.block_on(serve(listener, dashboard)) {
             tracing::error!("the dashboard has ended: {error}");
