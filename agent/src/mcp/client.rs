@@ -7,7 +7,7 @@ use ringfence_wire::{
     mcp::{MAX_OFFERED, McpReply, McpRequest},
 };
 use std::{
-    io,
+    fs, io,
     os::{fd::AsFd, unix::process::CommandExt},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -142,7 +142,13 @@ pub(crate) fn offer_journals(
         conn.send(&McpRequest::Offer {
             sessions: part.iter().map(|(session, _)| session.clone()).collect(),
         })?;
-        let McpReply::Wanted { sessions } = reply(&mut conn)? else { continue };
+        let McpReply::Wanted { sessions, removed } = reply(&mut conn)? else { continue };
+        // The daemon's auditor cannot delete in a user's directory what its retention removed: its checkpoint is there.
+        for (_, path) in part.iter().filter(|(session, _)| removed.contains(session)) {
+            if journal::abandoned(path).is_some() {
+                let _ = fs::remove_file(path);
+            }
+        }
         for (session, path) in part.iter().filter(|(session, _)| sessions.contains(session)) {
             let Some(file) = journal::abandoned(path) else { continue };
             let journal = path.display().to_string();

@@ -40,6 +40,9 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// daemon that is started again is no reason to split a session.
 const RETURN: Duration = Duration::from_secs(30);
 
+/// How long the auditor may take for what it has not read yet when the session is over: some hundred thousand calls.
+const LAST_WORD: Duration = Duration::from_secs(60);
+
 /// How long lines are gathered before the auditor is told that there are some: it reads many as fast as one, and each
 /// word to it takes the processor from the line's own way.
 const GATHER: Duration = Duration::from_millis(20);
@@ -205,7 +208,8 @@ impl Link {
         if link.conn.send(&SessionNews::Ended).is_err() {
             return;
         }
-        let until = Instant::now() + LIMIT;
+        // A link that breaks ends this at once; one that is up means that the auditor reads what many fast calls left.
+        let until = Instant::now() + LAST_WORD;
         while let Ok(order) = link.orders.recv_timeout(until.saturating_duration_since(Instant::now())) {
             if order == SessionOrder::Committed {
                 return;

@@ -142,6 +142,7 @@ fn retention_leaves_checkpoints_and_sessions_that_run() {
     home.stop();
     home.start(&[]);
     home.is_whole(&["--heads", &heads], "2 sessions with 8 calls removed by retention");
+    assert!(!old[0].exists(), "whoever offers it is told that it was removed");
     let longer = fs::read_to_string(&heads).expect("heads").replacen("lines=1", "lines=91", 1);
     assert!(longer.contains("lines=91"));
     fs::write(&heads, longer).expect("written");

@@ -141,6 +141,9 @@ pub enum McpReply {
     Wanted {
         /// Their ids.
         sessions: Vec<String>,
+        /// Of the offered, those that retention removed: their journals are the owner's to delete.
+        #[serde(default)]
+        removed: Vec<String>,
     },
     /// All of a journal is in the database.
     Taken,

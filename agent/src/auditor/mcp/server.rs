@@ -129,12 +129,12 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
         McpRequest::Offer { sessions: mut offered } => {
             offered.truncate(MAX_OFFERED);
             offered.retain(|session| uuid::Uuid::try_parse(session).is_ok() && !sessions.is_linked(session));
-            let missing =
-                SessionReader::open(&sessions.db).and_then(|reader| reader.missing(viewer, offered));
-            match missing {
-                Ok(mut wanted) => {
+            let found = SessionReader::open(&sessions.db)
+                .and_then(|reader| Ok((reader.removed(viewer, &offered)?, reader.missing(viewer, offered)?)));
+            match found {
+                Ok((removed, mut wanted)) => {
                     wanted.truncate(MAX_WANTED);
-                    McpReply::Wanted { sessions: wanted }
+                    McpReply::Wanted { sessions: wanted, removed }
                 }
                 Err(error) => failed(chain(&error)),
             }

@@ -341,6 +341,23 @@ impl SessionReader {
         Ok(missing)
     }
 
+    /// Of some sessions, those of the viewer's that retention removed.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn removed(&self, viewer: Viewer, sessions: &[String]) -> Result<Vec<String>, Error> {
+        let fail = sql("read the ledger of sessions");
+        let text = format!("SELECT 1 FROM ledger s WHERE s.session = ?2 AND {OWN}");
+        let mut statement = self.connection.prepare(&text).map_err(&fail)?;
+        let mut removed = Vec::new();
+        for session in sessions {
+            if statement.exists(rusqlite::params![viewer.0, session]).map_err(&fail)? {
+                removed.push(session.clone());
+            }
+        }
+        Ok(removed)
+    }
+
     /// The rules of the database that are switched on and bind the sessions of `uid`, oldest first.
     ///
     /// # Errors
