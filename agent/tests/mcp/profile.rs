@@ -158,7 +158,7 @@ fn the_held_server_does_not_outlive_a_killed_interceptor() {
     let below: Vec<i32> =
         descendants(client.pid()).into_iter().filter(|pid| !home.auditors().contains(pid)).collect();
     assert!(below.len() >= 2, "guard and server: {below:?}");
-    client.send(&call("2", "read_silence"));
+    client.send(call("2", "read_silence"));
     kill(client.pid());
     for pid in below {
         eventually(&format!("{pid} is gone"), || (!lives(pid)).then_some(()));
