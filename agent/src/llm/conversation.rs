@@ -18,6 +18,7 @@ use nix::libc;
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
+    collections::VecDeque,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, BufRead, BufReader, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
@@ -27,6 +28,8 @@ use std::{
 
 /// Longest line of a log that is read, bytes: more than any message can have.
 const MAX_LINE: u64 = 64 << 20;
+/// Groups that are kept apart: more than one call of the model adds.
+const RECENT: usize = 8;
 /// What is written without leaving the event loop, bytes; the page cache takes it in microseconds.
 const WRITTEN_INLINE: usize = 256 << 10;
 /// What a tool call is answered with where nobody else answered it.
@@ -54,8 +57,11 @@ pub(super) struct Conversation {
     unwritten: Vec<u8>,
     kind: ProviderKind,
     history: History,
-    /// The group that is not part of `history` yet: it may be sent with a mark for the provider's cache.
-    last: Vec<Message>,
+    /// Groups that are not part of `history` yet, because they may be sent with a mark for the provider's cache: the
+    /// last one of the request before, and what came since.
+    recent: VecDeque<Vec<Message>>,
+    /// Whether the first of them was the last one of a request.
+    was_sent: bool,
     pending: Option<Pending>,
     /// What its calls of the provider used.
     pub(super) meter: Meter,
@@ -122,7 +128,8 @@ impl Conversation {
             unwritten: Vec::new(),
             kind,
             history: History::default(),
-            last: Vec::new(),
+            recent: VecDeque::new(),
+            was_sent: false,
             pending: None,
             meter: Meter::default(),
         };
@@ -223,8 +230,8 @@ impl Conversation {
             let ids = missing.join(", ");
             return wrong(format!("results of all tool calls come in one turn; missing: {ids}"));
         }
-        let says_nothing =
-            self.pending.is_some() || self.last.last().is_none_or(|m| m.role == Role::Assistant);
+        let says_nothing = self.pending.is_some()
+            || self.recent.back().and_then(|g| g.last()).is_none_or(|m| m.role == Role::Assistant);
         if messages.is_empty() && says_nothing {
             return wrong("messages is empty, and the conversation waits for one".to_owned());
         }
@@ -312,13 +319,33 @@ impl Conversation {
         if provider::encode(self.kind, &messages, false).is_empty() {
             return;
         }
-        let before = std::mem::replace(&mut self.last, messages);
-        self.history.push(provider::encode(self.kind, &before, false));
+        self.recent.push_back(messages);
+        self.seal(RECENT);
     }
 
-    /// A request's body with all messages, between what the provider needs around them.
-    pub(super) fn body(&self, before: Bytes, behind: Bytes, mark: bool) -> Pieces {
-        self.history.body(before, provider::encode(self.kind, &self.last, mark).into(), behind)
+    /// Makes all but the last `keep` groups part of the history.
+    fn seal(&mut self, keep: usize) {
+        while self.recent.len() > keep
+            && let Some(group) = self.recent.pop_front()
+        {
+            self.history.push(provider::encode(self.kind, &group, false));
+            self.was_sent = false;
+        }
+    }
+
+    /// A request's body with all messages, between what the provider needs around them. `mark`: tell the provider's
+    /// cache up to where it was filled by the request before, however much came since, and up to where to fill it now.
+    pub(super) fn body(&mut self, before: Bytes, behind: Bytes, mark: bool) -> Pieces {
+        let last = self.recent.len().saturating_sub(1);
+        let encoded = self.recent.iter().enumerate().map(|(i, group)| {
+            let is_end = i == last || (i == 0 && self.was_sent);
+            provider::encode(self.kind, group, mark && is_end)
+        });
+        let recent = encoded.collect::<Vec<_>>().join(&b","[..]);
+        let body = self.history.body(before, recent.into(), behind);
+        self.seal(1);
+        self.was_sent = true;
+        body
     }
 
     /// Writes what was added, so that a crash of this process does not lose it.

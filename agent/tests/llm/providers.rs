@@ -26,7 +26,7 @@ fn one(mock: &Mock) -> (Value, String) {
 
 #[test]
 fn a_request_is_what_the_provider_documents() {
-    let mock = Mock::with([says(&["1"]), says(&["2"])]);
+    let mock = Mock::with([says(&["1"]), says(&["2"]), says(&["3"])]);
     let home = Home::empty();
     home.agent("a", &mock, "max_tokens = 77\noptions = { temperature = 0.5, thinking = { type = \"enabled\", budget_tokens = 50 } }");
     let _daemon = home.start();
@@ -58,11 +58,16 @@ fn a_request_is_what_the_provider_documents() {
     assert_eq!(
         again.body["messages"],
         json!([
-            { "role": "user", "content": [{ "type": "text", "text": "one" }] },
+            { "role": "user", "content": [{ "type": "text", "text": "one", "cache_control": ephemeral }] },
             { "role": "assistant", "content": [{ "type": "text", "text": "1" }] },
             { "role": "user", "content": [{ "type": "text", "text": "two", "cache_control": ephemeral }] },
         ])
     );
+    // What the request before filled, and what this one fills; no more than the provider takes.
+    runtime.says(3, "three");
+    let messages = mock.last().body["messages"].to_string();
+    assert_eq!(messages.matches("cache_control").count(), 2, "{messages}");
+    assert!(!mock.last().messages()[0].to_string().contains("cache_control"), "{messages}");
 }
 
 #[test]

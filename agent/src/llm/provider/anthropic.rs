@@ -31,7 +31,8 @@ pub(super) fn encode(group: &[Message], mark: bool) -> Vec<u8> {
     };
     // The provider refuses a message that says nothing.
     let Some(last) = blocks.last_mut() else { return Vec::new() };
-    if mark && last.ends_with('}') && !last.contains("\"cache_control\"") {
+    // A mark on the model's own blocks would be one on its thinking, which cannot have any.
+    if mark && role == "user" && last.ends_with('}') && !last.contains("\"cache_control\"") {
         last.truncate(last.len() - 1);
         last.push_str(&format!(",{MARK}}}"));
     }
