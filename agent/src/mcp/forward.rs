@@ -16,6 +16,7 @@ use nix::{
 use ringfence_wire::conn::Conn;
 use std::{
     ffi::OsString,
+    fs::File,
     io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
@@ -161,10 +162,14 @@ pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: Si
     let drained = {
         let (session, sender) = (Arc::clone(session), sender.clone());
         thread::spawn(move || {
-            if from_server(&session, stdout, limit).is_err() {
-                // The client reads no more: as good as gone.
-                session.client_done();
-                let _ = sender.send(Happened::ClientDone);
+            match from_server(&session, stdout, limit) {
+                // The server says no more, even if it lives on: the client hears that now, as it would without us.
+                Ok(()) => session.after_last_line(hang_up),
+                Err(_) => {
+                    // The client reads no more: as good as gone.
+                    session.client_done();
+                    let _ = sender.send(Happened::ClientDone);
+                }
             }
         })
     };
@@ -258,6 +263,13 @@ fn from_server(session: &Live, output: impl Read, limit: usize) -> io::Result<()
                 lines.rest(|piece| session.to_client(piece))?;
             }
         }
+    }
+}
+
+/// Closes our end of the client's pipe. Standard output stays a valid descriptor, for what is still written to it.
+fn hang_up() {
+    if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(nowhere);
     }
 }
 

@@ -477,6 +477,13 @@ impl<S: Write, C: Write> Session<S, C> {
         }
     }
 
+    /// Does something to the client's end between two lines.
+    pub(crate) fn after_last_line(&self, action: impl FnOnce()) {
+        let client = lock(&self.client);
+        action();
+        drop(client);
+    }
+
     /// Writes whole lines to the client.
     pub(crate) fn to_client(&self, bytes: &[u8]) -> io::Result<()> {
         let mut client = lock(&self.client);

@@ -68,6 +68,23 @@ fn statuses_pass_through() {
 }
 
 #[test]
+fn the_end_of_the_servers_output_reaches_the_client() {
+    let home = Home::new();
+    let mut mute = Client::start(
+        home.interceptor(&["--", "sh", "-c"]).arg("read x; echo \"$x\"; exec >&-; cat >> \"$HOME/received\""),
+    );
+    let line = call("1", "read_it");
+    mute.send(&line);
+    assert_eq!(mute.out.rest(), line, "and then the end, though the server lives on");
+    assert!(mute.child.try_wait().expect("a child").is_none());
+    // What comes then is still forwarded, and what we would say of it goes nowhere.
+    let last = call("3", "read_it");
+    mute.send(call("2", "delete_it").replace("\"id\"", "\"id\":0,\"id\"") + &last);
+    assert!(mute.end().success());
+    assert_eq!(String::from_utf8(home.received()).expect("text"), last);
+}
+
+#[test]
 fn signals_pass_through() {
     let home = Home::new();
     let mut client = home.client(&[], &["signals"]);
