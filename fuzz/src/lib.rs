@@ -1,8 +1,6 @@
 //! The rooms of `ringfence` that hostile bytes reach first, compiled again by their sources, and what is tried on them.
 
-#![allow(dead_code, unused_imports, reason = "the rooms are compiled whole; a target uses a part of each")]
+#![allow(dead_code, reason = "the rooms are compiled whole; a target uses a part of each")]
 
 mod mcp;
-#[path = "../../agent/src/profile/mod.rs"]
-mod profile;
 pub mod targets;

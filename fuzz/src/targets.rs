@@ -1,29 +1,19 @@
 //! What each target tries: one call, and what must hold after it whatever the bytes were. `agent`'s unit tests run the
 //! same over the corpus.
 
-use crate::{
-    mcp::{
-        line::{self, Kind, Line},
-        redact, risk, rules,
-    },
-    profile,
+use crate::mcp::{
+    line::{self, Kind, Line},
+    redact, risk, rules,
 };
 use ringfence_wire::{audit, frame, mcp as messages, message};
 use serde_json::Value;
-use std::{fs, path::Path};
 
 /// A target by name.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 6] = [
-    ("line", line),
-    ("classify", classify),
-    ("rules", rules),
-    ("redact", redact),
-    ("wire", wire),
-    ("profile", profile),
-];
+pub const ALL: [Target; 5] =
+    [("line", line), ("classify", classify), ("rules", rules), ("redact", redact), ("wire", wire)];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it.
 pub fn line(data: &[u8]) {
@@ -97,23 +87,6 @@ pub fn wire(data: &[u8]) {
         let _ = serde_json::from_slice::<messages::SessionNews>(&body);
         let _ = serde_json::from_slice::<messages::SessionOrder>(&body);
         let _ = serde_json::from_slice::<message::Failure>(&body);
-    }
-}
-
-/// Profiles, by way of a file, as they are read.
-pub fn profile(data: &[u8]) {
-    // What `extends` would name are files of this machine.
-    if data.windows(7).any(|window| window == b"extends") {
-        return;
-    }
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let thread = std::thread::current().id();
-    let file = format!("{base}/ringfence-fuzz-{}-{thread:?}.toml", std::process::id());
-    fs::write(&file, data).expect("a file");
-    let read = profile::load(&file, &profile::Dirs::system());
-    let _ = fs::remove_file(&file);
-    if let Err(errors) = read {
-        assert!(!errors.to_string().is_empty());
     }
 }
 

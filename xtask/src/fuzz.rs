@@ -2,7 +2,7 @@
 
 use crate::build;
 use crate::paths::{target, workspace};
-use crate::report::say;
+use crate::report::{quietly, say};
 use crate::setup;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -34,7 +34,7 @@ const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=1024"];
                         cargo xtask fuzz classify --seconds 600\n  \
                         cargo xtask fuzz line --input target/fuzz/broken/crash-ab12")]
 pub(crate) struct Args {
-    /// One target: line, classify, rules, redact, wire, profile.
+    /// One target: line, classify, rules, redact, wire.
     name: Option<String>,
     /// How long each is fuzzed.
     #[arg(long, value_name = "N", default_value_t = 60)]
@@ -88,6 +88,13 @@ fn targets() -> Result<Vec<String>> {
         folders.flatten().map(|folder| folder.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     Ok(names)
+}
+
+/// Whether the targets still compile: they take the rooms of `agent` by their sources, which change.
+pub(crate) fn check() -> Result<()> {
+    let mut cargo = build::cargo();
+    cargo.args(["check", "--quiet", "--locked", "--bins", "--target-dir"]).arg(work());
+    quietly(cargo.current_dir(workspace().join("fuzz"))).map(drop)
 }
 
 fn compile(name: &str) -> Result<PathBuf> {

@@ -2,6 +2,7 @@
 
 use crate::build;
 use crate::dashboard;
+use crate::fuzz;
 use crate::guest;
 use crate::parties;
 use crate::paths::{target, workspace};
@@ -40,6 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check(&mut tally, "licences and bans", licences);
     check(&mut tally, "advisories", advisories);
     check(&mut tally, "the runtime: static, under 2 MB", || guest::runtime().map(drop));
+    if !args.quick {
+        check(&mut tally, "fuzz targets compile", fuzz::check);
+    }
     add(&mut tally, "unit and black-box tests", unit_tests());
     if !args.quick {
         add(&mut tally, "dashboard in Chromium", dashboard::tests());

@@ -150,3 +150,23 @@ fn retention_leaves_checkpoints_and_sessions_that_run() {
     running.end();
     home.is_whole(&[], "1 sessions whole");
 }
+
+#[test]
+fn what_is_too_old_is_removed_and_the_rest_stays() {
+    let mut home = Home::new(&[]);
+    home.session();
+    home.stop();
+    // Within the bounds nothing goes, however little room each would leave.
+    home.start(&["--keep-days", "1", "--keep-bytes", "100000000", "--grace", "0"]);
+    home.session();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    home.is_whole(&[], "2 sessions whole");
+    home.stop();
+    home.start(&["--keep-days", "0", "--grace", "3600"]);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    home.is_whole(&[], "2 sessions whole");
+    home.stop();
+    home.start(&["--keep-days", "0", "--grace", "0"]);
+    eventually("both are too old", || home.journals().is_empty());
+    home.is_whole(&[], "2 sessions with 8 calls removed by retention");
+}

@@ -1,5 +1,0 @@
-//! The target `profile`: see `ringfence_fuzz::targets`.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::targets::profile(data));
