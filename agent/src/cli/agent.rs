@@ -198,7 +198,9 @@ fn check(name: &str) -> anyhow::Result<ExitCode> {
     }
     for (server, tool) in pin::waiting(&home, name)? {
         let tool = printable(&format!("{server}/{tool}"));
-        text += &format!("    note: the MCP tool {tool} has changed and is left out: ringfence agent pin {name}\n");
+        text += &format!(
+            "    note: the MCP tool {tool} has changed and is left out: ringfence agent pin {name}\n"
+        );
     }
     print(&text)
 }

@@ -45,7 +45,11 @@ impl Events {
     ///
     /// # Errors
     /// [`Error`].
-    pub(in crate::llm) fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event)) -> Result<(), Error> {
+    pub(in crate::llm) fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        mut each: impl FnMut(Event),
+    ) -> Result<(), Error> {
         // Nothing decides nothing: a CR that waits for its LF still does.
         if !bytes.is_empty() && std::mem::take(&mut self.after_cr) {
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
