@@ -231,6 +231,13 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         };
         text += &format!("mcp        {} ({}): {tools}\n", mcp.name, mcp.url);
     }
+    if let Some(http) = &config.http {
+        text += &format!("http       {}\n", home.http_socket(&config.name).display());
+        if let Some(port) = http.port {
+            let token = home.http_token(&config.name);
+            text += &format!("http       http://127.0.0.1:{port}, its token in {}\n", token.display());
+        }
+    }
     text += &format!(
         "socket     {}\nlog        {}\n",
         home.socket(&config.name).display(),
@@ -273,6 +280,9 @@ fn described(config: &AgentConfig, home: &Home) -> Value {
         },
         "log_reader": config.log_reader,
         "socket_owner": config.socket_owner,
+        "http": config.http.map(|http| json!({
+            "socket": home.http_socket(&config.name), "port": http.port, "token_file": home.http_token(&config.name),
+        })),
         "governed": config.governed,
         "socket": home.socket(&config.name),
         "log": home.log(&config.name),

@@ -6,7 +6,7 @@
 use super::{
     acl,
     history::{History, Pieces},
-    limits::Meter,
+    limits,
     message::{Message, Role},
     provider::{self, Usage},
     registry::ProviderKind,
@@ -64,7 +64,7 @@ pub(super) struct Conversation {
     was_sent: bool,
     pending: Option<Pending>,
     /// What its calls of the provider used.
-    pub(super) meter: Meter,
+    pub(super) meter: limits::Shared,
 }
 
 /// An answer's tool calls, of which some are not answered.
@@ -131,7 +131,7 @@ impl Conversation {
             recent: VecDeque::new(),
             was_sent: false,
             pending: None,
-            meter: Meter::default(),
+            meter: limits::Shared::default(),
         };
         let replay = conversation.replay().map_err(io)?;
         Ok((conversation, replay))
@@ -190,7 +190,7 @@ impl Conversation {
         }
         let Ok(Used { ts, usage }) = serde_json::from_slice(line) else { return };
         if let Ok(ts) = ts.parse() {
-            self.meter.used(&usage, ts);
+            self.meter.lock().used(&usage, ts);
         }
     }
 
@@ -271,7 +271,7 @@ impl Conversation {
             usage: Option<&'a Usage>,
         }
         let now = Timestamp::now();
-        usage.inspect(|usage| self.meter.used(usage, now));
+        usage.inspect(|usage| self.meter.lock().used(usage, now));
         let ts = format!("{now:.3}");
         let before = self.unwritten.len();
         match serde_json::to_writer(&mut self.unwritten, &Line { ts: &ts, message: &message, usage }) {

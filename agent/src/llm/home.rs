@@ -8,6 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The log of HTTP calls, in an agent's log directory.
+pub(super) const HTTP_LOG: &str = "http.ndjson";
+
 /// The directories of one user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Home {
@@ -72,6 +75,21 @@ impl Home {
     /// Held by the one `ringfence start`.
     pub(crate) fn lock(&self) -> PathBuf {
         self.sockets().join(".lock")
+    }
+
+    /// The provider's own API for an agent, in the directory that a container mounts.
+    pub(crate) fn http_socket(&self, name: &str) -> PathBuf {
+        self.sockets().join(name).join("http.sock")
+    }
+
+    /// The token of an agent's HTTP endpoint on loopback.
+    pub(crate) fn http_token(&self, name: &str) -> PathBuf {
+        self.data.join("state").join(name).join("http-token")
+    }
+
+    /// An agent's HTTP calls.
+    pub(crate) fn http_log(&self, name: &str) -> PathBuf {
+        self.logs(name).join(HTTP_LOG)
     }
 
     /// An agent's log directory.

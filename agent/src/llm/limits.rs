@@ -6,7 +6,10 @@
 use super::{provider::Usage, rpc::RpcError};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// The error's code: ours, so that nobody takes it for the provider's.
 pub(crate) const LIMIT: i64 = -32002;
@@ -42,6 +45,17 @@ impl Price {
             + cost(usage.output_tokens, self.output)
             + cost(usage.cache_read_tokens, self.cache_read)
             + cost(usage.cache_write_tokens, self.cache_write)
+    }
+}
+
+/// An agent's meter, shared by its turns and its HTTP calls.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shared(Arc<Mutex<Meter>>);
+
+impl Shared {
+    /// For a moment: nothing is awaited with it.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Meter> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `limits` | turns, tokens and money that an agent may use |
 //! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |
 //! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
+//! | `http/` | the provider's own HTTP API for unmodified SDKs |
 //! | `provider/` | one file for each provider, and the event streams they answer with |
 //! | `acl` | one user beside the owner: a log's reader, a socket's user in a container |
 //! | `serve`, `user`, `control`, `unit` | binding sockets; `ringfence start`; asking it things; its systemd unit |
@@ -25,6 +26,7 @@ mod conversation;
 mod frame;
 mod history;
 pub(crate) mod home;
+pub(crate) mod http;
 pub(crate) mod limits;
 pub(crate) mod mcp;
 mod message;

@@ -45,10 +45,19 @@ pub(crate) struct AgentConfig {
     pub(crate) log_reader: Option<u32>,
     /// Who may use the socket beside its owner.
     pub(crate) socket_owner: Option<u32>,
+    /// Whether and where the provider's own API is served.
+    pub(crate) http: Option<Http>,
     /// Whether a `[grant]` governs the agent's container.
     pub(crate) governed: bool,
     /// What the author should know.
     pub(crate) notices: Vec<String>,
+}
+
+/// Where the provider's own API is served, beside the unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Http {
+    /// A port of loopback.
+    pub(crate) port: Option<u16>,
 }
 
 /// Which protocol a provider speaks.
@@ -189,6 +198,12 @@ pub(crate) fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfi
     };
     let (log_reader, socket_owner) = (uid(&profile.log_reader), uid(&profile.socket_owner));
     let limits = limits(profile, registry, &mut wrong);
+    let port = profile.http_port.as_ref();
+    if let (Some(port), false) = (port, profile.http == Some(true)) {
+        wrong.push(Problem::new(port.at.clone(), Wrong::NoHttp));
+    }
+    let port = port.and_then(|port| u16::try_from(port.value).ok());
+    let http = (profile.http == Some(true)).then_some(Http { port });
     let mut notices = profile.notices.clone();
     notices.retain(|notice| !notice.ends_with("nothing is granted but the base"));
     if !profile.has_grant {
@@ -208,6 +223,7 @@ pub(crate) fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfi
             limits,
             log_reader,
             socket_owner,
+            http,
             governed: profile.has_grant,
             notices,
         }),

@@ -5,6 +5,7 @@ use super::{
     agent::Outcome,
     conversation::{self, Conversation},
     frame::Peer,
+    limits,
     message::{Message, Role, ToolCall},
     provider::{Answer, Around, Piece, Provider, Usage},
     redact::Redactor,
@@ -66,9 +67,9 @@ pub(super) enum Order {
 /// What a configuration makes.
 pub(super) struct Parts {
     pub(super) config: Arc<AgentConfig>,
-    pub(super) provider: Provider,
+    pub(super) provider: Arc<Provider>,
     pub(super) remote: Option<Arc<dyn RemoteTools>>,
-    pub(super) redactor: Redactor,
+    pub(super) redactor: Arc<Redactor>,
     /// The conversation's log.
     pub(super) log: PathBuf,
 }
@@ -126,6 +127,11 @@ impl From<RpcError> for Stop {
 }
 
 impl Turns {
+    /// What the agent uses is counted here, however often its configuration changes.
+    pub(super) fn meter(&self) -> limits::Shared {
+        self.conversation.meter.clone()
+    }
+
     pub(super) fn new(parts: Parts, conversation: Conversation) -> Self {
         Self { parts, conversation, system: None, local: Vec::new(), toolbox: None }
     }
@@ -155,7 +161,9 @@ impl Turns {
         }
         let name = parts.config.name.clone();
         match tokio::task::spawn_blocking(move || (parts.open(), parts)).await {
-            Ok((Ok(conversation), parts)) => {
+            Ok((Ok(mut conversation), parts)) => {
+                // HTTP calls are counted on it, too.
+                conversation.meter = self.conversation.meter.clone();
                 (self.parts, self.conversation, self.toolbox) = (parts, conversation, None);
             }
             Ok((Err(error), _)) => tracing::error!("agent {name}: the old configuration holds: {error}"),
@@ -201,7 +209,7 @@ impl Turns {
         self.prepare(params.system, params.tools, to).await?;
         self.conversation.begin(params.messages);
         self.flush().await?;
-        self.conversation.meter.turn(&self.parts.config.limits, Timestamp::now())?;
+        self.conversation.meter.lock().turn(&self.parts.config.limits, Timestamp::now())?;
         if let Some(stop_reason) = params.stop {
             return Ok(TurnResult { stop_reason, content: Some(Vec::new()), tool_calls: Vec::new() });
         }
@@ -291,7 +299,7 @@ impl Turns {
     async fn ask(&mut self, to: &To<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
         let Around { before, behind } = self.toolbox.as_ref().map(|t| t.around.clone()).unwrap_or_default();
         let config = &self.parts.config;
-        self.conversation.meter.check(&config.limits, &config.llm.price, Timestamp::now())?;
+        self.conversation.meter.lock().check(&config.limits, &config.llm.price, Timestamp::now())?;
         let body = self.conversation.body(before, behind, self.parts.provider.marks());
         let mut stream = to.unless_cancelled(self.parts.provider.ask(body)).await??;
         let mut text = self.parts.redactor.stream();

@@ -156,16 +156,17 @@ impl Lab {
             limits: Default::default(),
             log_reader: None,
             socket_owner: None,
+            http: None,
             governed: false,
             notices: Vec::new(),
         };
         let dir = tempfile::tempdir().unwrap();
         let servers = Arc::new(Servers { tools: tools.to_vec(), ..Servers::default() });
         let parts = Parts {
-            provider: Provider::new(&config.llm).unwrap(),
+            provider: Arc::new(Provider::new(&config.llm).unwrap()),
             config: Arc::new(config),
             remote: Some(Arc::clone(&servers) as Arc<dyn RemoteTools>),
-            redactor: Redactor::new([&"sk-secret-token".to_owned().into()]),
+            redactor: Arc::new(Redactor::new([&"sk-secret-token".to_owned().into()])),
             log: dir.path().join("logs/conversation.ndjson"),
         };
         let conversation = parts.open().unwrap();

@@ -5,6 +5,8 @@
 use super::{
     control::{AgentState, AgentStatus, ControlReply, ControlRequest, MAX_REQUEST, UserStatus},
     home::Home,
+    http::{self, Endpoint},
+    limits,
     registry::{self, AgentConfig, Registry},
     serve,
     worker::{self, Ready, Worker, WorkerStatus},
@@ -86,10 +88,42 @@ struct Running {
     config: AgentConfig,
     stop: CancellationToken,
     replacements: mpsc::Sender<Ready>,
-    status: watch::Receiver<WorkerStatus>,
+    status: watch::Sender<WorkerStatus>,
+    meter: limits::Shared,
+    /// The provider's own API, where the profile has it served.
+    endpoint: Option<Endpoint>,
     task: JoinHandle<()>,
     /// What is wrong with the profile as it is now.
     error: Option<String>,
+}
+
+impl Running {
+    /// Waits for its end.
+    async fn ended(self) {
+        if let Some(endpoint) = self.endpoint {
+            endpoint.stop().await;
+        }
+        let _ = self.task.await;
+    }
+
+    /// Serves the provider's own API where the configuration has it, and only there.
+    async fn endpoint(&mut self, home: &Home, shared: http::Shared) -> Result<(), http::Error> {
+        match &self.endpoint {
+            Some(endpoint) if Some(endpoint.asked()) == self.config.http => {
+                endpoint.replace(shared);
+                return Ok(());
+            }
+            _ => {}
+        }
+        // Its calls have their time; the port may be needed at once.
+        if let Some(endpoint) = self.endpoint.take() {
+            endpoint.close().await;
+        }
+        let Some(asked) = self.config.http else { return Ok(()) };
+        let endpoint = Endpoint::start(asked, home, shared, self.meter.clone(), self.status.clone())?;
+        self.endpoint = Some(endpoint);
+        Ok(())
+    }
 }
 
 struct User {
@@ -232,13 +266,19 @@ impl User {
             Ok(Err(error)) => return self.broken(name, chain(&error)),
             Err(error) => return self.broken(name, error.to_string()),
         };
+        let home = self.home.clone();
         if let Some(running) = self.agents.get_mut(&name) {
+            let shared_http = ready.shared();
             tracing::info!("agent {name}: its new profile is in force from the next turn on");
             let shared = serve::share(&self.home.socket(&name), config.socket_owner);
             (running.config, running.error) = (config, shared.err().map(|e| chain(&e)));
             if running.replacements.try_send(ready).is_err() {
                 running.error =
                     Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
+            }
+            if let Err(error) = running.endpoint(&home, shared_http).await {
+                tracing::error!("agent {name}: {}", chain(&error));
+                running.error = Some(chain(&error));
             }
             return;
         }
@@ -253,6 +293,7 @@ impl User {
 
     async fn start(&self, config: AgentConfig, ready: Ready) -> Result<Running, String> {
         let (socket, link) = (self.home.socket(&config.name), self.home.socket_link(&config.name));
+        let shared = ready.shared();
         let worker = tokio::task::spawn_blocking(move || Worker::prepare(ready)).await;
         let worker = worker.map_err(|e| e.to_string())?.map_err(|e: worker::Error| chain(&e))?;
         let listener = serve::bind(&socket).map_err(|e| chain(&e))?;
@@ -261,18 +302,29 @@ impl User {
         let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| e.to_string())?;
         let stop = CancellationToken::new();
         let (replacements, new) = mpsc::channel(4);
-        let status = worker.status();
+        let (status, meter) = (worker.status(), worker.meter());
+        let endpoint = config
+            .http
+            .map(|asked| Endpoint::start(asked, &self.home, shared, meter.clone(), status.clone()));
+        let endpoint = match endpoint.transpose() {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                serve::unbind(&link, &socket);
+                return Err(chain(&error));
+            }
+        };
         let stopping = stop.clone();
         let task = tokio::spawn(async move {
             worker.run(listener, new, stopping).await;
             serve::unbind(&link, &socket);
         });
-        Ok(Running { config, stop, replacements, status, task, error: None })
+        Ok(Running { config, stop, replacements, status, meter, endpoint, task, error: None })
     }
 
     fn drain(&mut self, name: &str) {
         if let Some(running) = self.agents.remove(name) {
             running.stop.cancel();
+            running.endpoint.as_ref().inspect(|endpoint| endpoint.cancel());
             self.draining.insert(name.to_owned(), running);
         }
     }
@@ -287,7 +339,7 @@ impl User {
             .collect();
         for name in &ended {
             if let Some(running) = self.draining.remove(name) {
-                let _ = running.task.await;
+                running.ended().await;
                 tracing::info!("agent {name} has ended");
             }
         }
@@ -305,7 +357,7 @@ impl User {
         let names: Vec<String> = self.agents.keys().cloned().collect();
         names.iter().for_each(|name| self.drain(name));
         for running in std::mem::take(&mut self.draining).into_values() {
-            let _ = running.task.await;
+            running.ended().await;
         }
     }
 

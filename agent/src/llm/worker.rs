@@ -7,7 +7,8 @@ use super::{
     connection::{self, Input},
     conversation,
     frame::{Counters, Peer},
-    home::Home,
+    home::{HTTP_LOG, Home},
+    http, limits,
     message::Block,
     provider::{self, Provider, Usage},
     redact::Redactor,
@@ -105,6 +106,9 @@ pub(crate) struct WorkerStatus {
     pub(crate) refused_connections: u64,
     /// Frames and requests that were none.
     pub(crate) malformed: u64,
+    /// HTTP calls since the start; they are counted as turns, too.
+    #[serde(default)]
+    pub(crate) http_calls: u64,
 }
 
 /// What a configuration makes: the credentials read, the clients made.
@@ -128,11 +132,22 @@ impl Ready {
         }
         Ok(Self(Parts {
             remote: remote::connect(servers, home.pins(&config.name)).map_err(Error::Client)?,
-            redactor: Redactor::new(&secrets),
-            provider,
+            redactor: Arc::new(Redactor::new(&secrets)),
+            provider: Arc::new(provider),
             config: Arc::new(config.clone()),
             log: home.log(&config.name),
         }))
+    }
+}
+
+impl Ready {
+    /// What the HTTP endpoint needs of it.
+    pub(crate) fn shared(&self) -> http::Shared {
+        http::Shared {
+            config: Arc::clone(&self.0.config),
+            provider: Arc::clone(&self.0.provider),
+            redactor: Arc::clone(&self.0.redactor),
+        }
     }
 }
 
@@ -150,14 +165,24 @@ impl Worker {
     /// [`Error`].
     pub(crate) fn prepare(Ready(parts): Ready) -> Result<Self, Error> {
         let conversation = parts.open().map_err(Error::Conversation)?;
+        // The log of HTTP calls is beside the conversation's.
+        let calls = parts.log.with_file_name(HTTP_LOG);
+        if let Err(error) = http::record::replay(&calls, &conversation.meter) {
+            tracing::error!("agent {}: {} cannot be read: {error}", parts.config.name, calls.display());
+        }
         let status = WorkerStatus { conversation_bytes: conversation.bytes(), ..WorkerStatus::default() };
         let config = Arc::clone(&parts.config);
         Ok(Self { config, turns: Turns::new(parts, conversation), status: watch::Sender::new(status) })
     }
 
-    /// Where its status can be seen.
-    pub(crate) fn status(&self) -> watch::Receiver<WorkerStatus> {
-        self.status.subscribe()
+    /// Where what it uses is counted.
+    pub(crate) fn meter(&self) -> limits::Shared {
+        self.turns.meter()
+    }
+
+    /// Where its status can be seen, and added to.
+    pub(crate) fn status(&self) -> watch::Sender<WorkerStatus> {
+        self.status.clone()
     }
 
     /// Serves the agent until `shutdown`, and then until what is under way has ended or [`DRAIN`] has passed.
@@ -174,7 +199,7 @@ impl Worker {
         let (inputs_out, inputs) = mpsc::channel(INPUTS);
         let config = self.config;
         let mut hub = Hub {
-            agent: Agent::new(limits(&config)),
+            agent: Agent::new(bounds(&config)),
             peers: HashMap::new(),
             ids: HashMap::new(),
             strangers: BTreeSet::new(),
@@ -205,7 +230,7 @@ impl Worker {
     }
 }
 
-fn limits(config: &AgentConfig) -> Limits {
+fn bounds(config: &AgentConfig) -> Limits {
     Limits { queue: QUEUE, queue_bytes: QUEUE_BYTES, rounds: config.llm.max_rounds }
 }
 
@@ -518,7 +543,7 @@ impl Hub {
         let config = Arc::clone(&parts.config);
         self.next = Some(parts);
         self.replace_when_idle().await;
-        self.agent.set_limits(limits(&config));
+        self.agent.set_limits(bounds(&config));
         self.runtime_timeout = config.llm.runtime_timeout;
         self.config = config;
     }

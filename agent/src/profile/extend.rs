@@ -127,6 +127,8 @@ fn over(child: Layer, parent: Layer) -> Layer {
         limits: child.limits.or(parent.limits),
         log_reader: child.log_reader.or(parent.log_reader),
         socket_owner: child.socket_owner.or(parent.socket_owner),
+        http: child.http.or(parent.http),
+        http_port: child.http_port.or(parent.http_port),
     }
 }
 
@@ -198,6 +200,8 @@ fn profile(
         limits: layer.limits.unwrap_or_default(),
         log_reader: layer.log_reader,
         socket_owner: layer.socket_owner,
+        http: layer.http,
+        http_port: layer.http_port,
         has_grant: layer.grant.is_some(),
         notices,
         refused,

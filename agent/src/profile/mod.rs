@@ -123,6 +123,10 @@ pub(crate) struct Profile {
     pub(crate) log_reader: Option<sections::Located<u64>>,
     /// Who may use the agent's socket beside its owner.
     pub(crate) socket_owner: Option<sections::Located<u64>>,
+    /// Whether the provider's own API is served.
+    pub(crate) http: Option<bool>,
+    /// On this port of loopback, too.
+    pub(crate) http_port: Option<sections::Located<u64>>,
     /// Whether there is a `[grant]`.
     pub(crate) has_grant: bool,
     /// What its author should know but need not change.

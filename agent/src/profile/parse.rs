@@ -54,6 +54,8 @@ pub(super) struct Layer {
     pub(super) limits: Option<LimitsSection>,
     pub(super) log_reader: Option<Located<u64>>,
     pub(super) socket_owner: Option<Located<u64>>,
+    pub(super) http: Option<bool>,
+    pub(super) http_port: Option<Located<u64>>,
 }
 
 /// What reading one file gave.
@@ -146,6 +148,8 @@ impl Parser {
                 "mcp" => self.out.layer.mcp = Some(self.mcp(value)),
                 "limits" => self.out.layer.limits = self.limits(value),
                 "log_reader" => self.out.layer.log_reader = self.located("log_reader", value, Self::count),
+                "http" => self.out.layer.http = self.flag("http", value),
+                "http_port" => self.out.layer.http_port = self.located("http_port", value, Self::port),
                 "socket_owner" => {
                     self.out.layer.socket_owner = self.located("socket_owner", value, Self::count)
                 }

@@ -106,6 +106,8 @@ pub(crate) enum Wrong {
     MissingKey { key: &'static str, name: String, registry: Option<PathBuf> },
     #[error("{url:?} cannot be used: {why}")]
     Url { url: String, why: &'static str },
+    #[error("has no effect without `http = true`")]
+    NoHttp,
     #[error("is not a user id: from 0 to {}", u32::MAX - 1)]
     Uid,
     #[error("the root {} cannot be looked at: {reason}", root.display())]

@@ -37,6 +37,11 @@ struct ProfileFile {
     /// The user id of the agent's runtime, where that is another than root's and the worker's: it may register, and not
     /// send.
     socket_owner: Option<u32>,
+    /// Whether the provider's own HTTP API is served to unmodified SDKs, on the socket `http.sock` beside the agent's. See
+    /// docs/llm.md.
+    http: Option<bool>,
+    /// With `http = true`: also on this port of loopback, for whoever has the endpoint's token.
+    http_port: Option<u16>,
 }
 
 #[derive(JsonSchema)]
@@ -351,6 +356,8 @@ mod tests {
                 "description",
                 "extends",
                 "grant",
+                "http",
+                "http_port",
                 "kernel",
                 "limits",
                 "llm",

@@ -253,7 +253,17 @@ impl Parser {
         Some(number)
     }
 
-    fn flag(&mut self, path: &str, value: &Value<'_>) -> Option<bool> {
+    /// A TCP port.
+    pub(super) fn port(&mut self, path: &str, value: &Value<'_>) -> Option<u64> {
+        let (number, most) = (self.count(path, value)?, u64::from(u16::MAX));
+        if !(1..=most).contains(&number) {
+            self.wrong(value.span().start, path, Wrong::Range { number, least: 1, most });
+            return None;
+        }
+        Some(number)
+    }
+
+    pub(super) fn flag(&mut self, path: &str, value: &Value<'_>) -> Option<bool> {
         let flag = value.get_ref().as_bool();
         if flag.is_none() {
             self.mistyped(path, value, "true or false");

@@ -4,6 +4,7 @@
 mod config;
 mod conversation;
 mod frames;
+mod http;
 mod lifecycle;
 mod mcp;
 mod mcp_mock;

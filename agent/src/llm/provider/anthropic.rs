@@ -131,6 +131,13 @@ pub(super) fn around(llm: &Llm, system: Option<&str>, tools: &[Arc<Tool>]) -> Ar
     Around { before: before.into(), behind: "]}".into() }
 }
 
+/// Tokens, from an answer's `usage`.
+pub(super) fn usage(told: &Value) -> Option<Usage> {
+    let mut decoder = Decoder::default();
+    decoder.count(told.is_object().then_some(told));
+    decoder.usage
+}
+
 #[derive(Deserialize)]
 struct Chunk {
     r#type: String,
@@ -152,7 +159,7 @@ struct Growing {
 
 /// An answer as it grows.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(in crate::llm) struct Decoder {
     blocks: Vec<Growing>,
     stop_reason: Option<String>,
     usage: Option<Usage>,

@@ -203,6 +203,22 @@ impl Provider {
         }
     }
 
+    /// Sends a client's request on, whose answer is the client's as it is. `suffix`: behind the address of answers.
+    ///
+    /// # Errors
+    /// The provider cannot be reached.
+    pub(super) async fn forward(&self, suffix: Option<&str>, body: Bytes) -> Result<Response, RpcError> {
+        let mut url = self.url.clone();
+        if let Some(suffix) = suffix {
+            url.set_path(&format!("{}{suffix}", self.url.path()));
+        }
+        let mut headers = self.headers.clone();
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        let request = self.client.post(url).headers(headers).body(body);
+        let response = timeout(self.llm.timeout, request.send()).await.map_err(|_| silent())?;
+        response.map_err(|error| unreachable(&error))
+    }
+
     /// Asks for an answer.
     ///
     /// # Errors
@@ -221,10 +237,7 @@ impl Provider {
             let told = serde_json::from_slice::<Value>(&body).ok().as_ref().and_then(told);
             return Err(told.unwrap_or_else(|| RpcError::new(INTERNAL, what)));
         }
-        let decoder = match self.kind {
-            ProviderKind::Anthropic => Decoder::Anthropic(anthropic::Decoder::default()),
-            ProviderKind::OpenAi => Decoder::OpenAi(openai::Decoder::default()),
-        };
+        let decoder = Decoder::new(self.kind);
         Ok(Stream {
             response: Some(response),
             events: sse::Events::default(),
@@ -256,23 +269,58 @@ fn client() -> Result<Client, Error> {
     Ok(CLIENT.get_or_init(|| client).clone())
 }
 
-enum Decoder {
+/// Reads an answer's events.
+pub(in crate::llm) enum Decoder {
+    /// Messages.
     Anthropic(anthropic::Decoder),
+    /// Chat Completions.
     OpenAi(openai::Decoder),
 }
 
+/// Tokens, as a provider's `usage` has them.
+pub(super) fn usage(kind: ProviderKind, told: &Value) -> Option<Usage> {
+    match kind {
+        ProviderKind::Anthropic => anthropic::usage(told),
+        ProviderKind::OpenAi => openai::usage(told),
+    }
+}
+
 impl Decoder {
-    fn event(&mut self, event: &sse::Event, pieces: &mut VecDeque<Piece>) -> Result<(), RpcError> {
+    /// Of an answer that begins.
+    pub(super) fn new(kind: ProviderKind) -> Self {
+        match kind {
+            ProviderKind::Anthropic => Self::Anthropic(anthropic::Decoder::default()),
+            ProviderKind::OpenAi => Self::OpenAi(openai::Decoder::default()),
+        }
+    }
+
+    /// Takes an event in; adds what it says.
+    ///
+    /// # Errors
+    /// The provider's own error, or an event that is none of its API.
+    pub(super) fn event(&mut self, event: &sse::Event, pieces: &mut VecDeque<Piece>) -> Result<(), RpcError> {
         match self {
             Self::Anthropic(decoder) => decoder.event(event, pieces),
             Self::OpenAi(decoder) => decoder.event(event, pieces),
         }
     }
 
-    fn is_done(&self) -> bool {
+    /// Whether the answer is whole.
+    pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Anthropic(decoder) => decoder.is_done(),
             Self::OpenAi(decoder) => decoder.is_done(),
+        }
+    }
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// Arguments of a tool call that are no JSON object.
+    pub(super) fn finish(self) -> Result<Answer, RpcError> {
+        match self {
+            Self::Anthropic(decoder) => decoder.finish(),
+            Self::OpenAi(decoder) => decoder.finish(),
         }
     }
 }
@@ -334,10 +382,7 @@ impl Stream {
     /// # Errors
     /// Arguments of a tool call that are no JSON object.
     pub(super) fn finish(self) -> Result<Answer, RpcError> {
-        match self.decoder {
-            Decoder::Anthropic(decoder) => decoder.finish(),
-            Decoder::OpenAi(decoder) => decoder.finish(),
-        }
+        self.decoder.finish()
     }
 }
 

@@ -220,9 +220,16 @@ struct Call {
     arguments: String,
 }
 
+/// Tokens, from an answer's `usage`.
+pub(super) fn usage(told: &Value) -> Option<Usage> {
+    let mut decoder = Decoder::default();
+    decoder.count(told);
+    decoder.usage
+}
+
 /// An answer as it grows.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(in crate::llm) struct Decoder {
     said: String,
     refused: bool,
     calls: Vec<Call>,

@@ -1,0 +1,255 @@
+//! One call: checked, rewritten, sent on, and its answer relayed.
+
+use super::{
+    State,
+    gate::Gate,
+    record::{self, Call},
+    relay::{self, Outcome, Relay},
+    request::{self, Route},
+};
+use crate::llm::{http::Shared, rpc::RpcError};
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    http::{HeaderMap, HeaderName, Response, StatusCode, header::CONTENT_TYPE},
+};
+use http_body::{Body as _, Frame};
+use jiff::Timestamp;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+use tokio::sync::mpsc;
+
+/// Most bytes of a request: the providers' own limit.
+const MAX_REQUEST: usize = 32 << 20;
+/// How long a request's body may take.
+const BODY: Duration = Duration::from_secs(60);
+/// Most bytes of an answer.
+const MAX_ANSWER: usize = 64 << 20;
+/// Pieces of an answer that wait for a client; the provider waits when there are more.
+const WAITING: usize = 16;
+
+/// Answers a request.
+pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Request) -> Response<Body> {
+    let shared = state.shared.borrow().clone();
+    let kind = shared.provider.kind();
+    if let Some(gate) = gate
+        && let Err((status, why)) = gate.check(request.headers())
+    {
+        return refuse(&shared, status, why);
+    }
+    let route = match request::route(kind, request.method(), request.uri().path()) {
+        Ok(route) => route,
+        Err((status, why)) => return refuse(&shared, status, &why),
+    };
+    if route == Route::Models {
+        let models = request::models(&shared.config.llm).to_string();
+        return respond(StatusCode::OK, &HeaderMap::new(), Body::from(models));
+    }
+    let path = request.uri().path().to_owned();
+    let body = match tokio::time::timeout(BODY, read(request.into_body())).await {
+        Ok(Ok(body)) => body,
+        Ok(Err((status, why))) => return refuse(&shared, status, &why),
+        Err(_) => return refuse(&shared, 408, &format!("the request's body did not come within {BODY:?}")),
+    };
+    let rewritten = match request::rewrite(&shared.config.llm, route, &body) {
+        Ok(rewritten) => rewritten,
+        Err(why) => return refuse(&shared, 400, &why),
+    };
+    drop(body);
+    if let Err(error) = begin(state, &shared) {
+        state.status.send_modify(|status| {
+            status.turns += 1;
+            status.failed += 1;
+        });
+        let mut response = refuse(&shared, 429, &error.message);
+        let after = error.data.as_ref().and_then(|data| data["retry_after"].as_u64()).unwrap_or(1);
+        response.headers_mut().insert("retry-after", after.into());
+        return response;
+    }
+    let call = Call {
+        path,
+        streams: rewritten.streams,
+        messages: rewritten.messages,
+        last: rewritten.last.map(|last| shared.redactor.json(last)),
+    };
+    let started = Instant::now();
+    let counted = Counted { state: Arc::clone(state), shared: shared.clone(), call, started };
+    let suffix = (route == Route::CountTokens).then_some("/count_tokens");
+    let upstream = match shared.provider.forward(suffix, rewritten.body.into()).await {
+        Ok(upstream) => upstream,
+        Err(error) => {
+            let outcome = Outcome { error: Some(error.message.clone()), ..Outcome::default() };
+            counted.end(502, outcome).await;
+            return refuse(&shared, 502, &error.message);
+        }
+    };
+    let status = StatusCode::from_u16(upstream.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
+    let mut headers = HeaderMap::new();
+    for (name, value) in upstream.headers().iter().filter(|(name, _)| passes(name)) {
+        headers.append(name.clone(), value.clone());
+    }
+    let kind_of = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let streams = status.is_success() && kind_of.starts_with("text/event-stream");
+    let (pieces, waiting) = mpsc::channel(WAITING);
+    let relay = streams.then(|| Relay::new(kind, rewritten.hides_usage));
+    tokio::spawn(pump(upstream, relay, pieces, status.as_u16(), counted));
+    respond(status, &headers, Body::new(Relayed(waiting)))
+}
+
+/// Counts a turn, and looks whether it may be.
+fn begin(state: &State, shared: &Shared) -> Result<(), RpcError> {
+    let (config, now) = (&shared.config, Timestamp::now());
+    let mut meter = state.meter.lock();
+    meter.check(&config.limits, &config.llm.price, now)?;
+    meter.turn(&config.limits, now)
+}
+
+/// A request's body.
+async fn read(mut body: Body) -> Result<Vec<u8>, (u16, String)> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let frame = frame.map_err(|_| (400, "the request's body cannot be read".to_owned()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > MAX_REQUEST {
+            return Err((413, format!("the request has more than {MAX_REQUEST} bytes")));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+/// What of a provider's headers a client may see: nothing that says whose key it was.
+fn passes(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(
+        name,
+        "content-type" | "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry"
+    ) || name.starts_with("anthropic-ratelimit-")
+        || name.starts_with("x-ratelimit-")
+}
+
+fn respond(status: StatusCode, headers: &HeaderMap, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, axum::http::HeaderValue::from_static("application/json"));
+    response.headers_mut().extend(headers.clone());
+    response
+}
+
+fn refuse(shared: &Shared, status: u16, why: &str) -> Response<Body> {
+    let why = shared.redactor.text(why);
+    let error = request::error(shared.provider.kind(), status, &why).to_string();
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    respond(status, &HeaderMap::new(), Body::from(error))
+}
+
+/// A call that is under way: counted and recorded when it ends.
+struct Counted {
+    state: Arc<State>,
+    shared: Shared,
+    call: Call,
+    started: Instant,
+}
+
+impl Counted {
+    async fn end(self, status: u16, mut outcome: Outcome) {
+        outcome.error = outcome.error.map(|error| self.shared.redactor.text(&error).into_owned());
+        let redactor = &self.shared.redactor;
+        outcome.content = outcome.content.into_iter().map(|block| redactor.block(block)).collect();
+        for call in &mut outcome.tool_calls {
+            call.input = redactor.json(std::mem::take(&mut call.input));
+        }
+        let usage = outcome.usage.unwrap_or_default();
+        self.state.meter.lock().used(&usage, Timestamp::now());
+        self.state.status.send_modify(|counts| {
+            counts.turns += 1;
+            counts.http_calls += 1;
+            counts.failed += u64::from(status >= 400 || outcome.error.is_some());
+            counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
+            counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
+            counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
+            counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
+        });
+        record::write(&self.state.log, &self.call, status, self.started.elapsed(), &outcome).await;
+    }
+}
+
+type Piece = Result<Bytes, Broken>;
+
+/// The provider's connection broke: the client's breaks, too. A short answer that looks whole would be a lie.
+#[derive(Debug, thiserror::Error)]
+#[error("the provider's answer broke off")]
+struct Broken;
+
+/// From the provider to the client, until either ends. The record is on disk before the client sees the end.
+async fn pump(
+    mut upstream: reqwest::Response,
+    mut relay: Option<Relay>,
+    pieces: mpsc::Sender<Piece>,
+    status: u16,
+    counted: Counted,
+) {
+    let (mut whole, mut read) = (Vec::new(), 0);
+    let redactor = Arc::clone(&counted.shared.redactor);
+    let patience = counted.shared.config.llm.timeout;
+    let broken = loop {
+        let next = tokio::select! {
+            next = tokio::time::timeout(patience, upstream.chunk()) => next,
+            () = pieces.closed() => break Some("the client hung up".to_owned()),
+        };
+        let chunk = match next {
+            Ok(Ok(Some(chunk))) => chunk,
+            Ok(Ok(None)) => break None,
+            Ok(Err(_)) => break Some("the provider's answer broke off".to_owned()),
+            Err(_) => break Some("the provider's answer stood still".to_owned()),
+        };
+        read += chunk.len();
+        if read > MAX_ANSWER {
+            break Some(format!("the provider's answer has more than {MAX_ANSWER} bytes"));
+        }
+        let Some(relay) = &mut relay else {
+            whole.extend_from_slice(&chunk);
+            continue;
+        };
+        match relay.feed(&chunk, &redactor) {
+            Ok(out) if out.is_empty() => {}
+            Ok(out) => {
+                if pieces.send(Ok(out.into())).await.is_err() {
+                    break Some("the client hung up".to_owned());
+                }
+            }
+            Err(why) => break Some(why),
+        }
+    };
+    let (rest, mut outcome) = match relay {
+        Some(relay) => relay.finish(&redactor),
+        None => relay::whole(counted.shared.provider.kind(), &whole, &redactor),
+    };
+    let is_broken = broken.is_some();
+    outcome.error = broken.or(outcome.error);
+    counted.end(status, outcome).await;
+    if is_broken {
+        let _ = pieces.send(Err(Broken)).await;
+    } else if !rest.is_empty() {
+        let _ = pieces.send(Ok(rest.into())).await;
+    }
+}
+
+/// An answer's body as it comes.
+struct Relayed(mpsc::Receiver<Piece>);
+
+impl http_body::Body for Relayed {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        self.0.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+}

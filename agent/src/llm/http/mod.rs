@@ -1,0 +1,285 @@
+//! `http = true`: the provider's own HTTP API for unmodified SDKs, on a unix socket and, if asked, on loopback.
+//!
+//! The profile's key, model and headers go in, the client's stay out; what the provider answers is passed on as it comes,
+//! errors included. Each call is limited, counted and logged as a turn is. The conversation is the client's own: none of
+//! it is kept here.
+
+mod call;
+mod gate;
+pub(super) mod record;
+mod relay;
+mod request;
+
+use super::{
+    home::Home,
+    limits,
+    provider::Provider,
+    redact::Redactor,
+    registry::{AgentConfig, Http},
+    serve,
+    worker::WorkerStatus,
+};
+use axum::{Router, extract::Request, http::HeaderValue};
+use gate::Gate;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use std::{
+    fs, io,
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::{Semaphore, oneshot, watch},
+    task::{JoinHandle, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Connections at a time; more wait in the listener's queue.
+const CONNECTIONS: usize = 64;
+/// How long a client may take to send a request's head.
+const HEAD: Duration = Duration::from_secs(10);
+/// Bytes of a request's head.
+const LONGEST_HEAD: usize = 32 << 10;
+/// How long a call under way may take when the agent is to stop.
+const DRAIN: Duration = Duration::from_secs(20);
+
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The unix socket.
+    #[error("the HTTP socket cannot be made")]
+    Socket(#[source] serve::Error),
+    /// Loopback.
+    #[error("http_port {0} cannot be listened on")]
+    Port(u16, #[source] io::Error),
+    /// The endpoint's token.
+    #[error("{} cannot be used for the token of the HTTP endpoint", .0.display())]
+    Token(PathBuf, #[source] io::Error),
+    /// A token that others can read is none.
+    #[error("{} can be read by others (mode {mode:04o}): remove it, and another is made", .path.display())]
+    OpenToken {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Sockets and the event loop.
+    #[error("the HTTP sockets cannot be used")]
+    Io(#[source] io::Error),
+}
+
+/// What calls need of an agent's configuration.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(super) config: Arc<AgentConfig>,
+    pub(super) provider: Arc<Provider>,
+    pub(super) redactor: Arc<Redactor>,
+}
+
+/// What calls share.
+struct State {
+    shared: watch::Receiver<Shared>,
+    meter: limits::Shared,
+    status: watch::Sender<WorkerStatus>,
+    log: PathBuf,
+    /// Ends with the agent.
+    stop: CancellationToken,
+}
+
+/// An agent's endpoint, being served.
+pub(crate) struct Endpoint {
+    asked: Http,
+    shared: watch::Sender<Shared>,
+    stop: CancellationToken,
+    /// Resolves when the sockets are free.
+    closed: oneshot::Receiver<()>,
+    task: JoinHandle<()>,
+}
+
+impl Endpoint {
+    /// Binds the sockets and serves them.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn start(
+        asked: Http,
+        home: &Home,
+        shared: Shared,
+        meter: limits::Shared,
+        status: watch::Sender<WorkerStatus>,
+    ) -> Result<Self, Error> {
+        let name = shared.config.name.clone();
+        let loopback = asked.port.map(|port| loopback(port, &home.http_token(&name))).transpose()?;
+        let path = home.http_socket(&name);
+        let unix = serve::bind(&path).map_err(Error::Socket)?;
+        serve::share(&path, shared.config.socket_owner).map_err(Error::Socket)?;
+        let unix = UnixListener::from_std(unix).map_err(Error::Io)?;
+        let (shared, current) = watch::channel(shared);
+        let stop = CancellationToken::new();
+        let state =
+            Arc::new(State { shared: current, meter, status, log: home.http_log(&name), stop: stop.clone() });
+        let (freed, closed) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let room = Arc::new(Semaphore::new(CONNECTIONS));
+            let plain = router(Arc::clone(&state), None);
+            let on_unix = accept(|| unix_stream(&unix), plain, Arc::clone(&room), &state.stop);
+            let mut connections = Vec::new();
+            match &loopback {
+                None => connections.push(on_unix.await),
+                Some((tcp, gate)) => {
+                    let gated = router(Arc::clone(&state), Some(Arc::clone(gate)));
+                    let on_tcp = accept(|| tcp_stream(tcp), gated, room, &state.stop);
+                    let (first, second) = tokio::join!(on_unix, on_tcp);
+                    connections.extend([first, second]);
+                }
+            }
+            drop((unix, loopback));
+            let _ = fs::remove_file(&path);
+            path.parent().map(fs::remove_dir);
+            let _ = freed.send(());
+            let drained = async {
+                for connections in &mut connections {
+                    while connections.join_next().await.is_some() {}
+                }
+            };
+            let _ = tokio::time::timeout(DRAIN, drained).await;
+        });
+        Ok(Self { asked, shared, stop, closed, task })
+    }
+
+    /// What it was asked to listen on.
+    pub(crate) fn asked(&self) -> Http {
+        self.asked
+    }
+
+    /// A new configuration: from the next call on.
+    pub(crate) fn replace(&self, shared: Shared) {
+        self.shared.send_replace(shared);
+    }
+
+    /// No more calls; those under way may finish.
+    pub(crate) fn cancel(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits until the sockets are free; calls under way go on.
+    pub(crate) async fn close(self) {
+        self.stop.cancel();
+        let _ = self.closed.await;
+    }
+
+    /// Lets calls under way finish, within [`DRAIN`].
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.task.await;
+    }
+}
+
+fn router(state: Arc<State>, gate: Option<Arc<Gate>>) -> Router {
+    Router::new().fallback(move |request: Request| {
+        let (state, gate) = (Arc::clone(&state), gate.clone());
+        async move {
+            let mut response = call::answer(&state, gate.as_deref(), request).await;
+            response.headers_mut().insert("cache-control", HeaderValue::from_static("no-store"));
+            response
+        }
+    })
+}
+
+async fn unix_stream(listener: &UnixListener) -> io::Result<UnixStream> {
+    listener.accept().await.map(|(stream, _)| stream)
+}
+
+async fn tcp_stream(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Serves connections until `stop`; gives those that have not ended by then.
+async fn accept<S, F>(
+    mut next: impl FnMut() -> F,
+    router: Router,
+    room: Arc<Semaphore>,
+    stop: &CancellationToken,
+) -> JoinSet<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = io::Result<S>>,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let accepted = async {
+            let place = Arc::clone(&room).acquire_owned().await;
+            (place, next().await)
+        };
+        let (place, stream) = tokio::select! {
+            () = stop.cancelled() => break,
+            (Ok(place), Ok(stream)) = accepted => (place, stream),
+            // Out of descriptors: it passes.
+            else => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let stop = stop.clone();
+        connections.spawn(async move {
+            let _place = place;
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD)
+                .max_buf_size(LONGEST_HEAD)
+                .serve_connection(TokioIo::new(stream), service);
+            let mut connection = std::pin::pin!(connection);
+            let served = tokio::select! {
+                served = connection.as_mut() => served,
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = served {
+                tracing::debug!("a connection to an HTTP endpoint ended: {error}");
+            }
+        });
+    }
+    connections
+}
+
+fn loopback(port: u16, token: &Path) -> Result<(TcpListener, Arc<Gate>), Error> {
+    let token = token_of(token)?;
+    let port_error = |e| Error::Port(port, e);
+    let tcp =
+        std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).map_err(port_error)?;
+    tcp.set_nonblocking(true).map_err(port_error)?;
+    Ok((TcpListener::from_std(tcp).map_err(port_error)?, Arc::new(Gate::new(port, token))))
+}
+
+/// The token in the file; makes one where there is none.
+fn token_of(path: &Path) -> Result<String, Error> {
+    let io = |e| Error::Token(path.to_owned(), e);
+    if let Ok(meta) = fs::metadata(path) {
+        if meta.mode() & 0o077 != 0 {
+            return Err(Error::OpenToken { path: path.to_owned(), mode: meta.mode() & 0o7777 });
+        }
+        let token = fs::read_to_string(path).map_err(io)?;
+        let token = token.trim().to_owned();
+        if token.len() >= 32 {
+            return Ok(token);
+        }
+    }
+    path.parent().map_or(Ok(()), serve::private_dir).map_err(Error::Socket)?;
+    let token = format!("ringfence-{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut file| io::Write::write_all(&mut file, format!("{token}\n").as_bytes())).map_err(io)?;
+    Ok(token)
+}

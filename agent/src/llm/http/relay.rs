@@ -1,0 +1,309 @@
+//! An answer on its way to the client: event by event, without the agent's credentials, read along for the record. Pure.
+
+use crate::llm::{
+    message::{Block, ToolCall},
+    provider::{
+        Decoder, Usage,
+        sse::{Event, Events},
+        usage,
+    },
+    redact::Redactor,
+    registry::ProviderKind,
+};
+use serde_json::Value;
+use std::{borrow::Cow, collections::VecDeque};
+
+/// Most bytes of an event.
+const MAX_EVENT: usize = 16 << 20;
+
+/// What an answer came to, as far as it was understood.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) stop_reason: Option<String>,
+    pub(super) content: Vec<Block>,
+    pub(super) tool_calls: Vec<ToolCall>,
+    pub(super) usage: Option<Usage>,
+    /// Why it is no whole answer.
+    pub(super) error: Option<String>,
+}
+
+/// A stream of events.
+pub(super) struct Relay {
+    kind: ProviderKind,
+    hides_usage: bool,
+    decoder: Option<Decoder>,
+    usage: Option<Usage>,
+    error: Option<String>,
+    /// Bytes that are no whole event yet.
+    pending: Vec<u8>,
+    /// How many of them are known to hold no end of one.
+    scanned: usize,
+}
+
+impl Relay {
+    pub(super) fn new(kind: ProviderKind, hides_usage: bool) -> Self {
+        let decoder = Some(Decoder::new(kind));
+        Self { kind, hides_usage, decoder, usage: None, error: None, pending: Vec::new(), scanned: 0 }
+    }
+
+    /// Takes bytes in; gives those of the events that are whole.
+    ///
+    /// # Errors
+    /// An event without end.
+    pub(super) fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
+        self.pending.extend_from_slice(bytes);
+        let (mut out, mut from) = (Vec::new(), 0);
+        let pending = std::mem::take(&mut self.pending);
+        while let Some(end) = end_of_event(&pending[from..], self.scanned) {
+            self.event(&pending[from..from + end], redactor, &mut out);
+            (from, self.scanned) = (from + end, 0);
+        }
+        self.pending = pending[from..].to_vec();
+        // The end may have begun already: it has at most three bytes.
+        self.scanned = self.pending.len().saturating_sub(3);
+        if self.pending.len() > MAX_EVENT {
+            return Err(format!("the provider sent an event of more than {MAX_EVENT} bytes"));
+        }
+        Ok(out)
+    }
+
+    /// What is left, and what the answer came to.
+    pub(super) fn finish(mut self, redactor: &Redactor) -> (Vec<u8>, Outcome) {
+        let mut out = Vec::new();
+        let rest = std::mem::take(&mut self.pending);
+        if !rest.is_empty() {
+            self.event(&rest, redactor, &mut out);
+        }
+        let mut outcome = Outcome { usage: self.usage, error: self.error, ..Outcome::default() };
+        match self.decoder.map(|decoder| (decoder.is_done(), decoder.finish())) {
+            Some((true, Ok(answer))) => {
+                outcome.stop_reason = Some(answer.stop_reason);
+                outcome.content = answer.content;
+                outcome.tool_calls = answer.tool_calls;
+                outcome.usage = answer.usage.or(outcome.usage);
+            }
+            Some((true, Err(error))) => outcome.error = outcome.error.or(Some(error.message)),
+            Some((false, _)) => {
+                let cut = "the provider's stream ended before its final event";
+                outcome.error = outcome.error.or_else(|| Some(cut.to_owned()));
+            }
+            None => {}
+        }
+        (out, outcome)
+    }
+
+    fn event(&mut self, bytes: &[u8], redactor: &Redactor, out: &mut Vec<u8>) {
+        let mut events = Vec::new();
+        // The parser wants to see the end.
+        let whole = [bytes, b"\n\n"].concat();
+        if let Err(error) = Events::default().feed(&whole, |event| events.push(event)) {
+            self.error.get_or_insert_with(|| format!("the provider sent {error}"));
+        }
+        for event in &events {
+            if self.read(event) {
+                return;
+            }
+        }
+        let text = String::from_utf8_lossy(bytes);
+        // An escape could hide a credential from a search of the bytes.
+        let cleaned = events
+            .iter()
+            .any(|event| event.data.contains('\\'))
+            .then(|| events.iter().map(|event| cleaned(event, redactor)).collect::<Option<Vec<String>>>());
+        match cleaned.flatten() {
+            Some(cleaned) => out.extend(cleaned.concat().into_bytes()),
+            None => match redactor.text(&text) {
+                Cow::Borrowed(_) => out.extend_from_slice(bytes),
+                Cow::Owned(clean) => out.extend(clean.into_bytes()),
+            },
+        }
+    }
+
+    /// Reads an event along. True: the client is not to see it.
+    fn read(&mut self, event: &Event) -> bool {
+        if let Some(decoder) = &mut self.decoder
+            && !decoder.is_done()
+        {
+            // What it says piece by piece goes to nobody: the bytes do.
+            let mut pieces = VecDeque::new();
+            if let Err(error) = decoder.event(event, &mut pieces) {
+                self.error.get_or_insert(error.message);
+                self.decoder = None;
+            }
+        }
+        if self.kind != ProviderKind::OpenAi {
+            return false;
+        }
+        let Ok(data) = serde_json::from_str::<Value>(&event.data) else { return false };
+        self.usage = data.get("usage").and_then(|told| usage(self.kind, told)).or(self.usage);
+        let is_empty = data.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
+        self.hides_usage && is_empty && data.get("usage").is_some_and(Value::is_object)
+    }
+}
+
+/// The event anew, if a credential was in it.
+fn cleaned(event: &Event, redactor: &Redactor) -> Option<String> {
+    let raw = serde_json::value::RawValue::from_string(event.data.clone()).ok()?;
+    let clean = redactor.json(raw);
+    if clean.get() == event.data {
+        return None;
+    }
+    let name = if event.name.is_empty() { String::new() } else { format!("event: {}\n", event.name) };
+    Some(format!("{name}data: {}\n\n", clean.get()))
+}
+
+/// Where the first event ends: behind its empty line. Looks from `from` on.
+fn end_of_event(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(found) = memchr::memchr(b'\n', bytes.get(at..)?) {
+        let line_end = at + found;
+        match &bytes[line_end + 1..] {
+            [b'\n', ..] => return Some(line_end + 2),
+            [b'\r', b'\n', ..] => return Some(line_end + 3),
+            _ => at = line_end + 1,
+        }
+    }
+    None
+}
+
+/// A whole answer without credentials, and what it came to.
+pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Vec<u8>, Outcome) {
+    let text = String::from_utf8_lossy(body).into_owned();
+    let Ok(raw) = serde_json::value::RawValue::from_string(text.clone()) else {
+        let clean = match redactor.text(&text) {
+            Cow::Borrowed(_) => body.to_vec(),
+            Cow::Owned(clean) => clean.into_bytes(),
+        };
+        return (clean, Outcome::default());
+    };
+    let clean = redactor.json(raw);
+    let value: Value = serde_json::from_str(clean.get()).unwrap_or_default();
+    let said = match kind {
+        ProviderKind::Anthropic => value.get("content").cloned(),
+        ProviderKind::OpenAi => {
+            value.pointer("/choices/0/message").map(|message| Value::Array(vec![message.clone()]))
+        }
+    };
+    let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
+    let blocks = said.as_ref().and_then(Value::as_array).into_iter().flatten();
+    let outcome = Outcome {
+        stop_reason: reason.and_then(Value::as_str).map(str::to_owned),
+        content: blocks.filter_map(|block| block_of(kind, block)).collect(),
+        usage: value.get("usage").and_then(|told| usage(kind, told)),
+        error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
+        tool_calls: Vec::new(),
+    };
+    (clean.get().as_bytes().to_vec(), outcome)
+}
+
+/// Tool calls among them, as the provider wrote them.
+fn block_of(kind: ProviderKind, block: &Value) -> Option<Block> {
+    let mut block = block.clone();
+    if kind == ProviderKind::OpenAi {
+        block["type"] = Value::from("message");
+    }
+    serde_json::from_value(block).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llm::secret::Secret;
+    use proptest::prelude::*;
+
+    const KEY: &str = "sk-secret-0123456789";
+
+    fn redactor() -> Redactor {
+        Redactor::new([&Secret::from(KEY.to_owned())])
+    }
+
+    fn chunk(json: &str) -> String {
+        format!("data: {json}\n\n")
+    }
+
+    fn openai() -> String {
+        [
+            chunk(r#"{"choices":[{"index":0,"delta":{"content":"h\u00e9"}}]}"#),
+            ": a comment\n\n".to_owned(),
+            chunk(r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":null}"#),
+            chunk(r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#),
+            "data: [DONE]\n\n".to_owned(),
+        ]
+        .concat()
+    }
+
+    fn relayed(text: &str, hides: bool, cuts: &[usize]) -> (String, Outcome) {
+        let mut relay = Relay::new(ProviderKind::OpenAi, hides);
+        let (mut out, mut from) = (Vec::new(), 0);
+        for cut in cuts.iter().copied().filter(|c| *c <= text.len()).chain([text.len()]) {
+            if cut >= from {
+                out.extend(relay.feed(&text.as_bytes()[from..cut], &redactor()).unwrap());
+                from = cut;
+            }
+        }
+        let (rest, outcome) = relay.finish(&redactor());
+        out.extend(rest);
+        (String::from_utf8(out).unwrap(), outcome)
+    }
+
+    #[test]
+    fn usage_that_only_we_asked_for_is_read_and_hidden() {
+        let (out, outcome) = relayed(&openai(), true, &[]);
+        assert_eq!(
+            out,
+            openai()
+                .replace(&chunk(r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#), "")
+        );
+        assert_eq!(outcome.usage.unwrap().input_tokens, 9);
+        assert_eq!((outcome.stop_reason.as_deref(), outcome.error), (Some("end_turn"), None));
+        assert_eq!(relayed(&openai(), false, &[]).0, openai());
+    }
+
+    #[test]
+    fn a_credential_is_taken_out_however_it_is_escaped() {
+        for hidden in [KEY.to_owned(), KEY.replace("sk-", r"\u0073k-")] {
+            let text = chunk(&format!(r#"{{"choices":[{{"delta":{{"content":"a {hidden} b"}}}}]}}"#));
+            let (out, _) = relayed(&text, false, &[20]);
+            assert!(
+                out.contains("[redacted]") && !out.contains("0123456789") && out.ends_with("\n\n"),
+                "{out}"
+            );
+        }
+        let body = format!(r#"{{"usage":{{"prompt_tokens":3}},"choices":[],"x":"{KEY}"}}"#);
+        let (out, outcome) = whole(ProviderKind::OpenAi, body.as_bytes(), &redactor());
+        assert!(!String::from_utf8(out).unwrap().contains(KEY));
+        assert_eq!(outcome.usage.unwrap().input_tokens, 3);
+    }
+
+    #[test]
+    fn a_broken_stream_goes_through_and_is_on_record_as_broken() {
+        let text = chunk(r#"{"choices":[{"index":0,"delta":{"content":"half"}}]}"#) + "data: {\"cho";
+        let (out, outcome) = relayed(&text, true, &[]);
+        assert_eq!(out, text);
+        assert!(outcome.error.is_some());
+    }
+
+    #[test]
+    fn an_event_without_end_is_refused() {
+        let mut relay = Relay::new(ProviderKind::OpenAi, false);
+        let piece = vec![b'x'; 1 << 20];
+        assert!((0..20).any(|_| relay.feed(&piece, &redactor()).is_err()));
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_change_nothing(mut cuts in proptest::collection::vec(0usize..300, 0..12), crlf: bool) {
+            cuts.sort_unstable();
+            let text = if crlf { openai().replace('\n', "\r\n") } else { openai() };
+            prop_assert_eq!(relayed(&text, true, &cuts).0, relayed(&text, true, &[]).0);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>) {
+            let mut relay = Relay::new(ProviderKind::Anthropic, true);
+            let _ = relay.feed(&bytes, &redactor());
+            relay.finish(&redactor());
+            whole(ProviderKind::Anthropic, &bytes, &redactor());
+        }
+    }
+}
