@@ -1,16 +1,12 @@
 //! Real MCP servers and clients behind the interceptor: tests/mcp, with their npm and PyPI packages in the cache.
 
 use crate::build;
-use crate::digest;
 use crate::npm;
 use crate::paths::{target, workspace};
-use crate::report::{quietly, step};
+use crate::python;
 use crate::vm_test::Tally;
-use anyhow::{Context, Result, bail};
-use ringfence_ebpf_build::cache_dir;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use anyhow::Result;
+use std::path::PathBuf;
 
 /// Name of the npm packages' folder.
 const NAME: &str = "mcp";
@@ -46,7 +42,7 @@ pub(crate) fn missing_lines() -> Vec<String> {
         );
     }
     for version in PYTHON {
-        if !place(version).is_ok_and(|(place, _)| is_whole(&place)) {
+        if !python::is_installed(&requirements(version), &name(version)) {
             missing.push(format!("Python packages: MCP's SDK {version}, for the interceptor's tests"));
         }
     }
@@ -57,35 +53,15 @@ fn folder() -> PathBuf {
     workspace().join("tests/mcp")
 }
 
-/// The folder of the cache for one version, and the file that says what is in it.
-fn place(version: u32) -> Result<(PathBuf, PathBuf)> {
-    let requirements = folder().join(format!("requirements-{version}.txt"));
-    let text = fs::read(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
-    let key = digest::short(&[&text]);
-    Ok((cache_dir().join(format!("python-mcp-{version}-{key}")), requirements))
-}
-
-/// Written last: a folder without it was broken off.
-fn is_whole(place: &Path) -> bool {
-    place.join("whole").is_file()
+fn requirements(version: u32) -> PathBuf {
+    folder().join(format!("requirements-{version}.txt"))
 }
 
 /// A virtual environment with these very packages; made where it is not there yet.
 fn environment(version: u32) -> Result<PathBuf> {
-    let (place, requirements) = place(version)?;
-    if is_whole(&place) {
-        return Ok(place);
-    }
-    step(&format!("pip install (MCP's Python SDK {version})"), || {
-        quietly(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
-            .context("python3 cannot make a virtual environment; Debian has that in python3-venv")?;
-        let pip = place.join("bin/pip");
-        let packages = ["install", "--quiet", "--disable-pip-version-check", "--requirement"];
-        quietly(Command::new(&pip).args(packages).arg(&requirements))?;
-        fs::write(place.join("whole"), "").with_context(|| format!("cannot write in {}", place.display()))
-    })?;
-    if !place.join("bin/python").exists() {
-        bail!("pip succeeded, but left no environment in {}", place.display());
-    }
-    Ok(place)
+    python::environment(&requirements(version), &name(version), &format!("MCP's Python SDK {version}"))
+}
+
+fn name(version: u32) -> String {
+    format!("mcp-{version}")
 }

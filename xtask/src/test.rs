@@ -4,6 +4,7 @@ use crate::build;
 use crate::dashboard;
 use crate::fuzz;
 use crate::guest;
+use crate::llm_parties;
 use crate::parties;
 use crate::paths::{target, workspace};
 use crate::report::{say, tail};
@@ -21,12 +22,13 @@ const CARGO_DENY: &str = "0.20.2";
 /// Runs every check; the last line says how many passed and failed.
 ///
 /// Format, clippy with warnings as errors, tidy, licences and bans, unit and black-box tests, the dashboard in Chromium, real
-/// MCP servers and clients behind the interceptor, then the VM tests on three kernels. Installs what is missing first.
+/// MCP servers and clients behind the interceptor, LLM mocks and SDKs around the worker, then the VM tests on three kernels.
+/// Installs what is missing first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask test --quick  minutes: before a commit\n  \
                         cargo xtask test          everything: before a merge")]
 pub(crate) struct Args {
-    /// Without Chromium and real MCP parties; of the VM tests only one case for each hook, on one kernel.
+    /// Without Chromium and other parties' software; of the VM tests only one case for each hook, on one kernel.
     #[arg(long)]
     quick: bool,
 }
@@ -48,6 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.quick {
         add(&mut tally, "dashboard in Chromium", dashboard::tests());
         add(&mut tally, "MCP servers and SDKs", parties::tests());
+        add(&mut tally, "LLM mocks, SDKs and MCP servers", llm_parties::tests());
     }
     add(&mut tally, "VM tests", if args.quick { vm_test::smoke() } else { vm_test::full() });
 

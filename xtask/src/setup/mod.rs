@@ -13,6 +13,7 @@ pub(crate) use kernels::{Kernel, Series};
 pub(crate) use linker::installed_tool;
 pub(crate) use lock::Lock;
 
+use crate::llm_parties;
 use crate::parties;
 use crate::report::say;
 use anyhow::{Result, bail};
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 /// Finds or installs what the build and the VM tests need.
 ///
-/// Debian packages (as root or by sudo), bpf-linker, the MCP servers and clients of the tests, the kernels that they boot and
+/// Debian packages (as root or by sudo), bpf-linker, the MCP servers, clients and LLM SDKs of the tests, the kernels that they boot and
 /// the guest's disk image. All but
 /// the packages go to the user's cache folder: $RINGFENCE_CACHE, else $XDG_CACHE_HOME/ringfence, else ~/.cache/ringfence.
 #[derive(Debug, clap::Args)]
@@ -59,6 +60,7 @@ pub(crate) fn everything() -> Result<()> {
     linker::install()?;
     components::install()?;
     parties::install()?;
+    llm_parties::install()?;
     let kernels = kernels::install(&Series::ALL)?;
     image::install(&kernels)?;
     Ok(())
@@ -94,6 +96,7 @@ fn missing() -> Vec<String> {
     missing.extend(linker::missing_line());
     missing.extend(components::missing_lines());
     missing.extend(parties::missing_lines());
+    missing.extend(llm_parties::missing_lines());
     let kernels = kernels::installed();
     for series in Series::ALL {
         if !kernels.iter().any(|kernel| kernel.series == series) {
