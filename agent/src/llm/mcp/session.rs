@@ -271,7 +271,9 @@ impl Drop for Abandoned<'_> {
         let Some(id) = self.id.take() else { return };
         let peer = self.session.service.peer().clone();
         let told = rmcp::model::CancelledNotificationParam::new(Some(id), None);
-        tokio::spawn(async move {
+        // Where the event loop is ending, so is the connection.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
             let _ = tokio::time::timeout(CONNECT_TIME, peer.notify_cancelled(told)).await;
         });
     }
