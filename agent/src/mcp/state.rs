@@ -1,6 +1,6 @@
 //! Where a user's sessions are kept: the database, the journals beside it, the tools that were seen before.
 
-use super::journal::sha256;
+use super::{client, journal::sha256};
 use crate::core::paths::Paths;
 use sha2::{Digest, Sha256};
 use std::{
@@ -42,13 +42,17 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The places of `db`, or of the user's default database; makes the directories (0700).
+    /// The places of `db`, or of the user's default database; makes the directories (0700), unless the daemon's auditor
+    /// serves.
     ///
     /// # Errors
     /// [`Error`].
     pub(crate) fn find(db: Option<&str>) -> Result<Self, Error> {
         let places = Self::locate(db)?;
-        places.make()?;
+        // Who only asks the daemon's auditor needs none of them.
+        if client::connect_daemon(&places).is_none() {
+            places.make()?;
+        }
         Ok(places)
     }
 
