@@ -212,9 +212,6 @@ fn a_dropped_connection_is_made_anew_once() {
             results(&mock)[0],
             daemon.log()
         );
-        if era == Era::Sse {
-            continue;
-        }
         server.behaviour.lock().unwrap().drops = ("tools/call".into(), 9);
         let before = server.got("tools/call").len();
         assert_eq!(runtime.says(3, "x")["result"]["content"][0]["text"], "three", "{era:?}");
@@ -224,6 +221,20 @@ fn a_dropped_connection_is_made_anew_once() {
             "{era:?}: {}",
             server.got("tools/call").len() - before
         );
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_no_answer() {
+    for era in [Era::Modern, Era::Session] {
+        let server = McpServer::new(era, &["m"]);
+        server.behaviour.lock().unwrap().cuts = true;
+        let mock = Mock::with([calls(&[("m1", "m", "{}")]), says(&["heard"])]);
+        let home = home(&mock, &[server.section("s", "")]);
+        let _daemon = home.start();
+        let mut runtime = Client::runtime(&home.socket("a"));
+        assert_eq!(runtime.says(1, "x")["result"]["content"][0]["text"], "heard", "{era:?}");
+        assert_eq!(results(&mock)[0]["is_error"], true, "{era:?}: {}", results(&mock)[0]);
     }
 }
 

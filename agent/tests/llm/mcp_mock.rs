@@ -42,6 +42,8 @@ pub(crate) struct Behaviour {
     pub(crate) redirect: Option<(u16, String)>,
     /// Where the old transport wants messages posted.
     pub(crate) endpoint: String,
+    /// Calls are answered with an event stream that ends before the answer.
+    pub(crate) cuts: bool,
     /// Without this header value: 401.
     pub(crate) authorization: Option<String>,
     got: Vec<Got>,
@@ -71,6 +73,7 @@ impl McpServer {
             drops: (String::new(), 0),
             redirect: None,
             endpoint: "/messages?session=1".to_owned(),
+            cuts: false,
             authorization: None,
             got: Vec::new(),
             stream: None,
@@ -168,6 +171,10 @@ fn serve(stream: TcpStream, era: Era, behaviour: &Mutex<Behaviour>) -> Option<()
                         stream.write_all(text.as_bytes()).ok()?;
                     }
                     (202, String::new(), "Accepted".to_owned())
+                }
+                (_, "POST") if it.cuts && method == "tools/call" => {
+                    let events = "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":1}}\n\n";
+                    (200, "Content-Type: text/event-stream\r\n".to_owned(), events.to_owned())
                 }
                 (_, "GET") => (405, String::new(), String::new()),
                 (_, "DELETE") => (200, String::new(), String::new()),

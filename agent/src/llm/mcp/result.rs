@@ -82,6 +82,7 @@ fn bytes_of(data: &str) -> usize {
 mod tests {
     use super::*;
     use crate::llm::message::{Image, Kind};
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn kinds(content: Value) -> Vec<Kind> {
@@ -135,5 +136,33 @@ mod tests {
     fn a_result_without_end_is_an_error() {
         let result = from(&json!([{ "type": "text", "text": "x".repeat(MAX_RESULT) }]), None, false);
         assert!(result.is_error && result.content[0].raw().get().len() < 200);
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".*".prop_map(Value::from),
+            prop_oneof!["text", "image", "audio", "resource", "resource_link"].prop_map(Value::from),
+        ];
+        let key = prop_oneof!["type", "text", "data", "mimeType", "resource", "uri", "blob", ".*"];
+        leaf.prop_recursive(4, 32, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::vec((key.clone(), inner), 0..6)
+                    .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_server_says_becomes_blocks_that_providers_take(content in any_json()) {
+            let result = from(&content, None, false);
+            prop_assert_eq!(result.content.len(), content.as_array().map_or(0, Vec::len));
+            prop_assert!(result.content.iter().all(|block| matches!(block.kind(), Kind::Text(_) | Kind::Image(_))));
+            raw(&content);
+        }
     }
 }
