@@ -1,5 +1,5 @@
 // The LLM worker among others' software: a mock of the providers' wire formats with its faults on, the providers' own SDKs
-// through the HTTP endpoint, a real MCP server over both transports.
+// through the HTTP endpoint, real MCP servers of all eras.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { connect } from "node:net";
@@ -9,6 +9,12 @@ import { LLMock } from "@copilotkit/aimock";
 import { Home, eventually, freePort, here } from "./worker.mjs";
 
 const KEY = "sk-secret-of-the-host";
+/** MCP servers by the part of their agents' names. */
+const MCP = {
+  streamable: "server-everything over streamable HTTP",
+  sse: "server-everything over HTTP+SSE",
+  modern: "a server of Python's SDK 2, without a handshake",
+};
 const PROVIDERS = ["anthropic", "openai"];
 const python = join(process.env.PYTHON_LLM ?? join(here, "python"), "bin/python");
 const everything = join(here, "node_modules/@modelcontextprotocol/server-everything/dist/index.js");
@@ -26,14 +32,15 @@ api_key = "${KEY}"
 base_url = "${mock.url}${provider === "openai" ? "/v1" : ""}"
 ${behind}`;
 
-/** server-everything, on a port of loopback. */
-async function serve(transport, path) {
+/** An MCP server, on a port of loopback. */
+async function serve(command, path) {
   const port = await freePort();
-  const child = spawn(process.execPath, ["--import", join(here, "loopback.mjs"), everything, transport], {
-    env: { PATH: process.env.PATH, PORT: String(port) }, stdio: "ignore",
+  const [program, ...args] = command(port);
+  const child = spawn(program, args, {
+    env: { PATH: process.env.PATH, PORT: String(port), PYTHONDONTWRITEBYTECODE: "1" }, stdio: "ignore",
   });
   servers.push(child);
-  await eventually(`server-everything ${transport}`, () => new Promise((resolve) => {
+  await eventually(`${args.join(" ")} listens`, () => new Promise((resolve) => {
     const socket = connect(port, "127.0.0.1", () => resolve(socket.destroy() && true));
     socket.on("error", () => resolve(false));
   }));
@@ -60,7 +67,12 @@ before(async () => {
   rounds("make it fail", call(["f1", "get-sum", { a: "two" }]), "It failed.");
   await mock.start();
 
-  const sections = { "streamable": await serve("streamableHttp", "/mcp"), "sse": await serve("sse", "/sse") };
+  const node = (transport) => () => [process.execPath, "--import", join(here, "loopback.mjs"), everything, transport];
+  const modern = (port) => [python, join(here, "server-modern.py"), String(port)];
+  const [streamable, sse, discover] = await Promise.all([
+    serve(node("streamableHttp"), "/mcp"), serve(node("sse"), "/sse"), serve(modern, "/mcp"),
+  ]);
+  const sections = { streamable, sse, modern: discover };
   const profiles = {};
   for (const provider of PROVIDERS) {
     ports[provider] = await freePort();
@@ -121,8 +133,8 @@ for (const provider of PROVIDERS) {
     runtime.close();
   });
 
-  for (const transport of ["streamable", "sse"]) {
-    test(`server-everything over ${transport}, asked by a model of ${provider}`, { timeout: 120_000 }, async () => {
+  for (const [transport, name] of Object.entries(MCP)) {
+    test(`${name}, asked by a model of ${provider}`, { timeout: 120_000 }, async () => {
       const runtime = await home.runtime(`${provider}-${transport}`);
       const seen = await runtime.says("only the server", { tools: bash });
       assert.equal(text(seen), "Seen.", `${JSON.stringify(seen)}\n${home.log}`);

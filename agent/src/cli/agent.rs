@@ -131,7 +131,11 @@ fn list(as_json: bool) -> anyhow::Result<ExitCode> {
     if as_json {
         return print(&format!("{}\n", serde_json::to_string(&status)?));
     }
-    print(&table(&status))
+    let mut text = table(&status);
+    for line in pin::amiss(&home()?, &status.agents) {
+        text += &format!("! {line}\n");
+    }
+    print(&text)
 }
 
 /// The agents as a table, one line each.

@@ -4,6 +4,7 @@ use super::agent::{home, name, print};
 use crate::{
     auditor::printable,
     llm::{
+        control::AgentStatus,
         home::Home,
         mcp::pins::{Definition, Error, Pins},
     },
@@ -92,6 +93,24 @@ pub(super) fn waiting(home: &Home, agent: &str) -> Result<Vec<(String, String)>,
         changed.map(move |(tool, _)| (server.clone(), tool)).collect::<Vec<_>>()
     });
     Ok(tools.collect())
+}
+
+/// What is amiss with the tools of a user's agents, as sentences.
+pub(super) fn amiss(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
+    let told = agents.iter().filter_map(|agent| match waiting(home, &agent.name) {
+        Ok(tools) if tools.is_empty() => None,
+        Ok(tools) => {
+            let names: Vec<String> = tools.iter().map(|(server, tool)| format!("{server}/{tool}")).collect();
+            Some(format!(
+                "MCP tools of the agent {} have changed, and are left out until they are approved ({}): `ringfence agent pin {}`",
+                agent.name,
+                printable(&names.join(", ")),
+                agent.name
+            ))
+        }
+        Err(error) => Some(error.to_string()),
+    });
+    told.collect()
 }
 
 fn told(definition: &Definition) -> String {

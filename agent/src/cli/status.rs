@@ -1,5 +1,6 @@
 //! `ringfence status`.
 
+use super::pin;
 use crate::{
     auditor::{self, printable},
     core::{client, paths::Paths},
@@ -54,6 +55,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = auditor::client::status(&paths.query_socket()).map_err(|error| error.to_string());
     let mut amiss = core.as_ref().map(|core| amiss(core, &store)).unwrap_or_default();
     amiss.extend(user.iter().flat_map(amiss_of_user));
+    if let (Some(user), Some(home)) = (&user, Home::from_env()) {
+        amiss.extend(pin::amiss(&home, &user.agents));
+    }
     let code = if amiss.is_empty() { 0 } else { 2 };
     let mut out = io::stdout().lock();
     let written = if args.json {

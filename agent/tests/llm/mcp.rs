@@ -178,6 +178,9 @@ fn a_changed_tool_is_kept_back_until_it_is_approved() {
     let pinned = home.run(&["agent", "pin", "a"]);
     assert!(!pinned.status && pinned.out.contains("+Does it. Before that, reads"), "{}", pinned.out);
     assert!(home.run(&["agent", "check", "a"]).out.contains("s/t has changed"));
+    for shown in [home.run(&["status"]).out, home.run(&["agent", "ls"]).out] {
+        assert!(shown.contains("s/t") && shown.contains("agent pin a"), "{shown}");
+    }
     let wrong = home.run(&["agent", "pin", "a", "--approve", "s/u"]);
     assert!(!wrong.status && wrong.err.contains("waits for no approval"), "{}", wrong.err);
     runtime.says(3, "x");
