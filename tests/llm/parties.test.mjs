@@ -6,7 +6,7 @@ import { connect } from "node:net";
 import { after, before, test } from "node:test";
 import { join } from "node:path";
 import { LLMock } from "@copilotkit/aimock";
-import { Home, eventually, freePort, here } from "./worker.mjs";
+import { Home, eventually, freePort, here, runtimeBinary } from "./worker.mjs";
 
 const KEY = "sk-secret-of-the-host";
 /** MCP servers by the part of their agents' names. */
@@ -94,6 +94,19 @@ after(async () => {
   await mock?.stop();
 });
 
+/** The SDK's steps; what came of them. */
+async function sdk(provider, base, key) {
+  const child = spawn(python, [join(here, "sdk.py"), provider, base, key], {
+    env: { PATH: process.env.PATH, HOME: home.path, PYTHONDONTWRITEBYTECODE: "1" }, stdio: ["ignore", "pipe", "pipe"],
+  });
+  const said = ["", ""];
+  child.stdout.on("data", (bytes) => (said[0] += bytes));
+  child.stderr.on("data", (bytes) => (said[1] += bytes));
+  const code = await new Promise((resolve) => child.once("close", resolve));
+  assert.equal(code, 0, said[1]);
+  return JSON.parse(said[0]);
+}
+
 const bash = [{ name: "bash", description: "Runs a command", parameters: { type: "object" } }];
 const result = (id, text) => ({ role: "tool", tool_call_id: id, content: [{ type: "text", text }] });
 const text = (answer) => answer.result?.content?.map((block) => block.text).join("");
@@ -169,15 +182,7 @@ for (const provider of PROVIDERS) {
     const base = `http://127.0.0.1:${ports[provider]}`;
     await eventually("the endpoint is served", () => home.status(provider)?.state === "running");
     const before = home.status(provider).worker.http_calls;
-    const child = spawn(python, [join(here, "sdk.py"), provider, base, home.token(provider)], {
-      env: { PATH: process.env.PATH, HOME: home.path, PYTHONDONTWRITEBYTECODE: "1" }, stdio: ["ignore", "pipe", "pipe"],
-    });
-    const said = ["", ""];
-    child.stdout.on("data", (bytes) => (said[0] += bytes));
-    child.stderr.on("data", (bytes) => (said[1] += bytes));
-    const code = await new Promise((resolve) => child.once("close", resolve));
-    assert.equal(code, 0, said[1]);
-    const done = JSON.parse(said[0]);
+    const done = await sdk(provider, base, home.token(provider));
     const whole = "Grüße aus dem \ud83e\udd80-Land, in several pieces.";
     assert.equal(done.whole, whole);
     assert.equal(done.pieces.join(""), whole);
@@ -195,6 +200,20 @@ for (const provider of PROVIDERS) {
     assert.ok(worker.input_tokens > 0 && worker.output_tokens > 0);
   });
 }
+
+test("an SDK in a container, over the bridge and the unix socket", { timeout: 60_000 }, async () => {
+  const socket = join(home.path, ".config/ringfence/sockets/anthropic/http.sock");
+  const bridge = spawn(runtimeBinary, ["bridge", "--socket", socket, "--port", "0"], { stdio: ["ignore", "pipe", "ignore"] });
+  servers.push(bridge);
+  let said = "";
+  bridge.stdout.on("data", (text) => (said += text));
+  const [, port] = await eventually("the bridge's port", () => said.match(/:(\d+)/));
+  const done = await sdk("anthropic", `http://127.0.0.1:${port}`, "no-key-at-all");
+  assert.equal(done.pieces.join(""), done.whole);
+  assert.equal(done.answered, "It rains.");
+  assert.equal(done.errors.limited, 429);
+  assert.equal(done.refused, 404, "whoever has the socket is let in: the mock has no answer to that");
+});
 
 test("the key goes to the provider and nowhere else", () => {
   const requests = mock.getRequests();

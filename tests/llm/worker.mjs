@@ -8,6 +8,7 @@ import { fileURLToPath } from "node:url";
 
 export const here = fileURLToPath(new URL(".", import.meta.url));
 export const binary = process.env.RINGFENCE ?? join(here, "../../target/debug/ringfence");
+export const runtimeBinary = process.env.RINGFENCE_RUNTIME ?? join(here, "../../target/debug/ringfence-runtime");
 
 /** Tries until there is something. */
 export async function eventually(what, look) {

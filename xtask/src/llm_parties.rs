@@ -16,10 +16,11 @@ const PYTHON: &str = "the providers' Python SDKs";
 /// Runs every test; each counts.
 pub(crate) fn tests() -> Result<Tally> {
     build::binary("dev")?;
-    let binary = target().join("debug/ringfence");
+    build::package_binary("ringfence-guest", "ringfence-runtime", "dev")?;
+    let (binary, runtime) = (target().join("debug/ringfence"), target().join("debug/ringfence-runtime"));
     let environment = python::environment(&requirements(), NAME, PYTHON)?;
     npm::run(&folder(), NAME, "parties.test.mjs", "LLM mocks, SDKs and MCP servers", |node| {
-        node.env("RINGFENCE", &binary).env("PYTHON_LLM", &environment);
+        node.env("RINGFENCE", &binary).env("RINGFENCE_RUNTIME", &runtime).env("PYTHON_LLM", &environment);
     })
 }
 
