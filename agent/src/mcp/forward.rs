@@ -234,9 +234,9 @@ fn supervise(happened: &mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) ->
 fn from_client(session: &Live, limit: usize) {
     let mut lines = Lines::new(io::stdin(), limit);
     loop {
-        let outcome = match lines.next_line() {
+        let outcome = match lines.next_lines() {
             Ok(Taken::End) | Err(_) => return,
-            Ok(Taken::Line(line)) => session.client_line(line),
+            Ok(Taken::Line(lines)) => session.client_lines(lines),
             Ok(Taken::Overlong(_)) => {
                 let reason = format!("a line longer than {limit} bytes cannot be judged");
                 let _ = session.record(&Entry::Note { at: now(), text: format!("not forwarded: {reason}") });
@@ -253,9 +253,9 @@ fn from_client(session: &Live, limit: usize) {
 fn from_server(session: &Live, output: impl Read, limit: usize) -> io::Result<()> {
     let mut lines = Lines::new(output, limit);
     loop {
-        match lines.next_line() {
+        match lines.next_lines() {
             Ok(Taken::End) | Err(_) => return Ok(()),
-            Ok(Taken::Line(line)) => session.server_line(line)?,
+            Ok(Taken::Line(lines)) => session.server_lines(lines)?,
             Ok(Taken::Overlong(start)) => {
                 let text = format!("a line of the server's longer than {limit} bytes went by unread");
                 let _ = session.record(&Entry::Note { at: now(), text });

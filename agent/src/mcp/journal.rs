@@ -186,18 +186,33 @@ impl Journal {
     /// # Errors
     /// The file system's error; the journal is as it was before.
     pub(crate) fn append(&mut self, entry: &Entry) -> io::Result<()> {
+        self.append_all([entry])
+    }
+
+    /// Appends entries with one write(2). On any failure nothing of them stays behind.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub(crate) fn append_all<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>) -> io::Result<()> {
         let file = self.file.as_mut().map_err(|why| io::Error::other(why.clone()))?;
         self.line.clear();
-        self.line.resize(GENESIS.len(), b'0');
-        self.line.push(b' ');
-        serde_json::to_writer(&mut self.line, entry)?;
-        let hash = link(&self.head, &self.line[GENESIS.len() + 1..]);
-        self.line[..GENESIS.len()].copy_from_slice(hash.as_bytes());
-        self.line.push(b'\n');
+        let mut head = None;
+        for entry in entries {
+            let start = self.line.len();
+            self.line.resize(start + GENESIS.len(), b'0');
+            self.line.push(b' ');
+            serde_json::to_writer(&mut self.line, entry)?;
+            let json = start + GENESIS.len() + 1;
+            let hash = link(head.as_deref().unwrap_or(&self.head), &self.line[json..]);
+            self.line[start..start + GENESIS.len()].copy_from_slice(hash.as_bytes());
+            self.line.push(b'\n');
+            head = Some(hash);
+        }
+        let Some(head) = head else { return Ok(()) };
         match file.write(&self.line) {
             Ok(written) if written == self.line.len() => {
                 self.length += written as u64;
-                self.head = hash;
+                self.head = head;
                 Ok(())
             }
             outcome => {

@@ -67,6 +67,29 @@ impl<R: Read> Lines<R> {
         }
     }
 
+    /// The next line, and with it the whole lines behind it that have come already, up to [`CHUNK`] bytes. Blocks for the
+    /// first of them only.
+    ///
+    /// # Errors
+    /// The input's.
+    pub(crate) fn next_lines(&mut self) -> io::Result<Taken<'_>> {
+        // The first line decides what comes; `given` is asked anew, as the borrow ends with the match.
+        if !matches!(self.next_line()?, Taken::Line(_)) {
+            return Ok(match self.used {
+                0 => Taken::End,
+                _ => Taken::Overlong(self.given()),
+            });
+        }
+        while self.used < CHUNK {
+            let behind = &self.rest_of_buffer()[self.used..];
+            match memchr::memchr(b'\n', behind) {
+                Some(at) if at < self.limit => self.used += at + 1,
+                _ => break,
+            }
+        }
+        Ok(Taken::Line(self.given()))
+    }
+
     /// The rest of an overlong line, piece by piece, its `\n` included.
     ///
     /// # Errors
@@ -150,6 +173,20 @@ mod tests {
             self.0 = &self.0[n..];
             Ok(n)
         }
+    }
+
+    #[test]
+    fn lines_that_came_together_are_given_together() {
+        let bytes = b"one\ntwo\n\nlonger than that\nlast\nunended";
+        let mut lines = Lines::new(&bytes[..], 10);
+        assert_eq!(lines.next_lines().expect("memory"), Taken::Line(b"one\ntwo\n\n"));
+        assert_eq!(lines.next_lines().expect("memory"), Taken::Overlong(b"longer tha"));
+        lines.rest(|_| Ok(())).expect("memory");
+        assert_eq!(lines.next_lines().expect("memory"), Taken::Line(b"last\n"));
+        assert_eq!(lines.next_lines().expect("memory"), Taken::Line(b"unended"));
+        assert_eq!(lines.next_lines().expect("memory"), Taken::End);
+        let mut lines = Lines::new(Slow(bytes, 4), 10);
+        assert_eq!(lines.next_lines().expect("memory"), Taken::Line(b"one\n"), "nobody waits for the next");
     }
 
     proptest::proptest! {

@@ -166,10 +166,14 @@ impl<S: Write, C: Write> Session<S, C> {
         }
         journal.append(entry)?;
         drop(journal);
+        self.grown();
+        Ok(())
+    }
+
+    fn grown(&self) {
         if !self.grew.swap(true, Ordering::AcqRel) {
             self.report(Report::Grew);
         }
-        Ok(())
     }
 
     /// The link is about to say that the journal grew: what is written from now on is news again.
@@ -182,16 +186,26 @@ impl<S: Write, C: Write> Session<S, C> {
         let _ = self.reports.try_send(report);
     }
 
-    /// A line from the client, its `\n` included if it had one.
-    ///
-    /// # Errors
-    /// Only those of writing to the server or the client: the session is over then.
-    pub(crate) fn client_line(&self, bytes: &[u8]) -> io::Result<()> {
+    /// A line from the client, its `\n` included if it had one. What may go on is put off to the burst's end; whatever else
+    /// becomes of a line comes after those before it.
+    fn take(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let message = |calls, refused| self.message(Direction::ClientToServer, body, calls, refused);
         match line::read(body) {
+            Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => {
+                return self.call(burst, bytes, &id, &call);
+            }
+            Ok(Line::Message(Message { kind: Kind::Notification(method), .. }))
+                if method == "notifications/cancelled" => {}
+            Ok(Line::Message(_)) => {
+                burst.push(message(Vec::new(), None), bytes, None);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.flush(burst)?;
+        match line::read(body) {
             Ok(Line::Blank) => self.to_server(bytes),
-            Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => self.call(bytes, &id, &call),
             Ok(Line::Message(Message { kind: Kind::Notification(method), params }))
                 if method == "notifications/cancelled" && self.cancelled(params.map(|p| p.get())) =>
             {
@@ -219,19 +233,6 @@ impl<S: Write, C: Write> Session<S, C> {
                 self.to_client(answer::invalid(refused.id.as_ref(), &refused.to_string()).as_bytes())
             }
         }
-    }
-
-    /// A line from the server: forwarded first, recorded then. Never judged, never stopped.
-    ///
-    /// # Errors
-    /// Those of writing to the client.
-    pub(crate) fn server_line(&self, bytes: &[u8]) -> io::Result<()> {
-        self.to_client(bytes)?;
-        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-        if !body.iter().all(u8::is_ascii_whitespace) {
-            self.record_softly(&self.message(Direction::ServerToClient, body, Vec::new(), None));
-        }
-        Ok(())
     }
 
     /// The client will send nothing more: calls that wait are dropped, the server's stdin is closed.
@@ -317,7 +318,7 @@ impl<S: Write, C: Write> Session<S, C> {
         (risk, judgement)
     }
 
-    fn call(&self, bytes: &[u8], id: &Id, call: &Call<'_>) -> io::Result<()> {
+    fn call(&self, burst: &mut Burst, bytes: &[u8], id: &Id, call: &Call<'_>) -> io::Result<()> {
         let (risk, judgement) = self.judge(call);
         let judged = judged(0, call, &risk, &judgement);
         let uuid = judged.call.clone();
@@ -327,6 +328,16 @@ impl<S: Write, C: Write> Session<S, C> {
             )
         };
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        if let Some(why) = &self.options.unrecorded {
+            notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
+        }
+        if judgement.action < Action::Pause {
+            let entry = self.message(Direction::ClientToServer, body, vec![judged], None);
+            let (id, tool) = (id.clone(), call.name.clone());
+            burst.push(entry, bytes, Some(Refusable { id, tool, risk, judgement }));
+            return Ok(());
+        }
+        self.flush(burst)?;
         let holding = judgement.action == Action::Pause;
         if holding {
             // Held before it is on record, so that a decision that follows at once finds it.
@@ -353,17 +364,11 @@ impl<S: Write, C: Write> Session<S, C> {
             self.gap.store(true, Ordering::Relaxed);
             notice::say(&format!("the call of {:?} is not on record: {error}", call.name));
         }
-        if let Some(why) = &self.options.unrecorded {
-            notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
+        if !holding {
+            return stop(&Stopped::Blocked);
         }
-        match judgement.action {
-            Action::Pass | Action::Flag => self.to_server(bytes),
-            Action::Pause => {
-                self.report(Report::Paused(uuid));
-                Ok(())
-            }
-            Action::Block => stop(&Stopped::Blocked),
-        }
+        self.report(Report::Paused(uuid));
+        Ok(())
     }
 
     /// A batch goes on whole or not at all: its calls cannot be held one by one.
@@ -492,8 +497,11 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 }
 
+mod burst;
 #[cfg(test)]
 mod tests;
+
+use burst::{Burst, Refusable};
 
 /// [`Stopped`] without borrows, for an answer that outlives the lock on what it is about.
 enum StoppedText {

@@ -42,15 +42,19 @@ struct Rig {
     _folder: tempfile::TempDir,
 }
 
-fn rig(change: impl FnOnce(&mut Options)) -> Rig {
-    let mut options = Options {
+fn options() -> Options {
+    Options {
         server_name: "fs".to_owned(),
         allow_unrecorded: false,
         unrecorded: None,
         store_raw: false,
         lenient: false,
         patience: Duration::from_secs(50),
-    };
+    }
+}
+
+fn rig(change: impl FnOnce(&mut Options)) -> Rig {
+    let mut options = options();
     change(&mut options);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("journal");
@@ -77,7 +81,7 @@ impl Rig {
         let line = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","_meta":{{"progressToken":"p"}}}}}}"#
         );
-        self.session.client_line(format!("{line}\n").as_bytes()).expect("both ends");
+        self.session.client_lines(format!("{line}\n").as_bytes()).expect("both ends");
         line + "\n"
     }
 }
@@ -94,12 +98,12 @@ fn bytes_pass_as_they_came() {
         "{\"id\":3,\"method\":\"ping\"}",
     ];
     for line in lines {
-        rig.session.client_line(line.as_bytes()).expect("both ends");
+        rig.session.client_lines(line.as_bytes()).expect("both ends");
     }
     assert_eq!(rig.server.text(), lines.concat());
     let from_server = ["not json\n", "{\"id\":1,\"result\":{}}\n", "{\"x\":\"\u{2028}\"}\n", "{} {}\n"];
     for line in from_server {
-        rig.session.server_line(line.as_bytes()).expect("both ends");
+        rig.session.server_lines(line.as_bytes()).expect("both ends");
     }
     assert_eq!(rig.client.text(), from_server.concat());
     assert_eq!(rig.journal().len(), 4 + 4, "blank lines are nothing");
@@ -152,12 +156,12 @@ fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
     assert!(rig.client.text().contains("nobody approved"));
 
     let line = r#"{"id":3,"method":"tools/call","params":{"name":"drop_all","arguments":{"sql":"DELETE FROM t","password":"hunter2"}}}"#;
-    rig.session.client_line(line.as_bytes()).expect("both ends");
+    rig.session.client_lines(line.as_bytes()).expect("both ends");
     assert!(rig.client.text().contains("block_bulk_destructive"));
 
     rig.call("4", "delete_file");
     let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":4}}"#;
-    rig.session.client_line(cancel.as_bytes()).expect("both ends");
+    rig.session.client_lines(cancel.as_bytes()).expect("both ends");
     assert!(rig.session.waiting().is_empty());
     rig.call("5", "delete_file");
     rig.session.client_done();
@@ -178,7 +182,7 @@ fn a_cancel_of_something_else_goes_on() {
     let rig = rig(|_| ());
     rig.call("4", "delete_file");
     let cancel = "{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":\"4\"}}\n";
-    rig.session.client_line(cancel.as_bytes()).expect("both ends");
+    rig.session.client_lines(cancel.as_bytes()).expect("both ends");
     assert_eq!(rig.server.text(), cancel);
     assert_eq!(rig.session.waiting().len(), 1);
 }
@@ -188,7 +192,7 @@ fn a_cancel_in_a_batch_cancels_too() {
     let rig = rig(|_| ());
     rig.call("4", "delete_file");
     let batch = "[{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":4}},{\"id\":5,\"method\":\"ping\"}]\n";
-    rig.session.client_line(batch.as_bytes()).expect("both ends");
+    rig.session.client_lines(batch.as_bytes()).expect("both ends");
     assert_eq!(rig.server.text(), batch);
     assert!(rig.session.waiting().is_empty());
 }
@@ -197,11 +201,11 @@ fn a_cancel_in_a_batch_cancels_too() {
 fn hostile_lines_are_answered_and_lenient_forwards_them() {
     let hostile = "{\"id\":1,\"method\":\"tools/call\",\"method\":\"ping\",\"params\":{\"name\":\"x\"}}\n";
     let strict = rig(|_| ());
-    strict.session.client_line(hostile.as_bytes()).expect("both ends");
+    strict.session.client_lines(hostile.as_bytes()).expect("both ends");
     assert_eq!(strict.server.text(), "");
     assert!(strict.client.text().contains("-32600"));
     let lenient = rig(|options| options.lenient = true);
-    lenient.session.client_line(hostile.as_bytes()).expect("both ends");
+    lenient.session.client_lines(hostile.as_bytes()).expect("both ends");
     assert_eq!(lenient.server.text(), hostile);
 }
 
@@ -211,10 +215,10 @@ fn a_batch_goes_whole_or_not_at_all() {
     let call =
         |id: u32, tool: &str| format!(r#"{{"id":{id},"method":"tools/call","params":{{"name":"{tool}"}}}}"#);
     let good = format!("[{},{}]\n", call(1, "read_file"), call(2, "read_file"));
-    rig.session.client_line(good.as_bytes()).expect("both ends");
+    rig.session.client_lines(good.as_bytes()).expect("both ends");
     assert_eq!(rig.server.text(), good);
     let mixed = format!("[{},{}]\n", call(1, "read_file"), call(2, "delete_file"));
-    rig.session.client_line(mixed.as_bytes()).expect("both ends");
+    rig.session.client_lines(mixed.as_bytes()).expect("both ends");
     assert_eq!(rig.server.text(), "");
     assert_eq!(rig.client.text().lines().count(), 2, "each call is answered");
     assert!(rig.session.waiting().is_empty());
@@ -231,4 +235,62 @@ fn what_cannot_be_recorded_is_not_forwarded_unless_asked() {
         assert_eq!(rig.server.text(), if allow { line } else { String::new() });
         assert_eq!(rig.client.text().contains("could not record"), !allow);
     }
+}
+
+/// Counts its writes.
+#[derive(Clone, Default)]
+struct Counted(Arc<Mutex<(usize, Vec<u8>)>>);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut all = self.0.lock().expect("end");
+        all.0 += 1;
+        all.1.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn lines_that_came_together_are_forwarded_together_and_in_order() {
+    let line = |id: u32, tool: &str| {
+        format!("{{\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"{tool}\"}}}}\n")
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let (server, client) = (Counted::default(), End::default());
+    let (sender, _reports) = mpsc::sync_channel(64);
+    let session = Session::new(
+        options(),
+        Journal::create(&path).expect("a journal"),
+        rules::parse(include_str!("../../../../profiles/rules.yaml")).expect("rules"),
+        Seen::of(&["read_file", "delete_file"]),
+        (server.clone(), client.clone()),
+        sender,
+    );
+    let passing: Vec<String> = (0..20).map(|id| line(id, "read_file")).collect();
+    session.client_lines(passing.concat().as_bytes()).expect("both ends");
+    {
+        let all = server.0.lock().expect("end");
+        assert_eq!((all.0, all.1.as_slice()), (1, passing.concat().as_bytes()));
+    }
+    // What is held or refused comes after what stood before it, and before what stood behind it.
+    let mixed = [line(30, "read_file"), line(31, "delete_file"), line(32, "read_file")].concat();
+    session.client_lines(mixed.as_bytes()).expect("both ends");
+    let forwarded =
+        String::from_utf8(server.0.lock().expect("end").1.split_off(passing.concat().len())).expect("text");
+    assert_eq!(forwarded, line(30, "read_file") + &line(32, "read_file"));
+    let answers: Vec<String> = (0..5).map(|id| format!("{{\"id\":{id},\"result\":{{}}}}\n")).collect();
+    session.server_lines(answers.concat().as_bytes()).expect("both ends");
+    assert_eq!(client.text(), answers.concat());
+    let mut reader = Reader::new(BufReader::new(File::open(&path).expect("the journal")));
+    let mut raws = Vec::new();
+    while let Some(entry) = reader.next_entry().expect("an unbroken chain") {
+        if let Entry::Message { raw, .. } = entry {
+            raws.push(raw + "\n");
+        }
+    }
+    assert_eq!(raws.concat(), passing.concat() + &mixed + &answers.concat());
 }
