@@ -56,6 +56,8 @@ pub(crate) struct Call<'a> {
     pub(crate) name: String,
     /// Its arguments: an object's text; `{}` where none came.
     pub(crate) arguments: &'a str,
+    /// The same, parsed.
+    pub(crate) value: serde_json::Value,
     /// `params._meta`, if any.
     pub(crate) meta: Option<&'a RawValue>,
 }
@@ -199,7 +201,9 @@ fn call(params: Option<&RawValue>) -> Result<Call<'_>, Refusal> {
         Some(object) if object.starts_with('{') => object,
         Some(_) => return Err(Refusal::Call("has arguments that are not an object")),
     };
-    Ok(Call { name, arguments, meta: members.find("_meta") })
+    // What is judged is what was parsed here: nothing later may take a text that it cannot read for an empty one.
+    let value = serde_json::from_str(arguments).map_err(|e| Ambiguity::Syntax(e.to_string()))?;
+    Ok(Call { name, arguments, value, meta: members.find("_meta") })
 }
 
 #[cfg(test)]
@@ -252,6 +256,7 @@ mod tests {
             r#"{"id":1,"method":"tools/call","params":{"name":"x","name":"y"}}"#,
             r#"{"id":1,"method":"tools/call","params":{"name":"x","Name":"y"}}"#,
             r#"{"id":1,"method":"tools/call","params":{"name":"x","Arguments":{}}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"$serde_json::private::RawValue":1}}}"#,
             r#"{"id":1,"method":"tools/call","params":[]}"#,
             r#"{"id":1,"method":"tools/call","result":1,"params":{"name":"x"}}"#,
             r#"{"id":[1],"method":"tools/call","params":{"name":"x"}}"#,

@@ -309,10 +309,8 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 
     fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
-        // The line judge has parsed these arguments already; what it accepted parses again.
-        let arguments = serde_json::from_str(call.arguments).unwrap_or(Value::Null);
         let first = lock(&self.seen).is_first(&call.name);
-        let risk = risk::assess(&call.name, &arguments, first);
+        let risk = risk::assess(&call.name, &call.value, first);
         let rules = self.rules.in_force();
         let judgement = rules::judge(&rules, &self.options.server_name, &call.name, &risk);
         (risk, judgement)

@@ -4,7 +4,7 @@
 //! case, some split lines where JSON sees white space. A line whose meaning depends on who reads it cannot be judged.
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 use std::{cell::Cell, collections::HashSet, fmt};
 
 /// Deepest nesting that is judged; `serde_json`'s own limit, named so that the error can say it.
@@ -22,6 +22,9 @@ pub(crate) enum Ambiguity {
     /// An object that holds one key twice.
     #[error("the key {0:?} stands twice in one object, and parsers differ on which one counts")]
     DuplicateKey(String),
+    /// A key by which `serde_json` says something to itself: a value parsed from it is not the one that stands there.
+    #[error("the key {0:?} has a meaning of its own to JSON parsers of the serde family")]
+    ReservedKey(String),
     /// A key that a case-folding parser takes for another.
     #[error("the key {found:?} is read as {meant:?} by parsers that fold case")]
     FoldedKey {
@@ -105,22 +108,36 @@ pub(crate) fn object<'a>(
     serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?.unambiguous(meaningful)
 }
 
-/// Refuses an object, at any depth, that holds one key twice: what a call is scored by must be what the server acts on.
+/// How keys begin that `serde_json` gives a meaning (`RawValue` and `Number`, its features `raw_value` and
+/// `arbitrary_precision`): `{"$serde_json::private::RawValue":"{}"}` parses to `{}`.
+const RESERVED: &str = "$serde_json::private::";
+
+/// Refuses an object, at any depth, that holds one key twice, or one that our own parser reads as something else: what
+/// a call is scored by must be what the server acts on.
 ///
 /// # Errors
-/// [`Ambiguity::DuplicateKey`]; `text` is JSON, as [`whole`] left it.
+/// [`Ambiguity::DuplicateKey`], [`Ambiguity::ReservedKey`]; `text` is JSON, as [`whole`] left it.
 pub(crate) fn unique(text: &str) -> Result<(), Ambiguity> {
-    let twice = Cell::new(None);
-    let walked = Unique(&twice).deserialize(&mut serde_json::Deserializer::from_str(text));
-    match twice.take() {
-        Some(key) => Err(Ambiguity::DuplicateKey(key)),
+    let found = Cell::new(None);
+    let walked = Unique(&found).deserialize(&mut serde_json::Deserializer::from_str(text));
+    match found.take() {
+        Some(ambiguity) => Err(ambiguity),
         None => walked.map_err(|e| syntax(&e)),
     }
 }
 
-/// Walks a value; leaves the first key that stands twice.
+/// The value of a text that says the same to everybody.
+///
+/// # Errors
+/// Those of [`unique`], and [`Ambiguity::Syntax`].
+pub(crate) fn value(text: &str) -> Result<Value, Ambiguity> {
+    unique(text)?;
+    serde_json::from_str(text).map_err(|e| syntax(&e))
+}
+
+/// Walks a value; leaves the first key that stands twice or is reserved.
 #[derive(Clone, Copy)]
-struct Unique<'a>(&'a Cell<Option<String>>);
+struct Unique<'a>(&'a Cell<Option<Ambiguity>>);
 
 impl<'de> DeserializeSeed<'de> for Unique<'_> {
     type Value = ();
@@ -159,8 +176,12 @@ impl<'de> Visitor<'de> for Unique<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut seen = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
+            if key.starts_with(RESERVED) {
+                self.0.set(Some(Ambiguity::ReservedKey(shorten(&key))));
+                return Err(A::Error::custom("a reserved key"));
+            }
             if let Some(key) = seen.replace(key) {
-                self.0.set(Some(shorten(&key)));
+                self.0.set(Some(Ambiguity::DuplicateKey(shorten(&key))));
                 return Err(A::Error::custom("a key stands twice"));
             }
             map.next_value_seed(self)?;
@@ -297,7 +318,7 @@ fn syntax(error: &serde_json::Error) -> Ambiguity {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ambiguity, object, unique, whole};
+    use super::{Ambiguity, object, unique, value, whole};
 
     const KEYS: &[&str] = &["method", "params", "id"];
 
@@ -348,6 +369,19 @@ mod tests {
         for text in [r#"{"a":{"a":{"a":1}},"A":2}"#, r#"[{"a":1},{"a":2},1.5,-1,null,true,"a","a"]"#] {
             assert_eq!(unique(text), Ok(()), "{text}");
         }
+    }
+
+    #[test]
+    fn a_key_that_our_parser_reads_as_something_else_is_refused_at_any_depth() {
+        for text in [
+            r#"{"$serde_json::private::RawValue":"{\"a\":1}"}"#,
+            r#"{"$serde_json::private::RawValue":1}"#,
+            r#"[{"x":{"\u0024serde_json::private::Number":"1"}}]"#,
+        ] {
+            assert!(matches!(unique(text), Err(Ambiguity::ReservedKey(_))), "{text}");
+            assert!(value(text).is_err(), "{text}");
+        }
+        assert_eq!(value(r#"{"$serde_json":1}"#), Ok(serde_json::json!({"$serde_json": 1})));
     }
 
     proptest::proptest! {

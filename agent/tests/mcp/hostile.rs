@@ -61,6 +61,12 @@ fn cases() -> Vec<Case> {
             twice,
             r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"read_it","arguments":{"a":[{"b":1},{"b":2}]}}}"#,
         ),
+        case(
+            r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"read_it","arguments":{"$serde_json::private::RawValue":"{}","sql":"DROP TABLE t"}}}"#,
+            "9",
+            "a meaning of its own",
+            r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"read_it","arguments":{"$serde_json":"{}"}}}"#,
+        ),
         case(with("", NAME), "null", "has no id", &good),
         case(with(r#""id":null,"#, NAME), "null", "has no id", &good),
         case(with(r#""id":[9],"#, NAME), "null", "neither string nor number", &good),

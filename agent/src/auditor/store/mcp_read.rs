@@ -1,7 +1,10 @@
 //! Reading MCP sessions: rows as JSON objects, the columns' names as keys.
 
 use super::{Error, Viewer, sql};
-use crate::mcp::heads::{Head, Of};
+use crate::mcp::{
+    heads::{Head, Of},
+    strict,
+};
 use ringfence_wire::mcp::StoredRule;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
 use serde_json::{Map, Value, json};
@@ -424,8 +427,8 @@ fn object(row: &Row<'_>) -> rusqlite::Result<Value> {
             ValueRef::Real(n) => Value::from(n),
             ValueRef::Text(text) => {
                 let text = String::from_utf8_lossy(text);
-                // What is not JSON although it should be is shown as the text it is.
-                let parsed = if JSON.contains(&name) { serde_json::from_str(&text).ok() } else { None };
+                // What is not JSON although it should be, or not the same to everybody, is shown as the text it is.
+                let parsed = if JSON.contains(&name) { strict::value(&text).ok() } else { None };
                 parsed.unwrap_or_else(|| Value::from(text))
             }
             ValueRef::Blob(_) => Value::Null,

@@ -4,9 +4,12 @@
 //! too big, is told `behind`, and asks for the newest rows itself.
 
 use super::{Dashboard, api::Refusal, gate::LIVE_PROTOCOL};
-use crate::auditor::{
-    mcp::sessions::{Live, Sessions},
-    store::{SessionReader, Viewer},
+use crate::{
+    auditor::{
+        mcp::sessions::{Live, Sessions},
+        store::{SessionReader, Viewer},
+    },
+    mcp::strict,
 };
 use axum::{
     Extension,
@@ -79,7 +82,7 @@ pub(super) fn start(sessions: &Arc<Sessions>) -> io::Result<News> {
 /// The calls that wait and that `viewer` may see, as rows.
 pub(super) fn waiting(sessions: &Sessions, viewer: Viewer) -> Value {
     let calls = sessions.waiting.list(viewer.0).into_iter().map(|call| {
-        let arguments = serde_json::from_str::<Value>(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
+        let arguments = strict::value(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
         json!({
             "id": call.id, "session_id": call.session, "server_name": call.server, "tool_name": call.tool,
             "arguments": arguments, "risk_score": call.score, "risk_reasons": call.reasons, "rules": call.rules,
