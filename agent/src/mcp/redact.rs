@@ -38,7 +38,9 @@ const SECRET_PAIRS: &[(&str, &str)] = &[
 /// Keys with a secret word that hold no secret: MCP's own, and cursors.
 const HARMLESS: &[&str] = &["progressToken", "nextPageToken", "pageToken", "continuationToken", "stopToken"];
 
-/// Shapes of tokens in use: provider keys, forge tokens, cloud keys, JWTs, private keys, bearer headers, URL passwords.
+/// Shapes of tokens in use: provider keys, forge tokens, cloud keys, private keys, bearer headers, URL passwords. Each
+/// either matches within its run of characters or fails within a bounded number of them: a search that is alive for long
+/// beside others that match would be begun again at each match, and take quadratic time.
 static SHAPES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(concat!(
         r"sk-[A-Za-z0-9_-]{16,}",
@@ -46,68 +48,194 @@ static SHAPES: LazyLock<Option<Regex>> = LazyLock::new(|| {
         r"|xox[abeoprs]-[A-Za-z0-9-]{10,}",
         r"|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}",
         r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}|hf_[A-Za-z0-9]{25,}",
-        r"|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
-        r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]|-[^-])*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
+        r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-[^-])*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?",
         r"|(?i:bearer) [A-Za-z0-9._~+/=-]{12,}",
         r"|://[^\s/@:\x22]{1,64}:[^\s/@\x22]{1,128}@",
     ))
     .ok()
 });
+/// JSON Web Tokens: searched for alone, since whether one is there shows only at the end of a run of any length.
+static WEB_TOKEN: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*").ok());
+/// Nothing shorter has a shape, bytes.
+const SHORTEST: usize = 7;
 
-/// The text without its secrets.
+/// Any text without its secrets. JSON stays JSON: what is replaced never reaches beyond one of its strings.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
-    let named = by_key(text);
-    let Some(shapes) = SHAPES.as_ref() else { return Cow::Borrowed(REDACTED) };
-    match shapes.replace_all(&named, |found: &regex::Captures<'_>| {
+    walk(text, false)
+}
+
+/// A message without its secrets, its id, method and tool's name as they are: requests and answers are paired by them.
+pub(crate) fn message(text: &str) -> Cow<'_, str> {
+    walk(text, true)
+}
+
+fn walk(text: &str, is_message: bool) -> Cow<'_, str> {
+    let mut out = Copy { text, out: None, copied: 0 };
+    let mut place = Place::new(text, is_message);
+    let mut rest = Strings { text, at: 0 };
+    let (mut outside, mut keys) = (0, 0);
+    while let Some(token) = rest.next_token() {
+        match token {
+            Token::Open => place.open(),
+            Token::Close => place.close(),
+            Token::Comma => place.comma(),
+            Token::String { start, end, is_key } => {
+                out.shape(outside, start);
+                outside = end;
+                let content = text.get(start..end).unwrap_or_default();
+                let decoded = decode(content);
+                if is_key {
+                    place.key(&decoded);
+                    if let Cow::Owned(_) = shapeless(&decoded) {
+                        keys += 1;
+                        // Keys stay apart: an object that has one twice is read by nobody.
+                        let name = if keys == 1 { REDACTED.to_owned() } else { format!("[redacted {keys}]") };
+                        out.replace(start, end, &name);
+                    }
+                } else if place.is_secret() && !content.is_empty() {
+                    out.replace(start, end, REDACTED);
+                } else if !place.is_spared()
+                    && let Cow::Owned(shaped) = shapeless(&decoded)
+                {
+                    match decoded {
+                        // Nothing was escaped, and nothing in what is left needs to be.
+                        Cow::Borrowed(_) => out.replace(start, end, &shaped),
+                        Cow::Owned(_) => {
+                            let quoted = serde_json::Value::from(shaped).to_string();
+                            out.replace(start, end, &quoted[1..quoted.len() - 1]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    out.shape(outside, text.len());
+    out.finish()
+}
+
+/// What a JSON string's content says; as it stands where it is none.
+fn decode(content: &str) -> Cow<'_, str> {
+    if !content.contains('\\') {
+        return Cow::Borrowed(content);
+    }
+    serde_json::from_str(&format!("\"{content}\"")).map_or(Cow::Borrowed(content), Cow::Owned)
+}
+
+/// A text without what has the shape of a secret; owned where there was some.
+fn shapeless(text: &str) -> Cow<'_, str> {
+    if text.len() < SHORTEST {
+        return Cow::Borrowed(text);
+    }
+    let (Some(shapes), Some(web_token)) = (SHAPES.as_ref(), WEB_TOKEN.as_ref()) else {
+        return Cow::Owned(REDACTED.to_owned());
+    };
+    let replace = |found: &regex::Captures<'_>| {
         if found[0].starts_with("://") { format!("://{REDACTED}@") } else { REDACTED.to_owned() }
-    }) {
-        Cow::Borrowed(_) => named,
+    };
+    let without = web_token.replace_all(text, REDACTED);
+    match shapes.replace_all(&without, replace) {
         Cow::Owned(shaped) => Cow::Owned(shaped),
+        Cow::Borrowed(_) => without,
     }
 }
 
-/// Replaces strings that are the value of a secret key, directly or inside its array or object.
-fn by_key(text: &str) -> Cow<'_, str> {
-    let mut out: Option<String> = None;
-    let mut copied = 0;
-    // Depth at which the secret key's value began; strings are secrets while the depth is at least that.
-    let (mut depth, mut secret_from) = (0usize, None::<usize>);
-    let mut rest = Strings { text, at: 0 };
-    while let Some(token) = rest.next_token() {
-        match token {
-            Token::Open => depth += 1,
-            Token::Close => {
-                depth = depth.saturating_sub(1);
-                if secret_from.is_some_and(|from| depth < from) {
-                    secret_from = None;
-                }
-            }
-            Token::Comma => {
-                if secret_from == Some(depth) {
-                    secret_from = None;
-                }
-            }
-            Token::Key(key) => {
-                if secret_from.is_none() && is_secret(key) {
-                    secret_from = Some(depth);
-                }
-            }
-            Token::Value { start, end } => {
-                if secret_from.is_some() && end > start {
-                    let into = out.get_or_insert_with(|| String::with_capacity(text.len()));
-                    into.push_str(&text[copied..start]);
-                    into.push_str(REDACTED);
-                    copied = end;
-                }
-            }
+/// The text as it is copied, with something else in places.
+struct Copy<'a> {
+    text: &'a str,
+    out: Option<String>,
+    copied: usize,
+}
+
+impl<'a> Copy<'a> {
+    fn replace(&mut self, start: usize, end: usize, with: &str) {
+        let out = self.out.get_or_insert_with(|| String::with_capacity(self.text.len()));
+        out.push_str(self.text.get(self.copied..start).unwrap_or_default());
+        out.push_str(with);
+        self.copied = end;
+    }
+
+    /// What stands between strings: structure in JSON, anything elsewhere.
+    fn shape(&mut self, start: usize, end: usize) {
+        if let Some(piece) = self.text.get(start..end)
+            && let Cow::Owned(shaped) = shapeless(piece)
+        {
+            self.replace(start, end, &shaped);
         }
     }
-    match out {
-        None => Cow::Borrowed(text),
-        Some(mut out) => {
-            out.push_str(&text[copied..]);
-            Cow::Owned(out)
+
+    fn finish(self) -> Cow<'a, str> {
+        let Some(mut out) = self.out else { return Cow::Borrowed(self.text) };
+        out.push_str(self.text.get(self.copied..).unwrap_or_default());
+        Cow::Owned(out)
+    }
+}
+
+/// Where in the text the walk is.
+struct Place {
+    depth: usize,
+    /// Depth at which the secret key's value began; strings are secrets while the depth is at least that.
+    secret_from: Option<usize>,
+    /// Depth of a message's own members; none where the text is no message.
+    members: Option<usize>,
+    /// A message's member is its id or its method.
+    pairs: bool,
+    in_params: bool,
+    names: bool,
+}
+
+impl Place {
+    fn new(text: &str, is_message: bool) -> Self {
+        let members = if text.trim_start().starts_with('[') { 2 } else { 1 };
+        Self {
+            depth: 0,
+            secret_from: None,
+            members: is_message.then_some(members),
+            pairs: false,
+            in_params: false,
+            names: false,
         }
+    }
+
+    fn open(&mut self) {
+        self.depth += 1;
+    }
+
+    fn close(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+        if self.secret_from.is_some_and(|from| self.depth < from) {
+            self.secret_from = None;
+        }
+    }
+
+    fn comma(&mut self) {
+        if self.secret_from == Some(self.depth) {
+            self.secret_from = None;
+        }
+    }
+
+    fn key(&mut self, key: &str) {
+        if self.secret_from.is_none() && is_secret(key) {
+            self.secret_from = Some(self.depth);
+        }
+        let Some(members) = self.members else { return };
+        if self.depth == members {
+            self.pairs = matches!(key, "id" | "method");
+            self.in_params = key == "params";
+            self.names = false;
+        } else if self.depth == members + 1 {
+            self.names = self.in_params && key == "name";
+        }
+    }
+
+    fn is_secret(&self) -> bool {
+        self.secret_from.is_some()
+    }
+
+    fn is_spared(&self) -> bool {
+        self.members.is_some_and(|members| {
+            self.pairs && self.depth == members || self.names && self.depth == members + 1
+        })
     }
 }
 
@@ -120,16 +248,15 @@ fn is_secret(key: &str) -> bool {
         || words.windows(2).any(|pair| SECRET_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())))
 }
 
-enum Token<'a> {
+enum Token {
     Open,
     Close,
     Comma,
-    /// A string before a colon, without quotes.
-    Key(&'a str),
-    /// Any other string: the range between its quotes.
-    Value {
+    /// A string: the range between its quotes, and whether a colon follows.
+    String {
         start: usize,
         end: usize,
+        is_key: bool,
     },
 }
 
@@ -139,8 +266,8 @@ struct Strings<'a> {
     at: usize,
 }
 
-impl<'a> Strings<'a> {
-    fn next_token(&mut self) -> Option<Token<'a>> {
+impl Strings<'_> {
+    fn next_token(&mut self) -> Option<Token> {
         let bytes = self.text.as_bytes();
         while let Some(byte) = bytes.get(self.at) {
             self.at += 1;
@@ -154,15 +281,11 @@ impl<'a> Strings<'a> {
                     while end < bytes.len() && bytes[end] != b'"' {
                         end += if bytes[end] == b'\\' { 2 } else { 1 };
                     }
+                    // A backslash at the very end skips beyond it.
                     let end = end.min(bytes.len());
                     self.at = (end + 1).min(bytes.len());
-                    let colon = bytes[self.at..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b':');
-                    return Some(match (colon, self.text.get(start..end)) {
-                        (true, Some(key)) => Token::Key(key),
-                        (_, Some(_)) => Token::Value { start, end },
-                        // A backslash before a multi-byte character at the very end: nothing to cut safely.
-                        (_, None) => Token::Value { start, end: start },
-                    });
+                    let is_key = bytes[self.at..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b':');
+                    return Some(Token::String { start, end, is_key });
                 }
                 _ => {}
             }
@@ -172,49 +295,4 @@ impl<'a> Strings<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::redact;
-
-    #[test]
-    fn values_of_secret_keys_go_and_the_rest_stays() {
-        let cases = [
-            (r#"{"password":"hunter2","user":"a"}"#, r#"{"password":"[redacted]","user":"a"}"#),
-            (r#"{"apiKey": "x", "b": "y"}"#, r#"{"apiKey": "[redacted]", "b": "y"}"#),
-            (
-                r#"{"secrets":["a",{"b":"c"}],"d":"e"}"#,
-                r#"{"secrets":["[redacted]",{"b":"[redacted]"}],"d":"e"}"#,
-            ),
-            (r#"{"a":{"token":"t\"u"},"x":"y"}"#, r#"{"a":{"token":"[redacted]"},"x":"y"}"#),
-            (r#"{"max_tokens":100,"tokenizer":"cl100k"}"#, r#"{"max_tokens":100,"tokenizer":"cl100k"}"#),
-            (r#"{"_meta":{"progressToken":"p1"}}"#, r#"{"_meta":{"progressToken":"p1"}}"#),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(redact(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn tokens_go_by_their_shape() {
-        for secret in [
-            "sk-ant-api03-Zm9vYmFyYmF6cXV4",
-            "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
-            "AKIAIOSFODNN7EXAMPLE",
-            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc",
-            "Bearer abcdefghijklmnop",
-            "-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY-----",
-        ] {
-            let text = format!(r#"{{"text":"before {secret} after"}}"#);
-            assert_eq!(redact(&text), r#"{"text":"before [redacted] after"}"#, "{secret}");
-        }
-        assert_eq!(redact("https://u:pw@host/x"), "https://[redacted]@host/x");
-        assert_eq!(redact("nothing here: 12345"), "nothing here: 12345");
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_text_passes(text in ".{0,80}", quoted in r#"["\\{}:,a\u{e9}]{0,40}"#) {
-            let _ = redact(&text);
-            let _ = redact(&quoted);
-        }
-    }
-}
+mod tests;

@@ -526,7 +526,7 @@ fn decision(call: String, outcome: &str, by: Option<String>) -> Entry {
 }
 
 fn redacted(text: Cow<'_, str>) -> Cow<'_, str> {
-    match redact::redact(&text) {
+    match redact::message(&text) {
         Cow::Borrowed(_) => text,
         Cow::Owned(redacted) => Cow::Owned(redacted),
     }

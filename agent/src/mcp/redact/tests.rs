@@ -1,0 +1,186 @@
+//! What goes and what stays, and that JSON stays JSON.
+
+use super::{message, redact};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+#[test]
+fn values_of_secret_keys_go_and_the_rest_stays() {
+    let cases = [
+        (r#"{"password":"hunter2","user":"a"}"#, r#"{"password":"[redacted]","user":"a"}"#),
+        (r#"{"apiKey": "x", "b": "y"}"#, r#"{"apiKey": "[redacted]", "b": "y"}"#),
+        (
+            r#"{"secrets":["a",{"b":"c"}],"d":"e"}"#,
+            r#"{"secrets":["[redacted]",{"b":"[redacted]"}],"d":"e"}"#,
+        ),
+        (r#"{"a":{"token":"t\"u"},"x":"y"}"#, r#"{"a":{"token":"[redacted]"},"x":"y"}"#),
+        (r#"{"passw\u006frd":"hunter2"}"#, r#"{"passw\u006frd":"[redacted]"}"#),
+        (r#"{"max_tokens":100,"tokenizer":"cl100k"}"#, r#"{"max_tokens":100,"tokenizer":"cl100k"}"#),
+        (r#"{"_meta":{"progressToken":"p1"}}"#, r#"{"_meta":{"progressToken":"p1"}}"#),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(redact(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn tokens_go_by_their_shape() {
+    for secret in [
+        "sk-ant-api03-Zm9vYmFyYmF6cXV4",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "AKIAIOSFODNN7EXAMPLE",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc",
+        "Bearer abcdefghijklmnop",
+        "-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY-----",
+    ] {
+        let text = format!(r#"{{"text":"before {secret} after"}}"#);
+        assert_eq!(redact(&text), r#"{"text":"before [redacted] after"}"#, "{secret}");
+    }
+    assert_eq!(redact("https://u:pw@host/x"), "https://[redacted]@host/x");
+    assert_eq!(redact("nothing here: 12345"), "nothing here: 12345");
+}
+
+#[test]
+fn nothing_is_taken_beyond_the_end_of_its_string() {
+    let cases = [
+        (r#"{"a":"-----BEGIN RSA PRIVATE KEY-----\nMIIE","b":{"c":1}}"#, r#"{"a":"[redacted]","b":{"c":1}}"#),
+        (
+            r#"{"a":"\npm_abcdefghijklmnopqrstuvwxyz0123456789"}"#,
+            r#"{"a":"\npm_abcdefghijklmnopqrstuvwxyz0123456789"}"#,
+        ),
+        (r#"{"a":"\bearer abcdefghijklmnop"}"#, r#"{"a":"\bearer abcdefghijklmnop"}"#),
+        (r#"{"a":"\"\u0073k-abcdefghijklmnopqrst\""}"#, r#"{"a":"\"[redacted]\""}"#),
+        (r#"{"AKIAIOSFODNN7EXAMPLE":1,"AKIAIOSFODNN8EXAMPLE":2}"#, r#"{"[redacted]":1,"[redacted 2]":2}"#),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(redact(text), expected, "{text}");
+    }
+    assert_eq!(
+        redact("key: AKIAIOSFODNN7EXAMPLE \"x\" AKIAIOSFODNN7EXAMPLE"),
+        "key: [redacted] \"x\" [redacted]"
+    );
+}
+
+#[test]
+fn what_pairs_messages_stays() {
+    let token = "AKIAIOSFODNN7EXAMPLE";
+    let call = format!(
+        r#"{{"id":"{token}","method":"tools/call","params":{{"name":"{token}","arguments":{{"name":"{token}","id":"{token}"}}}}}}"#
+    );
+    let kept = format!(
+        r#"{{"id":"{token}","method":"tools/call","params":{{"name":"{token}","arguments":{{"name":"[redacted]","id":"[redacted]"}}}}}}"#
+    );
+    assert_eq!(message(&call), kept);
+    assert_eq!(message(&format!("[{call}, {call}]")), format!("[{kept}, {kept}]"));
+    assert_eq!(redact(&format!(r#"{{"id":"{token}"}}"#)), r#"{"id":"[redacted]"}"#);
+}
+
+/// The best of three, so that a busy machine counts little.
+fn takes(text: &str) -> Duration {
+    let once = || {
+        let begun = Instant::now();
+        assert!(redact(text).len() <= text.len());
+        begun.elapsed()
+    };
+    (0..3).map(|_| once()).min().unwrap_or_default()
+}
+
+#[test]
+fn sixteen_times_the_text_takes_about_sixteen_times_as_long() {
+    for worst in
+        ["eyJAKIA0123456789ABCDEF", "-----BEGIN AKIA0123456789ABCDEF", "eyJaaaaaaaa.eyJ", "://a:", "bearer "]
+    {
+        let text = worst.repeat((1 << 20) / worst.len());
+        let (long, short) = (takes(&text), takes(&text[..text.len() / 16]));
+        assert!(long < short * 16 * 6, "{worst}: {short:?}, then {long:?}");
+    }
+}
+
+fn hostile() -> impl Strategy<Value = String> {
+    let parts = prop::sample::select(vec![
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        "-",
+        "sk-",
+        "aaaaaaaaaaaaaaaaaaaa",
+        "AKIAIOSFODNN7EXAMPLE",
+        "\n",
+        "pm_",
+        "npm_",
+        "0123456789012345678901234567890",
+        "\u{8}",
+        "earer ",
+        "Bearer ",
+        "eyJaaaaaaaa",
+        ".",
+        "\"",
+        "\\",
+        "{",
+        "}",
+        ",",
+        ":",
+        "://u:p@",
+        "password",
+        "\u{e9}",
+        "\u{1f600}",
+        "id",
+        "name",
+        "params",
+        "\u{2028}",
+        "[redacted]",
+    ]);
+    prop::collection::vec(parts, 0..6).prop_map(|parts| parts.concat())
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf =
+        prop_oneof![hostile().prop_map(Value::from), any::<i32>().prop_map(Value::from), Just(Value::Null)];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((hostile(), inner), 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+/// The same JSON, every character of its strings escaped.
+fn escaped(text: &str) -> String {
+    let (mut out, mut quoted, mut chars) = (String::new(), false, text.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => {
+                quoted = !quoted;
+                out.push('"');
+            }
+            '\\' => out.extend(Some(c).into_iter().chain(chars.next())),
+            c if quoted && c.is_ascii() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+proptest! {
+    #[test]
+    fn a_message_stays_json_of_the_same_id_method_and_tool(
+        id in hostile(), method in hostile(), tool in hostile(), arguments in value(), escape: bool,
+    ) {
+        let text = json!({"id": id, "method": method, "params": {"name": tool, "arguments": arguments}}).to_string();
+        let text = if escape { escaped(&text) } else { text };
+        let found = message(&text);
+        let read: Value = serde_json::from_str(&found).expect("JSON");
+        prop_assert_eq!(&read["id"], &id);
+        prop_assert_eq!(&read["method"], &method);
+        prop_assert_eq!(&read["params"]["name"], &tool);
+        let arguments = read["params"]["arguments"].to_string();
+        prop_assert!(!arguments.contains("AKIAIOSFODNN7EXAMPLE"), "{}", arguments);
+    }
+
+    #[test]
+    fn any_text_passes(text in ".{0,80}", quoted in r#"["\\{}:,a\u{e9}]{0,40}"#) {
+        let _ = redact(&text);
+        let _ = redact(&quoted);
+    }
+}
