@@ -7,7 +7,7 @@ use crate::mcp::{
     journal::{Direction, Entry, Judged},
     line::{self, Id, Kind, Line, Message},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// A gap between requests longer than this begins a new intent, microseconds.
@@ -220,11 +220,12 @@ impl Fold {
             Err(why) => {
                 notes.push(format!("not judged: {why}"));
                 // It was forwarded all the same, and may have been a call.
-                if direction == Direction::ClientToServer {
+                if direction == Direction::ClientToServer && calls.is_empty() {
                     rows.push(Row::Gap);
                 }
             }
         }
+        Self::unread_calls(&id, (at, boot), calls, refused.is_none(), &mut rows);
         if raw.len() > LONGEST_RAW {
             notes.push(format!(
                 "{} bytes; the database has the first {LONGEST_RAW}, the journal all",
@@ -262,6 +263,7 @@ impl Fold {
     ) {
         match &message.kind {
             Kind::Call(rpc, call) if direction == Direction::ClientToServer => {
+                self.client(message, direction, rows);
                 let Some(judged) = calls.iter().find(|judged| judged.index == index) else { return };
                 let blocked = judged.action == "block";
                 let uuid = judged.call.clone();
@@ -310,6 +312,33 @@ impl Fold {
                     }),
                 }
             }
+        }
+    }
+
+    /// Rows of the calls that the interceptor judged and that are not found in what the journal has of their line: a
+    /// call is on record even where its text is not. Without their ids no answer can be told to be theirs.
+    fn unread_calls(
+        message: &str,
+        (at, boot): (i64, u64),
+        calls: Vec<Judged>,
+        forwarded: bool,
+        rows: &mut Vec<Row>,
+    ) {
+        for judged in calls {
+            if rows.iter().any(|row| matches!(row, Row::Call(call) if call.judged.call == judged.call)) {
+                continue;
+            }
+            let blocked = judged.action == "block";
+            let at_once = forwarded && !blocked && judged.action != "pause";
+            rows.push(Row::Call(Box::new(CallRow {
+                message: message.to_owned(),
+                arguments: json!({ "ringfence_unread": "the journal's text of this call cannot be read" })
+                    .to_string(),
+                at,
+                blocked,
+                began: at_once.then_some(boot),
+                judged,
+            })));
         }
     }
 
@@ -368,8 +397,7 @@ fn bounded(json: &str) -> String {
     if json.len() <= LONGEST_RAW {
         return json.to_owned();
     }
-    serde_json::json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) })
-        .to_string()
+    json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) }).to_string()
 }
 
 /// A command as one would type it; for people, not for running.
@@ -535,9 +563,25 @@ mod tests {
     }
 
     #[test]
+    fn a_call_whose_text_cannot_be_read_has_its_row() {
+        for raw in [r#"{"id":1,"method":"tools/call","params":{"#, r#"{"id":1,"method":"ping"}"#] {
+            for action in ["pass", "pause", "block"] {
+                let rows = fold(vec![message(CLIENT, raw, &[("c1", action)])]);
+                assert!(rows.iter().any(|row| row.starts_with("call c1 {\"ringfence_unread")), "{rows:?}");
+                assert!(!rows.contains(&"gap".to_owned()), "{rows:?}");
+            }
+        }
+        let rows = fold(vec![message(CLIENT, "no JSON", &[])]);
+        assert!(rows.contains(&"gap".to_owned()), "{rows:?}");
+    }
+
+    #[test]
     fn the_client_is_known_from_either_era() {
         let first = r#"{"id":1,"method":"initialize","params":{"clientInfo":{"name":"a"}}}"#;
         let second = r#"{"id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"b"}}}}"#;
+        let third = r#"{"id":1,"method":"tools/call","params":{"name":"t","_meta":{"io.modelcontextprotocol/clientInfo":{"name":"c"}}}}"#;
+        let rows = fold(vec![message(CLIENT, third, &[("c1", "pass")])]);
+        assert!(rows.contains(&r#"client {"name":"c"}"#.to_owned()), "{rows:?}");
         assert!(fold(vec![message(CLIENT, first, &[])]).contains(&r#"client {"name":"a"}"#.to_owned()));
         assert!(fold(vec![message(CLIENT, second, &[])]).contains(&r#"client {"name":"b"}"#.to_owned()));
     }

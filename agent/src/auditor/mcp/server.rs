@@ -359,7 +359,12 @@ fn news(
             None | Some(SessionNews::Grew) => {}
             Some(SessionNews::Paused { call, until }) => {
                 let server = intake.server().to_owned();
-                let Some(waiting) = describe(sessions, server, session, &call, until) else { continue };
+                let Some(waiting) = describe(sessions, server, session, &call, until) else {
+                    // Nobody could be shown it, and nobody should wait for it.
+                    let by = "the auditor: it has no record of this call".to_owned();
+                    lock(writing).send(&SessionOrder::Decide { call, approve: false, by })?;
+                    continue;
+                };
                 if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
                     paused.push(call.clone());
                     sessions.tell(&Live::Call(call));
