@@ -4,7 +4,7 @@ use super::{
     ingest::Row,
     intake::{self, Gate, Intake, Progress},
     peers::{Bounds, Open, Vouching},
-    waiting::{Link, Refused, Waiting},
+    waiting::{FIRST, Link, Refused, Waiting},
 };
 use crate::auditor::{
     clock,
@@ -171,8 +171,7 @@ impl Sessions {
         if facts.governed {
             return Err(Refused::Governed);
         }
-        // Everybody descends from the first process. A user whose interceptor lost its client keeps no one else out.
-        let clients = self.linked_of(uid).into_iter().filter(|linked| linked.uid == uid || linked.client > 1);
+        let clients = self.linked_of(uid).into_iter().filter(|linked| linked.client > FIRST);
         let above = clients.map(|linked| linked.client).find(|client| facts.lineage.contains(client));
         above.map_or(Ok(()), |client| Err(Refused::Descendant { client }))
     }

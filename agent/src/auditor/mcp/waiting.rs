@@ -14,6 +14,10 @@ use std::{
 /// Calls of one user that may wait at once. More are denied at once, by nobody.
 const MOST_PER_UID: usize = 256;
 
+/// The first process. Everybody descends from it: as a session's client (the interceptor's parent is gone, or never was
+/// another) it says of nobody that they are the client's own.
+pub(super) const FIRST: u32 = 1;
+
 /// A session's link, for writing.
 pub(crate) type Link = Arc<Mutex<Conn>>;
 
@@ -56,9 +60,10 @@ impl Decider {
         }
     }
 
-    /// As the record names whoever decided a call of `owner`.
-    fn name(&self, owner: u32) -> String {
+    /// As the record names whoever decided a call of `owner` and `client`.
+    fn name(&self, owner: u32, client: u32) -> String {
         match self {
+            Self::Process { uid, .. } if client <= FIRST => format!("uid {uid}, who may be the client"),
             Self::Process { uid, .. } => format!("uid {uid}"),
             Self::Dashboard { uid } if *uid == owner => "dashboard".to_owned(),
             Self::Dashboard { uid } => format!("dashboard of uid {uid}"),
@@ -148,7 +153,7 @@ impl Waiting {
                 if facts.governed {
                     return Err(Refused::Governed);
                 }
-                if facts.lineage.contains(&client) {
+                if client > FIRST && facts.lineage.contains(&client) {
                     return Err(Refused::Descendant { client });
                 }
             }
@@ -158,7 +163,7 @@ impl Waiting {
             }
             all.remove(&id).ok_or_else(|| Refused::Gone(named.to_owned()))?
         };
-        let by = who.name(held.uid);
+        let by = who.name(held.uid, held.client);
         let order = SessionOrder::Decide { call: held.call.id.clone(), approve, by };
         let mut link = held.link.lock().unwrap_or_else(PoisonError::into_inner);
         link.send(&order).map_err(|_| Refused::Lost)?;
@@ -254,6 +259,20 @@ mod tests {
         assert_eq!(decide("aaaa-1", &Decider::Process { uid: 5, facts }), Err(Refused::Governed));
         assert_eq!(waiting.list(0).len(), 2, "a refusal decides nothing");
         assert!(decide("aaaa-1", &other).is_ok() && decide("aaaa-2", &Decider::Dashboard { uid: 0 }).is_ok());
+    }
+
+    #[test]
+    fn the_first_process_as_a_client_keeps_nobody_out_and_the_record_says_so() {
+        let (waiting, (link, mut interceptor)) = (Waiting::default(), link());
+        for client in [0, 1] {
+            assert!(waiting.add(call("abcdef"), 5, client, link.clone()));
+            let facts = PeerFacts { lineage: vec![90, 40, 1], governed: false };
+            let who = Decider::Process { uid: 5, facts };
+            assert_eq!(waiting.decide("abcdef", true, &who), Ok("abcdef".into()));
+            let order = interceptor.receive::<SessionOrder>().expect("an order");
+            let by = "uid 5, who may be the client".into();
+            assert_eq!(order, SessionOrder::Decide { call: "abcdef".into(), approve: true, by });
+        }
     }
 
     #[test]
