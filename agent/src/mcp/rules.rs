@@ -3,6 +3,7 @@
 use super::{classify::Operation, risk::Risk};
 use globset::{GlobBuilder, GlobMatcher};
 use serde::{Deserialize, Serialize};
+use serde_saphyr::{Location, Spanned};
 use unicode_normalization::UnicodeNormalization;
 
 /// The rules that ship, in force where a user has none.
@@ -84,6 +85,41 @@ struct File {
     rules: Vec<Written>,
 }
 
+/// The same file with the places of the values that can be wrong.
+#[derive(Debug, Deserialize)]
+struct Placed {
+    rules: Vec<PlacedRule>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PlacedRule {
+    name: Spanned<String>,
+    tool_pattern: Option<Spanned<String>>,
+    server_pattern: Option<Spanned<String>>,
+    min_risk_score: Option<Spanned<u8>>,
+    operation_types: Option<Vec<Spanned<String>>>,
+    action: Spanned<Action>,
+}
+
+impl PlacedRule {
+    /// Line of the value that is wrong under a key, from 1.
+    fn line(&self, key: &str) -> Option<u64> {
+        let line = |place: &Location| Some(place.line()).filter(|line| *line > 0);
+        match key {
+            "name" => line(&self.name.referenced),
+            "tool_pattern" => line(&self.tool_pattern.as_ref()?.referenced),
+            "server_pattern" => line(&self.server_pattern.as_ref()?.referenced),
+            "min_risk_score" => line(&self.min_risk_score.as_ref()?.referenced),
+            "operation_types" => {
+                let unknown = |kind: &&Spanned<String>| Operation::from_name(&kind.value).is_none();
+                line(&self.operation_types.as_ref()?.iter().find(unknown)?.referenced)
+            }
+            "action" => line(&self.action.referenced),
+            _ => None,
+        }
+    }
+}
+
 /// A rule, ready to be matched.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
@@ -127,6 +163,30 @@ pub(crate) enum Error {
         /// What is wrong with it and what it could be.
         why: String,
     },
+    /// Where in the file.
+    #[error("line {line}: {error}")]
+    At {
+        /// From 1.
+        line: u64,
+        /// What is wrong there.
+        error: Box<Error>,
+    },
+}
+
+impl Error {
+    /// With the line of the rule's value in its file, where that can be found.
+    fn placed(self, text: &str, index: usize) -> Self {
+        let key = match &self {
+            Self::Name { .. } => "name",
+            Self::Value { key, .. } => key,
+            _ => return self,
+        };
+        let file = serde_saphyr::from_str::<Placed>(text).ok();
+        match file.and_then(|file| file.rules.get(index)?.line(key)) {
+            Some(line) => Self::At { line, error: Box::new(self) },
+            None => self,
+        }
+    }
 }
 
 /// What all rules and the score make of a call.
@@ -147,9 +207,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, Error> {
     let mut rules: Vec<Rule> = Vec::with_capacity(written.len());
     for (index, written) in written.into_iter().enumerate() {
         if rules.iter().any(|rule| rule.name == written.name) {
-            return Err(Error::Name { index: index + 1, name: written.name });
+            return Err(Error::Name { index: index + 1, name: written.name }.placed(text, index));
         }
-        rules.push(compile(written)?);
+        rules.push(compile(written).map_err(|error| error.placed(text, index))?);
     }
     Ok(rules)
 }
@@ -226,9 +286,10 @@ fn globs(patterns: &str) -> Result<Vec<GlobMatcher>, String> {
     Ok(matchers)
 }
 
-/// Compatibility-composed, so that full-width and ligature spellings of a name do not slip past a rule.
+/// Compatibility-composed and without case in any script, so that full-width, ligature and other spellings of a name do
+/// not slip past a rule.
 fn normal(text: &str) -> String {
-    text.nfkc().collect()
+    text.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase).nfkc().collect()
 }
 
 impl Rule {
@@ -311,6 +372,38 @@ mod tests {
             );
         }
         assert_ne!(judge(&rules, "s", "raindrop_x", &assess("x", &json!({}), false)).action, Action::Block);
+    }
+
+    #[test]
+    fn patterns_fold_the_case_of_every_script() {
+        for (pattern, tool) in
+            [("LÖSCHE_*", "lösche_alles"), ("удали*", "УДАЛИТЬ"), ("stra\u{df}e", "STRASSE"), ("ΟΣ", "ος")]
+        {
+            let rules = parse(&format!("rules:\n  - {{name: a, tool_pattern: '{pattern}', action: block}}"));
+            let rules = rules.expect("rules");
+            let action = judge(&rules, "s", tool, &assess(tool, &json!({}), false)).action;
+            assert_eq!(action, Action::Block, "{pattern} {tool}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_found_in_its_line() {
+        let cases = [
+            (
+                "rules:\n  - name: a\n    action: flag\n    operation_types:\n      - read\n      - fly\n",
+                "line 6: ",
+            ),
+            ("rules:\n  - name: a\n    action: flag\n\n  - action: flag\n    name: a\n", "line 6: "),
+            ("rules:\n  - name: a\n    action: flag\n    min_risk_score: 101\n", "line 4: "),
+            ("rules:\n  - name: a\n    tool_pattern: '['\n    action: flag\n", "line 3: "),
+            ("rules:\n  - name: a\n    server_pattern: '['\n    action: flag\n", "line 3: "),
+            ("rules:\n  - name: a\n    action: pass\n", "line 3: "),
+            ("rules:\n  - name: a\n    action: explode\n", "line 3"),
+        ];
+        for (text, line) in cases {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(line), "{text:?}: {error}");
+        }
     }
 
     #[test]
