@@ -92,6 +92,6 @@ pub(crate) fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCod
     let McpReply::Decided { call } = client::ask(&places, &request)? else {
         bail!("the auditor answered something else");
     };
-    println!("{} {call}", if approve { "approved" } else { "denied" });
+    writeln!(io::stdout(), "{} {call}", if approve { "approved" } else { "denied" })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,6 +8,7 @@ use crate::{
         reload, risk,
         rules::{self, Action},
         state::Places,
+        strict,
     },
 };
 use anyhow::{Context, bail};
@@ -15,7 +16,7 @@ use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::{self, IsTerminal, Read},
+    io::{self, IsTerminal, Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -121,9 +122,9 @@ fn pending(places: &Places, json: bool) -> anyhow::Result<ExitCode> {
     }
     for change in &changes {
         if json {
-            println!("{change}");
+            writeln!(io::stdout(), "{change}")?;
         } else {
-            describe(change);
+            describe(&mut io::stdout().lock(), change)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -133,18 +134,20 @@ fn text<'a>(change: &'a Value, key: &str) -> &'a str {
     change[key].as_str().unwrap_or_default()
 }
 
-fn describe(change: &Value) {
+fn describe(out: &mut impl Write, change: &Value) -> io::Result<()> {
     let (old, new) = (text(change, "text"), text(change, "pending"));
     let loosened = reload::loosens(old, new).unwrap_or_default();
-    println!(
+    writeln!(
+        out,
         "{}: loosens {}; waits since {}",
         printable(text(change, "path")),
         printable(&loosened),
         printable(text(change, "since"))
-    );
+    )?;
     for line in reload::difference(old, new).lines() {
-        println!("    {}", printable(line));
+        writeln!(out, "    {}", printable(line))?;
     }
+    Ok(())
 }
 
 fn confirm(places: &Places, file: Option<&Path>, yes: bool) -> anyhow::Result<ExitCode> {
@@ -159,13 +162,13 @@ fn confirm(places: &Places, file: Option<&Path>, yes: bool) -> anyhow::Result<Ex
             n => bail!("{n} changes wait; name the file of one: `ringfence rules pending` lists them"),
         }
     };
-    describe(change);
+    describe(&mut io::stdout().lock(), change)?;
     if !yes && !agreed()? {
         bail!("nothing is changed; `--yes` confirms without asking");
     }
     let (path, sha256) = (text(change, "path").to_owned(), text(change, "sha256").to_owned());
     match client::ask(places, &McpRequest::ConfirmRules { path: path.clone(), sha256 })? {
-        McpReply::Confirmed => println!("{} is in force", printable(&path)),
+        McpReply::Confirmed => writeln!(io::stdout(), "{} is in force", printable(&path))?,
         _ => bail!("the auditor answered something else"),
     }
     Ok(ExitCode::SUCCESS)
@@ -183,33 +186,36 @@ fn agreed() -> anyhow::Result<bool> {
 
 fn check(file: &PathBuf, json: bool) -> anyhow::Result<ExitCode> {
     let rules = load(file)?;
+    let mut out = io::stdout().lock();
     if json {
         let listed: Vec<Value> = rules
             .iter()
             .map(|r| json!({"name": r.name, "action": r.action.name(), "description": r.description, "enabled": r.enabled}))
             .collect();
-        println!("{}", json!({ "file": file, "rules": listed }));
+        writeln!(out, "{}", json!({ "file": file, "rules": listed }))?;
         return Ok(ExitCode::SUCCESS);
     }
     for rule in &rules {
         let off = if rule.enabled { "" } else { " (switched off)" };
-        println!("{:<6} {}{off}  {}", rule.action.name(), rule.name, rule.description);
+        writeln!(out, "{:<6} {}{off}  {}", rule.action.name(), rule.name, rule.description)?;
     }
-    println!("{}: {} rules, all well", file.display(), rules.len());
+    writeln!(out, "{}: {} rules, all well", file.display(), rules.len())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> anyhow::Result<ExitCode> {
     let rules = load(file)?;
+    let mut out = io::stdout().lock();
     let (name, arguments) = parse_call(call)?;
     let risk = risk::assess(&name, &arguments, first);
     let judgement = rules::judge(&rules, server, &name, &risk);
     if json {
-        println!(
+        writeln!(
+            out,
             "{}",
             json!({"tool": name, "operation_type": risk.operation.name(), "risk_score": risk.score,
                    "risk_reasons": risk.reasons, "policy_action": judgement.action.name(), "rules": judgement.rules})
-        );
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let meaning = match judgement.action {
@@ -218,29 +224,27 @@ fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> an
         Action::Pause => "held until a human approves it, denied after the timeout",
         Action::Block => "refused; the client gets an error that names the reason",
     };
-    println!("{}: {meaning}", judgement.action.name());
+    writeln!(out, "{}: {meaning}", judgement.action.name())?;
     let reasons =
         if risk.reasons.is_empty() { "nothing adds to it".to_owned() } else { risk.reasons.join(", ") };
-    println!("  operation  {}", risk.operation.name());
-    println!("  risk       {} ({reasons})", risk.score);
+    writeln!(out, "  operation  {}", risk.operation.name())?;
+    writeln!(out, "  risk       {} ({reasons})", risk.score)?;
     match judgement.rules.as_slice() {
         [] if judgement.action == Action::Pass => {
-            println!("  because    no rule matches and the score is at most 30")
+            writeln!(out, "  because    no rule matches and the score is at most 30")
         }
-        [] => println!("  because    the score alone asks for it"),
-        names => println!("  because    {}", names.join(", ")),
-    }
+        [] => writeln!(out, "  because    the score alone asks for it"),
+        names => writeln!(out, "  because    {}", names.join(", ")),
+    }?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Takes a call as its params or as the whole message; the message goes through the interceptor's own judge.
 fn parse_call(text: &str) -> anyhow::Result<(String, Value)> {
-    let value: Value = serde_json::from_str(text).context("--call is not JSON")?;
+    let value: Value = strict::value(text).context("--call is nothing that can be judged")?;
     if value.get("method").is_some() {
         return match line::read(text.as_bytes()).context("the interceptor would refuse this message")? {
-            Line::Message(line::Message { kind: Kind::Call(_, call), .. }) => {
-                Ok((call.name, serde_json::from_str(call.arguments)?))
-            }
+            Line::Message(line::Message { kind: Kind::Call(_, call), .. }) => Ok((call.name, call.value)),
             _ => bail!("--call holds a message that is not a tools/call"),
         };
     }

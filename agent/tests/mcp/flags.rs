@@ -109,3 +109,29 @@ fn the_flags_of_the_design_document_work_and_the_home_is_expanded() {
     assert_eq!((&row["server_name"], &row["server_command"]), (&"github".into(), &"cat".into()));
     assert!(home.path(".beacon/audit.db").is_file());
 }
+
+#[test]
+fn whoever_reads_half_of_what_is_said_is_no_reason_to_panic() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("rules.yaml");
+    std::fs::write(&file, "rules:\n  - {name: a, action: flag}\n").expect("written");
+    let file = file.display().to_string();
+    let call = r#"{"name":"delete_file","arguments":{}}"#;
+    for arguments in [
+        vec!["check", &file],
+        vec!["check", &file, "--json"],
+        vec!["test", &file, "--call", call],
+        vec!["test", &file, "--call", call, "--json"],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let ran = std::process::Command::new(env!("CARGO_BIN_EXE_ringfence"))
+            .arg("rules")
+            .args(&arguments)
+            .stdout(writer)
+            .output()
+            .expect("ringfence rules");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success() && said.is_empty(), "{arguments:?}: {said}");
+    }
+}
