@@ -139,8 +139,10 @@ fn retention_leaves_checkpoints_and_sessions_that_run() {
     // found.
     fs::write(&old[0], kept).expect("written");
     running.send(r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#);
+    let halted = running.halted();
     home.stop();
     home.start(&[]);
+    drop(halted);
     home.is_whole(&["--heads", &heads], "2 sessions with 8 calls removed by retention");
     assert!(!old[0].exists(), "whoever offers it is told that it was removed");
     let longer = fs::read_to_string(&heads).expect("heads").replacen("lines=1", "lines=91", 1);

@@ -57,8 +57,10 @@ fn a_loosened_file_waits_in_running_sessions_and_in_new_ones() {
     assert!(blocked(&mut new), "in a new one");
     new.end();
     // Even when the auditor forgot everything that it does not write down.
+    let halted = running.halted();
     home.stop();
     home.start(&[]);
+    drop(halted);
     let mut new = Session::start(&home);
     assert!(blocked(&mut new), "after another auditor was started");
 

@@ -166,6 +166,16 @@ impl Session {
         Self { child, stdin, stdout }
     }
 
+    /// Halts the interceptor until the returned value is dropped: where it finds no auditor it starts one of its own, and
+    /// a test that starts another may come second.
+    pub(crate) fn halted(&self) -> Halted {
+        let shell = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).expect("children");
+        let halted = Halted(children.split_whitespace().next().expect("the interceptor").to_owned());
+        halted.signal("-STOP");
+        halted
+    }
+
     /// Calls a tool.
     pub(crate) fn call(&mut self, id: usize, tool: &str) {
         self.send(&format!(
@@ -187,6 +197,21 @@ impl Session {
     pub(crate) fn end(mut self) {
         self.stdin.take();
         assert!(self.child.wait().expect("an end").success());
+    }
+}
+
+/// An interceptor that stands still.
+pub(crate) struct Halted(String);
+
+impl Halted {
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.0]).status().expect("kill").success());
+    }
+}
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        self.signal("-CONT");
     }
 }
 
