@@ -10,12 +10,27 @@ use ringfence_wire::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::{fs::File, io::Write, os::fd::AsFd, path::Path};
+use std::{
+    fs::File,
+    io::Write,
+    os::fd::AsFd,
+    path::Path,
+    sync::LazyLock,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 const SESSION: &str = "11111111-1111-4111-8111-111111111111";
 const OTHER: &str = "22222222-2222-4222-8222-222222222222";
 /// Seconds since boot, in the clock's nanoseconds.
 const SECOND: u64 = 1_000_000_000;
+
+/// Microseconds since 1970 of a moment of the made-up clock: of late, for what is older than a month is removed the next
+/// time the auditor looks, ten seconds after its start.
+fn wall(boot: u64) -> u64 {
+    static ZERO: LazyLock<SystemTime> = LazyLock::new(|| SystemTime::now() - Duration::from_secs(3600));
+    let zero = ZERO.duration_since(UNIX_EPOCH).expect("after 1970").as_micros();
+    u64::try_from(zero).expect("a time") + boot / 1000
+}
 
 /// A journal as an interceptor writes it.
 struct Journal {
@@ -28,10 +43,10 @@ impl Journal {
     fn create(path: &Path, session: &str, container: &str) -> Self {
         let mut journal =
             Self { file: File::create(path).expect("a journal"), head: "0".repeat(64), lines: 0 };
-        journal.line(&json!({ "kind": "start", "session": session, "at": 0, "server_name": "files",
+        journal.line(&json!({ "kind": "start", "session": session, "at": wall(0), "server_name": "files",
             "server_command": ["files"], "pid": 1, "version": "0" }));
         journal.line(
-            &json!({ "kind": "governed", "at": 1, "profile": "coder", "enforcement": "kernel", "container": container }),
+            &json!({ "kind": "governed", "at": wall(1), "profile": "coder", "enforcement": "kernel", "container": container }),
         );
         journal
     }
@@ -50,7 +65,7 @@ impl Journal {
     fn message(&mut self, boot: u64, direction: &str, raw: &Value, calls: &Value) {
         let id = format!("{:08}-0000-4000-8000-{:012}", self.lines, boot % 1_000_000);
         self.line(
-            &json!({ "kind": "message", "id": id, "at": boot / 1000, "boot": boot, "direction": direction,
+            &json!({ "kind": "message", "id": id, "at": wall(boot), "boot": boot, "direction": direction,
             "raw": raw.to_string(), "bytes": 1, "sha256": "", "calls": calls }),
         );
     }
@@ -68,7 +83,7 @@ impl Journal {
     }
 
     fn end(&mut self) {
-        self.line(&json!({ "kind": "end", "at": 9, "status": 0 }));
+        self.line(&json!({ "kind": "end", "at": wall(9), "status": 0 }));
     }
 }
 
