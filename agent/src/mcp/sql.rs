@@ -216,10 +216,10 @@ fn unparsed(text: &str, certain: bool) -> Option<Findings> {
     let mut found = Findings { operation, ..Findings::NONE };
     for word in text.split(|c: char| !is_word(c)).filter(|word| !word.is_empty()) {
         let is = |known: &&str| word.eq_ignore_ascii_case(known);
-        if let Some((operation, _)) = DEEDS.iter().find(|(_, words)| words.iter().any(|known| is(&known))) {
+        if let Some((operation, _)) = DEEDS.iter().find(|(_, words)| words.iter().any(is)) {
             found.operation = found.operation.max(*operation);
         }
-        found.unbounded |= ["delete", "update", "truncate"].iter().any(|known| is(known));
+        found.unbounded |= ["delete", "update", "truncate"].iter().any(is);
     }
     Some(found)
 }
