@@ -234,6 +234,10 @@ pub unsafe extern "C" fn repeat(task: *mut Task, verdict: u64, now: u64) -> u32 
         target = mum(target ^ (*request).addr[0], k2);
         target = mum(target ^ (*request).addr[1] ^ u64::from((*request).port), k2);
         target = mum(target ^ u64::from((*request).target) << 32 ^ u64::from((*request).axes), k2);
+        // What one tool call's tree does is not folded into another's.
+        let call = CALLS.of(bpf_get_current_task_btf().cast());
+        let call = if call.is_null() { 0 } else { *call };
+        target = mum(target ^ call, k2);
         let key = RepeatKey {
             container: (*scratch).container,
             target,
@@ -248,6 +252,8 @@ pub unsafe extern "C" fn repeat(task: *mut Task, verdict: u64, now: u64) -> u32 
         }
         if let Some(entry) = REPEATS.get_ptr_mut(&key) {
             fill_small(task, &raw mut (*entry).record, verdict, now);
+            // Before 6.2 one lookup may fail where the other does not: the key's is what the others are counted by.
+            (*entry).record.header.call = call;
             // Last: an entry with a count is whole.
             add(&raw mut (*entry).count, 1);
         }

@@ -1,6 +1,7 @@
 //! `vm-test`: the cases of vm-tests/, one boot for each kernel and for each special boot line.
 
 use crate::build;
+use crate::guest;
 use crate::paths::workspace;
 use crate::report::say;
 use crate::setup::Series;
@@ -151,6 +152,7 @@ fn payload() -> Result<Vec<Added>> {
         }
     }
     added.push(Added { host: build::kernel_tests()?, guest: format!("{GUEST_DIR}/bin/kernel-tests").into() });
+    added.push(Added { host: guest::runtime()?, guest: format!("{GUEST_DIR}/bin/ringfence-runtime").into() });
     let helpers = build::helpers("dev")?;
     added.extend(helpers.into_iter().map(|host| {
         let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -36,17 +36,62 @@ pub(crate) fn events(sessions: &Sessions, page: &[Stored]) -> Result<Vec<Event>,
     for (container, times) in spread {
         known.insert(container, calls_of(&reader, sessions, container, times)?);
     }
+    let of_agents = in_flight(sessions, page)?;
     let tied = page.iter().map(|stored| {
         let mut event = present::event(stored);
+        let record = &stored.record;
+        // The kernel knows better than any reckoning.
+        if record.call != 0 {
+            return event;
+        }
+        let single = record.repeats == 1 && record.time != 0;
         if let Some(Some(Known { calls, to })) = known.get(stored.container.as_str()) {
-            let record = &stored.record;
-            let single = record.repeats == 1 && record.time != 0;
             let moment = Moment { at: record.time, born: record.start, single };
             present::attribute(&mut event, attribute(moment, calls, *to));
+        } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
+            present::attribute(&mut event, beside(record.time, record.start, single, calls));
         }
         event
     });
     Ok(tied.collect())
+}
+
+/// What an untagged event in an agent's container belongs to. `calls`: those in flight about then, and whether a process
+/// was tagged for each.
+fn beside(at: u64, born: u64, single: bool, calls: &[(Span, bool)]) -> Attribution {
+    let spans: Vec<Span> = calls.iter().map(|(span, _)| span.clone()).collect();
+    match attribute(Moment { at, born, single }, &spans, u64::MAX) {
+        // Where processes are tagged, one that is not is somebody else's, or has lost its tag (before 6.2, see `task_alloc`).
+        Attribution::Sole(call) if calls.iter().any(|(_, tagged)| *tagged) => {
+            Attribution::Ambiguous(vec![call])
+        }
+        attribution => attribution,
+    }
+}
+
+/// The calls of agents that were in flight at the times of untagged events in containers of their profiles.
+fn in_flight<'a>(
+    sessions: &Sessions,
+    page: &'a [Stored],
+) -> Result<HashMap<&'a str, Vec<(Span, bool)>>, Error> {
+    let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
+    for stored in page.iter().filter(|stored| stored.record.call == 0) {
+        let at = stored.record.time;
+        let (first, last) = spread.entry(&stored.profile).or_insert((at, at));
+        (*first, *last) = ((*first).min(at), (*last).max(at));
+    }
+    let reader = Reader::open(&sessions.db)?;
+    let mut known = HashMap::new();
+    for (agent, (first, last)) in spread {
+        let mut calls = reader.calls_in_flight(agent, (first, last), MOST_SPANS)?;
+        if let Some(since) = from(calls.iter().map(|(span, _)| span)).filter(|since| *since < first) {
+            calls = reader.calls_in_flight(agent, (since, last), MOST_SPANS)?;
+        }
+        if !calls.is_empty() {
+            known.insert(agent, calls);
+        }
+    }
+    Ok(known)
 }
 
 /// The calls that matter to a container's events of some time; `None` where no session has its server there.

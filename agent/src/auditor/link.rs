@@ -7,9 +7,10 @@ use super::{
     manifests::{Identity, Manifests},
     shared::Shared,
     store::{Event, Incoming, is_refused},
+    trace,
 };
 use ringfence_wire::{
-    audit::{self, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Told},
+    audit::{self, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Reported, Told},
     frame::{self, FrameError},
 };
 use std::{
@@ -58,6 +59,7 @@ pub(crate) fn run(core: impl Read, shared: &Shared, items: &SyncSender<Item>) ->
                 return Err(LinkError::Frame(FrameError::TooLong { length: body.len(), max: MAX_RECORDS }));
             }
             Told::Records { sequence, records } => link.records(sequence, &records)?,
+            Told::Reports { sequence, reports } => link.reports(sequence, &reports)?,
             Told::Notice(notice) => link.notice(notice)?,
         }
     }
@@ -83,6 +85,18 @@ impl Link<'_> {
                     record,
                 }))),
                 Err(error) => self.shared.undecodable(error),
+            }
+        }
+        self.send(Item::Batch { sequence: Some(sequence), incoming })
+    }
+
+    fn reports(&mut self, sequence: u64, reports: &[&[u8]]) -> Result<(), LinkError> {
+        let mut incoming = Vec::with_capacity(reports.len());
+        for raw in reports {
+            let reported: Reported = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
+            match trace::reported(reported) {
+                Some(reported) => incoming.push(Incoming::Reported(Box::new(reported))),
+                None => tracing::warn!("an agent's worker reports what this auditor does not understand"),
             }
         }
         self.send(Item::Batch { sequence: Some(sequence), incoming })

@@ -30,6 +30,7 @@ mod query;
 mod samples;
 mod shared;
 mod store;
+mod trace;
 pub(crate) mod user;
 pub(crate) mod verify;
 mod web;

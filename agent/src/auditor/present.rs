@@ -22,6 +22,8 @@ pub(crate) struct Stored {
     pub(crate) container: String,
     /// Its profile.
     pub(crate) profile: String,
+    /// The provider's id of the tool call that its process tree was tagged for, where that is known.
+    pub(crate) call: Option<String>,
     /// What decided.
     pub(crate) decider: Decider,
     /// The record.
@@ -51,8 +53,9 @@ pub(crate) fn event(stored: &Stored) -> Event {
         exe: record.exe.clone(),
         uid: record.uid,
         rule: rule(&stored.decider),
-        tool_call: None,
-        attribution: "none".to_owned(),
+        tool_call: (record.call != 0)
+            .then(|| stored.call.clone().unwrap_or_else(|| format!("tag:{:x}", record.call))),
+        attribution: if record.call != 0 { "exact" } else { "none" }.to_owned(),
         candidates: Vec::new(),
         repeats: record.repeats,
     }
@@ -257,6 +260,7 @@ mod tests {
             ts: 1_763_631_399_000_050,
             container: "0123456789ab".into(),
             profile: "coder".into(),
+            call: None,
             decider: Decider::Default,
             record,
         }
@@ -277,6 +281,15 @@ mod tests {
                 + r#""ppid":99,"exec_id":"100:4000000000","exe":"/usr/bin/cat","uid":1000,"rule":"default","#
                 + r#""tool_call":null,"attribution":"none","repeats":1}"#
         );
+    }
+
+    #[test]
+    fn a_tagged_event_is_exactly_its_calls() {
+        let tagged = Decoded { call: 0x2a, ..samples::decoded() };
+        let known = event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
+        assert_eq!((known.tool_call.as_deref(), known.attribution.as_str()), (Some("toolu_1"), "exact"));
+        let unknown = event(&stored(tagged));
+        assert_eq!((unknown.tool_call.as_deref(), unknown.attribution.as_str()), (Some("tag:2a"), "exact"));
     }
 
     #[test]

@@ -9,11 +9,13 @@ use super::{
     mcp::sessions::Sessions,
     shared::{Dropped, Shared},
     store::{self, Filter, Reader, Viewer},
+    trace,
 };
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use ringfence_wire::{
     conn::Conn,
     message::{AuditorStatus, EventsQuery, Failure, Lost, QueryReply, QueryRequest},
+    trace::TraceQuery,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -142,6 +144,7 @@ fn converse(stream: UnixStream, asked: &Asked) -> io::Result<()> {
         QueryRequest::Events(query) => asked.events(&query, &mut answers),
         QueryRequest::Why { event } => asked.why(event, &mut answers),
         QueryRequest::Status => asked.status(&mut answers),
+        QueryRequest::Trace(query) => asked.trace(&query, &mut answers),
     };
     if let Err(QueryError::Store(error)) = done {
         if error.is_corrupt() {
@@ -244,6 +247,21 @@ impl Asked {
                 error: format!(
                     "there is no event {id}, or it is another user's; `ringfence events` lists the numbers in its \
                      last column and as `id` in its JSON"
+                ),
+            }),
+        };
+        send(answers, &reply)
+    }
+
+    fn trace(&self, query: &TraceQuery, answers: &mut Conn) -> Result<(), QueryError> {
+        self.shared.flush(FLUSH_LIMIT);
+        let traced = trace::of(&self.sessions, self.viewer, query).map_err(QueryError::Store)?;
+        let reply = match traced {
+            Some(trace) => QueryReply::Trace(Box::new(trace)),
+            None => QueryReply::Failed(Failure {
+                error: format!(
+                    "there is no agent, intent or tool call {:?} on record, or it is another user's; `ringfence trace` shows the newest",
+                    query.what.as_deref().unwrap_or_default()
                 ),
             }),
         };

@@ -1,4 +1,4 @@
-//! `ringfence auditor`: the auditor role, started by the daemon.
+//! `ringfence auditor` and `ringfence llm-worker`: roles that the daemon starts.
 
 use crate::{
     auditor::SessionLimits,
@@ -32,7 +32,15 @@ pub(crate) struct Args {
     grace: Option<u32>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+/// `ringfence llm-worker`.
+pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
+    prepare();
+    crate::llm::role::run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What all roles that the daemon starts begin with.
+fn prepare() {
     forward::release_signals();
     // It was started by way of /proc/self/exe; `exe` would be all that ps shows. Cosmetic: a failure changes nothing.
     let _ = nix::sys::prctl::set_name(c"ringfence");
@@ -43,6 +51,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .without_time()
         .with_target(false)
         .init();
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    prepare();
     match &args.state {
         Some(state) => crate::auditor::run(state)?,
         None => {

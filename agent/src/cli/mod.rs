@@ -19,6 +19,7 @@ mod send;
 mod sessions;
 mod start;
 mod status;
+mod trace;
 mod why;
 mod wrap;
 
@@ -46,6 +47,7 @@ enum Command {
     Status(status::Args),
     Events(events::Args),
     Why(why::Args),
+    Trace(trace::Args),
     Doctor(doctor::Args),
     Profile(profile::Args),
     Rules(rules::Args),
@@ -70,6 +72,9 @@ enum Command {
     Uninstall(install::UninstallArgs),
     #[command(hide = true)]
     Auditor(auditor::Args),
+    /// The LLM worker's role; the daemon starts it, with its link as standard input.
+    #[command(hide = true)]
+    LlmWorker,
 }
 
 /// Parses the command line, runs the subcommand, prints an error's whole chain once.
@@ -95,6 +100,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Why(args) => why::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Rules(args) => rules::run(&args),
@@ -113,6 +119,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Install(args) => install::install(&args),
         Command::Uninstall(args) => install::uninstall(&args),
         Command::Auditor(args) => auditor::run(&args),
+        Command::LlmWorker => auditor::llm_worker(),
     };
     result.unwrap_or_else(|error| {
         // Whoever read standard output has enough: `| head`.

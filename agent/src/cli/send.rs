@@ -1,7 +1,7 @@
 //! `ringfence send`: a message to an agent, and what it says, as it comes.
 
 use super::agent::{home, name};
-use crate::{auditor::printable, llm::home::Home};
+use crate::{auditor::printable, core::paths::Paths, llm::home::Home};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfence_wire::frame::{MAX_FRAME, read_message, write_message};
@@ -16,7 +16,7 @@ use std::{
 /// How long the agent's worker may take to accept a message.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Sends a message to an agent, and prints what it says as it comes.
+/// Sends a message to an agent, and prints what it says as it comes. The user's own agent of that name, else the daemon's.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
   0  the agent is done, or with --no-wait has or will get the message
@@ -84,12 +84,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn connect(home: &Home, agent: &str) -> anyhow::Result<UnixStream> {
     let path = home.socket(agent);
-    UnixStream::connect(&path).or_else(|_| UnixStream::connect(home.socket_link(agent))).with_context(|| {
-        format!(
-            "{agent} cannot be reached at {}: does `ringfence start` run, and `ringfence agent ls` show it?",
-            path.display()
-        )
-    })
+    // The user's own first, then the host's.
+    let of_host = Paths::from_env().agent_sockets().join(agent).join("agent.sock");
+    UnixStream::connect(&path)
+        .or_else(|_| UnixStream::connect(home.socket_link(agent)))
+        .or_else(|_| UnixStream::connect(&of_host))
+        .with_context(|| {
+            format!(
+                "{agent} cannot be reached at {} or {}: does `ringfence start` run, and `ringfence agent ls` show it, or does `ringfence status` show it as one of the daemon's?",
+                path.display(),
+                of_host.display()
+            )
+        })
 }
 
 fn frame(stream: &mut UnixStream) -> anyhow::Result<Value> {

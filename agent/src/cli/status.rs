@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use jiff::{SignedDuration, Timestamp};
-use ringfence_wire::message::{AdminRequest, AuditorStatus, ContainerStatus, Status};
+use ringfence_wire::message::{AdminRequest, AgentProcess, AuditorStatus, ContainerStatus, Status};
 use serde::Serialize;
 use std::{
     io::{self, Write},
@@ -132,6 +132,26 @@ fn amiss(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
     if let Some(reload) = &core.reload {
         amiss.extend(reload.outcome.errors.iter().cloned());
     }
+    for agent in &core.agents {
+        if let Some(error) = &agent.error {
+            amiss.push(format!("agent {}: {error}", printable(&agent.name)));
+        }
+        if agent.state != "running" && agent.error.is_none() {
+            let why =
+                agent.last_exit.as_deref().map(|why| format!(": {}", printable(why))).unwrap_or_default();
+            // The first moments of one are nothing amiss.
+            if agent.restarts > 0 || agent.state != "starting" {
+                amiss.push(format!("agent {} is {}{why}", printable(&agent.name), agent.state));
+            }
+        }
+        if agent.counts.lost_reports > 0 {
+            amiss.push(format!(
+                "agent {}: {} reports for the trace were lost",
+                printable(&agent.name),
+                agent.counts.lost_reports
+            ));
+        }
+    }
     for id in &core.unrecorded {
         amiss.push(format!("container {id} has no record; it stays enforced, but cannot be reloaded"));
     }
@@ -196,7 +216,52 @@ fn show(
         }
     }
     writeln!(out)?;
-    containers(out, &core.containers, now)
+    containers(out, &core.containers, now)?;
+    agents(out, &core.agents)
+}
+
+fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<()> {
+    if all.is_empty() {
+        return Ok(());
+    }
+    let header = [
+        "AGENT", "STATE", "PID", "UID", "RESTARTS", "RUNTIME", "TURNS", "FAILED", "TAGS", "REFUSED", "MODEL",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
+    for agent in all {
+        let counts = &agent.counts;
+        let runtime = match (counts.runtime, counts.busy) {
+            (false, _) => "none",
+            (true, true) => "busy",
+            (true, false) => "idle",
+        };
+        rows.push([
+            printable(&agent.name),
+            agent.state.clone(),
+            number(agent.pid),
+            number(agent.uid),
+            agent.restarts.to_string(),
+            runtime.to_owned(),
+            counts.turns.to_string(),
+            counts.failed.to_string(),
+            counts.tags.to_string(),
+            (counts.refused_tags + counts.refused_peers).to_string(),
+            agent.model.as_deref().map_or("-".to_owned(), printable),
+        ]);
+    }
+    writeln!(out)?;
+    table(out, &rows)
+}
+
+fn table<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
 }
 
 fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> io::Result<()> {
@@ -221,13 +286,7 @@ fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> 
             counts.aggregated.to_string(),
         ]);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 10] = std::array::from_fn(width);
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+    table(out, &rows)
 }
 
 /// How long ago, in two units: `3d 4h`, `12m 5s`, `0s`.
@@ -280,6 +339,7 @@ mod tests {
                 reload_error: None,
             }],
             unrecorded: Vec::new(),
+            agents: Vec::new(),
             ended: Counts::default(),
         }
     }

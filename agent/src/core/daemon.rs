@@ -186,13 +186,15 @@ pub(crate) fn run(paths: &Paths, port: u16) -> Result<(), DaemonError> {
         })
         .map_err(system("start a thread"))?;
 
-    let wishes = start_reloader(&server)?;
+    server.agents().reload(&server, paths, &Dirs::system());
+    let wishes = start_reloader(&server, paths)?;
     let mut notifier = Notifier::from_env();
     notifier.ready();
     tracing::info!("ready; sockets in {}", paths.runtime.display());
     let why =
         Loop { server: &server, sockets: &sockets, signals, watch, wishes, notifier: &mut notifier }.run();
     notifier.stopping();
+    server.agents().stop();
     for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket(), paths.mcp_socket()] {
         let _ = fs::remove_file(path);
     }
@@ -225,9 +227,12 @@ fn log_loaded(kernel: &Kernel, about: &About) {
 
 /// Reads profiles again in a thread of its own, however often that is wished for: between two times it leaves the state
 /// to others for as long as it had it, so that nobody who wants to enrol a task waits for ever.
-fn start_reloader<E: Enforcer>(server: &Arc<Server<E>>) -> Result<SyncSender<&'static str>, DaemonError> {
+fn start_reloader<E: Enforcer>(
+    server: &Arc<Server<E>>,
+    paths: &Paths,
+) -> Result<SyncSender<&'static str>, DaemonError> {
     let (sender, wishes) = sync_channel(1);
-    let server = server.clone();
+    let (server, paths) = (server.clone(), paths.clone());
     let run = move || {
         let mut notifier = Notifier::from_env();
         while let Ok(why) = wishes.recv() {
@@ -235,6 +240,7 @@ fn start_reloader<E: Enforcer>(server: &Arc<Server<E>>) -> Result<SyncSender<&'s
             let began = Instant::now();
             notifier.reloading();
             server.state().reload();
+            server.agents().reload(&server, &paths, &Dirs::system());
             notifier.ready();
             thread::sleep(QUIET.max(began.elapsed()));
         }

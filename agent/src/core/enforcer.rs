@@ -5,7 +5,10 @@ use crate::{
     profile::compiled::CompiledPolicy,
 };
 use ringfence_common::policy::Counters;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::{
+    num::NonZeroU64,
+    os::fd::{BorrowedFd, OwnedFd},
+};
 
 /// Which containers and policies the kernel holds, and which task belongs to which. Methods and errors are
 /// [`Kernel`]'s.
@@ -22,6 +25,8 @@ pub(crate) trait Enforcer: Send + 'static {
     fn enroll_running(&mut self, processes: &[OwnedFd], id: ContainerId) -> Result<u64, TaskError>;
     /// See [`Kernel::lookup`].
     fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError>;
+    /// See [`Kernel::tag`].
+    fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError>;
     /// See [`Kernel::counters`].
     fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError>;
     /// See [`Kernel::release`].
@@ -55,6 +60,10 @@ impl Enforcer for Kernel {
 
     fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError> {
         Self::lookup(self, pidfd)
+    }
+
+    fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
+        Self::tag(self, pidfd, call)
     }
 
     fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError> {

@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn process() -> Process {
-        Process { pid: 20, parent: 10, uids: [1000; 4], threads: 1 }
+        Process { pid: 20, parent: 10, uids: [1000; 4], threads: 1, is_fork: true }
     }
 
     fn peer(uid: u32) -> Peer {

@@ -10,7 +10,7 @@ use super::{
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_wire::{
-    audit::{Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice},
+    audit::{Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice, Reported},
     frame::{HEADER, framed},
     message::AuditorProcess,
 };
@@ -39,6 +39,8 @@ const LARGEST_RECORD: usize =
 const RECORDS_AT_ONCE: u64 = 4096;
 /// How long an auditor has to answer the greeting, and to end after its socket was closed.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 20 });
+/// Most bytes of reports about agents that wait for room in the outbox; what comes then is dropped and counted.
+const MAX_REPORTS: usize = 4 << 20;
 /// How often what was counted instead of written is taken out.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// How long the last records have to be stored when the daemon stops.
@@ -91,6 +93,8 @@ struct Shared {
 struct Words {
     queue: VecDeque<Word>,
     stop: bool,
+    /// Bytes of reports in the queue and, when it was looked at last, in the outbox.
+    reports: usize,
 }
 
 impl Handle {
@@ -110,6 +114,20 @@ impl Handle {
         self.wake();
     }
 
+    /// Tells the link something about an agent. False: too much waits already, and it is dropped.
+    pub(crate) fn report(&self, reported: &Reported) -> bool {
+        let Ok(report) = serde_json::to_vec(reported) else { return false };
+        let mut words = self.0.words.lock().unwrap_or_else(PoisonError::into_inner);
+        if words.reports + report.len() > MAX_REPORTS {
+            return false;
+        }
+        words.reports += report.len();
+        words.queue.push_back(Word::Report(report));
+        drop(words);
+        self.wake();
+        true
+    }
+
     /// Asks the thread to end: it sends what the rings hold, gives the auditor a moment to store it, and ends it.
     pub(crate) fn stop(&self) {
         self.0.words.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
@@ -119,6 +137,14 @@ impl Handle {
     /// How the auditor does.
     pub(crate) fn status(&self) -> AuditorProcess {
         self.0.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says how many bytes of reports wait in the outbox.
+    fn count_reports(&self, in_outbox: usize) {
+        let mut words = self.0.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let queued =
+            words.queue.iter().map(|word| if let Word::Report(report) = word { report.len() } else { 0 });
+        words.reports = in_outbox + queued.sum::<usize>();
     }
 
     fn wake(&self) {
@@ -315,6 +341,18 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                 Err(error) => tracing::error!("{records} records lost: {error}"),
             }
         }
+        // After the records' batch, whose number was taken before.
+        while let Some(batch) = self.outbox.batch_reports() {
+            match batch {
+                Ok(frame) => {
+                    if let Some(auditor) = self.auditor.as_mut().filter(|auditor| auditor.greeted) {
+                        auditor.push(frame);
+                    }
+                }
+                Err(error) => tracing::error!("reports about agents lost: {error}"),
+            }
+        }
+        self.handle.count_reports(self.outbox.reports_bytes());
         heard?;
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         if empty {

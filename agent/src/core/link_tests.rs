@@ -2,7 +2,7 @@
 
 use super::*;
 use ringfence_wire::{
-    audit::{MAX_NOTICE, Manifest, Told, parse_told},
+    audit::{MAX_NOTICE, Manifest, Told, What, parse_told},
     frame::{read_frame, write_frame},
 };
 use std::{
@@ -118,6 +118,7 @@ struct FakeAuditor(UnixStream);
 enum Heard {
     Notice(Notice),
     Records(u64, Vec<Vec<u8>>),
+    Reports(u64, Vec<Vec<u8>>),
 }
 
 impl FakeAuditor {
@@ -132,6 +133,9 @@ impl FakeAuditor {
             Told::Records { sequence, records } => {
                 Heard::Records(sequence, records.iter().map(|record| record.to_vec()).collect())
             }
+            Told::Reports { sequence, reports } => {
+                Heard::Reports(sequence, reports.iter().map(|report| report.to_vec()).collect())
+            }
         }
     }
 
@@ -140,6 +144,7 @@ impl FakeAuditor {
         match self.hear() {
             Heard::Records(sequence, records) => (sequence, records),
             Heard::Notice(notice) => panic!("{notice:?} where records were expected"),
+            Heard::Reports(..) => panic!("reports where records were expected"),
         }
     }
 }
@@ -207,12 +212,39 @@ fn a_manifest_precedes_the_records_that_need_it() {
         match auditor.hear() {
             Heard::Notice(Notice::Manifest(manifest)) => known = known.max(manifest.container),
             Heard::Notice(notice) => panic!("{notice:?}"),
+            Heard::Reports(..) => panic!("nobody reported anything"),
             Heard::Records(_, records) => {
                 judged += records.len() as u64;
                 assert!(judged <= known, "records of container {judged} came before its manifest");
             }
         }
     }
+}
+
+#[test]
+fn a_report_is_sent_again_until_it_is_stored() {
+    let fixture = Fixture::start();
+    let mut auditor = fixture.auditor(0);
+    let what = What::Tagged { tag: 7, container: "0123456789ab".into() };
+    let reported = Reported { agent: "coder".into(), uid: 0, at: 1, what };
+    assert!(fixture.handle.report(&reported));
+    let expected = vec![serde_json::to_vec(&reported).unwrap()];
+    let Heard::Reports(1, reports) = auditor.hear() else { panic!("not the report") };
+    assert_eq!(reports, expected);
+    drop(auditor);
+    let mut second = fixture.auditor(0);
+    let Heard::Reports(1, reports) = second.hear() else { panic!("not the report again") };
+    assert_eq!(reports, expected);
+    second.say(Answer::Stored(1));
+    fixture.rings.put(b"record");
+    assert_eq!(second.records(), (2, vec![b"record".to_vec()]), "one row of numbers for both");
+    drop(second);
+    let mut third = fixture.auditor(2);
+    fixture.rings.put(b"later");
+    assert_eq!(third.records(), (3, vec![b"later".to_vec()]), "stored reports are not sent again");
+    // A worker that floods does not fill the core's memory.
+    let long = Reported { what: What::Said("x".repeat(16 << 10)), ..reported };
+    assert!((0..10_000).any(|_| !fixture.handle.report(&long)));
 }
 
 #[test]

@@ -8,19 +8,20 @@
 //! | `state`, `containers` | every container from its enrolment to its last task, and its record on disk |
 //! | `reload`, `watch`, `report` | profiles read again when they change; what `ringfence status` shows |
 //! | `link`, `outbox`, `supervise` | the auditor: kept running, fed with raw records, sent again what it did not store |
+//! | `agents` | the agents' LLM workers: kept running, told who their peers are, tags for their tool calls |
 //! | `vouch` | who the auditor's peers are, which its sandbox cannot see |
 //! | `client` | the other end of the sockets |
 //!
 //! # Threads
 //! The main one waits for signals, connections and the tick. `records` is the only reader of the rings;
 //! `profiles` reads profiles again; `vouch` answers the auditor.
-//! Each connection has one for as long as it lasts. One lock guards [`state::State`]; profiles are compiled outside it when a
+//! Each agent has one, which starts and answers its worker. Each connection has one for as long as it lasts. One lock guards [`state::State`]; profiles are compiled outside it when a
 //! task is enrolled, inside it when profiles are read again.
 //!
 //! # What it parses
 //! Profiles (root's files), its own records, and frames of bounded size from local peers: see `ringfence_wire`. It does not
 //! look inside an event's record, and takes from the auditor nothing but two kinds of number, and questions that are a
-//! descriptor each.
+//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and bytes for the auditor.
 //!
 //! # Capabilities
 //! The service's bounding set is [`crate::kernel::caps::CORE`] and `CORE_START`; each entry says what it is for. Once the
@@ -28,6 +29,7 @@
 //! stays uid 0, for the pins, the runtime directory and the profiles are root's; it has no `CAP_DAC_OVERRIDE`,
 //! `CAP_SYS_ADMIN` or `CAP_NET_ADMIN`.
 
+pub(crate) mod agents;
 pub(crate) mod client;
 pub(crate) mod containers;
 pub(crate) mod daemon;

@@ -33,6 +33,8 @@ pub(crate) enum Word {
     },
     /// Counters that moved.
     Counters(Vec<Counted>),
+    /// Something about an agent: JSON of a [`ringfence_wire::audit::Reported`]. Kept until it is stored.
+    Report(Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -73,6 +75,8 @@ pub(crate) struct Outbox {
     ended: BTreeMap<u64, Over>,
     counted: BTreeMap<u64, Counted>,
     records: u64,
+    reports: VecDeque<Vec<u8>>,
+    reports_bytes: usize,
 }
 
 impl Outbox {
@@ -140,7 +144,41 @@ impl Outbox {
                 self.counted.extend(counters.iter().map(|counted| (counted.container, *counted)));
                 vec![Notice::Counters { counters }]
             }
+            Word::Report(report) => {
+                self.reports_bytes += report.len();
+                self.reports.push_back(report);
+                Vec::new()
+            }
         }
+    }
+
+    /// Makes a batch of reports that wait, if there is room; gives its frame. Call it until there is none.
+    ///
+    /// # Errors
+    /// As [`Self::keep`].
+    pub(crate) fn batch_reports(&mut self) -> Option<Result<Arc<Vec<u8>>, FrameError>> {
+        if self.reports.is_empty() || !self.has_room() {
+            return None;
+        }
+        let mut batch = Batch::of_reports(self.last + 1);
+        while let Some(report) = self.reports.front()
+            && batch.push(report)
+        {
+            self.reports_bytes -= report.len();
+            self.reports.pop_front();
+        }
+        if batch.is_empty() {
+            // Larger than a batch: nothing that `say_report` lets in is.
+            self.reports_bytes = 0;
+            self.reports.clear();
+            return None;
+        }
+        Some(self.keep(batch, 0))
+    }
+
+    /// Bytes of reports that are in no batch yet.
+    pub(crate) fn reports_bytes(&self) -> usize {
+        self.reports_bytes
     }
 
     /// Whether something is over whose records may still be in the rings.

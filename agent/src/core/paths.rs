@@ -56,6 +56,24 @@ impl Paths {
         self.runtime.join("containers")
     }
 
+    /// Sockets of agents: a directory for each.
+    pub(crate) fn agent_sockets(&self) -> PathBuf {
+        self.runtime.join("sockets")
+    }
+
+    /// Conversations of agents: a directory for each, its worker's own. Not below the state directory, which is the
+    /// auditor's and closed to everybody else.
+    pub(crate) fn agents(&self) -> PathBuf {
+        let mut name = self.state.clone().into_os_string();
+        name.push("-agents");
+        name.into()
+    }
+
+    /// Language models and MCP servers for all agents of this host.
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.config.join("registry.toml")
+    }
+
     /// The profiles of this host.
     pub(crate) fn profiles(&self) -> PathBuf {
         self.config.join("profiles")

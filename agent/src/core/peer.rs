@@ -105,7 +105,12 @@ pub(crate) struct Process {
     pub(crate) uids: [u32; 4],
     /// Threads.
     pub(crate) threads: u32,
+    /// It was forked and has not exec'd since (`PF_FORKNOEXEC`).
+    pub(crate) is_fork: bool,
 }
+
+/// The kernel's own mark of a task that was forked and has not exec'd; part of the flags in /proc/PID/stat.
+const PF_FORKNOEXEC: u64 = 0x40;
 
 impl Process {
     /// Reads what /proc says of the process behind a pidfd.
@@ -114,17 +119,24 @@ impl Process {
     /// [`PeerError`]; `Gone` if it has ended, so that an answer is always about that very process.
     pub(crate) fn of(pidfd: BorrowedFd<'_>) -> Result<Self, PeerError> {
         let pid = pid_of(pidfd)?;
-        let path = format!("/proc/{pid}/status");
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(source) if source.kind() == io::ErrorKind::NotFound => return Err(PeerError::Gone),
-            Err(source) if source.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
-                return Err(PeerError::Gone);
-            }
-            Err(source) => return Err(PeerError::Proc { path, source }),
-        };
-        let process = parse_status(pid, &text).map_err(|key| PeerError::Format { path, key })?;
+        let (path, text) = read(pid, "status")?;
+        let (stat_path, stat) = read(pid, "stat")?;
+        let is_fork = parse_flags(&stat).ok_or(PeerError::Format { path: stat_path, key: "flags" })?
+            & PF_FORKNOEXEC
+            != 0;
+        let process = parse_status(pid, is_fork, &text).map_err(|key| PeerError::Format { path, key })?;
         if alive(pidfd) { Ok(process) } else { Err(PeerError::Gone) }
+    }
+}
+
+fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> {
+    let path = format!("/proc/{pid}/{file}");
+    match fs::read(&path) {
+        // A name may be any bytes.
+        Ok(bytes) => Ok((path, String::from_utf8_lossy(&bytes).into_owned())),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Err(PeerError::Gone),
+        Err(source) if source.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Err(PeerError::Gone),
+        Err(source) => Err(PeerError::Proc { path, source }),
     }
 }
 
@@ -183,7 +195,7 @@ pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Result<u32, PeerError> {
 }
 
 /// The fields of /proc/PID/status. The kernel escapes newlines in the name, so a line is a line.
-fn parse_status(pid: u32, text: &str) -> Result<Process, &'static str> {
+fn parse_status(pid: u32, is_fork: bool, text: &str) -> Result<Process, &'static str> {
     let field = |key: &'static str| {
         text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim).ok_or(key)
     };
@@ -194,7 +206,14 @@ fn parse_status(pid: u32, text: &str) -> Result<Process, &'static str> {
         parent: number("PPid")?,
         uids: uids.try_into().map_err(|_| "Uid")?,
         threads: number("Threads")?,
+        is_fork,
     })
+}
+
+/// The flags in /proc/PID/stat. The name before them is the process's own choice, parentheses included; nothing behind
+/// the last of those is.
+fn parse_flags(text: &str) -> Option<u64> {
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -231,7 +250,10 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let fd = pidfd(child.id());
         let process = Process::of(fd.as_fd()).unwrap();
-        assert_eq!((process.pid, process.parent, process.threads), (child.id(), std::process::id(), 1));
+        assert_eq!(
+            (process.pid, process.parent, process.threads, process.is_fork),
+            (child.id(), std::process::id(), 1, false)
+        );
         child.kill().unwrap();
         // Dead, then reaped: gone both times.
         let mut polled = [PollFd::new(&fd, PollFlags::IN)];
@@ -250,8 +272,10 @@ mod tests {
     #[test]
     fn a_hostile_name_does_not_fake_a_field() {
         let text = "Name:\tx\\nPPid:\t1\nPPid:\t77\nUid:\t1\t2\t3\t4\nThreads:\t2\n";
-        let expected = Process { pid: 5, parent: 77, uids: [1, 2, 3, 4], threads: 2 };
-        assert_eq!(parse_status(5, text), Ok(expected));
-        assert_eq!(parse_status(5, "Uid:\t1\t2\t3\nPPid:\t1\n"), Err("Uid"));
+        let expected = Process { pid: 5, parent: 77, uids: [1, 2, 3, 4], threads: 2, is_fork: true };
+        assert_eq!(parse_status(5, true, text), Ok(expected));
+        assert_eq!(parse_flags("5 (a) R 9 9 9 9 9 64 (b) S 1 2 3 4 5 4194560 6"), Some(4_194_560));
+        assert_eq!(parse_flags("5 (a) S 1 2"), None);
+        assert_eq!(parse_status(5, true, "Uid:\t1\t2\t3\nPPid:\t1\n"), Err("Uid"));
     }
 }

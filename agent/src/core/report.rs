@@ -128,6 +128,8 @@ impl<E: Enforcer> State<E> {
             reload: self.last_reload.clone(),
             containers: containers.collect(),
             unrecorded,
+            // Not the state's to know.
+            agents: Vec::new(),
             ended: self.ended,
         }
     }

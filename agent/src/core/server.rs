@@ -1,6 +1,7 @@
 //! The admin and enrolment sockets: who may speak, one thread for each connection, one request for each.
 
 use super::{
+    agents::Agents,
     enforcer::{Enforcer, chain},
     enroll::{self, EnrollError, Request},
     peer::{Peer, PeerError, Process},
@@ -12,6 +13,7 @@ use super::{
 use crate::kernel::{Membership, TaskError, unpin_all};
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{
+    audit::Reported,
     conn::Conn,
     message::{
         AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Status,
@@ -53,6 +55,7 @@ pub(crate) struct Server<E> {
     pins: PathBuf,
     connections: Connections,
     detached: EventFd,
+    agents: Agents,
 }
 
 impl<E: Enforcer> Server<E> {
@@ -64,12 +67,24 @@ impl<E: Enforcer> Server<E> {
             pins,
             connections: Connections::default(),
             detached,
+            agents: Agents::default(),
         })
     }
 
     /// The state. A thread that panicked while it held the lock left nothing half done that a sweep does not find.
     pub(crate) fn state(&self) -> MutexGuard<'_, State<E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agents' workers.
+    pub(crate) fn agents(&self) -> &Agents {
+        &self.agents
+    }
+
+    /// Tells the auditor something about an agent. False: it takes too little, and this is dropped.
+    pub(crate) fn report(&self, reported: &Reported) -> bool {
+        let link = self.state().link.clone();
+        link.report(reported)
     }
 
     /// Readable when everything was detached.
@@ -156,7 +171,10 @@ impl<E: Enforcer> Server<E> {
             return conn.send(&Reply::<()>::Failed(Failure::new(reason)));
         }
         match request {
-            AdminRequest::Status => conn.send(&Reply::<Status>::Ok(self.state().report(&self.about))),
+            AdminRequest::Status => {
+                let status = self.state().report(&self.about);
+                conn.send(&Reply::<Status>::Ok(Status { agents: self.agents.status(), ..status }))
+            }
             AdminRequest::Reload => conn.send(&Reply::<Reloaded>::Ok(self.state().reload())),
             AdminRequest::Detach => {
                 let detached = self.detach();

@@ -6,8 +6,9 @@ use crate::{
     kernel::{Membership, PolicyError, TaskError},
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     fs,
+    num::NonZeroU64,
     os::fd::BorrowedFd,
     process::{Child, Command, Stdio},
     sync::Mutex,
@@ -23,6 +24,7 @@ pub(crate) struct Inner {
     pub(crate) containers: BTreeMap<u64, (u32, Option<CompiledPolicy>)>,
     pub(crate) counters: HashMap<u64, Counters>,
     pub(crate) tags: HashMap<u32, Membership>,
+    pub(crate) calls: HashMap<u32, u64>,
     pub(crate) full: bool,
 }
 
@@ -107,6 +109,17 @@ impl Enforcer for FakeKernel {
     fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError> {
         let pid = pid(pidfd)?;
         Ok(self.with(|inner| inner.tags.get(&pid).copied()))
+    }
+
+    fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
+        let pid = pid(pidfd)?;
+        self.with(|inner| match inner.calls.entry(pid) {
+            Entry::Occupied(_) => Err(TaskError::Tagged),
+            Entry::Vacant(free) => {
+                free.insert(call.get());
+                Ok(())
+            }
+        })
     }
 
     fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError> {

@@ -26,17 +26,18 @@ pub(crate) const CORE: &[Keep] = &[
     keep(Capability::CAP_DAC_READ_SEARCH, "resolve a rule's symlinks below directories closed to others"),
     keep(Capability::CAP_SETUID, "start the auditor under its own user"),
     keep(Capability::CAP_SETGID, "start the auditor under its own group"),
-    keep(Capability::CAP_KILL, "end an auditor that does not end by itself"),
+    keep(Capability::CAP_KILL, "end an auditor or a worker that does not end by itself"),
+    keep(
+        Capability::CAP_CHOWN,
+        "give agents' sockets to their owners and logs to their workers; enrolment's socket to group ringfence, the \
+         state directory to the auditor",
+    ),
 ];
 
 /// What the core needs besides while it starts. With [`CORE`] it is the bounding set of the service.
 pub(crate) const CORE_START: &[Keep] = &[
     keep(Capability::CAP_PERFMON, "load LSM programs, which read kernel memory"),
     keep(Capability::CAP_SYSLOG, "read the addresses of rename_lock and mount_lock"),
-    keep(
-        Capability::CAP_CHOWN,
-        "give the enrolment socket to group ringfence and the state directory to the auditor",
-    ),
     keep(Capability::CAP_FOWNER, "set the mode of the auditor's state directory"),
     keep(Capability::CAP_SETPCAP, "take everything else out of the bounding set"),
 ];

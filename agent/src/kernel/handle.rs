@@ -1,6 +1,7 @@
 //! The kernel's side, as the core holds it: one type over containers, policies and tags.
 
 use std::{
+    num::NonZeroU64,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
@@ -22,7 +23,7 @@ use super::{
     rings,
     running::Running,
     sys::{Mapped, Shared},
-    tasks::Tags,
+    tasks::{Calls, Tags},
 };
 use crate::profile::compiled::CompiledPolicy;
 
@@ -35,6 +36,7 @@ const BPF_F_MMAPABLE: u32 = 1 << 10;
 pub(crate) struct Kernel {
     policies: Policies<KernelTrie>,
     tags: Tags,
+    calls: Calls,
     running: Running,
     coverage: Coverage,
 }
@@ -127,6 +129,12 @@ impl Kernel {
     ) -> Result<(), TaskError> {
         self.tags.nest(pidfd, outer, inner)
     }
+
+    /// Ties a process of one thread, and all that it will start, to a tool call. Once: a tag is never changed. It says
+    /// nothing about what the process may do.
+    pub(crate) fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
+        self.calls.tag(pidfd, call)
+    }
 }
 
 /// Opens the pinned maps.
@@ -158,7 +166,8 @@ fn open(object: &Object, pins: &Pins, keys: Keys, coverage: Coverage) -> Result<
         .beside_hooks(ITERATOR)?
         .ok_or_else(|| LoadError::Mismatch(format!("there is no program `{ITERATOR}`")))?;
     let running = Running { listed, outcome, iterator };
-    Ok((Kernel { policies, tags: Tags(map("TASKS")?), running, coverage }, rings))
+    let (tags, calls) = (Tags(map("TASKS")?), Calls(map("CALLS")?));
+    Ok((Kernel { policies, tags, calls, running, coverage }, rings))
 }
 
 fn share<A: Shared>(name: &'static str, map: &MapData, len: usize) -> Result<Mapped<A>, LoadError> {

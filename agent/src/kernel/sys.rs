@@ -105,6 +105,23 @@ pub(super) fn set_task_tag(
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
 }
 
+/// Writes the call tag of the task behind `pidfd` (its thread group leader), if it has none.
+///
+/// # Errors
+/// `EEXIST`: it has one; `ESRCH` or `ENOENT`: it is gone.
+pub(super) fn set_call(calls: BorrowedFd<'_>, pidfd: BorrowedFd<'_>, call: u64) -> io::Result<()> {
+    let key: libc::c_int = pidfd.as_raw_fd();
+    let mut attr = ElementAttr {
+        map_fd: calls.as_raw_fd() as u32,
+        pad: 0,
+        key: (&raw const key) as u64,
+        value: (&raw const call) as u64,
+        flags: Expect::Absent as u64,
+    };
+    // SAFETY: as in `set_task_tag`; `handle` compared the map's value size with that of `u64` when it opened it.
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
+}
+
 /// Takes an entry out of a hash map whose keys have `K` and whose values have `V` words; `None`: there is none.
 pub(super) fn take<const K: usize, const V: usize>(
     map: BorrowedFd<'_>,

@@ -1,6 +1,6 @@
 //! Tags of tasks, as the core sees and writes them: by pidfd, which names a process for good where a pid does not.
 
-use std::{io, os::fd::BorrowedFd};
+use std::{io, num::NonZeroU64, os::fd::BorrowedFd};
 
 use aya::maps::MapData;
 use nix::errno::Errno;
@@ -35,6 +35,9 @@ pub(crate) enum TaskError {
     /// Not a pidfd.
     #[error("the descriptor is not a pidfd")]
     NotPidfd,
+    /// It, or what it descends from, was tagged before.
+    #[error("the process belongs to a tool call already")]
+    Tagged,
     /// Threads that belong elsewhere were among those to take in.
     #[error("{0} of the threads belong to another container; they stay there")]
     Elsewhere(u64),
@@ -116,6 +119,24 @@ impl Tags {
         let nested = Task { next: inner.raw(), ..tag };
         sys::set_task_tag(fd(&self.0), pidfd, &nested, Expect::Present)
             .map_err(|error| TaskError::from_io("write", error))
+    }
+}
+
+/// The map of call tags.
+#[derive(Debug)]
+pub(super) struct Calls(pub(super) MapData);
+
+impl Calls {
+    /// Ties a process of one thread, and all that it will start, to a tool call; once.
+    pub(super) fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
+        sys::set_call(fd(&self.0), pidfd, call.get()).map_err(|error| {
+            match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EEXIST) => TaskError::Tagged,
+                // What task storage says of a task that is gone.
+                Some(Errno::ENOENT) => TaskError::Gone,
+                _ => TaskError::from_io("write", error),
+            }
+        })
     }
 }
 

@@ -1,16 +1,16 @@
 //! One connection to the agent's socket: the first frame says what it is, the rest is handed to the worker.
 
 use super::{
+    access::{Access, Descriptors, Known, WithDescriptors},
     agent::ConnId,
     frame::{Counters, FRAME_TIME, FrameReader, Peer, writer},
     message::Block,
     rpc::{self, INTERNAL, INVALID_PARAMS, INVALID_REQUEST, Id, PARSE, Request, RpcError, UNKNOWN_METHOD},
 };
 use bytes::Bytes;
-use nix::unistd::geteuid;
 use ringfence_wire::frame::FrameError;
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
@@ -28,8 +28,8 @@ pub(super) enum Input {
     Opened(ConnId, Peer),
     /// It wants to be the runtime.
     Register(ConnId, oneshot::Sender<Result<(), RpcError>>),
-    /// A message.
-    Send(ConnId, Id, Vec<Block>),
+    /// A message, and the sender's user id where the kernel said.
+    Send(ConnId, Id, Vec<Block>, Option<u32>),
     /// A turn. Where its parameters are wrong it fails, and with it the message that it is for.
     Turn(ConnId, Id, Result<Box<rpc::TurnParams>, RpcError>),
     /// It ended.
@@ -50,20 +50,29 @@ pub(super) async fn open(
     conn: ConnId,
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
+    access: Arc<Access>,
 ) -> impl Future<Output = ()> {
-    let is_owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw());
     let (read, write) = stream.into_split();
     let (peer, writing) = writer(write, &counters);
     let _ = inputs.send(Input::Opened(conn, peer.clone())).await;
-    serve(read, writing, Connection { conn, is: Is::Unknown, is_owner, peer, inputs, counters })
+    serve(read, writing, conn, peer, inputs, counters, access)
 }
 
 async fn serve(
     read: OwnedReadHalf,
     writing: impl Future<Output = ()> + Send + 'static,
-    mut connection: Connection,
+    conn: ConnId,
+    peer: Peer,
+    inputs: mpsc::Sender<Input>,
+    counters: Arc<Counters>,
+    access: Arc<Access>,
 ) {
     let writing = tokio::spawn(writing);
+    // As near to its beginning as can be: before 6.5 the kernel tells who made a connection by a number that others may
+    // have later.
+    let known = access.of(read.as_ref()).await;
+    let (read, descriptors) = WithDescriptors::new(read);
+    let mut connection = Connection { conn, is: Is::Unknown, peer, inputs, counters, known, descriptors };
     let gone = connection.peer.gone.clone();
     tokio::select! {
         () = gone.cancelled() => {}
@@ -78,11 +87,11 @@ async fn serve(
 struct Connection {
     conn: ConnId,
     is: Is,
-    /// The peer is the user that the worker serves, or root.
-    is_owner: bool,
     peer: Peer,
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
+    known: Known,
+    descriptors: Descriptors,
 }
 
 impl Connection {
@@ -127,11 +136,12 @@ impl Connection {
             (Is::Unknown, "register") => self.register(&request).await,
             (Is::Unknown | Is::Sender, "send") => self.send(&request).await,
             (Is::Runtime, "turn") => self.turn(&request).await,
+            (Is::Runtime, "tag") => self.tag(&request).await,
             (Is::Unknown, method) => {
                 let what = format!("the first frame is `register` or `send`, not {method:?}");
                 Err(Fault { id: request.id, error: RpcError::new(INVALID_REQUEST, what), fatal: true })
             }
-            (_, "register" | "send" | "turn") => {
+            (_, "register" | "send" | "turn" | "tag") => {
                 let what = match self.is {
                     Is::Runtime => format!("`{}` is not for a runtime's connection", request.method),
                     _ => format!("`{}` is not for a sender's connection", request.method),
@@ -154,6 +164,7 @@ impl Connection {
             let what = format!("{:?} is not a role that can register: `runtime`", params.role);
             return Err(fatal(RpcError::new(INVALID_PARAMS, what)));
         }
+        self.known.may_register().map_err(fatal)?;
         for attempt in 1.. {
             let (answer, answered) = oneshot::channel();
             let _ = self.inputs.send(Input::Register(self.conn, answer)).await;
@@ -170,15 +181,6 @@ impl Connection {
 
     async fn send(&mut self, request: &Request<'_>) -> Result<(), Fault> {
         let fatal = self.is == Is::Unknown;
-        if !self.is_owner {
-            // What a container could say in its user's name would be no intent.
-            let what = "only the user who runs the agent's worker, and root, may send";
-            return Err(Fault {
-                id: request.id.clone(),
-                error: RpcError::new(INVALID_REQUEST, what),
-                fatal: true,
-            });
-        }
         let fault = |error| Fault { id: request.id.clone(), error, fatal };
         let params: rpc::SendParams = rpc::params(request).map_err(fault)?;
         if params.content.is_empty() {
@@ -188,8 +190,24 @@ impl Connection {
             )));
         }
         let id = request.id.clone().ok_or_else(|| fault(no_id("send")))?;
+        self.known.may_send().map_err(fault)?;
         self.is = Is::Sender;
-        let _ = self.inputs.send(Input::Send(self.conn, id, params.content)).await;
+        let _ = self.inputs.send(Input::Send(self.conn, id, params.content, self.known.uid())).await;
+        Ok(())
+    }
+
+    async fn tag(&self, request: &Request<'_>) -> Result<(), Fault> {
+        #[derive(serde::Serialize)]
+        struct Tagged {
+            tagged: bool,
+        }
+        // One request at a time: what came came beside this one.
+        let process = std::mem::take(&mut *self.descriptors.lock().unwrap_or_else(PoisonError::into_inner));
+        let id = request.id.clone().ok_or_else(|| Fault::new(None, no_id("tag")))?;
+        let fault = |error| Fault::new(Some(id.clone()), error);
+        let params: rpc::TagParams<'_> = rpc::params(request).map_err(fault)?;
+        self.known.tag(&params.call, process.into_iter().next()).await.map_err(fault)?;
+        self.peer.push(rpc::result(&id, &Tagged { tagged: true }));
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 use super::{provider::Usage, rpc::RpcError};
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{
     collections::VecDeque,
@@ -15,7 +16,7 @@ use std::{
 pub(crate) const LIMIT: i64 = -32002;
 
 /// What an agent may use.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Limits {
     /// Turns in any sixty seconds.
     pub(crate) turns_per_minute: Option<u32>,
@@ -26,7 +27,7 @@ pub(crate) struct Limits {
 }
 
 /// What a million tokens cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Price {
     /// Read.
     pub(crate) input: f64,

@@ -16,16 +16,22 @@
 //! | `http/` | the provider's own HTTP API for unmodified SDKs |
 //! | `provider/` | one file for each provider, and the event streams they answer with |
 //! | `acl` | one user beside the owner: a log's reader, a socket's user in a container |
+//! | `role`, `confine`, `host` | the worker as a process of its own under the daemon; its link to the core |
+//! | `access` | who may speak on the socket; tags for tool calls |
+//! | `report` | what the auditor is told, for `ringfence trace` |
 //! | `serve`, `user`, `control`, `unit` | binding sockets; `ringfence start`; asking it things; its systemd unit |
 
+mod access;
 mod acl;
 mod agent;
+pub(crate) mod confine;
 mod connection;
 pub(crate) mod control;
 mod conversation;
 mod frame;
 mod history;
 pub(crate) mod home;
+mod host;
 pub(crate) mod http;
 pub(crate) mod limits;
 pub(crate) mod mcp;
@@ -34,9 +40,11 @@ mod provider;
 mod redact;
 pub(crate) mod registry;
 mod remote;
+mod report;
+pub(crate) mod role;
 pub(crate) mod rpc;
 pub(crate) mod secret;
-mod serve;
+pub(crate) mod serve;
 mod turn;
 pub(crate) mod unit;
 pub(crate) mod user;

@@ -12,6 +12,7 @@ use crate::profile::{
     sections::{LlmSection, Located, McpSection},
 };
 use reqwest::Url;
+use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -28,8 +29,9 @@ const TIMEOUT: u64 = 600;
 /// Seconds that a runtime may take for its tools.
 const RUNTIME_TIMEOUT: u64 = 3600;
 
-/// Everything that one agent's worker is started with.
-#[derive(Debug, Clone, PartialEq)]
+/// Everything that one agent's worker is started with. As JSON it goes from the core to a worker: without credentials,
+/// which are handed over as descriptors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AgentConfig {
     /// The profile's file stem.
     pub(crate) name: String,
@@ -43,7 +45,7 @@ pub(crate) struct AgentConfig {
     pub(crate) limits: Limits,
     /// Who may read the log beside its owner.
     pub(crate) log_reader: Option<u32>,
-    /// Who may use the socket beside its owner.
+    /// Who may use the socket beside its owner; where the daemon serves it, whose it is.
     pub(crate) socket_owner: Option<u32>,
     /// Whether and where the provider's own API is served.
     pub(crate) http: Option<Http>,
@@ -54,14 +56,14 @@ pub(crate) struct AgentConfig {
 }
 
 /// Where the provider's own API is served, beside the unix socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Http {
     /// A port of loopback.
     pub(crate) port: Option<u16>,
 }
 
 /// Which protocol a provider speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProviderKind {
     /// Messages.
     Anthropic,
@@ -80,7 +82,7 @@ impl ProviderKind {
 }
 
 /// An agent's model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Llm {
     /// The section's name.
     pub(crate) name: String,
@@ -89,8 +91,10 @@ pub(crate) struct Llm {
     /// The provider's name of the model.
     pub(crate) model: String,
     /// Where the key comes from; none: a server that wants none.
+    #[serde(skip)]
     pub(crate) api_key: Option<Source>,
     /// In place of the provider's own address.
+    #[serde(with = "maybe_url")]
     pub(crate) base_url: Option<Url>,
     /// Most tokens of an answer.
     pub(crate) max_tokens: u32,
@@ -111,13 +115,15 @@ pub(crate) struct Llm {
 }
 
 /// An MCP server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mcp {
     /// The section's name.
     pub(crate) name: String,
     /// Its address.
+    #[serde(with = "as_text")]
     pub(crate) url: Url,
     /// Where the bearer token comes from.
+    #[serde(skip)]
     pub(crate) auth_token: Option<Source>,
     /// The tools that may be called; none: all.
     pub(crate) tools: Option<Vec<String>>,
@@ -367,4 +373,33 @@ fn is_loopback(url: &Url) -> bool {
     let Some(host) = url.host_str() else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// A URL in JSON.
+mod as_text {
+    use super::Url;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(url: &Url, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(url.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Url, D::Error> {
+        Url::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// A URL or none in JSON.
+mod maybe_url {
+    use super::Url;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(url: &Option<Url>, serializer: S) -> Result<S::Ok, S::Error> {
+        url.as_ref().map(Url::as_str).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Url>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| Url::parse(&text).map_err(D::Error::custom)).transpose()
+    }
 }

@@ -19,6 +19,8 @@ pub(crate) const INVALID_PARAMS: i64 = -32602;
 pub(crate) const INTERNAL: i64 = -32603;
 /// There is nobody to deliver to.
 pub(crate) const NO_RUNTIME: i64 = -32000;
+/// This peer may not do this.
+pub(crate) const FORBIDDEN: i64 = -32003;
 /// Too many messages wait already.
 pub(crate) const QUEUE_FULL: i64 = -32001;
 
@@ -133,6 +135,14 @@ pub(crate) struct SendParams {
     pub(crate) content: Vec<Block>,
 }
 
+/// `tag`: a process, whose pidfd comes beside the frame, is to be tied to a tool call. Not of the seed.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TagParams<'a> {
+    /// The provider's id of the call.
+    #[serde(borrow)]
+    pub(crate) call: Cow<'a, str>,
+}
+
 /// `turn`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct TurnParams {
@@ -175,6 +185,9 @@ pub(crate) struct TurnResult {
     /// Tools that the runtime shall call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tool_calls: Vec<ToolCall>,
+    /// A process of the runtime's can be tied to each of these calls by `tag`. Not of the seed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) tags: bool,
 }
 
 /// What streams while the model speaks.

@@ -3,9 +3,12 @@
 use nix::libc;
 use std::{
     env, fmt,
-    fs::OpenOptions,
-    io::{self, Read},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    fs::{self, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     thread,
@@ -96,6 +99,14 @@ pub(crate) enum Error {
     /// The command cannot be started.
     #[error("cannot run {0}")]
     Command(String, #[source] io::Error),
+    /// Neither the daemon's environment nor a command is a place for an agent's credential.
+    #[error(
+        "the daemon takes credentials from the profile, a file or a systemd credential (LoadCredential= in its unit); variables and commands are for `ringfence start`"
+    )]
+    NotHere,
+    /// No descriptor to hand it over.
+    #[error("the credential cannot be handed over")]
+    Hand(#[source] io::Error),
     /// The command failed.
     #[error("{0} failed ({1})")]
     Failed(String, ExitStatus),
@@ -118,13 +129,47 @@ impl Source {
                 checked(Zeroizing::new(value), name)
             }
             Self::File(path) => file(path),
-            Self::Credential(name) => {
-                let dir = env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-                file(&dir.ok_or_else(|| Error::NoCredentials(name.clone()))?.join(name))
-            }
+            Self::Credential(name) => file(&credential(name)?),
             Self::Command(words) => command(words),
         }
     }
+}
+
+impl Source {
+    /// A descriptor to read the credential from, for a worker: the file itself, or a pipe that holds the value.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
+        match self {
+            Self::Value(secret) => {
+                let (read, mut write) = io::pipe().map_err(Error::Hand)?;
+                let bytes = secret.expose().as_bytes();
+                if bytes.len() as u64 > MAX_BYTES {
+                    return Err(Error::TooLong("the value".to_owned()));
+                }
+                // A pipe holds four times as much.
+                write.write_all(bytes).map_err(Error::Hand)?;
+                Ok(read.into())
+            }
+            Self::File(path) => Ok(open(path)?.into()),
+            Self::Credential(name) => Ok(open(&credential(name)?)?.into()),
+            Self::Env(_) | Self::Command(_) => Err(Error::NotHere),
+        }
+    }
+}
+
+/// What [`Source::open`] handed over.
+///
+/// # Errors
+/// [`Error`].
+pub(crate) fn handed(descriptor: OwnedFd) -> Result<Secret, Error> {
+    bounded(fs::File::from(descriptor), "the credential", Error::Hand)
+}
+
+fn credential(name: &str) -> Result<PathBuf, Error> {
+    let dir = env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    Ok(dir.ok_or_else(|| Error::NoCredentials(name.to_owned()))?.join(name))
 }
 
 fn checked(mut text: Zeroizing<String>, from: &str) -> Result<Secret, Error> {
@@ -140,6 +185,10 @@ fn checked(mut text: Zeroizing<String>, from: &str) -> Result<Secret, Error> {
 }
 
 fn file(path: &Path) -> Result<Secret, Error> {
+    bounded(open(path)?, &path.display().to_string(), |source| Error::File(path.to_owned(), source))
+}
+
+fn open(path: &Path) -> Result<fs::File, Error> {
     let io = |source| Error::File(path.to_owned(), source);
     // Without O_NONBLOCK the open of a FIFO would wait for its writer.
     let file = OpenOptions::new()
@@ -155,7 +204,7 @@ fn file(path: &Path) -> Result<Secret, Error> {
     if mode & 0o066 != 0 {
         return Err(Error::Open { path: path.to_owned(), mode });
     }
-    bounded(file, &path.display().to_string(), io)
+    Ok(file)
 }
 
 fn bounded(reader: impl Read, from: &str, io: impl Fn(io::Error) -> Error) -> Result<Secret, Error> {
@@ -217,7 +266,7 @@ fn command(words: &[String]) -> Result<Secret, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_secret_prints_as_nothing() {
@@ -250,6 +299,21 @@ mod tests {
         assert!(matches!(Source::File(dir.path().to_owned()).read(), Err(Error::NotAFile(_))));
         nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(matches!(Source::File(dir.path().join("pipe")).read(), Err(Error::NotAFile(_))));
+    }
+
+    #[test]
+    fn a_worker_is_handed_values_and_files_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        fs::write(&path, "sk-file\n").unwrap();
+        let hand = |source: &Source| source.open().and_then(handed).map(|secret| secret.expose().to_owned());
+        assert_eq!(hand(&Source::Value(Secret::from("sk-value".to_owned()))).unwrap(), "sk-value");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(hand(&Source::File(path.clone())), Err(Error::Open { .. })));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(hand(&Source::File(path)).unwrap(), "sk-file");
+        assert!(matches!(hand(&Source::Env("HOME".into())), Err(Error::NotHere)));
+        assert!(matches!(hand(&Source::Command(vec!["true".into()])), Err(Error::NotHere)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::{
     redact::Redactor,
     registry::{AgentConfig, Llm},
     remote::{RemoteResult, RemoteTool, RemoteTools},
+    report::{Intent, Reporter},
     rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
 };
 use jiff::Timestamp;
@@ -37,6 +38,8 @@ pub(super) struct Job {
     pub(super) runtime: Peer,
     /// Who hears the text as well.
     pub(super) subscriber: Option<Peer>,
+    /// The message that it is for.
+    pub(super) intent: Option<Intent>,
     /// It may not end in tool calls for the runtime.
     pub(super) last: bool,
     /// The runtime is gone.
@@ -112,6 +115,7 @@ pub(super) struct Turns {
     system: Option<String>,
     local: Vec<Arc<Tool>>,
     toolbox: Option<Toolbox>,
+    reporter: Reporter,
 }
 
 enum Stop {
@@ -133,7 +137,13 @@ impl Turns {
     }
 
     pub(super) fn new(parts: Parts, conversation: Conversation) -> Self {
-        Self { parts, conversation, system: None, local: Vec::new(), toolbox: None }
+        let reporter = Reporter::default();
+        Self { parts, conversation, system: None, local: Vec::new(), toolbox: None, reporter }
+    }
+
+    /// Tells the auditor what happens.
+    pub(super) fn with_reporter(self, reporter: Reporter) -> Self {
+        Self { reporter, ..self }
     }
 
     /// Runs turns until nobody can order one.
@@ -172,9 +182,14 @@ impl Turns {
     }
 
     async fn job(&mut self, job: Job) -> Report {
-        let Job { epoch, id, params, runtime, subscriber, last, cancel } = job;
+        let Job { epoch, id, params, runtime, subscriber, intent, last, cancel } = job;
         let mut usage = Usage::default();
-        let to = To { runtime: &runtime, subscriber: subscriber.as_ref(), cancel: &cancel };
+        let to = To {
+            runtime: &runtime,
+            subscriber: subscriber.as_ref(),
+            intent: intent.as_ref(),
+            cancel: &cancel,
+        };
         let result = self.turn(*params, &to, last, &mut usage).await;
         // Nothing is answered that a crash could take back.
         let committed = self.conversation.commit().await.map_err(|error| {
@@ -206,12 +221,14 @@ impl Turns {
         usage: &mut Usage,
     ) -> Result<TurnResult, Stop> {
         self.conversation.check(&params.messages)?;
+        self.reporter.results(&params.messages, &self.parts.redactor);
         self.prepare(params.system, params.tools, to).await?;
         self.conversation.begin(params.messages);
         self.flush().await?;
         self.conversation.meter.lock().turn(&self.parts.config.limits, Timestamp::now())?;
         if let Some(stop_reason) = params.stop {
-            return Ok(TurnResult { stop_reason, content: Some(Vec::new()), tool_calls: Vec::new() });
+            let content = Some(Vec::new());
+            return Ok(TurnResult { stop_reason, content, tool_calls: Vec::new(), tags: false });
         }
         for _ in 0..self.llm().max_mcp_rounds {
             let answer = self.ask(to, usage).await?;
@@ -224,7 +241,7 @@ impl Turns {
             if tool_calls.is_empty() {
                 // A runtime would wait for calls that are not there.
                 let stop_reason = if stop_reason == "tool_use" { "end_turn".to_owned() } else { stop_reason };
-                return Ok(TurnResult { stop_reason, content: Some(public), tool_calls });
+                return Ok(TurnResult { stop_reason, content: Some(public), tool_calls, tags: false });
             }
             self.run_remote(&tool_calls, to).await?;
             let local: Vec<ToolCall> =
@@ -238,7 +255,10 @@ impl Turns {
                 return Ok(capped(public));
             }
             let content = (!public.is_empty()).then_some(public);
-            return Ok(TurnResult { stop_reason, content, tool_calls: local });
+            // Before the runtime hears of them.
+            self.reporter.issue(&local);
+            let tags = self.reporter.can_tag();
+            return Ok(TurnResult { stop_reason, content, tool_calls: local, tags });
         }
         Ok(capped(Vec::new()))
     }
@@ -331,6 +351,10 @@ impl Turns {
             let input = std::mem::take(&mut call.input);
             call.input = redactor.json(input);
         }
+        for call in &answer.tool_calls {
+            let server = self.toolbox.as_ref().and_then(|toolbox| toolbox.remote.get(&call.name));
+            self.reporter.call(to.intent, call, server.map(String::as_str));
+        }
         let message = Message {
             role: Role::Assistant,
             content: answer.content.clone(),
@@ -379,6 +403,7 @@ impl Turns {
                 tool_call_id: Some(call.id),
                 is_error: result.is_error,
             };
+            self.reporter.result(&message, &self.parts.redactor);
             self.conversation.push(message, None);
         }
         Ok(())
@@ -386,7 +411,8 @@ impl Turns {
 }
 
 fn capped(content: Vec<super::message::Block>) -> TurnResult {
-    TurnResult { stop_reason: MAX_ITERATIONS.to_owned(), content: Some(content), tool_calls: Vec::new() }
+    let stop_reason = MAX_ITERATIONS.to_owned();
+    TurnResult { stop_reason, content: Some(content), tool_calls: Vec::new(), tags: false }
 }
 
 fn check_tools(tools: &[Tool]) -> Result<(), RpcError> {
@@ -430,6 +456,7 @@ fn merge(local: &[Arc<Tool>], remote: &[RemoteTool]) -> Result<BTreeMap<String, 
 struct To<'a> {
     runtime: &'a Peer,
     subscriber: Option<&'a Peer>,
+    intent: Option<&'a Intent>,
     cancel: &'a CancellationToken,
 }
 

@@ -196,6 +196,7 @@ impl Lab {
             params: rpc::params(&request).unwrap(),
             runtime: self.runtime.clone(),
             subscriber: None,
+            intent: None,
             last: false,
             cancel: CancellationToken::new(),
         };

@@ -3,17 +3,20 @@
 //! Nothing here is shared between agents: a slow or stuck one delays nobody else.
 
 use super::{
+    access::{Access, Issued},
     agent::{Action, Agent, ConnId, Limits, Outcome},
     connection::{self, Input},
     conversation,
     frame::{Counters, Peer},
     home::{HTTP_LOG, Home},
+    host::Host,
     http, limits,
     message::Block,
     provider::{self, Provider, Usage},
     redact::Redactor,
     registry::AgentConfig,
     remote,
+    report::{Intent, Reporter},
     rpc::{self, INVALID_REQUEST, Id, RpcError, TurnParams},
     secret,
     turn::{Job, Order, Parts, Report, Turns},
@@ -21,6 +24,7 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -120,6 +124,14 @@ impl Ready {
     /// # Errors
     /// [`Error`].
     pub(crate) fn new(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
+        Self::at(config, home.log(&config.name), home.pins(&config.name))
+    }
+
+    /// The same, with the log and the pins of MCP tools at these places.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn at(config: &AgentConfig, log: PathBuf, pins: PathBuf) -> Result<Self, Error> {
         let provider = Provider::new(&config.llm)
             .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
         let mut secrets: Vec<_> = provider.key().cloned().into_iter().collect();
@@ -131,11 +143,11 @@ impl Ready {
             servers.push((mcp.clone(), token));
         }
         Ok(Self(Parts {
-            remote: remote::connect(servers, home.pins(&config.name)).map_err(Error::Client)?,
+            remote: remote::connect(servers, pins).map_err(Error::Client)?,
             redactor: Arc::new(Redactor::new(&secrets)),
             provider: Arc::new(provider),
             config: Arc::new(config.clone()),
-            log: home.log(&config.name),
+            log,
         }))
     }
 }
@@ -156,6 +168,9 @@ pub(crate) struct Worker {
     config: Arc<AgentConfig>,
     turns: Turns,
     status: watch::Sender<WorkerStatus>,
+    host: Host,
+    issued: Arc<Issued>,
+    redactor: Arc<Redactor>,
 }
 
 impl Worker {
@@ -171,8 +186,16 @@ impl Worker {
             tracing::error!("agent {}: {} cannot be read: {error}", parts.config.name, calls.display());
         }
         let status = WorkerStatus { conversation_bytes: conversation.bytes(), ..WorkerStatus::default() };
-        let config = Arc::clone(&parts.config);
-        Ok(Self { config, turns: Turns::new(parts, conversation), status: watch::Sender::new(status) })
+        let (config, redactor) = (Arc::clone(&parts.config), Arc::clone(&parts.redactor));
+        let turns = Turns::new(parts, conversation);
+        let status = watch::Sender::new(status);
+        Ok(Self { config, turns, status, host: Host::default(), issued: Arc::default(), redactor })
+    }
+
+    /// With a link to the core: it is asked who peers are, and for tags; the auditor is told what happens.
+    pub(crate) fn with_host(self, host: Host) -> Self {
+        let reporter = Reporter::new(host.clone(), Arc::clone(&self.issued), self.config.governed);
+        Self { turns: self.turns.with_reporter(reporter), host, ..self }
     }
 
     /// Where what it uses is counted.
@@ -198,6 +221,18 @@ impl Worker {
         let counters = Arc::new(Counters::default());
         let (inputs_out, inputs) = mpsc::channel(INPUTS);
         let config = self.config;
+        if !self.host.is_there() {
+            tracing::info!(
+                "agent {}: its tool calls are not tied to kernel events, and its socket's mode says who may speak: the rest takes the system's daemon",
+                config.name
+            );
+        }
+        let access = Arc::new(Access {
+            host: self.host.clone(),
+            governed: config.governed,
+            owner: config.socket_owner.unwrap_or(0),
+            issued: Arc::clone(&self.issued),
+        });
         let mut hub = Hub {
             agent: Agent::new(bounds(&config)),
             peers: HashMap::new(),
@@ -212,12 +247,15 @@ impl Worker {
             delivered: None,
             runtime_timeout: config.llm.runtime_timeout,
             idle_since: Instant::now(),
+            reporter: Reporter::new(self.host, self.issued, config.governed),
+            redactor: self.redactor,
+            intent: None,
             config,
             status: self.status,
             counters: Arc::clone(&counters),
         };
         let accepting = shutdown.child_token();
-        let accept = tokio::spawn(accept(listener, inputs_out, counters, accepting.clone()));
+        let accept = tokio::spawn(accept(listener, inputs_out, counters, access, accepting.clone()));
         hub.serve(inputs, reports, replacements, &shutdown).await;
         accepting.cancel();
         drop(hub);
@@ -238,6 +276,7 @@ async fn accept(
     listener: UnixListener,
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
+    access: Arc<Access>,
     stop: CancellationToken,
 ) -> JoinSet<()> {
     let mut connections = JoinSet::new();
@@ -262,14 +301,21 @@ async fn accept(
             let _ = stream.try_write(&rpc::error(None, &error));
             continue;
         }
-        let connection = connection::open(stream, conn, inputs.clone(), Arc::clone(&counters)).await;
+        let connection =
+            connection::open(stream, conn, inputs.clone(), Arc::clone(&counters), Arc::clone(&access)).await;
         connections.spawn(connection);
     }
     connections
 }
 
-/// A message on its way: its sender's request, and what it says.
-type Waiting = Vec<Block>;
+/// A message on its way.
+#[derive(Debug)]
+struct Waiting {
+    conn: ConnId,
+    /// User id of the sender, where the kernel said.
+    uid: Option<u32>,
+    content: Vec<Block>,
+}
 
 struct Hub {
     agent: Agent<Waiting>,
@@ -294,6 +340,10 @@ struct Hub {
     runtime_timeout: Duration,
     /// Since when the runtime has been silent.
     idle_since: Instant,
+    reporter: Reporter,
+    redactor: Arc<Redactor>,
+    /// The message that is worked on.
+    intent: Option<Intent>,
     config: Arc<AgentConfig>,
     status: watch::Sender<WorkerStatus>,
     counters: Arc<Counters>,
@@ -370,13 +420,14 @@ impl Hub {
                 let _ = answer.send(self.agent.register(conn));
                 self.send_early().await;
             }
-            Input::Send(conn, id, content) => {
+            Input::Send(conn, id, content, uid) => {
                 self.strangers.remove(&conn);
                 if self.ids.contains_key(&conn) {
                     let what = "this connection has sent a message already; open another one for the next";
                     return self.push(conn, rpc::error(Some(&id), &RpcError::new(INVALID_REQUEST, what)));
                 }
                 self.ids.insert(conn, id);
+                let content = Waiting { conn, uid, content };
                 let is_early =
                     self.agent.runtime().is_none() && self.strangers.range(..conn).next().is_some();
                 if is_early && self.early.len() < QUEUE {
@@ -397,7 +448,7 @@ impl Hub {
     }
 
     fn send(&mut self, conn: ConnId, content: Waiting) -> Vec<Action<Waiting>> {
-        let bytes = content.iter().map(|block| block.raw().get().len()).sum();
+        let bytes = content.content.iter().map(|block| block.raw().get().len()).sum();
         self.agent.send(conn, content, bytes)
     }
 
@@ -484,7 +535,9 @@ impl Hub {
             match action {
                 Action::Deliver { runtime, message } => {
                     self.idle_since = Instant::now();
-                    let frame = rpc::human_message(&message);
+                    let Waiting { conn, uid, content } = message;
+                    self.intent = Some(self.reporter.intent(conn, uid, &content, &self.redactor));
+                    let frame = rpc::human_message(&content);
                     let (never, gone) = oneshot::channel();
                     drop(never);
                     self.delivered =
@@ -493,16 +546,19 @@ impl Hub {
                 Action::AnswerDelivered(conn) => self.answer(conn, "delivered"),
                 Action::AnswerQueued(conn) => self.answer(conn, "queued"),
                 Action::AnswerError(conn, error) => {
+                    self.end_intent(conn, Some(&error.message));
                     if let Some(id) = self.ids.remove(&conn) {
                         self.push(conn, rpc::error(Some(&id), &error));
                     }
                 }
                 Action::NotifyDelivered(conn) => self.push(conn, rpc::plain("delivered")),
                 Action::NotifyEnd(conn) => {
+                    self.end_intent(conn, None);
                     self.ids.remove(&conn);
                     self.push(conn, rpc::plain("end_turn"));
                 }
                 Action::NotifyError(conn, why) => {
+                    self.end_intent(conn, Some(&why));
                     self.ids.remove(&conn);
                     self.push(conn, rpc::failed(&why));
                 }
@@ -511,6 +567,13 @@ impl Hub {
                     self.turn.take().inspect(CancellationToken::cancel);
                 }
             }
+        }
+    }
+
+    /// If this sender's message is the one that is worked on, that is over.
+    fn end_intent(&mut self, conn: ConnId, error: Option<&str>) {
+        if let Some(intent) = self.intent.take_if(|intent| intent.conn == conn) {
+            self.reporter.intent_ended(&intent, error, &self.redactor);
         }
     }
 
@@ -532,7 +595,8 @@ impl Hub {
         let cancel = CancellationToken::new();
         self.turn = Some(cancel.clone());
         let subscriber = subscriber.and_then(|conn| self.peers.get(&conn)).cloned();
-        let job = Job { epoch, id, params, runtime, subscriber, last, cancel };
+        let intent = self.intent.clone();
+        let job = Job { epoch, id, params, runtime, subscriber, intent, last, cancel };
         self.ordered += 1;
         // There is one turn under way, and those before it are being cancelled: there is room.
         let _ = self.orders.send(Order::Turn(job)).await;
@@ -541,6 +605,7 @@ impl Hub {
     /// From the next turn on.
     async fn replace(&mut self, Ready(parts): Ready) {
         let config = Arc::clone(&parts.config);
+        self.redactor = Arc::clone(&parts.redactor);
         self.next = Some(parts);
         self.replace_when_idle().await;
         self.agent.set_limits(bounds(&config));

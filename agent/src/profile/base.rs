@@ -157,6 +157,7 @@ pub(super) const PROTECTED: &[(&str, u16)] = &[
     // Ringfence's own.
     ("/run/ringfence", READ | WRITE | UNIX),
     ("/var/lib/ringfence", READ | WRITE | UNIX),
+    ("/var/lib/ringfence-agents", READ | WRITE | UNIX),
     ("/etc/ringfence", WRITE),
     ("/usr/bin/ringfence", WRITE),
     ("/usr/local/bin/ringfence", WRITE),

@@ -34,8 +34,8 @@ struct ProfileFile {
     limits: Option<LimitsTable>,
     /// A user id that may read the agent's conversation log, beside its owner.
     log_reader: Option<u32>,
-    /// The user id of the agent's runtime, where that is another than root's and the worker's: it may register, and not
-    /// send.
+    /// The user id of the agent's runtime, where that is another than root's and the worker's: it may register. Under the
+    /// system's daemon the socket is this user's, who may also send, but never from a container.
     socket_owner: Option<u32>,
     /// Whether the provider's own HTTP API is served to unmodified SDKs, on the socket `http.sock` beside the agent's. See
     /// docs/llm.md.

@@ -10,6 +10,7 @@ mod mcp;
 mod mcp_mock;
 mod mock;
 mod providers;
+mod role;
 mod sends;
 mod support;
 mod tools;

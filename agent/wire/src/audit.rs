@@ -8,6 +8,7 @@
 //! | 1 | core | JSON of one [`Notice`] |
 //! | 2 | core | u64 sequence number, then records, each a u32 length and its bytes |
 //! | 3 | auditor | u64: the batches up to this sequence number are stored ([`Answer::Stored`]) |
+//! | 5 | core | u64 sequence number, then [`Reported`]s as JSON, laid out as records are |
 //! | 4 | auditor | u64: send what the rings hold, then [`Notice::Flushed`] with this token ([`Answer::Flush`]) |
 //!
 //! Numbers are big-endian. A session is one run of the core. The core says [`Notice::Hello`] first; the auditor
@@ -39,6 +40,7 @@ const KIND_NOTICE: u8 = 1;
 const KIND_RECORDS: u8 = 2;
 const KIND_STORED: u8 = 3;
 const KIND_FLUSH: u8 = 4;
+const KIND_REPORTS: u8 = 5;
 
 /// The core's first message to a new auditor, as JSON; the descriptors travel beside it (SCM_RIGHTS), in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +74,34 @@ pub struct PeerFacts {
     pub lineage: Vec<u32>,
     /// It belongs to a container.
     pub governed: bool,
+}
+
+/// Something about an agent, with whose it is, by the core's word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// The agent's name.
+    pub agent: String,
+    /// Who may see it, beside root.
+    pub uid: u32,
+    /// When: microseconds since 1970, UTC.
+    pub at: i64,
+    /// What.
+    pub what: What,
+}
+
+/// See [`Reported`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// A process tree was tagged for one of its tool calls.
+    Tagged {
+        /// The tag, as in records.
+        tag: u64,
+        /// The public id of the container.
+        container: String,
+    },
+    /// Its worker said this: JSON of a [`crate::trace::Said`], not looked at by the core.
+    Said(String),
 }
 
 /// Everything the core tells the auditor besides records.
@@ -221,6 +251,13 @@ impl Batch {
         Self { body }
     }
 
+    /// An empty batch of reports; its sequence number is of the same row.
+    pub fn of_reports(sequence: u64) -> Self {
+        let mut body = vec![KIND_REPORTS];
+        body.extend(sequence.to_be_bytes());
+        Self { body }
+    }
+
     /// Appends one record; false, and nothing appended, if it does not fit below [`MAX_RECORDS`].
     pub fn push(&mut self, record: &[u8]) -> bool {
         let Ok(length) = u32::try_from(record.len()) else { return false };
@@ -255,6 +292,13 @@ pub enum Told<'a> {
         /// The records.
         records: Vec<&'a [u8]>,
     },
+    /// A batch of reports, each JSON of a [`Reported`].
+    Reports {
+        /// The batch's sequence number.
+        sequence: u64,
+        /// The reports.
+        reports: Vec<&'a [u8]>,
+    },
 }
 
 impl Notice {
@@ -278,19 +322,28 @@ pub fn parse_told(body: &[u8]) -> Result<Told<'_>, BodyError> {
         None => Err(BodyError::Empty),
         Some((&KIND_NOTICE, json)) => Ok(Told::Notice(serde_json::from_slice(json)?)),
         Some((&KIND_RECORDS, rest)) => {
-            let (sequence, mut rest) = rest.split_first_chunk::<8>().ok_or(BodyError::Length)?;
-            let mut records = Vec::new();
-            while !rest.is_empty() {
-                let (length, tail) = rest.split_first_chunk::<4>().ok_or(BodyError::Length)?;
-                let (record, tail) =
-                    tail.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or(BodyError::Length)?;
-                records.push(record);
-                rest = tail;
-            }
-            Ok(Told::Records { sequence: u64::from_be_bytes(*sequence), records })
+            let (sequence, records) = parse_batch(rest)?;
+            Ok(Told::Records { sequence, records })
+        }
+        Some((&KIND_REPORTS, rest)) => {
+            let (sequence, reports) = parse_batch(rest)?;
+            Ok(Told::Reports { sequence, reports })
         }
         Some((&kind, _)) => Err(BodyError::Kind(kind)),
     }
+}
+
+fn parse_batch(rest: &[u8]) -> Result<(u64, Vec<&[u8]>), BodyError> {
+    let (sequence, mut rest) = rest.split_first_chunk::<8>().ok_or(BodyError::Length)?;
+    let mut items = Vec::new();
+    while !rest.is_empty() {
+        let (length, tail) = rest.split_first_chunk::<4>().ok_or(BodyError::Length)?;
+        let (item, tail) =
+            tail.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or(BodyError::Length)?;
+        items.push(item);
+        rest = tail;
+    }
+    Ok((u64::from_be_bytes(*sequence), items))
 }
 
 impl Answer {

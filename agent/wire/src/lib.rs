@@ -8,10 +8,14 @@
 //! | an event, as everyone but the kernel sees it | [`event`] |
 //! | what is said about MCP sessions | [`mcp`] |
 //! | what the core and the auditor say to each other | [`audit`] |
+//! | what the core and an agent's LLM worker say to each other | [`agent`] |
+//! | what a worker reports, and the trace that is made of it | [`trace`] |
 
+pub mod agent;
 pub mod audit;
 pub mod conn;
 pub mod event;
 pub mod frame;
 pub mod mcp;
 pub mod message;
+pub mod trace;

@@ -7,7 +7,11 @@
 //! | `/run/ringfence/enroll.sock` (0660 root:ringfence) | group `ringfence`, own children only | [`EnrollRequest`] |
 //! | `/run/ringfence/query.sock` (0666, the auditor's) | anyone; a uid sees its own, root all | [`QueryRequest`] |
 
-use crate::event::{Event, Explanation};
+use crate::{
+    agent::AgentCounts,
+    event::{Event, Explanation},
+    trace::{Trace, TraceQuery},
+};
 use serde::{Deserialize, Serialize};
 
 /// Where the daemon's sockets live, unless `RINGFENCE_RUNTIME_DIR` says otherwise (tests).
@@ -132,8 +136,36 @@ pub struct Status {
     pub containers: Vec<ContainerStatus>,
     /// Containers in the kernel that no record describes: the kernel's ids. They stay enforced until their end.
     pub unrecorded: Vec<String>,
+    /// Every agent whose profile has an `[llm.*]`, by name.
+    #[serde(default)]
+    pub agents: Vec<AgentProcess>,
     /// What was counted in containers that ended since this daemon began, all together.
     pub ended: Counts,
+}
+
+/// One agent's LLM worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentProcess {
+    /// The profile's name.
+    pub name: String,
+    /// `running`, `starting`, `waiting` (to be started again), `quarantined` or `failed` (it cannot be started).
+    pub state: String,
+    /// Process id, while there is a process.
+    pub pid: Option<u32>,
+    /// User id of the worker.
+    pub uid: Option<u32>,
+    /// Its socket.
+    pub socket: String,
+    /// The provider's protocol and the model.
+    pub model: Option<String>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Why it ended the last time, if it did.
+    pub last_exit: Option<String>,
+    /// What is wrong with its profile; while it runs, the one before is in force.
+    pub error: Option<String>,
+    /// What the worker says of itself.
+    pub counts: AgentCounts,
 }
 
 /// A hook that this kernel does not have.
@@ -273,6 +305,8 @@ pub enum QueryRequest {
     },
     /// What the auditor stored, lost and suffers from: [`QueryReply::Status`].
     Status,
+    /// What agents were asked, the tool calls that came of it, and what the kernel saw of them: [`QueryReply::Trace`].
+    Trace(TraceQuery),
 }
 
 /// Which events are asked for.
@@ -319,6 +353,8 @@ pub enum QueryReply {
     Why(Box<Explanation>),
     /// The auditor's own state.
     Status(AuditorStatus),
+    /// Intents, oldest first.
+    Trace(Box<Trace>),
     /// The request cannot be answered.
     Failed(Failure),
 }

@@ -92,7 +92,7 @@ pub struct Record<const N: usize> {
 pub struct RepeatKey {
     /// The container's id.
     pub container: u64,
-    /// Hash of what was asked for: path, second path, address, target.
+    /// Hash of what was asked for: path, second path, address, target; and of the call tag.
     pub target: u64,
     /// `op | verdict << 8`.
     pub kind: u64,

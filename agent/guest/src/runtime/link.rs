@@ -1,6 +1,6 @@
 //! The connection to the daemon.
 
-use super::message::{self, Answer, Call, Failure, Heard, Turn};
+use super::message::{self, Answer, Call, Failure, Heard, Tag, Turn};
 use ringfence_wire::{conn::Conn, frame::FrameError};
 use serde_json::{Value, json, value::RawValue};
 use std::{
@@ -70,6 +70,15 @@ impl Link {
         let id = self.next;
         self.next += 1;
         self.send(&Call::new(Some(id), "turn", turn))?;
+        Ok(id)
+    }
+
+    /// Asks for a process to be tagged for a call; returns the request's id.
+    pub(super) fn tag(&mut self, process: BorrowedFd<'_>, call: &str) -> Result<u64, Error> {
+        let id = self.next;
+        self.next += 1;
+        let request = Call::new(Some(id), "tag", Tag { call });
+        self.conn.send_with_descriptors(&request, &[process]).map_err(Error::Frame)?;
         Ok(id)
     }
 

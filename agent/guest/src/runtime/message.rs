@@ -42,6 +42,12 @@ pub(super) struct Turn<'a> {
     pub(super) stop: Option<&'static str>,
 }
 
+/// The params of `tag`.
+#[derive(Debug, Serialize)]
+pub(super) struct Tag<'a> {
+    pub(super) call: &'a str,
+}
+
 /// A JSON-RPC request or notification.
 #[derive(Debug, Serialize)]
 pub(super) struct Call<'a, P> {
@@ -82,6 +88,9 @@ pub(super) struct Answer {
     pub(super) stop_reason: String,
     #[serde(default)]
     pub(super) tool_calls: Option<Vec<ToolCall>>,
+    /// The daemon takes `tag` for these calls. One that knows no tags does not say so, and is not asked.
+    #[serde(default)]
+    pub(super) tags: bool,
 }
 
 /// A tool that the model wants run.

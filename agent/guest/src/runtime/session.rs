@@ -11,12 +11,13 @@ use super::{
     message::{Answer, Content, Failure, Heard, Message, Text, ToolCall, Turn},
     round::{Round, Watch, Woken},
     say,
-    tag::Untagged,
+    tag::Asking,
 };
 use ringfence_tools::output::Excerpt;
 use std::{
     collections::VecDeque,
     io,
+    os::fd::AsFd,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -104,7 +105,8 @@ fn connected(settings: &Settings, watch: &mut Watch, was_used: &mut bool) -> Ove
         Ok(link) => link,
         Err(error) => return Over::Again(error),
     };
-    let mut session = Session { settings, watch, link, waiting: VecDeque::new(), introduced: false };
+    let mut session =
+        Session { settings, watch, link, waiting: VecDeque::new(), introduced: false, untagged: false };
     loop {
         let content = match session.next_message() {
             Ok(content) => content,
@@ -124,6 +126,8 @@ struct Session<'a> {
     waiting: VecDeque<Content>,
     /// The daemon has system prompt and tools from this connection.
     introduced: bool,
+    /// The daemon did not answer a tag: it is not asked for another.
+    untagged: bool,
 }
 
 impl Session<'_> {
@@ -167,10 +171,10 @@ impl Session<'_> {
         let mut answered = self.turn(&[Message::User { content }], None)?;
         loop {
             // A provider's error, or done: the next message.
-            let Some(calls) = self.calls(answered)? else { return Ok(()) };
+            let Some((calls, tags)) = self.calls(answered)? else { return Ok(()) };
             let (outcomes, stop) = if rounds < self.settings.max_rounds {
                 rounds += 1;
-                (self.round(&calls)?, None)
+                (self.round(&calls, tags)?, None)
             } else {
                 if closing == MOST_CLOSING {
                     return Err(Error::Endless.into());
@@ -182,24 +186,37 @@ impl Session<'_> {
         }
     }
 
-    /// The tool calls that an answer asks for, if it does.
-    fn calls(&mut self, answered: Result<Answer, Failure>) -> Result<Option<Vec<ToolCall>>, Over> {
+    /// The tool calls that an answer asks for, if it does, and whether tags are offered for them.
+    fn calls(&mut self, answered: Result<Answer, Failure>) -> Result<Option<(Vec<ToolCall>, bool)>, Over> {
         match answered {
             Err(failure) => {
                 say_failure(&failure);
                 Ok(None)
             }
-            Ok(Answer { stop_reason, tool_calls: Some(calls) })
+            Ok(Answer { stop_reason, tool_calls: Some(calls), tags })
                 if stop_reason == "tool_use" && !calls.is_empty() =>
             {
-                Ok(Some(calls))
+                Ok(Some((calls, tags)))
             }
             Ok(_) => Ok(None),
         }
     }
 
-    fn round(&mut self, calls: &[ToolCall]) -> Result<Vec<Outcome>, Over> {
-        match self.watch.run(calls, self.settings, self.link.fd(), &mut Untagged)? {
+    fn round(&mut self, calls: &[ToolCall], tags: bool) -> Result<Vec<Outcome>, Over> {
+        // Watched for its end while requests go over it.
+        let link = self.link.fd().try_clone_to_owned()?;
+        let mut offered = tags && !self.untagged;
+        let was_offered = offered;
+        let mut asking =
+            Asking { link: &mut self.link, offered: &mut offered, meanwhile: Vec::new(), refusals: 0 };
+        let round = self.watch.run(calls, self.settings, link.as_fd(), &mut asking);
+        let Asking { meanwhile, refusals, .. } = asking;
+        self.untagged |= was_offered && !offered;
+        if refusals > 0 {
+            say(format_args!("the daemon refused {refusals} tags; its log says why"));
+        }
+        meanwhile.into_iter().for_each(|content| self.wait_with(content));
+        match round? {
             Round::Done(outcomes) => Ok(outcomes),
             Round::Stop => Err(Over::Stop),
             Round::LinkGone => Err(Error::Frame(ringfence_wire::frame::FrameError::Closed).into()),

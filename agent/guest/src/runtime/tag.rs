@@ -3,7 +3,19 @@
 //! A tag ties a process tree to a tool call in the kernel, and can be given only to a process that has one thread, has not
 //! exec'd and is a direct child of the runtime. So each call's process waits, just forked, until its [`Tagger`] returns.
 
-use std::os::fd::BorrowedFd;
+use super::{
+    link::Link,
+    message::{Content, Heard},
+    say,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+/// How long the daemon may take for one tag. A tool does not wait longer for being told apart.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks for a call's process to be tagged.
 pub(super) trait Tagger {
@@ -12,10 +24,64 @@ pub(super) trait Tagger {
     fn tag(&mut self, process: BorrowedFd<'_>, call: &str);
 }
 
-/// No tags: for a daemon that knows none.
+/// Asks the daemon, over the runtime's own connection.
 #[derive(Debug)]
-pub(super) struct Untagged;
+pub(super) struct Asking<'a> {
+    pub(super) link: &'a mut Link,
+    /// The daemon offers tags, and has answered so far.
+    pub(super) offered: &'a mut bool,
+    /// Messages that came while an answer was waited for.
+    pub(super) meanwhile: Vec<Content>,
+    pub(super) refusals: u64,
+}
 
-impl Tagger for Untagged {
-    fn tag(&mut self, _: BorrowedFd<'_>, _: &str) {}
+impl Tagger for Asking<'_> {
+    fn tag(&mut self, process: BorrowedFd<'_>, call: &str) {
+        if !*self.offered {
+            return;
+        }
+        // A connection that broke is noticed where the round is waited for.
+        let Ok(id) = self.link.tag(process, call) else {
+            *self.offered = false;
+            return;
+        };
+        match self.answered(id) {
+            Some(true) => {}
+            Some(false) => self.refusals += 1,
+            None => {
+                *self.offered = false;
+                say(format_args!(
+                    "the daemon does not answer a tag; calls go on without until the next connection"
+                ));
+            }
+        }
+    }
+}
+
+impl Asking<'_> {
+    /// Whether the request was granted; `None`: no answer came.
+    fn answered(&mut self, id: u64) -> Option<bool> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let link = self.link.fd();
+            match poll(&mut [PollFd::new(&link, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return None,
+            }
+            match self.link.hear().ok()? {
+                Heard::Answered(Some(answered), result) if answered == id => return Some(result.is_ok()),
+                // About a frame that could not be understood: ours.
+                Heard::Answered(None, Err(_)) => return Some(false),
+                Heard::HumanMessage(content) => self.meanwhile.push(content),
+                Heard::Answered(..) | Heard::Nothing => {}
+            }
+        }
+    }
 }

@@ -1,10 +1,14 @@
 //! A daemon that says what a test tells it to, frame by frame, and the runtime that talks to it.
 
+use ringfence_wire::conn::Conn;
 use serde_json::{Value, json};
 use std::{
     fs,
     io::{ErrorKind, Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -135,6 +139,12 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn hear(&mut self) -> Value {
         self.hear_bytes().map(|bytes| serde_json::from_slice(&bytes).unwrap()).expect("the runtime hung up")
+    }
+
+    /// A request and the descriptors beside it.
+    pub(crate) fn hear_with_descriptors(&mut self) -> (Value, Vec<OwnedFd>) {
+        let stream = self.stream.try_clone().unwrap();
+        Conn::new(stream, PATIENCE, 1 << 20).receive_with_descriptors().unwrap()
     }
 
     /// One frame's payload; `None`: the runtime closed the connection.

@@ -6,3 +6,4 @@ mod flags;
 mod link;
 mod rounds;
 mod shell;
+mod tags;

@@ -11,6 +11,7 @@ fn explained(decider: Decider, record: Decoded) -> Explanation {
         ts: 0,
         container: "0123456789ab".into(),
         profile: "coder".into(),
+        call: None,
         decider,
         record,
     })

@@ -1,5 +1,6 @@
 //! The audit store: one SQLite database, and the only SQL there is. One [`Writer`], any number of [`Reader`]s.
 
+mod agents;
 mod ledger;
 mod mcp_read;
 mod mcp_schema;
@@ -14,6 +15,7 @@ mod spans;
 mod tests;
 mod write;
 
+pub(crate) use agents::{AgentCall, AgentIntent, Asked};
 pub(crate) use mcp_read::{CallFilter, SessionReader};
 pub(crate) use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub(crate) use mcp_write::{Position, SessionWriter};

@@ -30,8 +30,9 @@ pub(crate) struct Reader {
 
 pub(super) const COLUMNS: &str = "e.id, e.ts, c.kernel, c.public, c.profile, e.op, e.verdict, e.flags, e.detail, e.target, e.pid,
     e.tgid, e.ppid, e.uid, e.start, e.call, e.generation, e.repeats, e.rule_kind, e.fixed, e.axes, e.family, e.port,
-    e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment
-    FROM events e JOIN containers c ON c.id = e.container LEFT JOIN rules r ON r.id = e.rule";
+    e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment, a.id
+    FROM events e JOIN containers c ON c.id = e.container LEFT JOIN rules r ON r.id = e.rule
+    LEFT JOIN call_tags t ON t.tag = e.call LEFT JOIN agent_calls a ON a.row = t.call";
 
 impl Reader {
     /// Opens a database.
@@ -232,6 +233,7 @@ pub(super) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
         ts: row.get(1)?,
         container: row.get(3)?,
         profile: row.get(4)?,
+        call: row.get(33)?,
         decider,
         record: Decoded {
             container: unsigned(2)?,

@@ -58,6 +58,7 @@ fn one(step: &Transaction<'_>, limits: &Limits, bytes: u64, now: i64) -> rusqlit
         return Ok(old);
     }
     step.execute("DELETE FROM core_sessions WHERE at < ?1", [oldest])?;
+    super::agents::retain(step, oldest)?;
     step.execute(
         "DELETE FROM containers WHERE ended < ?1 AND NOT EXISTS (SELECT 1 FROM events e WHERE e.container = containers.id)",
         [oldest],

@@ -87,4 +87,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     CREATE INDEX events_by_container ON events (container, moment);
     CREATE INDEX containers_by_public ON containers (public);
     ",
+    super::agents::MIGRATION,
 ];

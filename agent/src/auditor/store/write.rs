@@ -1,7 +1,7 @@
 //! Writing: a batch of events, and everything else that came with it, in one transaction.
 
 use super::{
-    Error,
+    Error, agents,
     retain::{self, Limits},
     sql,
 };
@@ -9,6 +9,7 @@ use crate::auditor::{
     clock,
     decode::Decoded,
     manifests::{Decider, Identity},
+    trace,
 };
 use ringfence_common::event::{rule, verdict};
 use ringfence_wire::{audit::Counted, event::RuleText};
@@ -37,6 +38,8 @@ pub(crate) enum Incoming {
     },
     /// The programs' counters.
     Counted(Counted),
+    /// Something about an agent.
+    Reported(Box<trace::Reported>),
     /// Events that were dropped before they came here.
     Dropped {
         /// Kernel id.
@@ -137,6 +140,9 @@ impl Writer {
                 }
                 Incoming::Ended { kernel } => at.ended(*kernel).map_err(sql("store a container's end"))?,
                 Incoming::Counted(counted) => at.counted(counted).map_err(sql("store counters"))?,
+                Incoming::Reported(reported) => {
+                    agents::store(&step, reported).map_err(sql("store what an agent did"))?;
+                }
                 Incoming::Dropped { kernel, denied, allowed } => {
                     at.dropped(*kernel, *denied, *allowed).map_err(sql("store counters"))?;
                 }

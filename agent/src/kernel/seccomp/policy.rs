@@ -161,6 +161,11 @@ impl Policy {
         Policy::shipped("auditor", include_str!("../../../../profiles/seccomp/auditor.toml"))
     }
 
+    /// The LLM worker's own.
+    pub(crate) fn worker_list() -> Result<Policy, super::Error> {
+        Policy::shipped("worker", include_str!("../../../../profiles/seccomp/worker.toml"))
+    }
+
     /// What Landlock leaves open, as far as the grant makes it right to close it.
     pub(crate) fn fallback_list(applies: &[When]) -> Result<Policy, super::Error> {
         let text = include_str!("../../../../profiles/seccomp/fallback.toml");

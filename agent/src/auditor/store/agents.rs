@@ -1,0 +1,433 @@
+//! Agents: what their owners asked for, the tool calls that came of it, the tags, the refusals.
+
+use super::{Error, Reader, Viewer, read, sql};
+use crate::auditor::{
+    attribute::Span,
+    present::Stored,
+    trace::{Report, Reported},
+};
+use ringfence_wire::trace::{Refusal, Said};
+use rusqlite::{OptionalExtension as _, Row, Transaction, params};
+
+/// A provider's ids of calls are not unique, over time or at all: a row is one call.
+pub(super) const MIGRATION: &str = "
+    CREATE TABLE intents (
+        row    INTEGER PRIMARY KEY,
+        agent  TEXT NOT NULL,
+        uid    INTEGER NOT NULL,        -- may see it, beside root
+        id     TEXT NOT NULL,
+        at     INTEGER NOT NULL,        -- microseconds since 1970
+        ended  INTEGER,
+        sender INTEGER,                 -- user id
+        text   TEXT NOT NULL,
+        error  TEXT,
+        UNIQUE (agent, id)
+    ) STRICT;
+
+    CREATE TABLE agent_calls (
+        row      INTEGER PRIMARY KEY,
+        agent    TEXT NOT NULL,
+        uid      INTEGER NOT NULL,
+        id       TEXT NOT NULL,         -- the provider's
+        intent   TEXT,
+        at       INTEGER NOT NULL,
+        ended    INTEGER,
+        began    INTEGER NOT NULL,      -- ns since boot
+        done     INTEGER,
+        tool     TEXT NOT NULL,
+        server   TEXT,                  -- NULL: the runtime
+        input    TEXT NOT NULL,
+        is_error INTEGER,
+        output   TEXT
+    ) STRICT;
+    CREATE INDEX agent_calls_by_id ON agent_calls (agent, id);
+    CREATE INDEX agent_calls_by_intent ON agent_calls (agent, intent);
+
+    CREATE TABLE call_tags (            -- which tag in events is which call's: agent and container by the core's word
+        tag       INTEGER PRIMARY KEY,
+        agent     TEXT NOT NULL,
+        uid       INTEGER NOT NULL,
+        at        INTEGER NOT NULL,
+        container TEXT NOT NULL,
+        call      INTEGER               -- agent_calls.row, by the worker's word
+    ) STRICT;
+    CREATE INDEX call_tags_by_call ON call_tags (call);
+    CREATE INDEX events_by_call ON events (call) WHERE call <> 0;
+
+    CREATE TABLE refusals (
+        id        INTEGER PRIMARY KEY,
+        agent     TEXT NOT NULL,
+        uid       INTEGER NOT NULL,
+        at        INTEGER NOT NULL,
+        what      TEXT NOT NULL,
+        why       TEXT NOT NULL,
+        pid       INTEGER,
+        peer_uid  INTEGER,
+        container TEXT
+    ) STRICT;
+";
+
+/// Rows of each table beyond which the oldest go, whatever their age.
+const MOST_ROWS: i64 = 200_000;
+/// Rows that a table is ahead of its bound by before it is cut.
+const STEP: i64 = 5_000;
+
+/// What a trace is asked of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// All agents.
+    All,
+    /// One.
+    Agent(String),
+    /// One intent: its row.
+    Intent(i64),
+    /// One call: its row.
+    Call(i64),
+}
+
+/// What an owner asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AgentIntent {
+    /// Its id; `None`: what the runtime did on its own account.
+    pub(crate) id: Option<String>,
+    /// The agent.
+    pub(crate) agent: String,
+    /// µs since 1970.
+    pub(crate) at: i64,
+    /// µs since 1970.
+    pub(crate) ended: Option<i64>,
+    /// User id.
+    pub(crate) sender: Option<u32>,
+    /// Its beginning.
+    pub(crate) text: String,
+    /// Why it failed.
+    pub(crate) error: Option<String>,
+}
+
+/// A tool call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AgentCall {
+    /// Its row.
+    pub(crate) row: i64,
+    /// The agent.
+    pub(crate) agent: String,
+    /// The provider's id.
+    pub(crate) id: String,
+    /// µs since 1970.
+    pub(crate) at: i64,
+    /// µs since 1970.
+    pub(crate) ended: Option<i64>,
+    /// ns since boot.
+    pub(crate) began: u64,
+    /// ns since boot.
+    pub(crate) done: Option<u64>,
+    /// The tool.
+    pub(crate) tool: String,
+    /// The MCP server.
+    pub(crate) server: Option<String>,
+    /// The beginning of its arguments.
+    pub(crate) input: String,
+    /// Whether it failed.
+    pub(crate) is_error: Option<bool>,
+    /// The beginning of its result.
+    pub(crate) output: Option<String>,
+    /// A process was tagged for it.
+    pub(crate) tagged: bool,
+}
+
+const CALL: &str =
+    "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
+    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row) FROM agent_calls a";
+
+fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
+    Ok(AgentCall {
+        row: row.get(0)?,
+        agent: row.get(1)?,
+        id: row.get(2)?,
+        at: row.get(3)?,
+        ended: row.get(4)?,
+        began: row.get::<_, i64>(5)?.cast_unsigned(),
+        done: row.get::<_, Option<i64>>(6)?.map(i64::cast_unsigned),
+        tool: row.get(7)?,
+        server: row.get(8)?,
+        input: row.get(9)?,
+        is_error: row.get(10)?,
+        output: row.get(11)?,
+        tagged: row.get(12)?,
+    })
+}
+
+/// Writes a report.
+pub(super) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Result<()> {
+    let Reported { agent, uid, at, what } = reported;
+    let run =
+        |text: &str, values: &[&dyn rusqlite::ToSql]| step.prepare_cached(text)?.execute(values).map(drop);
+    match what {
+        Report::Tagged { tag, container } => run(
+            "INSERT OR IGNORE INTO call_tags (tag, agent, uid, at, container) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![tag.cast_signed(), agent, uid, at, container],
+        ),
+        Report::Said(Said::Intent { id, uid: sender, text }) => run(
+            "INSERT OR IGNORE INTO intents (agent, uid, id, at, sender, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![agent, uid, id, at, sender, text],
+        ),
+        Report::Said(Said::IntentEnded { id, error }) => run(
+            "UPDATE intents SET ended = ?3, error = ?4 WHERE agent = ?1 AND id = ?2 AND ended IS NULL",
+            params![agent, id, at, error],
+        ),
+        Report::Said(Said::Call { id, intent, tool, server, input, moment }) => run(
+            "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            params![agent, uid, id, intent, at, moment.cast_signed(), tool, server, input],
+        ),
+        Report::Said(Said::CallEnded { id, is_error, output, moment }) => run(
+            "UPDATE agent_calls SET ended = ?3, is_error = ?4, output = ?5, done = ?6 WHERE ended IS NULL AND row =
+             (SELECT max(row) FROM agent_calls WHERE agent = ?1 AND id = ?2)",
+            params![agent, id, at, is_error, output, moment.cast_signed()],
+        ),
+        // Only a tag that the core gave to this very agent, and once.
+        Report::Said(Said::Tagged { call, tag }) => run(
+            "UPDATE call_tags SET call = (SELECT max(row) FROM agent_calls WHERE agent = ?1 AND id = ?2)
+             WHERE tag = ?3 AND agent = ?1 AND call IS NULL",
+            params![agent, call, tag.cast_signed()],
+        ),
+        Report::Said(Said::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
+            "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            params![agent, uid, at, what, why, pid, peer, container],
+        ),
+    }
+}
+
+/// Deletes what is too old or too much.
+pub(super) fn retain(step: &Transaction<'_>, oldest: i64) -> rusqlite::Result<()> {
+    for (table, key) in [("intents", "row"), ("agent_calls", "row"), ("refusals", "id")] {
+        step.execute(&format!("DELETE FROM {table} WHERE at < ?1"), [oldest])?;
+        let count: i64 = step.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
+        if count > MOST_ROWS + STEP {
+            let cut = format!(
+                "DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} ORDER BY {key} LIMIT ?1)"
+            );
+            step.execute(&cut, [count - MOST_ROWS])?;
+        }
+    }
+    step.execute("DELETE FROM call_tags WHERE at < ?1", [oldest])?;
+    Ok(())
+}
+
+impl Reader {
+    /// What a name stands for: an agent, an intent by its beginning, a call. `None`: for nothing that the viewer may see.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn asked(&self, viewer: Viewer, what: Option<&str>) -> Result<Option<Asked>, Error> {
+        let Some(what) = what else { return Ok(Some(Asked::All)) };
+        let row = |text: &str| {
+            let found =
+                self.connection().query_row(text, params![viewer.0, what], |row| row.get::<_, i64>(0));
+            found.optional().map_err(sql("find what to trace"))
+        };
+        let is_agent =
+            row("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
+             UNION ALL SELECT uid, agent FROM refusals) WHERE agent = ?2 AND (?1 = 0 OR uid = ?1) LIMIT 1")?;
+        if is_agent.is_some() {
+            return Ok(Some(Asked::Agent(what.to_owned())));
+        }
+        let call = row(
+            "SELECT max(row) FROM agent_calls WHERE id = ?2 AND (?1 = 0 OR uid = ?1) HAVING max(row) IS NOT NULL",
+        )?;
+        if let Some(call) = call {
+            return Ok(Some(Asked::Call(call)));
+        }
+        let intent =
+            row("SELECT row FROM intents WHERE substr(id, 1, length(?2)) = ?2 AND (?1 = 0 OR uid = ?1)
+             ORDER BY row DESC LIMIT 1")?;
+        Ok(intent.map(Asked::Intent))
+    }
+
+    /// The newest intents of what is asked for, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn intents(
+        &self,
+        viewer: Viewer,
+        asked: &Asked,
+        limit: u32,
+    ) -> Result<Vec<AgentIntent>, Error> {
+        let fail = sql("read intents");
+        // A call that no intent asked for stands alone.
+        if let Asked::Call(row) = asked {
+            let alone =
+                "SELECT agent, at, ended FROM agent_calls WHERE row = ?1 AND (intent IS NULL OR NOT EXISTS
+                 (SELECT 1 FROM intents i WHERE i.agent = agent_calls.agent AND i.id = agent_calls.intent))";
+            let alone = self.connection().query_row(alone, [row], |row| {
+                Ok(AgentIntent {
+                    id: None,
+                    agent: row.get(0)?,
+                    at: row.get(1)?,
+                    ended: row.get(2)?,
+                    sender: None,
+                    text: String::new(),
+                    error: None,
+                })
+            });
+            if let Some(intent) = alone.optional().map_err(&fail)? {
+                return Ok(vec![intent]);
+            }
+        }
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
+            Asked::All => ("?2 = 0", Box::new(0)),
+            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            Asked::Intent(row) => ("row = ?2", Box::new(*row)),
+            Asked::Call(row) => (
+                "row = (SELECT i.row FROM intents i JOIN agent_calls c ON c.agent = i.agent AND c.intent = i.id WHERE c.row = ?2)",
+                Box::new(*row),
+            ),
+        };
+        let text = format!(
+            "SELECT id, agent, at, ended, sender, text, error FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
+             ORDER BY row DESC LIMIT ?3"
+        );
+        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
+        let rows = statement.query_map(params![viewer.0, value, limit], |row| {
+            Ok(AgentIntent {
+                id: row.get(0)?,
+                agent: row.get(1)?,
+                at: row.get(2)?,
+                ended: row.get(3)?,
+                sender: row.get(4)?,
+                text: row.get(5)?,
+                error: row.get(6)?,
+            })
+        });
+        let mut all: Vec<_> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        all.reverse();
+        Ok(all)
+    }
+
+    /// The calls of an intent, oldest first; only one of them, if `only` says so.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn agent_calls(
+        &self,
+        viewer: Viewer,
+        intent: &AgentIntent,
+        only: Option<i64>,
+        most: u32,
+    ) -> Result<Vec<AgentCall>, Error> {
+        let fail = sql("read tool calls");
+        let text = format!(
+            "SELECT {CALL} WHERE (?1 = 0 OR a.uid = ?1) AND a.agent = ?2 AND (a.row = ?4 OR (?4 IS NULL AND a.intent IS ?3))
+             ORDER BY a.row LIMIT ?5"
+        );
+        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
+        let rows = statement.query_map(params![viewer.0, intent.agent, intent.id, only, most], call);
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// Events of the tree that was tagged for a call, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn events_tagged(&self, viewer: Viewer, call: i64, most: u32) -> Result<Vec<Stored>, Error> {
+        let fail = sql("read a call's events");
+        let select = format!(
+            "SELECT {} WHERE e.call IN (SELECT tag FROM call_tags WHERE call = ?1) AND e.call <> 0
+             AND (?2 = 0 OR c.uid = ?2) ORDER BY e.id LIMIT ?3",
+            read::COLUMNS
+        );
+        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
+        let rows = statement.query_map(params![call, viewer.0, most], read::stored);
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// Untagged events of an agent's containers while one of its calls was in flight, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn events_beside(
+        &self,
+        viewer: Viewer,
+        call: &AgentCall,
+        most: u32,
+    ) -> Result<Vec<Stored>, Error> {
+        let fail = sql("read a call's events");
+        let select = format!(
+            "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE profile = ?1 AND (?2 = 0 OR uid = ?2))
+             AND e.moment BETWEEN ?3 AND ?4 AND e.call = 0 ORDER BY e.moment, e.id LIMIT ?5",
+            read::COLUMNS
+        );
+        let done = call.done.and_then(|done| i64::try_from(done).ok()).unwrap_or(i64::MAX);
+        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
+        let rows = statement
+            .query_map(params![call.agent, viewer.0, call.began.cast_signed(), done, most], read::stored);
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// An agent's local calls that were in flight at some time between two, and whether a process was tagged for each.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn calls_in_flight(
+        &self,
+        agent: &str,
+        (from, to): (u64, u64),
+        most: u32,
+    ) -> Result<Vec<(Span, bool)>, Error> {
+        let fail = sql("read which calls were in flight");
+        let text = format!(
+            "SELECT {CALL} WHERE a.agent = ?1 AND a.server IS NULL AND a.began <= ?3 AND (a.done IS NULL OR a.done >= ?2)
+             LIMIT ?4"
+        );
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
+        let rows = statement.query_map(params![agent, number(from), number(to), most], call);
+        let calls: Vec<AgentCall> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        let span =
+            |call: AgentCall| (Span { call: call.id, began: call.began, ended: call.done }, call.tagged);
+        Ok(calls.into_iter().map(span).collect())
+    }
+
+    /// Refusals on agents' sockets, the newest, oldest first: agent, time, what.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn refusals(
+        &self,
+        viewer: Viewer,
+        asked: &Asked,
+        most: u32,
+    ) -> Result<Vec<(String, i64, Refusal)>, Error> {
+        let fail = sql("read refusals");
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
+            Asked::All => ("?2 = 0", Box::new(0)),
+            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            Asked::Intent(row) => (
+                "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent
+                 AND refusals.at BETWEEN i.at AND coalesce(i.ended, refusals.at))",
+                Box::new(*row),
+            ),
+            Asked::Call(_) => return Ok(Vec::new()),
+        };
+        let text = format!(
+            "SELECT agent, at, what, why, pid, peer_uid, container FROM refusals WHERE (?1 = 0 OR uid = ?1) AND {which}
+             ORDER BY id DESC LIMIT ?3"
+        );
+        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
+        let rows = statement.query_map(params![viewer.0, value, most], |row| {
+            let refusal = Refusal {
+                what: row.get(2)?,
+                why: row.get(3)?,
+                pid: row.get(4)?,
+                uid: row.get(5)?,
+                container: row.get(6)?,
+            };
+            Ok((row.get(0)?, row.get(1)?, refusal))
+        });
+        let mut all: Vec<_> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        all.reverse();
+        Ok(all)
+    }
+}

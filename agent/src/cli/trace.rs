@@ -1,0 +1,201 @@
+//! `ringfence trace`.
+
+use super::events;
+use crate::{
+    auditor::{
+        client::{Client, unexpected},
+        printable,
+    },
+    core::paths::Paths,
+};
+use ringfence_wire::{
+    event::{Event, Verdict},
+    message::{QueryReply, QueryRequest},
+    trace::{Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal},
+};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// Characters of a text that are shown in a line.
+const LINE: usize = 100;
+
+/// Shows who asked what, which tools an agent called for it, and what the kernel saw of each.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "How sure an event's tool call is stands behind it: `exact` (its process tree was tagged in the kernel for the
+call), `sole` (no other call was in flight in its process's life), `ambiguous` (one of several, or none).
+
+Examples:
+  ringfence trace                        the newest intents of all agents
+  ringfence trace coder --limit 3        of one agent
+  ringfence trace 4f1d                   one intent, by the beginning of its id
+  ringfence trace toolu_01A2             one tool call, by the provider's id
+  ringfence trace --json | jq '.intents[].calls[].events[] | select(.verdict == \"denied\")'"
+)]
+pub(crate) struct Args {
+    /// An agent's name, the beginning of an intent's id, or a tool call's id; default: the newest of all agents.
+    #[arg(value_name = "AGENT|INTENT|CALL")]
+    what: Option<String>,
+    /// At most so many intents, the newest (at most 200).
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
+    limit: u32,
+    /// One JSON object (docs/llm.md).
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let socket = Paths::from_env().query_socket();
+    let query = TraceQuery { what: args.what.clone(), limit: Some(args.limit) };
+    let Some(QueryReply::Trace(trace)) = Client::ask(&socket, &QueryRequest::Trace(query))?.next()? else {
+        return Err(unexpected().into());
+    };
+    let mut out = anstream::stdout().lock();
+    let written = if args.json {
+        serde_json::to_writer(&mut out, &trace).map_err(io::Error::from).and_then(|()| writeln!(out))
+    } else {
+        show(&mut out, &trace)
+    };
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn show(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
+    if trace.intents.is_empty() && trace.refusals.is_empty() {
+        return writeln!(out, "no agent was asked anything yet");
+    }
+    for intent in &trace.intents {
+        self::intent(out, intent)?;
+    }
+    if trace.more {
+        writeln!(out, "There are more calls than are shown.")?;
+    }
+    if !trace.refusals.is_empty() {
+        writeln!(out, "refused on the agents' sockets")?;
+        trace.refusals.iter().try_for_each(|refusal| refused(out, refusal))?;
+    }
+    Ok(())
+}
+
+fn intent(out: &mut impl Write, intent: &TracedIntent) -> io::Result<()> {
+    let id = intent
+        .intent
+        .as_deref()
+        .map_or_else(|| "no intent".to_owned(), |id| format!("intent {}", printable(id)));
+    let by = intent.uid.map(|uid| format!(", sent by user {uid}")).unwrap_or_default();
+    let state = match (&intent.error, &intent.ended) {
+        (Some(_), _) => "failed",
+        (None, Some(_)) => "done",
+        (None, None) => "under way",
+    };
+    writeln!(out, "{id}  agent {}  {}{by}  {state}", printable(&intent.agent), intent.ts)?;
+    if !intent.text.is_empty() {
+        writeln!(out, "  \"{}\"", short(&intent.text))?;
+    }
+    if let Some(error) = &intent.error {
+        writeln!(out, "  ! {}", short(error))?;
+    }
+    for (at, call) in intent.calls.iter().enumerate() {
+        self::call(out, call, at + 1 == intent.calls.len())?;
+    }
+    writeln!(out)
+}
+
+fn call(out: &mut impl Write, call: &TracedCall, is_last: bool) -> io::Result<()> {
+    let (branch, below) = if is_last { ("└─", "   ") } else { ("├─", "│  ") };
+    let place =
+        call.server.as_deref().map_or("local".to_owned(), |server| format!("MCP {}", printable(server)));
+    let came_to = match call.is_error {
+        None => "no result",
+        Some(true) => "error",
+        Some(false) => "ok",
+    };
+    writeln!(
+        out,
+        "  {branch} {} {}  {place}  {came_to}  {}",
+        printable(&call.tool),
+        printable(&call.call),
+        short(&call.input)
+    )?;
+    call.events.iter().try_for_each(|event| self::event(out, event, below))?;
+    if call.more {
+        writeln!(out, "  {below}  ... and more: `ringfence events` has them all")?;
+    }
+    Ok(())
+}
+
+fn event(out: &mut impl Write, event: &Event, below: &str) -> io::Result<()> {
+    let style = match event.verdict {
+        Verdict::Allowed => anstyle::Style::new(),
+        Verdict::Denied => anstyle::AnsiColor::Red.on_default(),
+        Verdict::WouldDeny => anstyle::AnsiColor::Yellow.on_default(),
+    };
+    let repeats = if event.repeats > 1 { format!(" x{}", event.repeats) } else { String::new() };
+    writeln!(
+        out,
+        "  {below}  {style}{:<10}{style:#} {:<9} {}{repeats}  by {}  [{}]  #{}",
+        event.verdict.word(),
+        event.op,
+        events::target(event),
+        if event.exe.is_empty() { "-" } else { &event.exe },
+        event.attribution,
+        event.id
+    )
+}
+
+fn refused(out: &mut impl Write, refused: &TracedRefusal) -> io::Result<()> {
+    let refusal = &refused.refusal;
+    let who = refusal.pid.map_or("unknown".to_owned(), |pid| format!("process {pid}"));
+    let user = refusal.uid.map(|uid| format!(" of user {uid}")).unwrap_or_default();
+    let inside =
+        refusal.container.as_deref().map(|id| format!(" in container {}", printable(id))).unwrap_or_default();
+    writeln!(
+        out,
+        "  {}  agent {}  {}  {who}{user}{inside}: {}",
+        refused.ts,
+        printable(&refused.agent),
+        printable(&refusal.what),
+        short(&refusal.why)
+    )
+}
+
+/// The beginning of a text as one line that can be shown.
+fn short(text: &str) -> String {
+    let mut shown: String = printable(text).chars().take(LINE).collect();
+    if text.chars().count() > LINE {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_text_stays_in_its_line() {
+        let trace = Trace {
+            intents: vec![TracedIntent {
+                intent: Some("0123456789ab".into()),
+                agent: "coder".into(),
+                ts: "2026-11-20T12:00:00.000000Z".into(),
+                ended: None,
+                uid: Some(0),
+                text: "look\u{1b}[2J\nintent forged".into(),
+                error: None,
+                calls: Vec::new(),
+            }],
+            ..Trace::default()
+        };
+        let mut out = Vec::new();
+        show(&mut out, &trace).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+        assert!(text.contains("under way") && text.contains("sent by user 0"), "{text}");
+    }
+}

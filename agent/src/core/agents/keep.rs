@@ -1,0 +1,348 @@
+//! One agent's thread: starts its worker, answers it, starts it again after a pause that grows, and gives it up for the
+//! time being when it ends again and again.
+
+use super::{answer::Answering, place, plan::Plan};
+use crate::core::{
+    enforcer::{Enforcer, chain},
+    paths::Paths,
+    server::Server,
+    supervise::{Backoff, Process},
+};
+use ringfence_wire::{
+    agent::{AgentCounts, MAX_ORDER, MAX_QUESTION, Start, ToWorker},
+    conn::Conn,
+    frame::FrameError,
+    message::AgentProcess,
+};
+use serde_json::value::RawValue;
+use std::{
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            net::{UnixListener, UnixStream},
+            process::CommandExt,
+        },
+    },
+    process::{Command, Stdio},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// A worker that ends so often without having lived [`WELL`] is not started again until a profile is read again.
+const MOST_CRASHES: u32 = 6;
+/// A worker that lived so long had been well.
+const WELL: Duration = Duration::from_secs(60);
+/// How long a new worker has for each message about its configuration.
+const BRIEF: Duration = Duration::from_secs(5);
+/// How long a worker may take to end when it is told to: a little more than it gives itself.
+const ENDING: Duration = Duration::from_secs(21);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    name: String,
+    paths: Paths,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Inner {
+    plan: Plan,
+    /// The plan is another than the worker was started with, or it is to be tried again.
+    renewed: bool,
+    stop: bool,
+    over: bool,
+    state: State,
+    pid: Option<u32>,
+    uid: Option<u32>,
+    restarts: u64,
+    crashes: u32,
+    last_exit: Option<String>,
+    error: Option<String>,
+    counts: AgentCounts,
+    /// The core's end of the worker's socket, to tell it to stop.
+    worker: Option<UnixStream>,
+}
+
+/// How an agent fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Starting,
+    Running,
+    Waiting,
+    Quarantined,
+    Failed,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Quarantined => "quarantined",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Keeper {
+    pub(super) fn new(paths: &Paths, plan: Plan) -> Self {
+        let inner = Inner {
+            renewed: false,
+            stop: false,
+            over: false,
+            state: State::Starting,
+            pid: None,
+            uid: None,
+            restarts: 0,
+            crashes: 0,
+            last_exit: None,
+            error: None,
+            counts: AgentCounts::default(),
+            worker: None,
+            plan,
+        };
+        let name = inner.plan.config.name.clone();
+        Self { name, paths: paths.clone(), inner: Mutex::new(inner), changed: Condvar::new() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agent's profile was read again. Where it changed, the worker ends what it does and another starts; one that was
+    /// given up is tried again in any case.
+    pub(super) fn replace(&self, plan: Plan) {
+        let mut inner = self.inner();
+        inner.error = None;
+        let is_down = matches!(inner.state, State::Quarantined | State::Failed);
+        if inner.plan == plan && !is_down {
+            return;
+        }
+        inner.plan = plan;
+        inner.renewed = true;
+        inner.crashes = 0;
+        tell_to_stop(&inner);
+        self.changed.notify_all();
+    }
+
+    /// The agent's profile is wrong now.
+    pub(super) fn blame(&self, error: String) {
+        self.inner().error = Some(error);
+    }
+
+    /// The worker is to end, for good.
+    pub(super) fn stop(&self) {
+        let mut inner = self.inner();
+        inner.stop = true;
+        tell_to_stop(&inner);
+        self.changed.notify_all();
+    }
+
+    /// Waits until it has, but no longer than `until`.
+    pub(super) fn wait_until_over(&self, until: Instant) {
+        let mut inner = self.inner();
+        while !inner.over {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            inner = self.changed.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn status(&self) -> AgentProcess {
+        let inner = self.inner();
+        let llm = &inner.plan.config.llm;
+        AgentProcess {
+            name: self.name.clone(),
+            state: inner.state.word().to_owned(),
+            pid: inner.pid,
+            uid: inner.uid,
+            socket: place::socket(&self.paths, &self.name).0.display().to_string(),
+            model: Some(format!("{}/{}", llm.provider.name(), llm.model)),
+            restarts: inner.restarts,
+            last_exit: inner.last_exit.clone(),
+            error: inner.error.clone(),
+            counts: inner.counts,
+        }
+    }
+
+    /// What the worker counted.
+    pub(super) fn count(&self, counts: AgentCounts) {
+        self.inner().counts = counts;
+    }
+
+    /// The worker serves its socket.
+    pub(super) fn is_ready(&self) {
+        self.inner().state = State::Running;
+    }
+
+    /// Runs until [`Self::stop`].
+    pub(super) fn run<E: Enforcer>(&self, server: &Server<E>) {
+        let mut backoff = Backoff::default();
+        let mut socket = None;
+        while let Some(plan) = self.begin() {
+            let since = Instant::now();
+            let ended = self.once(server, &plan, &mut socket);
+            let mut inner = self.inner();
+            (inner.pid, inner.worker) = (None, None);
+            inner.counts.runtime = false;
+            inner.counts.busy = false;
+            if inner.stop || inner.renewed {
+                continue;
+            }
+            let lived = since.elapsed();
+            inner.crashes = if lived >= WELL { 1 } else { inner.crashes + 1 };
+            inner.restarts += 1;
+            let pause = backoff.failed(lived);
+            let (Ok(why) | Err(why)) = &ended;
+            inner.last_exit = Some(why.clone());
+            if inner.crashes < MOST_CRASHES {
+                tracing::error!("agent {}: {why}; its worker is started again in {pause:?}", self.name);
+                inner.state = State::Waiting;
+                self.pause(inner, Some(pause));
+                continue;
+            }
+            tracing::error!(
+                "agent {}: {why}; that was {MOST_CRASHES} times in a row, and it is not started again until profiles are read again (SIGHUP)",
+                self.name
+            );
+            inner.state = if ended.is_ok() { State::Quarantined } else { State::Failed };
+            // Who connects is to hear that nobody is there.
+            socket = None;
+            place::unbind(&self.paths, &self.name);
+            self.pause(inner, None);
+            backoff = Backoff::default();
+        }
+        drop(socket);
+        place::unbind(&self.paths, &self.name);
+        self.inner().over = true;
+        self.changed.notify_all();
+    }
+
+    /// The plan to start a worker with; `None`: no more.
+    fn begin(&self) -> Option<Plan> {
+        let mut inner = self.inner();
+        inner.renewed = false;
+        inner.state = State::Starting;
+        (!inner.stop).then(|| inner.plan.clone())
+    }
+
+    /// Waits, until something is to be done or for a time.
+    fn pause(&self, mut inner: MutexGuard<'_, Inner>, time: Option<Duration>) {
+        let until = time.map(|time| Instant::now() + time);
+        while !inner.stop && !inner.renewed {
+            inner = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return,
+                Some(left) => {
+                    self.changed.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// One worker, from its start to its end: how it ended, or why there was none.
+    fn once<E: Enforcer>(
+        &self,
+        server: &Server<E>,
+        plan: &Plan,
+        socket: &mut Option<(u32, UnixListener)>,
+    ) -> Result<String, String> {
+        let (dir, uid) = place::own_dir(&self.paths, &self.name).map_err(|error| chain(&error))?;
+        if socket.as_ref().is_none_or(|(owner, _)| *owner != plan.owner()) {
+            let bound = place::bind(&self.paths, &self.name, plan.owner());
+            *socket = Some((plan.owner(), bound.map_err(|error| chain(&error))?));
+        }
+        let Some((_, listener)) = socket.as_ref() else { return Err("there is no socket".to_owned()) };
+        let process = spawn(uid).map_err(|error| format!("its worker cannot be started: {error}"))?;
+        let pid = process.pid();
+        tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);
+        let told = self.endow(&process, plan, &dir, listener);
+        let served = told.and_then(|()| {
+            let socket = process.socket().try_clone().map_err(|error| error.to_string())?;
+            {
+                let mut inner = self.inner();
+                (inner.pid, inner.uid) = (Some(pid), Some(uid));
+                inner.worker = socket.try_clone().ok();
+                // Told before there was somebody to tell.
+                if inner.stop || inner.renewed {
+                    tell_to_stop(&inner);
+                }
+            }
+            match (Answering { server, plan, keeper: self, uid }).serve(socket) {
+                Ok(()) | Err(FrameError::Closed) => Ok(()),
+                Err(error) => Err(format!("its worker sent something strange: {}", chain(&error))),
+            }
+        });
+        let is_to_end = {
+            let inner = self.inner();
+            inner.stop || inner.renewed
+        };
+        let exit = match served {
+            Ok(()) if is_to_end => process.finish(ENDING),
+            _ => process.kill(),
+        };
+        served.map(|()| format!("its worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
+    }
+
+    /// Gives a new worker what it works with.
+    fn endow(
+        &self,
+        process: &Process,
+        plan: &Plan,
+        dir: &std::path::Path,
+        listener: &UnixListener,
+    ) -> Result<(), String> {
+        let credentials = plan.credentials();
+        let opened: Vec<(_, OwnedFd)> = credentials
+            .into_iter()
+            .map(|(of, source)| source.open().map(|fd| (of, fd)))
+            .collect::<Result<_, _>>()
+            .map_err(|error| format!("a credential cannot be had: {}", chain(&error)))?;
+        let config = serde_json::to_string(&plan.config).and_then(RawValue::from_string);
+        let start = Start {
+            config: config.map_err(|error| error.to_string())?,
+            dir: dir.to_owned(),
+            credentials: opened.iter().map(|(of, _)| of.clone()).collect(),
+        };
+        let told = || {
+            let stream = process.socket().try_clone().map_err(FrameError::from_io)?;
+            let mut conn = Conn::new(stream, BRIEF, MAX_ORDER);
+            conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd()])?;
+            for (_, descriptor) in &opened {
+                conn.send_with_descriptors(&ToWorker::Credential, &[descriptor.as_fd()])?;
+            }
+            Ok::<(), FrameError>(())
+        };
+        told().map_err(|error| format!("its worker did not take its configuration: {}", chain(&error)))
+    }
+}
+
+/// Tells a worker that runs to stop. What it says until then is heard.
+fn tell_to_stop(inner: &Inner) {
+    let Some(worker) = inner.worker.as_ref().and_then(|worker| worker.try_clone().ok()) else { return };
+    let _ = Conn::new(worker, BRIEF, MAX_QUESTION).send(&ToWorker::Stop);
+}
+
+/// Starts this very binary as a worker; `uid` is its user and its group, and it has no other.
+fn spawn(uid: u32) -> io::Result<Process> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // As for the auditor: the binary that runs, whatever became of its file.
+    let child = Command::new("/proc/self/exe")
+        .arg0("ringfence")
+        .arg("llm-worker")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .uid(uid)
+        .gid(uid)
+        .current_dir("/")
+        .env_clear()
+        .envs(std::env::var_os("RUST_LOG").map(|value| ("RUST_LOG", value)))
+        .spawn()?;
+    Ok(Process::new(child, ours))
+}

@@ -1,0 +1,147 @@
+//! The agents of this host: for each profile with an `[llm.*]` one worker, under a user id of its own, kept running.
+//!
+//! | file | what |
+//! |---|---|
+//! | `plan` | root's profiles to what is to run |
+//! | `place` | an agent's user id, its log's directory, its socket |
+//! | `keep` | one agent's thread: starts its worker, starts it again, gives it up for a while |
+//! | `answer` | what a worker asks: who a peer is, a tag for a process |
+//!
+//! A worker parses what agents and providers say. The core parses none of that: a worker's questions are a descriptor or
+//! two each, its reports pass through as bytes, its counts are numbers.
+
+mod answer;
+mod keep;
+mod place;
+mod plan;
+
+use super::{enforcer::Enforcer, server::Server};
+use crate::{core::paths::Paths, profile::Dirs};
+use keep::Keeper;
+use plan::{Broken, Plan};
+use ringfence_wire::message::AgentProcess;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long workers may take to finish what is under way when the daemon ends.
+const LAST_WORDS: Duration = Duration::from_secs(22);
+
+/// All agents.
+#[derive(Debug, Default)]
+pub(crate) struct Agents {
+    running: Mutex<Running>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    by_name: BTreeMap<String, Arc<Keeper>>,
+    /// Agents that have no worker, because their profile is wrong: what is.
+    failed: BTreeMap<String, String>,
+    /// What is wrong with the registry.
+    registry: Option<String>,
+    /// No worker is started any more.
+    closed: bool,
+}
+
+impl Agents {
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What runs, for `ringfence status`.
+    pub(crate) fn status(&self) -> Vec<AgentProcess> {
+        let running = self.running();
+        let mut all: Vec<AgentProcess> = running.by_name.values().map(|keeper| keeper.status()).collect();
+        let none = |name: &String, error: &String| AgentProcess {
+            name: name.clone(),
+            state: "failed".to_owned(),
+            pid: None,
+            uid: None,
+            socket: String::new(),
+            model: None,
+            restarts: 0,
+            last_exit: None,
+            error: Some(error.clone()),
+            counts: Default::default(),
+        };
+        all.extend(running.failed.iter().map(|(name, error)| none(name, error)));
+        if let Some(error) = &running.registry {
+            all.push(none(&"registry.toml".to_owned(), error));
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// Makes what runs as the files say. A broken file changes nothing that runs.
+    pub(crate) fn reload<E: Enforcer>(&self, server: &Arc<Server<E>>, paths: &Paths, dirs: &Dirs) {
+        let plans = plan::read(paths, dirs);
+        let mut running = self.running();
+        if running.closed {
+            return;
+        }
+        let plans = match plans {
+            Ok(plans) => plans,
+            Err(error) => {
+                tracing::error!("the agents stay as they are: {error}");
+                running.registry = Some(error);
+                return;
+            }
+        };
+        running.registry = None;
+        running.failed.clear();
+        running.by_name.retain(|name, keeper| {
+            let stays = plans.contains_key(name);
+            if !stays {
+                tracing::info!("agent {name}: its profile is gone; its worker ends when it is idle");
+                keeper.stop();
+            }
+            stays
+        });
+        for (name, plan) in plans {
+            match (running.by_name.get(&name), plan) {
+                (Some(keeper), Ok(plan)) => keeper.replace(plan),
+                (Some(keeper), Err(Broken { text, .. })) => {
+                    tracing::error!("agent {name}: the profile that was in force stays so: {text}");
+                    keeper.blame(text);
+                }
+                // Containers' profiles are told of where containers are.
+                (None, Err(Broken { is_agent: false, .. })) => {}
+                (None, Ok(plan)) => match start(server, paths, plan) {
+                    Ok(keeper) => drop(running.by_name.insert(name, keeper)),
+                    Err(error) => drop(running.failed.insert(name, error)),
+                },
+                (None, Err(Broken { text, .. })) => {
+                    tracing::error!("agent {name} cannot be started: {text}");
+                    running.failed.insert(name, text);
+                }
+            }
+        }
+    }
+
+    /// Ends all workers, and waits until they have.
+    pub(crate) fn stop(&self) {
+        let mut running = self.running();
+        running.closed = true;
+        let keepers: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
+        drop(running);
+        keepers.iter().for_each(|keeper| keeper.stop());
+        let until = Instant::now() + LAST_WORDS;
+        for keeper in keepers {
+            keeper.wait_until_over(until);
+        }
+    }
+}
+
+fn start<E: Enforcer>(server: &Arc<Server<E>>, paths: &Paths, plan: Plan) -> Result<Arc<Keeper>, String> {
+    let keeper = Arc::new(Keeper::new(paths, plan));
+    let (server, of_thread) = (Arc::clone(server), Arc::clone(&keeper));
+    thread::Builder::new()
+        .name("agent".into())
+        .spawn(move || of_thread.run(&server))
+        .map_err(|error| format!("the daemon cannot start a thread: {error}"))?;
+    Ok(keeper)
+}

@@ -1,0 +1,90 @@
+//! What a worker may still do once it runs: write its own log, accept on its socket, call its providers.
+//!
+//! No capability, no gain by exec, no memory for others to read. Landlock, where the kernel has it, leaves the log's
+//! directory, and for reading what names are resolved by; no other file, no program, no signal to others. seccomp
+//! leaves the calls of `profiles/seccomp/worker.toml`: no program, no other process, no socket but to the internet and
+//! none that listens. All of it comes before the first thread.
+
+use crate::kernel::{
+    caps, host,
+    landlock::{self, Access, Hierarchy, Rules},
+    seccomp,
+};
+use std::path::Path;
+
+/// What the C library reads to resolve a name. Certificates' roots are in the binary.
+const RESOLVING: &[&str] = &[
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/ld.so.cache",
+    "/etc/ssl",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+    "/etc/pki",
+    "/run/systemd/resolve",
+    "/usr/lib",
+    "/lib",
+    "/lib64",
+];
+
+/// Why a worker cannot be confined; it does not run then.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Capabilities.
+    #[error("the worker cannot give up its privileges")]
+    Caps(#[from] caps::Error),
+    /// Landlock.
+    #[error("the worker cannot confine itself")]
+    Landlock(#[from] landlock::Error),
+    /// seccomp.
+    #[error("the worker cannot confine itself")]
+    Seccomp(#[from] seccomp::Error),
+}
+
+/// Gives up everything but what the role needs, for good.
+///
+/// # Errors
+/// [`Error`]; the process must then end. A kernel without Landlock is no error, but is said in the log.
+pub(crate) fn enter(log: &Path) -> Result<(), Error> {
+    caps::drop_all()?;
+    caps::not_dumpable()?;
+    landlocked(log)?;
+    seccomp::Filter::compile(&seccomp::Policy::worker_list()?)?.load()?;
+    Ok(())
+}
+
+fn landlocked(log: &Path) -> Result<(), Error> {
+    let abi = host::landlock_abi();
+    if abi == 0 {
+        tracing::warn!(
+            "this kernel has no Landlock: the worker runs without capabilities, but sees the host's files"
+        );
+        return Ok(());
+    }
+    // Rules follow no links.
+    let allow = |path: &Path, access| Hierarchy {
+        path: path.canonicalize().unwrap_or_else(|_| path.to_owned()),
+        access,
+        exact: false,
+        may_be_missing: true,
+    };
+    let mut hierarchies = vec![allow(log, Access { read: true, write: true, ..Access::default() })];
+    let readable = RESOLVING.iter().map(Path::new).chain([Path::new("/dev/urandom"), Path::new("/dev/null")]);
+    hierarchies.extend(readable.map(|path| allow(path, Access { read: true, ..Access::default() })));
+    let rules = Rules {
+        restricted: Access { read: true, write: true, exec: true, unix: true },
+        hierarchies,
+        // Providers are where the profile says, at any port.
+        tcp: None,
+        scope_signals: true,
+        scope_abstract: true,
+    };
+    if let Some(prepared) = rules.prepare(abi)? {
+        prepared.enforce()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! The worker's link to the core: who a peer is, tags, reports. In user mode there is no core, and no link.
+
+use super::frame::FrameReader;
+use ringfence_wire::{
+    agent::{AgentCounts, Answer, MAX_REPORT, Speaker, ToCore, ToWorker},
+    frame::framed,
+    trace::Said,
+};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncWriteExt, Interest},
+    net::UnixStream,
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Questions and reports that wait to be sent.
+const QUEUE: usize = 1024;
+/// How long the core may take to answer. It reads a few files; more than that is a core that stands still.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Most refusals that are recorded in a while; others are counted.
+const MOST_RECORDED: u32 = 50;
+const RECORDING: Duration = Duration::from_secs(10);
+
+/// Why the core did not say what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Error {
+    /// It says no.
+    #[error("{0}")]
+    Refused(String),
+    /// Nothing came.
+    #[error("the daemon does not answer")]
+    Silent,
+    /// Something else came.
+    #[error("the daemon answers something else than was asked")]
+    Strange,
+}
+
+struct Question {
+    what: ToCore,
+    descriptors: Vec<OwnedFd>,
+    answer: Option<oneshot::Sender<Answer>>,
+}
+
+/// The worker's end of the link; `none` in user mode.
+#[derive(Clone, Default)]
+pub(crate) struct Host {
+    link: Option<mpsc::Sender<Question>>,
+    counts: Arc<Counts>,
+    /// Since when refusals are counted, and how many were recorded since.
+    recorded: Arc<Mutex<(Option<Instant>, u32)>>,
+}
+
+/// What is counted for `ringfence status`.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Processes that were tagged.
+    pub(super) tags: AtomicU64,
+    /// Tags that were refused.
+    pub(super) refused_tags: AtomicU64,
+    /// Peers that may not say what they said.
+    pub(super) refused_peers: AtomicU64,
+    /// Reports that were dropped.
+    pub(super) lost_reports: AtomicU64,
+}
+
+impl Host {
+    /// A link over a socket whose other end is the core's. Its task ends when the core's end closes; `gone` is cancelled
+    /// then, and `stop` when the core says so.
+    pub(crate) fn new(core: UnixStream, stop: CancellationToken, gone: CancellationToken) -> Self {
+        let (link, questions) = mpsc::channel(QUEUE);
+        tokio::spawn(async move {
+            let _gone = gone.drop_guard();
+            if let Err(error) = run(core, questions, stop).await {
+                tracing::error!("the link to the daemon broke: {error}");
+            }
+        });
+        Self { link: Some(link), ..Self::default() }
+    }
+
+    /// Whether one more refusal may be put on record now; the others are counted only, so that nobody fills logs with them.
+    pub(super) fn may_record(&self) -> bool {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        if recorded.0.is_none_or(|since| since.elapsed() >= RECORDING) {
+            *recorded = (Some(Instant::now()), 0);
+        }
+        recorded.1 += 1;
+        recorded.1 <= MOST_RECORDED
+    }
+
+    /// Whether there is a core.
+    pub(crate) fn is_there(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// What was counted.
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Who made a connection; `None`: there is no core to ask.
+    ///
+    /// # Errors
+    /// [`Error`]: then nothing is known of the peer.
+    pub(super) async fn speaker(&self, connection: BorrowedFd<'_>) -> Result<Option<Speaker>, Error> {
+        if !self.is_there() {
+            return Ok(None);
+        }
+        let connection =
+            connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
+        match self.ask(ToCore::Speaker, vec![connection]).await? {
+            Answer::Speaker(speaker) => Ok(Some(speaker)),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// Has a process tagged, a child of the runtime at the other end of `connection`. Gives the tag.
+    ///
+    /// # Errors
+    /// [`Error`]: then it has none.
+    pub(super) async fn tag(&self, process: OwnedFd, connection: BorrowedFd<'_>) -> Result<u64, Error> {
+        let connection =
+            connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
+        match self.ask(ToCore::Tag, vec![process, connection]).await? {
+            Answer::Tagged { tag, .. } => Ok(tag),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
+    pub(super) fn report(&self, said: &Said) {
+        if !self.is_there() {
+            return;
+        }
+        match serde_json::to_string(said) {
+            Ok(text) if text.len() <= MAX_REPORT => self.tell(ToCore::Report(text)),
+            _ => drop(self.counts.lost_reports.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Tells the core that the socket is served.
+    pub(super) fn ready(&self) {
+        self.tell(ToCore::Ready);
+    }
+
+    /// Tells the core what the worker does.
+    pub(super) fn status(&self, counts: AgentCounts) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        self.tell(ToCore::Status(AgentCounts {
+            tags: read(&self.counts.tags),
+            refused_tags: read(&self.counts.refused_tags),
+            refused_peers: read(&self.counts.refused_peers),
+            lost_reports: read(&self.counts.lost_reports),
+            ..counts
+        }));
+    }
+
+    fn tell(&self, what: ToCore) {
+        let Some(link) = &self.link else { return };
+        let is_report = matches!(what, ToCore::Report(_));
+        if link.try_send(Question { what, descriptors: Vec::new(), answer: None }).is_err() && is_report {
+            self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn ask(&self, what: ToCore, descriptors: Vec<OwnedFd>) -> Result<Answer, Error> {
+        let link = self.link.as_ref().ok_or(Error::Silent)?;
+        let (answer, answered) = oneshot::channel();
+        let asked = async {
+            link.send(Question { what, descriptors, answer: Some(answer) })
+                .await
+                .map_err(|_| Error::Silent)?;
+            answered.await.map_err(|_| Error::Silent)
+        };
+        match timeout(PATIENCE, asked).await {
+            Ok(Ok(Answer::Refused(why))) => Err(Error::Refused(why)),
+            Ok(answer) => answer,
+            Err(_) => Err(Error::Silent),
+        }
+    }
+}
+
+/// Those who wait for an answer, in the order in which they asked.
+type Waiting = Mutex<VecDeque<oneshot::Sender<Answer>>>;
+
+async fn run(
+    mut core: UnixStream,
+    mut questions: mpsc::Receiver<Question>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let waiting = Waiting::default();
+    let lock = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let (read, mut write) = core.split();
+    let hear = async {
+        let mut reader = FrameReader::new(read);
+        loop {
+            let body = match reader.next(None).await {
+                Ok(body) => body,
+                Err(ringfence_wire::frame::FrameError::Closed) => return Ok(()),
+                Err(error) => return Err(io::Error::other(error)),
+            };
+            match serde_json::from_slice::<ToWorker>(&body) {
+                Ok(ToWorker::Answer(answer)) => {
+                    // One that gave up waiting does not mind.
+                    lock().pop_front().map(|waits| waits.send(answer));
+                }
+                Ok(ToWorker::Stop) => stop.cancel(),
+                Ok(_) => return Err(io::Error::other("it says what it says to a new worker only")),
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    };
+    let say = async {
+        while let Some(Question { what, descriptors, answer }) = questions.recv().await {
+            let body = serde_json::to_vec(&what)?;
+            let frame = framed(&body).map_err(io::Error::other)?;
+            // Before it can be answered.
+            lock().extend(answer);
+            let sent = loop {
+                write.writable().await?;
+                let socket: &UnixStream = write.as_ref();
+                match socket.try_io(Interest::WRITABLE, || send(socket.as_fd(), &frame, &descriptors)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    sent => break sent?,
+                }
+            };
+            write.write_all(&frame[sent..]).await?;
+        }
+        // Nobody can ask any more: the worker ends.
+        std::future::pending().await
+    };
+    tokio::select! {
+        heard = hear => heard,
+        said = say => said,
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, frame: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
+    const MOST: usize = 2;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(socket, &[IoSlice::new(frame)], &mut control, flags)?)
+}

@@ -1,0 +1,136 @@
+//! What the core and one agent's LLM worker say to each other, over a stream socketpair made by the core.
+//!
+//! The worker's end is its standard input. The core says [`ToWorker::Start`] and then one [`ToWorker::Credential`] for
+//! each that the configuration wants; from then on the worker asks, and each question that has an answer gets one
+//! [`ToWorker::Answer`], in the order of the questions. The end of the stream is the end of the core, and the worker's.
+//!
+//! The worker reads what agents and providers say, and may be subverted: the core parses nothing of theirs. What is for
+//! the auditor ([`ToCore::Report`]) passes through the core as bytes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::path::PathBuf;
+
+/// Most bytes of a message of the core's: a configuration is the longest.
+pub const MAX_ORDER: usize = 1 << 20;
+/// Most bytes of a message of the worker's.
+pub const MAX_QUESTION: usize = 64 << 10;
+/// Most bytes of a report.
+pub const MAX_REPORT: usize = 16 << 10;
+
+/// What the core says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToWorker {
+    /// The first message; beside it the listening socket.
+    Start(Start),
+    /// A credential; beside it a descriptor to read it from. They come in the order of [`Start::credentials`].
+    Credential,
+    /// The answer to a question.
+    Answer(Answer),
+    /// End when nothing is under way any more, and soon.
+    Stop,
+}
+
+/// What a worker is started with.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// The agent's configuration, without credentials.
+    pub config: Box<RawValue>,
+    /// The worker's own directory: its conversation's log and what it keeps besides.
+    pub dir: PathBuf,
+    /// Whose each credential is.
+    pub credentials: Vec<For>,
+}
+
+/// Whose a credential is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum For {
+    /// The language model's.
+    Llm,
+    /// An MCP server's, by the name of its section.
+    Mcp(String),
+}
+
+/// What the worker says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToCore {
+    /// The log is read, the socket is served. No answer.
+    Ready,
+    /// Who is at the other end of the connection beside this? Answered by [`Answer::Speaker`].
+    Speaker,
+    /// Tie the process behind the pidfd beside this to a tool call; beside it, too, the connection of the runtime whose
+    /// child it is. Answered by [`Answer::Tagged`].
+    Tag,
+    /// What it is doing, for `ringfence status`. No answer.
+    Status(AgentCounts),
+    /// JSON for the auditor; the core adds whose it is. No answer.
+    Report(String),
+}
+
+/// An answer of the core's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Who it is.
+    Speaker(Speaker),
+    /// The process has this tag, and so will all that it starts. Random, not 0.
+    Tagged {
+        /// The tag, as in events.
+        tag: u64,
+        /// The public id of the container that the process is in.
+        container: String,
+    },
+    /// No, and why.
+    Refused(String),
+}
+
+/// Who made a connection, in the kernel's terms.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speaker {
+    /// Process id, in the host's namespace.
+    pub pid: u32,
+    /// User id, in the host's namespace.
+    pub uid: u32,
+    /// The container that it belongs to; `None`: it is ungoverned.
+    pub container: Option<Inside>,
+}
+
+/// A container, as far as a worker needs to know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inside {
+    /// Its public id, or the kernel's where no record says.
+    pub id: String,
+    /// It is the asking agent's own: of the same profile.
+    pub own: bool,
+}
+
+/// What an agent's worker counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentCounts {
+    /// Whether a runtime is registered.
+    pub runtime: bool,
+    /// Whether it works on something.
+    pub busy: bool,
+    /// Messages that wait.
+    pub waiting: u64,
+    /// Turns, failed ones included.
+    pub turns: u64,
+    /// Turns that failed.
+    pub failed: u64,
+    /// Tokens that went to the provider.
+    pub input_tokens: u64,
+    /// Tokens that came from it.
+    pub output_tokens: u64,
+    /// Tool calls whose processes were tagged.
+    pub tags: u64,
+    /// Tags that were refused.
+    pub refused_tags: u64,
+    /// Peers that may not say what they said.
+    pub refused_peers: u64,
+    /// Reports that were dropped, since the core took too few of them.
+    pub lost_reports: u64,
+}

@@ -1,0 +1,168 @@
+//! What an agent's worker reports about it, and the trace that the auditor makes of that and of the kernel's events.
+//!
+//! What is in a report was chosen by a worker from what an agent, its provider and its owner said: texts are cut and
+//! stripped of the agent's credentials there, and bounded again where they are stored.
+
+use crate::event::Event;
+use serde::{Deserialize, Serialize};
+
+/// Most characters of a text in a report.
+pub const MAX_TEXT: usize = 2000;
+/// Most bytes of an id of the provider's that a report can carry.
+pub const MAX_ID: usize = 256;
+
+/// What a worker says, as JSON in [`crate::audit::What::Said`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "said", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Said {
+    /// A message went to the runtime.
+    Intent {
+        /// Its id: 12 hex digits, random.
+        id: String,
+        /// User id of the sender, where the kernel said.
+        uid: Option<u32>,
+        /// The beginning of its text.
+        text: String,
+    },
+    /// The agent is done with it.
+    IntentEnded {
+        /// Its id.
+        id: String,
+        /// Why it failed; `None`: it did not.
+        error: Option<String>,
+    },
+    /// The model wants a tool called.
+    Call {
+        /// The provider's id.
+        id: String,
+        /// The message that it is for; `None`: the runtime spoke on its own account.
+        intent: Option<String>,
+        /// The tool.
+        tool: String,
+        /// The MCP server that has it; `None`: the runtime.
+        server: Option<String>,
+        /// The beginning of its arguments' JSON.
+        input: String,
+        /// When it was asked for, by the clock of the kernel's events: ns since boot.
+        moment: u64,
+    },
+    /// Its result came.
+    CallEnded {
+        /// The provider's id.
+        id: String,
+        /// Whether it failed.
+        is_error: bool,
+        /// The beginning of its text.
+        output: String,
+        /// When, ns since boot.
+        moment: u64,
+    },
+    /// A process of the runtime's was tagged for a call.
+    Tagged {
+        /// The provider's id of the call.
+        call: String,
+        /// The tag, as the core gave it.
+        tag: u64,
+    },
+    /// Somebody was refused something.
+    Refused(Refusal),
+}
+
+/// A refusal on an agent's socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refusal {
+    /// `register`, `send`, `tag` or `connect`.
+    pub what: String,
+    /// Why.
+    pub why: String,
+    /// Process id of the peer, in the host's namespace.
+    pub pid: Option<u32>,
+    /// User id of the peer.
+    pub uid: Option<u32>,
+    /// Public id of its container.
+    pub container: Option<String>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceQuery {
+    /// An agent's name, an intent's id (or its beginning), a call's id; `None`: the newest intents of all agents.
+    #[serde(default)]
+    pub what: Option<String>,
+    /// At most so many intents, the newest.
+    #[serde(default)]
+    pub limit: Option<u32>,
+}
+
+/// The answer: intents, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// The intents.
+    pub intents: Vec<TracedIntent>,
+    /// Refusals on the agents' sockets in the same time, oldest first.
+    pub refusals: Vec<TracedRefusal>,
+    /// Something was left out because there is too much of it.
+    pub more: bool,
+}
+
+/// What a human asked for, and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedIntent {
+    /// Its id; `None`: calls that no message asked for.
+    pub intent: Option<String>,
+    /// The agent.
+    pub agent: String,
+    /// When it was delivered: RFC 3339, UTC.
+    pub ts: String,
+    /// When the agent was done with it.
+    pub ended: Option<String>,
+    /// User id of the sender.
+    pub uid: Option<u32>,
+    /// The beginning of its text.
+    pub text: String,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// What the model wanted called, oldest first.
+    pub calls: Vec<TracedCall>,
+}
+
+/// One tool call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedCall {
+    /// The provider's id.
+    pub call: String,
+    /// When the model asked for it: RFC 3339, UTC.
+    pub ts: String,
+    /// When its result came.
+    pub ended: Option<String>,
+    /// The tool.
+    pub tool: String,
+    /// The MCP server that has it; `None`: the runtime.
+    pub server: Option<String>,
+    /// The beginning of its arguments' JSON.
+    pub input: String,
+    /// Whether it failed; `None`: no result came yet.
+    pub is_error: Option<bool>,
+    /// The beginning of its result's text.
+    pub output: Option<String>,
+    /// Whether its process tree was tagged in the kernel.
+    pub tagged: bool,
+    /// What the kernel saw of it, oldest first; each says how sure it is.
+    pub events: Vec<Event>,
+    /// There are more events than are shown.
+    pub more: bool,
+}
+
+/// A refusal, with its agent and time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedRefusal {
+    /// The agent.
+    pub agent: String,
+    /// When: RFC 3339, UTC.
+    pub ts: String,
+    /// What was refused.
+    #[serde(flatten)]
+    pub refusal: Refusal,
+}
