@@ -1,17 +1,20 @@
 """Scenes of agents where the daemon runs: workers of their own, tool calls tied to kernel events, who may speak."""
 
 import array
+import functools
 import http.server
 import json
 import os
 import signal
 import socket
+import socketserver
 import struct
 import subprocess
 import threading
 import time
+import traceback
 
-from case import scene
+import case
 from harness import HERE, PYTHON
 import system
 from system import BASE, events, kill_role, reload, ringfence, role_pids, said, start_daemon
@@ -19,6 +22,24 @@ from system import BASE, events, kill_role, reload, ringfence, role_pids, said, 
 SYSTEM = "/etc/ringfence/profiles"
 RUNTIME = f"{HERE}/bin/ringfence-runtime"
 KEY = "sk-scene-0123456789abcdef"
+
+
+def scene(name, limit):
+    """A scene that, where it hangs, ends a little before its time and says where."""
+
+    def told(*_):
+        raise AssertionError(f"hung: {''.join(traceback.format_stack()[-6:])}; {daemon_log()}")
+
+    def wrap(run):
+        @functools.wraps(run)
+        def timed():
+            signal.signal(signal.SIGALRM, told)
+            signal.alarm(limit - 10)
+            run()
+
+        return case.scene(name, limit=limit)(timed)
+
+    return wrap
 
 
 def wait_for(condition, what, seconds=60, about=lambda: ""):
@@ -90,7 +111,9 @@ class Provider:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        # Not `HTTPServer`, which asks for the host's name, and here nobody answers that.
+        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.port = self.server.server_address[1]
 
@@ -138,7 +161,10 @@ audit = "all"
 
 def known(name):
     """What `status` says of an agent."""
+    begun = time.monotonic()
     result = ringfence("status", "--json")
+    took = time.monotonic() - begun
+    assert took < 25, f"status took {took:.0f} s: {said(result)}; {daemon_log()}"
     return next((one for one in json.loads(result.stdout or "{}").get("agents", []) if one["name"] == name), None)
 
 
@@ -242,7 +268,7 @@ def remove(path, name):
     wait_for(lambda: known(name) is None, f"{name} to be gone")
 
 
-@scene("system/llm-worker", limit=240)
+@scene("system/llm-worker", limit=160)
 def worker():
     """an agent's worker: a user of its own, no privilege, nothing of its memory to read, its socket and log its own"""
     provider = Provider()
@@ -275,7 +301,7 @@ def worker():
     assert not os.path.exists(sock("rf-worker"))
 
 
-@scene("system/llm-five-calls", limit=480)
+@scene("system/llm-five-calls", limit=300)
 def five_calls():
     """five shell calls at once, each of which forks, daemonises and touches files: every event has the right tool call"""
     provider = Provider()
@@ -378,8 +404,8 @@ def grandchild(write):
         time.sleep(60); os._exit(0)
     os.write(write, b"x"); open(sys.argv[2] + "/grandchild", "w").write(str(pid))
 def execs(write):
-    os.set_inheritable(write, True)
-    os.execv("/usr/bin/sh", ["sh", "-c", "echo x >&%d; sleep 60; :" % write])
+    os.dup2(write, 1)
+    os.execv("/usr/bin/sh", ["sh", "-c", "echo x; sleep 60; :"])
 
 say("register", {"role": "runtime"})
 while hear().get("method") != "human_message": pass
@@ -459,7 +485,7 @@ def tags_refused():
     remove(path, "rf-hostile")
 
 
-@scene("system/llm-kill", limit=480)
+@scene("system/llm-kill", limit=300)
 def kills():
     """kill -9 of the worker and of the core in mid-turn: the sender hears of it, the agent is usable again, nothing is lost"""
     provider = Provider()

@@ -69,11 +69,11 @@ fn beside(at: u64, born: u64, single: bool, calls: &[(Span, bool)]) -> Attributi
     }
 }
 
+/// Calls, and whether a process was tagged for each.
+type InFlight = Vec<(Span, bool)>;
+
 /// The calls of agents that were in flight at the times of untagged events in containers of their profiles.
-fn in_flight<'a>(
-    sessions: &Sessions,
-    page: &'a [Stored],
-) -> Result<HashMap<&'a str, Vec<(Span, bool)>>, Error> {
+fn in_flight<'a>(sessions: &Sessions, page: &'a [Stored]) -> Result<HashMap<&'a str, InFlight>, Error> {
     let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
     for stored in page.iter().filter(|stored| stored.record.call == 0) {
         let at = stored.record.time;

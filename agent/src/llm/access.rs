@@ -56,7 +56,9 @@ impl Issued {
 
     fn give_back(&self, call: &str) {
         let mut issued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        issued.get_mut(call).map(|taken| *taken = false);
+        if let Some(taken) = issued.get_mut(call) {
+            *taken = false;
+        }
     }
 }
 

@@ -82,7 +82,10 @@ fn one(profile: &Profile, registry: &Registry) -> Result<Plan, String> {
     }
     let config = registry::agent(profile, registry).map_err(|errors| errors.to_string())?;
     if config.http.is_some() {
-        tracing::warn!("agent {}: `http` is for `ringfence start`; the daemon does not serve it yet", config.name);
+        tracing::warn!(
+            "agent {}: `http` is for `ringfence start`; the daemon does not serve it yet",
+            config.name
+        );
     }
     for notice in &config.notices {
         tracing::warn!("agent {}: {notice}", config.name);
