@@ -1,6 +1,6 @@
 //! What `ringfence start` can be asked over its control socket, and the client that asks.
 
-use super::{home::Home, worker::WorkerStatus};
+use super::{home::Home, status::WorkerStatus};
 use ringfence_wire::frame::{FrameError, read_message, write_message};
 use serde::{Deserialize, Serialize};
 use std::{

@@ -19,7 +19,7 @@
 //! | `role`, `confine`, `host` | the worker as a process of its own under the daemon; its link to the core |
 //! | `access` | who may speak on the socket; tags for tool calls |
 //! | `report` | what the auditor is told, for `ringfence trace` |
-//! | `serve`, `user`, `control`, `unit` | binding sockets; `ringfence start`; asking it things; its systemd unit |
+//! | `serve`, `user`, `control`, `unit`, `status` | binding sockets; `ringfence start`; asking it things; its systemd unit |
 
 mod access;
 mod acl;
@@ -45,6 +45,7 @@ pub(crate) mod role;
 pub(crate) mod rpc;
 pub(crate) mod secret;
 pub(crate) mod serve;
+pub(crate) mod status;
 mod turn;
 pub(crate) mod unit;
 pub(crate) mod user;

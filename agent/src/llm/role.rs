@@ -8,6 +8,7 @@ use super::{
     host::Host,
     registry::AgentConfig,
     secret::{self, Source},
+    status::WorkerStatus,
     worker::{self, Ready, Worker},
 };
 use crate::core::lock::{Lock, LockError};
@@ -116,7 +117,7 @@ pub(crate) fn run() -> Result<(), Error> {
     .inspect(|()| runtime.shutdown_background())
 }
 
-fn counts(status: &worker::WorkerStatus) -> AgentCounts {
+fn counts(status: &WorkerStatus) -> AgentCounts {
     AgentCounts {
         runtime: status.runtime,
         busy: status.busy,

@@ -9,7 +9,8 @@ use super::{
     limits,
     registry::{self, AgentConfig, Registry},
     serve,
-    worker::{self, Ready, Worker, WorkerStatus},
+    status::WorkerStatus,
+    worker::{self, Ready, Worker},
 };
 use crate::{
     core::{

@@ -19,9 +19,10 @@ use super::{
     report::{Intent, Reporter},
     rpc::{self, INVALID_REQUEST, Id, RpcError, TurnParams},
     secret,
+    status::WorkerStatus,
     turn::{Job, Order, Parts, Report, Turns},
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     path::PathBuf,
@@ -79,40 +80,6 @@ pub(crate) enum Error {
     /// The HTTP client for MCP servers.
     #[error("the HTTP client for the MCP servers cannot be made")]
     Client(#[source] reqwest::Error),
-}
-
-/// What one worker is doing, as `status` shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WorkerStatus {
-    /// Whether a runtime is registered.
-    pub(crate) runtime: bool,
-    /// Whether it works on something.
-    pub(crate) busy: bool,
-    /// Messages that wait.
-    pub(crate) waiting: usize,
-    /// Turns since the start, failed ones included.
-    pub(crate) turns: u64,
-    /// Turns that failed.
-    pub(crate) failed: u64,
-    /// Tokens since the start.
-    pub(crate) input_tokens: u64,
-    /// Tokens since the start.
-    pub(crate) output_tokens: u64,
-    /// Tokens since the start.
-    pub(crate) cache_read_tokens: u64,
-    /// Tokens since the start.
-    pub(crate) cache_write_tokens: u64,
-    /// Bytes that the provider is sent of the conversation.
-    pub(crate) conversation_bytes: usize,
-    /// Peers hung up on because they did not read.
-    pub(crate) slow_peers: u64,
-    /// Connections refused because there were too many.
-    pub(crate) refused_connections: u64,
-    /// Frames and requests that were none.
-    pub(crate) malformed: u64,
-    /// HTTP calls since the start; they are counted as turns, too.
-    #[serde(default)]
-    pub(crate) http_calls: u64,
 }
 
 /// What a configuration makes: the credentials read, the clients made.

@@ -60,9 +60,11 @@ impl Core {
             .unwrap();
         let config = json!({
             "name": "a", "file": "/etc/ringfence/profiles/a.toml", "log_reader": null, "socket_owner": 1000,
-            "governed": true, "notices": [], "mcp": [],
+            "governed": true, "notices": [], "mcp": [], "http": null,
+            "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
             "llm": {
                 "name": "m", "provider": "Anthropic", "model": "m", "base_url": mock.url, "max_tokens": 100, "options": {},
+                "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
                 "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
                 "timeout": {"secs": 20, "nanos": 0}, "runtime_timeout": {"secs": 20, "nanos": 0},
             },

@@ -17,7 +17,7 @@ use super::{
     redact::Redactor,
     registry::{AgentConfig, Http},
     serve,
-    worker::WorkerStatus,
+    status::WorkerStatus,
 };
 use axum::{Router, extract::Request, http::HeaderValue};
 use gate::Gate;
