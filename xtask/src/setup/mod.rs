@@ -17,6 +17,7 @@ use crate::llm_parties;
 use crate::parties;
 use crate::report::say;
 use anyhow::{Result, bail};
+use packages::Group;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -56,21 +57,33 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 pub(crate) fn everything() -> Result<()> {
     platform()?;
     let _lock = Lock::take()?;
-    packages::install(&[packages::Group::Build, packages::Group::Guest, packages::Group::Browser])?;
+    packages::install(&[Group::Build, Group::Guest, Group::Browser, Group::Parties])?;
     linker::install()?;
     components::install()?;
     parties::install()?;
     llm_parties::install()?;
+    kernels_and_image()
+}
+
+fn kernels_and_image() -> Result<()> {
     let kernels = kernels::install(&Series::ALL)?;
-    image::install(&kernels)?;
-    Ok(())
+    image::install(&kernels).map(drop)
+}
+
+/// What building and booting a guest need. Whoever tries the demo waits for no browser and no other party's software.
+fn for_booting() -> Result<()> {
+    platform()?;
+    let _lock = Lock::take()?;
+    packages::install(&[Group::Build, Group::Guest])?;
+    linker::install()?;
+    kernels_and_image()
 }
 
 /// What building needs, without the guest.
 pub(crate) fn for_building() -> Result<()> {
     platform()?;
     let _lock = Lock::take()?;
-    packages::install(&[packages::Group::Build])?;
+    packages::install(&[Group::Build])?;
     linker::install()
 }
 
@@ -78,12 +91,12 @@ pub(crate) fn for_building() -> Result<()> {
 pub(crate) fn for_benchmarks() -> Result<()> {
     for_building()?;
     let _lock = Lock::take()?;
-    packages::install(&[packages::Group::Bench])
+    packages::install(&[Group::Bench, Group::Parties])
 }
 
 /// A kernel and the guest's disk, installed where they are not yet.
 pub(crate) fn guest(series: Series) -> Result<(Kernel, PathBuf)> {
-    everything()?;
+    for_booting()?;
     let kernels = kernels::installed();
     let Some(kernel) = kernels.iter().find(|kernel| kernel.series == series) else {
         bail!("the kernel {series} is not in the cache although setup succeeded");

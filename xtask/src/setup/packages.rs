@@ -14,6 +14,8 @@ pub(crate) enum Group {
     Guest,
     /// Driving the dashboard's page, and real MCP servers and clients.
     Browser,
+    /// Fetching and running other parties' software: MCP servers, SDKs.
+    Parties,
     /// What the benchmarks compare with.
     Bench,
 }
@@ -60,15 +62,10 @@ const PACKAGES: &[Package] = &[
     program("kmod", Group::Guest, "finds the kernel modules that the guest needs", "depmod"),
     program("xz-utils", Group::Guest, "unpacks kernel modules", "xz"),
     program("chromium", Group::Browser, "shows the dashboard in its tests", "chromium"),
-    program("nodejs", Group::Browser, "runs the dashboard's tests", "node"),
-    program("npm", Group::Browser, "fetches what drives Chromium", "npm"),
-    package("python3-venv", Group::Bench, "`bench mcp` compares with a proxy from PyPI"),
+    program("nodejs", Group::Parties, "runs the dashboard's tests, and MCP servers", "node"),
+    program("npm", Group::Parties, "fetches what drives Chromium, and MCP servers", "npm"),
     program("bubblewrap", Group::Bench, "`bench launch` compares with it", "bwrap"),
-    package(
-        "python3-venv",
-        Group::Browser,
-        "keeps the Python SDKs of MCP apart, for the interceptor's tests",
-    ),
+    package("python3-venv", Group::Parties, "keeps the Python SDKs apart that the tests run"),
     program("util-linux", Group::Guest, "ends the guest with its caller", "setpriv"),
 ];
 
