@@ -374,8 +374,11 @@ fn news(
                 }
             }
             Some(SessionNews::Released { call }) => {
-                paused.retain(|held| *held != call);
-                sessions.waiting.remove(&call);
+                // Of its own calls only: ids are no secret.
+                if let Some(at) = paused.iter().position(|held| *held == call) {
+                    paused.swap_remove(at);
+                    sessions.waiting.remove(&call);
+                }
                 sessions.tell(&Live::Call(call));
             }
             Some(SessionNews::RuleFile { number, file }) => {

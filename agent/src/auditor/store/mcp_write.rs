@@ -246,9 +246,19 @@ fn write(
         Row::Call(call) => insert_call(step, at, call, grouping),
         Row::Answer { call, message, result, error, at: when, duration_ms, ended } => step
             .prepare_cached(
-                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6, ended = ?7 WHERE id = ?1",
+                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6, ended = ?7
+                     WHERE id = ?1 AND session_id = ?8",
             )?
-            .execute(params![call, message, result, error, rfc3339(*when), duration_ms, ended.cast_signed()])
+            .execute(params![
+                call,
+                message,
+                result,
+                error,
+                rfc3339(*when),
+                duration_ms,
+                ended.cast_signed(),
+                at.session
+            ])
             .map(drop),
         Row::Decision { call, outcome, by, at: when, boot } => {
             let approved = (outcome == "approved").then(|| by.clone().unwrap_or_default());
@@ -256,9 +266,9 @@ fn write(
             let began = approved.is_some().then(|| boot.cast_signed());
             step.prepare_cached(
                 "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6,
-                     began = coalesce(?7, began) WHERE id = ?1",
+                     began = coalesce(?7, began) WHERE id = ?1 AND session_id = ?8",
             )?
-            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at, began])
+            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at, began, at.session])
             .map(drop)
         }
         Row::Governed { profile, enforcement, container } => step
@@ -345,4 +355,84 @@ fn insert_call(
     step.prepare_cached("INSERT OR IGNORE INTO intent_tool_calls (intent_id, tool_call_id, sequence_order) VALUES (?1, ?2, ?3)")?
         .execute(params![intent, judged.call, order])
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Position, SessionWriter};
+    use crate::{
+        auditor::mcp::ingest::{CallRow, MessageRow, Row},
+        mcp::journal::{Direction, Judged},
+    };
+
+    fn asked() -> [Row; 2] {
+        let message = MessageRow {
+            id: "message".into(),
+            direction: Direction::ClientToServer,
+            at: 2,
+            jsonrpc_id: None,
+            method: None,
+            params: None,
+            result: None,
+            error: None,
+            raw: "{}".into(),
+            note: None,
+        };
+        let judged = Judged {
+            call: "call".into(),
+            index: 0,
+            tool: "t".into(),
+            operation: "read".into(),
+            score: 0,
+            reasons: vec![],
+            action: "pause".into(),
+            rules: vec![],
+        };
+        let call = CallRow {
+            judged,
+            message: "message".into(),
+            arguments: "{}".into(),
+            at: 2,
+            blocked: false,
+            began: None,
+        };
+        [Row::Message(Box::new(message)), Row::Call(Box::new(call))]
+    }
+
+    #[test]
+    fn a_session_says_nothing_of_anothers_calls() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        let (_, epoch) = writer.lines("own", 5).expect("read").expect("one's own");
+        let mut write = |session: &str, uid, rows: &[Row]| {
+            let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes: 9, read_to: 0, epoch };
+            let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
+            writer.write(&at, &[start]).and_then(|()| writer.write(&at, rows)).expect("stored");
+            let query = "SELECT outcome, result FROM tool_calls WHERE id = 'call'";
+            let connection = writer.connection().expect("open");
+            connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("the call")
+        };
+        let decided = Row::Decision {
+            call: "call".into(),
+            outcome: "approved".into(),
+            by: Some("me".into()),
+            at: 3,
+            boot: 3,
+        };
+        let answered = Row::Answer {
+            call: "call".into(),
+            message: "message".into(),
+            result: Some("{}".into()),
+            error: None,
+            at: 4,
+            duration_ms: 1,
+            ended: 4,
+        };
+        type Found = (Option<String>, Option<String>);
+        let untouched: Found = (None, None);
+        assert_eq!(write("own", 5, &asked()), untouched);
+        let both = [decided, answered];
+        assert_eq!(write("another", 6, &both), untouched, "ids are no secret");
+        assert_eq!(write("own", 5, &both), (Some("approved".into()), Some("{}".into())));
+    }
 }
