@@ -7,9 +7,9 @@ use crate::mcp::{
 use anyhow::{Context, bail};
 use similar::{ChangeTag, TextDiff};
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, BufRead, IsTerminal, Read, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -105,7 +105,7 @@ fn back_up(file: &Path, text: &str) -> anyhow::Result<PathBuf> {
             format!(".before-ringfence.{number}")
         });
         let backup = PathBuf::from(name);
-        match File::options().write(true).create_new(true).open(&backup) {
+        match private().open(&backup) {
             Ok(mut kept) => {
                 kept.write_all(text.as_bytes()).and_then(|()| keep_mode(file, &backup))?;
                 return Ok(backup);
@@ -117,6 +117,13 @@ fn back_up(file: &Path, text: &str) -> anyhow::Result<PathBuf> {
         }
     }
     bail!("there are a thousand backups beside {}; remove some", file.display())
+}
+
+/// For a file that is new, and its owner's alone until it has the original's mode: a configuration holds secrets.
+fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600);
+    options
 }
 
 fn keep_mode(file: &Path, copy: &Path) -> io::Result<()> {
@@ -131,9 +138,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".ringfence-{}", std::process::id()));
     let fresh = PathBuf::from(name);
-    let written = File::options()
-        .write(true)
-        .create_new(true)
+    let written = private()
         .open(&fresh)
         .and_then(|mut out| out.write_all(text.as_bytes()).and_then(|()| out.sync_all()))
         .and_then(|()| keep_mode(&target, &fresh))
@@ -142,4 +147,28 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         let _ = fs::remove_file(&fresh);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{back_up, private, replace};
+    use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+    #[test]
+    fn copies_are_never_more_open_than_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o7777;
+        let fresh = folder.path().join("fresh");
+        drop(private().open(&fresh).expect("a file"));
+        assert_eq!(mode(&fresh) & 0o077, 0, "from the first moment on");
+        for kept in [0o600, 0o640, 0o644] {
+            let file = folder.path().join(format!("{kept:o}"));
+            fs::write(&file, "old").expect("written");
+            fs::set_permissions(&file, fs::Permissions::from_mode(kept)).expect("its mode");
+            let backup = back_up(&file, "old").expect("a backup");
+            replace(&file, "new").expect("replaced");
+            assert_eq!((mode(&file), mode(&backup)), (kept, kept));
+            assert_eq!(fs::read_to_string(&file).expect("text"), "new");
+        }
+    }
 }
