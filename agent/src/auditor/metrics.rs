@@ -14,7 +14,9 @@ use std::{
 
 /// Servers with series of their own; the rest are `other`.
 const MOST_SERVERS: usize = 50;
-/// Longest name of a server in a label, characters.
+/// Tools with series of their own, over all servers; the rest are `other`.
+const MOST_TOOLS: usize = 100;
+/// Longest name of a server or a tool in a label, characters.
 const LONGEST_NAME: usize = 64;
 /// Upper bounds of the durations' buckets, seconds.
 const SECONDS: [f64; 10] = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
@@ -31,17 +33,26 @@ struct OutcomeLabels {
     outcome: String,
 }
 
+/// OpenTelemetry's `mcp.method.name` and `gen_ai.tool.name`, as Prometheus spells names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ToolLabels {
+    mcp_method_name: &'static str,
+    gen_ai_tool_name: String,
+}
+
 /// The metrics of one auditor.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Counter>,
     outcomes: Family<OutcomeLabels, Counter>,
+    operations: Family<ToolLabels, Counter>,
     sessions: Counter,
     duration: Histogram,
     linked: Gauge,
     waiting: Gauge,
     servers: Mutex<HashSet<String>>,
+    tools: Mutex<HashSet<String>>,
 }
 
 impl Default for Metrics {
@@ -50,17 +61,24 @@ impl Default for Metrics {
         let metrics = Self {
             calls: Family::default(),
             outcomes: Family::default(),
+            operations: Family::default(),
             sessions: Counter::default(),
             duration: Histogram::new(SECONDS),
             linked: Gauge::default(),
             waiting: Gauge::default(),
             servers: Mutex::default(),
+            tools: Mutex::default(),
             registry: Registry::default(),
         };
         registry.register(
             "tool_calls",
             "Tool calls asked for, by what the policy did",
             metrics.calls.clone(),
+        );
+        registry.register(
+            "operations",
+            "Tool calls asked for, by tool, under OpenTelemetry's names",
+            metrics.operations.clone(),
         );
         registry.register("tool_call_outcomes", "What became of tool calls", metrics.outcomes.clone());
         registry.register("sessions", "Sessions that began", metrics.sessions.clone());
@@ -86,6 +104,11 @@ impl Metrics {
             Row::Session { .. } => drop(self.sessions.inc()),
             Row::Call(call) => {
                 let server = self.label(server);
+                let labels = ToolLabels {
+                    mcp_method_name: "tools/call",
+                    gen_ai_tool_name: label(&self.tools, MOST_TOOLS, &call.judged.tool),
+                };
+                self.operations.get_or_create(&labels).inc();
                 let action = known(&call.judged.action, &["pass", "flag", "pause", "block"]);
                 self.calls.get_or_create(&CallLabels { server: server.clone(), action }).inc();
                 if call.blocked {
@@ -123,16 +146,21 @@ impl Metrics {
     }
 
     fn label(&self, server: &str) -> String {
-        // The encoder writes labels as they are; the text format wants these three escaped.
-        let name: String = server.chars().take(LONGEST_NAME).collect();
-        let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        if servers.len() < MOST_SERVERS || servers.contains(&name) {
-            servers.insert(name.clone());
-            return name;
-        }
-        "other".to_owned()
+        label(&self.servers, MOST_SERVERS, server)
     }
+}
+
+/// A name as a label, if it is among the first `most`.
+fn label(names: &Mutex<HashSet<String>>, most: usize, name: &str) -> String {
+    // The encoder writes labels as they are; the text format wants these three escaped.
+    let name: String = name.chars().take(LONGEST_NAME).collect();
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    if names.len() < most || names.contains(&name) {
+        names.insert(name.clone());
+        return name;
+    }
+    "other".to_owned()
 }
 
 /// A journal is somebody else's file: only the words that are known become labels.
@@ -142,11 +170,51 @@ fn known(word: &str, words: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_SERVERS, Metrics};
-    use crate::auditor::mcp::ingest::Row;
+    use super::{MOST_SERVERS, MOST_TOOLS, Metrics};
+    use crate::{
+        auditor::mcp::ingest::{CallRow, Row},
+        mcp::journal::Judged,
+    };
 
     fn decided(outcome: &str) -> Row {
         Row::Decision { call: "c".into(), outcome: outcome.into(), by: None, at: 0, boot: 0 }
+    }
+
+    fn called(tool: String) -> Row {
+        let judged = Judged {
+            call: "c".into(),
+            index: 0,
+            tool,
+            operation: "read".into(),
+            score: 0,
+            reasons: vec![],
+            action: "pass".into(),
+            rules: vec![],
+        };
+        Row::Call(Box::new(CallRow {
+            judged,
+            message: "m".into(),
+            arguments: "{}".into(),
+            at: 0,
+            blocked: false,
+            began: None,
+        }))
+    }
+
+    #[test]
+    fn tools_are_counted_under_opentelemetrys_names_and_their_number_is_bounded() {
+        let metrics = Metrics::default();
+        for n in 0..MOST_TOOLS + 7 {
+            metrics.count("server", &called(format!("tool\"{n}")));
+        }
+        let text = metrics.text(0, 0).expect("text");
+        let line = |tool: &str, n: u32| {
+            format!(
+                r#"ringfence_mcp_operations_total{{mcp_method_name="tools/call",gen_ai_tool_name="{tool}"}} {n}"#
+            )
+        };
+        assert!(text.contains(&line(r#"tool\"0"#, 1)) && text.contains(&line("other", 7)), "{text}");
+        assert_eq!(text.matches("gen_ai_tool_name").count(), MOST_TOOLS + 1);
     }
 
     #[test]

@@ -313,13 +313,7 @@ fn export(places: &Places, format: Format) -> anyhow::Result<()> {
         match format {
             Format::Ocsf => writeln!(out, "{}", export::ocsf(row))?,
             Format::Cef => writeln!(out, "{}", export::cef(row))?,
-            Format::Ndjson | Format::Sql => {
-                let mut row = row.clone();
-                if let Value::Object(fields) = &mut row {
-                    fields.retain(|key, _| !key.starts_with('_'));
-                }
-                writeln!(out, "{row}")?;
-            }
+            Format::Ndjson | Format::Sql => writeln!(out, "{}", export::ndjson(row))?,
         }
         Ok(())
     })?;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// A form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// One JSON object a line, the columns' names as keys.
+    /// One JSON object a line, the columns' names as keys, OpenTelemetry's names under `attributes`.
     Ndjson,
     /// OCSF 1.3 "API Activity" (class 6003), one object a line.
     Ocsf,
@@ -18,6 +18,32 @@ pub(crate) enum Format {
 
 fn text<'a>(row: &'a Value, key: &str) -> &'a str {
     row[key].as_str().unwrap_or_default()
+}
+
+/// A tool call under OpenTelemetry's names, as far as those exist (status: development).
+/// <https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md>
+fn attributes(row: &Value) -> Value {
+    let mut attributes = json!({
+        "mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": row["tool_name"],
+        "network.transport": "pipe",
+    });
+    if row["result"]["isError"] == true {
+        attributes["error.type"] = "tool_error".into();
+    } else if let Some(code) = row["error"]["code"].as_i64() {
+        attributes["error.type"] = code.to_string().into();
+    }
+    attributes
+}
+
+/// A tool call as it is stored, with OpenTelemetry's names under `attributes`. Keys that begin with `_` are not columns.
+pub(crate) fn ndjson(row: &Value) -> Value {
+    let mut row = row.clone();
+    let attributes = attributes(&row);
+    if let Value::Object(fields) = &mut row {
+        fields.retain(|key, _| !key.starts_with('_'));
+        fields.insert("attributes".to_owned(), attributes);
+    }
+    row
 }
 
 /// A tool call as OCSF API Activity. <https://schema.ocsf.io/1.3.0/classes/api_activity>
@@ -53,7 +79,7 @@ pub(crate) fn ocsf(row: &Value) -> Value {
         "metadata": {"version": "1.3.0", "uid": row["id"],
                      "product": {"name": "Ringfence", "vendor_name": "Ringfence", "version": env!("CARGO_PKG_VERSION")}},
         "unmapped": {"risk_score": score, "risk_reasons": row["risk_reasons"], "policy_action": row["policy_action"],
-                     "outcome": row["outcome"], "approved_by": row["approved_by"]},
+                     "outcome": row["outcome"], "approved_by": row["approved_by"], "attributes": attributes(row)},
     })
 }
 
@@ -130,7 +156,7 @@ fn milliseconds(rfc3339: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{cef, insert, ocsf};
+    use super::{cef, insert, ndjson, ocsf};
     use serde_json::json;
 
     fn row() -> serde_json::Value {
@@ -148,6 +174,20 @@ mod tests {
         assert_eq!(event["type_uid"], 600_304);
         assert_eq!(event["time"], 1_767_323_045_678_i64);
         assert_eq!((event["severity_id"].as_u64(), event["status_id"].as_u64()), (Some(5), Some(2)));
+    }
+
+    #[test]
+    fn opentelemetrys_names_are_there() {
+        let call = ndjson(&row());
+        assert_eq!(call["tool_name"], call["attributes"]["gen_ai.tool.name"]);
+        assert_eq!(call["attributes"]["mcp.method.name"], "tools/call");
+        assert!(call.get("_uid").is_none() && call["attributes"].get("error.type").is_none());
+        let mut failed = row();
+        failed["result"] = json!({"isError": true});
+        assert_eq!(ocsf(&failed)["unmapped"]["attributes"]["error.type"], "tool_error");
+        failed["result"] = json!(null);
+        failed["error"] = json!({"code": -32602, "message": "no"});
+        assert_eq!(ndjson(&failed)["attributes"]["error.type"], "-32602");
     }
 
     #[test]
