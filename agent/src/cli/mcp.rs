@@ -11,7 +11,7 @@ use crate::{
         link::Link,
         notice, ready, reload, rules,
         seen::Seen,
-        session::{Options, Report, Session, now},
+        session::{Options, Session, now},
         state,
     },
     profile::Axis,
@@ -199,6 +199,7 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
         store_raw: args.store_raw,
         lenient: args.lenient,
         patience: Duration::from_secs(args.approval_timeout),
+        most_held: usize::try_from(args.max_line.max(LIMIT)).unwrap_or(usize::MAX),
     };
     let (reports, received) = mpsc::sync_channel(1024);
     let seen = Seen::read(places.seen(&options.server_name));
@@ -215,7 +216,7 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
     let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
     let status = forward::run(&session, server, max_line, signals);
     let _ = session.record(&Entry::End { at: now(), status: Some(status) });
-    session.report(Report::Over);
+    session.finish();
     let _ = linked.join();
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }

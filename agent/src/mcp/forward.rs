@@ -3,6 +3,7 @@
 use super::{
     answer,
     guard::{Held, MAX_SAID, Said, shell_status},
+    inlet::{Inlet, Writes},
     journal::Entry,
     line::{self, Kind, Line, Message},
     lines::{Lines, Taken},
@@ -10,14 +11,14 @@ use super::{
     session::{Session, now},
 };
 use nix::{
-    sys::signal::{SigSet, Signal, kill},
+    sys::signal::{SigSet, Signal, kill, raise},
     unistd::Pid,
 };
 use ringfence_wire::conn::Conn;
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, PipeReader, PipeWriter, Read, Write},
+    io::{self, PipeReader, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{
@@ -26,7 +27,11 @@ use std::{
         },
     },
     process::{Child, Command, Stdio},
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -41,7 +46,7 @@ const STDERR_KEPT: usize = 1 << 20;
 const STDERR_PIECE: usize = 64 << 10;
 
 /// The session over real pipes.
-pub(crate) type Live = Session<PipeWriter, io::Stdout>;
+pub(crate) type Live = Session<Inlet, io::Stdout>;
 
 /// A server, its guard, and our ends of its pipes.
 #[derive(Debug)]
@@ -51,6 +56,7 @@ pub(crate) struct Server {
     life: UnixStream,
     stdout: PipeReader,
     stderr: PipeReader,
+    writes: Writes,
     /// What holds it, where it has a profile.
     pub(crate) held: Option<Held>,
 }
@@ -70,10 +76,7 @@ pub(crate) struct NotStarted {
 ///
 /// # Errors
 /// [`NotStarted`].
-pub(crate) fn start(
-    command: &[OsString],
-    guard_arguments: &[String],
-) -> Result<(Server, PipeWriter), NotStarted> {
+pub(crate) fn start(command: &[OsString], guard_arguments: &[String]) -> Result<(Server, Inlet), NotStarted> {
     let named = command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     match try_start(command, guard_arguments) {
         Ok(Ok(started)) => Ok(started),
@@ -82,7 +85,7 @@ pub(crate) fn start(
     }
 }
 
-type Started = Result<(Server, PipeWriter), (u8, String)>;
+type Started = Result<(Server, Inlet), (u8, String)>;
 
 fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Started> {
     let (life, theirs) = UnixStream::pair()?;
@@ -103,8 +106,9 @@ fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Sta
     let said = conn.send_with_descriptors(&(), &pipes).and_then(|()| conn.receive::<Said>());
     match said {
         Ok(Said::Started { pid, held }) if pid > 1 => {
-            let server = Server { guard, pid: Pid::from_raw(pid), life, stdout, stderr, held };
-            Ok(Ok((server, stdin)))
+            let (pid, writes) = (Pid::from_raw(pid), Writes::default());
+            let stdin = Inlet::new(stdin, writes.clone());
+            Ok(Ok((Server { guard, pid, life, stdout, stderr, writes, held }, stdin)))
         }
         Ok(Said::Failed { status, reason }) => {
             let _ = guard.wait();
@@ -150,13 +154,24 @@ pub(crate) fn release_signals() {
 /// Runs the session until the server has ended; its status as a shell gives it.
 pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -> i32 {
     let (sender, happened) = mpsc::channel();
-    let Server { mut guard, pid, life, stdout, stderr, .. } = server;
+    let Server { mut guard, pid, life, stdout, stderr, writes, .. } = server;
+    let read_to_end = Arc::new(AtomicBool::new(false));
     {
-        let (session, sender) = (Arc::clone(session), sender.clone());
+        let (session, sender, read_to_end) = (Arc::clone(session), sender.clone(), Arc::clone(&read_to_end));
         thread::spawn(move || {
             from_client(&session, limit);
+            read_to_end.store(true, Ordering::Release);
             session.client_done();
             let _ = sender.send(Happened::ClientDone);
+        });
+    }
+    {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            // A thread that hangs in a write to a server that does not read never sees the end of the client's input.
+            if writes.wait_until_stuck(io::stdin(), || read_to_end.load(Ordering::Acquire)) {
+                let _ = sender.send(Happened::ClientDone);
+            }
         });
     }
     let drained = {
@@ -181,7 +196,11 @@ pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: Si
         let sender = sender.clone();
         thread::spawn(move || {
             while let Ok(signal) = signals.wait() {
-                let _ = sender.send(Happened::Signal(signal));
+                if sender.send(Happened::Signal(signal)).is_err() {
+                    // The server is gone, and only our own last words are left: a signal is for us now.
+                    release_signals();
+                    let _ = raise(signal);
+                }
             }
         });
     }
@@ -190,7 +209,7 @@ pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: Si
         let whole = ended.as_ref().is_ok_and(|status| status.signal().is_none());
         let _ = sender.send(Happened::Exited(ended.map_or(1, shell_status), whole));
     });
-    let (status, whole) = supervise(&happened, pid, life);
+    let (status, whole) = supervise(happened, pid, life);
     if whole {
         // What the server said last is still in the pipe; its descendants are gone, so the pipe ends.
         let _ = drained.join();
@@ -203,20 +222,24 @@ pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: Si
     status
 }
 
-/// Waits for the server's end, hurrying it along once the client is done.
-fn supervise(happened: &mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> (i32, bool) {
+/// Waits for the server's end, hurrying it along once the client is done. Nobody takes signals for the server afterwards.
+fn supervise(happened: mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> (i32, bool) {
     let mut life = Some(life);
     let mut done: Option<Instant> = None;
     let mut terminated = false;
-    loop {
+    // Signals that came when the server was gone already.
+    let mut late = Vec::new();
+    let ended = loop {
         let wait = if done.is_some() { Duration::from_millis(20) } else { Duration::from_secs(3600) };
         match happened.recv_timeout(wait) {
-            Ok(Happened::Exited(status, whole)) => return (status, whole),
+            Ok(Happened::Exited(status, whole)) => break (status, whole),
             Ok(Happened::ClientDone) => done = done.or_else(|| Some(Instant::now())),
             Ok(Happened::Signal(signal)) => {
-                let _ = kill(pid, signal);
+                if kill(pid, signal).is_err() {
+                    late.push(signal);
+                }
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => return (1, false),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break (1, false),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         let waited = done.map_or(Duration::ZERO, |since| since.elapsed());
@@ -228,7 +251,18 @@ fn supervise(happened: &mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) ->
             // The guard kills the whole tree when this end closes.
             life.take();
         }
+    };
+    late.extend(
+        happened
+            .try_iter()
+            .filter_map(|event| if let Happened::Signal(signal) = event { Some(signal) } else { None }),
+    );
+    drop(happened);
+    // Now the thread that takes signals knows that they are for us.
+    for signal in late {
+        let _ = kill(Pid::this(), signal);
     }
+    ended
 }
 
 fn from_client(session: &Live, limit: usize) {
@@ -259,8 +293,8 @@ fn from_server(session: &Live, output: impl Read, limit: usize) -> io::Result<()
             Ok(Taken::Overlong(start)) => {
                 let text = format!("a line of the server's longer than {limit} bytes went by unread");
                 let _ = session.record(&Entry::Note { at: now(), text });
-                session.to_client(start)?;
-                lines.rest(|piece| session.to_client(piece))?;
+                session.piece_to_client(start)?;
+                lines.rest(|piece| session.piece_to_client(piece))?;
             }
         }
     }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
+    borrow::Cow,
     fs::{File, OpenOptions},
     io::{self, BufRead, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
@@ -14,8 +15,12 @@ use std::{
 
 /// What the first line is chained to.
 pub(crate) const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// Longest line that a reader accepts, bytes: the line limit of the interceptor, escaped, and room.
+/// Longest line that a reader accepts and the writer writes, bytes. A message that would be longer is cut ([`fitting`]).
 pub(crate) const LONGEST: usize = 256 << 20;
+/// Most bytes of a message's text as JSON. The rest of the longest line is for what was judged in it.
+const LONGEST_RAW: usize = LONGEST - (64 << 20);
+/// What stands behind a message's text that was cut.
+const CUT: &str = " [cut: the rest is too long for the record]";
 
 /// Which way a message went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -154,6 +159,50 @@ pub(crate) struct Journal {
     length: u64,
     head: String,
     line: Vec<u8>,
+    /// Longest line that it writes, bytes, without its end: [`LONGEST`] but for tests.
+    longest: usize,
+}
+
+/// A line that is being made, up to its longest: what no reader would take is not built either.
+struct Within<'a> {
+    line: &'a mut Vec<u8>,
+    longest: usize,
+}
+
+impl Write for Within<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.line.len() + bytes.len() >= self.longest {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too long for the journal"));
+        }
+        self.line.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A message's text, cut where its JSON would be too long for the journal. Length and hash of the whole stand beside it.
+pub(crate) fn fitting(text: Cow<'_, str>) -> Cow<'_, str> {
+    cut(text, LONGEST_RAW)
+}
+
+fn cut(text: Cow<'_, str>, longest: usize) -> Cow<'_, str> {
+    let mut length = 0;
+    // As serde_json escapes: `\\uXXXX` for control characters that have no short form.
+    let end = text.bytes().position(|byte| {
+        length += match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 2,
+            0..=0x1f => 6,
+            _ => 1,
+        };
+        length > longest
+    });
+    match end {
+        None => text,
+        Some(end) => Cow::Owned(text[..text.floor_char_boundary(end)].to_owned() + CUT),
+    }
 }
 
 impl Journal {
@@ -166,25 +215,30 @@ impl Journal {
         // Held while the session runs, so that retention leaves it alone (see `is_held`) and nobody offers it as left behind
         // (see `abandoned`). A file system without locks is no reason not to run; there, nothing is ever removed.
         let _ = file.try_lock();
-        Ok(Self { file: Ok(file), length: 0, head: GENESIS.to_owned(), line: Vec::with_capacity(4096) })
+        Ok(Self { line: Vec::with_capacity(4096), ..Self::over(Ok(file)) })
     }
 
     /// A journal that could not be created: it takes no entry, and says `why` each time.
     pub(crate) fn nowhere(why: String) -> Self {
-        Self { file: Err(why), length: 0, head: GENESIS.to_owned(), line: Vec::new() }
+        Self::over(Err(why))
+    }
+
+    fn over(file: Result<File, String>) -> Self {
+        Self { file, length: 0, head: GENESIS.to_owned(), line: Vec::new(), longest: LONGEST }
     }
 
     /// A journal that cannot take an entry.
     #[cfg(test)]
     pub(crate) fn over_full_device() -> io::Result<Self> {
         let file = OpenOptions::new().write(true).open("/dev/full")?;
-        Ok(Self { file: Ok(file), length: 0, head: GENESIS.to_owned(), line: Vec::new() })
+        Ok(Self::over(Ok(file)))
     }
 
     /// Appends an entry with one write(2). On any failure nothing of it stays behind.
     ///
     /// # Errors
-    /// The file system's error; the journal is as it was before.
+    /// The file system's error, or [`io::ErrorKind::FileTooLarge`] for what no reader would take; the journal is as it was
+    /// before.
     pub(crate) fn append(&mut self, entry: &Entry) -> io::Result<()> {
         self.append_all([entry])
     }
@@ -201,7 +255,7 @@ impl Journal {
             let start = self.line.len();
             self.line.resize(start + GENESIS.len(), b'0');
             self.line.push(b' ');
-            serde_json::to_writer(&mut self.line, entry)?;
+            serde_json::to_writer(Within { longest: start + self.longest, line: &mut self.line }, entry)?;
             let json = start + GENESIS.len() + 1;
             let hash = link(head.as_deref().unwrap_or(&self.head), &self.line[json..]);
             self.line[start..start + GENESIS.len()].copy_from_slice(hash.as_bytes());
@@ -394,8 +448,11 @@ impl<R: BufRead + Seek> Reader<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Broken, Entry, Journal, Reader, SHORT, Step, is_held};
-    use std::{fs, io::BufReader, io::Write};
+    use super::{Broken, Entry, Journal, LONGEST, Reader, SHORT, Step, is_held};
+    use std::{
+        fs,
+        io::{self, BufReader, Write},
+    };
 
     fn note(text: &str) -> Entry {
         Entry::Note { at: 1, text: text.to_owned() }
@@ -493,6 +550,38 @@ mod tests {
         assert!(reader.partial.capacity() <= SHORT);
         assert_eq!(reader.step(SHORT).expect("whole"), Step::Entry(note("three")));
         assert_eq!(reader.step(SHORT).expect("whole"), Step::End);
+    }
+
+    #[test]
+    fn a_text_is_cut_where_its_json_would_be_too_long() {
+        for (text, kept) in
+            [("abcdef", "abcd"), ("ab\u{1}c", "ab"), ("a\"\"b", "a\""), ("ab\u{e4}\u{e4}", "ab\u{e4}")]
+        {
+            let cut = super::cut(text.into(), 4);
+            assert_eq!(cut, kept.to_owned() + super::CUT);
+            let json = serde_json::to_string(cut.strip_suffix(super::CUT).expect("cut")).expect("JSON");
+            assert!(json.len() <= 4 + 2, "{json}");
+        }
+        for whole in ["", "abcd", "\n\n", "a\u{20ac}"] {
+            assert_eq!(super::cut(whole.into(), 4), whole);
+        }
+        // The longest line, at its worst: six bytes for each.
+        let worst = super::fitting("\u{1}".repeat(64 << 20).into());
+        assert!(serde_json::to_string(&worst).expect("JSON").len() < LONGEST - (32 << 20));
+    }
+
+    #[test]
+    fn what_no_reader_would_take_is_not_written_and_the_journal_goes_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let mut journal = Journal::create(&path).expect("a journal");
+        journal.longest = 4096;
+        journal.append(&note("one")).expect("room");
+        let error = journal.append(&note(&"\u{1}".repeat(700))).expect_err("700 bytes, 4200 as JSON");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        let fits = note(&"\u{1}".repeat(600));
+        journal.append(&fits).expect("room");
+        assert_eq!(read_all(&fs::read(&path).expect("the journal")).expect("whole"), [note("one"), fits]);
     }
 
     #[test]

@@ -68,7 +68,7 @@ struct Up {
 }
 
 impl Link {
-    /// Keeps the link until [`Report::Over`]; ticks the session's clock and follows its rule file meanwhile.
+    /// Keeps the link until the session is over; ticks the session's clock and follows its rule file meanwhile.
     pub(crate) fn keep(&self, reports: &mpsc::Receiver<Report>, mut rules: Follow) {
         let mut up: Option<Up> = None;
         let mut tried: Option<Instant> = None;
@@ -83,33 +83,43 @@ impl Link {
         self.session.report(Report::Grew);
         let (mut grew, mut told) = (false, Instant::now());
         loop {
-            let mut over = false;
-            let mut fresh = Vec::new();
+            let (mut fresh, mut released) = (Vec::new(), Vec::new());
             let wait = match (&up, grew) {
                 (Some(_), true) => GATHER.saturating_sub(told.elapsed()),
                 (Some(_), false) => Duration::from_millis(50),
                 (None, _) => Duration::from_millis(200),
             };
             let mut next = reports.recv_timeout(wait);
-            loop {
-                match next {
-                    Ok(Report::Grew) => grew = true,
-                    Ok(Report::Ordered) => {}
-                    Ok(Report::Paused(call)) => fresh.push(call),
-                    Ok(Report::Released(call)) => {
+            // Before what is over or lost is looked at: what was reported before is here.
+            while let Ok(report) = next {
+                match report {
+                    Report::Grew => grew = true,
+                    Report::Look => {}
+                    Report::Paused(call) => fresh.push(call),
+                    Report::Released(call) => {
                         waiting.remove(&call);
-                        if let Some(link) = &mut up {
-                            let _ = link.conn.send(&SessionNews::Released { call });
-                        }
-                    }
-                    Ok(Report::Over) => over = true,
-                    Err(mpsc::RecvTimeoutError::Timeout) => break,
-                    Err(mpsc::RecvTimeoutError::Disconnected) => {
-                        over = true;
-                        break;
+                        released.push(call);
                     }
                 }
                 next = reports.try_recv().map_err(|_| mpsc::RecvTimeoutError::Timeout);
+            }
+            let over = self.session.is_over();
+            if self.session.missed() {
+                grew = true;
+                let held: BTreeSet<String> = self.session.waiting().into_iter().collect();
+                released.extend(waiting.difference(&held).cloned());
+                waiting.retain(|call| held.contains(call));
+                fresh.extend(held.into_iter().filter(|call| !waiting.contains(call)));
+                fresh.sort_unstable();
+                fresh.dedup();
+            }
+            for call in released {
+                // An auditor that does not take one in time takes no other: each would cost its time again.
+                let news = SessionNews::Released { call };
+                if up.as_mut().is_some_and(|link| link.conn.send(&news).is_err()) {
+                    up = None;
+                    self.session.rules().none_stored();
+                }
             }
             if up.is_none() && tried.is_none_or(|tried| tried.elapsed() >= pause || over) {
                 tried = Some(Instant::now());
@@ -285,7 +295,7 @@ impl Link {
                     return;
                 }
                 // Wakes the link; where that has no room it is awake.
-                session.report(Report::Ordered);
+                session.report(Report::Look);
             }
         });
         Ok(Up { conn, orders })

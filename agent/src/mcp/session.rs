@@ -2,9 +2,12 @@
 
 use super::{
     answer::{self, Stopped},
+    held::{Held, Holding},
     journal::{self, Direction, Entry, Journal, Judged},
     line::{self, Call, Id, Kind, Line, Message},
-    notice, redact, risk,
+    notice,
+    outlet::Outlet,
+    redact, risk,
     rules::{self, Action, Judgement, Rule},
     ruleset::RuleSet,
     seen::Seen,
@@ -13,7 +16,6 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use std::{
     borrow::Cow,
-    collections::HashMap,
     io::{self, Write},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -41,6 +43,8 @@ pub(crate) struct Options {
     pub(crate) lenient: bool,
     /// How long a paused call waits.
     pub(crate) patience: Duration,
+    /// Bytes of paused calls that are kept at once; what does not fit is denied, as if there were nobody to ask.
+    pub(crate) most_held: usize,
 }
 
 /// What the session tells whoever talks to the auditor.
@@ -48,14 +52,12 @@ pub(crate) struct Options {
 pub(crate) enum Report {
     /// The journal grew.
     Grew,
-    /// The auditor said something.
-    Ordered,
     /// A call waits for approval.
     Paused(String),
     /// A call no longer waits.
     Released(String),
-    /// The journal has its last line.
-    Over,
+    /// There is something to look at in the session itself.
+    Look,
 }
 
 /// What a person or the clock said of a paused call.
@@ -71,35 +73,24 @@ pub(crate) enum Outcome {
     NoApprover,
 }
 
-/// A call that waits.
-#[derive(Debug)]
-struct Held {
-    line: Vec<u8>,
-    id: Id,
-    tool: String,
-    score: u8,
-    reasons: Vec<&'static str>,
-    judgement: Judgement,
-    since: Instant,
-    /// Until when a person may decide; microseconds since 1970.
-    until: i64,
-    token: Option<Value>,
-}
-
 /// A session's state, shared by the threads of its two directions.
 pub(crate) struct Session<S, C> {
     options: Options,
     journal: Mutex<Journal>,
     rules: RuleSet,
     seen: Mutex<Seen>,
-    held: Mutex<HashMap<String, Held>>,
+    held: Mutex<Holding>,
     server: Mutex<Option<S>>,
-    client: Mutex<C>,
+    client: Mutex<Outlet<C>>,
     reports: mpsc::SyncSender<Report>,
     /// A call went on that is not on record: said in the journal as soon as that takes an entry.
     gap: AtomicBool,
     /// The journal grew, and the link knows: it is not woken for every line.
     grew: AtomicBool,
+    /// A report found no room: the link reads the state anew.
+    missed: AtomicBool,
+    /// The journal has its last line. Not a report, which may find no room.
+    over: AtomicBool,
 }
 
 /// A panic elsewhere must not stop the forwarding of what is whole: the data behind each lock is whole between writes.
@@ -134,16 +125,18 @@ impl<S: Write, C: Write> Session<S, C> {
         reports: mpsc::SyncSender<Report>,
     ) -> Self {
         Self {
+            held: Mutex::new(Holding::new(options.most_held)),
             options,
             journal: Mutex::new(journal),
             rules: RuleSet::new(rules),
             seen: Mutex::new(seen),
-            held: Mutex::default(),
             server: Mutex::new(Some(server)),
-            client: Mutex::new(client),
+            client: Mutex::new(Outlet::new(client)),
             reports,
             gap: AtomicBool::new(false),
             grew: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
         }
     }
 
@@ -181,9 +174,29 @@ impl<S: Write, C: Write> Session<S, C> {
         self.grew.store(false, Ordering::Release);
     }
 
-    /// A full channel means that the link is busy with reports already; it reads the journal, not the reports.
+    /// Forwarding never waits for the link: a report that finds no room is lost, and the link hears that some were
+    /// (see [`Self::missed`]).
     pub(crate) fn report(&self, report: Report) {
-        let _ = self.reports.try_send(report);
+        if matches!(self.reports.try_send(report), Err(mpsc::TrySendError::Full(_))) {
+            self.missed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether reports were lost since this was asked last: then what waits is what [`Self::waiting`] says, and the
+    /// journal may have grown.
+    pub(crate) fn missed(&self) -> bool {
+        self.missed.swap(false, Ordering::AcqRel)
+    }
+
+    /// The journal has its last line: the link may finish.
+    pub(crate) fn finish(&self) {
+        self.over.store(true, Ordering::Release);
+        self.report(Report::Look);
+    }
+
+    /// Whether the journal has its last line.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// A line from the client, its `\n` included if it had one. What may go on is put off to the burst's end; whatever else
@@ -237,7 +250,7 @@ impl<S: Write, C: Write> Session<S, C> {
 
     /// The client will send nothing more: calls that wait are dropped, the server's stdin is closed.
     pub(crate) fn client_done(&self) {
-        let waiting: Vec<String> = lock(&self.held).drain().map(|(call, _)| call).collect();
+        let waiting = lock(&self.held).drop_all();
         for call in waiting {
             self.record_softly(&decision(call, "ended", None));
         }
@@ -300,7 +313,7 @@ impl<S: Write, C: Write> Session<S, C> {
 
     /// Ids of the calls that wait.
     pub(crate) fn waiting(&self) -> Vec<String> {
-        lock(&self.held).keys().cloned().collect()
+        lock(&self.held).iter().map(|(call, _)| call.clone()).collect()
     }
 
     /// Until when a call that waits may be decided; microseconds since 1970.
@@ -336,7 +349,8 @@ impl<S: Write, C: Write> Session<S, C> {
             return Ok(());
         }
         self.flush(burst)?;
-        let holding = judgement.action == Action::Pause;
+        let pausing = judgement.action == Action::Pause;
+        let holding = pausing && lock(&self.held).has_room(bytes.len());
         if holding {
             // Held before it is on record, so that a decision that follows at once finds it.
             let token = call.meta.and_then(|m| serde_json::from_str::<Value>(m.get()).ok());
@@ -361,6 +375,12 @@ impl<S: Write, C: Write> Session<S, C> {
             }
             self.gap.store(true, Ordering::Relaxed);
             notice::say(&format!("the call of {:?} is not on record: {error}", call.name));
+        }
+        if pausing && !holding {
+            let text = format!("the call of {:?} is denied: too many bytes wait for approval", call.name);
+            notice::say(&text);
+            self.record_softly(&decision(uuid, "denied", None));
+            return stop(&Stopped::NoApprover);
         }
         if !holding {
             return stop(&Stopped::Blocked);
@@ -424,7 +444,7 @@ impl<S: Write, C: Write> Session<S, C> {
         })
     }
 
-    /// A cancellation of a call that still waits: it is dropped, and the server never hears of either.
+    /// A cancellation of calls that still wait: they are dropped, and the server never hears of either.
     fn cancelled(&self, params: Option<&str>) -> bool {
         #[derive(serde::Deserialize)]
         struct Cancelled {
@@ -433,15 +453,16 @@ impl<S: Write, C: Write> Session<S, C> {
         }
         let Some(Ok(cancelled)) = params.map(serde_json::from_str::<Cancelled>) else { return false };
         let Some(id) = Id::parse(&cancelled.request_id) else { return false };
-        let mut held = lock(&self.held);
-        let Some(call) = held.iter().find(|(_, held)| held.id == id).map(|(call, _)| call.clone()) else {
-            return false;
+        // A client may have given one id to several.
+        let dropped: Vec<String> = {
+            let mut held = lock(&self.held);
+            held.of(&id).into_iter().filter(|call| held.remove(call).is_some()).collect()
         };
-        held.remove(&call);
-        drop(held);
-        self.record_softly(&decision(call.clone(), "cancelled", None));
-        self.report(Report::Released(call));
-        true
+        for call in &dropped {
+            self.record_softly(&decision(call.clone(), "cancelled", None));
+            self.report(Report::Released(call.clone()));
+        }
+        !dropped.is_empty()
     }
 
     fn message(
@@ -458,7 +479,7 @@ impl<S: Write, C: Write> Session<S, C> {
             at: now(),
             boot: since_boot(),
             direction,
-            raw: raw.into_owned(),
+            raw: journal::fitting(raw).into_owned(),
             bytes: body.len() as u64,
             sha256: journal::sha256(body),
             calls,
@@ -487,11 +508,20 @@ impl<S: Write, C: Write> Session<S, C> {
         drop(client);
     }
 
-    /// Writes whole lines to the client.
+    /// Writes whole lines of ours to the client, between two of the server's.
     pub(crate) fn to_client(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut client = lock(&self.client);
-        client.write_all(bytes)?;
-        client.flush()
+        // Bound here: the lock on the client is not held while the journal is written.
+        let room = lock(&self.client).ours(bytes)?;
+        if !room {
+            let text = "an answer of Ringfence is lost: a line of the server's does not end, and too many wait for that";
+            self.record_softly(&Entry::Note { at: now(), text: text.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Writes what the server said to the client: lines, or pieces of one.
+    pub(crate) fn piece_to_client(&self, bytes: &[u8]) -> io::Result<()> {
+        lock(&self.client).servers(bytes)
     }
 }
 

@@ -265,3 +265,45 @@ fn stderr_passes_and_a_client_that_does_not_read_it_blocks_nothing() {
     }
     assert!(deaf.end().success());
 }
+
+#[test]
+fn a_burst_of_calls_that_wait_does_not_hold_up_the_end() {
+    let home = Home::new();
+    // No word of the auditor holds the first call up, so the burst meets a link that is still connecting.
+    let mut client = Client::start(home.interceptor(&["--"]).arg("cat"));
+    let burst: String = (0..3000).map(|id| call(&id.to_string(), "delete_x")).collect();
+    client.send(&burst);
+    assert!(client.end().success());
+    assert_eq!(client.out.rest().matches("\"isError\":true").count(), 0, "dropped, not answered");
+    let ended = home.journal().iter().filter(|entry| entry["outcome"] == "ended").count();
+    assert_eq!(ended, 3000);
+}
+
+#[test]
+fn a_signal_ends_an_interceptor_whose_server_is_gone() {
+    let home = Home::new();
+    // An auditor that is stopped takes the session's last word late: the interceptor waits for it.
+    let mut client = home.client(&[], &[]);
+    client.works("1");
+    let auditors = eventually("an auditor", || Some(home.auditors()).filter(|found| !found.is_empty()));
+    auditors.iter().for_each(|auditor| signal(*auditor, Signal::STOP));
+    let below: Vec<i32> =
+        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect();
+    client.close();
+    gone(&below);
+    assert!(client.child.try_wait().expect("a child").is_none(), "it waits for the auditor");
+    signal(client.pid(), Signal::TERM);
+    assert_eq!(client.wait().signal(), Some(15));
+}
+
+#[test]
+fn a_server_that_does_not_read_is_ended_when_the_client_is_gone() {
+    let home = Home::new();
+    let mut client = Client::start(home.interceptor(&["--"]).args(["sleep", "600"]));
+    // More than the server's pipe takes, less than that pipe, the interceptor's and what it reads at once.
+    let line = call("1", "read_it").replace("{}", &format!("{{\"a\":\"{}\"}}", "y".repeat(10 << 10)));
+    for _ in 0..14 {
+        client.send(&line);
+    }
+    assert_eq!(client.end().code(), Some(128 + 15));
+}

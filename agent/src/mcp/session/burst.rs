@@ -67,7 +67,7 @@ impl<S: Write, C: Write> Session<S, C> {
     /// # Errors
     /// Those of writing to the client.
     pub(crate) fn server_lines(&self, bytes: &[u8]) -> io::Result<()> {
-        self.to_client(bytes)?;
+        self.piece_to_client(bytes)?;
         let lines = bytes.split(|byte| *byte == b'\n');
         let entries: Vec<Entry> = lines
             .filter(|body| !body.iter().all(u8::is_ascii_whitespace))

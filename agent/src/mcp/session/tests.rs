@@ -50,6 +50,7 @@ fn options() -> Options {
         store_raw: false,
         lenient: false,
         patience: Duration::from_secs(50),
+        most_held: 1 << 20,
     }
 }
 
@@ -185,6 +186,68 @@ fn a_cancel_of_something_else_goes_on() {
     rig.session.client_lines(cancel.as_bytes()).expect("both ends");
     assert_eq!(rig.server.text(), cancel);
     assert_eq!(rig.session.waiting().len(), 1);
+}
+
+#[test]
+fn a_cancel_drops_every_call_of_its_id() {
+    let rig = rig(|_| ());
+    for id in ["4", "4", "5"] {
+        rig.call(id, "delete_file");
+    }
+    let cancel = "{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":4}}\n";
+    rig.session.client_lines(cancel.as_bytes()).expect("both ends");
+    assert_eq!(rig.session.waiting().len(), 1);
+    rig.session.decide(&rig.session.waiting()[0], &Outcome::Approved("me".into())).expect("both ends");
+    assert!(rig.server.text().contains("\"id\":5") && rig.session.waiting().is_empty());
+}
+
+#[test]
+fn what_waits_is_bounded_in_bytes() {
+    let rig = rig(|options| options.most_held = 3000);
+    let lines: Vec<String> = ["1", "2", "3"].map(|id| rig.call(id, "delete_file")).to_vec();
+    assert_eq!(rig.session.waiting().len(), 2);
+    assert!(rig.client.text().starts_with("{\"jsonrpc\":\"2.0\",\"id\":3,"), "the third is answered");
+    let denied = |entry: &Entry| matches!(entry, Entry::Decision { outcome, .. } if outcome == "denied");
+    assert_eq!(rig.journal().iter().filter(|entry| denied(entry)).count(), 1);
+    for call in rig.session.waiting() {
+        rig.session.decide(&call, &Outcome::Approved("me".into())).expect("both ends");
+    }
+    assert_eq!(rig.server.text().len(), lines[0].len() + lines[1].len());
+    rig.call("4", "delete_file");
+    assert_eq!(rig.session.waiting().len(), 1, "and there is room again");
+}
+
+#[test]
+fn a_lost_report_is_made_good_by_looking() {
+    let rig = rig(|_| ());
+    for id in 0..100 {
+        rig.call(&id.to_string(), "delete_file");
+    }
+    let told = rig.reports.try_iter().filter(|report| matches!(report, Report::Paused(_))).count();
+    assert!(told < 100, "the channel has 64 places");
+    assert!(rig.session.missed() && !rig.session.missed(), "said once");
+    assert_eq!(rig.session.waiting().len(), 100);
+    assert!(!rig.session.is_over());
+    for _ in 0..100 {
+        rig.session.report(Report::Look);
+    }
+    rig.session.finish();
+    assert!(rig.session.is_over(), "with a full channel, too");
+}
+
+#[test]
+fn ours_never_stands_within_a_line_of_the_servers() {
+    let rig = rig(|_| ());
+    rig.session.piece_to_client(b"{\"jsonrpc\":").expect("both ends");
+    rig.call("1", "delete_file");
+    let call = rig.session.waiting().pop().expect("it waits");
+    rig.session.decide(&call, &Outcome::Denied("me".into())).expect("both ends");
+    rig.session.tick().expect("both ends");
+    rig.session.piece_to_client(b"\"2.0\"}\n").expect("both ends");
+    let text = rig.client.text();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("{\"jsonrpc\":\"2.0\"}"));
+    assert!(lines.next().is_some_and(|line| line.contains("\"id\":1") && line.contains("isError")));
 }
 
 #[test]
