@@ -6,7 +6,7 @@ use crate::{
 };
 use ringfence_wire::{
     conn::Conn,
-    mcp::{McpReply, McpRequest},
+    mcp::{McpReply, McpRequest, SessionNews, SessionOrder},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -224,4 +224,24 @@ fn what_the_journal_may_not_have_told_yet_is_ambiguous() {
     hand_over(home.core(), OTHER, &path);
     let events = eventually("the events", || Some(home.core().run(&["events", "--json"]).0));
     assert_eq!(tie(&events, "/known").0, "ambiguous");
+}
+
+#[test]
+fn a_call_that_waits_and_is_not_on_record_is_denied_at_once() {
+    let mut home = Home::new();
+    let path = home.path("one.journal");
+    Journal::create(&path, SESSION, "0123456789ab");
+    let mut conn = Conn::connect(&home.core().dir.path().join("mcp.sock"), PATIENCE).expect("connects");
+    let file = File::open(&path).expect("the journal");
+    let request = McpRequest::Session { session: SESSION.into(), journal: path.display().to_string() };
+    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
+    let welcome = conn.receive::<McpReply>().expect("an answer");
+    assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+    let until = i64::try_from(wall(7_200 * SECOND)).expect("a time");
+    conn.send(&SessionNews::Paused { call: call(1), until }).expect("sent");
+    let by = "the auditor: it has no record of this call".to_owned();
+    assert_eq!(
+        conn.receive::<SessionOrder>().expect("an order"),
+        SessionOrder::Decide { call: call(1), approve: false, by }
+    );
 }
