@@ -422,8 +422,6 @@ pub(crate) struct Grouping {
 pub(crate) struct Belongs {
     /// The intent.
     pub(crate) intent: String,
-    /// It begins with this call.
-    pub(crate) begins: bool,
     /// Place in the intent's chain, from 1.
     pub(crate) order: i64,
 }
@@ -440,11 +438,11 @@ impl Grouping {
             Some((intent, last, calls)) if at - *last <= INTENT_GAP => {
                 *last = at.max(*last);
                 *calls += 1;
-                Belongs { intent: intent.clone(), begins: false, order: *calls }
+                Belongs { intent: intent.clone(), order: *calls }
             }
             present => {
                 *present = Some((call.to_owned(), at, 1));
-                Belongs { intent: call.to_owned(), begins: true, order: 1 }
+                Belongs { intent: call.to_owned(), order: 1 }
             }
         }
     }

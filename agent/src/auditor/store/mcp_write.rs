@@ -345,13 +345,12 @@ fn insert_call(
         // Read again after a restart: it has its intent.
         return Ok(());
     }
-    let Belongs { intent, begins, order } = grouping.place(&judged.call, row.at);
-    if begins {
-        step.prepare_cached(
-            "INSERT OR IGNORE INTO intent_contexts (id, session_id, created_at) VALUES (?1, ?2, ?3)",
-        )?
-        .execute(params![intent, at.session, rfc3339(row.at)])?;
-    }
+    let Belongs { intent, order } = grouping.place(&judged.call, row.at);
+    // Also where the intent began before: retention may have removed it with the session whose calls it held.
+    step.prepare_cached(
+        "INSERT OR IGNORE INTO intent_contexts (id, session_id, created_at) VALUES (?1, ?2, ?3)",
+    )?
+    .execute(params![intent, at.session, rfc3339(row.at)])?;
     step.prepare_cached("INSERT OR IGNORE INTO intent_tool_calls (intent_id, tool_call_id, sequence_order) VALUES (?1, ?2, ?3)")?
         .execute(params![intent, judged.call, order])
         .map(drop)
