@@ -265,9 +265,12 @@ fn strip(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::{Doomed, SessionLimits, must_wait};
-    use crate::auditor::{
-        mcp::ingest::Row,
-        store::{Error, Position, SessionWriter},
+    use crate::{
+        auditor::{
+            mcp::ingest::{CallRow, MessageRow, Row},
+            store::{Error, Position, SessionWriter},
+        },
+        mcp::journal::{Direction, Judged},
     };
 
     /// Stores a session that ended at `ended`, µs, with a journal of so many bytes.
@@ -282,6 +285,62 @@ mod tests {
         let start =
             Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: ended - 1 };
         writer.write(&at, &[start, Row::End { at: ended, status: Some(0) }])
+    }
+
+    /// Stores a session with one call, which was asked for and ended at `at`, µs.
+    fn store_call(writer: &mut SessionWriter, session: &str, at: i64) -> Result<(), Error> {
+        let (_, epoch) = writer.lines(session, 5)?.expect("one's own");
+        let place =
+            Position { session, uid: 5, journal: "", lines: 4, head: "h", bytes: 9, read_to: 0, epoch };
+        let message = MessageRow {
+            id: format!("message-{session}"),
+            direction: Direction::ClientToServer,
+            at,
+            jsonrpc_id: None,
+            method: None,
+            params: None,
+            result: None,
+            error: None,
+            raw: String::new(),
+            note: None,
+        };
+        let judged = Judged {
+            call: format!("call-{session}"),
+            index: 0,
+            tool: "t".into(),
+            operation: "read".into(),
+            score: 0,
+            reasons: vec![],
+            action: "pass".into(),
+            rules: vec![],
+        };
+        let call = CallRow {
+            judged,
+            message: message.id.clone(),
+            arguments: "{}".into(),
+            at,
+            blocked: false,
+            began: None,
+        };
+        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
+        let rows = [
+            start,
+            Row::Message(Box::new(message)),
+            Row::Call(Box::new(call)),
+            Row::End { at, status: Some(0) },
+        ];
+        writer.write(&place, &rows)
+    }
+
+    #[test]
+    fn an_intent_goes_on_when_the_session_that_began_it_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = SessionWriter::new(folder.path().join("audit.db"), Some(10_000));
+        store_call(&mut writer, "first", 1_000_000).expect("stored");
+        let limits = SessionLimits { bytes: 0, grace: 0, ..SessionLimits::default() };
+        let doomed = writer.doom(&limits, 9_000_000, |_| false).expect("found").expect("one");
+        while writer.strip(&doomed).expect("removed") {}
+        store_call(&mut writer, "second", 2_000_000).expect("a call within the same intent");
     }
 
     #[test]
