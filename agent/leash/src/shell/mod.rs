@@ -1,0 +1,1 @@
+//! The confined shell: what is parsed, what is admitted, what runs.
