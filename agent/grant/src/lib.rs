@@ -1,4 +1,5 @@
-//! The grant: six axes of authority that form a meet-semilattice. Pure: no I/O, no clock, no environment.
+//! The grant: six axes of authority that form a meet-semilattice, and the gate that holds tools to it. Pure: no I/O, no
+//! clock, no environment.
 //!
 //! A [`Grant`] says what may be read, written, executed and connected to, how many calls may be made, and for which
 //! generations of a session it holds. Two grants [`meet`](Grant::meet) in the greatest grant below both, so authority
@@ -9,6 +10,7 @@
 //! that the entries mean; where several entries only together cover another, it is tighter.
 
 mod exec;
+pub mod gate;
 mod net;
 mod path;
 mod scope;

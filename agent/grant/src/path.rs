@@ -85,6 +85,23 @@ impl PathEntry {
         Self::literal(path, Reach::Tree)
     }
 
+    /// The path alone: what `path` is, not what is below it. Otherwise as [`tree`](Self::tree).
+    ///
+    /// # Errors
+    /// As for [`tree`](Self::tree).
+    pub fn exact(path: &str) -> Result<Self, PathError> {
+        match Self::literal(path, Reach::Exact)? {
+            // `/` has no parent to be a child of, and is never a file.
+            root if root.anchor == "/" => Ok(Self { reach: Reach::Tree, ..root }),
+            exact => Ok(exact),
+        }
+    }
+
+    /// Whether all of `path` lies within this entry.
+    pub fn has(&self, path: &Self) -> bool {
+        path.leq(self)
+    }
+
     fn literal(path: &str, reach: Reach) -> Result<Self, PathError> {
         check_text(path)?;
         let rest = path.strip_prefix('/').ok_or(PathError::Relative)?;

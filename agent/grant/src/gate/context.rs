@@ -1,0 +1,190 @@
+//! What a running call may do.
+
+use super::{Axis, Denied, Found, Gate, Outcome, Question, ToolError};
+use crate::{ExecEntry, Grant, NetEntry, PathEntry, Scope};
+use std::{
+    net::IpAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// The authority of one call. Only [`Gate::authorize`] makes one, so nothing runs without having passed there.
+#[derive(Debug)]
+pub struct ToolContext {
+    effective: Grant,
+    tool: String,
+    gate: Arc<Gate>,
+    begun: AtomicBool,
+}
+
+impl ToolContext {
+    pub(super) fn new(effective: Grant, tool: String, gate: Arc<Gate>) -> Self {
+        Self { effective, tool, gate, begun: AtomicBool::new(false) }
+    }
+
+    /// What this call holds: the meet of what was granted and what its tool wants.
+    pub fn effective(&self) -> &Grant {
+        &self.effective
+    }
+
+    /// Says that from here on the call has effects: it counts against the budget even if it is denied something later.
+    pub fn begin(&self) {
+        self.begun.store(true, Ordering::SeqCst);
+    }
+
+    /// May the call execute `program`: a bare name, or an absolute path as it was written, its links not followed?
+    /// Execute what was found, at [`Found::path`].
+    ///
+    /// A path entry of the grant admits the files that lie within it, links followed. A bare name admits what PATH finds
+    /// for it now, asked for by that place or as the very file: not another link to the same file, which may be
+    /// another command.
+    ///
+    /// # Errors
+    /// [`Denied`]
+    pub fn check_exec(&self, program: &Path) -> Result<Found, Denied> {
+        self.told(Question::Exec(program), self.exec(program))
+    }
+
+    /// May the call read `path`: absolute, links followed?
+    ///
+    /// # Errors
+    /// [`Denied`]
+    pub fn check_read(&self, path: &Path) -> Result<(), Denied> {
+        self.told(Question::Read(path), file(Axis::FsRead, &self.effective.fs_read, path))
+    }
+
+    /// May the call write `path`: absolute, links followed?
+    ///
+    /// # Errors
+    /// [`Denied`]
+    pub fn check_write(&self, path: &Path) -> Result<(), Denied> {
+        self.told(Question::Write(path), file(Axis::FsWrite, &self.effective.fs_write, path))
+    }
+
+    /// May the call connect to `host`, a name or an address, at `port`; with `addr`, by that address of it? The name or
+    /// the address must be granted. Whether the address of a granted name is fit to be connected to is the tool's to
+    /// judge: see [`names_address`](Self::names_address).
+    ///
+    /// # Errors
+    /// [`Denied`]
+    pub fn check_net(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Result<(), Denied> {
+        self.told(Question::Net { host, port }, self.net(host, addr, port))
+    }
+
+    /// Whether the grant names this address, alone or in a range: `all` names none.
+    pub fn names_address(&self, addr: IpAddr, port: u16) -> bool {
+        match &self.effective.net {
+            Scope::All => false,
+            Scope::Only(entries) => entries.iter().any(|entry| entry.has(addr, port)),
+        }
+    }
+
+    /// Whether the grant names this port, for whatever host or address.
+    pub fn names_port(&self, port: u16) -> bool {
+        let named = |entry: &NetEntry| match entry {
+            NetEntry::Inet { port: at, .. } | NetEntry::Host { port: at, .. } => *at == Some(port),
+            NetEntry::Unix(_) | NetEntry::Abstract(_) => false,
+        };
+        match &self.effective.net {
+            Scope::All => false,
+            Scope::Only(entries) => entries.iter().any(named),
+        }
+    }
+
+    /// A call that was denied before it had any effect costs nothing.
+    pub(super) fn settle<T>(&self, result: &Result<T, ToolError>) {
+        if matches!(result, Err(ToolError::Denied(_))) && !self.begun.load(Ordering::SeqCst) {
+            self.gate.put_back();
+        }
+    }
+
+    fn told<T>(&self, question: Question<'_>, decided: Result<T, Denied>) -> Result<T, Denied> {
+        let outcome = match &decided {
+            Ok(_) => Outcome::Allowed,
+            Err(denied) => Outcome::Denied(denied),
+        };
+        self.gate.tell(&self.tool, question, outcome);
+        decided
+    }
+
+    fn exec(&self, program: &Path) -> Result<Found, Denied> {
+        let target = || program.to_string_lossy().into_owned();
+        let outside = || Denied::Scope { axis: Axis::Exec, target: target() };
+        let look = || self.gate.programs.look(program);
+        let bare = bare_name(program);
+        if bare.is_none() && !program.is_absolute() {
+            let why = "it is neither an absolute path nor a bare program name".into();
+            return Err(Denied::Unnameable { axis: Axis::Exec, target: target(), why });
+        }
+        let entries = match &self.effective.exec {
+            Scope::All => return look().map_err(|_| Denied::NoProgram { target: target() }),
+            Scope::Only(entries) => entries,
+        };
+        // A name that is not granted as such may still lie within a granted path; PATH is searched for nothing else.
+        let could_be = |e: &&ExecEntry| bare.is_none_or(|bare| e.programs().all(|name| name == bare));
+        let mut entries = entries.iter().filter(could_be).peekable();
+        if entries.peek().is_none() {
+            return Err(outside());
+        }
+        let Ok(found) = look() else {
+            // Only of what is granted by name is it told that it is not there.
+            let is_named = bare.is_some() && entries.any(|entry| entry.programs().len() > 0);
+            return Err(if is_named { Denied::NoProgram { target: target() } } else { outside() });
+        };
+        let exact = entry(Axis::Exec, &found.target)?;
+        let is_found = |name: &str| {
+            bare == Some(name)
+                || self
+                    .gate
+                    .programs
+                    .look(Path::new(name))
+                    .is_ok_and(|named| found.path == named.path || found.path == named.target)
+        };
+        let admits = |entry: &ExecEntry| entry.paths().has(&exact) && entry.programs().all(is_found);
+        if entries.any(admits) { Ok(found) } else { Err(outside()) }
+    }
+
+    fn net(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Result<(), Denied> {
+        let entry = |host: &str| -> Result<NetEntry, Denied> {
+            let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+            let text = if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") };
+            text.parse().map_err(|why: crate::NetError| Denied::Unnameable {
+                axis: Axis::Net,
+                target: host.to_owned(),
+                why: why.to_string(),
+            })
+        };
+        // Named even where everything is granted: what has no name is no place to connect to.
+        let by_name = entry(host)?;
+        let by_addr = addr.map(|addr| entry(&addr.to_canonical().to_string())).transpose()?;
+        let granted = &self.effective.net;
+        if granted.contains(&by_name) || by_addr.is_some_and(|addr| granted.contains(&addr)) {
+            return Ok(());
+        }
+        Err(Denied::Scope { axis: Axis::Net, target: host.to_owned() })
+    }
+}
+
+/// The program, if it is a name for PATH to find.
+fn bare_name(program: &Path) -> Option<&str> {
+    program.to_str().filter(|text| !text.is_empty() && !text.contains('/'))
+}
+
+fn file(axis: Axis, scope: &Scope<PathEntry>, path: &Path) -> Result<(), Denied> {
+    let exact = entry(axis, path)?;
+    let within = match scope {
+        Scope::All => true,
+        Scope::Only(entries) => entries.iter().any(|entry| entry.has(&exact)),
+    };
+    if within { Ok(()) } else { Err(Denied::Scope { axis, target: exact.anchor().to_owned() }) }
+}
+
+/// The path alone, if it is one that a grant could name.
+fn entry(axis: Axis, path: &Path) -> Result<PathEntry, Denied> {
+    let unnameable = |why: String| Denied::Unnameable { axis, target: path.to_string_lossy().into(), why };
+    let text = path.to_str().ok_or_else(|| unnameable("it is not UTF-8".into()))?;
+    PathEntry::exact(text).map_err(|why| unnameable(why.to_string()))
+}
