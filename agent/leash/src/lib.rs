@@ -4,8 +4,66 @@
 //! |---|---|
 //! | one command or a script of the safe subset, without a shell | [`shell`] |
 //! | a page of the web as text | [`web`], with the feature `web` |
+//! | files: read, write, edit, list, search | [`files`] |
+//! | starting a tool's processes, and what holds them | [`spawn`] |
+//! | what a bare program name finds | [`programs`] |
+
+pub mod files;
+pub mod programs;
 
 #[cfg(feature = "shell")]
 pub mod shell;
+pub mod spawn;
 #[cfg(feature = "web")]
 pub mod web;
+
+use ringfence_grant::gate::{Gate, Registry};
+use std::{path::PathBuf, sync::Arc};
+
+/// What the tools of a registry work with.
+pub struct Surroundings {
+    /// Where relative paths start: absolute.
+    pub dir: PathBuf,
+    /// What bare program names find.
+    pub programs: programs::HostPrograms,
+    /// Who starts their processes.
+    pub spawner: Arc<dyn spawn::Spawner>,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { dir, programs, spawner: _ } = self;
+        f.debug_struct("Surroundings").field("dir", dir).field("programs", programs).finish_non_exhaustive()
+    }
+}
+
+impl Default for Surroundings {
+    /// This process's directory and PATH, with no help from the kernel.
+    fn default() -> Self {
+        Self {
+            dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            programs: programs::HostPrograms::default(),
+            spawner: Arc::new(spawn::Plain),
+        }
+    }
+}
+
+impl Surroundings {
+    /// A gate that finds these programs.
+    pub fn gate(&self) -> Gate {
+        Gate::new(self.programs.clone())
+    }
+
+    /// Every tool that this package was built with, behind `gate`.
+    pub fn registry(&self, gate: Gate) -> Registry {
+        let registry = Registry::new(gate);
+        files::FileTool::all(&self.dir, &self.spawner).fold(registry, Registry::with)
+    }
+}
+
+/// Every tool that this package was built with, in this process's directory, held by the gate alone. One registry is one
+/// session: its budget is counted over all calls.
+pub fn registry() -> Registry {
+    let surroundings = Surroundings::default();
+    surroundings.registry(surroundings.gate())
+}

@@ -64,7 +64,10 @@ impl std::fmt::Debug for Place<'_> {
 
 impl Place<'_> {
     /// The path with links resolved; parts that do not exist yet stay as they are.
-    pub(crate) fn resolve(&self, path: &str) -> Result<PathBuf, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Io`] where it leads through what is no directory, or may not be looked at.
+    pub fn resolve(&self, path: &str) -> Result<PathBuf, Error> {
         let whole = self.dir.join(path);
         let mut missing = Vec::new();
         let mut existing = whole.as_path();
