@@ -141,7 +141,7 @@ def kill_auditor():
     with open(f"{BASE}/deny/later", "w") as file:
         file.write("x")
     worker.check(allowed, f"{BASE}/deny/later", "with the new auditor")
-    wait_for(lambda: ringfence("events", "--json").returncode == 0, "the auditor to answer", 30)
+    wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer", 30)
     wait_event(denied(f"{BASE}/deny/later"), seconds=30)
     worker.stop()
 
@@ -180,7 +180,7 @@ def corrupt():
         if os.path.exists(f"{state}/{name}"):
             os.unlink(f"{state}/{name}")
     start_daemon()
-    wait_for(lambda: ringfence("events", "--json").returncode == 0, "the auditor to answer", 40)
+    wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer", 40)
     worker.check(allowed, forbidden, "with a new database")
     wait_event(denied(forbidden), seconds=30)
     aside = [name for name in os.listdir(state) if "corrupt" in name]

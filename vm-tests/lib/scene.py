@@ -7,6 +7,11 @@ import time
 import traceback
 
 
+def hung(_signal, _frame):
+    """Ends a scene that waits for something that does not come."""
+    raise AssertionError(f"hung: {''.join(traceback.format_stack()[-8:])}")
+
+
 def run_scene(one, follower):
     """The scene's problems, as a list of text."""
     pipe_r, pipe_w = os.pipe()
@@ -14,6 +19,9 @@ def run_scene(one, follower):
     if child == 0:
         os.setpgid(0, 0)
         os.close(pipe_r)
+        # A little before its time is over it says itself where it hangs.
+        signal.signal(signal.SIGALRM, hung)
+        signal.alarm(max(1, one.limit - 10))
         try:
             one.run()
         except BaseException as error:  # whatever it is, it is the result

@@ -4,7 +4,7 @@ use crate::{
     auditor::SessionLimits,
     mcp::{forward, state::Places},
 };
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 /// The auditor role; the daemon starts it, with its link as standard input and the query socket as standard output.
 #[derive(Debug, clap::Args)]
@@ -45,12 +45,7 @@ fn prepare() {
     // It was started by way of /proc/self/exe; `exe` would be all that ps shows. Cosmetic: a failure changes nothing.
     let _ = nix::sys::prctl::set_name(c"ringfence");
     // Standard output is a socket here: everything that is said goes to standard error, which is the daemon's log.
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .without_time()
-        .with_target(false)
-        .init();
+    super::log::of_a_child();
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

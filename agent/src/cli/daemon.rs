@@ -1,8 +1,7 @@
 //! `ringfence daemon`.
 
 use crate::core::{daemon, paths::Paths};
-use std::{io, process::ExitCode};
-use tracing_subscriber::EnvFilter;
+use std::process::ExitCode;
 
 /// The privileged core: loads the eBPF programs, holds the containers, starts the other roles.
 ///
@@ -20,18 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // The journal has its own clock; a person at a terminal wants one.
-    let log = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_target(false)
-        .with_ansi(false)
-        .with_env_filter(filter);
-    if std::env::var_os("JOURNAL_STREAM").is_some() {
-        log.without_time().init()
-    } else {
-        log.init()
-    }
+    super::log::start("info");
     daemon::run(&Paths::from_env(), args.port)?;
     Ok(ExitCode::SUCCESS)
 }

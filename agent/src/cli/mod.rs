@@ -10,6 +10,7 @@ mod doctor;
 mod enroll;
 mod events;
 mod install;
+mod log;
 mod mcp;
 mod pin;
 mod profile;

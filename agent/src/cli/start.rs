@@ -6,8 +6,7 @@ use crate::llm::{
     unit, user,
 };
 use anyhow::Context;
-use std::{io, process::ExitCode};
-use tracing_subscriber::EnvFilter;
+use std::process::ExitCode;
 
 /// Serves this user's agents: one socket each, the credentials on this side of it.
 ///
@@ -45,18 +44,7 @@ pub(crate) struct VersionArgs {}
 
 pub(crate) fn start(_: &StartArgs) -> anyhow::Result<ExitCode> {
     // The MCP library's warnings hold what servers say; what matters of it is told by us.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,rmcp=off"));
-    let log = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_target(false)
-        .with_ansi(false)
-        .with_env_filter(filter);
-    // The journal has its own clock.
-    if std::env::var_os("JOURNAL_STREAM").is_some() {
-        log.without_time().init()
-    } else {
-        log.init()
-    }
+    super::log::start("info,rmcp=off");
     user::run()?;
     Ok(ExitCode::SUCCESS)
 }
