@@ -17,6 +17,8 @@ mod kernel;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
+mod leash;
+#[cfg(target_os = "linux")]
 mod llm;
 #[cfg(target_os = "linux")]
 mod loopback;

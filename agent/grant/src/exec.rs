@@ -33,6 +33,12 @@ impl ExecEntry {
         &self.paths
     }
 
+    /// The same names with other paths.
+    #[must_use]
+    pub fn with_paths(&self, paths: PathEntry) -> Self {
+        Self { paths, programs: self.programs.clone() }
+    }
+
     /// The bare names; none for an entry that is a path.
     pub fn programs(&self) -> impl ExactSizeIterator<Item = &str> {
         self.programs.iter().map(String::as_str)

@@ -97,6 +97,16 @@ impl PathEntry {
         }
     }
 
+    /// The same at another anchor: an absolute path, taken literally.
+    ///
+    /// # Errors
+    /// As for [`tree`](Self::tree).
+    pub fn moved_to(&self, anchor: &str) -> Result<Self, PathError> {
+        let Self { anchor, reach, .. } = Self::literal(anchor, self.reach)?;
+        // Names that the new anchor has itself are no condition any more, unless nothing would be left below it.
+        Ok(Self::normal(anchor, reach, self.names.clone()).unwrap_or_else(|| self.clone()))
+    }
+
     /// Whether all of `path` lies within this entry.
     pub fn has(&self, path: &Self) -> bool {
         path.leq(self)

@@ -9,6 +9,7 @@ mod dashboard;
 mod doctor;
 mod enroll;
 mod events;
+mod grant;
 mod install;
 mod log;
 mod mcp;
@@ -20,6 +21,7 @@ mod send;
 mod sessions;
 mod start;
 mod status;
+mod tools;
 mod trace;
 mod why;
 mod wrap;
@@ -51,6 +53,8 @@ enum Command {
     Trace(trace::Args),
     Doctor(doctor::Args),
     Profile(profile::Args),
+    Grant(grant::Args),
+    Tools(tools::Args),
     Rules(rules::Args),
     Mcp(mcp::Args),
     Sessions(sessions::SessionsArgs),
@@ -104,6 +108,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Grant(args) => grant::run(&args),
+        Command::Tools(args) => tools::run(&args),
         Command::Rules(args) => rules::run(&args),
         Command::Mcp(args) => mcp::run(&args),
         Command::Sessions(args) => sessions::sessions(&args),

@@ -191,8 +191,9 @@ impl Gate {
     }
 }
 
-/// The first thing that is required and not granted, in the order of the axes.
-fn beyond(required: &Grant, granted: &Grant) -> Option<Denied> {
+/// The first thing that is required and not granted, in the order of the axes; `None` where `required` is below
+/// `granted`.
+pub fn beyond(required: &Grant, granted: &Grant) -> Option<Denied> {
     fn first<E: Entry>(
         axis: Axis,
         required: &Scope<E>,

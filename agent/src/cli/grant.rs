@@ -1,0 +1,264 @@
+//! `ringfence grant`: shows, compares and explains grants, without a daemon and without changing anything.
+
+use crate::{
+    leash::{place::place, read, source::Surroundings},
+    profile::{self, Dirs},
+};
+use anyhow::{Context, bail};
+use ringfence_grant::{
+    CountBound, Entry, Grant, Scope,
+    gate::{self, CallFuture, Denied, Gate, Tool, ToolContext, ToolError},
+};
+use ringfence_leash::programs::HostPrograms;
+use serde_json::{Value, json};
+use std::{
+    env, fs,
+    io::{self, Read, Write},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+/// Shows, compares and explains grants.
+///
+/// A GRANT is JSON text that begins with `{`, `-` for JSON on standard input, a file (`.json`, or TOML: a profile, or a
+/// table [grant] or [caveats]), or the name of a profile.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Prints a grant as JSON; without one, what `ringfence tools` would be granted here.
+    #[command(
+        after_help = "Examples:\n  ringfence grant show coder\n  ringfence grant show ./grant.json\n  ringfence grant show"
+    )]
+    Show {
+        /// The grant.
+        grant: Option<String>,
+        /// With the links in its paths followed, as the gate takes it.
+        #[arg(long)]
+        resolved: bool,
+    },
+    /// Prints the greatest grant below both.
+    #[command(after_help = "Example:\n  ringfence grant meet coder ./session.json")]
+    Meet {
+        /// One.
+        a: String,
+        /// The other.
+        b: String,
+    },
+    /// Says whether A gives nothing that B does not give: exits with 0 if so, with 1 and what is beyond B if not.
+    #[command(after_help = "Example:\n  ringfence grant leq ./task.json coder && echo narrower")]
+    Leq {
+        /// The smaller one.
+        a: String,
+        /// The greater one.
+        b: String,
+    },
+    /// Says whether the gate admits one target, and by which entry: exits with 0 if so, with 1 if not.
+    #[command(
+        after_help = "Examples:\n  ringfence grant explain coder exec git\n  ringfence grant explain coder read ~/.ssh/id_rsa\n  \
+                      ringfence grant explain ./grant.json net example.com:443\n  ringfence grant explain '{...}' write /etc/hosts\n\n\
+                      What the kernel holds of a profile, its denies included: `ringfence profile explain`."
+    )]
+    Explain {
+        /// The grant.
+        grant: String,
+        /// What is tried.
+        #[arg(value_enum)]
+        what: What,
+        /// A program, a path, or a host or address with or without `:port` (443).
+        target: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Executing a program.
+    Exec,
+    /// Reading a path.
+    Read,
+    /// Writing a path.
+    Write,
+    /// Connecting.
+    Net,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Show { grant, resolved } => {
+            let grant = match grant {
+                Some(named) => load(named)?,
+                None => Surroundings::from_env().grant(None, &Dirs::from_env(), &workdir()?)?.written,
+            };
+            print(&if *resolved { place(&grant) } else { grant })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Meet { a, b } => {
+            print(&load(a)?.meet(&load(b)?))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Leq { a, b } => leq(&load(a)?, &load(b)?),
+        Command::Explain { grant, what, target } => explain(&load(grant)?, *what, target),
+    }
+}
+
+fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
+    match gate::beyond(a, b) {
+        None => {
+            writeln!(io::stdout(), "yes: nothing of the first is beyond the second")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(denied) => {
+            let text = denied.to_string();
+            let reason = text.strip_prefix("denied: ").unwrap_or(&text);
+            writeln!(io::stdout(), "no: {reason} of the second")?;
+            Ok(ExitCode::from(1))
+        }
+    }
+}
+
+fn explain(grant: &Grant, what: What, target: &str) -> anyhow::Result<ExitCode> {
+    let placed = place(grant);
+    let mut out = io::stdout();
+    let code = match ask(&placed, what, target)? {
+        Err(denied) => {
+            writeln!(out, "{denied}")?;
+            ExitCode::from(1)
+        }
+        Ok(()) => {
+            let by = entries(&placed, what).into_iter();
+            let mut by = by.filter(|(one, _)| matches!(ask(one, what, target), Ok(Ok(()))));
+            match by.next() {
+                Some((_, entry)) => writeln!(out, "allowed by {entry}")?,
+                None => writeln!(out, "allowed: the axis is not restricted")?,
+            }
+            ExitCode::SUCCESS
+        }
+    };
+    if let CountBound::AtMost(max) = grant.max_calls {
+        writeln!(out, "calls of a session: {max}")?;
+    }
+    if let Scope::Only(generations) = &grant.valid_for_generation {
+        let listed: Vec<String> = generations.iter().map(u64::to_string).collect();
+        writeln!(out, "for the generations: {}", listed.join(", "))?;
+    }
+    Ok(code)
+}
+
+/// The gate's answer.
+fn ask(grant: &Grant, what: What, target: &str) -> anyhow::Result<Result<(), Denied>> {
+    let unbounded =
+        Grant { max_calls: CountBound::Unlimited, valid_for_generation: Scope::All, ..grant.clone() };
+    let gate = Arc::new(Gate::new(HostPrograms::default()));
+    let context = gate.authorize(&Asking, &Value::Null, &unbounded)?;
+    Ok(match what {
+        What::Exec if target.contains('/') => context.check_exec(&workdir()?.join(target)).map(drop),
+        What::Exec => context.check_exec(Path::new(target)).map(drop),
+        What::Read => context.check_read(&resolved(target)?),
+        What::Write => context.check_write(&resolved(target)?),
+        What::Net => {
+            let (host, port) = host_and_port(target)?;
+            context.check_net(host, None, port)
+        }
+    })
+}
+
+/// Each entry of an axis as a grant of its own.
+fn entries(grant: &Grant, what: What) -> Vec<(Grant, String)> {
+    fn each<E: Entry>(scope: &Scope<E>, with: impl Fn(Scope<E>) -> Grant) -> Vec<(Grant, String)>
+    where
+        E: std::fmt::Display,
+    {
+        let Scope::Only(entries) = scope else { return Vec::new() };
+        entries.iter().map(|entry| (with(Scope::only([entry.clone()])), entry.to_string())).collect()
+    }
+    match what {
+        What::Exec => each(&grant.exec, |exec| Grant { exec, ..grant.clone() }),
+        What::Read => each(&grant.fs_read, |fs_read| Grant { fs_read, ..grant.clone() }),
+        What::Write => each(&grant.fs_write, |fs_write| Grant { fs_write, ..grant.clone() }),
+        What::Net => each(&grant.net, |net| Grant { net, ..grant.clone() }),
+    }
+}
+
+fn host_and_port(target: &str) -> anyhow::Result<(&str, u16)> {
+    let plain = target.parse::<IpAddr>().is_ok() || target.ends_with(']');
+    match target.rsplit_once(':').filter(|_| !plain) {
+        None => Ok((target, 443)),
+        Some((host, port)) => Ok((host, port.parse().with_context(|| format!("{port:?} is not a port"))?)),
+    }
+}
+
+/// A path as the file tools take it: absolute, links followed as far as it exists.
+fn resolved(target: &str) -> anyhow::Result<PathBuf> {
+    let dir = workdir()?;
+    let place =
+        ringfence_tools::place::Place { dir: &dir, gate: &ringfence_tools::place::Unguarded, deadline: None };
+    Ok(place.resolve(target)?)
+}
+
+fn workdir() -> anyhow::Result<PathBuf> {
+    env::current_dir().context("cannot tell the current directory")
+}
+
+fn load(named: &str) -> anyhow::Result<Grant> {
+    if named.trim_start().starts_with('{') {
+        return read::json(named).context("the grant on the command line");
+    }
+    if named == "-" {
+        let mut text = String::new();
+        io::stdin().lock().take(read::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+        return read::json(&text).context("the grant on standard input");
+    }
+    if named.ends_with(".json") {
+        let text = fs::read_to_string(named).with_context(|| format!("cannot read {named}"))?;
+        return read::json(&text).with_context(|| named.to_owned());
+    }
+    if named.ends_with(".toml") || named.contains('/') {
+        let text = fs::read_to_string(named).with_context(|| format!("cannot read {named}"))?;
+        if let Ok(Some(grant)) = read::toml(&text, "caveats") {
+            return Ok(grant);
+        }
+    }
+    match profile::load(named, &Dirs::from_env()) {
+        Ok(profile) => Ok(profile.grant(Some(&workdir()?))),
+        Err(error) => bail!("{error}"),
+    }
+}
+
+fn print(grant: &Grant) -> io::Result<()> {
+    writeln!(io::stdout(), "{:#}", json!(grant))
+}
+
+/// Asks for whatever is granted, and does nothing.
+struct Asking;
+
+impl Tool for Asking {
+    fn name(&self) -> &str {
+        "explain"
+    }
+
+    fn description(&self) -> &str {
+        "Asks the gate."
+    }
+
+    fn schema(&self) -> Value {
+        json!({})
+    }
+
+    fn required(&self, _: &Value) -> Result<Grant, ToolError> {
+        Ok(Grant::bottom())
+    }
+
+    fn wanted(&self, _: &Value) -> Result<Grant, ToolError> {
+        Ok(Grant::top())
+    }
+
+    fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> CallFuture<'a> {
+        Box::pin(async { Ok(Value::Null) })
+    }
+}

@@ -1,0 +1,331 @@
+//! The MCP server: JSON-RPC lines in, answers out, in both of the protocol's eras.
+//!
+//! The older era begins with `initialize`, which is answered and not insisted on. In the newer one (2026-07-28) every
+//! request says its version in `_meta`, `server/discover` says ours, and results have a `resultType`.
+
+use super::calls::{Answers, Calls};
+use crate::mcp::{
+    line::{self, Call, Id, Kind, Line, Message, Refusal, Refused},
+    lines::{Lines, Taken},
+    strict::Ambiguity,
+};
+use ringfence_grant::{
+    Grant,
+    gate::{Registry, ToolError},
+};
+use serde_json::{Value, json, value::RawValue};
+use std::{
+    io::{self, Read, Write},
+    sync::Arc,
+};
+use tokio::runtime::{Builder, Runtime};
+
+/// Longest line, bytes, its end included.
+const MAX_LINE: usize = (16 << 20) + 1;
+/// Most messages of a batch: their answers are held until the last is there.
+const MAX_BATCH: usize = 100;
+
+/// Versions that begin with `initialize`, the newest last.
+const SESSION_VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+/// The version without sessions.
+const MODERN_VERSION: &str = "2026-07-28";
+/// Where a request of the newer era says its version.
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+/// The newer era's error for a version that a server does not speak.
+const UNSUPPORTED_VERSION: i64 = -32022;
+/// How long the newer era's clients may keep a list: the grant does not change within a session.
+const LIST_TTL_MS: u64 = 3_600_000;
+
+thread_local! {
+    /// What drives the calls of one thread: those that fetch wait for sockets and timers.
+    static RUNTIME: io::Result<Runtime> = Builder::new_current_thread().enable_all().build();
+}
+
+/// The tools and what was granted.
+pub(crate) struct Server {
+    registry: Registry,
+    granted: Grant,
+}
+
+/// What a request asks for.
+enum Ask {
+    /// Answered at once.
+    Now(Result<Value, Fault>),
+    /// A tool's call.
+    Call { tool: String, arguments: Value, modern: bool },
+    /// The end of the session; the answer first, if one is due.
+    Exit,
+}
+
+/// A JSON-RPC error.
+#[derive(Debug)]
+struct Fault {
+    code: i64,
+    message: String,
+    data: Option<Value>,
+}
+
+impl Fault {
+    fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+}
+
+/// Why the server ended before its client did.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Standard input.
+    #[error("cannot read the client's messages")]
+    Input(#[source] io::Error),
+    /// Threads.
+    #[error("cannot start a thread for a call")]
+    Thread(#[source] io::Error),
+}
+
+impl Server {
+    /// A session with these tools.
+    pub(crate) fn new(registry: Registry, granted: Grant) -> Self {
+        Self { registry, granted }
+    }
+
+    /// Answers lines until the client says `exit` or closes its end; every call that was begun is answered.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) fn serve(self, input: impl Read, output: impl Write + Send + 'static) -> Result<(), Error> {
+        let server = Arc::new(self);
+        let answers = Arc::new(Answers::new(output));
+        let mut calls = Calls::new(&answers);
+        let mut lines = Lines::new(input, MAX_LINE);
+        loop {
+            let work = match lines.next_line().map_err(Error::Input)? {
+                Taken::End => break,
+                Taken::Overlong(_) => {
+                    lines.rest(|_| Ok(())).map_err(Error::Input)?;
+                    let fault = Fault::new(-32600, "a line of more than 16 MiB");
+                    Work::Now(error(&Id::Null, fault))
+                }
+                Taken::Line(line) => Work::of(&server, line.strip_suffix(b"\n").unwrap_or(line)),
+            };
+            match work {
+                Work::Nothing => {}
+                // A client that is gone does not end calls that it began: the end of its input does, later.
+                Work::Now(line) => drop(answers.say(&line)),
+                Work::Later(work) => calls.run(work).map_err(Error::Thread)?,
+                Work::Exit(line) => {
+                    line.map(|line| answers.say(&line));
+                    break;
+                }
+            }
+        }
+        calls.finish();
+        Ok(())
+    }
+
+    fn ask(&self, message: &Message<'_>) -> Option<(Option<Id>, Ask)> {
+        match &message.kind {
+            Kind::Response(..) => None,
+            Kind::Notification(method) if method == "exit" => Some((None, Ask::Exit)),
+            Kind::Notification(_) => None,
+            Kind::Request(id, method) if method == "exit" => Some((Some(id.clone()), Ask::Exit)),
+            Kind::Request(id, method) => {
+                Some((Some(id.clone()), Ask::Now(self.request(method, message.params))))
+            }
+            Kind::Call(id, Call { name, value, meta, .. }) => {
+                let ask = match modern(*meta) {
+                    Ok(modern) => Ask::Call { tool: name.clone(), arguments: value.clone(), modern },
+                    Err(fault) => Ask::Now(Err(fault)),
+                };
+                Some((Some(id.clone()), ask))
+            }
+        }
+    }
+
+    fn request(&self, method: &str, params: Option<&RawValue>) -> Result<Value, Fault> {
+        let params = params.map_or(Ok(Value::Null), |raw| serde_json::from_str::<Value>(raw.get()));
+        let params = params.map_err(|e| Fault::new(-32602, e.to_string()))?;
+        let modern = is_modern(&params["_meta"])?;
+        let info = json!({ "name": "ringfence", "version": env!("CARGO_PKG_VERSION") });
+        let result = match method {
+            "initialize" => json!({
+                "protocolVersion": session_version(&params),
+                "capabilities": { "tools": {} },
+                "serverInfo": info,
+            }),
+            "server/discover" => json!({
+                "supportedVersions": [MODERN_VERSION],
+                "capabilities": { "tools": {} },
+                "serverInfo": info,
+                "ttlMs": LIST_TTL_MS,
+                "cacheScope": "private",
+            }),
+            "tools/list" => self.list(modern),
+            "ping" => json!({}),
+            "shutdown" => Value::Null,
+            _ => return Err(Fault::new(-32601, format!("there is no method {method:?}"))),
+        };
+        Ok(complete(result, modern || method == "server/discover"))
+    }
+
+    /// The tools of which the grant allows any call.
+    fn list(&self, modern: bool) -> Value {
+        let usable = self.registry.tools().filter(|tool| tool.usable(&self.granted));
+        let tools: Vec<Value> = usable
+            .map(|tool| {
+                json!({
+                    "name": tool.name(),
+                    "description": tool.description(),
+                    "inputSchema": tool.schema(),
+                })
+            })
+            .collect();
+        let mut list = json!({ "tools": tools });
+        if modern {
+            list["ttlMs"] = LIST_TTL_MS.into();
+            list["cacheScope"] = "private".into();
+        }
+        list
+    }
+
+    /// Runs a call. Blocks. A denial, like every failure, is a result that the model can read.
+    fn call(&self, tool: &str, arguments: Value, modern: bool) -> Result<Value, Fault> {
+        let call = self.registry.dispatch(tool, arguments, &self.granted);
+        let outcome = RUNTIME.with(|runtime| match runtime {
+            Ok(runtime) => Ok(runtime.block_on(call)),
+            Err(error) => Err(Fault::new(-32603, format!("cannot run the call: {error}"))),
+        })?;
+        let (text, is_error) = match outcome {
+            Ok(Value::String(text)) => (text, false),
+            Ok(value) => (value.to_string(), false),
+            Err(error @ ToolError::Unknown(_)) => return Err(Fault::new(-32602, error.to_string())),
+            Err(error) => (error.sentence(), true),
+        };
+        let result = json!({ "content": [{ "type": "text", "text": text }], "isError": is_error });
+        Ok(complete(result, modern))
+    }
+}
+
+/// What a line comes to.
+enum Work {
+    Nothing,
+    Now(String),
+    Later(Box<dyn FnOnce() -> String + Send>),
+    Exit(Option<String>),
+}
+
+impl Work {
+    fn of(server: &Arc<Server>, line: &[u8]) -> Self {
+        match line::read(line) {
+            Ok(Line::Blank) => Self::Nothing,
+            Ok(Line::Message(message)) => Self::single(server, server.ask(&message)),
+            Ok(Line::Batch(messages)) if messages.len() > MAX_BATCH => {
+                let text = format!("a batch of {} messages; at most {MAX_BATCH}", messages.len());
+                Self::Now(error(&Id::Null, Fault::new(-32600, text)))
+            }
+            Ok(Line::Batch(messages)) => {
+                Self::batch(server, messages.iter().filter_map(|m| server.ask(m)).collect())
+            }
+            Err(Refused { reason, id }) => {
+                let code = match reason {
+                    Refusal::Ambiguous(Ambiguity::Syntax(_) | Ambiguity::Encoding(_)) => -32700,
+                    Refusal::Ambiguous(_) | Refusal::Shape(_) => -32600,
+                    Refusal::Call(_) => -32602,
+                };
+                Self::Now(error(&id.unwrap_or(Id::Null), Fault::new(code, reason.to_string())))
+            }
+        }
+    }
+
+    fn single(server: &Arc<Server>, ask: Option<(Option<Id>, Ask)>) -> Self {
+        match ask {
+            None => Self::Nothing,
+            Some((id, Ask::Exit)) => Self::Exit(id.map(|id| answer(&id, Ok(Value::Null)))),
+            // Only what has an id is asked.
+            Some((None, _)) => Self::Nothing,
+            Some((Some(id), Ask::Now(result))) => Self::Now(answer(&id, result)),
+            Some((Some(id), Ask::Call { tool, arguments, modern })) => {
+                let server = server.clone();
+                Self::Later(Box::new(move || answer(&id, server.call(&tool, arguments, modern))))
+            }
+        }
+    }
+
+    /// One line with every answer, once the last is there. The calls of a batch run one after the other.
+    fn batch(server: &Arc<Server>, asks: Vec<(Option<Id>, Ask)>) -> Self {
+        let exits = asks.iter().any(|(_, ask)| matches!(ask, Ask::Exit));
+        let server = server.clone();
+        let work = move || {
+            let answered = asks.into_iter().filter_map(|(id, ask)| {
+                let result = match ask {
+                    Ask::Now(result) => result,
+                    Ask::Call { tool, arguments, modern } => server.call(&tool, arguments, modern),
+                    Ask::Exit => Ok(Value::Null),
+                };
+                Some(answer(&id?, result).trim_end().to_owned())
+            });
+            let answered: Vec<String> = answered.collect();
+            // To notifications alone there is no answer.
+            if answered.is_empty() { String::new() } else { format!("[{}]\n", answered.join(",")) }
+        };
+        if exits { Self::Exit(Some(work())) } else { Self::Later(Box::new(work)) }
+    }
+}
+
+/// The version that a session is begun with: the client's where we know it; where it names none, the oldest.
+fn session_version(params: &Value) -> &'static str {
+    let [oldest, .., newest] = SESSION_VERSIONS;
+    match params["protocolVersion"].as_str() {
+        None => oldest,
+        Some(asked) => SESSION_VERSIONS.into_iter().find(|known| *known == asked).unwrap_or(newest),
+    }
+}
+
+fn modern(meta: Option<&RawValue>) -> Result<bool, Fault> {
+    match meta {
+        None => Ok(false),
+        Some(raw) => match serde_json::from_str::<Value>(raw.get()) {
+            Ok(meta) => is_modern(&meta),
+            Err(error) => Err(Fault::new(-32602, error.to_string())),
+        },
+    }
+}
+
+/// Whether a request is of the newer era: its `_meta` says a version, which must be the one that we speak.
+fn is_modern(meta: &Value) -> Result<bool, Fault> {
+    match &meta[VERSION_KEY] {
+        Value::Null => Ok(false),
+        Value::String(version) if version == MODERN_VERSION => Ok(true),
+        other => Err(Fault {
+            code: UNSUPPORTED_VERSION,
+            message: format!("the protocol version {other} is not spoken here"),
+            data: Some(json!({ "supported": [MODERN_VERSION], "requested": other })),
+        }),
+    }
+}
+
+fn complete(mut result: Value, modern: bool) -> Value {
+    if let (true, Value::Object(fields)) = (modern, &mut result) {
+        fields.insert("resultType".into(), "complete".into());
+    }
+    result
+}
+
+fn answer(id: &Id, result: Result<Value, Fault>) -> String {
+    match result {
+        Ok(result) => message(id, "result", &result),
+        Err(fault) => error(id, fault),
+    }
+}
+
+fn error(id: &Id, Fault { code, message: text, data }: Fault) -> String {
+    let mut error = json!({ "code": code, "message": text });
+    if let Some(data) = data {
+        error["data"] = data;
+    }
+    message(id, "error", &error)
+}
+
+/// The id goes in as text: a number beyond 2^53 must come back as it was.
+fn message(id: &Id, key: &str, value: &Value) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"{key}\":{value}}}\n", id.to_json())
+}
