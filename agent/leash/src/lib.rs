@@ -57,6 +57,9 @@ impl Surroundings {
     /// Every tool that this package was built with, behind `gate`.
     pub fn registry(&self, gate: Gate) -> Registry {
         let registry = Registry::new(gate);
+        #[cfg(feature = "shell")]
+        let registry =
+            registry.with(shell::Shell::new(&self.dir, &self.programs.path(), self.spawner.clone()));
         files::FileTool::all(&self.dir, &self.spawner).fold(registry, Registry::with)
     }
 }
