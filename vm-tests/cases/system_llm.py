@@ -118,8 +118,8 @@ class Provider:
         self.port = self.server.server_address[1]
 
 
-def agent(name, provider, extra="", grant=True):
-    """Writes an agent's profile; waits until its worker serves its socket."""
+def agent(name, provider, extra="", grant=True, reach=()):
+    """Writes an agent's profile, whose container may also connect to `reach`; waits until its worker serves its socket."""
     box = f"{BASE}/box/{name}"
     os.makedirs(box, exist_ok=True)
     os.chmod(box, 0o777)
@@ -142,7 +142,7 @@ base_url = "http://127.0.0.1:{provider.port}"
 fs_read = {{ only = ["{box}", "{HERE}", "/proc"] }}
 fs_write = {{ only = ["{box}"] }}
 exec = {{ only = ["/usr/bin", "{HERE}"] }}
-net = {{ only = ["unix:/run/ringfence/sockets/{name}/agent.sock"] }}
+net = {{ only = {json.dumps([f"unix:{path}" for path in (sock(name), *reach)])} }}
 max_calls = "unlimited"
 valid_for_generation = "all"
 [kernel]
@@ -166,6 +166,16 @@ def known(name):
     took = time.monotonic() - begun
     assert took < 25, f"status took {took:.0f} s: {said(result)}; {daemon_log()}"
     return next((one for one in json.loads(result.stdout or "{}").get("agents", []) if one["name"] == name), None)
+
+
+def counted(name, **expected):
+    """Waits until the worker reported these counts: it tells the core twice a second, after the fact."""
+
+    def reported():
+        counts = (known(name) or {}).get("counts", {})
+        return all(counts.get(what) == number for what, number in expected.items())
+
+    wait_for(reported, f"{name} to have counted {expected}", 30, about=lambda: known(name))
 
 
 def sock(name):
@@ -239,10 +249,13 @@ class Conn:
         return self.until(lambda message: message.get("id") == number and ("result" in message or "error" in message))
 
 
-def send(name, text):
+def send(name, text, about=lambda: ""):
     """Sends a message as the owner does, and waits until the agent is done with it."""
-    result = ringfence_send(name, text)
-    assert result == "end_turn", result
+    try:
+        result = ringfence_send(name, text)
+    except (OSError, AssertionError) as error:
+        raise AssertionError(f"no end of {text[:80]!r}: {error!r}; {known(name)}; {about()}; {daemon_log()}") from None
+    assert result == "end_turn", f"{result}: {known(name)}; {about()}; {daemon_log()}"
 
 
 def ringfence_send(name, text):
@@ -262,10 +275,17 @@ def trace(*args):
     return json.loads(result.stdout)
 
 
+def is_told(traced, calls):
+    """Whether the newest message's end is on record, with so many calls that ended."""
+    last = traced["intents"][-1] if traced["intents"] else None
+    return bool(last and last["ended"] and len(last["calls"]) == calls and all(call["ended"] for call in last["calls"]))
+
+
 def remove(path, name):
+    """Removes an agent; waits until its worker has ended and its socket is gone."""
     os.unlink(path)
     reload()
-    wait_for(lambda: known(name) is None, f"{name} to be gone")
+    wait_for(lambda: known(name) is None and not os.path.exists(sock(name)), f"{name} to be gone", about=lambda: known(name))
 
 
 @scene("system/llm-worker", limit=160)
@@ -298,7 +318,6 @@ def worker():
     remove(other, "rf-worker-two")
     assert known("rf-worker")["pid"] == pid, "another agent's end took this one's worker"
     remove(path, "rf-worker")
-    assert not os.path.exists(sock("rf-worker"))
 
 
 @scene("system/llm-five-calls", limit=300)
@@ -341,10 +360,18 @@ def five_calls():
     # Before 6.2 a tag can be lost at a fork.
     if tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 2):
         assert unsure == 0, f"{unsure} events are not sure"
-    shadow = [event for event in events("--since", "10m", "--denied") if event.get("path") == "/etc/shadow" and event["profile"] == "rf-five"]
+    shadow = []
+
+    def refused():
+        newest = events("--since", "10m", "--denied")
+        shadow[:] = [event for event in newest if event.get("path") == "/etc/shadow" and event["profile"] == "rf-five"]
+        return len(shadow) >= 5
+
+    wait_for(refused, "the refused reads of all calls", 40, about=lambda: shadow)
     assert {event["tool_call"] for event in shadow} >= {f"toolu_{n}" for n in range(5)} or unsure, shadow
-    traced = trace("rf-five")
-    intent = traced["intents"][-1]
+    # What the worker tells the auditor is stored a little after it happened.
+    wait_for(lambda: is_told(trace("rf-five"), 5), "the message's end and its calls' on record", about=lambda: trace("rf-five"))
+    intent = trace("rf-five")["intents"][-1]
     assert intent["agent"] == "rf-five" and intent["uid"] == 0 and intent["ended"] and not intent["error"], intent
     assert [call["call"] for call in intent["calls"]] == [f"toolu_{n}" for n in range(5)]
     for n, call in enumerate(intent["calls"]):
@@ -355,7 +382,7 @@ def five_calls():
     assert [call["call"] for call in one[0]["calls"]] == ["toolu_3"], one
     shown = ringfence("trace", intent["intent"][:6]).stdout
     assert "toolu_4" in shown and "[exact]" in shown and "/etc/shadow" in shown, shown[-1500:]
-    assert known("rf-five")["counts"]["tags"] == 5
+    counted("rf-five", tags=5, refused_tags=0)
     key = provider.asked[0][0].get("x-api-key") or provider.asked[0][0].get("X-Api-Key")
     assert key == KEY, "the provider was not given the key"
     runtime.stop()
@@ -454,7 +481,7 @@ def tags_refused():
     process = subprocess.Popen(["ringfence", "run", "--profile", "rf-hostile", "--", PYTHON, "-E", "-s", "-S", "-B", script,
                                 sock("rf-hostile"), box, calls], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, cwd="/")
-    wait_for(lambda: known("rf-hostile")["counts"]["runtime"], "the hostile runtime")
+    wait_for(lambda: known("rf-hostile")["counts"]["runtime"], "the hostile runtime", about=lambda: known("rf-hostile"))
     conn = Conn("rf-hostile")
     conn.say("send", {"content": [{"type": "text", "text": "go"}]}, 1)
     line = process.stdout.readline()
@@ -469,8 +496,7 @@ def tags_refused():
                 "send from inside": "never from a container"}
     for name, reply in out.items():
         assert "error" in reply and expected[name] in reply["error"]["message"], f"{name}: {reply}"
-    counts = known("rf-hostile")["counts"]
-    assert counts["tags"] == 1, counts
+    counted("rf-hostile", tags=1, refused_tags=len(out) - 1)
 
     def recorded():
         refusals = trace("rf-hostile")["refusals"]
@@ -510,10 +536,17 @@ def kills():
         if role == "daemon":
             wait_for(lambda: not role_pids("llm-worker"), "the workers of a dead core to end")
             start_daemon()
-        wait_for(lambda: (known("rf-kill") or {}).get("counts", {}).get("runtime"), "the runtime to come back", about=runtime.said)
+
+        def is_back():
+            # What a dead worker said last may be shown for a moment.
+            shown = known("rf-kill") or {}
+            return shown.get("pid") and shown["pid"] not in old and shown["counts"]["runtime"]
+
+        wait_for(is_back, "the runtime to come back", about=lambda: (known("rf-kill"), runtime.said()))
         assert not set(old) & set(role_pids("llm-worker"))
-        send("rf-kill", f"after the end of {role}")
-        send("rf-kill", json.dumps([[f"toolu_{role}", "bash", {"command": f"echo x > {box}/{role}; cat {box}/{role}"}]]))
+        send("rf-kill", f"after the end of {role}", about=runtime.said)
+        call = [f"toolu_{role}", "bash", {"command": f"echo x > {box}/{role}; cat {box}/{role}"}]
+        send("rf-kill", json.dumps([call]), about=runtime.said)
         wait_for(lambda: any(event.get("tool_call") == f"toolu_{role}" and event["attribution"] == "exact" for event in events("--since", "10m")),
                  "an event of the call", 40)
     with open(log) as file:
@@ -523,6 +556,48 @@ def kills():
         json.loads(line)
     runtime.stop()
     remove(path, "rf-kill")
+
+
+@scene("system/llm-commands", limit=240)
+def commands():
+    """`ringfence agent` and its short forms for the daemon's agents: shown, read as the worker's user, stopped, started again"""
+    provider = Provider()
+    path, box = agent("rf-commands", provider)
+    runtime = Runtime("rf-commands", box)
+    sent = ringfence("send", "rf-commands", "hello")
+    assert sent.returncode == 0 and sent.stdout == "Done.\n", said(sent)
+
+    def says(*args, status=0):
+        result = ringfence(*args)
+        assert result.returncode == status, f"{args}: {said(result)}"
+        return result.stdout
+
+    logged = [json.loads(line) for line in says("logs", "rf-commands").splitlines()]
+    assert [line["role"] for line in logged] == ["user", "assistant"], logged
+    shown = says("show", "rf-commands")
+    assert sock("rf-commands") in shown and f"{SYSTEM}/rf-commands.toml" in shown and KEY not in shown, shown
+    assert "rf-commands: ok" in says("agent", "check", "rf-commands")
+    assert says("agent", "pin", "rf-commands") == "no MCP tool was used yet\n"
+    listed = json.loads(says("agent", "ls", "--json"))["daemon"]
+    assert [one["state"] for one in listed if one["name"] == "rf-commands"] == ["running"], listed
+    # Its directory is the worker's, who may be anybody's by now: root follows it nowhere.
+    log = "/var/lib/ringfence-agents/rf-commands/log/conversation.ndjson"
+    os.rename(log, log + ".kept")
+    os.symlink("/etc/shadow", log)
+    refused = ringfence("logs", "rf-commands")
+    assert refused.returncode == 1 and "ermission denied" in refused.stderr and not refused.stdout, said(refused)
+    os.rename(log + ".kept", log)
+    says("agent", "stop", "rf-commands")
+    wait_for(lambda: known("rf-commands")["state"] == "stopped" and not os.path.exists(sock("rf-commands")), "it to stop",
+             about=lambda: known("rf-commands"))
+    assert "stopped" in says("agent", "ls")
+    says("agent", "stop", "rf-none", status=1)
+    reload()
+    wait_for(lambda: (known("rf-commands") or {}).get("counts", {}).get("runtime"), "it to come back with its runtime",
+             about=lambda: (known("rf-commands"), runtime.said()))
+    send("rf-commands", "and again", about=runtime.said)
+    runtime.stop()
+    remove(path, "rf-commands")
 
 
 @scene("system/llm-quarantine", limit=360)
@@ -561,6 +636,77 @@ def quarantine():
     assert known("rf-good")["pid"] == pid and known("rf-good")["state"] == "running"
     os.unlink(bad)
     remove(good, "rf-good")
+
+
+CALLER = r'''
+import http.client, json, socket, sys
+
+class Unix(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(30); self.sock.connect(sys.argv[1])
+
+conn = Unix("agent")
+body = {"model": "theirs", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+conn.request("POST", "/v1/messages", json.dumps(body), {"x-api-key": "sk-theirs", "content-type": "application/json"})
+answer = conn.getresponse()
+print(json.dumps([answer.status, answer.read().decode()]), flush=True)
+'''
+
+
+def call(path, script, container=None):
+    """What a client of the HTTP endpoint is answered: status and body. `container`: the profile it runs under."""
+    inside = ["ringfence", "run", "--profile", container, "--"] if container else []
+    done = subprocess.run([*inside, PYTHON, "-E", "-s", "-S", "-B", script, path], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, cwd="/", timeout=90)
+    assert done.returncode == 0, f"the client: {said(done)}; {daemon_log()}"
+    return json.loads(done.stdout)
+
+
+@scene("system/llm-http", limit=300)
+def http_endpoint():
+    """the provider's own API, for the agent's container only: key and model are put in there, others are refused and recorded"""
+    provider = Provider()
+    api = "/run/ringfence/sockets/rf-http/http.sock"
+    path, box = agent("rf-http", provider, extra="http = true", reach=[api])
+    other, other_box = agent("rf-http-other", provider, reach=[api])
+    for place in (box, other_box):
+        with open(f"{place}/caller.py", "w") as file:
+            file.write(CALLER)
+    made = os.stat(api)
+    assert (made.st_uid, made.st_mode & 0o777) == (0, 0o600), oct(made.st_mode)
+    assert not os.path.exists("/run/ringfence/sockets/rf-http-other/http.sock"), "an endpoint that nobody asked for"
+    status, body = call(api, f"{box}/caller.py", "rf-http")
+    assert status == 200 and "Done." in body and KEY not in body, (status, body)
+    (headers, asked), = provider.asked
+    headers = {name.lower(): value for name, value in headers.items()}
+    assert headers["x-api-key"] == KEY and asked["model"] == "m", (headers, asked)
+    # From the host, root though it is, and from another agent's container.
+    status, body = call(api, f"{box}/caller.py")
+    assert status == 403 and "is in none" in body, (status, body)
+    status, body = call(api, f"{other_box}/caller.py", "rf-http-other")
+    assert status == 403 and "is in another" in body, (status, body)
+    assert len(provider.asked) == 1, "a refused call reached the provider"
+    counted("rf-http", turns=1, failed=0, refused_peers=2)
+
+    def recorded():
+        refusals = [one for one in trace("rf-http")["refusals"] if one["what"] == "http"]
+        return sorted(bool(one["container"]) for one in refusals) == [False, True]
+
+    wait_for(recorded, "the refusals on record", about=lambda: trace("rf-http"))
+    with open("/var/lib/ringfence-agents/rf-http/log/http.ndjson") as file:
+        (line,) = map(json.loads, file)
+    assert line["status"] == 200 and line["path"] == "/v1/messages", line
+    # It comes and goes with the profile.
+    with open(path) as file:
+        text = file.read()
+    with open(path + ".new", "w") as file:
+        file.write(text.replace("http = true\n", ""))
+    os.rename(path + ".new", path)
+    reload()
+    wait_for(lambda: not os.path.exists(api) and known("rf-http")["state"] == "running", "the endpoint to go", about=lambda: known("rf-http"))
+    assert ringfence_send("rf-http", "hello") == "runtime not connected"
+    remove(other, "rf-http-other")
+    remove(path, "rf-http")
 
 
 @scene("system/llm-owner", limit=240)

@@ -1,18 +1,20 @@
 //! `ringfence agent` and its shorter forms `show` and `logs`.
 
-use super::{pin, send};
+use super::{pin, send, status, whose::Whose};
 use crate::{
     auditor::printable,
+    core::{agents, client, paths::Paths},
     llm::{
         control::{self, ControlRequest, UserStatus},
         home::Home,
-        registry::{self, AgentConfig},
+        registry::AgentConfig,
         secret::Source,
         worker::Ready,
     },
     profile,
 };
 use anyhow::{Context, bail};
+use ringfence_wire::message::{AdminRequest, Status, Stopping};
 use serde_json::{Value, json};
 use std::{
     fs::File,
@@ -24,7 +26,8 @@ use std::{
     time::Duration,
 };
 
-/// Shows, checks and talks to this user's agents.
+/// Shows, checks and talks to agents: this user's, which `ringfence start` serves, and for root the daemon's. Where both have
+/// one of a name, it is the user's.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -43,8 +46,8 @@ enum Command {
     Show(ShowArgs),
     Logs(LogsArgs),
     Send(send::Args),
-    /// Stops one agent: it finishes what it does, then its socket is gone. SIGHUP to `ringfence start`, or a change of
-    /// its profile's name, starts it again.
+    /// Stops one agent: it finishes what it does, then its socket is gone. SIGHUP to `ringfence start` or to the daemon
+    /// (`systemctl reload ringfence`) starts it again.
     #[command(after_help = "Example:\n  ringfence agent stop reviewer")]
     Stop {
         /// The agent.
@@ -94,11 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Show(args) => show(args),
         Command::Logs(args) => logs(args),
         Command::Send(args) => send::run(args),
-        Command::Stop { name } => {
-            control::ask(&home()?, &ControlRequest::StopAgent { name: name.clone() })?;
-            println!("{name} is told to stop; it lets what is under way finish");
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Stop { name } => stop(name),
         Command::Check { name } => check(name),
         Command::Pin(args) => pin::run(args),
     }
@@ -127,15 +126,54 @@ pub(super) fn print(text: &str) -> anyhow::Result<ExitCode> {
 }
 
 fn list(as_json: bool) -> anyhow::Result<ExitCode> {
-    let status = control::status(&home()?)?;
+    let own = control::status(&home()?);
+    let daemons = client::admin::<Status>(&Paths::from_env().admin_socket(), &AdminRequest::Status, &[]);
+    let (own, daemons) = match (own, daemons) {
+        (Ok(own), daemons) => (Some(own), daemons.ok()),
+        (Err(_), Ok(daemons)) => (None, Some(daemons)),
+        // The daemon is root's to ask: what is said is about the user's own.
+        (Err(error), Err(_)) => return Err(error.into()),
+    };
+    let of_daemon = daemons.map(|status| status.agents);
     if as_json {
-        return print(&format!("{}\n", serde_json::to_string(&status)?));
+        let mut all = own.map_or_else(|| Ok(json!({})), serde_json::to_value)?;
+        if let Some(of_daemon) = of_daemon {
+            all["daemon"] = serde_json::to_value(of_daemon)?;
+        }
+        return print(&format!("{all}\n"));
     }
-    let mut text = table(&status);
-    for line in pin::amiss(&home()?, &status.agents) {
-        text += &format!("! {line}\n");
+    let mut text = String::new();
+    if let Some(own) = &own {
+        text += &table(own);
+        for line in pin::amiss(&home()?, &own.agents) {
+            text += &format!("! {line}\n");
+        }
+    }
+    if let Some(of_daemon) = of_daemon {
+        let mut shown = Vec::new();
+        status::agents(&mut shown, &of_daemon)?;
+        let shown = String::from_utf8_lossy(&shown);
+        match (own.is_some(), of_daemon.is_empty()) {
+            (true, true) => {}
+            (true, false) => text += &format!("\nthe daemon's:\n{shown}"),
+            (false, true) => text += "the daemon serves no agents\n",
+            (false, false) => text += shown.trim_start(),
+        }
     }
     print(&text)
+}
+
+fn stop(name: &str) -> anyhow::Result<ExitCode> {
+    match Whose::find(name) {
+        Ok(Whose::Daemons(paths)) => {
+            let request = AdminRequest::StopAgent { name: name.to_owned() };
+            client::admin::<Stopping>(&paths.admin_socket(), &request, &[])?;
+        }
+        // Whoever serves it knows its name, though the profile may be gone.
+        _ => drop(control::ask(&home()?, &ControlRequest::StopAgent { name: name.to_owned() })?),
+    }
+    println!("{name} is told to stop; it lets what is under way finish");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The agents as a table, one line each.
@@ -193,14 +231,27 @@ pub(super) fn table(status: &UserStatus) -> String {
 }
 
 fn check(name: &str) -> anyhow::Result<ExitCode> {
-    let home = home()?;
-    let config = registry::load(&home, name)?;
-    Ready::new(&config, &home)?;
+    let whose = Whose::find(name)?;
+    let config = whose.load(name)?;
+    let unknown = match &whose {
+        Whose::Own(home) => {
+            Ready::new(&config, home)?;
+            Vec::new()
+        }
+        Whose::Daemons(_) => agents::check(&config)?,
+    };
     let mut text = format!("{name}: ok ({})\n", config.file.display());
     for notice in &config.notices {
         text += &format!("    note: {notice}\n");
     }
-    for (server, tool) in pin::waiting(&home, name)? {
+    for credential in unknown {
+        let credential = printable(&credential);
+        text += &format!(
+            "    note: systemd's credential {credential} is for the daemon's unit, and was not looked at\n"
+        );
+    }
+    whose.enter(name)?;
+    for (server, tool) in pin::waiting(whose.pins(name))? {
         let tool = printable(&format!("{server}/{tool}"));
         text += &format!(
             "    note: the MCP tool {tool} has changed and is left out: ringfence agent pin {name}\n"
@@ -211,10 +262,10 @@ fn check(name: &str) -> anyhow::Result<ExitCode> {
 
 /// `ringfence show`.
 pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-    let home = home()?;
-    let config = registry::load(&home, &args.agent)?;
+    let whose = Whose::find(&args.agent)?;
+    let config = whose.load(&args.agent)?;
     if args.json {
-        return print(&format!("{}\n", described(&config, &home)));
+        return print(&format!("{}\n", described(&config, &whose)));
     }
     let llm = &config.llm;
     let mut text = format!("agent      {}\nprofile    {}\n", config.name, config.file.display());
@@ -236,16 +287,15 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         text += &format!("mcp        {} ({}): {tools}\n", mcp.name, mcp.url);
     }
     if let Some(http) = &config.http {
-        text += &format!("http       {}\n", home.http_socket(&config.name).display());
-        if let Some(port) = http.port {
-            let token = home.http_token(&config.name);
+        text += &format!("http       {}\n", whose.http_socket(&config.name).display());
+        if let (Some(port), Some(token)) = (http.port, whose.http_token(&config.name)) {
             text += &format!("http       http://127.0.0.1:{port}, its token in {}\n", token.display());
         }
     }
     text += &format!(
         "socket     {}\nlog        {}\n",
-        home.socket(&config.name).display(),
-        home.log(&config.name).display()
+        whose.socket(&config.name).display(),
+        whose.log(&config.name).display()
     );
     for notice in &config.notices {
         text += &format!("note: {}\n", printable(notice));
@@ -263,7 +313,7 @@ fn from(source: &Source) -> String {
     }
 }
 
-fn described(config: &AgentConfig, home: &Home) -> Value {
+fn described(config: &AgentConfig, whose: &Whose) -> Value {
     let llm = &config.llm;
     json!({
         "name": config.name,
@@ -285,11 +335,11 @@ fn described(config: &AgentConfig, home: &Home) -> Value {
         "log_reader": config.log_reader,
         "socket_owner": config.socket_owner,
         "http": config.http.map(|http| json!({
-            "socket": home.http_socket(&config.name), "port": http.port, "token_file": home.http_token(&config.name),
+            "socket": whose.http_socket(&config.name), "port": http.port, "token_file": whose.http_token(&config.name),
         })),
         "governed": config.governed,
-        "socket": home.socket(&config.name),
-        "log": home.log(&config.name),
+        "socket": whose.socket(&config.name),
+        "log": whose.log(&config.name),
         "notices": config.notices,
     })
 }
@@ -297,10 +347,15 @@ fn described(config: &AgentConfig, home: &Home) -> Value {
 /// `ringfence logs`.
 pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let home = home()?;
-    let path = home.log(name(&args.agent)?);
-    if !path.exists() && !home.agent(&args.agent).exists() {
-        bail!("there is no agent {:?} in {}", args.agent, home.agents().display());
-    }
+    let path = match home.log(name(&args.agent)?) {
+        // Of an agent that is gone.
+        path if path.exists() => path,
+        _ => {
+            let whose = Whose::find(&args.agent)?;
+            whose.enter(&args.agent)?;
+            whose.log(&args.agent)
+        }
+    };
     let raw = args.json || !io::stdout().is_terminal();
     let mut follow = Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
     let mut out = io::stdout().lock();

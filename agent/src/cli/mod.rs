@@ -23,6 +23,7 @@ mod start;
 mod status;
 mod tools;
 mod trace;
+mod whose;
 mod why;
 mod wrap;
 

@@ -1,6 +1,6 @@
 //! `ringfence agent pin`: what an agent's MCP tools looked like when they were first used, and approving a change.
 
-use super::agent::{home, name, print};
+use super::{agent::print, whose::Whose};
 use crate::{
     auditor::printable,
     llm::{
@@ -9,9 +9,9 @@ use crate::{
         mcp::pins::{Definition, Error, Pins},
     },
 };
-use anyhow::{Context, bail};
+use anyhow::Context;
 use similar::TextDiff;
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 /// Shows the MCP tools that an agent has used, and those that have changed since; approves a change.
 ///
@@ -25,6 +25,7 @@ use std::process::ExitCode;
 Examples:
   ringfence agent pin reviewer
   ringfence agent pin reviewer --approve github/create_issue
+  sudo ringfence agent pin reviewer    # an agent of the daemon's
   ringfence agent pin reviewer --json | jq '.github'")]
 pub(crate) struct Args {
     /// The agent.
@@ -38,11 +39,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let home = home()?;
-    if !home.agent(name(&args.name)?).exists() {
-        bail!("there is no agent {:?} in {}", args.name, home.agents().display());
-    }
-    let pins = Pins::new(home.pins(&args.name));
+    let whose = Whose::find(&args.name)?;
+    whose.enter(&args.name)?;
+    let pins = Pins::new(whose.pins(&args.name));
     for named in &args.approve {
         let (server, tool) = named
             .split_once('/')
@@ -86,8 +85,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Tools of an agent that wait for approval, with their servers.
-pub(super) fn waiting(home: &Home, agent: &str) -> Result<Vec<(String, String)>, Error> {
-    let known = Pins::new(home.pins(agent)).read()?;
+pub(super) fn waiting(pins: PathBuf) -> Result<Vec<(String, String)>, Error> {
+    let known = Pins::new(pins).read()?;
     let tools = known.into_iter().flat_map(|(server, tools)| {
         let changed = tools.into_iter().filter(|(_, pin)| pin.changed.is_some());
         changed.map(move |(tool, _)| (server.clone(), tool)).collect::<Vec<_>>()
@@ -97,7 +96,7 @@ pub(super) fn waiting(home: &Home, agent: &str) -> Result<Vec<(String, String)>,
 
 /// What is amiss with the tools of a user's agents, as sentences.
 pub(super) fn amiss(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
-    let told = agents.iter().filter_map(|agent| match waiting(home, &agent.name) {
+    let told = agents.iter().filter_map(|agent| match waiting(home.pins(&agent.name)) {
         Ok(tools) if tools.is_empty() => None,
         Ok(tools) => {
             let names: Vec<String> = tools.iter().map(|(server, tool)| format!("{server}/{tool}")).collect();

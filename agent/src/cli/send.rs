@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn connect(home: &Home, agent: &str) -> anyhow::Result<UnixStream> {
     let path = home.socket(agent);
     // The user's own first, then the host's.
-    let of_host = Paths::from_env().agent_sockets().join(agent).join("agent.sock");
+    let of_host = Paths::from_env().agent_socket(agent);
     UnixStream::connect(&path)
         .or_else(|_| UnixStream::connect(home.socket_link(agent)))
         .or_else(|_| UnixStream::connect(&of_host))

@@ -220,7 +220,8 @@ fn show(
     agents(out, &core.agents)
 }
 
-fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<()> {
+/// The daemon's agents as a table, one line each, behind an empty one.
+pub(super) fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<()> {
     if all.is_empty() {
         return Ok(());
     }

@@ -300,7 +300,10 @@ impl<E: Enforcer> Loop<'_, E> {
             if signal {
                 while let Ok(Some(info)) = self.signals.read_signal() {
                     match Signal::try_from(info.ssi_signo as i32) {
-                        Ok(Signal::SIGHUP) => self.reload("SIGHUP"),
+                        Ok(Signal::SIGHUP) => {
+                            self.server.agents().forgive();
+                            self.reload("SIGHUP");
+                        }
                         Ok(signal) => return Stop::Signal(signal),
                         Err(_) => {}
                     }

@@ -61,12 +61,32 @@ impl Paths {
         self.runtime.join("sockets")
     }
 
+    /// An agent's socket, in the directory that its container mounts.
+    pub(crate) fn agent_socket(&self, name: &str) -> PathBuf {
+        self.agent_sockets().join(name).join("agent.sock")
+    }
+
+    /// The provider's own API for an agent, beside its socket.
+    pub(crate) fn agent_http_socket(&self, name: &str) -> PathBuf {
+        self.agent_sockets().join(name).join("http.sock")
+    }
+
     /// Conversations of agents: a directory for each, its worker's own. Not below the state directory, which is the
     /// auditor's and closed to everybody else.
     pub(crate) fn agents(&self) -> PathBuf {
         let mut name = self.state.clone().into_os_string();
         name.push("-agents");
         name.into()
+    }
+
+    /// An agent's conversation.
+    pub(crate) fn agent_log(&self, name: &str) -> PathBuf {
+        self.agents().join(name).join("log/conversation.ndjson")
+    }
+
+    /// What an agent's MCP tools looked like when they were first used.
+    pub(crate) fn agent_pins(&self, name: &str) -> PathBuf {
+        self.agents().join(name).join("state/mcp-pins.json")
     }
 
     /// Language models and MCP servers for all agents of this host.

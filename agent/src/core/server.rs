@@ -17,6 +17,7 @@ use ringfence_wire::{
     conn::Conn,
     message::{
         AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Status,
+        Stopping,
     },
 };
 use serde::Serialize;
@@ -176,6 +177,10 @@ impl<E: Enforcer> Server<E> {
                 conn.send(&Reply::<Status>::Ok(Status { agents: self.agents.status(), ..status }))
             }
             AdminRequest::Reload => conn.send(&Reply::<Reloaded>::Ok(self.state().reload())),
+            AdminRequest::StopAgent { name } => {
+                let told = self.agents.halt(&name).map(|()| Stopping {});
+                conn.send(&told.map_or_else(|why| Reply::Failed(Failure::new(why)), Reply::Ok))
+            }
             AdminRequest::Detach => {
                 let detached = self.detach();
                 let done = detached.is_ok();

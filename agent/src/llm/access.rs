@@ -2,6 +2,7 @@
 
 use super::{
     host::{Error, Host},
+    registry::AgentConfig,
     rpc::{FORBIDDEN, RpcError},
 };
 use nix::unistd::geteuid;
@@ -85,6 +86,11 @@ pub(super) struct Known {
 }
 
 impl Access {
+    /// As the configuration says.
+    pub(super) fn new(config: &AgentConfig, host: Host, issued: Arc<Issued>) -> Self {
+        Self { host, governed: config.governed, owner: config.socket_owner.unwrap_or(0), issued }
+    }
+
     /// Asks who made a connection.
     pub(super) async fn of(self: &Arc<Self>, stream: &UnixStream) -> Known {
         let speaker = self.host.speaker(stream.as_fd()).await;
@@ -104,18 +110,33 @@ impl Known {
     /// # Errors
     /// It may not; that is reported.
     pub(super) fn may_register(&self) -> Result<(), RpcError> {
+        self.is_in_place("register", "a runtime speaks")
+    }
+
+    /// Whether it may call the provider's API: from the agent's own container, where it has one.
+    ///
+    /// # Errors
+    /// It may not; that is reported.
+    pub(super) fn may_call(&self) -> Result<(), RpcError> {
+        self.is_in_place("http", "this API is called")
+    }
+
+    /// Whether it is in the agent's container, where there is one. `act`: what it wants, in words.
+    fn is_in_place(&self, what: &str, act: &str) -> Result<(), RpcError> {
         let own = |speaker: &Speaker| speaker.container.as_ref().is_some_and(|container| container.own);
         let why = match &self.speaker {
             Ok(None) => return Ok(()),
             Ok(Some(_)) if !self.access.governed => return Ok(()),
             Ok(Some(speaker)) if own(speaker) => return Ok(()),
             Ok(Some(Speaker { container: None, .. })) => {
-                "a runtime speaks from the agent's container, and this process is in none; start it by `ringfence run --profile`".to_owned()
+                format!(
+                    "{act} from the agent's container, and this process is in none; start it by `ringfence run --profile`"
+                )
             }
-            Ok(Some(_)) => "a runtime speaks from the agent's container, and this process is in another".to_owned(),
+            Ok(Some(_)) => format!("{act} from the agent's container, and this process is in another"),
             Err(error) => format!("it is not known who this is: {error}"),
         };
-        Err(self.refuse("register", why))
+        Err(self.refuse(what, why))
     }
 
     /// Whether it may send: the owner, from no container. Where nothing tells a container's processes from the owner's,

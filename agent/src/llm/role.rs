@@ -4,8 +4,11 @@
 //! the core says stop or is gone.
 
 use super::{
+    access::{Access, Issued},
     confine,
+    home::HTTP_LOG,
     host::Host,
+    http::{Books, Endpoint},
     registry::AgentConfig,
     secret::{self, Source},
     status::WorkerStatus,
@@ -23,6 +26,8 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
+    path::PathBuf,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -81,14 +86,18 @@ pub(crate) fn run() -> Result<(), Error> {
         return Err(Error::NotFromDaemon(None));
     }
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-    let (config, dir, listener) = briefed(&core)?;
+    let Brief { config, dir, listener, http } = briefed(&core)?;
     let _lock = lock(&dir.join(".lock"))?;
     // Names come from resolv.conf and the like: read where Landlock lets it.
     confine::enter(&dir)?;
     core.set_nonblocking(true).map_err(own)?;
-    listener.set_nonblocking(true).map_err(own)?;
+    for listener in [&listener].into_iter().chain(&http) {
+        listener.set_nonblocking(true).map_err(own)?;
+    }
     let ready = Ready::at(&config, dir.join("log/conversation.ndjson"), dir.join("state/mcp-pins.json"))?;
+    let shared = ready.shared();
     let worker = Worker::prepare(ready)?;
+    let books = Books { meter: worker.meter(), status: worker.status(), log: dir.join("log").join(HTTP_LOG) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     runtime.block_on(async {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
@@ -105,9 +114,24 @@ pub(crate) fn run() -> Result<(), Error> {
                 tokio::time::sleep(TELL).await;
             }
         });
+        let endpoint = http.map(tokio::net::UnixListener::from_std).transpose().map_err(Error::Io)?;
+        let endpoint = endpoint.map(|listener| {
+            let access = Access::new(&config, host.clone(), Arc::<Issued>::default());
+            Endpoint::handed(listener, Arc::new(access), shared, books)
+        });
         host.ready();
+        let serving = async {
+            let stopping = stop.clone();
+            let calls = async {
+                stopping.cancelled().await;
+                if let Some(endpoint) = endpoint {
+                    endpoint.stop().await;
+                }
+            };
+            tokio::join!(worker.with_host(host).run(listener, replacements, stop), calls);
+        };
         tokio::select! {
-            () = worker.with_host(host).run(listener, replacements, stop) => {}
+            () = serving => {}
             // Nobody could answer for a peer any more, and another core starts another worker.
             () = gone.cancelled() => tracing::info!("agent {}: the daemon is gone, and so is its worker", config.name),
         }
@@ -130,20 +154,32 @@ fn counts(status: &WorkerStatus) -> AgentCounts {
     }
 }
 
+/// What a worker is started with.
+struct Brief {
+    config: AgentConfig,
+    dir: PathBuf,
+    listener: UnixListener,
+    /// The HTTP endpoint's.
+    http: Option<UnixListener>,
+}
+
 /// Takes what the core gives a new worker.
-fn briefed(core: &UnixStream) -> Result<(AgentConfig, std::path::PathBuf, UnixListener), Error> {
+fn briefed(core: &UnixStream) -> Result<Brief, Error> {
     let mut conn = Conn::new(core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?, BRIEF, MAX_ORDER);
-    let mut next = || -> Result<(ToWorker, OwnedFd), Error> {
-        let (order, descriptors) = conn.receive_with_descriptors().map_err(Error::Brief)?;
-        let [descriptor] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Error::Descriptors)?;
-        Ok((order, descriptor))
-    };
-    let (ToWorker::Start(Start { config, dir, credentials }), listener) = next()? else {
+    let mut next = || conn.receive_with_descriptors().map_err(Error::Brief);
+    let (ToWorker::Start(Start { config, dir, credentials, http }), sockets) = next()? else {
         return Err(Error::Descriptors);
     };
+    if sockets.len() != 1 + usize::from(http) {
+        return Err(Error::Descriptors);
+    }
+    let mut sockets = sockets.into_iter().map(UnixListener::from);
+    let listener = sockets.next().ok_or(Error::Descriptors)?;
+    let http = sockets.next();
     let mut config: AgentConfig = serde_json::from_str(config.get()).map_err(Error::Config)?;
     for of in credentials {
-        let (ToWorker::Credential, descriptor) = next()? else { return Err(Error::Descriptors) };
+        let (ToWorker::Credential, descriptors) = next()? else { return Err(Error::Descriptors) };
+        let [descriptor] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Error::Descriptors)?;
         let source = Some(Source::Value(secret::handed(descriptor).map_err(Error::Secret)?));
         match of {
             For::Llm => config.llm.api_key = source,
@@ -155,7 +191,7 @@ fn briefed(core: &UnixStream) -> Result<(AgentConfig, std::path::PathBuf, UnixLi
     }
     // What is received next is the tokio side's to wait for.
     core.set_read_timeout(None).map_err(|e| Error::NotFromDaemon(Some(e)))?;
-    Ok((config, dir, UnixListener::from(listener)))
+    Ok(Brief { config, dir, listener, http })
 }
 
 /// Locks the log, so that two workers never write one conversation.

@@ -121,10 +121,20 @@ impl Running {
             endpoint.close().await;
         }
         let Some(asked) = self.config.http else { return Ok(()) };
-        let endpoint = Endpoint::start(asked, home, shared, self.meter.clone(), self.status.clone())?;
+        let books = books(home, &self.config.name, &self.meter, &self.status);
+        let endpoint = Endpoint::start(asked, home, shared, books)?;
         self.endpoint = Some(endpoint);
         Ok(())
     }
+}
+
+fn books(
+    home: &Home,
+    name: &str,
+    meter: &limits::Shared,
+    status: &watch::Sender<WorkerStatus>,
+) -> http::Books {
+    http::Books { meter: meter.clone(), status: status.clone(), log: home.http_log(name) }
 }
 
 struct User {
@@ -304,9 +314,10 @@ impl User {
         let stop = CancellationToken::new();
         let (replacements, new) = mpsc::channel(4);
         let (status, meter) = (worker.status(), worker.meter());
-        let endpoint = config
-            .http
-            .map(|asked| Endpoint::start(asked, &self.home, shared, meter.clone(), status.clone()));
+        let endpoint = config.http.map(|asked| {
+            let books = books(&self.home, &config.name, &meter, &status);
+            Endpoint::start(asked, &self.home, shared, books)
+        });
         let endpoint = match endpoint.transpose() {
             Ok(endpoint) => endpoint,
             Err(error) => {

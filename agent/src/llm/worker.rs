@@ -194,12 +194,7 @@ impl Worker {
                 config.name
             );
         }
-        let access = Arc::new(Access {
-            host: self.host.clone(),
-            governed: config.governed,
-            owner: config.socket_owner.unwrap_or(0),
-            issued: Arc::clone(&self.issued),
-        });
+        let access = Arc::new(Access::new(&config, self.host.clone(), Arc::clone(&self.issued)));
         let mut hub = Hub {
             agent: Agent::new(bounds(&config)),
             peers: HashMap::new(),

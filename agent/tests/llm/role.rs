@@ -49,6 +49,7 @@ impl Core {
         fs::create_dir(&own).unwrap();
         fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
         let listener = UnixListener::bind(dir.path().join("agent.sock")).unwrap();
+        let http = UnixListener::bind(dir.path().join("http.sock")).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let worker = Command::new(env!("CARGO_BIN_EXE_ringfence"))
             .arg("llm-worker")
@@ -60,7 +61,7 @@ impl Core {
             .unwrap();
         let config = json!({
             "name": "a", "file": "/etc/ringfence/profiles/a.toml", "log_reader": null, "socket_owner": 1000,
-            "governed": true, "notices": [], "mcp": [], "http": null,
+            "governed": true, "notices": [], "mcp": [], "http": { "port": null },
             "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
             "llm": {
                 "name": "m", "provider": "Anthropic", "model": "m", "base_url": mock.url, "max_tokens": 100, "options": {},
@@ -73,9 +74,10 @@ impl Core {
             config: RawValue::from_string(config.to_string()).unwrap(),
             dir: own,
             credentials: vec![For::Llm],
+            http: true,
         };
         let mut conn = Conn::new(ours.try_clone().unwrap(), PATIENCE, MAX_QUESTION);
-        conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd()]).unwrap();
+        conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd(), http.as_fd()]).unwrap();
         let (key, mut write) = std::io::pipe().unwrap();
         write.write_all(SECRET.as_bytes()).unwrap();
         drop(write);
@@ -282,6 +284,43 @@ fn who_may_speak_is_the_core_s_word() {
             .any(|said| matches!(said, Said::Refused(r) if r.container.as_deref() == Some("0123456789ab")))
     );
     assert!(mock.asked().is_empty());
+}
+
+/// Calls the provider's API; the whole answer, head and body.
+fn call(core: &Core) -> String {
+    let mut stream = UnixStream::connect(core.dir.path().join("http.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let body = json!({"max_tokens": 9, "stream": true, "messages": [{"role": "user", "content": "hello"}]})
+        .to_string();
+    let head = "POST /v1/messages HTTP/1.1\r\nhost: agent\r\nx-api-key: sk-theirs\r\nconnection: close\r\n";
+    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    std::io::read_to_string(stream).unwrap()
+}
+
+#[test]
+fn the_provider_s_api_is_for_the_agent_s_container() {
+    let mock = Mock::with([says(&["Hello."])]);
+    let core = Core::start(&mock);
+    for (container, what) in [(None, "in none"), (Some(false), "in another")] {
+        core.peer(0, container);
+        let answer = call(&core);
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains(what), "{answer}");
+    }
+    core.says.lock().unwrap().speaker = None;
+    let answer = call(&core);
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("not known who this is"), "{answer}");
+    assert!(mock.asked().is_empty(), "a refused call reached the provider");
+    core.peer(0, Some(true));
+    let answer = call(&core);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Hello."), "{answer}");
+    assert_eq!(mock.last().header("x-api-key"), Some(SECRET));
+    let refused = |said: &Said| matches!(said, Said::Refused(r) if r.what == "http");
+    eventually("the refusals", || {
+        (core.said().iter().filter(|said| refused(said)).count() == 3).then_some(())
+    });
+    assert!(
+        fs::read_to_string(core.dir.path().join("own/log/http.ndjson")).unwrap().contains("/v1/messages")
+    );
 }
 
 #[test]

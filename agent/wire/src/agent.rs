@@ -22,7 +22,7 @@ pub const MAX_REPORT: usize = 16 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToWorker {
-    /// The first message; beside it the listening socket.
+    /// The first message; beside it the listening socket, and behind that the HTTP endpoint's, if there is one.
     Start(Start),
     /// A credential; beside it a descriptor to read it from. They come in the order of [`Start::credentials`].
     Credential,
@@ -41,6 +41,8 @@ pub struct Start {
     pub dir: PathBuf,
     /// Whose each credential is.
     pub credentials: Vec<For>,
+    /// The HTTP endpoint's listening socket comes, too.
+    pub http: bool,
 }
 
 /// Whose a credential is.

@@ -87,6 +87,11 @@ pub enum AdminRequest {
     Status,
     /// Read the profiles again, as SIGHUP does. Answer: [`Reloaded`].
     Reload,
+    /// Stop an agent until SIGHUP: its worker finishes what it does, and its sockets go. Answer: [`Stopping`].
+    StopAgent {
+        /// Its name.
+        name: String,
+    },
     /// Detach and unpin everything and stop. Refused while containers run. Answer: [`Detached`].
     Detach,
 }
@@ -101,6 +106,10 @@ pub struct Reloaded {
     /// What changed in a file but takes effect at a container's next start.
     pub notes: Vec<String>,
 }
+
+/// The answer to an agent's stop: its worker was told.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopping {}
 
 /// The answer to a detach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,11 @@
 //! One agent's thread: starts its worker, answers it, starts it again after a pause that grows, and gives it up for the
 //! time being when it ends again and again.
 
-use super::{answer::Answering, place, plan::Plan};
+use super::{
+    answer::Answering,
+    place::{self, Sockets},
+    plan::Plan,
+};
 use crate::core::{
     enforcer::{Enforcer, chain},
     paths::Paths,
@@ -19,10 +23,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            net::{UnixListener, UnixStream},
-            process::CommandExt,
-        },
+        unix::{net::UnixStream, process::CommandExt},
     },
     process::{Command, Stdio},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -53,6 +54,8 @@ struct Inner {
     /// The plan is another than the worker was started with, or it is to be tried again.
     renewed: bool,
     stop: bool,
+    /// It was stopped by hand, and rests until somebody wants it back.
+    halted: bool,
     over: bool,
     state: State,
     pid: Option<u32>,
@@ -72,6 +75,7 @@ enum State {
     Starting,
     Running,
     Waiting,
+    Stopped,
     Quarantined,
     Failed,
 }
@@ -82,6 +86,7 @@ impl State {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Waiting => "waiting",
+            Self::Stopped => "stopped",
             Self::Quarantined => "quarantined",
             Self::Failed => "failed",
         }
@@ -93,6 +98,7 @@ impl Keeper {
         let inner = Inner {
             renewed: false,
             stop: false,
+            halted: false,
             over: false,
             state: State::Starting,
             pid: None,
@@ -118,7 +124,11 @@ impl Keeper {
     pub(super) fn replace(&self, plan: Plan) {
         let mut inner = self.inner();
         inner.error = None;
-        let is_down = matches!(inner.state, State::Quarantined | State::Failed);
+        if inner.halted {
+            inner.plan = plan;
+            return;
+        }
+        let is_down = matches!(inner.state, State::Quarantined | State::Failed | State::Stopped);
         if inner.plan == plan && !is_down {
             return;
         }
@@ -134,12 +144,30 @@ impl Keeper {
         self.inner().error = Some(error);
     }
 
+    /// The worker is to end, and none is started before [`Self::forgive`] and the next [`Self::replace`].
+    pub(super) fn halt(&self) {
+        let mut inner = self.inner();
+        (inner.halted, inner.renewed) = (true, true);
+        tell_to_stop(&inner);
+        self.changed.notify_all();
+    }
+
+    /// Whoever stopped it by hand wants it back.
+    pub(super) fn forgive(&self) {
+        self.inner().halted = false;
+    }
+
     /// The worker is to end, for good.
     pub(super) fn stop(&self) {
         let mut inner = self.inner();
         inner.stop = true;
         tell_to_stop(&inner);
         self.changed.notify_all();
+    }
+
+    /// Whether it has, and its sockets are gone.
+    pub(super) fn is_over(&self) -> bool {
+        self.inner().over
     }
 
     /// Waits until it has, but no longer than `until`.
@@ -184,10 +212,17 @@ impl Keeper {
     /// Runs until [`Self::stop`].
     pub(super) fn run<E: Enforcer>(&self, server: &Server<E>) {
         let mut backoff = Backoff::default();
-        let mut socket = None;
+        let mut sockets = None;
         while let Some(plan) = self.begin() {
+            let inner = self.inner();
+            if inner.halted {
+                sockets = None;
+                self.rest(inner);
+                continue;
+            }
+            drop(inner);
             let since = Instant::now();
-            let ended = self.once(server, &plan, &mut socket);
+            let ended = self.once(server, &plan, &mut sockets);
             let mut inner = self.inner();
             (inner.pid, inner.worker) = (None, None);
             inner.counts.runtime = false;
@@ -213,12 +248,12 @@ impl Keeper {
             );
             inner.state = if ended.is_ok() { State::Quarantined } else { State::Failed };
             // Who connects is to hear that nobody is there.
-            socket = None;
+            sockets = None;
             place::unbind(&self.paths, &self.name);
             self.pause(inner, None);
             backoff = Backoff::default();
         }
-        drop(socket);
+        drop(sockets);
         place::unbind(&self.paths, &self.name);
         self.inner().over = true;
         self.changed.notify_all();
@@ -230,6 +265,15 @@ impl Keeper {
         inner.renewed = false;
         inner.state = State::Starting;
         (!inner.stop).then(|| inner.plan.clone())
+    }
+
+    /// Waits until somebody wants the agent back that was stopped by hand.
+    fn rest(&self, mut inner: MutexGuard<'_, Inner>) {
+        tracing::info!("agent {}: stopped by hand; SIGHUP starts it again", self.name);
+        place::unbind(&self.paths, &self.name);
+        inner.state = State::Stopped;
+        (inner.crashes, inner.last_exit) = (0, None);
+        self.pause(inner, None);
     }
 
     /// Waits, until something is to be done or for a time.
@@ -251,18 +295,21 @@ impl Keeper {
         &self,
         server: &Server<E>,
         plan: &Plan,
-        socket: &mut Option<(u32, UnixListener)>,
+        sockets: &mut Option<Sockets>,
     ) -> Result<String, String> {
         let (dir, uid) = place::own_dir(&self.paths, &self.name).map_err(|error| chain(&error))?;
-        if socket.as_ref().is_none_or(|(owner, _)| *owner != plan.owner()) {
-            let bound = place::bind(&self.paths, &self.name, plan.owner());
-            *socket = Some((plan.owner(), bound.map_err(|error| chain(&error))?));
+        let (owner, http) = (plan.owner(), plan.config.http.is_some());
+        if sockets.as_ref().is_none_or(|bound| !bound.fit(owner, http)) {
+            // Those of before, which nobody serves now, would be taken for another process's.
+            *sockets = None;
+            let bound = Sockets::bind(&self.paths, &self.name, owner, http);
+            *sockets = Some(bound.map_err(|error| chain(&error))?);
         }
-        let Some((_, listener)) = socket.as_ref() else { return Err("there is no socket".to_owned()) };
+        let Some(sockets) = sockets.as_ref() else { return Err("there is no socket".to_owned()) };
         let process = spawn(uid).map_err(|error| format!("its worker cannot be started: {error}"))?;
         let pid = process.pid();
         tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);
-        let told = self.endow(&process, plan, &dir, listener);
+        let told = self.endow(&process, plan, &dir, sockets);
         let served = told.and_then(|()| {
             let socket = process.socket().try_clone().map_err(|error| error.to_string())?;
             {
@@ -296,7 +343,7 @@ impl Keeper {
         process: &Process,
         plan: &Plan,
         dir: &std::path::Path,
-        listener: &UnixListener,
+        sockets: &Sockets,
     ) -> Result<(), String> {
         let credentials = plan.credentials();
         let opened: Vec<(_, OwnedFd)> = credentials
@@ -309,11 +356,13 @@ impl Keeper {
             config: config.map_err(|error| error.to_string())?,
             dir: dir.to_owned(),
             credentials: opened.iter().map(|(of, _)| of.clone()).collect(),
+            http: sockets.http.is_some(),
         };
+        let listeners: Vec<_> = [&sockets.agent].into_iter().chain(&sockets.http).map(AsFd::as_fd).collect();
         let told = || {
             let stream = process.socket().try_clone().map_err(FrameError::from_io)?;
             let mut conn = Conn::new(stream, BRIEF, MAX_ORDER);
-            conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd()])?;
+            conn.send_with_descriptors(&ToWorker::Start(start), &listeners)?;
             for (_, descriptor) in &opened {
                 conn.send_with_descriptors(&ToWorker::Credential, &[descriptor.as_fd()])?;
             }

@@ -16,7 +16,14 @@ mod place;
 mod plan;
 
 use super::{enforcer::Enforcer, server::Server};
-use crate::{core::paths::Paths, profile::Dirs};
+use crate::{
+    core::paths::Paths,
+    llm::{
+        registry::AgentConfig,
+        secret::{self, Source},
+    },
+    profile::Dirs,
+};
 use keep::Keeper;
 use plan::{Broken, Plan};
 use ringfence_wire::message::AgentProcess;
@@ -39,6 +46,8 @@ pub(crate) struct Agents {
 #[derive(Debug, Default)]
 struct Running {
     by_name: BTreeMap<String, Arc<Keeper>>,
+    /// Agents whose profile is gone, while their workers finish what they do.
+    ending: BTreeMap<String, Arc<Keeper>>,
     /// Agents that have no worker, because their profile is wrong: what is.
     failed: BTreeMap<String, String>,
     /// What is wrong with the registry.
@@ -93,14 +102,13 @@ impl Agents {
         };
         running.registry = None;
         running.failed.clear();
-        running.by_name.retain(|name, keeper| {
-            let stays = plans.contains_key(name);
-            if !stays {
-                tracing::info!("agent {name}: its profile is gone; its worker ends when it is idle");
-                keeper.stop();
-            }
-            stays
-        });
+        running.ending.retain(|_, keeper| !keeper.is_over());
+        let gone: Vec<_> = running.by_name.extract_if(.., |name, _| !plans.contains_key(name)).collect();
+        for (name, keeper) in gone {
+            tracing::info!("agent {name}: its profile is gone; its worker ends when it is idle");
+            keeper.stop();
+            running.ending.insert(name, keeper);
+        }
         for (name, plan) in plans {
             match (running.by_name.get(&name), plan) {
                 (Some(keeper), Ok(plan)) => keeper.replace(plan),
@@ -110,10 +118,13 @@ impl Agents {
                 }
                 // Containers' profiles are told of where containers are.
                 (None, Err(Broken { is_agent: false, .. })) => {}
-                (None, Ok(plan)) => match start(server, paths, plan) {
-                    Ok(keeper) => drop(running.by_name.insert(name, keeper)),
-                    Err(error) => drop(running.failed.insert(name, error)),
-                },
+                (None, Ok(plan)) => {
+                    let before = running.ending.remove(&name);
+                    match start(server, paths, plan, before) {
+                        Ok(keeper) => drop(running.by_name.insert(name, keeper)),
+                        Err(error) => drop(running.failed.insert(name, error)),
+                    }
+                }
                 (None, Err(Broken { text, .. })) => {
                     tracing::error!("agent {name} cannot be started: {text}");
                     running.failed.insert(name, text);
@@ -122,11 +133,31 @@ impl Agents {
         }
     }
 
+    /// Stops one agent, until [`Self::forgive`]: its worker finishes what it does, and its sockets go.
+    ///
+    /// # Errors
+    /// There is none of that name; those that there are.
+    pub(crate) fn halt(&self, name: &str) -> Result<(), String> {
+        let running = self.running();
+        let Some(keeper) = running.by_name.get(name) else {
+            let known: Vec<&str> = running.by_name.keys().map(String::as_str).collect();
+            return Err(format!("the daemon serves no agent {name:?}; it serves: {}", known.join(", ")));
+        };
+        keeper.halt();
+        Ok(())
+    }
+
+    /// Those that were stopped by hand start with the next reload.
+    pub(crate) fn forgive(&self) {
+        self.running().by_name.values().for_each(|keeper| keeper.forgive());
+    }
+
     /// Ends all workers, and waits until they have.
     pub(crate) fn stop(&self) {
         let mut running = self.running();
         running.closed = true;
-        let keepers: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
+        let mut keepers: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
+        keepers.extend(std::mem::take(&mut running.ending).into_values());
         drop(running);
         keepers.iter().for_each(|keeper| keeper.stop());
         let until = Instant::now() + LAST_WORDS;
@@ -136,12 +167,40 @@ impl Agents {
     }
 }
 
-fn start<E: Enforcer>(server: &Arc<Server<E>>, paths: &Paths, plan: Plan) -> Result<Arc<Keeper>, String> {
+/// Reads the credentials that the daemon would hand to an agent's worker, and forgets them. Gives the names of those that
+/// systemd has for the daemon's unit alone: whether they are there is not known here.
+///
+/// # Errors
+/// The first that cannot be had.
+pub(crate) fn check(config: &AgentConfig) -> Result<Vec<String>, secret::Error> {
+    let plan = Plan { config: config.clone() };
+    let mut unknown = Vec::new();
+    for (_, source) in plan.credentials() {
+        match source {
+            Source::Credential(name) => unknown.push(name.clone()),
+            source => drop(source.open().and_then(secret::handed)?),
+        }
+    }
+    Ok(unknown)
+}
+
+/// `before`: the agent of that name whose profile went and came back. Its sockets and its log are still its own.
+fn start<E: Enforcer>(
+    server: &Arc<Server<E>>,
+    paths: &Paths,
+    plan: Plan,
+    before: Option<Arc<Keeper>>,
+) -> Result<Arc<Keeper>, String> {
     let keeper = Arc::new(Keeper::new(paths, plan));
     let (server, of_thread) = (Arc::clone(server), Arc::clone(&keeper));
     thread::Builder::new()
         .name("agent".into())
-        .spawn(move || of_thread.run(&server))
+        .spawn(move || {
+            if let Some(before) = before {
+                before.wait_until_over(Instant::now() + LAST_WORDS);
+            }
+            of_thread.run(&server);
+        })
         .map_err(|error| format!("the daemon cannot start a thread: {error}"))?;
     Ok(keeper)
 }

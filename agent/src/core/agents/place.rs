@@ -62,32 +62,63 @@ pub(super) fn own_dir(paths: &Paths, name: &str) -> Result<(PathBuf, u32), Error
 /// The socket and the link to it, as they are in the directory of all sockets.
 pub(super) fn socket(paths: &Paths, name: &str) -> (PathBuf, PathBuf) {
     let all = paths.agent_sockets();
-    (all.join(name).join("agent.sock"), all.join(format!("{name}.sock")))
+    (paths.agent_socket(name), all.join(format!("{name}.sock")))
 }
 
-/// Binds an agent's socket: 0600 in a directory of its own, 0700, both its owner's.
-pub(super) fn bind(paths: &Paths, name: &str, owner: u32) -> Result<UnixListener, Error> {
-    let all = paths.agent_sockets();
-    let (socket, link) = socket(paths, name);
-    let dir = all.join(name);
-    let fail = |source| Error::Dir(dir.clone(), source);
-    make_dir(&all, 0o711).map_err(fail)?;
-    // What was given away is taken back first: root without CAP_DAC_OVERRIDE enters no other's directory.
-    if dir.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-        give(&dir, 0).map_err(fail)?;
+/// What an agent's worker listens on.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    owner: u32,
+    pub(super) agent: UnixListener,
+    /// The provider's own API, where the profile has it served.
+    pub(super) http: Option<UnixListener>,
+}
+
+impl Sockets {
+    /// Binds an agent's sockets: 0600 in a directory of its own, 0700, all its owner's.
+    pub(super) fn bind(paths: &Paths, name: &str, owner: u32, http: bool) -> Result<Self, Error> {
+        let all = paths.agent_sockets();
+        let (socket, link) = socket(paths, name);
+        let dir = all.join(name);
+        let fail = |source| Error::Dir(dir.clone(), source);
+        make_dir(&all, 0o711).map_err(fail)?;
+        // What was given away is taken back first: root without CAP_DAC_OVERRIDE enters no other's directory.
+        if dir.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+            give(&dir, 0).map_err(fail)?;
+        }
+        let agent = serve::bind(&socket)?;
+        serve::link(&link, &socket)?;
+        give(&socket, owner).map_err(fail)?;
+        let path = paths.agent_http_socket(name);
+        let http = match http {
+            true => {
+                let listener = serve::bind(&path)?;
+                give(&path, owner).map_err(fail)?;
+                Some(listener)
+            }
+            false => {
+                // Of a profile that had one.
+                let _ = fs::remove_file(&path);
+                None
+            }
+        };
+        give(&dir, owner).map_err(fail)?;
+        Ok(Self { owner, agent, http })
     }
-    let listener = serve::bind(&socket)?;
-    serve::link(&link, &socket)?;
-    give(&socket, owner).and_then(|()| give(&dir, owner)).map_err(fail)?;
-    Ok(listener)
+
+    /// Whether they are what such a profile wants.
+    pub(super) fn fit(&self, owner: u32, http: bool) -> bool {
+        self.owner == owner && self.http.is_some() == http
+    }
 }
 
-/// Removes an agent's socket.
+/// Removes an agent's sockets.
 pub(super) fn unbind(paths: &Paths, name: &str) {
     let (socket, link) = socket(paths, name);
     if let Some(dir) = socket.parent() {
         let _ = give(dir, 0);
     }
+    let _ = fs::remove_file(paths.agent_http_socket(name));
     serve::unbind(&link, &socket);
 }
 
@@ -142,15 +173,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = paths(dir.path());
         for _ in 0..2 {
-            let listener = bind(&paths, "a", 1234).unwrap();
+            let sockets = Sockets::bind(&paths, "a", 1234, true).unwrap();
+            assert!(sockets.fit(1234, true) && !sockets.fit(1234, false) && !sockets.fit(0, true));
             let (path, link) = socket(&paths, "a");
-            for (path, mode) in [(path.as_path(), 0o600), (path.parent().unwrap(), 0o700)] {
+            let http = paths.agent_http_socket("a");
+            for (path, mode) in [(&*path, 0o600), (&*http, 0o600), (path.parent().unwrap(), 0o700)] {
                 let meta = fs::metadata(path).unwrap();
                 assert_eq!((meta.uid(), meta.mode() & 0o777), (1234, mode), "{}", path.display());
             }
             std::os::unix::net::UnixStream::connect(link).unwrap();
-            drop(listener);
+            std::os::unix::net::UnixStream::connect(http).unwrap();
+            drop(sockets);
         }
+        let sockets = Sockets::bind(&paths, "a", 1234, false).unwrap();
+        assert!(sockets.http.is_none() && !paths.agent_http_socket("a").exists());
         unbind(&paths, "a");
         assert!(!socket(&paths, "a").0.parent().unwrap().exists());
     }

@@ -81,9 +81,9 @@ fn one(profile: &Profile, registry: &Registry) -> Result<Plan, String> {
         ));
     }
     let config = registry::agent(profile, registry).map_err(|errors| errors.to_string())?;
-    if config.http.is_some() {
+    if config.http.is_some_and(|http| http.port.is_some()) {
         tracing::warn!(
-            "agent {}: `http` is for `ringfence start`; the daemon does not serve it yet",
+            "agent {}: `http_port` is for `ringfence start`: the daemon serves the API on the unix socket, where the kernel says who calls",
             config.name
         );
     }

@@ -140,7 +140,7 @@ fn respond(status: StatusCode, headers: &HeaderMap, body: Body) -> Response<Body
     response
 }
 
-fn refuse(shared: &Shared, status: u16, why: &str) -> Response<Body> {
+pub(super) fn refuse(shared: &Shared, status: u16, why: &str) -> Response<Body> {
     let why = shared.redactor.text(why);
     let error = request::error(shared.provider.kind(), status, &why).to_string();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

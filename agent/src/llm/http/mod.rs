@@ -11,6 +11,7 @@ mod relay;
 mod request;
 
 use super::{
+    access::Access,
     home::Home,
     limits,
     provider::Provider,
@@ -93,6 +94,26 @@ struct State {
     stop: CancellationToken,
 }
 
+/// What an endpoint listens on, and who may call there.
+struct Doors {
+    unix: UnixListener,
+    /// Who may call over the unix socket, in the core's terms; without a core its mode says.
+    access: Option<Arc<Access>>,
+    loopback: Option<(TcpListener, Arc<Gate>)>,
+    /// The unix socket's path, where it is ours to remove.
+    path: Option<PathBuf>,
+}
+
+/// What calls are counted by, and where they are written down.
+pub(crate) struct Books {
+    /// What the agent uses.
+    pub(crate) meter: limits::Shared,
+    /// What its worker does.
+    pub(crate) status: watch::Sender<WorkerStatus>,
+    /// The log of calls.
+    pub(crate) log: PathBuf,
+}
+
 /// An agent's endpoint, being served.
 pub(crate) struct Endpoint {
     asked: Http,
@@ -104,45 +125,53 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Binds the sockets and serves them.
+    /// Binds the sockets of a user's agent and serves them.
     ///
     /// # Errors
     /// [`Error`].
-    pub(crate) fn start(
-        asked: Http,
-        home: &Home,
-        shared: Shared,
-        meter: limits::Shared,
-        status: watch::Sender<WorkerStatus>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn start(asked: Http, home: &Home, shared: Shared, books: Books) -> Result<Self, Error> {
         let name = shared.config.name.clone();
         let loopback = asked.port.map(|port| loopback(port, &home.http_token(&name))).transpose()?;
         let path = home.http_socket(&name);
         let unix = serve::bind(&path).map_err(Error::Socket)?;
         serve::share(&path, shared.config.socket_owner).map_err(Error::Socket)?;
         let unix = UnixListener::from_std(unix).map_err(Error::Io)?;
+        Ok(Self::serve(asked, Doors { unix, access: None, loopback, path: Some(path) }, shared, books))
+    }
+
+    /// Serves a socket that the core bound; the core is asked who calls.
+    pub(super) fn handed(unix: UnixListener, access: Arc<Access>, shared: Shared, books: Books) -> Self {
+        let doors = Doors { unix, access: Some(access), loopback: None, path: None };
+        Self::serve(Http { port: None }, doors, shared, books)
+    }
+
+    fn serve(asked: Http, doors: Doors, shared: Shared, books: Books) -> Self {
+        let Books { meter, status, log } = books;
         let (shared, current) = watch::channel(shared);
         let stop = CancellationToken::new();
-        let state =
-            Arc::new(State { shared: current, meter, status, log: home.http_log(&name), stop: stop.clone() });
+        let state = Arc::new(State { shared: current, meter, status, log, stop: stop.clone() });
         let (freed, closed) = oneshot::channel();
         let task = tokio::spawn(async move {
+            let Doors { unix, access, loopback, path } = doors;
             let room = Arc::new(Semaphore::new(CONNECTIONS));
-            let plain = router(Arc::clone(&state), None);
-            let on_unix = accept(|| unix_stream(&unix), plain, Arc::clone(&room), &state.stop);
+            let judge = |stream| judged(stream, Arc::clone(&state), access.clone());
+            let on_unix = accept(|| unix_stream(&unix), judge, Arc::clone(&room), &state.stop);
             let mut connections = Vec::new();
             match &loopback {
                 None => connections.push(on_unix.await),
                 Some((tcp, gate)) => {
                     let gated = router(Arc::clone(&state), Some(Arc::clone(gate)));
+                    let gated = move |stream| std::future::ready((stream, gated.clone()));
                     let on_tcp = accept(|| tcp_stream(tcp), gated, room, &state.stop);
                     let (first, second) = tokio::join!(on_unix, on_tcp);
                     connections.extend([first, second]);
                 }
             }
             drop((unix, loopback));
-            let _ = fs::remove_file(&path);
-            path.parent().map(fs::remove_dir);
+            if let Some(path) = &path {
+                let _ = fs::remove_file(path);
+                path.parent().map(fs::remove_dir);
+            }
             let _ = freed.send(());
             let drained = async {
                 for connections in &mut connections {
@@ -151,7 +180,7 @@ impl Endpoint {
             };
             let _ = tokio::time::timeout(DRAIN, drained).await;
         });
-        Ok(Self { asked, shared, stop, closed, task })
+        Self { asked, shared, stop, closed, task }
     }
 
     /// What it was asked to listen on.
@@ -193,6 +222,22 @@ fn router(state: Arc<State>, gate: Option<Arc<Gate>>) -> Router {
     })
 }
 
+/// What answers a connection over the unix socket: the API, or a refusal of whoever may not call it.
+async fn judged(stream: UnixStream, state: Arc<State>, access: Option<Arc<Access>>) -> (UnixStream, Router) {
+    let refused = match access {
+        None => None,
+        Some(access) => access.of(&stream).await.may_call().err(),
+    };
+    let router = match refused {
+        None => router(state, None),
+        Some(error) => Router::new().fallback(move || {
+            let (state, why) = (Arc::clone(&state), error.message.clone());
+            async move { call::refuse(&state.shared.borrow(), 403, &why) }
+        }),
+    };
+    (stream, router)
+}
+
 async fn unix_stream(listener: &UnixListener) -> io::Result<UnixStream> {
     listener.accept().await.map(|(stream, _)| stream)
 }
@@ -204,15 +249,16 @@ async fn tcp_stream(listener: &TcpListener) -> io::Result<TcpStream> {
 }
 
 /// Serves connections until `stop`; gives those that have not ended by then.
-async fn accept<S, F>(
+async fn accept<S, F, G>(
     mut next: impl FnMut() -> F,
-    router: Router,
+    judge: impl Fn(S) -> G,
     room: Arc<Semaphore>,
     stop: &CancellationToken,
 ) -> JoinSet<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = io::Result<S>>,
+    G: Future<Output = (S, Router)> + Send + 'static,
 {
     let mut connections = JoinSet::new();
     loop {
@@ -230,10 +276,12 @@ where
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
+        let judged = judge(stream);
         let stop = stop.clone();
         connections.spawn(async move {
             let _place = place;
+            let (stream, router) = judged.await;
+            let service = TowerToHyperService::new(router);
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD)

@@ -1,0 +1,121 @@
+//! Whose an agent is: this user's own, which `ringfence start` serves, or the daemon's; and where its things are.
+
+use super::agent::{home, name};
+use crate::{
+    core::paths::Paths,
+    llm::{
+        home::Home,
+        registry::{self, AgentConfig, Registry},
+    },
+    profile::{self, Dirs, LoadErrors},
+};
+use anyhow::{Context, bail};
+use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// See the module.
+pub(super) enum Whose {
+    /// This user's.
+    Own(Home),
+    /// The daemon's.
+    Daemons(Paths),
+}
+
+impl Whose {
+    /// Looks for a profile of that name: this user's first, then the host's.
+    pub(super) fn find(agent: &str) -> anyhow::Result<Self> {
+        let home = home()?;
+        if home.agent(name(agent)?).exists() {
+            return Ok(Self::Own(home));
+        }
+        let paths = Paths::from_env();
+        if paths.profiles().join(format!("{agent}.toml")).exists() {
+            return Ok(Self::Daemons(paths));
+        }
+        bail!(
+            "there is no agent {agent:?}: no profile of that name is in {} or {}",
+            home.agents().display(),
+            paths.profiles().display()
+        );
+    }
+
+    /// Its configuration, as it would be started now.
+    pub(super) fn load(&self, agent: &str) -> Result<AgentConfig, LoadErrors> {
+        match self {
+            Self::Own(home) => registry::load(home, agent),
+            Self::Daemons(paths) => {
+                let dirs = Dirs { system: paths.profiles(), user: None };
+                registry::agent(&profile::load(agent, &dirs)?, &Registry::load(&paths.registry())?)
+            }
+        }
+    }
+
+    pub(super) fn socket(&self, agent: &str) -> PathBuf {
+        match self {
+            Self::Own(home) => home.socket(agent),
+            Self::Daemons(paths) => paths.agent_socket(agent),
+        }
+    }
+
+    pub(super) fn http_socket(&self, agent: &str) -> PathBuf {
+        match self {
+            Self::Own(home) => home.http_socket(agent),
+            Self::Daemons(paths) => paths.agent_http_socket(agent),
+        }
+    }
+
+    /// The token of its HTTP endpoint on loopback, which the daemon does not serve.
+    pub(super) fn http_token(&self, agent: &str) -> Option<PathBuf> {
+        match self {
+            Self::Own(home) => Some(home.http_token(agent)),
+            Self::Daemons(_) => None,
+        }
+    }
+
+    pub(super) fn log(&self, agent: &str) -> PathBuf {
+        match self {
+            Self::Own(home) => home.log(agent),
+            Self::Daemons(paths) => paths.agent_log(agent),
+        }
+    }
+
+    pub(super) fn pins(&self, agent: &str) -> PathBuf {
+        match self {
+            Self::Own(home) => home.pins(agent),
+            Self::Daemons(paths) => paths.agent_pins(agent),
+        }
+    }
+
+    /// Becomes the user whose files these are. A worker of the daemon's reads what agents and providers say, and its
+    /// directory is its own: root follows no link that it may have put there.
+    pub(super) fn enter(&self, agent: &str) -> anyhow::Result<()> {
+        let Self::Daemons(paths) = self else { return Ok(()) };
+        let dir = paths.agents().join(agent);
+        let found = match fs::symlink_metadata(&dir) {
+            Ok(found) => found,
+            // It was never started.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", dir.display())),
+        };
+        if !geteuid().is_root() {
+            bail!(
+                "{agent} is the daemon's, and what its worker keeps is for root to see; try again with sudo"
+            );
+        }
+        become_user(found.uid()).with_context(|| owner_of(&dir))
+    }
+}
+
+fn become_user(uid: u32) -> nix::Result<()> {
+    setgroups(&[])?;
+    setgid(Gid::from_raw(uid))?;
+    setuid(Uid::from_raw(uid))
+}
+
+fn owner_of(dir: &Path) -> String {
+    format!("cannot become the owner of {}", dir.display())
+}
