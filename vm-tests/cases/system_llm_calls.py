@@ -1,0 +1,275 @@
+"""Scenes of agents where the daemon runs: tool calls tied to kernel events, tags that are refused."""
+
+import json
+import os
+import subprocess
+
+from agents import KEY, Conn, Provider, Runtime, agent, counted, daemon_log, is_told, known, remove, scene, send, sock, trace, wait_for
+from harness import PYTHON
+from system import BASE, events, ringfence
+
+
+@scene("system/llm-five-calls", limit=300, hook="task_alloc")
+def five_calls():
+    """five shell calls at once, each of which forks, daemonises and touches files: every event has the right tool call"""
+    provider = Provider()
+    path, box = agent("rf-five", provider)
+    runtime = Runtime("rf-five", box)
+    calls = []
+    for n in range(5):
+        mine = f"{box}/call-{n}"
+        script = (f"mkdir -p {mine}; echo a > {mine}/own; (echo b > {mine}/child; cat {mine}/own > /dev/null; "
+                  f"(setsid sh -c 'sleep 0.5; echo c > {mine}/daemon; cat /etc/shadow {mine}/daemon; sleep 1; echo d > {mine}/late' "
+                  f"> /dev/null 2>&1 &) ) & cat {mine}/own; wait; sleep 0.3; echo e > {mine}/end")
+        calls.append([f"toolu_{n}", "bash", {"command": script}])
+    send("rf-five", json.dumps(calls))
+    wait_for(lambda: all(os.path.exists(f"{box}/call-{n}/late") for n in range(5)), "the daemons of the calls", about=runtime.said)
+    seen = {}
+
+    def whole():
+        seen.clear()
+        for event in events("--since", "10m"):
+            for n in range(5):
+                if event["profile"] == "rf-five" and f"/call-{n}" in str(event.get("path")):
+                    seen.setdefault(n, []).append(event)
+        return len(seen) == 5 and all(any(str(one.get("path")).endswith("/late") for one in mine) for mine in seen.values())
+
+    wait_for(whole, "the events of all calls", 40)
+    unsure = 0
+    for n, mine in seen.items():
+        for event in mine:
+            if event["attribution"] == "exact":
+                assert event["tool_call"] == f"toolu_{n}", f"a wrong tool call: {event}"
+            else:
+                unsure += 1
+                assert event["attribution"] == "ambiguous", f"neither sure nor unsure: {event}"
+                assert event["tool_call"] is None
+        for name in ("own", "child", "daemon", "late", "end"):
+            assert any(str(event.get("path")).endswith(f"/{name}") for event in mine), f"no event of call {n} about {name}"
+    # Before 6.2 a tag can be lost at a fork.
+    if tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 2):
+        assert unsure == 0, f"{unsure} events are not sure"
+    shadow = []
+
+    def refused():
+        newest = events("--since", "10m", "--denied")
+        shadow[:] = [event for event in newest if event.get("path") == "/etc/shadow" and event["profile"] == "rf-five"]
+        return len(shadow) >= 5
+
+    wait_for(refused, "the refused reads of all calls", 40, about=lambda: shadow)
+    assert {event["tool_call"] for event in shadow} >= {f"toolu_{n}" for n in range(5)} or unsure, shadow
+    # What the worker tells the auditor is stored a little after it happened.
+    wait_for(lambda: is_told(trace("rf-five"), 5), "the message's end and its calls' on record", about=lambda: trace("rf-five"))
+    intent = trace("rf-five")["intents"][-1]
+    assert intent["agent"] == "rf-five" and intent["uid"] == 0 and intent["ended"] and not intent["error"], intent
+    assert [call["call"] for call in intent["calls"]] == [f"toolu_{n}" for n in range(5)]
+    for n, call in enumerate(intent["calls"]):
+        assert call["tagged"] and call["is_error"] is False and call["tool"] == "bash", call
+        assert call["events"] and all(event["tool_call"] == f"toolu_{n}" for event in call["events"] if event["attribution"] == "exact")
+        assert not any(f"/call-{other}" in str(event.get("path")) for event in call["events"] for other in range(5) if other != n)
+    one = trace("toolu_3")["intents"]
+    assert [call["call"] for call in one[0]["calls"]] == ["toolu_3"], one
+    shown = ringfence("trace", intent["intent"][:6]).stdout
+    assert "toolu_4" in shown and "[exact]" in shown and "/etc/shadow" in shown, shown[-1500:]
+    counted("rf-five", tags=5, refused_tags=0)
+    key = provider.asked[0][0].get("x-api-key") or provider.asked[0][0].get("X-Api-Key")
+    assert key == KEY, "the provider was not given the key"
+    runtime.stop()
+    remove(path, "rf-five")
+
+
+HOSTILE = r'''
+import array, ctypes, json, os, socket, struct, sys, threading, time
+sock = socket.socket(socket.AF_UNIX); sock.settimeout(30); sock.connect(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+
+def say(method, params, number=None, fd=None):
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    if number is not None: message["id"] = number
+    body = json.dumps(message).encode()
+    rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+    sock.sendmsg([struct.pack(">I", len(body)) + body], rights)
+
+def hear():
+    head = sock.recv(4, socket.MSG_WAITALL)
+    return json.loads(sock.recv(struct.unpack(">I", head)[0], socket.MSG_WAITALL))
+
+def answer(number):
+    while True:
+        message = hear()
+        if message.get("id") == number: return message
+
+def fork(then):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        then(write)
+        time.sleep(60)
+        os._exit(0)
+    os.close(write)
+    os.read(read, 1)
+    return os.pidfd_open(pid), pid
+
+def ready(write): os.write(write, b"x")
+def threaded(write):
+    threading.Thread(target=time.sleep, args=(60,)).start(); ready(write)
+def grandchild(write):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60); os._exit(0)
+    os.write(write, b"x"); open(sys.argv[2] + "/grandchild", "w").write(str(pid))
+def execs(write):
+    os.dup2(write, 1)
+    os.execv("/usr/bin/sh", ["sh", "-c", "echo x; sleep 60; :"])
+
+say("register", {"role": "runtime"})
+while hear().get("method") != "human_message": pass
+say("turn", {"system": "s", "tools": [{"name": "bash", "parameters": {"type": "object"}}], "messages": [{"role": "user", "content": [{"type": "text", "text": sys.argv[3]}]}]}, 1)
+turn = answer(1)["result"]
+out = {"tags": turn.get("tags")}
+number = 1
+def tag(name, fd, call):
+    global number
+    number += 1
+    say("tag", {"call": call}, number, fd)
+    out[name] = answer(number)
+child, _ = fork(ready)
+tag("unknown id", child, "toolu_none")
+tag("no pidfd", None, "toolu_a")
+tag("a file", os.open("/dev/null", os.O_RDONLY), "toolu_a")
+tag("itself", os.pidfd_open(os.getpid()), "toolu_a")
+tag("its parent", os.pidfd_open(os.getppid()), "toolu_a") if os.getppid() > 1 else None
+fd, _ = fork(threaded); tag("threaded", fd, "toolu_a")
+fd, _ = fork(execs); tag("exec'd", fd, "toolu_a")
+fd, _ = fork(grandchild); time.sleep(0.3)
+tag("a grandchild", os.pidfd_open(int(open(sys.argv[2] + "/grandchild").read())), "toolu_a")
+tag("right", child, "toolu_a")
+tag("a second for one call", fork(ready)[0], "toolu_a")
+tag("tagged already", child, "toolu_b")
+say("turn", {"messages": [{"role": "tool", "tool_call_id": name, "content": [{"type": "text", "text": "x"}]} for name in ("toolu_a", "toolu_b")]}, 99)
+answer(99)
+tag("answered", fork(ready)[0], "toolu_b")
+other = socket.socket(socket.AF_UNIX); other.settimeout(30); other.connect(sys.argv[1])
+sock = other
+say("send", {"content": [{"type": "text", "text": "do what I say"}]}, 7)
+out["send from inside"] = answer(7)
+print(json.dumps(out), flush=True)
+'''
+
+
+UNTAGGING = r'''
+import json, os, socket, struct, subprocess, sys, time
+sock = socket.socket(socket.AF_UNIX); sock.settimeout(120); sock.connect(sys.argv[1])
+box = sys.argv[2]
+
+def say(method, params, number=None):
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    if number is not None: message["id"] = number
+    body = json.dumps(message).encode()
+    sock.sendall(struct.pack(">I", len(body)) + body)
+
+def hear():
+    head = sock.recv(4, socket.MSG_WAITALL)
+    return json.loads(sock.recv(struct.unpack(">I", head)[0], socket.MSG_WAITALL))
+
+def touch(name): subprocess.run(["/usr/bin/touch", f"{box}/{name}"], check=True)
+def text(said): return [{"type": "text", "text": said}]
+
+say("register", {"role": "runtime"})
+number = 0
+while True:
+    message = hear()
+    if message.get("method") != "human_message": continue
+    touch("before-" + str(number))
+    say("turn", {"system": "s", "tools": [{"name": "bash", "parameters": {"type": "object"}}],
+                 "messages": [{"role": "user", "content": message["params"]["content"]}]}, number)
+    while (answer := hear()).get("id") != number: pass
+    number += 1
+    calls = answer["result"].get("tool_calls", [])
+    for call in calls: touch(call["id"])
+    say("turn", {"messages": [{"role": "tool", "tool_call_id": call["id"], "content": text("x")} for call in calls]}, number)
+    while (answer := hear()).get("id") != number: pass
+    number += 1
+'''
+
+
+@scene("system/llm-untagged", limit=240, hook="task_alloc")
+def untagged():
+    """a runtime that does not tag: an event's call is `sole`, one of several `ambiguous`, or `none`, and never a wrong one"""
+    provider = Provider()
+    path, box = agent("rf-untagged", provider)
+    script = f"{box}/untagging.py"
+    with open(script, "w") as file:
+        file.write(UNTAGGING)
+    log = open(f"{BASE}/rf-untagged.log", "w+")
+    process = subprocess.Popen(["ringfence", "run", "--profile", "rf-untagged", "--", PYTHON, "-E", "-s", "-S", "-B", script,
+                                sock("rf-untagged"), box], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+    wait_for(lambda: known("rf-untagged")["counts"]["runtime"], "the runtime", about=lambda: known("rf-untagged"))
+    send("rf-untagged", json.dumps([["toolu_alone", "bash", {}]]))
+    send("rf-untagged", json.dumps([["toolu_one", "bash", {}], ["toolu_two", "bash", {}]]))
+    send("rf-untagged", json.dumps([["toolu_last", "bash", {}]]))
+    seen = {}
+
+    def whole():
+        if not is_told(trace("rf-untagged"), 1):
+            return False
+        seen.clear()
+        for event in events("--since", "10m"):
+            name = os.path.basename(str(event.get("path")))
+            if event["profile"] == "rf-untagged" and os.path.dirname(str(event.get("path"))) == box and not name.endswith(".py"):
+                seen.setdefault(name, []).append((event["attribution"], event.get("tool_call")))
+        return {"before-0", "toolu_alone", "before-2", "toolu_one", "toolu_two", "before-4", "toolu_last"} <= set(seen)
+
+    wait_for(whole, "the events of all calls", 60, about=lambda: seen)
+    assert set(seen["toolu_alone"]) == {("sole", "toolu_alone")} and set(seen["toolu_last"]) == {("sole", "toolu_last")}, seen
+    for name in ("toolu_one", "toolu_two"):
+        assert set(seen[name]) == {("ambiguous", None)}, seen
+    # Between two messages nothing was in flight.
+    assert set(seen["before-0"]) | set(seen["before-2"]) | set(seen["before-4"]) == {("none", None)}, seen
+    counted("rf-untagged", tags=0, refused_tags=0)
+    process.terminate()
+    process.wait(20)
+    remove(path, "rf-untagged")
+
+
+@scene("system/llm-tags-refused", limit=360, hook="task_alloc")
+def tags_refused():
+    """a tag is refused for anything but a fresh fork of the runtime and a call that waits; `send` from inside is refused"""
+    provider = Provider()
+    path, box = agent("rf-hostile", provider)
+    script = f"{box}/hostile.py"
+    with open(script, "w") as file:
+        file.write(HOSTILE)
+    calls = json.dumps([["toolu_a", "bash", {}], ["toolu_b", "bash", {}]])
+    process = subprocess.Popen(["ringfence", "run", "--profile", "rf-hostile", "--", PYTHON, "-E", "-s", "-S", "-B", script,
+                                sock("rf-hostile"), box, calls], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, cwd="/")
+    wait_for(lambda: known("rf-hostile")["counts"]["runtime"], "the hostile runtime", about=lambda: known("rf-hostile"))
+    conn = Conn("rf-hostile")
+    conn.say("send", {"content": [{"type": "text", "text": "go"}]}, 1)
+    line = process.stdout.readline()
+    assert line, f"the hostile runtime ended: {process.stderr.read()[-1500:]}, {daemon_log()}"
+    out = json.loads(line)
+    process.kill()
+    assert out.pop("tags") is True
+    assert "result" in out.pop("right"), "the positive control"
+    expected = {"unknown id": "no tool call", "no pidfd": "none came", "a file": "pidfd", "itself": "not a child",
+                "its parent": "", "threaded": "2 threads", "exec'd": "exec'd already", "a grandchild": "not a child",
+                "a second for one call": "tagged for it", "tagged already": "tool call already", "answered": "no tool call",
+                "send from inside": "never from a container"}
+    for name, reply in out.items():
+        assert "error" in reply and expected[name] in reply["error"]["message"], f"{name}: {reply}"
+    counted("rf-hostile", tags=1, refused_tags=len(out) - 1)
+
+    def recorded():
+        refusals = trace("rf-hostile")["refusals"]
+        return {one["what"] for one in refusals} >= {"tag", "send"} and all(one["container"] and one["pid"] for one in refusals)
+
+    wait_for(recorded, "the refusals on record", about=lambda: trace("rf-hostile"))
+    # Register from outside the container, and a second user's send.
+    conn = Conn("rf-hostile")
+    conn.say("register", {"role": "runtime"})
+    reply = conn.hear()
+    assert "in none" in reply["error"]["message"], reply
+    remove(path, "rf-hostile")

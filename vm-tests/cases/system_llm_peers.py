@@ -1,0 +1,114 @@
+"""Scenes of agents where the daemon runs: who may speak on their sockets, by the kernel's word."""
+
+import json
+import os
+import subprocess
+
+from agents import KEY, Provider, agent, counted, daemon_log, known, remove, ringfence_send, scene, sock, trace, wait_for
+from harness import PYTHON
+from system import reload, said
+
+
+CALLER = r'''
+import http.client, json, socket, sys
+
+class Unix(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(30); self.sock.connect(sys.argv[1])
+
+conn = Unix("agent")
+body = {"model": "theirs", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+conn.request("POST", "/v1/messages", json.dumps(body), {"x-api-key": "sk-theirs", "content-type": "application/json"})
+answer = conn.getresponse()
+print(json.dumps([answer.status, answer.read().decode()]), flush=True)
+'''
+
+
+def call(path, script, container=None):
+    """What a client of the HTTP endpoint is answered: status and body. `container`: the profile it runs under."""
+    inside = ["ringfence", "run", "--profile", container, "--"] if container else []
+    done = subprocess.run([*inside, PYTHON, "-E", "-s", "-S", "-B", script, path], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, cwd="/", timeout=90)
+    assert done.returncode == 0, f"the client: {said(done)}; {daemon_log()}"
+    return json.loads(done.stdout)
+
+
+@scene("system/llm-http", limit=300)
+def http_endpoint():
+    """the provider's own API, for the agent's container only: key and model are put in there, others are refused and recorded"""
+    provider = Provider()
+    api = "/run/ringfence/sockets/rf-http/http.sock"
+    path, box = agent("rf-http", provider, extra="http = true", reach=[api])
+    other, other_box = agent("rf-http-other", provider, reach=[api])
+    for place in (box, other_box):
+        with open(f"{place}/caller.py", "w") as file:
+            file.write(CALLER)
+    made = os.stat(api)
+    assert (made.st_uid, made.st_mode & 0o777) == (0, 0o600), oct(made.st_mode)
+    assert not os.path.exists("/run/ringfence/sockets/rf-http-other/http.sock"), "an endpoint that nobody asked for"
+    status, body = call(api, f"{box}/caller.py", "rf-http")
+    assert status == 200 and "Done." in body and KEY not in body, (status, body)
+    (headers, asked), = provider.asked
+    headers = {name.lower(): value for name, value in headers.items()}
+    assert headers["x-api-key"] == KEY and asked["model"] == "m", (headers, asked)
+    # From the host, root though it is, and from another agent's container.
+    status, body = call(api, f"{box}/caller.py")
+    assert status == 403 and "is in none" in body, (status, body)
+    status, body = call(api, f"{other_box}/caller.py", "rf-http-other")
+    assert status == 403 and "is in another" in body, (status, body)
+    assert len(provider.asked) == 1, "a refused call reached the provider"
+    counted("rf-http", turns=1, failed=0, refused_peers=2)
+
+    def recorded():
+        refusals = [one for one in trace("rf-http")["refusals"] if one["what"] == "http"]
+        return sorted(bool(one["container"]) for one in refusals) == [False, True]
+
+    wait_for(recorded, "the refusals on record", about=lambda: trace("rf-http"))
+    with open("/var/lib/ringfence-agents/rf-http/log/http.ndjson") as file:
+        (line,) = map(json.loads, file)
+    assert line["status"] == 200 and line["path"] == "/v1/messages", line
+    # It comes and goes with the profile.
+    with open(path) as file:
+        text = file.read()
+    with open(path + ".new", "w") as file:
+        file.write(text.replace("http = true\n", ""))
+    os.rename(path + ".new", path)
+    reload()
+    wait_for(lambda: not os.path.exists(api) and known("rf-http")["state"] == "running", "the endpoint to go", about=lambda: known("rf-http"))
+    assert ringfence_send("rf-http", "hello") == "runtime not connected"
+    remove(other, "rf-http-other")
+    remove(path, "rf-http")
+
+
+@scene("system/llm-owner", limit=240)
+def owner():
+    """the socket is its owner's: that user and root may send, another may not, from nowhere"""
+    provider = Provider()
+    path, box = agent("rf-owner", provider, extra="socket_owner = 1234")
+    directory = os.stat(os.path.dirname(sock("rf-owner")))
+    assert (directory.st_uid, directory.st_mode & 0o777) == (1234, 0o700)
+
+    def as_user(uid):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            try:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+                os.write(write, ringfence_send("rf-owner", "hello").encode())
+            except OSError as error:
+                os.write(write, error.strerror.encode())
+            os._exit(0)
+        os.close(write)
+        text = os.read(read, 4000).decode()
+        os.wait()
+        return text
+
+    assert as_user(1234) == "runtime not connected", as_user(1234)
+    assert as_user(0) == "runtime not connected"
+    assert as_user(1235) == "Permission denied"
+    # The mode is one thing, what the kernel says of the peer another.
+    os.chmod(os.path.dirname(sock("rf-owner")), 0o755)
+    os.chmod(sock("rf-owner"), 0o666)
+    assert "not the agent's owner" in as_user(1235)
+    remove(path, "rf-owner")

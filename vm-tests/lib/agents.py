@@ -1,0 +1,288 @@
+"""What scenes of agents under the daemon share: a scripted model, agents, their runtime, the socket's frames, the trace."""
+
+import array
+import functools
+import http.server
+import json
+import os
+import signal
+import socket
+import socketserver
+import struct
+import subprocess
+import threading
+import time
+import traceback
+
+import case
+from harness import HERE
+import system
+from system import BASE, reload, ringfence, said
+
+SYSTEM = "/etc/ringfence/profiles"
+RUNTIME = f"{HERE}/bin/ringfence-runtime"
+KEY = "sk-scene-0123456789abcdef"
+
+
+def scene(name, limit, hook=None):
+    """A scene that, where it hangs, ends a little before its time and says where. With a `hook`, for every kernel."""
+
+    def told(*_):
+        raise AssertionError(f"hung: {''.join(traceback.format_stack()[-6:])}; {daemon_log()}")
+
+    def wrap(run):
+        @functools.wraps(run)
+        def timed():
+            signal.signal(signal.SIGALRM, told)
+            signal.alarm(limit - 10)
+            run()
+
+        return case.scene(name, limit=limit, hook=hook)(timed)
+
+    return wrap
+
+
+def wait_for(condition, what, seconds=60, about=lambda: ""):
+    """Polls a condition; what there is to say about a failure is found out when there is one."""
+    try:
+        system.wait_for(condition, what, seconds)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {about()}; {daemon_log()}") from None
+
+
+def daemon_log():
+    """The end of what the daemon said, where it writes to a file."""
+    for path in (system.DAEMON_LOG, "/var/log/ringfence-daemon.log"):
+        if os.path.exists(path):
+            with open(path, errors="replace") as file:
+                return file.read()[-2000:]
+    return ""
+
+
+def sse(*pairs):
+    """A stream of events, as Anthropic's API sends it."""
+    return b"".join(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode() for kind, data in pairs)
+
+
+def answer(blocks, stop):
+    """One answer of the model: texts (a string) and tool calls (id, name, input)."""
+    out = [("message_start", {"message": {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "m",
+                                          "stop_reason": None, "usage": {"input_tokens": 3, "output_tokens": 1}}})]
+    for index, block in enumerate(blocks):
+        if isinstance(block, str):
+            start, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": block}
+        else:
+            number, name, given = block
+            start = {"type": "tool_use", "id": number, "name": name, "input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(given)}
+        out += [("content_block_start", {"index": index, "content_block": start}),
+                ("content_block_delta", {"index": index, "delta": delta}), ("content_block_stop", {"index": index})]
+    out += [("message_delta", {"delta": {"stop_reason": stop}, "usage": {"output_tokens": 5}}), ("message_stop", {})]
+    return sse(*out)
+
+
+class Provider:
+    """A scripted model: the newest user's text names the calls, as JSON; their results end the message."""
+
+    def __init__(self):
+        self.asked = []
+        self.held = threading.Event()
+        self.held.set()
+        provider = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                provider.asked.append((dict(self.headers), body))
+                provider.held.wait(60)
+                last = body["messages"][-1]["content"]
+                if isinstance(last, str):
+                    last = [{"type": "text", "text": last}]
+                text = next((block["text"] for block in last if block["type"] == "text"), "")
+                if any(block["type"] == "tool_result" for block in last) or not text.startswith("["):
+                    out = answer(["Done."], "end_turn")
+                else:
+                    out = answer([tuple(call) for call in json.loads(text)], "tool_use")
+                head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(out)}\r\n\r\n"
+                self.wfile.write(head.encode() + out)
+
+            def log_message(self, *_):
+                pass
+
+        # Not `HTTPServer`, which asks for the host's name, and here nobody answers that.
+        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.port = self.server.server_address[1]
+
+
+def agent(name, provider, extra="", grant=True, reach=()):
+    """Writes an agent's profile, whose container may also connect to `reach`; waits until its worker serves its socket."""
+    box = f"{BASE}/box/{name}"
+    os.makedirs(box, exist_ok=True)
+    os.chmod(box, 0o777)
+    key = f"{BASE}/{name}.key"
+    with open(key, "w") as file:
+        file.write(KEY)
+    os.chmod(key, 0o600)
+    text = f"""
+description = "an agent of a scene"
+{extra}
+[llm.mock]
+provider = "anthropic"
+model = "m"
+api_key_file = "{key}"
+base_url = "http://127.0.0.1:{provider.port}"
+"""
+    if grant:
+        text += f"""
+[grant]
+fs_read = {{ only = ["{box}", "{HERE}", "/proc"] }}
+fs_write = {{ only = ["{box}"] }}
+exec = {{ only = ["/usr/bin", "{HERE}"] }}
+net = {{ only = {json.dumps([f"unix:{path}" for path in (sock(name), *reach)])} }}
+max_calls = "unlimited"
+valid_for_generation = "all"
+[kernel]
+seccomp = "off"
+landlock = "off"
+audit = "all"
+"""
+    path = f"{SYSTEM}/{name}.toml"
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+    reload()
+    wait_for(lambda: (known(name) or {}).get("state") == "running", f"the worker of {name}", about=lambda: known(name))
+    return path, box
+
+
+def known(name):
+    """What `status` says of an agent."""
+    begun = time.monotonic()
+    result = ringfence("status", "--json")
+    took = time.monotonic() - begun
+    assert took < 25, f"status took {took:.0f} s: {said(result)}; {daemon_log()}"
+    return next((one for one in json.loads(result.stdout or "{}").get("agents", []) if one["name"] == name), None)
+
+
+def counted(name, **expected):
+    """Waits until the worker reported these counts: it tells the core twice a second, after the fact."""
+
+    def reported():
+        counts = (known(name) or {}).get("counts", {})
+        return all(counts.get(what) == number for what, number in expected.items())
+
+    wait_for(reported, f"{name} to have counted {expected}", 30, about=lambda: known(name))
+
+
+def sock(name):
+    return f"/run/ringfence/sockets/{name}/agent.sock"
+
+
+class Runtime:
+    """The runtime as it ships, in the agent's container."""
+
+    def __init__(self, name, box):
+        with open(f"{box}/prompt.md", "w") as file:
+            file.write("You are a scene.")
+        command = ["ringfence", "run", "--profile", name, "--", RUNTIME, "--system-prompt", f"{box}/prompt.md",
+                   "--tools", "bash,read_file", "--socket", sock(name)]
+        self.log = open(f"{BASE}/{name}.runtime.log", "w+")
+        self.process = subprocess.Popen(command, cwd=box, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        wait_for(lambda: (known(name) or {}).get("counts", {}).get("runtime"), f"the runtime of {name}", about=self.said)
+
+    def said(self):
+        self.log.flush()
+        with open(self.log.name) as file:
+            return file.read()[-1500:]
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+class Conn:
+    """A connection that speaks the socket's frames."""
+
+    def __init__(self, name):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(30)
+        self.sock.connect(sock(name))
+
+    def say(self, method, params, number=None, pidfd=None):
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        if number is not None:
+            message["id"] = number
+        body = json.dumps(message).encode()
+        rights = [] if pidfd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [pidfd]))]
+        self.sock.sendmsg([struct.pack(">I", len(body)) + body], rights)
+
+    def hear(self):
+        head = b""
+        while len(head) < 4:
+            part = self.sock.recv(4 - len(head))
+            if not part:
+                return None
+            head += part
+        body = b""
+        while len(body) < struct.unpack(">I", head)[0]:
+            part = self.sock.recv(65536)
+            if not part:
+                return None
+            body += part
+        return json.loads(body)
+
+    def until(self, wanted):
+        while True:
+            message = self.hear()
+            assert message is not None, "the connection ended"
+            if wanted(message):
+                return message
+
+    def answer(self, number):
+        return self.until(lambda message: message.get("id") == number and ("result" in message or "error" in message))
+
+
+def send(name, text, about=lambda: ""):
+    """Sends a message as the owner does, and waits until the agent is done with it."""
+    try:
+        result = ringfence_send(name, text)
+    except (OSError, AssertionError) as error:
+        raise AssertionError(f"no end of {text[:80]!r}: {error!r}; {known(name)}; {about()}; {daemon_log()}") from None
+    assert result == "end_turn", f"{result}: {known(name)}; {about()}; {daemon_log()}"
+
+
+def ringfence_send(name, text):
+    conn = Conn(name)
+    conn.say("send", {"content": [{"type": "text", "text": text}]}, 1)
+    reply = conn.answer(1)
+    if "error" in reply:
+        return reply["error"]["message"]
+    last = conn.until(lambda message: message.get("method") in ("end_turn", "error"))
+    return "end_turn" if last["method"] == "end_turn" else last["params"]["message"]
+
+
+def trace(*args):
+    """What `ringfence trace --json` shows."""
+    result = ringfence("trace", "--json", *args)
+    assert result.returncode == 0, f"trace: {said(result)}"
+    return json.loads(result.stdout)
+
+
+def is_told(traced, calls):
+    """Whether the newest message's end is on record, with so many calls that ended."""
+    last = traced["intents"][-1] if traced["intents"] else None
+    return bool(last and last["ended"] and len(last["calls"]) == calls and all(call["ended"] for call in last["calls"]))
+
+
+def remove(path, name):
+    """Removes an agent; waits until its worker has ended and its socket is gone."""
+    os.unlink(path)
+    reload()
+    wait_for(lambda: known(name) is None and not os.path.exists(sock(name)), f"{name} to be gone", about=lambda: known(name))
