@@ -13,6 +13,7 @@ use ringfence_grant::{PathEntry, Scope};
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 /// Why nothing runs.
@@ -30,7 +31,7 @@ pub(super) enum AdmitError {
     /// The directory to run in is none.
     #[error("`cwd` is not a directory: {}", .0.display())]
     Directory(PathBuf),
-    /// More words than a call may have.
+    /// More words than a call may have, or more places to look at than its time is enough for.
     #[error("{0}")]
     TooMuch(String),
 }
@@ -146,7 +147,7 @@ impl<A: Authority> Listing for Globs<'_, A> {
     }
 }
 
-/// Admits a call, whole. Relative paths start at its `cwd`, and that one at `home`.
+/// Admits a call, whole, before `deadline`. Relative paths start at its `cwd`, and that one at `home`.
 ///
 /// # Errors
 /// [`AdmitError`]; nothing was started, opened or changed.
@@ -155,6 +156,7 @@ pub(super) fn admit(
     home: &Path,
     environment: &Environment,
     authority: &impl Authority,
+    deadline: Instant,
 ) -> Result<Plan, AdmitError> {
     let script = match &arguments.command {
         Command::Script(text) => Some(script::parse(text)?),
@@ -167,7 +169,7 @@ pub(super) fn admit(
             let stage = stage(program.into(), args, vec![], &dir, authority)?;
             vec![Pipeline { when: When::Always, stages: vec![stage] }]
         }
-        (_, script) => pipelines(script.unwrap_or_default(), &dir, environment, authority)?,
+        (_, script) => pipelines(script.unwrap_or_default(), &dir, environment, authority, deadline)?,
     };
     Ok(Plan { dir, pipelines })
 }
@@ -187,9 +189,10 @@ fn pipelines(
     dir: &Path,
     environment: &Environment,
     authority: &impl Authority,
+    deadline: Instant,
 ) -> Result<Vec<Pipeline>, AdmitError> {
     let globs = Globs(authority);
-    let mut expander = Expander::new(environment, dir, &globs);
+    let mut expander = Expander::new(environment, dir, &globs, deadline);
     let mut admitted = Vec::with_capacity(script.pipelines.len());
     for pipeline in script.pipelines {
         let mut stages = Vec::with_capacity(pipeline.commands.len());
@@ -252,6 +255,6 @@ fn expanded(error: ExpandError<Denied>) -> AdmitError {
     match error {
         ExpandError::Denied(denied) => denied.into(),
         ExpandError::Refused(construct) => ScriptError::Word(construct).into(),
-        ExpandError::TooMuch => AdmitError::TooMuch(error.to_string()),
+        ExpandError::TooMuch | ExpandError::Late => AdmitError::TooMuch(error.to_string()),
     }
 }

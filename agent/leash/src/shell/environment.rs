@@ -6,7 +6,24 @@ use std::{
 };
 
 /// Variables of the server's own environment that a tool gets. No other: what is not here cannot be printed.
-const PASSED: &[&str] = &["HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
+const PASSED: &[&str] = &[
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "LC_COLLATE",
+    "LC_CTYPE",
+    "LC_MESSAGES",
+    "LC_MONETARY",
+    "LC_NUMERIC",
+    "LC_TIME",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+];
 
 /// What a tool gets, and a script may use.
 #[derive(Debug, Clone)]
@@ -19,7 +36,7 @@ impl Environment {
     pub(super) fn new(host: impl Iterator<Item = (OsString, OsString)>, path: &OsStr) -> Self {
         let mut variables: Vec<(String, String)> = host
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| PASSED.contains(&name.as_str()) || name.starts_with("LC_"))
+            .filter(|(name, _)| PASSED.contains(&name.as_str()))
             .collect();
         if let Some(path) = path.to_str() {
             variables.push(("PATH".into(), path.into()));
@@ -42,7 +59,7 @@ impl Environment {
             return dir.to_str();
         }
         let own = self.variables.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str());
-        own.or_else(|| (PASSED.contains(&name) || name.starts_with("LC_")).then_some(""))
+        own.or_else(|| PASSED.contains(&name).then_some(""))
     }
 
     /// The names that a script may use.
@@ -89,6 +106,7 @@ mod tests {
         let dir = Path::new("/w");
         assert_eq!(environment.value("AWS_SECRET_ACCESS_KEY", dir), None);
         assert_eq!(environment.value("LD_PRELOAD", dir), None);
+        assert_eq!(environment.value("LC_SECRET", dir), None);
         assert_eq!(environment.value("PATH", dir), Some("/bin"));
         assert_eq!(environment.value("PWD", dir), Some("/w"));
         assert_eq!(environment.value("TZ", dir), Some(""));

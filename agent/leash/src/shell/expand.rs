@@ -12,6 +12,7 @@ use std::{
     fs,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 /// Most names that the globs of one call may look at, and most words that a call may come to.
@@ -33,6 +34,9 @@ pub(super) enum ExpandError<D> {
         "the globs and words of this call come to more than {MAX_NAMES} names or {MAX_BYTES} bytes; name fewer files"
     )]
     TooMuch,
+    /// Too many places to look at.
+    #[error("the time of this call was over before its files were found; name fewer")]
+    Late,
 }
 
 /// Who says which directories a glob may list.
@@ -55,14 +59,20 @@ pub(super) struct Expander<'a, L> {
     environment: &'a Environment,
     dir: &'a Path,
     listing: &'a L,
+    deadline: Instant,
     names: usize,
     bytes: usize,
 }
 
 impl<'a, L: Listing> Expander<'a, L> {
-    /// Relative paths start at `dir`, which is absolute and has no links.
-    pub(super) fn new(environment: &'a Environment, dir: &'a Path, listing: &'a L) -> Self {
-        Self { environment, dir, listing, names: 0, bytes: 0 }
+    /// Relative paths start at `dir`, which is absolute and has no links. Nothing is looked for after `deadline`.
+    pub(super) fn new(
+        environment: &'a Environment,
+        dir: &'a Path,
+        listing: &'a L,
+        deadline: Instant,
+    ) -> Self {
+        Self { environment, dir, listing, deadline, names: 0, bytes: 0 }
     }
 
     /// The arguments that a word stands for, added to `out`.
@@ -83,7 +93,7 @@ impl<'a, L: Listing> Expander<'a, L> {
                 self.names += 1;
                 self.bytes += argument.len() + 1;
             }
-            self.check_size()?;
+            self.check()?;
         }
         Ok(())
     }
@@ -96,21 +106,28 @@ impl<'a, L: Listing> Expander<'a, L> {
         }
     }
 
-    fn check_size(&self) -> Result<(), ExpandError<L::Denied>> {
-        let fits = self.names <= MAX_NAMES && self.bytes <= MAX_BYTES;
-        if fits { Ok(()) } else { Err(ExpandError::TooMuch) }
+    fn check(&self) -> Result<(), ExpandError<L::Denied>> {
+        if self.names > MAX_NAMES || self.bytes > MAX_BYTES {
+            return Err(ExpandError::TooMuch);
+        }
+        if Instant::now() > self.deadline { Err(ExpandError::Late) } else { Ok(()) }
     }
 
     /// Puts in the variables; an unquoted value is split at its blanks.
     fn fields(&self, word: &Word) -> Result<Vec<Vec<Unit>>, ExpandError<L::Denied>> {
         let mut fields: Vec<Vec<Unit>> = Vec::new();
         let mut open: Option<Vec<Unit>> = None;
+        let mut bytes = 0;
         for piece in &word.0 {
             let (text, active, split) = match piece {
                 Piece::Plain(text) => (text.as_str(), true, false),
                 Piece::Quoted(text) => (text.as_str(), false, false),
                 Piece::Variable { name, quoted } => (self.value(name)?, !quoted, !quoted),
             };
+            bytes += text.len();
+            if bytes > MAX_BYTES {
+                return Err(ExpandError::TooMuch);
+            }
             if !split {
                 open.get_or_insert_default().extend(text.chars().map(|c| Unit { c, active }));
                 continue;
@@ -164,6 +181,7 @@ impl<'a, L: Listing> Expander<'a, L> {
                         let mut path = prefix;
                         path.extend_from_slice(text(units).as_bytes());
                         let slash = at < last;
+                        self.check()?;
                         if self.exists(&path, slash) {
                             path.extend(slash.then_some(b'/'));
                             next.push(path);
@@ -193,7 +211,7 @@ impl<'a, L: Listing> Expander<'a, L> {
         let Ok(entries) = fs::read_dir(&place) else { return Ok(()) };
         for entry in entries.flatten() {
             self.names += 1;
-            self.check_size()?;
+            self.check()?;
             let name = entry.file_name();
             if !pattern.matches(name.as_bytes()) {
                 continue;
@@ -207,7 +225,7 @@ impl<'a, L: Listing> Expander<'a, L> {
                 path.push(b'/');
             }
             self.bytes += path.len();
-            self.check_size()?;
+            self.check()?;
             found.push(path);
         }
         Ok(())

@@ -126,16 +126,16 @@ impl Shell {
     }
 
     fn run(&self, ctx: &ToolContext, args: &Value) -> Result<Value, ToolError> {
-        let begun = Instant::now();
         let arguments = self.arguments(args)?;
-        let plan = admit::admit(&arguments, &self.dir, &self.environment, ctx).map_err(refused)?;
+        let deadline = Instant::now() + arguments.timeout;
+        let plan = admit::admit(&arguments, &self.dir, &self.environment, ctx, deadline).map_err(refused)?;
         ctx.begin();
         let _call = self.orphans.as_ref().map(Orphans::call);
         let means = Means {
             spawner: self.spawner.as_ref(),
             grant: ctx.effective(),
             env: &self.environment.of_process(&plan.dir),
-            deadline: begun + arguments.timeout,
+            deadline,
             stop: self.stop.as_ref().map(|stop| stop.0.as_fd()),
         };
         let outcome = self.result(&plan, &means)?;

@@ -14,10 +14,11 @@ use std::{
     fs, io,
     os::fd::AsFd,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
-/// Rounds of killing before giving up: each ends a generation of what was left.
-const ROUNDS: usize = 64;
+/// How long killing goes on: a process that forks faster than this kills is not caught up with.
+const TIME: Duration = Duration::from_secs(2);
 
 /// Ends the orphans of a process all of whose children are tools.
 #[derive(Debug)]
@@ -62,7 +63,8 @@ impl Drop for Call<'_> {
 
 /// Ends every child, then theirs, until there are none.
 fn sweep() {
-    for _ in 0..ROUNDS {
+    let until = Instant::now() + TIME;
+    while Instant::now() < until {
         let any = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if matches!(waitid(WaitId::All, any), Err(Errno::CHILD)) {
             return;

@@ -14,6 +14,8 @@ use std::{
 
 /// Links that one path may go through; Linux has the same number.
 const MAX_LINKS: usize = 40;
+/// Components that one path may come to, those of its links included.
+const MAX_COMPONENTS: usize = 4096;
 /// `f_type` of procfs: PROC_SUPER_MAGIC of linux/magic.h.
 const PROCFS: u64 = 0x9fa0;
 /// Where what is written is lost, and nothing can be read: open to every script.
@@ -35,10 +37,14 @@ pub(super) fn resolve(dir: &Path, path: &Path) -> Result<PathBuf, PlaceError> {
     let whole = dir.join(path);
     let mut ahead: VecDeque<OsString> = parts(&whole).collect();
     let mut resolved = PathBuf::from("/");
-    let mut links = 0;
+    let (mut links, mut components) = (0, 0);
     let mut missing = false;
     let failed = |error: io::Error| PlaceError::Find(whole.clone(), error);
     while let Some(part) = ahead.pop_front() {
+        components += 1;
+        if components > MAX_COMPONENTS {
+            return Err(failed(Errno::NAMETOOLONG.into()));
+        }
         if part == ".." {
             if missing {
                 return Err(failed(io::ErrorKind::NotFound.into()));
@@ -112,7 +118,7 @@ pub(super) fn open(place: &Path, how: How) -> io::Result<OwnedFd> {
     let links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let file = loop {
         match openat2(CWD, place, flags | careful, mode, links) {
-            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(Errno::INTR) => {}
             opened => break opened?,
         }
     };
@@ -146,6 +152,7 @@ mod tests {
         symlink("/etc", dir.join("out")).unwrap();
         symlink("loop", dir.join("loop")).unwrap();
         symlink("real/later", dir.join("dangling")).unwrap();
+        symlink("./".repeat(1000) + "up", dir.join("long")).unwrap();
         let leads = |path: &str| resolve(&dir, Path::new(path));
         assert_eq!(leads("link/a/b").unwrap(), dir.join("real/a/b"));
         assert_eq!(leads("link/../x").unwrap(), dir.join("x"));
@@ -154,6 +161,8 @@ mod tests {
         assert_eq!(leads("../../../../../../../../etc").unwrap(), Path::new("/etc"));
         assert!(matches!(leads("nothing/../x"), Err(PlaceError::Find(..))));
         assert!(matches!(leads("loop"), Err(PlaceError::Find(..))));
+        assert_eq!(leads("long").unwrap(), dir.join("up"));
+        assert!(matches!(leads(&"real/../".repeat(5000)), Err(PlaceError::Find(..))));
         for own in ["/proc/self/environ", "/dev/stdout", "/dev/fd/1", "/proc", "/../proc/1/mem"] {
             assert!(matches!(leads(own), Err(PlaceError::Proc(_))), "{own}");
         }

@@ -72,7 +72,7 @@ pub enum Construct {
     )]
     Parameter(String),
     /// A variable outside of the allowlist.
-    #[error("the variable ${name} is refused: only {allowed} may be used")]
+    #[error("the variable ${} is refused: only {allowed} may be used", start(name))]
     Variable {
         /// Which.
         name: String,
@@ -124,7 +124,7 @@ pub enum Construct {
     #[error("the redirect `{0}` is refused: only < > >> 2> 2>> 2>&1 and >&2 are known")]
     Redirect(&'static str),
     /// Another descriptor than the standard ones.
-    #[error("a redirect of descriptor `{0}` is refused: only 0 can be read from a file, and 1 and 2 written")]
+    #[error("a redirect of descriptor `{}` is refused: only 0 can be read from a file, and 1 and 2 written", start(.0))]
     Descriptor(String),
     /// A redirect without a command.
     #[error("a redirect without a program is refused")]
@@ -144,6 +144,11 @@ pub enum Construct {
     /// A NUL character.
     #[error("a NUL character is refused: no argument can have one")]
     Nul,
+}
+
+/// Enough of a name to know it by.
+fn start(name: &str) -> &str {
+    name.char_indices().nth(64).map_or(name, |(end, _)| &name[..end])
 }
 
 fn builtin_hint(name: &str) -> &'static str {

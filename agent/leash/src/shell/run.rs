@@ -200,6 +200,8 @@ impl<'a> Run<'a> {
 
     /// Where a shell would say it: on what is the stage's standard error so far.
     fn say(&mut self, failure: &Failure) {
+        // After what was said before it.
+        self.drain();
         let line = format!("ringfence: {}: {}\n", failure.what.to_string_lossy(), failure.error);
         match (failure.sink, &failure.stderr) {
             (Sink::Out, _) => self.out.capture.push(line.as_bytes()),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::shell::script;
-use std::{ffi::OsStr, os::unix::fs::symlink};
+use std::{ffi::OsStr, os::unix::fs::symlink, time::Duration};
 
 /// Grants everything but what lies at or below some directories.
 struct Except(Vec<PathBuf>);
@@ -63,7 +63,8 @@ impl Tree {
     fn words(&self, text: &str, except: &[&str]) -> Result<Vec<OsString>, ExpandError<PathBuf>> {
         let script = script::parse(&format!("echo {text}")).unwrap();
         let listing = Except(except.iter().map(|e| self.dir.join(e)).collect());
-        let mut expander = Expander::new(&self.environment, &self.dir, &listing);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut expander = Expander::new(&self.environment, &self.dir, &listing, deadline);
         let mut out = Vec::new();
         for word in &script.pipelines[0].commands[0].words[1..] {
             expander.word(word, &mut out)?;
@@ -129,4 +130,13 @@ fn too_many_names_are_an_error() {
     let tree = Tree::new();
     let many = "* ".repeat(16_000);
     assert!(matches!(tree.words(&many, &[]), Err(ExpandError::TooMuch)));
+}
+
+#[test]
+fn looking_ends_with_the_calls_time() {
+    let tree = Tree::new();
+    let (listing, script) = (Except(vec![]), script::parse("echo *").unwrap());
+    let mut expander = Expander::new(&tree.environment, &tree.dir, &listing, Instant::now());
+    let word = &script.pipelines[0].commands[0].words[1];
+    assert!(matches!(expander.word(word, &mut vec![]), Err(ExpandError::Late)));
 }
