@@ -68,5 +68,8 @@ impl Surroundings {
 /// session: its budget is counted over all calls.
 pub fn registry() -> Registry {
     let surroundings = Surroundings::default();
-    surroundings.registry(surroundings.gate())
+    let registry = surroundings.registry(surroundings.gate());
+    #[cfg(feature = "web")]
+    let registry = registry.with(web::WebFetch::default());
+    registry
 }

@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// A profile whose grant holds, by name or path.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
+    /// Offers web_fetch too: pages of the hosts that `net` of the grant names, as Markdown.
+    #[arg(long)]
+    web: bool,
     /// Where relative paths start, and what ${WORKDIR} of a profile stands for [default: the current directory].
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
@@ -50,7 +53,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot record decisions in {}", file.display()))?,
     };
     let tools = ringfence_leash::Surroundings { dir: workdir, ..ringfence_leash::Surroundings::default() };
-    let registry = tools.registry(tools.gate().recording(recorder));
+    let mut registry = tools.registry(tools.gate().recording(recorder));
+    if args.web {
+        registry = registry.with(ringfence_leash::web::WebFetch::default());
+    }
     Server::new(registry, session.grant).serve(io::stdin().lock(), io::stdout())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -74,6 +74,13 @@ impl ToolContext {
         self.told(Question::Net { host, port }, self.net(host, addr, port))
     }
 
+    /// Refuses a connection by a rule of the tool's own, stricter than the grant, and records that.
+    pub fn refuse_net(&self, host: &str, port: u16, why: String) -> Denied {
+        let denied = Denied::Rule(why);
+        self.gate.tell(&self.tool, Question::Net { host, port }, Outcome::Denied(&denied));
+        denied
+    }
+
     /// Whether the grant names this address, alone or in a range: `all` names none.
     pub fn names_address(&self, addr: IpAddr, port: u16) -> bool {
         match &self.effective.net {
