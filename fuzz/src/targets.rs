@@ -5,15 +5,21 @@ use crate::mcp::{
     line::{self, Kind, Line},
     redact, risk, rules,
 };
-use ringfence_wire::{audit, frame, mcp as messages, message};
+use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::Value;
 
 /// A target by name.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 5] =
-    [("line", line), ("classify", classify), ("rules", rules), ("redact", redact), ("wire", wire)];
+pub const ALL: [Target; 6] = [
+    ("line", line),
+    ("classify", classify),
+    ("rules", rules),
+    ("redact", redact),
+    ("runner", runner),
+    ("wire", wire),
+];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it.
 pub fn line(data: &[u8]) {
@@ -72,6 +78,28 @@ pub fn redact(data: &[u8]) {
         assert!(serde_json::from_str::<Value>(&redacted).is_ok(), "{text:?} became {redacted:?}");
     }
     let _ = redact::redact(&redacted);
+}
+
+/// The tool runner's requests, of both protocols: what is read of them is in them.
+pub fn runner(data: &[u8]) {
+    let Some(first) = data.first() else { return };
+    if tools::Protocol::of(*first) == tools::Protocol::V1 {
+        let Ok(Some(line)) = tools::line(data) else { return };
+        let mut request = line.words.join(&b'\t');
+        request.push(b'\n');
+        assert!(data.starts_with(&request) && !line.words[0].is_empty() && !request.contains(&0));
+        return;
+    }
+    let mut rest = data;
+    while let Ok(Some((message, taken))) = tools::message::<tools::Request>(rest) {
+        assert!(taken > frame::HEADER && taken <= frame::HEADER + tools::MAX_REQUEST);
+        let mut again = Vec::new();
+        frame::write_message(&mut again, &message).expect("what was read can be written");
+        let read = tools::message::<tools::Request>(&again);
+        assert!(matches!(read, Ok(Some((same, _))) if same == message) || again.len() > tools::MAX_REQUEST);
+        rest = &rest[taken..];
+    }
+    let _ = tools::message::<tools::Answer>(data);
 }
 
 /// Frames and messages between the roles.

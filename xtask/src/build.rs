@@ -13,10 +13,11 @@ use std::process::{Command, ExitCode, Stdio};
 #[derive(Debug, clap::Args)]
 pub(crate) struct EbpfArgs {}
 
-/// Builds `target/release/ringfence`, as it ships, and the static `ringfence-runtime` for containers.
+/// Builds `target/release/ringfence`, as it ships, and the static `ringfence-runtime` and `ringfence-toolrunner` for
+/// containers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
-    /// Only the runtime for containers, which needs no eBPF toolchain.
+    /// Only the programs for containers, which need no eBPF toolchain.
     #[arg(long)]
     runtime_only: bool,
 }
@@ -34,7 +35,8 @@ pub(crate) fn release(args: &BuildArgs) -> Result<ExitCode> {
         setup::for_building()?;
         println!("{}", binary("release")?.display());
     }
-    println!("{}", guest::runtime()?.display());
+    let guest::Programs { runtime, toolrunner } = guest::programs()?;
+    println!("{}\n{}", runtime.display(), toolrunner.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,23 +13,44 @@ use std::process::Stdio;
 /// Most bytes of a binary that is copied into images.
 const MOST_BYTES: u64 = 2_000_000;
 
-/// Builds `ringfence-runtime` as it ships; returns its path.
-pub(crate) fn runtime() -> Result<PathBuf> {
+/// The programs for containers, as they ship.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// `ringfence-runtime`.
+    pub(crate) runtime: PathBuf,
+    /// `ringfence-toolrunner`.
+    pub(crate) toolrunner: PathBuf,
+}
+
+/// Builds them; each is checked.
+pub(crate) fn programs() -> Result<Programs> {
     // With a target of its own, the flag is for the program and not for the macros that compile it.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut cargo = build::cargo();
-    cargo.args(["build", "--package", "ringfence-guest", "--profile", "guest", "--target", &target]);
+    cargo.args([
+        "build",
+        "--package",
+        "ringfence-guest",
+        "--bins",
+        "--profile",
+        "guest",
+        "--target",
+        &target,
+    ]);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static").stdin(Stdio::null());
-    brief("building ringfence-runtime", || {
+    brief("building the programs for containers", || {
         let output = cargo.output().context("cannot start cargo")?;
         if !output.status.success() {
             bail!("building ringfence-guest failed:\n{}", tail(&String::from_utf8_lossy(&output.stderr), 60));
         }
         Ok(())
     })?;
-    let binary = paths::target().join(target).join("guest/ringfence-runtime");
-    check(&binary).with_context(|| format!("{} cannot ship", binary.display()))?;
-    Ok(binary)
+    let program = |name: &str| {
+        let program = paths::target().join(&target).join("guest").join(name);
+        check(&program).with_context(|| format!("{} cannot ship", program.display()))?;
+        Ok::<_, anyhow::Error>(program)
+    };
+    Ok(Programs { runtime: program("ringfence-runtime")?, toolrunner: program("ringfence-toolrunner")? })
 }
 
 /// A program that any image can run: no interpreter, no library, not large.

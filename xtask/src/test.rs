@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check(&mut tally, "tidy", || tidy::check().map(|found| found.join("\n")).and_then(none));
     check(&mut tally, "licences and bans", licences);
     check(&mut tally, "advisories", advisories);
-    check(&mut tally, "the runtime: static, under 2 MB", || guest::runtime().map(drop));
+    check(&mut tally, "programs for containers: static, under 2 MB", || guest::programs().map(drop));
     if !args.quick {
         check(&mut tally, "fuzz targets compile", fuzz::check);
     }
@@ -177,9 +177,9 @@ fn unit_tests() -> Result<Tally> {
 
     let mut cargo = build::cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast"]).stdin(Stdio::null());
-    // The runtime is tested as it ships. Where it cannot be built, a check of its own has said why.
-    if let Ok(runtime) = guest::runtime() {
-        cargo.env("RINGFENCE_RUNTIME", runtime);
+    // Programs for containers are tested as they ship. Where they cannot be built, a check of its own has said why.
+    if let Ok(programs) = guest::programs() {
+        cargo.env("RINGFENCE_RUNTIME", programs.runtime).env("RINGFENCE_TOOLRUNNER", programs.toolrunner);
     }
     let mut running =
         cargo.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start cargo test")?;

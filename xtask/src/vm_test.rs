@@ -152,7 +152,10 @@ fn payload() -> Result<Vec<Added>> {
         }
     }
     added.push(Added { host: build::kernel_tests()?, guest: format!("{GUEST_DIR}/bin/kernel-tests").into() });
-    added.push(Added { host: guest::runtime()?, guest: format!("{GUEST_DIR}/bin/ringfence-runtime").into() });
+    let guest::Programs { runtime, toolrunner } = guest::programs()?;
+    for (host, name) in [(runtime, "ringfence-runtime"), (toolrunner, "ringfence-toolrunner")] {
+        added.push(Added { host, guest: format!("{GUEST_DIR}/bin/{name}").into() });
+    }
     let helpers = build::helpers("dev")?;
     added.extend(helpers.into_iter().map(|host| {
         let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();

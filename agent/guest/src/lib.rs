@@ -1,4 +1,4 @@
-//! What lives in the container: the runtime that drives the agent's loop.
+//! What lives in the container: the runtime that drives the agent's loop, and the runner of its tools.
 //!
 //! This is hostile ground: whatever a model makes its tools do, they do as the same user as this code. So nothing here
 //! holds a key, decides a policy or knows who the provider is; the daemon at the other end of the socket and the kernel do.
@@ -7,8 +7,10 @@
 //! |---|---|
 //! | the agent's loop, its tools, its connection | [`runtime`] |
 //! | a unix socket on the container's own loopback | [`bridge`] |
-//! | fork, and leaving without exit handlers: the only `unsafe` | `sys` |
+//! | a container's tools, known to one daemon, with output that is bounded | [`runner`] |
+//! | fork, and leaving without exit handlers, what a process was started with: the only `unsafe` | `sys` |
 
 pub mod bridge;
+pub mod runner;
 pub mod runtime;
 mod sys;

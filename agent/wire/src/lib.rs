@@ -10,6 +10,7 @@
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
+//! | what is said on the tool runner's socket, in a container | [`runner`] |
 
 pub mod agent;
 pub mod audit;
@@ -18,4 +19,5 @@ pub mod event;
 pub mod frame;
 pub mod mcp;
 pub mod message;
+pub mod runner;
 pub mod trace;

@@ -64,6 +64,7 @@ const PACKAGES: &[Package] = &[
     program("chromium", Group::Browser, "shows the dashboard in its tests", "chromium"),
     program("nodejs", Group::Parties, "runs the dashboard's tests, and MCP servers", "node"),
     program("npm", Group::Parties, "fetches what drives Chromium, and MCP servers", "npm"),
+    program("erlang-base", Group::Parties, "decodes the tool runner's answers in its tests", "erl"),
     program("bubblewrap", Group::Bench, "`bench launch` compares with it", "bwrap"),
     package("python3-venv", Group::Parties, "keeps the Python SDKs apart that the tests run"),
     program("util-linux", Group::Guest, "ends the guest with its caller", "setpriv"),

@@ -23,7 +23,7 @@ mod message;
 mod round;
 mod session;
 mod tag;
-mod tree;
+pub(crate) mod tree;
 mod work;
 
 pub use args::Args;
@@ -52,7 +52,7 @@ fn say(line: std::fmt::Arguments<'_>) {
 }
 
 /// An error with its causes, in one line.
-struct Chain<'a>(&'a dyn std::error::Error);
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

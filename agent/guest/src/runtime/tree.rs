@@ -6,7 +6,7 @@
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     fs, thread,
     time::{Duration, Instant},
 };
@@ -62,6 +62,11 @@ fn reap() -> bool {
 
 /// What lives below a process now; nothing where /proc cannot be read.
 fn below(root: Pid) -> HashSet<Pid> {
+    descendants(root).into_iter().collect()
+}
+
+/// What lives below a process now, parents before their children.
+pub(crate) fn descendants(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
@@ -73,13 +78,13 @@ fn below(root: Pid) -> HashSet<Pid> {
             children.entry(parent).or_default().push(pid);
         }
     }
-    let mut found = HashSet::new();
-    let mut next = vec![root];
-    while let Some(parent) = next.pop() {
-        for child in children.get(&parent).into_iter().flatten() {
-            if found.insert(*child) {
-                next.push(*child);
-            }
+    let mut found = Vec::new();
+    let mut next = VecDeque::from([root]);
+    while let Some(parent) = next.pop_front() {
+        // Taken out, so that numbers that were given anew while this was read make no circle.
+        for child in children.remove(&parent).into_iter().flatten() {
+            found.push(child);
+            next.push_back(child);
         }
     }
     found

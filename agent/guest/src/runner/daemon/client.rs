@@ -1,0 +1,284 @@
+//! One connection: bytes until they are a request, then what its protocol wants.
+
+use super::work::Work;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use ringfence_wire::runner::{
+    self, Answer, Ask, Done, Line, MAX_REQUEST, Protocol, Request, RequestError, term,
+};
+use rustix::event::PollFlags;
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+/// How long a request may take from the connection to its last byte.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// How long an answer may take to be read.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Most bytes that are thrown away of what a client sends after it was answered, so that it comes to read the answer.
+const MOST_IGNORED: usize = 16 << 20;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) stream: UnixStream,
+    pub(super) pid: i32,
+    pub(super) uid: u32,
+    pub(super) state: State,
+    got: Vec<u8>,
+    deadline: Option<Instant>,
+}
+
+/// What a connection is at.
+#[derive(Debug)]
+pub(super) enum State {
+    /// The request is on its way.
+    Asking,
+    /// A shim was told to go on; it says how its tool ended, or goes away as it becomes the tool.
+    Told { run: u64 },
+    /// Its v1 tool runs.
+    Working(Box<Work>),
+    /// The answer is on its way; the first bytes of it are gone.
+    Answering { answer: Vec<u8>, gone: usize },
+    /// Answered; what still comes is thrown away.
+    Ignoring { count: usize },
+    /// Over.
+    Closed,
+}
+
+/// What a client wants now.
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// Nothing, or not yet.
+    Nothing,
+    /// A v1 request.
+    Run(Line),
+    /// A shim's question.
+    Leave(Ask),
+    /// A shim's last word about its run.
+    Done(u64, Done),
+    /// It hung up while its v1 tool runs.
+    Gone,
+    /// Something that is no request: in which protocol, and why.
+    Bad(Protocol, RequestError),
+}
+
+impl Client {
+    /// # Errors
+    /// The system does not say who it is.
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let peer = getsockopt(&stream, PeerCredentials)?;
+        let deadline = Some(Instant::now() + REQUEST);
+        Ok(Self { stream, pid: peer.pid(), uid: peer.uid(), state: State::Asking, got: Vec::new(), deadline })
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Working(work) => work.deadline(),
+            _ => self.deadline,
+        }
+    }
+
+    /// What of the connection to wait for.
+    pub(super) fn events(&self) -> PollFlags {
+        match self.state {
+            State::Asking | State::Told { .. } | State::Ignoring { .. } => PollFlags::IN,
+            State::Answering { .. } => PollFlags::OUT,
+            // Hanging up is told without being asked for.
+            State::Working(_) | State::Closed => PollFlags::empty(),
+        }
+    }
+
+    /// Something happened on the connection.
+    pub(super) fn heard(&mut self, what: PollFlags) -> Wish {
+        match &mut self.state {
+            State::Asking => self.read_request(),
+            State::Told { run } => {
+                let run = *run;
+                self.read_done(run)
+            }
+            State::Answering { .. } => {
+                self.write();
+                Wish::Nothing
+            }
+            State::Ignoring { .. } => {
+                self.ignore();
+                Wish::Nothing
+            }
+            State::Working(_) if what.intersects(PollFlags::HUP | PollFlags::ERR) => Wish::Gone,
+            State::Working(_) | State::Closed => Wish::Nothing,
+        }
+    }
+
+    /// Time is up.
+    pub(super) fn late(&mut self, now: Instant) -> Wish {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return Wish::Nothing;
+        }
+        match self.state {
+            State::Asking => self.bad(RequestError::Half("the rest of it did not come within 5 s")),
+            State::Answering { .. } | State::Ignoring { .. } => {
+                self.state = State::Closed;
+                Wish::Nothing
+            }
+            State::Told { .. } | State::Working(_) | State::Closed => Wish::Nothing,
+        }
+    }
+
+    fn read_request(&mut self) -> Wish {
+        let is_open = match self.read() {
+            Ok(is_open) => is_open,
+            Err(_) => {
+                self.state = State::Closed;
+                return Wish::Nothing;
+            }
+        };
+        let Some(first) = self.got.first() else {
+            if !is_open {
+                self.state = State::Closed;
+            }
+            return Wish::Nothing;
+        };
+        let wish = match Protocol::of(*first) {
+            Protocol::V1 => runner::line(&self.got).map(|line| line.map(Wish::Run)),
+            Protocol::V2 => match runner::message::<Request>(&self.got) {
+                Ok(Some((Request::Ask(ask), taken))) => {
+                    self.got.drain(..taken);
+                    Ok(Some(Wish::Leave(ask)))
+                }
+                Ok(Some((Request::Done(_), _))) => Err(RequestError::Half("`done` before `ask`")),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
+            },
+        };
+        match wish {
+            Ok(Some(wish)) => wish,
+            Ok(None) if is_open => Wish::Nothing,
+            Ok(None) => self.bad(RequestError::Half("the connection ended before it did")),
+            Err(error) => self.bad(error),
+        }
+    }
+
+    fn bad(&self, error: RequestError) -> Wish {
+        match self.got.first() {
+            Some(first) => Wish::Bad(Protocol::of(*first), error),
+            None => Wish::Bad(Protocol::V1, error),
+        }
+    }
+
+    fn read_done(&mut self, run: u64) -> Wish {
+        let is_open = self.read().unwrap_or(false);
+        match runner::message::<Request>(&self.got) {
+            Ok(Some((Request::Done(done), _))) => {
+                self.state = State::Closed;
+                Wish::Done(run, done)
+            }
+            Ok(None) if is_open => Wish::Nothing,
+            // It became the tool, or says what nobody asked for: the process itself is watched.
+            _ => {
+                self.state = State::Closed;
+                Wish::Nothing
+            }
+        }
+    }
+
+    /// Reads what is there, as far as a request may be long. Whether more may come.
+    fn read(&mut self) -> io::Result<bool> {
+        let mut chunk = [0; 4096];
+        while self.got.len() <= MAX_REQUEST + runner_header() {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Ok(false),
+                Ok(count) => self.got.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The tool may run as the shim is told.
+    pub(super) fn go(&mut self, run: u64, answer: &Answer) {
+        self.deadline = None;
+        // The first bytes on this connection, and few: they find room.
+        self.state = match frame(answer).map(|bytes| self.stream.write_all(&bytes)) {
+            Some(Ok(())) => State::Told { run },
+            _ => State::Closed,
+        };
+    }
+
+    /// Answers a v1 request, or says what is wrong with it; then it is over.
+    pub(super) fn answer(&mut self, answer: Vec<u8>) {
+        self.got = Vec::new();
+        self.deadline = Some(Instant::now() + ANSWER);
+        self.state = State::Answering { answer, gone: 0 };
+        self.write();
+    }
+
+    /// Refuses, in the request's protocol.
+    pub(super) fn refuse(&mut self, protocol: Protocol, status: u8, message: &str) {
+        let refused = Answer::Refused { message: message.to_owned(), status };
+        let answer = match protocol {
+            Protocol::V1 => Some(refusal(status.into(), message)),
+            Protocol::V2 => frame(&refused),
+        };
+        self.answer(answer.unwrap_or_default());
+    }
+
+    fn write(&mut self) {
+        let State::Answering { answer, gone } = &mut self.state else { return };
+        while let Some(rest) = answer.get(*gone..).filter(|rest| !rest.is_empty()) {
+            match self.stream.write(rest) {
+                Ok(count) => *gone += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.state = State::Closed;
+                    return;
+                }
+            }
+        }
+        self.state = match self.stream.shutdown(Shutdown::Write) {
+            Ok(()) => State::Ignoring { count: 0 },
+            Err(_) => State::Closed,
+        };
+        self.ignore();
+    }
+
+    /// A client that still sends would never come to its answer if the connection broke now.
+    fn ignore(&mut self) {
+        let State::Ignoring { count } = &mut self.state else { return };
+        let mut chunk = [0; 4096];
+        while *count < MOST_IGNORED {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(length) => *count += length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        self.state = State::Closed;
+    }
+}
+
+/// A v1 answer in place of a tool's.
+pub(super) fn refusal(status: i32, message: &str) -> Vec<u8> {
+    term(b"", format!("ringfence-toolrunner: {message}\n").as_bytes(), status)
+}
+
+fn frame(answer: &Answer) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    ringfence_wire::frame::write_message(&mut bytes, answer).ok()?;
+    Some(bytes)
+}
+
+/// Bytes of a frame's length field.
+const fn runner_header() -> usize {
+    ringfence_wire::frame::HEADER
+}

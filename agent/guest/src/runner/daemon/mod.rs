@@ -1,0 +1,474 @@
+//! The daemon: gives leave to shims, runs v1's tools, writes down every run.
+//!
+//! | what | file |
+//! |---|---|
+//! | flags | `args` |
+//! | one connection | `client` |
+//! | a v1 run | `work` |
+//! | who may use v1 | `caller` |
+//! | what is written down | `log` |
+//!
+//! One thread that waits for everything at once. Connections, tools, requests and answers are all bounded.
+
+mod args;
+mod caller;
+mod client;
+mod log;
+mod work;
+
+pub use args::{Args, Limits};
+
+use super::{child::End, find, say};
+use crate::runtime::tree;
+use client::{Client, State, Wish, refusal};
+use log::{Log, Record};
+use nix::sys::{
+    signal::{SigSet, Signal},
+    signalfd::{SfdFlags, SignalFd},
+};
+use ringfence_wire::runner::{Answer, Ask, Done, Line, Protocol, RequestError};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, WaitOptions, getpgid, kill_process, kill_process_group, pidfd_open, wait},
+};
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            fs::{FileTypeExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+use work::Work;
+
+/// Most connections at a time, beside those of running tools.
+const MOST_CLIENTS: usize = 256;
+
+/// How long until a tool that has had its time, and still runs, is killed again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Status of a tool that was refused, as a shell has it for what cannot be run.
+const REFUSED: u8 = 126;
+
+/// Status of a v1 request that cannot be understood, as the old protocol has it for exceptions.
+const BROKEN: u8 = 1;
+
+/// Why the daemon cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("another daemon serves {0}; end it first, or give --socket another path")]
+    Served(String),
+    #[error("{0} is there and is no socket; remove it, or give --socket another path")]
+    NoSocket(String),
+    #[error("cannot listen on {path}")]
+    Listen {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot write the log {path}")]
+    Log {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot wait for signals and connections")]
+    Wait(#[source] io::Error),
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(args: &Args) -> ExitCode {
+    match Daemon::start(&args.socket, &args.limits).and_then(|mut daemon| daemon.serve()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("{}", crate::runtime::Chain(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A daemon that listens.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    socket: Socket,
+    signals: SignalFd,
+    limits: Limits,
+    own: Option<(u64, u64)>,
+    log: Log,
+    clients: Vec<Client>,
+    runs: Vec<Run>,
+    next: u64,
+}
+
+/// A tool that was given leave.
+#[derive(Debug)]
+struct Run {
+    record: Record,
+    began: Instant,
+    deadline: Option<Instant>,
+    /// Tells when the process ends; none for v1's own children, and where the kernel has none to give.
+    process: Option<OwnedFd>,
+    done: Option<Done>,
+}
+
+/// The socket's file, removed with it.
+#[derive(Debug)]
+struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl Socket {
+    fn bind(path: &Path) -> Result<Self, Error> {
+        let name = || path.display().to_string();
+        let failed = |source| Error::Listen { path: name(), source };
+        match fs::symlink_metadata(path) {
+            Ok(meta) if !meta.file_type().is_socket() => return Err(Error::NoSocket(name())),
+            // Somebody's socket of the last time, or of now.
+            Ok(_) if UnixStream::connect(path).is_ok() => return Err(Error::Served(name())),
+            Ok(_) => fs::remove_file(path).map_err(failed)?,
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        // Every user's shims ask; who may use v1 is decided by who asks.
+        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let meta = fs::symlink_metadata(path).map_err(failed)?;
+        Ok(Self { listener, path: path.to_owned(), file: (meta.dev(), meta.ino()) })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Not another daemon's that took its place.
+        if fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Daemon {
+    /// Listens.
+    pub(crate) fn start(socket: &Path, limits: &Limits) -> Result<Self, Error> {
+        let log = Log::open(limits.log.as_deref()).map_err(|source| Error::Log {
+            path: limits.log.as_deref().unwrap_or(Path::new("")).display().to_string(),
+            source,
+        })?;
+        let mut wanted = SigSet::empty();
+        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
+            wanted.add(signal);
+        }
+        wanted.thread_block().map_err(|error| Error::Wait(error.into()))?;
+        let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .map_err(|error| Error::Wait(error.into()))?;
+        Ok(Self {
+            socket: Socket::bind(socket)?,
+            signals,
+            limits: limits.clone(),
+            own: find::own_file(),
+            log,
+            clients: Vec::new(),
+            runs: Vec::new(),
+            next: 1,
+        })
+    }
+
+    /// Serves until SIGTERM or SIGINT; then v1's tools are ended. What shims became goes on.
+    pub(crate) fn serve(&mut self) -> Result<(), Error> {
+        loop {
+            let (accept, signalled) = self.wait()?;
+            if signalled && self.signals()? {
+                break;
+            }
+            self.late();
+            self.clients.retain(|client| !matches!(client.state, State::Closed));
+            if accept {
+                self.accept();
+            }
+        }
+        for client in &self.clients {
+            if let State::Working(work) = &client.state {
+                work.kill();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits, and does what the clients and tools want. Whether somebody connects, and whether a signal came.
+    fn wait(&mut self) -> Result<(bool, bool), Error> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        let is_full = self.clients.len() >= MOST_CLIENTS + self.limits.max_tools();
+        let listens = if is_full { PollFlags::empty() } else { PollFlags::IN };
+        fds.push(PollFd::from_borrowed_fd(self.socket.listener.as_fd(), listens));
+        for client in &self.clients {
+            fds.push(PollFd::from_borrowed_fd(client.stream.as_fd(), client.events()));
+        }
+        let watched: Vec<u64> =
+            self.runs.iter().filter(|run| run.process.is_some()).map(|run| run.record.run).collect();
+        fds.extend(
+            self.runs
+                .iter()
+                .filter_map(|run| run.process.as_ref())
+                .map(|process| PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)),
+        );
+        for client in &self.clients {
+            if let State::Working(work) = &client.state {
+                fds.extend(work.watch());
+            }
+        }
+        match poll(&mut fds, self.next_deadline().as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok((false, false)),
+            Err(error) => return Err(Error::Wait(error.into())),
+        }
+        let happened: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        drop(fds);
+        let mut happened = happened.into_iter();
+        let mut next = || happened.next().unwrap_or(PollFlags::empty());
+        let (signalled, accept) = (!next().is_empty(), !next().is_empty());
+        for index in 0..self.clients.len() {
+            let what = next();
+            if !what.is_empty()
+                && let Some(client) = self.clients.get_mut(index)
+            {
+                let wish = client.heard(what);
+                self.grant(index, wish);
+            }
+        }
+        for run in watched {
+            if !next().is_empty() {
+                self.ended(run);
+            }
+        }
+        for client in &mut self.clients {
+            if let State::Working(work) = &mut client.state {
+                work.listen();
+            }
+        }
+        Ok((accept, signalled))
+    }
+
+    fn next_deadline(&self) -> Option<Timespec> {
+        let clients = self.clients.iter().filter_map(Client::deadline);
+        let next = clients.chain(self.runs.iter().filter_map(|run| run.deadline)).min()?;
+        // A millisecond more: poll is not to wake up before the time has come.
+        let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        Some(Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        })
+    }
+
+    fn accept(&mut self) {
+        match self.socket.listener.accept().and_then(|(stream, _)| Client::new(stream)) {
+            Ok(client) => self.clients.push(client),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
+            Err(error) => say(format_args!("cannot take a connection: {error}")),
+        }
+    }
+
+    fn grant(&mut self, index: usize, wish: Wish) {
+        match wish {
+            Wish::Nothing => {}
+            Wish::Leave(ask) => self.leave(index, ask),
+            Wish::Run(line) => self.work(index, line),
+            Wish::Done(run, done) => {
+                if let Some(run) = self.runs.iter_mut().find(|one| one.record.run == run) {
+                    run.done = Some(done);
+                }
+            }
+            Wish::Gone => self.gone(index),
+            Wish::Bad(protocol, error) => self.bad(index, protocol, &error),
+        }
+    }
+
+    /// A shim's question.
+    fn leave(&mut self, index: usize, ask: Ask) {
+        let is_full = self.runs.len() >= self.limits.max_tools();
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let number = if is_full { 0 } else { self.next };
+        let mut record = Record::new(number, 2, client.pid, client.uid, ask);
+        if is_full {
+            let why = format!("{} tools run, which is the most (--max-tools)", self.limits.max_tools());
+            client.refuse(Protocol::V2, REFUSED, &why);
+            record.refused = Some(why);
+            self.log.write(&record);
+            return;
+        }
+        self.next += 1;
+        // It waits for the answer, so the number is its own. A kernel or a filter without pidfds leaves its end unknown.
+        let process = Pid::from_raw(client.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        client.go(number, &Answer::Go { run: number, shape: self.limits.shape() });
+        let began = Instant::now();
+        if process.is_none() {
+            self.log.write(&record);
+            return;
+        }
+        self.runs.push(Run { record, began, deadline: self.limits.deadline(began), process, done: None });
+    }
+
+    /// A v1 request.
+    fn work(&mut self, index: usize, line: Line) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let mut words = line.words.iter().map(|word| String::from_utf8_lossy(word));
+        let cmd = words.next().unwrap_or_default().into_owned();
+        let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
+        let mut record = Record::new(0, 1, client.pid, client.uid, Ask::new(cmd, words, cwd, false));
+        let refused = if self.runs.len() >= self.limits.max_tools() {
+            Err(format!("{} tools run, which is the most (--max-tools)", self.limits.max_tools()))
+        } else {
+            caller::may_borrow(client.pid)
+        };
+        if let Err(why) = refused {
+            client.refuse(Protocol::V1, BROKEN, &why);
+            record.refused = Some(why);
+            self.log.write(&record);
+            return;
+        }
+        record.run = self.next;
+        self.next += 1;
+        let began = Instant::now();
+        match Work::start(record.run, line, &self.limits.shape(), self.limits.timeout(), self.own) {
+            Ok(work) => {
+                record.pid = work.tool.as_raw_nonzero().get();
+                client.state = State::Working(Box::new(work));
+                self.runs.push(Run { record, began, deadline: None, process: None, done: None });
+            }
+            Err((status, why)) => {
+                client.answer(refusal(status, &why));
+                record.ended(began.elapsed(), Some(Done { status: Some(status), ..Done::default() }));
+                self.log.write(&record);
+            }
+        }
+    }
+
+    /// Whoever waits for a v1 tool hung up: nobody will read what it says.
+    fn gone(&mut self, index: usize) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        if let State::Working(work) = std::mem::replace(&mut client.state, State::Closed) {
+            work.kill();
+            let run = work.run;
+            self.ended(run);
+        }
+    }
+
+    fn bad(&mut self, index: usize, protocol: Protocol, error: &RequestError) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let why = format!("{error}; nothing was run");
+        let status = if protocol == Protocol::V1 { BROKEN } else { REFUSED };
+        client.refuse(protocol, status, &why);
+        let version = if protocol == Protocol::V1 { 1 } else { 2 };
+        let mut record = Record::new(0, version, client.pid, client.uid, Ask::default());
+        record.refused = Some(why);
+        self.log.write(&record);
+    }
+
+    /// A run is over.
+    fn ended(&mut self, number: u64) {
+        let Some(index) = self.runs.iter().position(|run| run.record.run == number) else { return };
+        // A shim's last word may have come with its end.
+        for client in &mut self.clients {
+            if matches!(client.state, State::Told { run } if run == number)
+                && let Wish::Done(_, done) = client.heard(PollFlags::IN)
+                && let Some(run) = self.runs.get_mut(index)
+            {
+                run.done = Some(done);
+            }
+        }
+        let mut run = self.runs.swap_remove(index);
+        run.record.ended(run.began.elapsed(), run.done.take());
+        self.log.write(&run.record);
+    }
+
+    /// Takes in signals; whether it is time to go.
+    fn signals(&mut self) -> Result<bool, Error> {
+        while let Some(signal) = self.signals.read_signal().map_err(|error| Error::Wait(error.into()))? {
+            if signal.ssi_signo != Signal::SIGCHLD as u32 {
+                return Ok(true);
+            }
+        }
+        // Also what is nobody's: as a container's first process the daemon inherits every orphan.
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if let Some(end) = End::of(status) {
+                        self.reaped(pid, end);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return Ok(false),
+            }
+        }
+    }
+
+    fn reaped(&mut self, pid: Pid, end: End) {
+        let its = |client: &&mut Client| matches!(&client.state, State::Working(work) if work.tool == pid);
+        let Some(client) = self.clients.iter_mut().find(its) else { return };
+        let State::Working(work) = std::mem::replace(&mut client.state, State::Closed) else { return };
+        let number = work.run;
+        let (answer, done) = work.finish(end);
+        client.answer(answer);
+        if let Some(run) = self.runs.iter_mut().find(|run| run.record.run == number) {
+            run.done = Some(done);
+        }
+        self.ended(number);
+    }
+
+    /// Ends what has had its time: slow clients, and tools.
+    fn late(&mut self) {
+        let now = Instant::now();
+        for index in 0..self.clients.len() {
+            let Some(client) = self.clients.get_mut(index) else { continue };
+            let mut over = None;
+            if let State::Working(work) = &mut client.state
+                && work.check(now)
+            {
+                over = Some(work.run);
+            }
+            let wish = client.late(now);
+            if let Some(run) = self.runs.iter_mut().find(|run| Some(run.record.run) == over) {
+                run.record.timed_out = true;
+            }
+            self.grant(index, wish);
+        }
+        for run in &mut self.runs {
+            if run.deadline.is_some_and(|deadline| now >= deadline) {
+                run.record.timed_out = true;
+                end_tool(run);
+                // A shim that has not come to its tool yet is left alone, and looked at again.
+                run.deadline = Some(now + AGAIN);
+            }
+        }
+    }
+}
+
+/// Ends a tool that a shim became, or runs, with all below it; and its group where it leads one. A tool that a script
+/// started is in the script's group, which is not the tool's to end.
+fn end_tool(run: &Run) {
+    // The process is watched: until its end was seen, its number is its own.
+    let Some(pid) = Pid::from_raw(run.record.pid) else { return };
+    let leads = getpgid(Some(pid)) == Ok(pid);
+    let tool = (!is_standing_in(pid)).then_some(pid);
+    // The tool before what it started: it is not to see that end, and end in a manner of its own.
+    for one in tool.into_iter().chain(tree::descendants(pid)) {
+        let _ = kill_process(one, rustix::process::Signal::KILL);
+    }
+    if leads && tool.is_some() {
+        let _ = kill_process_group(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Whether a process is still this binary: a shim whose child is the tool. It ends as its tool does, and says what was cut.
+fn is_standing_in(pid: Pid) -> bool {
+    let file = fs::metadata(format!("/proc/{}/exe", pid.as_raw_nonzero())).ok();
+    file.is_some_and(|meta| find::own_file() == Some((meta.dev(), meta.ino())))
+}
