@@ -24,8 +24,11 @@ fn more_tools_than_may_run_are_refused() {
 #[test]
 fn v1_counts_too() {
     let runner = Runner::start(&["--max-tools", "1"]);
-    let mut child = runner.command("bash").args(["-c", "cat | true"]).stdin(Stdio::piped()).spawn().unwrap();
-    wait_until("the only place is taken", || decode(&runner.exchange(b"true\n")).2 == 1);
+    // The pipe opens only when its reader runs.
+    let script = "mkfifo f; cat f & exec 3>f; echo >up; read -r; exec 3>&-; wait";
+    let mut child = runner.command("bash").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+    wait_until("the only place is taken", || runner.work().join("up").exists());
+    assert_eq!(decode(&runner.exchange(b"true\n")).2, 1);
     drop(child.stdin.take());
     child.wait().unwrap();
     wait_until("there is room again", || decode(&runner.exchange(b"true\n")).2 == 0);
