@@ -132,6 +132,11 @@ impl<M> Agent<M> {
         matches!(self.phase, Phase::Working { turn: None, .. })
     }
 
+    /// The turn that runs, as far as was reported.
+    pub(crate) fn running(&self) -> Option<u64> {
+        if let Phase::Working { turn, .. } = self.phase { turn } else { None }
+    }
+
     /// A connection wants to be the runtime.
     ///
     /// # Errors

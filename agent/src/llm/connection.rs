@@ -14,10 +14,14 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::{UnixStream, unix::OwnedReadHalf},
+    net::{UnixListener, UnixStream, unix::OwnedReadHalf},
     sync::{mpsc, oneshot},
+    task::JoinSet,
 };
+use tokio_util::sync::CancellationToken;
 
+/// Connections to one agent's socket at a time.
+const CONNECTIONS: usize = 128;
 /// A dead runtime's connection may be noticed a little after its successor's: how often and how long to wait for that.
 const TAKEOVER_TRIES: u32 = 5;
 const TAKEOVER_WAIT: Duration = Duration::from_millis(100);
@@ -43,9 +47,45 @@ enum Is {
     Sender,
 }
 
+/// Accepts connections until `stop`, and serves each in a task of its own; gives those that have not ended by then.
+pub(super) async fn accept(
+    listener: UnixListener,
+    inputs: mpsc::Sender<Input>,
+    counters: Arc<Counters>,
+    access: Arc<Access>,
+    stop: CancellationToken,
+) -> JoinSet<()> {
+    let mut connections = JoinSet::new();
+    for conn in 1.. {
+        let stream = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors, most likely: they come back.
+                    tracing::warn!("accepting a connection: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= CONNECTIONS {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+            let error = RpcError::new(rpc::QUEUE_FULL, format!("{CONNECTIONS} connections are open already"));
+            // As far as it goes without waiting; then the connection ends.
+            let _ = stream.try_write(&rpc::error(None, &error));
+            continue;
+        }
+        let connection = open(stream, conn, inputs.clone(), Arc::clone(&counters), Arc::clone(&access)).await;
+        connections.spawn(connection);
+    }
+    connections
+}
+
 /// Serves one connection until it ends. The worker has heard of it when this returns the future that does it: so it
 /// hears of connections in the order in which they were made.
-pub(super) async fn open(
+async fn open(
     stream: UnixStream,
     conn: ConnId,
     inputs: mpsc::Sender<Input>,

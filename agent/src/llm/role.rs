@@ -128,7 +128,12 @@ pub(crate) fn run() -> Result<(), Error> {
                     endpoint.stop().await;
                 }
             };
-            tokio::join!(worker.with_host(host).run(listener, replacements, stop), calls);
+            let turns = async {
+                worker.with_host(host).run(listener, replacements, stop.clone()).await;
+                // If it ended by itself, so does everything.
+                stop.cancel();
+            };
+            tokio::join!(turns, calls);
         };
         tokio::select! {
             () = serving => {}

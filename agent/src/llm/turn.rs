@@ -15,7 +15,14 @@ use super::{
     rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
 };
 use jiff::Timestamp;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +51,8 @@ pub(super) struct Job {
     pub(super) last: bool,
     /// The runtime is gone.
     pub(super) cancel: CancellationToken,
+    /// Becomes the epoch just before the runtime is answered: it may ask for the next turn before the report is read.
+    pub(super) answered: Arc<AtomicU64>,
 }
 
 /// How a turn came out.
@@ -182,7 +191,7 @@ impl Turns {
     }
 
     async fn job(&mut self, job: Job) -> Report {
-        let Job { epoch, id, params, runtime, subscriber, intent, last, cancel } = job;
+        let Job { epoch, id, params, runtime, subscriber, intent, last, cancel, answered } = job;
         let mut usage = Usage::default();
         let to = To {
             runtime: &runtime,
@@ -196,6 +205,7 @@ impl Turns {
             tracing::error!("agent {}: {error}", self.parts.config.name);
             Stop::Failed(RpcError::new(INTERNAL, "the conversation cannot be logged; see the host's log"))
         });
+        answered.store(epoch, Ordering::Release);
         let outcome = match result.and_then(|result| committed.map(|()| result)) {
             Ok(result) => {
                 let is_tool_use = !result.tool_calls.is_empty();

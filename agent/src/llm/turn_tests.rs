@@ -199,6 +199,7 @@ impl Lab {
             intent: None,
             last: false,
             cancel: CancellationToken::new(),
+            answered: Arc::default(),
         };
         self.turns.job(job).await;
         let mut streamed = String::new();

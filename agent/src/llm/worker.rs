@@ -26,19 +26,19 @@ use serde::Serialize;
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     path::PathBuf,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot, watch},
-    task::JoinSet,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections to one agent's socket at a time.
-const CONNECTIONS: usize = 128;
 /// Messages that wait for a busy agent.
 const QUEUE: usize = 64;
 /// Bytes that they may have together.
@@ -201,6 +201,8 @@ impl Worker {
             ids: HashMap::new(),
             strangers: BTreeSet::new(),
             early: VecDeque::new(),
+            answered: Arc::default(),
+            late: None,
             turn: None,
             job: None,
             orders,
@@ -217,7 +219,8 @@ impl Worker {
             counters: Arc::clone(&counters),
         };
         let accepting = shutdown.child_token();
-        let accept = tokio::spawn(accept(listener, inputs_out, counters, access, accepting.clone()));
+        let accept =
+            tokio::spawn(connection::accept(listener, inputs_out, counters, access, accepting.clone()));
         hub.serve(inputs, reports, replacements, &shutdown).await;
         accepting.cancel();
         drop(hub);
@@ -232,42 +235,6 @@ impl Worker {
 
 fn bounds(config: &AgentConfig) -> Limits {
     Limits { queue: QUEUE, queue_bytes: QUEUE_BYTES, rounds: config.llm.max_rounds }
-}
-
-async fn accept(
-    listener: UnixListener,
-    inputs: mpsc::Sender<Input>,
-    counters: Arc<Counters>,
-    access: Arc<Access>,
-    stop: CancellationToken,
-) -> JoinSet<()> {
-    let mut connections = JoinSet::new();
-    for conn in 1.. {
-        let stream = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // Out of descriptors, most likely: they come back.
-                    tracing::warn!("accepting a connection: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            },
-        };
-        while connections.try_join_next().is_some() {}
-        if connections.len() >= CONNECTIONS {
-            counters.refused.fetch_add(1, Ordering::Relaxed);
-            let error = RpcError::new(rpc::QUEUE_FULL, format!("{CONNECTIONS} connections are open already"));
-            // As far as it goes without waiting; then the connection ends.
-            let _ = stream.try_write(&rpc::error(None, &error));
-            continue;
-        }
-        let connection =
-            connection::open(stream, conn, inputs.clone(), Arc::clone(&counters), Arc::clone(&access)).await;
-        connections.spawn(connection);
-    }
-    connections
 }
 
 /// A message on its way.
@@ -288,6 +255,10 @@ struct Hub {
     strangers: BTreeSet<ConnId>,
     /// Messages that wait for one of them, with the time until which they do.
     early: VecDeque<(Instant, ConnId, Waiting)>,
+    /// The epoch of the turn that was answered last; its report may still be on its way.
+    answered: Arc<AtomicU64>,
+    /// A turn that was asked for before that report came.
+    late: Option<(ConnId, Id, Result<Box<TurnParams>, RpcError>)>,
     /// The turn that was asked for and is about to start.
     job: Option<(Id, Box<TurnParams>)>,
     /// The turn that runs.
@@ -354,7 +325,14 @@ impl Hub {
                     self.send_early().await;
                 }
                 Some(ready) = replacements.recv() => self.replace(ready).await,
-                Some(report) = reports.recv() => self.report(report).await,
+                report = reports.recv() => match report {
+                    Some(report) => self.report(report).await,
+                    // Who serves the worker starts another: one that takes messages and runs no turns helps nobody.
+                    None => {
+                        tracing::error!("agent {}: the task that runs turns has failed", self.config.name);
+                        break;
+                    }
+                },
                 Some(input) = inputs.recv() => self.input(input).await,
             }
             self.publish();
@@ -430,6 +408,12 @@ impl Hub {
             let what = "this connection is not the registered runtime any longer";
             return self.push(conn, rpc::error(Some(&id), &RpcError::new(INVALID_REQUEST, what)));
         }
+        // The runtime may be faster than the report of the turn that it was just answered.
+        let overtook = self.agent.running().is_some_and(|it| it == self.answered.load(Ordering::Acquire));
+        if overtook && self.late.is_none() {
+            self.late = Some((conn, id, params));
+            return;
+        }
         let actions = match self.agent.turn() {
             Ok(actions) => actions,
             Err(error) => return self.push(conn, rpc::error(Some(&id), &error)),
@@ -460,6 +444,9 @@ impl Hub {
         self.replace_when_idle().await;
         let actions = self.agent.finished(epoch, outcome);
         self.act(actions).await;
+        if let Some((conn, id, params)) = self.late.take() {
+            self.turn(conn, id, params).await;
+        }
     }
 
     fn count(&self, outcome: &Outcome, usage: Usage, bytes: usize) {
@@ -558,7 +545,8 @@ impl Hub {
         self.turn = Some(cancel.clone());
         let subscriber = subscriber.and_then(|conn| self.peers.get(&conn)).cloned();
         let intent = self.intent.clone();
-        let job = Job { epoch, id, params, runtime, subscriber, intent, last, cancel };
+        let answered = Arc::clone(&self.answered);
+        let job = Job { epoch, id, params, runtime, subscriber, intent, last, cancel, answered };
         self.ordered += 1;
         // There is one turn under way, and those before it are being cancelled: there is room.
         let _ = self.orders.send(Order::Turn(job)).await;
@@ -583,3 +571,7 @@ impl Hub {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

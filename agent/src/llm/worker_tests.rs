@@ -1,0 +1,122 @@
+//! Tests of what the worker's task does with what comes in an order that load brings about.
+
+use super::*;
+use crate::llm::frame::{FrameReader, writer};
+use serde_json::{Value, json};
+use tokio::io::DuplexStream;
+
+struct Lab {
+    hub: Hub,
+    orders: mpsc::Receiver<Order>,
+    heard: FrameReader<DuplexStream>,
+}
+
+const RUNTIME: ConnId = 1;
+
+impl Lab {
+    /// A worker with a runtime, and nobody who runs turns.
+    async fn new() -> Self {
+        let config: AgentConfig = serde_json::from_value(json!({
+            "name": "a", "file": "/a.toml", "log_reader": null, "socket_owner": null, "governed": false, "notices": [],
+            "mcp": [], "http": null,
+            "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
+            "llm": {
+                "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
+                "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
+                "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
+                "timeout": {"secs": 20, "nanos": 0}, "runtime_timeout": {"secs": 20, "nanos": 0},
+            },
+        }))
+        .unwrap();
+        let counters = Arc::new(Counters::default());
+        let (orders, ordered) = mpsc::channel(16);
+        let mut hub = Hub {
+            agent: Agent::new(bounds(&config)),
+            peers: HashMap::new(),
+            ids: HashMap::new(),
+            strangers: BTreeSet::new(),
+            early: VecDeque::new(),
+            answered: Arc::default(),
+            late: None,
+            turn: None,
+            job: None,
+            orders,
+            ordered: 0,
+            next: None,
+            delivered: None,
+            runtime_timeout: config.llm.runtime_timeout,
+            idle_since: Instant::now(),
+            reporter: Reporter::default(),
+            redactor: Arc::new(Redactor::new([])),
+            intent: None,
+            config: Arc::new(config),
+            status: watch::Sender::new(WorkerStatus::default()),
+            counters: Arc::clone(&counters),
+        };
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (peer, writing) = writer(near, &counters);
+        tokio::spawn(writing);
+        hub.input(Input::Opened(RUNTIME, peer)).await;
+        let (answer, answered) = oneshot::channel();
+        hub.input(Input::Register(RUNTIME, answer)).await;
+        answered.await.unwrap().unwrap();
+        Self { hub, orders: ordered, heard: FrameReader::new(far) }
+    }
+
+    async fn ask(&mut self, id: u64) {
+        let text =
+            json!({"jsonrpc": "2.0", "id": id, "method": "turn", "params": {"messages": []}}).to_string();
+        let body = bytes::Bytes::from(text);
+        let request = rpc::parse(&body).unwrap();
+        let params = rpc::params(&request).map(Box::new);
+        self.hub.input(Input::Turn(RUNTIME, request.id.clone().unwrap(), params)).await;
+    }
+
+    fn ordered(&mut self) -> Option<Job> {
+        match self.orders.try_recv() {
+            Ok(Order::Turn(job)) => Some(job),
+            _ => None,
+        }
+    }
+
+    async fn hears(&mut self) -> Value {
+        serde_json::from_slice(&self.heard.next(Some(Duration::from_secs(5))).await.unwrap()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_may_be_faster_than_the_report_of_its_turn() {
+    let mut lab = Lab::new().await;
+    lab.ask(1).await;
+    let job = lab.ordered().unwrap();
+    // The runtime has its answer, ran its tools and asks again, and the report is still on its way.
+    job.answered.store(job.epoch, Ordering::Release);
+    lab.ask(2).await;
+    assert!(lab.ordered().is_none(), "one turn at a time");
+    // It may not do so twice.
+    lab.ask(3).await;
+    let refused = lab.hears().await;
+    assert_eq!(refused["id"], 3);
+    assert!(refused["error"]["message"].as_str().unwrap().contains("a turn is running"), "{refused}");
+    let report = |epoch| Report { epoch, outcome: Outcome::ToolUse, usage: Usage::default(), bytes: 0 };
+    lab.hub.report(report(job.epoch)).await;
+    let next = lab.ordered().expect("the turn that was asked for early");
+    assert!(next.epoch > job.epoch);
+    // While a turn runs that nobody answered, another is refused as ever.
+    lab.ask(4).await;
+    assert_eq!(lab.hears().await["id"], 4);
+    assert!(lab.ordered().is_none());
+}
+
+#[tokio::test]
+async fn a_worker_whose_turns_cannot_run_ends() {
+    let Lab { mut hub, orders, .. } = Lab::new().await;
+    let (reports_out, reports) = mpsc::channel(1);
+    let (_inputs_out, inputs) = mpsc::channel(1);
+    let (_never, replacements) = mpsc::channel(1);
+    // As when the task that has them panics.
+    drop((orders, reports_out));
+    let shutdown = CancellationToken::new();
+    let serving = hub.serve(inputs, reports, replacements, &shutdown);
+    tokio::time::timeout(Duration::from_secs(10), serving).await.unwrap();
+}
