@@ -1,6 +1,7 @@
 //! `demo`: real programs under the profile `coder`, and what the kernel let them do.
 
 use crate::build;
+use crate::guest;
 use crate::paths::workspace;
 use crate::setup::{self, Series};
 use crate::vm::{self, Added, Job};
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 const GUEST_DIR: &str = "/opt/ringfence-demo";
 
-/// Shows an agent's shell, git and Python under the profile `coder`: what was allowed, what was denied, and by which rule.
+/// Shows an agent's shell, git and Python under the profile `coder`: what was allowed, what was denied, and by which rule;
+/// and an agent whose model obeys a file that it reads: who asked for what, and what the kernel refused.
 ///
 /// Sets up, builds and boots a VM, so nothing happens to this machine's kernel. 15 minutes the first time on a bare
 /// machine, half a minute after that.
@@ -32,12 +34,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn in_vm(folder: &Path) -> Result<ExitCode> {
     let script = format!("{GUEST_DIR}/demo.sh");
-    let mut command = vec![script.as_str()];
+    let runtime = format!("{GUEST_DIR}/bin/ringfence-runtime");
+    let mut command = vec![script.as_str(), runtime.as_str()];
     if std::io::stdout().is_terminal() {
         command.push("--color");
     }
     let mut job = Job::new(Series::V6_12, &command);
     job.added.push(Added { host: folder.to_owned(), guest: GUEST_DIR.into() });
+    job.added.push(Added { host: guest::runtime()?, guest: runtime.clone().into() });
     let status = vm::lines(&job, Duration::from_secs(180), |line| println!("{line}"))?;
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }
@@ -56,6 +60,7 @@ fn native(folder: &Path) -> Result<ExitCode> {
     let path = std::env::join_paths(std::iter::once(beside.to_owned()).chain(std::env::split_paths(&path)))
         .context("PATH cannot be extended")?;
     let mut demo = Command::new(folder.join("demo.sh"));
+    demo.arg(guest::runtime()?);
     if std::io::stdout().is_terminal() {
         demo.arg("--color");
     }
