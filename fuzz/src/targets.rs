@@ -5,19 +5,40 @@ use crate::mcp::{
     line::{self, Kind, Line},
     redact, risk, rules,
 };
+use ringfence_grant::{
+    Grant,
+    gate::{Gate, Registry},
+};
+use ringfence_leash::{
+    programs::HostPrograms,
+    shell::Shell,
+    spawn::{Enforcement, Running, Spawner, Stage},
+};
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Waker},
+};
 
 /// A target by name.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 6] = [
+pub const ALL: [Target; 7] = [
     ("line", line),
     ("classify", classify),
     ("rules", rules),
     ("redact", redact),
     ("runner", runner),
+    ("shell", shell),
     ("wire", wire),
 ];
 
@@ -116,6 +137,90 @@ pub fn wire(data: &[u8]) {
         let _ = serde_json::from_slice::<messages::SessionOrder>(&body);
         let _ = serde_json::from_slice::<message::Failure>(&body);
     }
+}
+
+/// The confined shell, up to where a process would start: whatever the script, only granted programs come so far, with
+/// nothing of this process's environment; no glob finds what may not be read, and no file appears but where writing is
+/// granted.
+pub fn shell(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let dir = shell_dir();
+    let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
+    let siblings = dir.with_file_name("*");
+    let granted: Grant = serde_json::from_value(json!({
+        "exec": {"only": ["cat", "true"]},
+        // The folder itself, but not what is in it; that by name.
+        "fs_read": {"only": [[siblings, at("")], at("a.txt"), at("b.txt"), at("out")]},
+        "fs_write": {"only": [at("out")]},
+        "net": {"only": []},
+        "max_calls": "unlimited",
+        "valid_for_generation": "all",
+    }))
+    .expect("a grant");
+    let path = OsStr::new("/usr/bin:/bin");
+    let shell =
+        Shell::new(&dir, path, Arc::new(Judge { dir: dir.clone() })).with_variable("HOME", "out/a b*");
+    let registry = Registry::new(Gate::new(HostPrograms::along(path))).with(shell);
+    let call = registry.dispatch("shell", json!({"script": text}), &granted);
+    let answer = pin!(call).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(answer.is_ready(), "a call blocks until it is done");
+    assert_eq!(names(&dir), ["a.txt", "b.txt", "link", "out", "secret"], "made by {text:?}");
+    assert_eq!(names(&dir.join("secret")), [SECRET], "made by {text:?}");
+    assert!(fs::read(dir.join("a.txt")).expect("a file") == b"kept", "written by {text:?}");
+    fs::remove_dir_all(&dir).expect("the folder");
+}
+
+/// A name that no script guesses.
+const SECRET: &str = "k7Qz-m2Xw";
+
+/// A new folder with files that may be read, one that may be written, one that may be neither, and a link to that.
+fn shell_dir() -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("ringfence-fuzz-{}-{count}", std::process::id()));
+    for folder in ["out", "secret"] {
+        fs::create_dir_all(dir.join(folder)).expect("a folder");
+    }
+    for file in ["a.txt", "b.txt", &format!("secret/{SECRET}")] {
+        fs::write(dir.join(file), "kept").expect("a file");
+    }
+    std::os::unix::fs::symlink("secret", dir.join("link")).expect("a link");
+    dir.canonicalize().expect("the folder")
+}
+
+/// Starts nothing, and looks at what it should have started.
+struct Judge {
+    dir: PathBuf,
+}
+
+impl Spawner for Judge {
+    fn spawn(&self, _: &Grant, stage: Stage) -> io::Result<Box<dyn Running>> {
+        let name = stage.program.file_name().and_then(OsStr::to_str);
+        assert!(stage.program.is_absolute() && matches!(name, Some("cat" | "true")), "{stage:?}");
+        assert!(!stage.program.starts_with(&self.dir), "{stage:?}");
+        assert!(stage.args.iter().all(|arg| !arg.as_encoded_bytes().contains(&0)));
+        assert!(stage.args.iter().all(|arg| !arg.to_string_lossy().contains(SECRET)), "{stage:?}");
+        assert!(stage.env.iter().all(|(name, _)| !name.to_string_lossy().starts_with("CARGO")));
+        assert_eq!(stage.cwd, self.dir);
+        Err(io::ErrorKind::Other.into())
+    }
+
+    fn within(&self, _: &Grant, work: &mut (dyn FnMut() + Send)) -> io::Result<()> {
+        work();
+        Ok(())
+    }
+
+    fn enforcement(&self, granted: &Grant) -> Enforcement {
+        Enforcement::by_gate(granted)
+    }
+}
+
+/// The names in a folder, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a folder").flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 fn halves(data: &[u8]) -> Option<(&str, &str)> {
