@@ -8,6 +8,11 @@ use std::{borrow::Cow, sync::LazyLock};
 
 /// What stands in a secret's place.
 pub(crate) const REDACTED: &str = "[redacted]";
+/// The same in a number's place.
+const REDACTED_NUMBER: &str = "\"[redacted]\"";
+/// How many times text stands in a string of text in a string that is looked into for keys: each time doubles the
+/// backslashes, so that real texts end long before.
+const DEEPEST_TEXT: usize = 4;
 
 /// Whole words of a key whose text is a secret.
 const SECRET_WORDS: &[&str] = &[
@@ -62,15 +67,16 @@ const SHORTEST: usize = 7;
 
 /// Any text without its secrets. JSON stays JSON: what is replaced never reaches beyond one of its strings.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
-    walk(text, false)
+    walk(text, false, DEEPEST_TEXT)
 }
 
 /// A message without its secrets, its id, method and tool's name as they are: requests and answers are paired by them.
 pub(crate) fn message(text: &str) -> Cow<'_, str> {
-    walk(text, true)
+    walk(text, true, DEEPEST_TEXT)
 }
 
-fn walk(text: &str, is_message: bool) -> Cow<'_, str> {
+/// `texts`: how many levels of text in strings are looked into.
+fn walk(text: &str, is_message: bool, texts: usize) -> Cow<'_, str> {
     let mut out = Copy { text, out: None, copied: 0 };
     let mut place = Place::new(text, is_message);
     let mut rest = Strings { text, at: 0 };
@@ -80,6 +86,13 @@ fn walk(text: &str, is_message: bool) -> Cow<'_, str> {
             Token::Open => place.open(),
             Token::Close => place.close(),
             Token::Comma => place.comma(),
+            Token::Number { start, end } => {
+                if place.is_secret() {
+                    out.shape(outside, start);
+                    outside = end;
+                    out.replace(start, end, REDACTED_NUMBER);
+                }
+            }
             Token::String { start, end, is_key } => {
                 out.shape(outside, start);
                 outside = end;
@@ -96,7 +109,7 @@ fn walk(text: &str, is_message: bool) -> Cow<'_, str> {
                 } else if place.is_secret() && !content.is_empty() {
                     out.replace(start, end, REDACTED);
                 } else if !place.is_spared()
-                    && let Cow::Owned(shaped) = shapeless(&decoded)
+                    && let Cow::Owned(shaped) = without_secrets(&decoded, texts)
                 {
                     match decoded {
                         // Nothing was escaped, and nothing in what is left needs to be.
@@ -120,6 +133,19 @@ fn decode(content: &str) -> Cow<'_, str> {
         return Cow::Borrowed(content);
     }
     serde_json::from_str(&format!("\"{content}\"")).map_or(Cow::Borrowed(content), Cow::Owned)
+}
+
+/// A string's text without secrets: by their shape, and, where it may be JSON itself (most results of tools are), by
+/// their keys. Owned where there was some.
+fn without_secrets(text: &str, texts: usize) -> Cow<'_, str> {
+    let shaped = shapeless(text);
+    if texts == 0 || !text.contains('"') {
+        return shaped;
+    }
+    match walk(&shaped, false, texts - 1) {
+        Cow::Owned(walked) => Cow::Owned(walked),
+        Cow::Borrowed(_) => shaped,
+    }
 }
 
 /// A text without what has the shape of a secret; owned where there was some.
@@ -240,7 +266,7 @@ impl Place {
 }
 
 fn is_secret(key: &str) -> bool {
-    if key.len() > 128 || HARMLESS.contains(&key) {
+    if key.len() > 128 || !may_be_secret(key) || HARMLESS.contains(&key) {
         return false;
     }
     let words = classify::words(key);
@@ -248,10 +274,30 @@ fn is_secret(key: &str) -> bool {
         || words.windows(2).any(|pair| SECRET_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())))
 }
 
+/// What every secret word and pair begins with or has in it: most keys are told apart without being taken to words.
+const ROOTS: [&str; 9] = ["auth", "cookie", "cred", "jwt", "key", "pass", "pin", "secret", "token"];
+
+fn may_be_secret(key: &str) -> bool {
+    // Characters beyond ASCII may fold to some of it.
+    !key.is_ascii()
+        || key.bytes().enumerate().any(|(at, byte)| {
+            let rest = &key.as_bytes()[at..];
+            matches!(byte.to_ascii_lowercase(), b'a' | b'c' | b'j' | b'k' | b'p' | b's' | b't')
+                && ROOTS.iter().any(|root| {
+                    rest.get(..root.len()).is_some_and(|part| part.eq_ignore_ascii_case(root.as_bytes()))
+                })
+        })
+}
+
 enum Token {
     Open,
     Close,
     Comma,
+    /// A number that stands alone: where it begins and ends.
+    Number {
+        start: usize,
+        end: usize,
+    },
     /// A string: the range between its quotes, and whether a colon follows.
     String {
         start: usize,
@@ -286,6 +332,16 @@ impl Strings<'_> {
                     self.at = (end + 1).min(bytes.len());
                     let is_key = bytes[self.at..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b':');
                     return Some(Token::String { start, end, is_key });
+                }
+                b'-' | b'0'..=b'9' => {
+                    let start = self.at - 1;
+                    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-._".contains(byte);
+                    let end = start + bytes[start..].iter().take_while(|byte| is_part(byte)).count();
+                    self.at = end;
+                    // A hyphen of prose is none.
+                    if bytes[start..end].iter().any(u8::is_ascii_digit) {
+                        return Some(Token::Number { start, end });
+                    }
                 }
                 _ => {}
             }
