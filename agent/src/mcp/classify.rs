@@ -1,8 +1,5 @@
 //! What kind of operation a tool call is: by the tool's name, and by any SQL in its arguments. Pure.
 
-use super::sql;
-use serde_json::Value;
-
 /// What a call does, mildest first: where several match, the gravest counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
@@ -105,10 +102,12 @@ pub(crate) fn words(name: &str) -> Vec<String> {
         if hump || !c.is_alphanumeric() {
             words.push(String::new());
         }
-        if c.is_alphanumeric()
-            && let Some(word) = words.last_mut()
-        {
-            word.extend(c.to_lowercase());
+        if let Some(word) = words.last_mut() {
+            if c.is_ascii_alphanumeric() {
+                word.push(c.to_ascii_lowercase());
+            } else if c.is_alphanumeric() {
+                word.extend(c.to_lowercase());
+            }
         }
         previous = c;
     }
@@ -116,10 +115,10 @@ pub(crate) fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The operation of a call. The name's first word decides, then its last; a shell word anywhere makes it at least an
-/// execution; SQL in the arguments can only make it graver.
-pub(crate) fn operation(name: &str, arguments: &Value) -> Operation {
-    let words = words(name);
+/// The operation of a call, by the [words](words) of its tool's name and the gravest that SQL in its arguments does. The
+/// name's first word decides, then its last; a shell word anywhere makes it at least an execution; SQL can only make it
+/// graver.
+pub(crate) fn operation(words: &[String], sql: Option<Operation>) -> Operation {
     let verb = |word: Option<&String>| {
         let word = word?;
         VERBS.iter().find(|(_, verbs)| verbs.contains(&word.as_str())).map(|(operation, _)| *operation)
@@ -129,7 +128,7 @@ pub(crate) fn operation(name: &str, arguments: &Value) -> Operation {
         operation = Operation::Execute;
     }
     // A query tool is as harmless as its query: the name's guess gives way to what the statement does.
-    match sql::gravest(&words, arguments) {
+    match sql {
         Some(found) if operation == Operation::Read || operation == Operation::Unknown => found,
         Some(found) if words.iter().any(|word| word == "query" || word == "sql") => found,
         Some(found) => operation.max(found),
@@ -139,8 +138,14 @@ pub(crate) fn operation(name: &str, arguments: &Value) -> Operation {
 
 #[cfg(test)]
 mod tests {
-    use super::{Operation, operation, words};
-    use serde_json::json;
+    use super::{Operation, words};
+    use crate::mcp::sql;
+    use serde_json::{Value, json};
+
+    fn operation(name: &str, arguments: &Value) -> Operation {
+        let words = words(name);
+        super::operation(&words, sql::find(&words, arguments).map(|found| found.operation))
+    }
 
     #[test]
     fn names_are_split_into_words() {

@@ -3,6 +3,7 @@
 //! A line is `HASH JSON\n`: the JSON of an [`Entry`] and the hex SHA-256 of the line before's hash and that JSON. The
 //! first line is chained to [`GENESIS`]. An entry that was written survives the end of every process of ours.
 
+use super::line::{self, Outline};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
@@ -95,6 +96,9 @@ pub(crate) enum Entry {
         /// Why it was not forwarded, where it was refused as a message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refused: Option<String>,
+        /// What pairs it with another message, where its text is cut.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outline: Option<Outline>,
     },
     /// What became of a paused call.
     Decision {
@@ -183,12 +187,20 @@ impl Write for Within<'_> {
     }
 }
 
-/// A message's text, cut where its JSON would be too long for the journal. Length and hash of the whole stand beside it.
-pub(crate) fn fitting(text: Cow<'_, str>) -> Cow<'_, str> {
-    cut(text, LONGEST_RAW)
+/// A message's text, cut where its JSON would be too long for the journal, and its outline where it was. Length and hash
+/// of the whole stand beside it.
+pub(crate) fn fitting(text: Cow<'_, str>) -> (String, Option<Outline>) {
+    fitting_within(text, LONGEST_RAW)
 }
 
-fn cut(text: Cow<'_, str>, longest: usize) -> Cow<'_, str> {
+fn fitting_within(text: Cow<'_, str>, longest: usize) -> (String, Option<Outline>) {
+    match cut(&text, longest) {
+        None => (text.into_owned(), None),
+        Some(cut) => (cut, line::outline(&text)),
+    }
+}
+
+fn cut(text: &str, longest: usize) -> Option<String> {
     let mut length = 0;
     // As serde_json escapes: `\\uXXXX` for control characters that have no short form.
     let end = text.bytes().position(|byte| {
@@ -199,10 +211,7 @@ fn cut(text: Cow<'_, str>, longest: usize) -> Cow<'_, str> {
         };
         length > longest
     });
-    match end {
-        None => text,
-        Some(end) => Cow::Owned(text[..text.floor_char_boundary(end)].to_owned() + CUT),
-    }
+    end.map(|end| text[..text.floor_char_boundary(end)].to_owned() + CUT)
 }
 
 impl Journal {
@@ -311,8 +320,12 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |half: u8| char::from(DIGITS[usize::from(half & 0xf)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+    let mut hex = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        hex.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        hex.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+    }
+    hex
 }
 
 /// Why a journal is not what was written.
@@ -557,16 +570,21 @@ mod tests {
         for (text, kept) in
             [("abcdef", "abcd"), ("ab\u{1}c", "ab"), ("a\"\"b", "a\""), ("ab\u{e4}\u{e4}", "ab\u{e4}")]
         {
-            let cut = super::cut(text.into(), 4);
+            let cut = super::cut(text, 4).expect("cut");
             assert_eq!(cut, kept.to_owned() + super::CUT);
             let json = serde_json::to_string(cut.strip_suffix(super::CUT).expect("cut")).expect("JSON");
             assert!(json.len() <= 4 + 2, "{json}");
         }
         for whole in ["", "abcd", "\n\n", "a\u{20ac}"] {
-            assert_eq!(super::cut(whole.into(), 4), whole);
+            assert_eq!(super::cut(whole, 4), None);
         }
+        let answer = r#"{"result":"0123456789","id":3}"#;
+        let (kept, outline) = super::fitting_within(answer.into(), 20);
+        assert!(kept.ends_with(super::CUT), "{kept}");
+        assert_eq!(outline.map(|outline| outline.id), Some("3".to_owned()));
+        assert_eq!(super::fitting_within(answer.into(), 99), (answer.to_owned(), None));
         // The longest line, at its worst: six bytes for each.
-        let worst = super::fitting("\u{1}".repeat(64 << 20).into());
+        let (worst, _) = super::fitting("\u{1}".repeat(64 << 20).into());
         assert!(serde_json::to_string(&worst).expect("JSON").len() < LONGEST - (32 << 20));
     }
 

@@ -186,6 +186,75 @@ fn understand<'a>(members: &Members<'a>, id: Option<Option<Id>>) -> Result<Messa
     Ok(Message { kind, params })
 }
 
+/// What pairs a message with another, where all of it cannot be judged: too odd for [`read`], or cut.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Outline {
+    /// Its id, as JSON.
+    pub(crate) id: String,
+    /// What it says of itself: a `method`, a `result`, or an `error`.
+    pub(crate) member: String,
+}
+
+/// Longest id that an outline has, bytes.
+const LONGEST_OUTLINED: usize = 1024;
+
+/// The outline of an object, by brackets and strings alone: the rest need not be there, nor be JSON. Nothing where it has
+/// two ids, none, or is not one of request, result and error.
+pub(crate) fn outline(text: &str) -> Option<Outline> {
+    let bytes = text.trim_start().as_bytes();
+    let string_end = |from: usize| {
+        let mut at = from + 1;
+        while *bytes.get(at)? != b'"' {
+            at += if bytes[at] == b'\\' { 2 } else { 1 };
+        }
+        Some(at + 1)
+    };
+    let spaces = |from: usize| {
+        from + bytes[from.min(bytes.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+    };
+    let (mut at, mut depth, mut ids, mut members) = (0, 0usize, Vec::new(), Vec::new());
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let Some(end) = string_end(at) else { break };
+                let key = &bytes[at..end];
+                at = end;
+                let colon = spaces(at);
+                if depth != 1 || bytes.get(colon) != Some(&b':') {
+                    continue;
+                }
+                let key: String = serde_json::from_slice(key).ok()?;
+                let value = spaces(colon + 1);
+                if ["method", "result", "error"].contains(&key.as_str()) {
+                    members.push(key);
+                } else if key == "id" {
+                    let end = match bytes.get(value)? {
+                        b'"' => string_end(value)?,
+                        _ => value + bytes[value..].iter().take_while(|b| !b",}] \t\r\n".contains(b)).count(),
+                    };
+                    ids.push(bytes.get(value..end).filter(|id| id.len() <= LONGEST_OUTLINED)?);
+                }
+                at = value;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let ([id], [member]) = (ids.as_slice(), members.as_slice()) else { return None };
+    let raw: &RawValue = serde_json::from_slice(id).ok()?;
+    Some(Outline { id: Id::parse(raw)?.to_json(), member: member.clone() })
+}
+
+impl Outline {
+    /// The id, to find the other message by.
+    pub(crate) fn id(&self) -> Option<Id> {
+        Id::parse(serde_json::from_str(&self.id).ok()?)
+    }
+}
+
 fn call(params: Option<&RawValue>) -> Result<Call<'_>, Refusal> {
     let params = params.ok_or(Refusal::Call("has no params"))?;
     let members = strict::object(params.get(), CALL_KEYS).map_err(|ambiguity| match ambiguity {
@@ -244,6 +313,37 @@ mod tests {
         ];
         for (line, expected) in cases {
             assert_eq!(kind(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_judged_has_an_outline() {
+        let found = |text: &str| super::outline(text).map(|o| format!("{} {}", o.member, o.id));
+        let cases = [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"id":8,"error":"x","text":"cut he"#, Some("result 7")),
+            (r#" {"result":{"a":"\ud800 \" }"},"jsonrpc":"2.0","id":"a\"b"}"#, Some(r#"result "a\"b""#)),
+            (r#"{"error":{"code":1},"\u0069d":1.0}"#, Some("error 1")),
+            (r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"t":"cut"#, Some("method 1")),
+            (r#"{"id":1,"id":2,"result":{}}"#, None),
+            (r#"{"id":1,"result":{},"error":{}}"#, None),
+            (r#"{"result":{"id":1}}"#, None),
+            (r#"{"id":[1],"result":{}}"#, None),
+            (r#"{"id":"#, None),
+            (r#"{"id"#, None),
+            (r#"[{"id":1,"result":{}}]"#, None),
+            ("", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(found(text).as_deref(), expected, "{text}");
+        }
+        let id = super::outline(r#"{"id":1.0,"result":1}"#).and_then(|outline| outline.id());
+        assert_eq!(id, Some(Id::Number("1".into())));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics_an_outline(text in r#"[{}\[\]":,\\ a1id\u{e9}]{0,60}"#) {
+            let _ = super::outline(&text);
         }
     }
 

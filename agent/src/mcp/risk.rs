@@ -82,9 +82,9 @@ pub(crate) struct Risk {
 
 /// Scores one call. `first` is whether this server's tool was never seen before.
 pub(crate) fn assess(tool: &str, arguments: &Value, first: bool) -> Risk {
-    let operation = classify::operation(tool, arguments);
     let words = classify::words(tool);
     let statements = sql::find(&words, arguments);
+    let operation = classify::operation(&words, statements.map(|found| found.operation));
     let mut score = 0u32;
     let mut reasons = Vec::new();
     let mut add = |applies: bool, points: u32, reason: &'static str| {
@@ -98,24 +98,50 @@ pub(crate) fn assess(tool: &str, arguments: &Value, first: bool) -> Risk {
     add(operation == Operation::Execute, 30, "execute");
     let bulk = longest_list(arguments) > BULK || statements.is_some_and(|found| found.rows > BULK);
     add(bulk, 20, "bulk_operation");
-    let mut argument_words = Vec::new();
-    collect_words(arguments, &mut argument_words, 0);
-    let sensitive = mentions_credentials(&words) || argument_words.iter().any(mentions_credentials);
-    add(sensitive, 30, "sensitive_data");
+    let mut mentions = Mentions::default();
+    mentions.look_at(&words);
+    mentions.look_into(arguments, 0);
+    add(mentions.credentials, 30, "sensitive_data");
     add(statements.is_some_and(|found| found.unbounded), 30, "sql_without_where");
     let changes = matches!(operation, Operation::Write | Operation::Delete | Operation::Execute);
-    let settings = |words: &Vec<String>| words.iter().any(|word| SETTINGS.contains(&word.as_str()));
-    add(changes && (settings(&words) || argument_words.iter().any(settings)), 20, "modifies_config");
+    add(changes && mentions.settings, 20, "modifies_config");
     let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(&word.as_str()));
     add(message, 15, "external_message");
     add(first, 10, "first_use");
     Risk { operation, score: u8::try_from(score.min(100)).unwrap_or(100), reasons }
 }
 
-#[expect(clippy::ptr_arg, reason = "called with an iterator's items as they are")]
-fn mentions_credentials(words: &Vec<String>) -> bool {
-    words.iter().any(|word| CREDENTIALS.contains(&word.as_str()))
-        || words.windows(2).any(|pair| CREDENTIAL_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())))
+/// What a call's words are about.
+#[derive(Debug, Default)]
+struct Mentions {
+    credentials: bool,
+    settings: bool,
+}
+
+impl Mentions {
+    fn look_at(&mut self, words: &[String]) {
+        self.credentials |= words.iter().any(|word| CREDENTIALS.contains(&word.as_str()))
+            || words.windows(2).any(|pair| CREDENTIAL_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())));
+        self.settings |= words.iter().any(|word| SETTINGS.contains(&word.as_str()));
+    }
+
+    /// The words of every key and short text. Depth is bounded by the line judge's own limit; this only follows it.
+    fn look_into(&mut self, value: &Value, depth: usize) {
+        if depth > super::strict::MAX_DEPTH || self.credentials && self.settings {
+            return;
+        }
+        match value {
+            Value::String(text) if text.len() <= LONGEST_VALUE => self.look_at(&classify::words(text)),
+            Value::Array(items) => items.iter().for_each(|item| self.look_into(item, depth + 1)),
+            Value::Object(members) => {
+                for (key, member) in members {
+                    self.look_at(&classify::words(key));
+                    self.look_into(member, depth + 1);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Length of the longest array anywhere in the arguments.
@@ -124,24 +150,6 @@ fn longest_list(value: &Value) -> usize {
         Value::Array(items) => items.iter().map(longest_list).max().unwrap_or(0).max(items.len()),
         Value::Object(members) => members.values().map(longest_list).max().unwrap_or(0),
         _ => 0,
-    }
-}
-
-/// The words of every key and short text. Depth is bounded by the line judge's own limit; this only follows it.
-fn collect_words(value: &Value, into: &mut Vec<Vec<String>>, depth: usize) {
-    if depth > super::strict::MAX_DEPTH {
-        return;
-    }
-    match value {
-        Value::String(text) if text.len() <= LONGEST_VALUE => into.push(classify::words(text)),
-        Value::Array(items) => items.iter().for_each(|item| collect_words(item, into, depth + 1)),
-        Value::Object(members) => {
-            for (key, member) in members {
-                into.push(classify::words(key));
-                collect_words(member, into, depth + 1);
-            }
-        }
-        _ => {}
     }
 }
 

@@ -289,6 +289,10 @@ fn globs(patterns: &str) -> Result<Vec<GlobMatcher>, String> {
 /// Compatibility-composed and without case in any script, so that full-width, ligature and other spellings of a name do
 /// not slip past a rule.
 fn normal(text: &str) -> String {
+    if text.is_ascii() {
+        // The same, without the tables: most names are.
+        return text.to_ascii_lowercase();
+    }
     text.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase).nfkc().collect()
 }
 
@@ -313,8 +317,11 @@ pub(crate) fn judge(rules: &[Rule], server: &str, tool: &str, risk: &Risk) -> Ju
         .strip_prefix("mcp__")
         .and_then(|rest| rest.split_once("__"))
         .map_or(tool.as_str(), |(_, bare)| bare);
-    let matching: Vec<&Rule> =
-        rules.iter().filter(|r| r.matches(&server, &tool, risk) || r.matches(&server, bare, risk)).collect();
+    let prefixed = bare.len() < tool.len();
+    let matching: Vec<&Rule> = rules
+        .iter()
+        .filter(|r| r.matches(&server, bare, risk) || prefixed && r.matches(&server, &tool, risk))
+        .collect();
     let strictest = matching.iter().map(|rule| rule.action).max().unwrap_or(Action::Pass);
     let action = strictest.max(Action::of_score(risk.score));
     let rules = matching.iter().filter(|rule| rule.action == action).map(|rule| rule.name.clone()).collect();

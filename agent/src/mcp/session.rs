@@ -3,11 +3,11 @@
 use super::{
     answer::{self, Stopped},
     held::{Held, Holding},
-    journal::{self, Direction, Entry, Journal, Judged},
+    journal::{Direction, Entry, Journal, Judged},
     line::{self, Call, Id, Kind, Line, Message},
     notice,
     outlet::Outlet,
-    redact, risk,
+    risk,
     rules::{self, Action, Judgement, Rule},
     ruleset::RuleSet,
     seen::Seen,
@@ -15,7 +15,6 @@ use super::{
 use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use std::{
-    borrow::Cow,
     io::{self, Write},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -150,91 +149,41 @@ impl<S: Write, C: Write> Session<S, C> {
         &self.rules
     }
 
-    /// Writes an entry that no forwarding waits for. A failure is the caller's to say.
-    pub(crate) fn record(&self, entry: &Entry) -> io::Result<()> {
-        let mut journal = lock(&self.journal);
-        if self.gap.load(Ordering::Relaxed) {
-            journal.append(&Entry::Gap { at: now() })?;
-            self.gap.store(false, Ordering::Relaxed);
-        }
-        journal.append(entry)?;
-        drop(journal);
-        self.grown();
-        Ok(())
-    }
-
-    fn grown(&self) {
-        if !self.grew.swap(true, Ordering::AcqRel) {
-            self.report(Report::Grew);
-        }
-    }
-
-    /// The link is about to say that the journal grew: what is written from now on is news again.
-    pub(crate) fn told(&self) {
-        self.grew.store(false, Ordering::Release);
-    }
-
-    /// Forwarding never waits for the link: a report that finds no room is lost, and the link hears that some were
-    /// (see [`Self::missed`]).
-    pub(crate) fn report(&self, report: Report) {
-        if matches!(self.reports.try_send(report), Err(mpsc::TrySendError::Full(_))) {
-            self.missed.store(true, Ordering::Release);
-        }
-    }
-
-    /// Whether reports were lost since this was asked last: then what waits is what [`Self::waiting`] says, and the
-    /// journal may have grown.
-    pub(crate) fn missed(&self) -> bool {
-        self.missed.swap(false, Ordering::AcqRel)
-    }
-
-    /// The journal has its last line: the link may finish.
-    pub(crate) fn finish(&self) {
-        self.over.store(true, Ordering::Release);
-        self.report(Report::Look);
-    }
-
-    /// Whether the journal has its last line.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-    }
-
     /// A line from the client, its `\n` included if it had one. What may go on is put off to the burst's end; whatever else
     /// becomes of a line comes after those before it.
     fn take(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-        let message = |calls, refused| self.message(Direction::ClientToServer, body, calls, refused);
-        match line::read(body) {
+        let message = |refused| self.message(Direction::ClientToServer, body, Vec::new(), refused);
+        let line = match line::read(body) {
             Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => {
                 return self.call(burst, bytes, &id, &call);
             }
-            Ok(Line::Message(Message { kind: Kind::Notification(method), .. }))
-                if method == "notifications/cancelled" => {}
-            Ok(Line::Message(_)) => {
-                burst.push(message(Vec::new(), None), bytes, None);
+            Ok(Line::Message(Message { kind: Kind::Notification(method), params }))
+                if method == "notifications/cancelled" =>
+            {
+                // What it cancels may be in the burst's way, or be held: it takes effect where it stands.
+                self.flush(burst)?;
+                if self.cancelled(params.map(|p| p.get())) {
+                    self.record_softly(&message(Some(
+                        "cancels a call that was not forwarded yet".to_owned(),
+                    )));
+                    return Ok(());
+                }
+                burst.push(message(None), bytes, None);
                 return Ok(());
             }
-            _ => {}
-        }
-        self.flush(burst)?;
-        match line::read(body) {
-            Ok(Line::Blank) => self.to_server(bytes),
-            Ok(Line::Message(Message { kind: Kind::Notification(method), params }))
-                if method == "notifications/cancelled" && self.cancelled(params.map(|p| p.get())) =>
-            {
-                self.record_softly(&message(
-                    Vec::new(),
-                    Some("cancels a call that was not forwarded yet".to_owned()),
-                ));
-                Ok(())
-            }
             Ok(Line::Message(_)) => {
-                self.record_softly(&message(Vec::new(), None));
-                self.to_server(bytes)
+                burst.push(message(None), bytes, None);
+                return Ok(());
             }
+            line => line,
+        };
+        self.flush(burst)?;
+        match line {
             Ok(Line::Batch(messages)) => self.batch(bytes, &messages),
+            Ok(_) => self.to_server(bytes),
             Err(refused) if self.options.lenient => {
-                self.record_softly(&message(Vec::new(), None));
+                self.record_softly(&message(None));
                 self.record_softly(&Entry::Note {
                     at: now(),
                     text: format!("forwarded unjudged: {refused}"),
@@ -242,83 +191,10 @@ impl<S: Write, C: Write> Session<S, C> {
                 self.to_server(bytes)
             }
             Err(refused) => {
-                self.record_softly(&message(Vec::new(), Some(refused.to_string())));
+                self.record_softly(&message(Some(refused.to_string())));
                 self.to_client(answer::invalid(refused.id.as_ref(), &refused.to_string()).as_bytes())
             }
         }
-    }
-
-    /// The client will send nothing more: calls that wait are dropped, the server's stdin is closed.
-    pub(crate) fn client_done(&self) {
-        let waiting = lock(&self.held).drop_all();
-        for call in waiting {
-            self.record_softly(&decision(call, "ended", None));
-        }
-        lock(&self.server).take();
-    }
-
-    /// Decides a paused call. `false` where it does not wait (any more): a decision counts once.
-    ///
-    /// # Errors
-    /// Those of writing to the server or the client.
-    pub(crate) fn decide(&self, call: &str, outcome: &Outcome) -> io::Result<bool> {
-        let Some(held) = lock(&self.held).remove(call) else { return Ok(false) };
-        let (name, by) = match outcome {
-            Outcome::Approved(by) => ("approved", Some(by.clone())),
-            Outcome::Denied(by) => ("denied", Some(by.clone())),
-            Outcome::Timeout => ("timeout", None),
-            Outcome::NoApprover => ("denied", None),
-        };
-        let recorded = self.record(&decision(call.to_owned(), name, by));
-        self.report(Report::Released(call.to_owned()));
-        let why = match (outcome, &recorded) {
-            (Outcome::Approved(_), Err(error)) if !self.options.allow_unrecorded => {
-                StoppedText::Unrecorded(error.to_string())
-            }
-            (Outcome::Approved(_), _) => {
-                if recorded.is_err() {
-                    self.gap.store(true, Ordering::Relaxed);
-                }
-                return self.to_server(&held.line).map(|()| true);
-            }
-            (Outcome::Denied(by), _) => StoppedText::Denied(by.clone()),
-            (Outcome::Timeout, _) => StoppedText::Timeout,
-            (Outcome::NoApprover, _) => StoppedText::NoApprover,
-        };
-        let limit = self.options.patience.as_secs();
-        let text = why.answer(&held, limit);
-        self.to_client(text.as_bytes()).map(|()| true)
-    }
-
-    /// Calls that have waited for their whole time, and progress for those that still wait and gave a token.
-    ///
-    /// # Errors
-    /// Those of writing to the client.
-    pub(crate) fn tick(&self) -> io::Result<()> {
-        let limit = self.options.patience;
-        let (mut late, mut progress) = (Vec::new(), Vec::new());
-        for (call, held) in lock(&self.held).iter() {
-            let waited = held.since.elapsed();
-            if waited >= limit + GRACE {
-                late.push(call.clone());
-            } else if let Some(token) = &held.token {
-                progress.push(answer::progress(token, waited.as_secs(), limit.as_secs()));
-            }
-        }
-        for text in progress {
-            self.to_client(text.as_bytes())?;
-        }
-        late.iter().try_for_each(|call| self.decide(call, &Outcome::Timeout).map(drop))
-    }
-
-    /// Ids of the calls that wait.
-    pub(crate) fn waiting(&self) -> Vec<String> {
-        lock(&self.held).iter().map(|(call, _)| call.clone()).collect()
-    }
-
-    /// Until when a call that waits may be decided; microseconds since 1970.
-    pub(crate) fn until(&self, call: &str) -> Option<i64> {
-        lock(&self.held).get(call).map(|held| held.until)
     }
 
     fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
@@ -444,56 +320,6 @@ impl<S: Write, C: Write> Session<S, C> {
         })
     }
 
-    /// A cancellation of calls that still wait: they are dropped, and the server never hears of either.
-    fn cancelled(&self, params: Option<&str>) -> bool {
-        #[derive(serde::Deserialize)]
-        struct Cancelled {
-            #[serde(rename = "requestId")]
-            request_id: Box<serde_json::value::RawValue>,
-        }
-        let Some(Ok(cancelled)) = params.map(serde_json::from_str::<Cancelled>) else { return false };
-        let Some(id) = Id::parse(&cancelled.request_id) else { return false };
-        // A client may have given one id to several.
-        let dropped: Vec<String> = {
-            let mut held = lock(&self.held);
-            held.of(&id).into_iter().filter(|call| held.remove(call).is_some()).collect()
-        };
-        for call in &dropped {
-            self.record_softly(&decision(call.clone(), "cancelled", None));
-            self.report(Report::Released(call.clone()));
-        }
-        !dropped.is_empty()
-    }
-
-    fn message(
-        &self,
-        direction: Direction,
-        body: &[u8],
-        calls: Vec<Judged>,
-        refused: Option<String>,
-    ) -> Entry {
-        let text = String::from_utf8_lossy(body);
-        let raw = if self.options.store_raw { text } else { redacted(text) };
-        Entry::Message {
-            id: uuid::Uuid::new_v4().to_string(),
-            at: now(),
-            boot: since_boot(),
-            direction,
-            raw: journal::fitting(raw).into_owned(),
-            bytes: body.len() as u64,
-            sha256: journal::sha256(body),
-            calls,
-            refused,
-        }
-    }
-
-    /// Records what is not a call: its loss is said, not answered.
-    fn record_softly(&self, entry: &Entry) {
-        if let Err(error) = self.record(entry) {
-            notice::say(&format!("a message is not on record: {error}"));
-        }
-    }
-
     fn to_server(&self, bytes: &[u8]) -> io::Result<()> {
         match lock(&self.server).as_mut() {
             Some(server) => server.write_all(bytes).and_then(|()| server.flush()),
@@ -526,41 +352,13 @@ impl<S: Write, C: Write> Session<S, C> {
 }
 
 mod burst;
+mod pausing;
+mod record;
 #[cfg(test)]
 mod tests;
 
 use burst::{Burst, Refusable};
-
-/// [`Stopped`] without borrows, for an answer that outlives the lock on what it is about.
-enum StoppedText {
-    Denied(String),
-    Timeout,
-    NoApprover,
-    Unrecorded(String),
-}
-
-impl StoppedText {
-    fn answer(&self, held: &Held, limit: u64) -> String {
-        let why = match self {
-            Self::Denied(by) => Stopped::Denied(Some(by)),
-            Self::Timeout => Stopped::Timeout(limit),
-            Self::NoApprover => Stopped::NoApprover,
-            Self::Unrecorded(error) => Stopped::Unrecorded(error),
-        };
-        answer::stopped(&held.id, &held.tool, &why, held.score, &held.reasons, &held.judgement)
-    }
-}
-
-fn decision(call: String, outcome: &str, by: Option<String>) -> Entry {
-    Entry::Decision { call, at: now(), boot: since_boot(), outcome: outcome.to_owned(), by }
-}
-
-fn redacted(text: Cow<'_, str>) -> Cow<'_, str> {
-    match redact::message(&text) {
-        Cow::Borrowed(_) => text,
-        Cow::Owned(redacted) => Cow::Owned(redacted),
-    }
-}
+use pausing::decision;
 
 fn judged(index: u32, call: &Call<'_>, risk: &risk::Risk, judgement: &Judgement) -> Judged {
     Judged {

@@ -60,11 +60,6 @@ pub(crate) struct Findings {
     pub(crate) rows: usize,
 }
 
-/// The gravest operation of any SQL in the arguments; `None` where there is none.
-pub(crate) fn gravest(tool: &[String], arguments: &Value) -> Option<Operation> {
-    find(tool, arguments).map(|findings| findings.operation)
-}
-
 /// Looks at every argument that may be SQL, at any depth. Text under a key that holds nothing else (`sql`) and does not
 /// parse counts as an execution at least: what a database makes of it is not known.
 pub(crate) fn find(tool: &[String], arguments: &Value) -> Option<Findings> {

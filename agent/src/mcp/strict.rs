@@ -5,7 +5,7 @@
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
-use std::{cell::Cell, collections::HashSet, fmt};
+use std::{borrow::Cow, cell::Cell, collections::HashSet, fmt};
 
 /// Deepest nesting that is judged; `serde_json`'s own limit, named so that the error can say it.
 pub(crate) const MAX_DEPTH: usize = 128;
@@ -46,7 +46,7 @@ pub(crate) enum Ambiguity {
 
 /// An object's members in order, keys unescaped, values as they stand.
 #[derive(Debug)]
-pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+pub(crate) struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -58,13 +58,59 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
-                while let Some(entry) = map.next_entry::<String, &'de RawValue>()? {
-                    members.push(entry);
+                while let Some((Key(key), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                    members.push((key, value));
                 }
                 Ok(Members(members))
             }
         }
         deserializer.deserialize_map(Collect)
+    }
+}
+
+/// A key as it reads: borrowed from the text where nothing in it is escaped.
+#[derive(PartialEq, Eq, Hash)]
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> serde::Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
+            type Value = Key<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// The keys of one object so far. Most objects have few: they are compared, not hashed.
+#[derive(Default)]
+struct Seen<'a> {
+    few: Vec<Cow<'a, str>>,
+    many: HashSet<Cow<'a, str>>,
+}
+
+impl<'a> Seen<'a> {
+    const FEW: usize = 12;
+
+    fn has(&self, key: &str) -> bool {
+        self.few.iter().any(|seen| seen == key) || self.many.contains(key)
+    }
+
+    fn insert(&mut self, key: Cow<'a, str>) {
+        if self.few.len() < Self::FEW {
+            self.few.push(key);
+        } else {
+            self.many.insert(key);
+        }
     }
 }
 
@@ -76,12 +122,13 @@ impl<'a> Members<'a> {
 
     /// Refuses duplicate keys, and keys that fold to one of `meaningful` without being it.
     fn unambiguous(self, meaningful: &'static [&'static str]) -> Result<Self, Ambiguity> {
-        let mut seen = HashSet::new();
+        let mut seen = Seen::default();
         for (key, _) in &self.0 {
-            if !seen.insert(key.as_str()) {
+            if seen.has(key) {
                 return Err(Ambiguity::DuplicateKey(shorten(key)));
             }
-            if meaningful.contains(&key.as_str()) {
+            seen.insert(Cow::Borrowed(key.as_ref()));
+            if meaningful.contains(&key.as_ref()) {
                 continue;
             }
             // Most keys are ASCII, and are compared without a copy.
@@ -174,16 +221,17 @@ impl<'de> Visitor<'de> for Unique<'_> {
         Ok(())
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = HashSet::new();
-        while let Some(key) = map.next_key::<String>()? {
+        let mut seen = Seen::default();
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
             if key.starts_with(RESERVED) {
                 self.0.set(Some(Ambiguity::ReservedKey(shorten(&key))));
                 return Err(A::Error::custom("a reserved key"));
             }
-            if let Some(key) = seen.replace(key) {
+            if seen.has(&key) {
                 self.0.set(Some(Ambiguity::DuplicateKey(shorten(&key))));
                 return Err(A::Error::custom("a key stands twice"));
             }
+            seen.insert(key);
             map.next_value_seed(self)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Lines that came together: recorded by one write and forwarded by another, in their order. A client that does not wait
 //! for answers sends many at once, and a write for each would cost more than all that is done with them.
 
-use super::{Session, lock};
+use super::Session;
 use crate::mcp::{
     answer::{self, Stopped},
     journal::{Direction, Entry},
@@ -62,12 +62,17 @@ impl<S: Write, C: Write> Session<S, C> {
         self.flush(&mut burst)
     }
 
-    /// Lines from the server: forwarded first, recorded then. Never judged, never stopped.
+    /// Lines from the server: forwarded first, recorded then; but what asks the client's model is recorded first, so that
+    /// calls that come of it follow it in the journal. Never judged, never stopped.
     ///
     /// # Errors
     /// Those of writing to the client.
     pub(crate) fn server_lines(&self, bytes: &[u8]) -> io::Result<()> {
-        self.piece_to_client(bytes)?;
+        // `sampling/createMessage`, however its slash is written.
+        let asks = memchr::memmem::find(bytes, b"createMessage").is_some();
+        if !asks {
+            self.piece_to_client(bytes)?;
+        }
         let lines = bytes.split(|byte| *byte == b'\n');
         let entries: Vec<Entry> = lines
             .filter(|body| !body.iter().all(u8::is_ascii_whitespace))
@@ -76,7 +81,7 @@ impl<S: Write, C: Write> Session<S, C> {
         if self.record_all(&entries).is_err() {
             entries.iter().for_each(|entry| self.record_softly(entry));
         }
-        Ok(())
+        if asks { self.piece_to_client(bytes) } else { Ok(()) }
     }
 
     /// Records what is in the burst, then forwards it.
@@ -115,18 +120,5 @@ impl<S: Write, C: Write> Session<S, C> {
             }
         }
         self.to_server(bytes)
-    }
-
-    /// As [`Session::record`], for several at once: all of them or none.
-    fn record_all<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> io::Result<()> {
-        let mut journal = lock(&self.journal);
-        if self.gap.load(Ordering::Relaxed) {
-            journal.append(&Entry::Gap { at: super::now() })?;
-            self.gap.store(false, Ordering::Relaxed);
-        }
-        journal.append_all(entries)?;
-        drop(journal);
-        self.grown();
-        Ok(())
     }
 }
