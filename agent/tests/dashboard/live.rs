@@ -6,7 +6,11 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     thread,
+    time::{Duration, Instant},
 };
+
+/// How long a page waits for one message.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks for a WebSocket; the head of the answer, and the stream behind it.
 fn upgrade(home: &Home, headers: &[(&str, &str)]) -> (String, TcpStream) {
@@ -41,9 +45,14 @@ fn listen(home: &Home) -> TcpStream {
     stream
 }
 
-/// The next text message. Frames of a server are not masked.
+/// The next text message, within [`PATIENCE`]. Frames of a server are not masked.
 fn hear(stream: &mut TcpStream) -> Value {
+    let until = Instant::now() + PATIENCE;
     loop {
+        // Pings come for ever, and each would begin the stream's own patience anew.
+        let left = until.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "nothing but pings in {PATIENCE:?}");
+        stream.set_read_timeout(Some(left)).expect("a timeout");
         let mut head = [0; 2];
         stream.read_exact(&mut head).expect("a frame");
         let length = match head[1] & 0x7f {
@@ -67,40 +76,53 @@ fn hear(stream: &mut TcpStream) -> Value {
     }
 }
 
-fn hear_until(stream: &mut TcpStream, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    for _ in 0..50 {
-        let message = hear(stream);
-        if wanted(&message) {
-            return message;
-        }
+/// A page, and all that it has heard: news of different things come in any order, each once.
+struct Page {
+    stream: TcpStream,
+    heard: Vec<Value>,
+}
+
+impl Page {
+    fn hear(&mut self) -> &Value {
+        self.heard.push(hear(&mut self.stream));
+        &self.heard[self.heard.len() - 1]
     }
-    panic!("not within 50 messages: {what}");
+
+    /// What was heard, or is heard next, of that kind.
+    fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        for at in 0..100 {
+            if at == self.heard.len() {
+                self.hear();
+            }
+            if wanted(&self.heard[at]) {
+                return self.heard[at].clone();
+            }
+        }
+        panic!("not within 100 messages: {what}: {:?}", self.heard);
+    }
 }
 
 #[test]
 fn calls_decisions_and_sessions_are_heard() {
     let home = Home::new();
-    let mut page = listen(&home);
-    assert_eq!(hear(&mut page)["type"], "waiting", "what waits comes first");
+    let mut page = Page { stream: listen(&home), heard: Vec::new() };
+    assert_eq!(page.hear()["type"], "waiting", "what waits comes first");
     let mut session = home.session("files", &[]);
-    hear_until(&mut page, "the session", |m| {
-        m["type"] == "session" && m["session"]["server_name"] == "files"
-    });
+    page.until("the session", |m| m["type"] == "session" && m["session"]["server_name"] == "files");
     session.call("delete_thing", r#"{"key":7}"#);
-    let heard = hear_until(&mut page, "the call", |m| m["type"] == "call");
+    let heard = page.until("the call", |m| m["type"] == "call");
     assert_eq!(
         (heard["call"]["tool_name"].as_str(), heard["call"]["policy_action"].as_str()),
         (Some("delete_thing"), Some("pause"))
     );
-    let heard =
-        hear_until(&mut page, "it waits", |m| m["type"] == "waiting" && m["calls"][0]["id"].is_string());
+    let heard = page.until("it waits", |m| m["type"] == "waiting" && m["calls"][0]["id"].is_string());
     let call = heard["calls"][0]["id"].as_str().expect("an id");
     assert_eq!(home.ask("POST", &format!("/api/tool-calls/{call}/approve"), Some("{}")).status, 200);
-    hear_until(&mut page, "approved and answered", |m| {
+    page.until("approved and answered", |m| {
         m["type"] == "call" && m["call"]["outcome"] == "approved" && !m["call"]["responded_at"].is_null()
     });
     session.end();
-    hear_until(&mut page, "the end", |m| m["type"] == "session" && !m["session"]["ended_at"].is_null());
+    page.until("the end", |m| m["type"] == "session" && !m["session"]["ended_at"].is_null());
 }
 
 #[test]

@@ -245,3 +245,28 @@ fn a_call_that_waits_and_is_not_on_record_is_denied_at_once() {
         SessionOrder::Decide { call: call(1), approve: false, by }
     );
 }
+
+#[test]
+fn a_session_releases_its_own_calls_only() {
+    let mut home = Home::new();
+    let mut files = home.session("files", &[]);
+    files.call("delete_thing", "{}");
+    let waiting = home.waiting();
+    let path = home.path("one.journal");
+    let mut journal = Journal::create(&path, SESSION, "0123456789ab");
+    let mut conn = Conn::connect(&home.core().dir.path().join("mcp.sock"), PATIENCE).expect("connects");
+    let file = File::open(&path).expect("the journal");
+    let request = McpRequest::Session { session: SESSION.into(), journal: path.display().to_string() };
+    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
+    let welcome = conn.receive::<McpReply>().expect("an answer");
+    assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+    conn.send(&SessionNews::Released { call: waiting.clone() }).expect("sent");
+    journal.end();
+    conn.send(&SessionNews::Ended).expect("sent");
+    // What was said before was heard before.
+    assert_eq!(conn.receive::<SessionOrder>().expect("an order"), SessionOrder::Committed);
+    assert_eq!(home.waiting(), waiting, "ids are no secret");
+    assert_eq!(home.ask("POST", &format!("/api/tool-calls/{waiting}/approve"), Some("{}")).status, 200);
+    assert!(files.line().contains(r#""id":1"#), "it went on");
+    eventually("nothing waits", || (home.json("/api/waiting")[0].is_null()).then_some(()));
+}

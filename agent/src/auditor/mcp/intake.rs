@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Rows written in one transaction, about; and the bytes of the journal that they are made from, but for one long line.
-const BATCH: usize = 512;
+const BATCH: usize = 2048;
 const BATCH_BYTES: u64 = 4 << 20;
 
 /// Why a journal cannot be taken in.

@@ -38,13 +38,20 @@ use std::{
     },
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long a peer may take for one message.
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often a journal is looked at without being told.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// How long a session counts as busy after it said that its journal grew: it says so every 20 ms while it does.
+const BUSY: Duration = Duration::from_millis(100);
+/// While a session is busy, its journal's reader rests so many times as long as it works: the processors are for the calls,
+/// and the journal waits.
+const REST: u32 = 7;
+/// Longest such rest.
+const LONGEST_REST: Duration = Duration::from_millis(250);
 /// Journals asked for after one offer.
 const MAX_WANTED: usize = 256;
 
@@ -322,18 +329,43 @@ fn news(
 ) -> Result<(), FrameError> {
     let Of { session, uid, client, nudge } = *of;
     let mut said = String::new();
+    // Until when to rest, if the journal has more than was read; and when the session last said that it grew.
+    let (mut behind, mut grew) = (None::<Instant>, None::<Instant>);
     loop {
-        let ready = {
+        let (ready, nudged) = {
             let mut polled = [PollFd::new(conn.stream(), PollFlags::IN), PollFd::new(nudge, PollFlags::IN)];
-            poll(&mut polled, Some(&LOOK)).map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
+            let rest = behind.map(|until| until.saturating_duration_since(Instant::now()));
+            let rest = rest.map(|rest| Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) });
+            poll(&mut polled, Some(rest.as_ref().unwrap_or(&LOOK)))
+                .map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
             let [link, nudged] = polled.map(|fd| !fd.revents().is_empty());
             if nudged {
                 let _ = nudge.read();
             }
-            link
+            (link, nudged)
         };
         let message = if ready { Some(conn.receive::<SessionNews>()?) } else { None };
-        let advanced = sessions.advance(intake, session);
+        let begun = Instant::now();
+        let advanced = match &message {
+            Some(SessionNews::Grew) => {
+                grew = Some(begun);
+                // It rests: what grew is read when that is over.
+                let rests = !nudged && behind.is_some_and(|until| until > begun);
+                if rests {
+                    continue;
+                }
+                sessions.advance_a_little(intake, session)
+            }
+            None if !nudged => sessions.advance_a_little(intake, session),
+            // Somebody waits for what the journal has.
+            _ => sessions.advance(intake, session).map(|()| false),
+        };
+        behind = matches!(advanced, Ok(true)).then(|| {
+            let busy = grew.is_some_and(|grew| grew.elapsed() < BUSY);
+            let rest = if busy { (begun.elapsed() * REST).min(LONGEST_REST) } else { Duration::ZERO };
+            Instant::now() + rest
+        });
+        let stored = advanced.is_ok();
         if let Err(error) = advanced {
             sessions.suspect(&error);
             match error {
@@ -399,7 +431,8 @@ fn news(
                 writing.lock().unwrap_or_else(PoisonError::into_inner).send(&order)?;
             }
             Some(SessionNews::Ended) => {
-                if intake.ended() {
+                // Otherwise the interceptor says where the journal is, and that is read again later.
+                if intake.ended() && stored {
                     let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
                     writing.send(&SessionOrder::Committed)?;
                 }

@@ -316,14 +316,17 @@ impl Sessions {
         });
     }
 
+    /// Takes in all that a journal has.
     pub(super) fn advance(&self, intake: &mut Intake, session: &str) -> Result<(), intake::Error> {
-        loop {
-            let news = intake.advance(&self.writer)?;
-            self.announce(intake, session, news.rows);
-            if !news.more {
-                return Ok(());
-            }
-        }
+        while self.advance_a_little(intake, session)? {}
+        Ok(())
+    }
+
+    /// Takes in a batch of what a journal has; whether there is more.
+    pub(super) fn advance_a_little(&self, intake: &mut Intake, session: &str) -> Result<bool, intake::Error> {
+        let news = intake.advance(&self.writer)?;
+        self.announce(intake, session, news.rows);
+        Ok(news.more)
     }
 
     /// Tells those who watch of rows that are in the store now.
@@ -336,7 +339,7 @@ impl Sessions {
                 Row::Session { .. } | Row::Client { .. } | Row::Governed { .. } | Row::End { .. } => {
                     self.tell(&Live::Session(session.to_owned()));
                 }
-                Row::Message(_) | Row::Gap => {}
+                Row::Message(_) | Row::Asked { .. } | Row::Answered { .. } | Row::Gap => {}
             }
         }
     }
@@ -367,4 +370,49 @@ impl Sessions {
 /// Behind a lock nothing is half done: a panic elsewhere is no reason to stop.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Linked, Refused, Serving, Sessions};
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use ringfence_wire::conn::Conn;
+    use std::{
+        os::unix::net::UnixStream,
+        process,
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
+
+    #[test]
+    fn whoever_a_client_started_approves_nothing_but_of_the_first_process_nobody_knows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Sessions::new(folder.path().join("audit.db"), Serving::Own);
+        let (asking, _theirs) = UnixStream::pair().expect("a pair");
+        let uid = nix::unistd::geteuid().as_raw();
+        let link_to = |client: u32, of: u32| {
+            let (link, _) = UnixStream::pair().expect("a pair");
+            let linked = Linked {
+                link: Arc::new(Mutex::new(Conn::new(link, Duration::from_secs(1), 4096))),
+                uid: of,
+                client,
+                progress: Arc::default(),
+                nudge: Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("a descriptor")),
+            };
+            sessions.linked.lock().expect("whole").insert("s".into(), linked);
+            sessions.may_approve(uid, &asking)
+        };
+        assert_eq!(sessions.may_approve(uid, &asking), Ok(()), "no session at all");
+        // The client is this very process, and then its parent.
+        for client in [process::id(), std::os::unix::process::parent_id()] {
+            assert_eq!(link_to(client, uid), Err(Refused::Descendant { client }));
+        }
+        // Everybody descends from the first process: as a client it says of nobody that they are its own.
+        for client in [0, 1] {
+            assert_eq!(link_to(client, uid), Ok(()), "{client}");
+        }
+        if uid != 0 {
+            assert_eq!(link_to(process::id(), uid + 1), Ok(()), "another user's client");
+        }
+    }
 }
