@@ -1,5 +1,7 @@
 // The page, driven in Chromium against a real auditor, interceptors and servers.
 import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { after, afterEach, before, beforeEach, test } from "node:test";
 import { Home, browse, eventually, sleep } from "./harness.mjs";
 
@@ -229,7 +231,7 @@ test("the keyboard does everything", async () => {
   await page.keyboard.press("?");
   await page.getByRole("dialog").getByText("next, previous call").waitFor();
   await page.keyboard.press("Escape");
-  for (const [key, text] of [["2", "Calls less than five seconds apart"], ["3", "Lasted"], ["4", "Add a rule"], ["1", "Arguments"]]) {
+  for (const [key, text] of [["2", "Calls of one intent"], ["3", "Lasted"], ["4", "Add a rule"], ["1", "Arguments"]]) {
     await page.keyboard.press(key);
     await page.locator("main").getByText(text).first().waitFor();
   }
@@ -327,6 +329,84 @@ test("a rule added here binds the next call", async () => {
   await page.getByLabel("Tools").fill("[");
   await page.getByRole("button", { name: "Add rule" }).click();
   await page.locator("#rule-said.bad").getByText("tool_pattern").waitFor();
+});
+
+test("an intent says what was asked and how that is known", async () => {
+  const files = await client("files");
+  const notes = await client("notes");
+  await files.call("read_a", {}, { "vscode.requestId": "r1" });
+  await notes.call("read_b", {}, { "vscode.requestId": "r2" });
+  await notes.call("read_c", {}, { "vscode.requestId": "r1" });
+  await files.call("ask_model", { ask: "what is <b>old</b>?" });
+  // Rows are made a moment after the call.
+  const of = async (tool) => (await home.api("/api/tool-calls")).find((call) => call.tool_name === tool);
+  await eventually("the question is on record", async () => (await of("ask_model"))?.responded_at);
+  await files.call("read_d", {});
+  await eventually("the last call is on record", async () => of("read_d"));
+  const page = await open(`http://127.0.0.1:${home.port}/?view=intents#token=${home.token}`);
+  const chain = (text) => page.locator(".intent").filter({ has: page.getByText(text, { exact: true }) });
+  const one = chain("read_a");
+  await one.getByText("one request, by the client's word").waitFor();
+  assert.deepEqual(await one.locator("li a").allTextContents(), ["read_a", "read_c"]);
+  const sampled = chain("read_d");
+  await sampled.getByText("what is <b>old</b>?", { exact: true }).waitFor();
+  await sampled.getByText("asked of the client's model, in the server's words").waitFor();
+  await chain("ask_model").getByText("close in time").waitFor();
+  await sampled.locator("li a").first().click();
+  await page.locator("#detail").getByText("what is <b>old</b>?", { exact: true }).waitFor();
+  await page.locator("#detail").getByText("by sampling").waitFor();
+});
+
+test("a change of the rule file that loosens something waits until it is confirmed here", async () => {
+  const rules = join(home.dir, "rules.yaml");
+  const write = (action) => writeFileSync(rules, `rules:\n  - name: my_diary\n    tool_pattern: "*diary*"\n    action: ${action}\n`);
+  write("block");
+  const files = await client("files", ["--rules", rules]);
+  assert.equal((await files.call("read_diary")).result.isError, true, "the control");
+  const page = await open(`http://127.0.0.1:${home.port}/?view=rules#token=${home.token}`);
+  await live(page);
+  assert.equal(await page.locator(".card.pending").count(), 0);
+  write("flag");
+  const card = page.locator(".card.pending");
+  await card.getByText("my_diary").first().waitFor();
+  assert.equal((await files.call("read_diary")).result.isError, true, "it waits");
+  await card.getByRole("button", { name: "Put it in force" }).click();
+  await card.waitFor({ state: "detached" });
+  await eventually("it is in force", async () => !(await files.call("read_diary")).result.isError);
+});
+
+test("calls of a container are filtered, and show what the kernel saw", async () => {
+  const files = await client("files");
+  await files.call("read_outside", {});
+  const [call] = home.contained("jailed", "0123456789ab", ["read_inside"]);
+  assert.equal(call.tool_name, "read_inside");
+  const page = await open();
+  await live(page);
+  await row(page, "read_outside").waitFor();
+  await page.locator("#filter-container").selectOption("0123456789ab");
+  await row(page, "read_outside").waitFor({ state: "detached" });
+  await row(page, "read_inside").waitFor();
+  assert.equal(new URL(page.url()).searchParams.get("container"), "0123456789ab");
+  // This auditor has no events: those of the daemon's, in their form.
+  const seen = [
+    { id: 1, attribution: "sole", verdict: "denied", op: "open", path: "/etc/<b>shadow</b>", exe: "/usr/bin/cat" },
+    { id: 2, attribution: "ambiguous", verdict: "allowed", op: "connect", addr: "192.0.2.1:443", exe: "/usr/bin/curl\u202e" },
+  ];
+  await page.route(`**/api/tool-calls/${call.id}`, async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...(await response.json()), events: seen, events_cut: true } });
+  });
+  await row(page, "read_inside").click();
+  const detail = page.locator("#detail");
+  await detail.getByText("coder, enforcement: kernel").waitFor();
+  const lines = detail.locator("table.events tbody tr");
+  assert.deepEqual(await lines.nth(0).locator("td").allTextContents(), ["sole", "denied", "open", "/etc/<b>shadow</b>", "/usr/bin/cat"]);
+  assert.deepEqual(await lines.nth(1).locator("td").allTextContents(), ["ambiguous", "allowed", "connect", "192.0.2.1:443", "/usr/bin/curlU+202E"]);
+  await detail.getByText("ringfence events --container 0123456789ab").waitFor();
+  await page.reload();
+  await row(page, "read_inside").waitFor();
+  assert.equal(await page.locator("#calls tr").count(), 1);
+  assert.equal(await page.locator("#filter-container").inputValue(), "0123456789ab");
 });
 
 test("without the live stream the page asks, and says so; a new auditor needs a new link", async () => {

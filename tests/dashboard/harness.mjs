@@ -1,6 +1,7 @@
 // A home of its own with an auditor, MCP clients that talk through the interceptor, and a browser.
 import { spawn, spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { createHash, randomUUID } from "node:crypto";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -92,7 +93,7 @@ export class Home {
       clientInfo: { name: "Example Client", version: "2.1" },
     });
     return {
-      call: (name, args = {}) => request("tools/call", { name, arguments: args }),
+      call: (name, args = {}, meta = undefined) => request("tools/call", { name, arguments: args, _meta: meta }),
       /** With arguments as JSON text. */
       raw: (name, args) => raw("tools/call", `{"name":${JSON.stringify(name)},"arguments":${args}}`),
       close: () => {
@@ -101,6 +102,41 @@ export class Home {
         return gone;
       },
     };
+  }
+
+  /**
+   * The journal of a session that is over, whose server was in a container, as its interceptor left it; and its calls in the
+   * database. Only the daemon puts servers into containers.
+   */
+  contained(server, container, tools) {
+    const session = randomUUID();
+    const now = Date.now() * 1000;
+    const lines = [
+      { kind: "start", session, at: now, server_name: server, server_command: [server], pid: 1, version: "0" },
+      { kind: "governed", at: now, profile: "coder", enforcement: "kernel", container },
+      ...tools.flatMap((tool, id) => {
+        const message = (direction, raw, calls) => ({
+          kind: "message", id: randomUUID(), at: now + id, boot: id + 1, direction, raw: JSON.stringify(raw), bytes: 1, sha256: "", calls,
+        });
+        const judged = { call: randomUUID(), index: 0, tool, operation: "read", score: 0, reasons: [], action: "pass", rules: [] };
+        return [
+          message("client_to_server", { jsonrpc: "2.0", id, method: "tools/call", params: { name: tool, arguments: {} } }, [judged]),
+          message("server_to_client", { jsonrpc: "2.0", id, result: { content: [] } }, []),
+        ];
+      }),
+      { kind: "end", at: now + 9, status: 0 },
+    ];
+    let head = "0".repeat(64);
+    const text = lines.map((line) => {
+      const json = JSON.stringify(line);
+      head = createHash("sha256").update(head + json).digest("hex");
+      return `${head} ${json}\n`;
+    });
+    const journals = `${this.db}.journals`;
+    mkdirSync(journals, { recursive: true });
+    writeFileSync(join(journals, `${session}.journal`), text.join(""), { mode: 0o600 });
+    const listed = spawnSync(binary, ["calls", "--db", this.db, "--container", container, "--json"], { env: this.env, encoding: "utf8" });
+    return listed.stdout.trim().split("\n").filter(Boolean).map((line) => JSON.parse(line));
   }
 
   /** An answer of the API. */

@@ -121,7 +121,13 @@ impl Metrics {
                     .observe(std::time::Duration::from_millis(duration_ms.unsigned_abs()).as_secs_f64());
             }
             Row::Decision { outcome, .. } => self.outcome(self.label(server), outcome),
-            Row::Message(_) | Row::Client { .. } | Row::Governed { .. } | Row::Gap | Row::End { .. } => {}
+            Row::Message(_)
+            | Row::Client { .. }
+            | Row::Asked { .. }
+            | Row::Answered { .. }
+            | Row::Governed { .. }
+            | Row::Gap
+            | Row::End { .. } => {}
         }
     }
 
@@ -198,6 +204,7 @@ mod tests {
             at: 0,
             blocked: false,
             began: None,
+            evidence: Default::default(),
         }))
     }
 

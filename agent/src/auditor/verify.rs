@@ -225,7 +225,13 @@ impl Sums {
             Row::Decision { call, outcome, by, at, .. } => {
                 self.calls.add(&json!([call, "decision", outcome, by, rfc3339(*at)]));
             }
-            Row::Session { .. } | Row::Client { .. } | Row::Governed { .. } | Row::Gap | Row::End { .. } => {}
+            Row::Session { .. }
+            | Row::Client { .. }
+            | Row::Asked { .. }
+            | Row::Answered { .. }
+            | Row::Governed { .. }
+            | Row::Gap
+            | Row::End { .. } => {}
         }
     }
 }

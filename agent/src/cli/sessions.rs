@@ -76,6 +76,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
         ("SESSION", "id"),
         ("SERVER", "server_name"),
         ("CALLS", "calls"),
+        ("INTENTS", "intents"),
         ("FLAGGED", "flagged"),
         ("RISK", "highest_risk"),
         ("ENDED", "ended_at"),
@@ -109,6 +110,7 @@ pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
         ("RISK", "risk_score"),
         ("ACTION", "policy_action"),
         ("OUTCOME", "outcome"),
+        ("INTENT BY", "intent_source"),
     ];
     show(&args.source, &rows, &columns, "no such call is on record")
 }

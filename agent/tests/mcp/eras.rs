@@ -156,3 +156,43 @@ fn without_a_handshake() {
         calls.iter().all(|call| call["responded_at"].is_string() && call["arguments"] == json!({"a": 1}))
     );
 }
+
+#[test]
+fn what_is_said_of_why_a_call_is_made_is_on_record() {
+    let call = |id: u32, tool: &str, more: Value| {
+        let mut params = json!({"name": tool, "arguments": {}});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            params[key] = value.clone();
+        }
+        request(id, "tools/call", params)
+    };
+    let done = |id: u32| result(id, json!({"content": []}));
+    let asks = json!({"messages": [{"role": "user", "content": {"type": "text", "text": "which are old?"}}], "maxTokens": 9});
+    let input = json!({"resultType": "input_required", "inputRequests": {"k": {"method": "sampling/createMessage", "params": asks}}});
+    let home = play(&[
+        (call(1, "read_plain", json!({})), done(1)),
+        (call(2, "read_turn", json!({"_meta": {"vscode.requestId": "r1"}})), done(2)),
+        (call(3, "read_use", json!({"_meta": {"claudecode/toolUseId": "toolu_1"}})), done(3)),
+        (call(4, "read_use_again", json!({"_meta": {"claudecode/toolUseId": "toolu_1"}})), done(4)),
+        (call(5, "ask_model", json!({})), result(5, input)),
+        (call(6, "read_for_it", json!({})), done(6)),
+        (call(7, "ask_model", json!({"inputResponses": {"k": {"role": "assistant"}}})), done(7)),
+        (call(8, "read_turn_again", json!({"_meta": {"vscode.requestId": "r1"}})), done(8)),
+    ]);
+    let calls = home.calls(&[]);
+    let of = |tool: &str| {
+        let call = calls.iter().filter(|call| call["tool_name"] == tool).next_back();
+        let call = call.unwrap_or_else(|| panic!("no {tool}"));
+        (call["intent_source"].as_str().unwrap_or_default().to_owned(), call["intent_id"].clone())
+    };
+    let (plain, turn, sampled) = (of("read_plain"), of("read_turn"), of("read_for_it"));
+    assert_eq!((plain.0.as_str(), turn.0.as_str(), sampled.0.as_str()), ("tool_use", "client", "sampling"));
+    assert_eq!(of("read_turn_again"), turn);
+    assert_ne!(plain.1, turn.1);
+    for tool in ["read_use", "read_use_again", "ask_model"] {
+        assert_eq!(of(tool), plain, "{tool}: nothing says that it is for something else");
+    }
+    let id = calls.iter().find(|call| call["tool_name"] == "read_for_it").expect("the call")["id"].clone();
+    let whole = home.calls(&[id.as_str().expect("text")]);
+    assert_eq!(whole[0]["human_prompt"], "which are old?");
+}

@@ -3,17 +3,19 @@
 //! The fold is deterministic: read again from the start, a journal gives the same rows with the same ids, so that an
 //! auditor that was killed in the middle begins again and writes nothing twice.
 
+use super::intent::{self, Evidence};
 use crate::mcp::{
     journal::{Direction, Entry, Judged},
-    line::{self, Id, Kind, Line, Message},
+    line::{self, Id, Kind, Line, Message, Outline},
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// A gap between requests longer than this begins a new intent, microseconds.
-const INTENT_GAP: i64 = 5_000_000;
 /// Requests without an answer that are remembered per session; older ones are taken as never answered.
 const MOST_PENDING: usize = 65_536;
+
+/// Questions to the client's model in answers that are remembered per session.
+const MOST_QUESTIONS: usize = 64;
 
 /// Longest text of a message in the database, bytes; arguments and results of calls likewise.
 const LONGEST_RAW: usize = 2 << 20;
@@ -69,6 +71,20 @@ pub(crate) enum Row {
         /// When, ns since boot: an approved call is forwarded then.
         boot: u64,
     },
+    /// The server asks the client's model for something.
+    Asked {
+        /// The question, by the message it came in.
+        question: String,
+        /// What is asked, where it is text.
+        prompt: Option<String>,
+    },
+    /// It has its answer, or will have none.
+    Answered {
+        /// The question.
+        question: String,
+        /// When.
+        at: i64,
+    },
     /// The server is under a profile.
     Governed {
         /// The profile.
@@ -116,12 +132,16 @@ pub(crate) struct CallRow {
     pub(crate) blocked: bool,
     /// When it was forwarded, if it was at once; ns since boot.
     pub(crate) began: Option<u64>,
+    /// What it says of why it was made.
+    pub(crate) evidence: Evidence,
 }
 
 /// A request that was not answered yet.
 #[derive(Debug, Clone)]
 struct Pending {
     call: Option<String>,
+    /// A question to the client's model: its name.
+    question: Option<String>,
     at: i64,
 }
 
@@ -133,6 +153,8 @@ pub(crate) struct Fold {
     /// Calls that wait for a decision: not in flight until approved.
     paused: HashMap<String, (Id, i64)>,
     client_known: bool,
+    /// Questions to the client's model in answers, until calls bring theirs.
+    in_answers: Vec<String>,
 }
 
 impl Fold {
@@ -143,8 +165,8 @@ impl Fold {
                 let server_command = shell_words(&server_command);
                 vec![Row::Session { server_name, server_command, started_at: at }]
             }
-            Entry::Message { id, at, boot, direction, raw, calls, refused, .. } => {
-                self.message(id, (at, boot), direction, raw, calls, refused)
+            Entry::Message { id, at, boot, direction, raw, calls, refused, outline, .. } => {
+                self.message(id, (at, boot), direction, raw, (calls, outline), refused)
             }
             Entry::Governed { profile, enforcement, container, .. } => {
                 vec![Row::Governed { profile, enforcement, container }]
@@ -157,7 +179,7 @@ impl Fold {
                     self.remember(
                         Direction::ClientToServer,
                         id,
-                        Pending { call: Some(call.clone()), at: asked },
+                        Pending { call: Some(call.clone()), question: None, at: asked },
                     );
                 }
                 vec![Row::Decision { call, outcome, by, at, boot }]
@@ -173,7 +195,7 @@ impl Fold {
         (at, boot): (i64, u64),
         direction: Direction,
         raw: String,
-        calls: Vec<Judged>,
+        (calls, outline): (Vec<Judged>, Option<Outline>),
         refused: Option<String>,
     ) -> Vec<Row> {
         let mut rows = Vec::new();
@@ -219,9 +241,19 @@ impl Fold {
             Err(_) if refused.is_some() => {}
             Err(why) => {
                 notes.push(format!("not judged: {why}"));
-                // It was forwarded all the same, and may have been a call.
-                if direction == Direction::ClientToServer && calls.is_empty() {
-                    rows.push(Row::Gap);
+                let outline = outline.or_else(|| line::outline(&raw));
+                match direction {
+                    Direction::ServerToClient => {
+                        rows.extend(
+                            outline.and_then(|outline| self.unread_answer(&outline, &id, (at, boot))),
+                        );
+                    }
+                    // It was forwarded all the same, and may have been a call.
+                    Direction::ClientToServer if calls.is_empty() => rows.push(Row::Gap),
+                    Direction::ClientToServer => {
+                        let alone = outline.filter(|outline| calls.len() == 1 && outline.member == "method");
+                        self.unread_request(alone.and_then(|outline| outline.id()), &calls[0], at);
+                    }
                 }
             }
         }
@@ -275,19 +307,34 @@ impl Fold {
                     at,
                     blocked,
                     began: at_once.then_some(boot),
+                    evidence: Evidence::of(call.meta),
                 };
+                // A call that comes again with what its answer asked for.
+                if message.params.is_some_and(|params| params.get().contains("\"inputResponses\"")) {
+                    rows.extend(self.in_answers.drain(..).map(|question| Row::Answered { question, at }));
+                }
                 rows.push(Row::Call(Box::new(row)));
                 if judged.action == "pause" {
                     self.paused.insert(uuid, (rpc.clone(), at));
                 } else if !blocked && forwarded {
-                    let again = self.remember(direction, rpc.clone(), Pending { call: Some(uuid), at });
+                    let again = self.remember(
+                        direction,
+                        rpc.clone(),
+                        Pending { call: Some(uuid), question: None, at },
+                    );
                     if again {
                         notes.push("its id is that of a request that was not answered yet".to_owned());
                     }
                 }
             }
             Kind::Call(rpc, _) | Kind::Request(rpc, _) => {
-                if forwarded && self.remember(direction, rpc.clone(), Pending { call: None, at }) {
+                let asks = direction == Direction::ServerToClient
+                    && matches!(&message.kind, Kind::Request(_, method) if method == intent::SAMPLING);
+                let question = asks.then(|| id.to_owned());
+                if let Some(question) = question.clone() {
+                    rows.push(Row::Asked { question, prompt: intent::prompt(message.params) });
+                }
+                if forwarded && self.remember(direction, rpc.clone(), Pending { call: None, question, at }) {
                     notes.push("its id is that of a request that was not answered yet".to_owned());
                 }
                 self.client(message, direction, rows);
@@ -300,23 +347,68 @@ impl Fold {
                 };
                 match self.pending.remove(&(asked, rpc.clone())) {
                     None => notes.push("answers no request that is known".to_owned()),
+                    Some(Pending { question: Some(question), .. }) => {
+                        rows.push(Row::Answered { question, at });
+                    }
                     Some(Pending { call: None, .. }) => {}
-                    Some(Pending { call: Some(call), at: began }) => rows.push(Row::Answer {
-                        call,
-                        message: id.to_owned(),
-                        result: outcome.ok().map(|json| bounded(json.get())),
-                        error: outcome.err().map(|json| bounded(json.get())),
-                        at,
-                        duration_ms: (at - began).max(0) / 1000,
-                        ended: boot,
-                    }),
+                    Some(Pending { call: Some(call), at: began, .. }) => {
+                        rows.push(Row::Answer {
+                            call,
+                            message: id.to_owned(),
+                            result: outcome.ok().map(|json| bounded(json.get())),
+                            error: outcome.err().map(|json| bounded(json.get())),
+                            at,
+                            duration_ms: (at - began).max(0) / 1000,
+                            ended: boot,
+                        });
+                        for (key, params) in outcome.map(intent::asked_in_result).unwrap_or_default() {
+                            let question = format!("{id} {key}");
+                            if self.in_answers.len() < MOST_QUESTIONS {
+                                self.in_answers.push(question.clone());
+                                rows.push(Row::Asked { question, prompt: intent::prompt(params.as_deref()) });
+                            }
+                        }
+                    }
                 }
             }
         }
     }
 
+    /// An answer that cannot be read is one all the same: the server's strange JSON, or a text that the journal has a part
+    /// of.
+    fn unread_answer(&mut self, outline: &Outline, message: &str, (at, ended): (i64, u64)) -> Option<Row> {
+        if outline.member == "method" {
+            return None;
+        }
+        let Pending { call, at: began, .. } =
+            self.pending.remove(&(Direction::ClientToServer, outline.id()?))?;
+        let text =
+            json!({ "ringfence_unread": "this answer cannot be read; the message has what is there of it" });
+        let (result, error) = match outline.member.as_str() {
+            "error" => (None, Some(text.to_string())),
+            _ => (Some(text.to_string()), None),
+        };
+        let duration_ms = (at - began).max(0) / 1000;
+        Some(Row::Answer { call: call?, message: message.to_owned(), result, error, at, duration_ms, ended })
+    }
+
+    /// A call whose text cannot be read waits for its answer like any other.
+    fn unread_request(&mut self, id: Option<Id>, judged: &Judged, at: i64) {
+        let Some(id) = id else { return };
+        match judged.action.as_str() {
+            "block" => {}
+            "pause" => {
+                self.paused.insert(judged.call.clone(), (id, at));
+            }
+            _ => {
+                let pending = Pending { call: Some(judged.call.clone()), question: None, at };
+                self.remember(Direction::ClientToServer, id, pending);
+            }
+        }
+    }
+
     /// Rows of the calls that the interceptor judged and that are not found in what the journal has of their line: a
-    /// call is on record even where its text is not. Without their ids no answer can be told to be theirs.
+    /// call is on record even where its text is not.
     fn unread_calls(
         message: &str,
         (at, boot): (i64, u64),
@@ -337,6 +429,7 @@ impl Fold {
                 at,
                 blocked,
                 began: at_once.then_some(boot),
+                evidence: Evidence::default(),
                 judged,
             })));
         }
@@ -408,44 +501,6 @@ fn shell_words(command: &[String]) -> String {
         if plain { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
     command.iter().map(quote).collect::<Vec<_>>().join(" ")
-}
-
-/// Groups calls of one user into intents by time, across sessions.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Grouping {
-    /// Id of the present intent, the time of its last call, how many calls it has.
-    present: Option<(String, i64, i64)>,
-}
-
-/// Where a call belongs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Belongs {
-    /// The intent.
-    pub(crate) intent: String,
-    /// Place in the intent's chain, from 1.
-    pub(crate) order: i64,
-}
-
-impl Grouping {
-    /// Goes on with the last intent of the store.
-    pub(crate) fn resume(intent: String, last_at: i64, calls: i64) -> Self {
-        Self { present: Some((intent, last_at, calls)) }
-    }
-
-    /// The intent of a call asked for at `at`. A new one is named by the call that begins it.
-    pub(crate) fn place(&mut self, call: &str, at: i64) -> Belongs {
-        match &mut self.present {
-            Some((intent, last, calls)) if at - *last <= INTENT_GAP => {
-                *last = at.max(*last);
-                *calls += 1;
-                Belongs { intent: intent.clone(), order: *calls }
-            }
-            present => {
-                *present = Some((call.to_owned(), at, 1));
-                Belongs { intent: call.to_owned(), order: 1 }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 pub(super) mod ingest;
 mod intake;
+pub(super) mod intent;
 pub(super) mod peers;
 pub(super) mod server;
 pub(super) mod sessions;

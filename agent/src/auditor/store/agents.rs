@@ -67,6 +67,9 @@ pub(super) const MIGRATION: &str = "
     ) STRICT;
 ";
 
+/// Migration 9: an MCP client may name a call by its id alone.
+pub(super) const BY_CALL: &str = "CREATE INDEX agent_calls_by_call ON agent_calls (id);";
+
 /// Rows of each table beyond which the oldest go, whatever their age.
 const MOST_ROWS: i64 = 200_000;
 /// Rows that a table is ahead of its bound by before it is cut.

@@ -31,12 +31,14 @@ const CALL: &str = "c.id, c.session_id, s.uid, s.server_name, s.container, c.too
     CASE WHEN octet_length(c.arguments) <= 4096 THEN c.arguments ELSE substr(c.arguments, 1, 4096) || '…' END AS arguments,
     CASE WHEN octet_length(c.error) <= 4096 THEN c.error ELSE substr(c.error, 1, 4096) || '…' END AS error, c.operation_type, c.risk_score, c.risk_reasons,
     c.requested_at, c.responded_at, c.duration_ms, c.policy_action, c.approved_by, c.approved_at, c.rules, c.outcome, c.decided_by,
-    c.decided_at, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id
+    c.decided_at, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id,
+    (SELECT n.source FROM intent_tool_calls i JOIN intent_contexts n ON n.id = i.intent_id WHERE i.tool_call_id = c.id) AS intent_source
     FROM tool_calls c JOIN sessions s ON s.id = c.session_id";
 /// A session as lists show it.
 const SESSION: &str = "SELECT s.id, s.uid, s.server_name, s.server_command, s.started_at, s.ended_at, s.client_info, s.exit_status, s.broken,
          s.profile, s.enforcement, s.container,
          (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id) AS calls,
+         (SELECT count(*) FROM intent_contexts n WHERE n.session_id = s.id) AS intents,
          (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id AND c.policy_action <> 'pass') AS flagged,
          (SELECT max(risk_score) FROM tool_calls c WHERE c.session_id = s.id) AS highest_risk
      FROM sessions s";
@@ -132,8 +134,11 @@ impl SessionReader {
     /// [`Error::Sql`].
     pub(crate) fn call(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
         let text = format!(
-            "SELECT c.*, s.server_name, s.uid, s.container, s.profile, s.enforcement,
-             (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {OWN} AND c.id = ?2"
+            "SELECT c.*, s.server_name, s.uid, s.container, s.profile, s.enforcement, n.id AS intent_id, n.source AS intent_source,
+                 n.human_prompt
+             FROM tool_calls c JOIN sessions s ON s.id = c.session_id LEFT JOIN intent_tool_calls i ON i.tool_call_id = c.id
+                 LEFT JOIN intent_contexts n ON n.id = i.intent_id
+             WHERE {OWN} AND c.id = ?2"
         );
         self.connection
             .query_row(&text, rusqlite::params![viewer.0, id], object)

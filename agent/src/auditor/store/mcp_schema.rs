@@ -5,7 +5,7 @@ pub(crate) const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules"];
 
 /// What a database of MCP sessions is made with, in order.
-pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED];
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
@@ -114,4 +114,12 @@ pub(crate) const GOVERNED: &str = "
     ALTER TABLE tool_calls ADD COLUMN ended INTEGER;     -- ns since boot: answered; NULL: not yet
     ALTER TABLE policy_rules ADD COLUMN uid INTEGER NOT NULL DEFAULT 0; -- whose sessions it binds; 0: everybody's
     CREATE INDEX idx_sessions_container ON sessions(container) WHERE container IS NOT NULL;
+";
+
+/// Migration 8: what better than time tells which calls belong together.
+pub(crate) const EVIDENCE: &str = "
+    ALTER TABLE tool_calls ADD COLUMN tool_use TEXT;         -- the id by which a model asked for it, as the client says
+    ALTER TABLE intent_contexts ADD COLUMN evidence TEXT;    -- what all its calls name; NULL: nothing that calls name
+    CREATE INDEX idx_tool_calls_tool_use ON tool_calls(tool_use) WHERE tool_use IS NOT NULL;
+    CREATE INDEX idx_intents_evidence ON intent_contexts(evidence) WHERE evidence IS NOT NULL;
 ";

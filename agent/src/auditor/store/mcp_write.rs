@@ -1,10 +1,13 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
-use super::{Error, ledger, retire::must_wait, sql};
+use super::{Error, intents, ledger, retire::must_wait, sql};
 use crate::{
     auditor::{
         clock::rfc3339,
-        mcp::ingest::{Belongs, CallRow, Grouping, MessageRow, Row},
+        mcp::{
+            ingest::{MessageRow, Row},
+            intent::Grouping,
+        },
     },
     mcp::journal::Direction,
 };
@@ -126,7 +129,7 @@ impl SessionWriter {
         let connection = self.connection()?;
         let mut grouping = match known {
             Some(grouping) => grouping,
-            None => last_intent(connection, at.uid).map_err(sql("read the last intent"))?,
+            None => intents::last(connection, at.uid).map_err(sql("read the last intent"))?,
         };
         let step = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -206,25 +209,6 @@ impl SessionWriter {
     }
 }
 
-fn last_intent(connection: &Connection, uid: u32) -> rusqlite::Result<Grouping> {
-    let last: Option<(String, String, i64)> = connection
-        .query_row(
-            "SELECT i.intent_id, c.requested_at, (SELECT max(sequence_order) FROM intent_tool_calls x WHERE x.intent_id = i.intent_id)
-             FROM tool_calls c JOIN sessions s ON s.id = c.session_id JOIN intent_tool_calls i ON i.tool_call_id = c.id
-             WHERE s.uid = ?1 ORDER BY c.requested_at DESC LIMIT 1",
-            [uid],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-        )
-        .optional()?;
-    Ok(match last {
-        Some((intent, at, calls)) => {
-            let at = at.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_microsecond);
-            Grouping::resume(intent, at, calls)
-        }
-        None => Grouping::default(),
-    })
-}
-
 fn write(
     step: &Transaction<'_>,
     at: &Position<'_>,
@@ -243,7 +227,15 @@ fn write(
             .execute(params![at.session, info])
             .map(drop),
         Row::Message(message) => insert_message(step, at, message),
-        Row::Call(call) => insert_call(step, at, call, grouping),
+        Row::Call(call) => intents::insert_call(step, at, call, grouping),
+        Row::Asked { question, prompt } => {
+            grouping.asked(at.session, question, prompt.clone());
+            Ok(())
+        }
+        Row::Answered { question, at: when } => {
+            grouping.answered(at.session, question, *when);
+            Ok(())
+        }
         Row::Answer { call, message, result, error, at: when, duration_ms, ended } => step
             .prepare_cached(
                 "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6, ended = ?7
@@ -279,10 +271,12 @@ fn write(
             .prepare_cached("UPDATE sessions SET gap = 1 WHERE id = ?1")?
             .execute([at.session])
             .map(drop),
-        Row::End { at: when, status } => step
-            .prepare_cached("UPDATE sessions SET ended_at = ?2, exit_status = ?3 WHERE id = ?1")?
-            .execute(params![at.session, rfc3339(*when), status])
-            .map(drop),
+        Row::End { at: when, status } => {
+            grouping.ended(at.session);
+            step.prepare_cached("UPDATE sessions SET ended_at = ?2, exit_status = ?3 WHERE id = ?1")?
+                .execute(params![at.session, rfc3339(*when), status])
+                .map(drop)
+        }
     }
 }
 
@@ -309,51 +303,6 @@ fn insert_message(step: &Transaction<'_>, at: &Position<'_>, row: &MessageRow) -
         row.note
     ])
     .map(drop)
-}
-
-fn insert_call(
-    step: &Transaction<'_>,
-    at: &Position<'_>,
-    row: &CallRow,
-    grouping: &mut Grouping,
-) -> rusqlite::Result<()> {
-    let judged = &row.judged;
-    let list = |texts: &[String]| serde_json::Value::from(texts).to_string();
-    let outcome = row.blocked.then_some("blocked");
-    let inserted = step
-        .prepare_cached(
-            "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
-                 risk_reasons, requested_at, policy_action, rules, outcome, began)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-        )?
-        .execute(params![
-            judged.call,
-            at.session,
-            row.message,
-            judged.tool,
-            row.arguments,
-            judged.operation,
-            judged.score,
-            list(&judged.reasons),
-            rfc3339(row.at),
-            judged.action,
-            list(&judged.rules),
-            outcome,
-            row.began.map(u64::cast_signed)
-        ])?;
-    if inserted == 0 {
-        // Read again after a restart: it has its intent.
-        return Ok(());
-    }
-    let Belongs { intent, order } = grouping.place(&judged.call, row.at);
-    // Also where the intent began before: retention may have removed it with the session whose calls it held.
-    step.prepare_cached(
-        "INSERT OR IGNORE INTO intent_contexts (id, session_id, created_at) VALUES (?1, ?2, ?3)",
-    )?
-    .execute(params![intent, at.session, rfc3339(row.at)])?;
-    step.prepare_cached("INSERT OR IGNORE INTO intent_tool_calls (intent_id, tool_call_id, sequence_order) VALUES (?1, ?2, ?3)")?
-        .execute(params![intent, judged.call, order])
-        .map(drop)
 }
 
 #[cfg(test)]
@@ -394,6 +343,7 @@ mod tests {
             at: 2,
             blocked: false,
             began: None,
+            evidence: Default::default(),
         };
         [Row::Message(Box::new(message)), Row::Call(Box::new(call))]
     }

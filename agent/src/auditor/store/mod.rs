@@ -1,6 +1,7 @@
 //! The audit store: one SQLite database, and the only SQL there is. One [`Writer`], any number of [`Reader`]s.
 
 mod agents;
+mod intents;
 mod ledger;
 mod mcp_read;
 mod mcp_schema;

@@ -321,6 +321,7 @@ mod tests {
             at,
             blocked: false,
             began: None,
+            evidence: Default::default(),
         };
         let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
         let rows = [

@@ -88,4 +88,6 @@ pub(super) const MIGRATIONS: &[&str] = &[
     CREATE INDEX containers_by_public ON containers (public);
     ",
     super::agents::MIGRATION,
+    super::mcp_schema::EVIDENCE,
+    super::agents::BY_CALL,
 ];

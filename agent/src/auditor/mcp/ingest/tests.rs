@@ -1,6 +1,6 @@
 //! Journals as rows.
 
-use super::{Fold, Grouping, Row};
+use super::{Fold, Row};
 use crate::mcp::journal::{Direction, Entry, Judged};
 
 const CLIENT: Direction = Direction::ClientToServer;
@@ -31,6 +31,7 @@ fn message(direction: Direction, raw: &str, calls: &[(&str, &str)]) -> Entry {
         sha256: String::new(),
         calls,
         refused: None,
+        outline: None,
     }
 }
 
@@ -54,6 +55,8 @@ fn fold(entries: Vec<Entry>) -> Vec<String> {
             Row::Decision { call, outcome, .. } => format!("{outcome} {call}"),
             Row::Client { info } => format!("client {info}"),
             Row::Session { server_command, .. } => server_command,
+            Row::Asked { question, prompt, .. } => format!("asked {question} {}", prompt.unwrap_or_default()),
+            Row::Answered { question, .. } => format!("answered {question}"),
             Row::Governed { .. } => "governed".into(),
             Row::Gap => "gap".into(),
             Row::End { .. } => "end".into(),
@@ -135,16 +138,77 @@ fn the_client_is_known_from_either_era() {
 }
 
 #[test]
-fn a_pause_of_more_than_five_seconds_begins_an_intent() {
-    let mut grouping = Grouping::default();
-    let places: Vec<(String, i64)> =
-        [("a", 0), ("b", 4_000_000), ("c", 9_000_000), ("d", 14_000_001), ("e", 13_000_000)]
-            .into_iter()
-            .map(|(call, at)| {
-                let belongs = grouping.place(call, at);
-                (belongs.intent, belongs.order)
-            })
-            .collect();
-    let expected = [("a", 1), ("a", 2), ("a", 3), ("d", 1), ("d", 2)];
-    assert_eq!(places, expected.map(|(intent, order)| (intent.to_owned(), order)));
+fn an_answer_that_cannot_be_read_is_an_answer() {
+    let unread = r#"{"ringfence_unread":"this answer cannot be read; the message has what is there of it"}"#;
+    for (text, answer) in [
+        // A lone surrogate, which real servers send; a key twice; both are one line of JSON to their clients.
+        (r#"{"jsonrpc":"2.0","id":1,"result":{"text":"\ud800"}}"#, format!("answer c1 {unread} ")),
+        (r#"{"result":{"a":1,"a":2},"id":1.0,"id2":{"id":3}} x"#, format!("answer c1 {unread} ")),
+        (r#"{"id":1,"error":{"message":"\ud800"}}"#, format!("answer c1  {unread}")),
+    ] {
+        let rows = fold(vec![message(CLIENT, CALL, &[("c1", "pass")]), message(SERVER, text, &[])]);
+        assert_eq!(rows.last(), Some(&answer), "{text}");
+    }
+    for text in [r#"{"id":2,"result":"\ud800"}"#, r#"{"id":1,"method":"\ud800"}"#, "no JSON"] {
+        let rows = fold(vec![message(CLIENT, CALL, &[("c1", "pass")]), message(SERVER, text, &[])]);
+        assert!(!rows.iter().any(|row| row.starts_with("answer")), "{text}");
+    }
+}
+
+#[test]
+fn what_the_journal_has_cut_is_paired_by_its_outline() {
+    let cut = |direction, raw: &str, id: &str, member: &str, calls: &[(&str, &str)]| {
+        let mut entry = message(direction, raw, calls);
+        if let Entry::Message { outline, .. } = &mut entry {
+            *outline = Some(crate::mcp::line::Outline { id: id.into(), member: member.into() });
+        }
+        entry
+    };
+    let result = || cut(SERVER, r#"{"result":{"text":"aaaa [cut"#, "1", "result", &[]);
+    let rows = fold(vec![message(CLIENT, CALL, &[("c1", "pass")]), result()]);
+    assert!(rows.last().is_some_and(|row| row.starts_with("answer c1 {")), "{rows:?}");
+    // The same for a call, whatever was decided about it.
+    let call = |action| {
+        cut(CLIENT, r#"{"params":{"arguments":{"text":"aaaa [cut"#, "1", "method", &[("c1", action)])
+    };
+    let answered =
+        |entries: Vec<Entry>| fold(entries).last().is_some_and(|row| row.starts_with("answer c1 {"));
+    assert!(answered(vec![call("pass"), result()]));
+    assert!(!answered(vec![call("block"), result()]));
+    assert!(!answered(vec![call("pause"), result()]));
+    let approved =
+        Entry::Decision { call: "c1".into(), at: 2, boot: 7, outcome: "approved".into(), by: None };
+    assert!(answered(vec![call("pause"), approved, result()]));
+}
+
+#[test]
+fn questions_to_the_clients_model_are_found_in_either_era() {
+    let asks = r#""messages":[{"role":"user","content":{"type":"text","text":"tidy"}}]"#;
+    let request = format!(r#"{{"id":9,"method":"sampling/createMessage","params":{{{asks}}}}}"#);
+    let rows = fold(vec![
+        message(SERVER, &request, &[]),
+        message(CLIENT, r#"{"id":9,"result":{"role":"assistant"}}"#, &[]),
+        // A client does not ask its own model by this.
+        message(CLIENT, &request, &[]),
+    ]);
+    let name = format!("m-{}", request.len());
+    assert_eq!(rows[1], format!("asked {name} tidy"));
+    assert_eq!(rows[3], format!("answered {name}"));
+    assert_eq!(rows.len(), 5);
+
+    let result = format!(
+        r#"{{"id":1,"result":{{"resultType":"input_required","inputRequests":{{"k":{{"method":"sampling/createMessage","params":{{{asks}}}}}}}}}}}"#
+    );
+    let retry =
+        r#"{"id":2,"method":"tools/call","params":{"name":"t","inputResponses":{"k":{"role":"assistant"}}}}"#;
+    let rows = fold(vec![
+        message(CLIENT, CALL, &[("c1", "pass")]),
+        message(SERVER, &result, &[]),
+        message(CLIENT, retry, &[("c2", "pass")]),
+    ]);
+    let name = format!("m-{} k", result.len());
+    assert!(rows.contains(&format!("asked {name} tidy")), "{rows:?}");
+    let answered = rows.iter().position(|row| *row == format!("answered {name}"));
+    let again = rows.iter().position(|row| row.starts_with("call c2"));
+    assert!(answered.is_some() && answered < again, "the retry comes after the pause: {rows:?}");
 }

@@ -5,6 +5,15 @@ import { trying } from "./app.js";
 import { badge, byId, duration, el, empty, risk, shown, summary, timeOf, visible } from "./dom.js";
 import { href, place } from "./place.js";
 
+/** How it is known that calls belong together. */
+const BY = {
+  runtime: "asked of an agent of yours",
+  client: "one request, by the client's word",
+  tool_use: "one tool use, by the client's word",
+  sampling: "asked of the client's model, in the server's words",
+  time: "close in time",
+};
+
 let asked = null;
 let due = null;
 
@@ -21,7 +30,8 @@ export function moved() {
   if (session === asked) return;
   asked = session;
   byId("intents-of").replaceChildren(
-    "Calls less than five seconds apart are taken for one intent, whatever servers they went to. ",
+    "Calls of one intent, whatever servers they went to: by what the client says of them, or by what a server asked its ",
+    "model; where nothing better is known, calls less than five seconds apart. ",
     session ? el("a", { href: "?view=intents" }, "Show all sessions") : "",
   );
   load();
@@ -43,7 +53,7 @@ async function load() {
   const place_ = byId("intents");
   if (!list || !place_) return;
   place_.replaceChildren(...(list.length ? list.map(paint) : [
-    empty("No intent yet", "An intent begins with a tool call. Calls that follow within five seconds join it."),
+    empty("No intent yet", "An intent begins with a tool call. Calls that the client says are for the same thing, or that follow within five seconds, join it."),
   ]));
 }
 
@@ -63,7 +73,7 @@ function paint(intent) {
       risk(highest),
       shown("span", {}, intent.human_prompt ?? `${calls.length} ${calls.length === 1 ? "call" : "calls"}: ${servers.join(" → ")}`),
       el("small", {}, timeOf(intent.created_at), ` · ${duration(Math.max(0, took))}`,
-        intent.source === "time" ? "" : [" · from ", ...visible(intent.source)]),
+        " · ", ...visible(BY[intent.source] ?? intent.source)),
     ),
     el(
       "ol",

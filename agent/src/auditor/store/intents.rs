@@ -1,0 +1,345 @@
+//! Calls of MCP sessions and the intents they belong to: by what a call names, where it names something; else by the
+//! grouping of its user's calls.
+
+use super::Position;
+use crate::auditor::{
+    clock::rfc3339,
+    mcp::{
+        ingest::CallRow,
+        intent::{Belongs, Grouping, Source},
+    },
+};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+
+/// The last intent of a user that time made: what follows may belong to it.
+pub(super) fn last(connection: &Connection, uid: u32) -> rusqlite::Result<Grouping> {
+    let last: Option<(String, String, i64)> = connection
+        .query_row(
+            "SELECT i.intent_id, c.requested_at, (SELECT max(sequence_order) FROM intent_tool_calls x WHERE x.intent_id = i.intent_id)
+             FROM tool_calls c JOIN sessions s ON s.id = c.session_id JOIN intent_tool_calls i ON i.tool_call_id = c.id
+                 JOIN intent_contexts n ON n.id = i.intent_id
+             WHERE s.uid = ?1 AND n.source IN ('time', 'tool_use') ORDER BY c.requested_at DESC LIMIT 1",
+            [uid],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )
+        .optional()?;
+    Ok(match last {
+        Some((intent, at, calls)) => {
+            let at = at.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_microsecond);
+            Grouping::resume(intent, at, calls)
+        }
+        None => Grouping::default(),
+    })
+}
+
+/// Stores a call and where it belongs.
+pub(super) fn insert_call(
+    step: &Transaction<'_>,
+    at: &Position<'_>,
+    row: &CallRow,
+    grouping: &mut Grouping,
+) -> rusqlite::Result<()> {
+    let judged = &row.judged;
+    let list = |texts: &[String]| match texts {
+        [] => "[]".to_owned(),
+        texts => serde_json::Value::from(texts).to_string(),
+    };
+    let outcome = row.blocked.then_some("blocked");
+    let inserted = step
+        .prepare_cached(
+            "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
+                 risk_reasons, requested_at, policy_action, rules, outcome, began, tool_use)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        )?
+        .execute(params![
+            judged.call,
+            at.session,
+            row.message,
+            judged.tool,
+            row.arguments,
+            judged.operation,
+            judged.score,
+            list(&judged.reasons),
+            rfc3339(row.at),
+            judged.action,
+            list(&judged.rules),
+            outcome,
+            row.began.map(u64::cast_signed),
+            row.evidence.tool_use
+        ])?;
+    if inserted == 0 {
+        // Read again after a restart: it has its intent.
+        return Ok(());
+    }
+    let (Belongs { intent, order, source, prompt }, evidence) = match named(step, at.uid, row)? {
+        Some((belongs, evidence)) => (belongs, evidence),
+        None => (grouping.place(&judged.call, row.at), None),
+    };
+    // Also where the intent began before: retention may have removed it with the session whose calls it held.
+    step.prepare_cached(
+        "INSERT OR IGNORE INTO intent_contexts (id, session_id, human_prompt, created_at, source, evidence)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![intent, at.session, prompt, rfc3339(row.at), source.name(), evidence])?;
+    step.prepare_cached("INSERT OR IGNORE INTO intent_tool_calls (intent_id, tool_call_id, sequence_order) VALUES (?1, ?2, ?3)")?
+        .execute(params![intent, judged.call, order])
+        .map(drop)
+}
+
+/// Where a call belongs that names something by which it can be told, and what all calls of that intent name.
+fn named(
+    step: &Transaction<'_>,
+    uid: u32,
+    row: &CallRow,
+) -> rusqlite::Result<Option<(Belongs, Option<String>)>> {
+    let call = &row.judged.call;
+    if let Some(tool_use) = &row.evidence.tool_use
+        && let Some((evidence, text)) = asked_of_runtime(step, uid, tool_use)?
+    {
+        return by_evidence(step, uid, call, (Source::Runtime, evidence, Some(text))).map(Some);
+    }
+    if let Some(turn) = &row.evidence.turn {
+        return by_evidence(step, uid, call, (Source::Client, format!("client {turn}"), None)).map(Some);
+    }
+    let Some(tool_use) = &row.evidence.tool_use else { return Ok(None) };
+    let earlier: Option<(String, Option<String>)> = step
+        .prepare_cached(
+            "SELECT n.id, n.evidence FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+                 JOIN intent_tool_calls i ON i.tool_call_id = c.id JOIN intent_contexts n ON n.id = i.intent_id
+             WHERE c.tool_use = ?1 AND s.uid = ?2 AND c.id <> ?3 ORDER BY c.requested_at DESC LIMIT 1",
+        )?
+        .query_row(params![tool_use, uid, call], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let Some((intent, evidence)) = earlier else { return Ok(None) };
+    step.prepare_cached("UPDATE intent_contexts SET source = ?2 WHERE id = ?1 AND source = ?3")?
+        .execute(params![intent, Source::ToolUse.name(), Source::Time.name()])?;
+    let order = next_order(step, &intent)?;
+    Ok(Some((Belongs { intent, order, source: Source::ToolUse, prompt: None }, evidence)))
+}
+
+/// The message of an agent's owner for which our own runtime's model asked for a call: by the worker's word, of this very
+/// user's agents only.
+fn asked_of_runtime(
+    step: &Transaction<'_>,
+    uid: u32,
+    tool_use: &str,
+) -> rusqlite::Result<Option<(String, String)>> {
+    step.prepare_cached(
+        "SELECT i.agent, i.id, i.text FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
+         WHERE a.id = ?1 AND a.uid = ?2 AND i.uid = ?2 ORDER BY a.row DESC LIMIT 1",
+    )?
+    .query_row(params![tool_use, uid], |row| {
+        let (agent, id): (String, String) = (row.get(0)?, row.get(1)?);
+        Ok((format!("runtime {agent} {id}"), row.get(2)?))
+    })
+    .optional()
+}
+
+/// The intent whose calls all name the same; a new one is named by the call that begins it.
+fn by_evidence(
+    step: &Transaction<'_>,
+    uid: u32,
+    call: &str,
+    (source, evidence, prompt): (Source, String, Option<String>),
+) -> rusqlite::Result<(Belongs, Option<String>)> {
+    let known: Option<String> = step
+        .prepare_cached(
+            "SELECT n.id FROM intent_contexts n JOIN sessions s ON s.id = n.session_id
+             WHERE n.evidence = ?1 AND s.uid = ?2 LIMIT 1",
+        )?
+        .query_row(params![evidence, uid], |row| row.get(0))
+        .optional()?;
+    let belongs = match known {
+        Some(intent) => Belongs { order: next_order(step, &intent)?, intent, source, prompt },
+        None => Belongs { intent: call.to_owned(), order: 1, source, prompt },
+    };
+    Ok((belongs, Some(evidence)))
+}
+
+fn next_order(step: &Transaction<'_>, intent: &str) -> rusqlite::Result<i64> {
+    step.prepare_cached(
+        "SELECT coalesce(max(sequence_order), 0) + 1 FROM intent_tool_calls WHERE intent_id = ?1",
+    )?
+    .query_row([intent], |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        auditor::{
+            mcp::{
+                ingest::{CallRow, MessageRow, Row},
+                intent::Evidence,
+            },
+            store::{Position, SessionReader, SessionWriter, Viewer},
+        },
+        mcp::journal::{Direction, Judged},
+    };
+    use std::path::PathBuf;
+
+    struct Rig {
+        folder: tempfile::TempDir,
+        writer: SessionWriter,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let writer = SessionWriter::new(folder.path().join("audit.db"), None);
+            Self { folder, writer }
+        }
+
+        fn db(&self) -> PathBuf {
+            self.folder.path().join("audit.db")
+        }
+
+        /// Stores a call of a session.
+        fn call(&mut self, (session, uid): (&str, u32), call: &str, at: i64, evidence: Evidence) {
+            let message = MessageRow {
+                id: format!("m-{call}"),
+                direction: Direction::ClientToServer,
+                at,
+                jsonrpc_id: None,
+                method: None,
+                params: None,
+                result: None,
+                error: None,
+                raw: String::new(),
+                note: None,
+            };
+            let judged = Judged {
+                call: call.into(),
+                index: 0,
+                tool: "t".into(),
+                operation: "read".into(),
+                score: 0,
+                reasons: vec![],
+                action: "pass".into(),
+                rules: vec![],
+            };
+            let row = CallRow {
+                judged,
+                message: message.id.clone(),
+                arguments: "{}".into(),
+                at,
+                blocked: false,
+                began: None,
+                evidence,
+            };
+            let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
+            self.rows((session, uid), &[start, Row::Message(Box::new(message)), Row::Call(Box::new(row))]);
+        }
+
+        fn rows(&mut self, (session, uid): (&str, u32), rows: &[Row]) {
+            let (_, epoch) = self.writer.lines(session, uid).expect("read").expect("one's own");
+            let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes: 9, read_to: 0, epoch };
+            self.writer.write(&at, rows).expect("stored");
+        }
+
+        /// Intents as people see them, oldest first: source, what was asked, calls.
+        fn intents(&self, uid: u32) -> Vec<(String, Option<String>, Vec<String>)> {
+            let reader = SessionReader::open(&self.db()).expect("open");
+            let rows = reader.intents(Viewer(uid), None, 100).expect("read");
+            let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+            let mut found: Vec<_> = rows
+                .iter()
+                .map(|row| {
+                    let calls = row["tool_calls"].as_array().into_iter().flatten();
+                    let calls = calls.filter_map(|call| text(&call["id"])).collect();
+                    (text(&row["source"]).unwrap_or_default(), text(&row["human_prompt"]), calls)
+                })
+                .collect();
+            found.reverse();
+            found
+        }
+    }
+
+    fn tool_use(id: &str) -> Evidence {
+        Evidence { tool_use: Some(id.into()), turn: None }
+    }
+
+    fn turn(id: &str) -> Evidence {
+        Evidence { tool_use: None, turn: Some(id.into()) }
+    }
+
+    fn intent(source: &str, prompt: Option<&str>, calls: &[&str]) -> (String, Option<String>, Vec<String>) {
+        let calls = calls.iter().map(|call| (*call).to_owned()).collect();
+        (source.to_owned(), prompt.map(str::to_owned), calls)
+    }
+
+    const SECOND: i64 = 1_000_000;
+
+    #[test]
+    fn a_turn_of_the_clients_is_an_intent_over_sessions_and_pauses() {
+        let mut rig = Rig::new();
+        rig.call(("s1", 5), "a", 0, turn("r1"));
+        rig.call(("s2", 5), "b", SECOND, turn("r2"));
+        rig.call(("s1", 5), "plain", 2 * SECOND, Evidence::default());
+        rig.call(("s2", 5), "c", 60 * SECOND, turn("r1"));
+        rig.call(("s3", 6), "other", 61 * SECOND, turn("r1"));
+        let expected = [
+            intent("client", None, &["a", "c"]),
+            intent("client", None, &["b"]),
+            intent("time", None, &["plain"]),
+        ];
+        assert_eq!(rig.intents(5), expected);
+        assert_eq!(rig.intents(6), [intent("client", None, &["other"])], "another user's turn is another");
+    }
+
+    #[test]
+    fn one_tool_use_is_one_intent_and_another_splits_nothing() {
+        let mut rig = Rig::new();
+        rig.call(("s1", 5), "a", 0, tool_use("t1"));
+        rig.call(("s1", 5), "b", SECOND, tool_use("t2"));
+        // A call that comes again, long after.
+        rig.call(("s2", 5), "c", 90 * SECOND, tool_use("t1"));
+        rig.call(("s3", 6), "d", 91 * SECOND, tool_use("t1"));
+        assert_eq!(rig.intents(5), [intent("tool_use", None, &["a", "b", "c"])]);
+        assert_eq!(rig.intents(6), [intent("time", None, &["d"])]);
+    }
+
+    #[test]
+    fn what_our_own_runtime_was_asked_is_the_intent() {
+        let mut rig = Rig::new();
+        let connection = rig.writer.connection().expect("open");
+        connection
+            .execute_batch(
+                "INSERT INTO intents (agent, uid, id, at, text) VALUES ('helper', 5, 'i1', 1, 'tidy the garden');
+                 INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, input) VALUES
+                     ('helper', 5, 'toolu_1', 'i1', 1, 1, 't', '{}'), ('helper', 5, 'toolu_2', 'i1', 1, 1, 't', '{}'),
+                     ('helper', 5, 'toolu_3', NULL, 1, 1, 't', '{}')",
+            )
+            .expect("an agent's calls");
+        rig.call(("s1", 5), "a", 0, tool_use("toolu_1"));
+        rig.call(("s2", 5), "b", 60 * SECOND, Evidence { turn: Some("r".into()), ..tool_use("toolu_2") });
+        rig.call(("s2", 5), "c", 61 * SECOND, tool_use("toolu_3"));
+        rig.call(("s3", 6), "forged", 62 * SECOND, tool_use("toolu_1"));
+        let expected =
+            [intent("runtime", Some("tidy the garden"), &["a", "b"]), intent("time", None, &["c"])];
+        assert_eq!(rig.intents(5), expected);
+        assert_eq!(rig.intents(6), [intent("time", None, &["forged"])], "ids are no secret");
+    }
+
+    #[test]
+    fn a_question_to_the_clients_model_names_what_comes_of_it() {
+        let mut rig = Rig::new();
+        rig.call(("s1", 5), "a", 0, Evidence::default());
+        let prompt = Some("which files are old?".to_owned());
+        rig.rows(("s1", 5), &[Row::Asked { question: "q".into(), prompt }]);
+        rig.call(("s2", 5), "b", 40 * SECOND, Evidence::default());
+        rig.rows(("s1", 5), &[Row::Answered { question: "q".into(), at: 50 * SECOND }]);
+        rig.call(("s2", 5), "c", 52 * SECOND, Evidence::default());
+        rig.call(("s2", 5), "d", 90 * SECOND, Evidence::default());
+        let expected = [
+            intent("time", None, &["a", "c"]),
+            intent("sampling", Some("which files are old?"), &["b"]),
+            intent("time", None, &["d"]),
+        ];
+        assert_eq!(rig.intents(5), expected);
+        // Another auditor goes on where this one ended; what a call names is no beginning for others.
+        rig.call(("s1", 5), "named", 91 * SECOND, turn("r"));
+        rig.writer = SessionWriter::new(rig.db(), None);
+        rig.call(("s1", 5), "e", 93 * SECOND, Evidence::default());
+        assert_eq!(rig.intents(5)[2], intent("time", None, &["d", "e"]));
+    }
+}
