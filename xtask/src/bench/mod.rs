@@ -1,13 +1,15 @@
-//! `bench`: what enforcement and interception cost, measured where the figures are exact or at least comparable.
+//! `bench`: what enforcement, interception and the LLM workers cost, measured where the figures are exact or at least comparable.
 
+mod figures;
 mod kernel;
 mod launch;
+mod llm;
 mod mcp;
 
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Measures what enforcement and interception cost.
+/// Measures what enforcement, interception and the LLM workers cost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,6 +20,7 @@ pub(crate) struct Args {
 enum What {
     Kernel(kernel::Args),
     Launch(launch::Args),
+    Llm(llm::Args),
     Mcp(mcp::Args),
 }
 
@@ -25,6 +28,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Kernel(args) => kernel::run(args),
         What::Launch(args) => launch::run(args),
+        What::Llm(args) => llm::run(args),
         What::Mcp(args) => mcp::run(args),
     }
 }

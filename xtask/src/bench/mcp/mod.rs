@@ -1,15 +1,14 @@
 //! `bench mcp`: what `ringfence mcp` adds to a server's calls, beside `tee` and another proxy.
 
-mod figures;
 mod store;
 mod way;
 
+use super::figures::{self, Spread, Table};
 use crate::build;
 use crate::paths::target;
 use crate::report::{quietly, say, step};
 use crate::setup;
 use anyhow::{Context, Result, bail};
-use figures::{Spread, Table};
 use ringfence_ebpf_build::cache_dir;
 use serde_json::json;
 use std::path::{Path, PathBuf};

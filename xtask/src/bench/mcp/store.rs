@@ -1,8 +1,8 @@
 //! What is left after many calls: the interceptor's memory, the rows, and how fast the newest are shown.
 
 use super::PATIENCE;
-use super::figures::{Spread, Table, median};
 use super::way::{Peer, Way};
+use crate::bench::figures::{Spread, Table, median};
 use crate::report::{quietly, say, step};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;

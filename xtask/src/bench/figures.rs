@@ -64,7 +64,7 @@ impl Table {
         }
     }
 
-    fn find(&self, row: &str, way: &str) -> Option<f64> {
+    pub(super) fn find(&self, row: &str, way: &str) -> Option<f64> {
         let (_, figures) = self.rows.iter().find(|(name, _)| name == row)?;
         figures.iter().find(|(name, _)| name == way).map(|(_, figure)| *figure)
     }
