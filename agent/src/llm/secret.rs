@@ -136,6 +136,15 @@ impl Source {
 }
 
 impl Source {
+    /// The file that it is in, if it is in one of its own.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::File(path) => Some(path.clone()),
+            Self::Credential(name) => credential(name).ok(),
+            Self::Value(_) | Self::Env(_) | Self::Command(_) => None,
+        }
+    }
+
     /// A descriptor to read the credential from, for a worker: the file itself, or a pipe that holds the value.
     ///
     /// # Errors

@@ -173,7 +173,7 @@ impl Agents {
 /// # Errors
 /// The first that cannot be had.
 pub(crate) fn check(config: &AgentConfig) -> Result<Vec<String>, secret::Error> {
-    let plan = Plan { config: config.clone() };
+    let plan = Plan::new(config.clone());
     let mut unknown = Vec::new();
     for (_, source) in plan.credentials() {
         match source {

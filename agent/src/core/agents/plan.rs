@@ -9,16 +9,41 @@ use crate::{
     profile::{self, Dirs, Profile},
 };
 use ringfence_wire::agent::For;
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path};
 
 /// One agent to run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
     /// Everything about it. Its credentials are sources: nothing was read yet.
     pub(crate) config: AgentConfig,
+    /// The files that they are in, as they are now: another key in the same place is another plan.
+    keys: Vec<Option<KeyFile>>,
+}
+
+/// What tells one file of a credential from another, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct KeyFile {
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl KeyFile {
+    /// None where the credential is in no file, or the file not there.
+    fn of(source: &Source) -> Option<Self> {
+        let meta = std::fs::metadata(source.file()?).ok()?;
+        Some(Self { inode: meta.ino(), size: meta.len(), changed: (meta.ctime(), meta.ctime_nsec()) })
+    }
 }
 
 impl Plan {
+    /// To run what a configuration says.
+    pub(super) fn new(config: AgentConfig) -> Self {
+        let mut plan = Self { config, keys: Vec::new() };
+        plan.keys = plan.credentials().into_iter().map(|(_, source)| KeyFile::of(source)).collect();
+        plan
+    }
+
     /// Whom the socket belongs to: who may send, beside root.
     pub(crate) fn owner(&self) -> u32 {
         self.config.socket_owner.unwrap_or(0)
@@ -90,5 +115,49 @@ fn one(profile: &Profile, registry: &Registry) -> Result<Plan, String> {
     for notice in &config.notices {
         tracing::warn!("agent {}: {notice}", config.name);
     }
-    Ok(Plan { config })
+    Ok(Plan::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn another_key_in_the_same_file_is_another_plan() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, "sk-first").unwrap();
+        let config: AgentConfig = serde_json::from_value(json!({
+            "name": "a", "file": "a.toml", "log_reader": null, "socket_owner": null, "http": null, "governed": false,
+            "notices": [], "mcp": [],
+            "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
+            "llm": {
+                "name": "m", "provider": "OpenAi", "model": "m", "base_url": null, "max_tokens": 1, "options": {},
+                "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
+                "prompt_cache": true, "max_mcp_rounds": 1, "max_rounds": 1,
+                "timeout": { "secs": 1, "nanos": 0 }, "runtime_timeout": { "secs": 1, "nanos": 0 },
+            },
+        }))
+        .unwrap();
+        let plan = |source| {
+            let mut config = config.clone();
+            config.llm.api_key = Some(source);
+            Plan::new(config)
+        };
+        let by_file = || plan(Source::File(key.clone()));
+        let first = by_file();
+        assert_eq!(first, by_file(), "nothing changed");
+        // As an editor writes it, and as `echo >` does.
+        std::fs::write(dir.path().join("new"), "sk-other").unwrap();
+        std::fs::rename(dir.path().join("new"), &key).unwrap();
+        let second = by_file();
+        assert_ne!(first, second);
+        std::fs::write(&key, "sk-third-and-longer").unwrap();
+        assert_ne!(second, by_file());
+        std::fs::remove_file(&key).unwrap();
+        assert_ne!(second, by_file(), "it is gone");
+        let value = || plan(Source::Value("sk-in-the-profile".to_owned().into()));
+        assert_eq!(value(), value());
+    }
 }
