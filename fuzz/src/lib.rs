@@ -2,5 +2,6 @@
 
 #![allow(dead_code, reason = "the rooms are compiled whole; a target uses a part of each")]
 
+pub mod llm;
 mod mcp;
 pub mod targets;

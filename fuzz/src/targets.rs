@@ -1,6 +1,7 @@
 //! What each target tries: one call, and what must hold after it whatever the bytes were. `agent`'s unit tests run the
 //! same over the corpus.
 
+use crate::llm::targets as llm;
 use crate::mcp::{
     line::{self, Kind, Line},
     redact, risk, rules,
@@ -32,7 +33,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 7] = [
+pub const ALL: [Target; 13] = [
     ("line", line),
     ("classify", classify),
     ("rules", rules),
@@ -40,6 +41,12 @@ pub const ALL: [Target; 7] = [
     ("runner", runner),
     ("shell", shell),
     ("wire", wire),
+    ("frames", llm::frames),
+    ("turn", llm::turn),
+    ("sse", llm::sse),
+    ("provider", llm::provider),
+    ("log", llm::log),
+    ("secrets", llm::secrets),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it.

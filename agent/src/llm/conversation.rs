@@ -5,11 +5,11 @@
 
 use super::{
     acl,
+    config::ProviderKind,
     history::{History, Pieces},
     limits,
     message::{Message, Role},
     provider::{self, Usage},
-    registry::ProviderKind,
     rpc::{INVALID_PARAMS, RpcError},
 };
 use bytes::Bytes;
@@ -135,6 +135,12 @@ impl Conversation {
         };
         let replay = conversation.replay().map_err(io)?;
         Ok((conversation, replay))
+    }
+
+    /// Writes to another file from now on.
+    #[cfg(test)]
+    pub(super) fn write_to(&mut self, file: File) {
+        self.file = Arc::new(file);
     }
 
     fn replay(&mut self) -> io::Result<Replay> {

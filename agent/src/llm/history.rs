@@ -63,14 +63,18 @@ pub(super) struct Pieces {
     left: usize,
 }
 
-impl From<Pieces> for reqwest::Body {
-    fn from(mut pieces: Pieces) -> Self {
-        if pieces.left > ONE_PIECE {
-            return Self::wrap(pieces);
+impl Pieces {
+    /// All in one piece, if they are few enough bytes.
+    ///
+    /// # Errors
+    /// They are not: the pieces again.
+    pub(super) fn in_one(mut self) -> Result<Bytes, Self> {
+        if self.left > ONE_PIECE {
+            return Err(self);
         }
-        let mut all = BytesMut::with_capacity(pieces.left);
-        pieces.pieces.drain(..).for_each(|piece| all.extend_from_slice(&piece));
-        all.freeze().into()
+        let mut all = BytesMut::with_capacity(self.left);
+        self.pieces.drain(..).for_each(|piece| all.extend_from_slice(&piece));
+        Ok(all.freeze())
     }
 }
 

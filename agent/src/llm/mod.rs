@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `home` | where a user's registry, profiles, sockets and logs are |
-//! | `registry` | `registry.toml` and a profile's `[llm.*]`, `[mcp.*]` to one [`registry::AgentConfig`] |
+//! | `registry`, `config` | `registry.toml` and a profile's `[llm.*]`, `[mcp.*]` to one [`config::AgentConfig`] |
 //! | `secret`, `redact` | credentials from their sources; taking them out of what goes to the agent |
 //! | `message`, `rpc`, `frame` | roles and blocks; JSON-RPC; frames over an async stream, one writer a connection |
 //! | `agent` | what happens to one agent: register, send, turn, in which order. Pure |
@@ -14,7 +14,7 @@
 //! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |
 //! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
 //! | `http/` | the provider's own HTTP API for unmodified SDKs |
-//! | `provider/` | one file for each provider, and the event streams they answer with |
+//! | `provider/`, `upstream` | one file for each provider, and the event streams they answer with; the requests to them |
 //! | `acl` | one user beside the owner: a log's reader, a socket's user in a container |
 //! | `role`, `confine`, `host` | the worker as a process of its own under the daemon; its link to the core |
 //! | `access` | who may speak on the socket; tags for tool calls |
@@ -24,6 +24,7 @@
 mod access;
 mod acl;
 mod agent;
+pub(crate) mod config;
 pub(crate) mod confine;
 mod connection;
 pub(crate) mod control;
@@ -46,7 +47,16 @@ pub(crate) mod rpc;
 pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod status;
+#[cfg(test)]
+#[path = "../../../fuzz/src/llm_targets.rs"]
+#[expect(
+    unreachable_pub,
+    clippy::expect_used,
+    reason = "the fuzzers' crate exports it; there, a broken promise is a panic"
+)]
+pub(crate) mod targets;
 mod turn;
 pub(crate) mod unit;
+mod upstream;
 pub(crate) mod user;
 pub(crate) mod worker;

@@ -87,7 +87,12 @@ impl Redactor {
 
     /// A stream of text.
     pub(crate) fn stream(&self) -> Stream<'_> {
-        Stream { redactor: self, held: String::new() }
+        Stream { redactor: self, held: String::new(), is_json: false }
+    }
+
+    /// A stream of JSON, in whose strings escapes could hide a credential.
+    pub(crate) fn json_stream(&self) -> Stream<'_> {
+        Stream { is_json: true, ..self.stream() }
     }
 
     fn value(&self, value: &mut serde_json::Value) -> bool {
@@ -125,6 +130,7 @@ impl Redactor {
 pub(crate) struct Stream<'r> {
     redactor: &'r Redactor,
     held: String,
+    is_json: bool,
 }
 
 impl Stream<'_> {
@@ -132,6 +138,9 @@ impl Stream<'_> {
     pub(crate) fn push<'t>(&mut self, piece: &'t str) -> Cow<'t, str> {
         if self.redactor.patterns.is_empty() {
             return Cow::Borrowed(piece);
+        }
+        if self.is_json && (self.held.contains('\\') || piece.contains('\\')) {
+            return Cow::Owned(self.push_escaped(piece));
         }
         if self.held.is_empty() && self.redactor.undecided(piece) == 0 {
             return self.redactor.text(piece);
@@ -144,10 +153,61 @@ impl Stream<'_> {
         Cow::Owned(clean)
     }
 
+    /// As [`Self::push`], with what escapes stand for looked at, and the escapes themselves passed on.
+    fn push_escaped(&mut self, piece: &str) -> String {
+        self.held.push_str(piece);
+        let (text, places) = unescaped(&self.held);
+        let (mut out, mut from) = (String::new(), 0);
+        while let Some((at, length)) = self.redactor.find(&text[from..]) {
+            out.push_str(&self.held[places[from]..places[from + at]]);
+            out.push_str(REDACTED);
+            from += at + length;
+        }
+        let keep = text.len() - self.redactor.undecided(&text[from..]);
+        out.push_str(&self.held[places[from]..places[keep]]);
+        self.held.drain(..places[keep]);
+        out
+    }
+
     /// What was held back.
     pub(crate) fn finish(self) -> String {
         self.held
     }
+}
+
+/// What a piece of JSON's source stands for, up to an escape that is not whole yet, and where in the source each of its
+/// bytes, and its end, comes from. Credentials are ASCII: of other escaped characters it only matters that they are others.
+fn unescaped(source: &str) -> (String, Vec<usize>) {
+    let (mut text, mut places) = (String::with_capacity(source.len()), Vec::with_capacity(source.len() + 1));
+    let mut rest = source.char_indices();
+    let mut end = 0;
+    while let Some((at, first)) = rest.next() {
+        let stands_for = match first {
+            '\\' => match rest.next() {
+                None => break,
+                Some((_, 'u')) => {
+                    let digits: String = rest.by_ref().take(4).map(|(_, digit)| digit).collect();
+                    if digits.chars().count() < 4 {
+                        break;
+                    }
+                    let number = u32::from_str_radix(&digits, 16).ok();
+                    number.and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER)
+                }
+                Some((_, 'n')) => '\n',
+                Some((_, 't')) => '\t',
+                Some((_, 'r')) => '\r',
+                Some((_, 'b' | 'f')) => ' ',
+                // A quote, a slash, a backslash; anything else is no escape at all.
+                Some((_, other)) => other,
+            },
+            other => other,
+        };
+        text.push(stands_for);
+        places.resize(text.len(), at);
+        end = rest.offset();
+    }
+    places.push(end);
+    (text, places)
 }
 
 fn percent_encoded(secret: &str) -> Zeroizing<String> {
@@ -216,6 +276,40 @@ mod tests {
         assert_eq!(clean.get(), r#"{"a":["[redacted]"],"n":1.5}"#);
         let harmless = r#"{"a":"\u00e9","n":1.50}"#;
         assert_eq!(redactor().json(RawValue::from_string(harmless.into()).unwrap()).get(), harmless);
+    }
+
+    /// Pushes the text in pieces of so many characters.
+    fn streamed(mut stream: Stream<'_>, text: &str, size: usize) -> String {
+        let characters: Vec<char> = text.chars().collect();
+        let mut out = String::new();
+        for piece in characters.chunks(size) {
+            out.push_str(&stream.push(&piece.iter().collect::<String>()));
+        }
+        out + &stream.finish()
+    }
+
+    #[test]
+    fn escapes_do_not_hide_it_in_a_stream_however_that_is_cut() {
+        let key = "sk-\"quoted\\/1234567890";
+        let redactor = Redactor::new([&Secret::from(key.to_owned())]);
+        let plain = serde_json::to_string(key).unwrap();
+        let plain = plain.trim_matches('"');
+        for hidden in [
+            plain.to_owned(),
+            plain.replace('/', r"\/"),
+            plain.replace('s', r"\u0073").replace('k', r"\u006B"),
+            key.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect(),
+        ] {
+            let source = format!(r#"{{"a":"z\u00fcrich\n{hidden} \ud83e\udd80\t{hidden}","b":"sk-\"quo"}}"#);
+            let clean = r#"{"a":"z\u00fcrich\n[redacted] \ud83e\udd80\t[redacted]","b":"sk-\"quo"}"#;
+            for size in 1..source.len() {
+                assert_eq!(streamed(redactor.json_stream(), &source, size), clean, "{size}: {source}");
+            }
+        }
+        // Cut off in an escape, and what is no escape.
+        for odd in [r#"{"a":"\"#, r#"{"a":"\u00"#, r#"{"a":"\uzzzz\q\u{fc}"#, "\\u\u{e9}\u{e9}\u{e9}\u{e9}"] {
+            assert_eq!(streamed(redactor.json_stream(), odd, 1), odd);
+        }
     }
 
     proptest! {

@@ -7,12 +7,14 @@ use super::{
     frame::Peer,
     limits,
     message::{Message, Role, ToolCall},
-    provider::{Answer, Around, Piece, Provider, Usage},
+    provider::{Answer, Around, Piece, Usage},
     redact::Redactor,
     registry::{AgentConfig, Llm},
     remote::{RemoteResult, RemoteTool, RemoteTools},
     report::{Intent, Reporter},
     rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
+    upstream::Provider,
+    user::chain,
 };
 use jiff::Timestamp;
 use std::{
@@ -185,7 +187,9 @@ impl Turns {
                 conversation.meter = self.conversation.meter.clone();
                 (self.parts, self.conversation, self.toolbox) = (parts, conversation, None);
             }
-            Ok((Err(error), _)) => tracing::error!("agent {name}: the old configuration holds: {error}"),
+            Ok((Err(error), _)) => {
+                tracing::error!("agent {name}: the old configuration holds: {}", chain(&error))
+            }
             Err(error) => tracing::error!("agent {name}: the old configuration holds: {error}"),
         }
     }
@@ -202,7 +206,7 @@ impl Turns {
         let result = self.turn(*params, &to, last, &mut usage).await;
         // Nothing is answered that a crash could take back.
         let committed = self.conversation.commit().await.map_err(|error| {
-            tracing::error!("agent {}: {error}", self.parts.config.name);
+            tracing::error!("agent {}: {}", self.parts.config.name, chain(&error));
             Stop::Failed(RpcError::new(INTERNAL, "the conversation cannot be logged; see the host's log"))
         });
         answered.store(epoch, Ordering::Release);
@@ -320,7 +324,7 @@ impl Turns {
 
     async fn flush(&mut self) -> Result<(), Stop> {
         Ok(self.conversation.flush().await.map_err(|error| {
-            tracing::error!("agent {}: {error}", self.parts.config.name);
+            tracing::error!("agent {}: {}", self.parts.config.name, chain(&error));
             RpcError::new(INTERNAL, "the conversation cannot be logged; see the host's log")
         })?)
     }
@@ -333,13 +337,13 @@ impl Turns {
         let body = self.conversation.body(before, behind, self.parts.provider.marks());
         let mut stream = to.unless_cancelled(self.parts.provider.ask(body)).await??;
         let mut text = self.parts.redactor.stream();
-        let mut input = self.parts.redactor.stream();
+        let mut input = self.parts.redactor.json_stream();
         let mut shown = true;
         while let Some(piece) = to.unless_cancelled(stream.next()).await?? {
             match piece {
                 Piece::Text(piece) => to.text(&text.push(&piece)).await?,
                 Piece::ToolStart { id, name } => {
-                    let held = std::mem::replace(&mut input, self.parts.redactor.stream()).finish();
+                    let held = std::mem::replace(&mut input, self.parts.redactor.json_stream()).finish();
                     to.input(&held).await?;
                     // The runtime knows nothing of remote tools.
                     shown = !self.is_remote(&name);

@@ -262,6 +262,29 @@ async fn mixed_calls_go_back_in_their_order() {
 }
 
 #[tokio::test]
+async fn nothing_is_answered_before_the_disk_has_it() {
+    use std::{fs::File, io::Read, os::fd::OwnedFd};
+    let mut lab = Lab::new(&[], None, vec![answer(&[]), answer(&[("l1", "bash")]), answer(&[])]).await;
+    let disk = File::options().append(true).open(&lab.turns.parts.log).unwrap();
+    // A pipe takes what is written, and cannot be synced: a disk that breaks between the two.
+    let (mut read, write) = std::io::pipe().unwrap();
+    lab.turns.conversation.write_to(File::from(OwnedFd::from(write)));
+    for what in ["x", "y"] {
+        let (refused, streamed) = lab.turn(json!({ "messages": [says(what)] })).await;
+        assert_eq!(refused["error"]["code"], INTERNAL, "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("cannot be logged"), "{refused}");
+        assert!(!streamed.is_empty(), "the provider had answered");
+    }
+    // The control: with a disk that works it is answered.
+    lab.turns.conversation.write_to(disk);
+    let (fine, _) = lab.turn(json!({ "messages": [says("z")] })).await;
+    assert_eq!(fine["result"]["stop_reason"], "end_turn", "{fine}");
+    let mut written = String::new();
+    read.read_to_string(&mut written).unwrap();
+    assert_eq!(written.lines().count(), 4, "it was written, and only the sync failed: {written}");
+}
+
+#[tokio::test]
 async fn remote_calls_alone_do_not_reach_the_runtime() {
     let calls = [("m1", "search"), ("m2", "fetch")];
     let mut lab =

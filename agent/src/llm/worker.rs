@@ -12,7 +12,7 @@ use super::{
     host::Host,
     http, limits,
     message::Block,
-    provider::{self, Provider, Usage},
+    provider::Usage,
     redact::Redactor,
     registry::AgentConfig,
     remote,
@@ -21,6 +21,7 @@ use super::{
     secret,
     status::WorkerStatus,
     turn::{Job, Order, Parts, Report, Turns},
+    upstream::{self, Provider},
 };
 use serde::Serialize;
 use std::{
@@ -66,7 +67,7 @@ pub(crate) enum Error {
         name: String,
         /// Why.
         #[source]
-        source: provider::Error,
+        source: upstream::Error,
     },
     /// A token of an MCP server.
     #[error("the token of [mcp.{name}] cannot be had")]

@@ -14,11 +14,11 @@ use super::{
     access::Access,
     home::Home,
     limits,
-    provider::Provider,
     redact::Redactor,
     registry::{AgentConfig, Http},
     serve,
     status::WorkerStatus,
+    upstream::Provider,
 };
 use axum::{Router, extract::Request, http::HeaderValue};
 use gate::Gate;

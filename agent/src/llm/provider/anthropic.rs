@@ -4,16 +4,14 @@
 
 use super::{Answer, Around, Piece, Usage, arguments, sse::Event, told};
 use crate::llm::{
+    config::Llm,
     message::{Block, Image, Kind, Message, Role, ToolCall},
-    registry::Llm,
     rpc::{INTERNAL, RpcError, Tool},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
 
-/// The `anthropic-version` that this file is written for.
-pub(super) const VERSION: &str = "2023-06-01";
 /// Most blocks of an answer.
 const MAX_BLOCKS: usize = 1000;
 

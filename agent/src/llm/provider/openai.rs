@@ -5,8 +5,8 @@
 
 use super::{Answer, Around, Piece, Usage, arguments, sse::Event, told};
 use crate::llm::{
+    config::Llm,
     message::{Block, Image, Kind, Message, Role, ToolCall},
-    registry::Llm,
     rpc::{INTERNAL, RpcError, Tool},
 };
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,145 @@
+//! What one agent's worker is started with.
+
+use super::{
+    limits::{Limits, Price},
+    secret::Source,
+};
+use serde::{Deserialize, Serialize};
+use std::{path::PathBuf, time::Duration};
+use url::Url;
+
+/// Everything that one agent's worker is started with. As JSON it goes from the core to a worker: without credentials,
+/// which are handed over as descriptors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AgentConfig {
+    /// The profile's file stem.
+    pub(crate) name: String,
+    /// The profile.
+    pub(crate) file: PathBuf,
+    /// The model.
+    pub(crate) llm: Llm,
+    /// MCP servers, in the profile's order of names.
+    pub(crate) mcp: Vec<Mcp>,
+    /// What it may use.
+    pub(crate) limits: Limits,
+    /// Who may read the log beside its owner.
+    pub(crate) log_reader: Option<u32>,
+    /// Who may use the socket beside its owner; where the daemon serves it, whose it is.
+    pub(crate) socket_owner: Option<u32>,
+    /// Whether and where the provider's own API is served.
+    pub(crate) http: Option<Http>,
+    /// Whether a `[grant]` governs the agent's container.
+    pub(crate) governed: bool,
+    /// What the author should know.
+    pub(crate) notices: Vec<String>,
+}
+
+/// Where the provider's own API is served, beside the unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Http {
+    /// A port of loopback.
+    pub(crate) port: Option<u16>,
+}
+
+/// Which protocol a provider speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ProviderKind {
+    /// Messages.
+    Anthropic,
+    /// Chat Completions.
+    OpenAi,
+}
+
+impl ProviderKind {
+    /// The name in files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+        }
+    }
+}
+
+/// An agent's model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Llm {
+    /// The section's name.
+    pub(crate) name: String,
+    /// Which protocol.
+    pub(crate) provider: ProviderKind,
+    /// The provider's name of the model.
+    pub(crate) model: String,
+    /// Where the key comes from; none: a server that wants none.
+    #[serde(skip)]
+    pub(crate) api_key: Option<Source>,
+    /// In place of the provider's own address.
+    #[serde(with = "maybe_url")]
+    pub(crate) base_url: Option<Url>,
+    /// Most tokens of an answer.
+    pub(crate) max_tokens: u32,
+    /// What a million tokens cost.
+    pub(crate) price: Price,
+    /// Further fields of each request.
+    pub(crate) options: serde_json::Map<String, serde_json::Value>,
+    /// Whether to ask for prompt caching.
+    pub(crate) prompt_cache: bool,
+    /// Calls of the model in a turn.
+    pub(crate) max_mcp_rounds: u32,
+    /// Turns of a message.
+    pub(crate) max_rounds: u32,
+    /// Without a byte for so long, a provider is given up.
+    pub(crate) timeout: Duration,
+    /// Without a turn for so long, a runtime's message is given up.
+    pub(crate) runtime_timeout: Duration,
+}
+
+/// An MCP server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mcp {
+    /// The section's name.
+    pub(crate) name: String,
+    /// Its address.
+    #[serde(with = "as_text")]
+    pub(crate) url: Url,
+    /// Where the bearer token comes from.
+    #[serde(skip)]
+    pub(crate) auth_token: Option<Source>,
+    /// The tools that may be called; none: all.
+    pub(crate) tools: Option<Vec<String>>,
+}
+
+impl Mcp {
+    /// Whether a tool may be listed and called.
+    pub(crate) fn allows(&self, tool: &str) -> bool {
+        self.tools.as_ref().is_none_or(|tools| tools.iter().any(|t| t == tool))
+    }
+}
+
+/// A URL in JSON.
+mod as_text {
+    use super::Url;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(url: &Url, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(url.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Url, D::Error> {
+        Url::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// A URL or none in JSON.
+mod maybe_url {
+    use super::Url;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(url: &Option<Url>, serializer: S) -> Result<S::Ok, S::Error> {
+        url.as_ref().map(Url::as_str).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Url>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| Url::parse(&text).map_err(D::Error::custom)).transpose()
+    }
+}

@@ -1,0 +1,5 @@
+//! The target `frames`: see `ringfence_fuzz::llm::targets`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::llm::targets::frames(data));

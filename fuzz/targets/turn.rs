@@ -1,0 +1,5 @@
+//! The target `turn`: see `ringfence_fuzz::llm::targets`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::llm::targets::turn(data));
