@@ -7,6 +7,9 @@ use crate::{
 use serde_json::{Value, json};
 use std::{fs, os::unix::fs::PermissionsExt};
 
+/// Some user who is not root, where the tests are root's.
+const SOMEBODY: u32 = 12345;
+
 const REGISTRY: &str = r#"
 [llm.claude-sonnet]
 provider = "anthropic"
@@ -293,4 +296,40 @@ fn a_plain_profile_is_no_agent() {
     assert!(daemon.status("plain").is_null());
     assert!(daemon.status("neither")["error"].as_str().unwrap().contains("no [llm.*] section"));
     assert_eq!(daemon.status("a")["state"], "running");
+}
+
+#[test]
+fn a_command_gives_the_key_to_whoever_is_not_root() {
+    use std::os::unix::{fs::chown, process::CommandExt};
+    let mock = Mock::with([says(&["ok"])]);
+    let home = Home::empty();
+    home.profile(
+        "a",
+        &format!(
+            "[llm.m]\nprovider = \"anthropic\"\nmodel = \"m\"\nbase_url = \"{}\"\napi_key_command = [\"sh\", \"-c\", \"echo sk-of-user-$(id -u)\"]\n",
+            mock.url
+        ),
+    );
+    let me = nix::unistd::geteuid();
+    let mut start = home.ringfence(&["start"]);
+    let uid = if me.is_root() { SOMEBODY } else { me.as_raw() };
+    if me.is_root() {
+        // Root is refused; its home becomes somebody's.
+        let ran = home.run(&["agent", "check", "a"]);
+        assert!(!ran.status && ran.err.contains("never run as root"), "{}", ran.err);
+        for path in [
+            "",
+            ".config",
+            ".config/ringfence",
+            ".config/ringfence/agents",
+            ".config/ringfence/agents/a.toml",
+        ] {
+            chown(home.path(path), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+        }
+        start.uid(SOMEBODY).gid(SOMEBODY);
+    }
+    let _daemon = home.started(&mut start);
+    let answer = Client::runtime(&home.socket("a")).says(1, "x");
+    assert_eq!(answer["result"]["content"][0]["text"], "ok", "{answer}");
+    assert_eq!(mock.last().header("x-api-key"), Some(&*format!("sk-of-user-{uid}")));
 }

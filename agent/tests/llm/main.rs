@@ -3,6 +3,8 @@
 
 mod config;
 mod conversation;
+mod crash;
+mod crowd;
 mod frames;
 mod http;
 mod lifecycle;

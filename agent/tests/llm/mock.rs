@@ -76,7 +76,12 @@ pub(crate) struct Mock {
 
 impl Mock {
     pub(crate) fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at(0)
+    }
+
+    /// On this port of loopback; 0: any.
+    pub(crate) fn at(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);

@@ -102,10 +102,16 @@ impl Home {
     }
 
     pub(crate) fn start_with(&self, environment: &[(&str, &str)]) -> Daemon<'_> {
+        let mut command = self.ringfence(&["start"]);
+        command.envs(environment.iter().copied());
+        self.started(&mut command)
+    }
+
+    /// Starts a command that becomes the daemon.
+    pub(crate) fn started(&self, command: &mut Command) -> Daemon<'_> {
         let log = self.path("daemon.log");
         let file = fs::File::options().create(true).append(true).open(&log).unwrap();
-        let child =
-            self.ringfence(&["start"]).envs(environment.iter().copied()).stderr(file).spawn().unwrap();
+        let child = command.stderr(file).spawn().unwrap();
         let daemon = Daemon { child, home: self };
         eventually("the daemon serves", || {
             let listed = self.run(&["agent", "ls", "--json"]);

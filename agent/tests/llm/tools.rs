@@ -1,8 +1,8 @@
 //! Local tool calls: their results, and what happens when they do not come.
 
 use crate::{
-    mock::{Mock, calls, says},
-    support::{Client, Home, tool_result, turn, user},
+    mock::{Answer, Mock, anthropic_events, calls, says, tool_block},
+    support::{Client, Home, text_of, tool_result, turn, user},
 };
 use serde_json::{Value, json};
 
@@ -36,6 +36,22 @@ fn results_go_back_in_the_order_of_the_calls_with_all_that_is_in_them() {
             { "type": "tool_result", "tool_use_id": "t3", "cache_control": { "type": "ephemeral" } },
         ])
     );
+}
+
+#[test]
+fn a_credential_in_streamed_arguments_is_taken_out_however_it_is_escaped_and_cut() {
+    let pieces = ["{\"command\":\"echo sk-sec", "ret\\u002", "dkey-of-a | \\\"base64\\\" #\\u00e9\"", "}"];
+    let answer = anthropic_events(&[tool_block("t1", "bash", &pieces)], "tool_use");
+    let mock = Mock::with([Answer::Stream(answer.concat())]);
+    let home = Home::with(&mock);
+    let _daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    runtime.write(&turn(1, json!([user("x")])));
+    let (answer, streamed) = runtime.answer();
+    let clean = json!({ "command": "echo [redacted] | \"base64\" #\u{e9}" });
+    assert_eq!(text_of(&streamed), r#"{"command":"echo [redacted] | \"base64\" #\u00e9"}"#);
+    assert_eq!(answer["result"]["tool_calls"][0]["input"], clean);
+    assert_eq!(home.logged("a")[1]["tool_calls"][0]["input"], clean);
 }
 
 #[test]
