@@ -145,7 +145,7 @@ impl Writer {
                 "out1",
                 "out2",
                 "\"out 3\"",
-                "sub/out4",
+                "over/out4",
                 "/dev/null",
                 "none/out",
                 "$PWD/out1",
@@ -168,7 +168,7 @@ impl Writer {
 
     fn file(&mut self, writes: bool) -> &'static str {
         if !writes && self.dice.chance(4) {
-            return self.dice.one_of(&["out1", "out2", "'out 3'", "sub/out4"]);
+            return self.dice.one_of(&["out1", "out2", "'out 3'", "over/out4"]);
         }
         self.dice.one_of(FILES)
     }

@@ -19,7 +19,7 @@ pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 pub(crate) struct Session {
     _kept: tempfile::TempDir,
-    /// Where the shell works; has `a.txt`, `b.txt`, `sub/c.txt`.
+    /// Where the shell works; has `a.txt`, `b.txt`, `sub/c.txt`, and the folder `over`.
     pub(crate) dir: PathBuf,
     pub(crate) registry: Registry,
 }
@@ -76,7 +76,9 @@ impl Session {
 }
 
 pub(crate) fn fill(dir: &Path) {
-    fs::create_dir_all(dir.join("sub")).unwrap();
+    for folder in ["sub", "over"] {
+        fs::create_dir_all(dir.join(folder)).unwrap();
+    }
     fs::write(dir.join("a.txt"), "one\ntwo\nthree\n").unwrap();
     fs::write(dir.join("b.txt"), "zeta\nalpha\nalpha\n").unwrap();
     fs::write(dir.join("sub/c.txt"), "deep\n").unwrap();
