@@ -1,0 +1,182 @@
+"""The tool runner in a real container, made by crun as agent/guest/Dockerfile makes it: the old design's acceptance test."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import time
+
+from case import scene
+from harness import HERE
+
+BASE = "/srv/rf/runner"
+ROOT = f"{BASE}/rootfs"
+RUNNER = f"{HERE}/bin/ringfence-toolrunner"
+NAME = "rf-tools"
+LARGE = "".join(f"line {number} of a large file\n" for number in range(1, 20001))
+
+
+def crun(*args, timeout=60, **options):
+    """Runs crun to its end. Standard input is nobody's."""
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, **options}
+    return subprocess.run(["crun", "--cgroup-manager=disabled", *args], timeout=timeout, check=False, **options)
+
+
+def bundle(*command):
+    """Writes the container's configuration: this guest's own Debian, with /usr read-only."""
+    mount = lambda where, kind, source, *options: {
+        "destination": where, "type": kind, "source": source, "options": list(options)}
+    config = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": 0, "gid": 0},
+            "args": list(command),
+            "env": ["PATH=/app/shims:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            "cwd": "/app",
+        },
+        "root": {"path": ROOT},
+        "hostname": "tools",
+        "mounts": [
+            mount("/proc", "proc", "proc"),
+            mount("/dev", "tmpfs", "tmpfs", "nosuid", "mode=755"),
+            mount("/dev/pts", "devpts", "devpts", "newinstance", "ptmxmode=0666", "mode=0620"),
+            mount("/tmp", "tmpfs", "tmpfs", "mode=1777"),
+            mount("/usr", "bind", "/usr", "rbind", "ro"),
+        ],
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")]},
+    }
+    with open(f"{BASE}/config.json", "w") as file:
+        json.dump(config, file)
+
+
+def make():
+    """What the Dockerfile makes: the binary, its shims, what login shells read."""
+    shutil.rmtree(BASE, ignore_errors=True)
+    for name in ("app", "dev", "proc", "tmp", "usr", "root", "opt"):
+        os.makedirs(f"{ROOT}/{name}")
+    for name in ("bin", "sbin", "lib", "lib64"):
+        os.symlink(f"usr/{name}", f"{ROOT}/{name}")
+    os.makedirs(f"{ROOT}/etc/profile.d")
+    for name in ("profile", "passwd", "group", "bash.bashrc"):
+        if os.path.exists(f"/etc/{name}"):
+            shutil.copy(f"/etc/{name}", f"{ROOT}/etc/{name}")
+    # awk and others are links by way of /etc.
+    shutil.copytree("/etc/alternatives", f"{ROOT}/etc/alternatives", symlinks=True)
+    shutil.copy(RUNNER, f"{ROOT}/opt/ringfence-toolrunner")
+    with open(f"{ROOT}/app/large_file.txt", "w") as file:
+        file.write(LARGE)
+    with open(f"{ROOT}/app/script.sh", "w") as file:
+        file.write("#!/bin/sh\ncat large_file.txt\n")
+    os.chmod(f"{ROOT}/app/script.sh", 0o755)
+    bundle("/opt/ringfence-toolrunner", "install-shims", "/app/shims")
+    done = crun("run", "--bundle", BASE, f"{NAME}-install")
+    assert done.returncode == 0, f"install-shims: {done}"
+    bundle("/opt/ringfence-toolrunner")
+
+
+def execute(command):
+    """`docker exec container bash -lc COMMAND`."""
+    return crun("exec", "--cwd=/app", NAME, "bash", "-lc", command)
+
+
+def out(command):
+    """Its standard output, where it succeeds without a word on standard error."""
+    done = execute(command)
+    assert (done.returncode, done.stderr) == (0, ""), f"{command}: {done}"
+    return done.stdout
+
+
+def on_terminal(command):
+    """All that the command prints where its output is a terminal."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execvp("crun", ["crun", "--cgroup-manager=disabled", "exec", "--cwd=/app", "--tty", NAME, "bash", "-lc", command])
+    data = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        data += chunk
+    os.close(master)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f"{command}: {status} {data!r}"
+    return data.decode()
+
+
+def is_cut(text):
+    """Whether the text is the large file's start and one remark, which names all of it."""
+    shown, _, remark = text.partition("...[truncated]")
+    return LARGE.startswith(shown.rstrip("\n")) and 0 < len(shown) <= 4001 and f" {len(LARGE)} bytes, 20000 lines in all" in remark
+
+
+@scene("runner/container", limit=240)
+def container():
+    make()
+    crun("delete", "--force", NAME)
+    # A detached container keeps what it was given: its log is a file.
+    with open(f"{BASE}/log", "w") as log:
+        started = crun("run", "--detach", "--bundle", BASE, NAME, stdout=log, stderr=log, capture_output=False)
+    try:
+        assert started.returncode == 0, open(f"{BASE}/log").read()
+        until = time.monotonic() + 60
+        while execute("test -S /tmp/tool_runner.sock").returncode != 0:
+            assert time.monotonic() < until, f"no socket: {open(f'{BASE}/log').read()}"
+            time.sleep(0.2)
+        acceptance()
+        more()
+        delay()
+    finally:
+        crun("delete", "--force", NAME)
+    told = [json.loads(line) for line in open(f"{BASE}/log") if line.startswith("{")]
+    cats = [run for run in told if run.get("cmd") == "cat" and run["args"] == ["large_file.txt"]]
+    assert any(run.get("cut") for run in cats) and any("cut" not in run for run in cats), told
+
+
+def acceptance():
+    """Section 14 of the old design."""
+    assert out("type -p cat") == "/app/shims/cat\n"
+    assert out("echo hello") == "hello\n"
+    with open("/etc/passwd") as file:
+        assert out("cat /etc/passwd | grep root") == "".join(line for line in file if "root" in line)
+    large = out("cat large_file.txt")
+    assert is_cut(large), large[-500:]
+    path = large.rstrip().rsplit(" ", 1)[1]
+    assert out(f"tail -n 1 {path}; wc -c < {path}") == f"line 20000 of a large file\n{len(LARGE)}\n"
+
+
+def more():
+    """Statuses, what is not the end of a line, a terminal, the old protocol."""
+    assert execute("cat nofile").returncode == 1
+    assert execute("exit 7").returncode == 7
+    assert out("cat large_file.txt | grep -c .") == "20000\n"
+    assert out("./script.sh | wc -l") == "20000\n"
+    assert is_cut(out("./script.sh"))
+    assert is_cut(out("cat large_file.txt | cat"))
+    python = "import subprocess; print(len(subprocess.check_output(['cat', 'large_file.txt'])))"
+    assert out(f'python3 -c "{python}"') == f"{len(LARGE)}\n"
+    assert is_cut(crun("exec", "--cwd=/app", NAME, "cat", "large_file.txt").stdout), "without a shell"
+    shown = on_terminal("cat large_file.txt; test -t 1 && echo terminal").replace("\r\n", "\n")
+    assert is_cut(shown) and shown.endswith("terminal\n"), shown[-500:]
+    python = ("import socket; s = socket.socket(socket.AF_UNIX); s.connect('/tmp/tool_runner.sock'); "
+              r"s.sendall(b'printf\\thi\\n'); print(s.makefile('rb').read().hex())")
+    assert out(f'python3 -c "{python}"') == "8368036d0000000268696d000000006100\n"
+
+
+def delay():
+    """No delay that anybody notices: the shims' part of an exec, in this slow guest."""
+
+    def median(command):
+        took = []
+        for _ in range(7):
+            begun = time.monotonic()
+            assert execute(command).returncode == 0
+            took.append(time.monotonic() - begun)
+        return sorted(took)[3]
+
+    bare, shims = median("/usr/bin/cat /etc/passwd | /usr/bin/grep root"), median("cat /etc/passwd | grep root")
+    print(f"# an exec of two tools: bare {bare * 1000:.0f} ms, with shims {shims * 1000:.0f} ms")
+    assert shims - bare < 1, f"bare {bare:.3f} s, with shims {shims:.3f} s"
