@@ -123,8 +123,8 @@ def container():
     try:
         assert started.returncode == 0, open(f"{BASE}/log").read()
         until = time.monotonic() + 60
-        while execute("test -S /tmp/tool_runner.sock").returncode != 0:
-            assert time.monotonic() < until, f"no socket: {open(f'{BASE}/log').read()}"
+        while execute("RINGFENCE_STRICT=1 cat /dev/null").returncode != 0:
+            assert time.monotonic() < until, f"no daemon: {open(f'{BASE}/log').read()}"
             time.sleep(0.2)
         acceptance()
         more()

@@ -5,6 +5,7 @@ mod kernel;
 mod launch;
 mod llm;
 mod mcp;
+mod shims;
 
 use anyhow::Result;
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ enum What {
     Launch(launch::Args),
     Llm(llm::Args),
     Mcp(mcp::Args),
+    Shims(shims::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -30,5 +32,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Launch(args) => launch::run(args),
         What::Llm(args) => llm::run(args),
         What::Mcp(args) => mcp::run(args),
+        What::Shims(args) => shims::run(args),
     }
 }

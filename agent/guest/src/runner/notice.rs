@@ -25,7 +25,11 @@ fn remember(socket: &Path) -> io::Result<bool> {
     if stat.st_uid != geteuid().as_raw() || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Ok(true);
     }
-    flock(&file, FlockOperation::LockExclusive)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // Somebody is telling right now.
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
+        locked => locked?,
+    }
     let run = this_run()?;
     let mut file = File::from(file);
     let mut told = String::new();

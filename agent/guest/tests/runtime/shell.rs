@@ -36,6 +36,23 @@ fn a_command_finds_an_ordinary_process_around_it() {
 }
 
 #[test]
+fn with_the_tool_runner_s_shims_what_leaves_a_call_is_cut() {
+    let scene = Scene::new(&[]);
+    let mut daemon = scene.registered();
+    let runner = std::env::var("RINGFENCE_TOOLRUNNER")
+        .unwrap_or_else(|_| env!("CARGO_BIN_EXE_ringfence-toolrunner").to_owned());
+    let (said, is_error) = daemon.bash(&format!(
+        "seq 1 3000 > big; {runner} install-shims shims --no-profile >/dev/null
+        {runner} --socket socket --log log --spill-dir . --max-lines 3 &
+        PATH=$PWD/shims:$PATH; export RINGFENCE_TOOLRUNNER_SOCKET=$PWD/socket
+        until RINGFENCE_STRICT=1 wc /dev/null >/dev/null 2>&1; do sleep 0.05; done
+        cat big | wc -l; cat big; kill $!; wait"
+    ));
+    assert!(said.starts_with("3000\n1\n2\n3\n...[truncated] 13893 bytes"), "{said}");
+    assert!(!is_error && said.lines().count() == 5, "{said}");
+}
+
+#[test]
 fn without_bash_there_is_sh_and_without_that_a_reason() {
     let programs = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/bin/sh", programs.path().join("sh")).unwrap();

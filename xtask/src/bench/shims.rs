@@ -1,0 +1,205 @@
+//! `bench shims`: what a shim adds to a tool, to a pipe, and what its daemon holds.
+
+use crate::{guest, report::say, setup};
+use anyhow::{Context, Result, bail};
+use std::{
+    fmt::Write,
+    fs::{self, File},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Where tools are found behind the shims.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Starts that are not counted: caches fill.
+const WARM_UP: usize = 20;
+/// Bytes that go through the pipe: 1 GB.
+const LARGE: u64 = 1_000_000_000;
+/// How often they do.
+const LARGE_ROUNDS: usize = 7;
+/// How long a daemon may take to listen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One way to run the same, and how long each time took.
+struct Way<'a> {
+    name: &'static str,
+    /// The daemon to ask; none: without shims.
+    daemon: Option<&'a Daemon>,
+    took: Vec<Duration>,
+}
+
+/// Measures what the tool runner's shims add to a tool and to a pipe, and what its daemon holds.
+///
+/// Bare tools and shims take turns in one run, so that whatever else the machine does falls on all of them. Prints Markdown
+/// tables of medians.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  cargo xtask bench shims --rounds 1000 > table.md")]
+pub(crate) struct Args {
+    /// How often each tool is started
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    rounds: usize,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.rounds == 0 {
+        bail!("--rounds 0 measures nothing; give at least 1");
+    }
+    setup::for_building()?;
+    print!("{}", measured(args.rounds)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measured(rounds: usize) -> Result<String> {
+    let runner = guest::programs()?.toolrunner;
+    let dir = tempfile::tempdir().context("cannot make a folder for shims")?;
+    let dir = dir.path();
+    fs::write(dir.join("small"), "a line\n").context("cannot write a small file")?;
+    // Its bytes come from memory, whatever the disk is.
+    File::create(dir.join("big")).and_then(|file| file.set_len(LARGE)).context("cannot make a large file")?;
+    let mut install = Command::new(&runner);
+    install.arg("install-shims").arg(dir.join("shims")).arg("--no-profile").stdout(Stdio::null());
+    if !install.status().context("cannot start the tool runner")?.success() {
+        bail!("the shims cannot be installed");
+    }
+    let end = Daemon::start(&runner, dir, "end")?;
+    let idle = end.resident()?;
+    let each = Daemon::start(&runner, dir, "each")?;
+    let way = |name, daemon| Way { name, daemon, took: Vec::new() };
+
+    let mut small =
+        [way("bare", None), way("shim, becomes it", Some(&end)), way("shim, cuts it", Some(&each))];
+    say(&format!("running `cat small` {rounds} times in each of {} ways", small.len()));
+    turns(&mut small, rounds, WARM_UP, |way| {
+        let program = if way.is_some() { dir.join("shims/cat") } else { PathBuf::from("/usr/bin/cat") };
+        command(&program, dir, way).arg("small").output()
+    })?;
+    let mut large = [way("bare", None), way("shims", Some(&end))];
+    say(&format!("1 GB through `cat big | wc -c`, {LARGE_ROUNDS} times in each of {} ways", large.len()));
+    turns(&mut large, LARGE_ROUNDS, 1, |way| {
+        command(Path::new("/bin/bash"), dir, way).args(["-c", "cat big | wc -c"]).output()
+    })?;
+    let busy = end.resident()?;
+    let mut text = table("`cat small`", &mut small)?;
+    text.push('\n');
+    text.push_str(&table("1 GB through `cat big \\| wc -c`", &mut large)?);
+    write!(text, "\nThe daemon's memory: {idle} KiB idle, {busy} KiB after all of this.\n")?;
+    Ok(text)
+}
+
+fn command(program: &Path, dir: &Path, daemon: Option<&Daemon>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(dir).stdin(Stdio::null()).stderr(Stdio::inherit()).env("PATH", PATH);
+    if let Some(daemon) = daemon {
+        command.env("PATH", format!("{}:{PATH}", dir.join("shims").display()));
+        command.env("RINGFENCE_TOOLRUNNER_SOCKET", &daemon.socket).env("RINGFENCE_STRICT", "1");
+    }
+    command
+}
+
+/// The ways take turns, so that whatever else the machine does falls on all of them. All have to say the same.
+fn turns(
+    ways: &mut [Way<'_>],
+    rounds: usize,
+    warm_up: usize,
+    run: impl Fn(Option<&Daemon>) -> std::io::Result<std::process::Output>,
+) -> Result<()> {
+    let mut said = None;
+    for round in 0..rounds + warm_up {
+        for way in &mut *ways {
+            let begin = Instant::now();
+            let output = run(way.daemon).context("cannot start a tool")?;
+            let took = begin.elapsed();
+            if !output.status.success() || *said.get_or_insert_with(|| output.stdout.clone()) != output.stdout
+            {
+                bail!("{}: {} and {:?}", way.name, output.status, String::from_utf8_lossy(&output.stdout));
+            }
+            if round >= warm_up {
+                way.took.push(took);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Medians, the middle half, and each median as a multiple of the first.
+fn table(what: &str, ways: &mut [Way<'_>]) -> Result<String> {
+    let at = |took: &[Duration], quarter: usize| {
+        took.get(took.len() * quarter / 4).map(|time| time.as_secs_f64() * 1000.0)
+    };
+    for way in &mut *ways {
+        way.took.sort_unstable();
+    }
+    let bare = ways.first().and_then(|way| at(&way.took, 2)).context("no bare figure to compare with")?;
+    let mut text = format!("| {what} | median | middle half | to bare |\n|---|---:|---:|---:|\n");
+    for Way { name, took, .. } in ways {
+        let [Some(low), Some(median), Some(high)] = [1, 2, 3].map(|quarter| at(took, quarter)) else {
+            bail!("no figures for {name}")
+        };
+        writeln!(text, "| {name} | {median:.2} ms | {low:.2} to {high:.2} | {:.2} |", median / bare)?;
+    }
+    Ok(text)
+}
+
+/// A daemon, ended when it is dropped.
+struct Daemon {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    fn start(runner: &Path, dir: &Path, truncate: &str) -> Result<Self> {
+        let socket = dir.join(truncate);
+        let mut command = Command::new(runner);
+        command.args(["--truncate", truncate, "--log", "/dev/null", "--socket"]).arg(&socket);
+        let child = command.stdin(Stdio::null()).spawn().context("cannot start the tool runner")?;
+        let daemon = Self { child, socket };
+        let until = Instant::now() + PATIENCE;
+        while UnixStream::connect(&daemon.socket).is_err() {
+            if Instant::now() >= until {
+                bail!("the tool runner does not listen");
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(daemon)
+    }
+
+    /// Its resident memory, in KiB.
+    fn resident(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.context("cannot read the daemon's status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let figure =
+            line.and_then(|line| line.split_ascii_whitespace().next()).context("no resident memory told")?;
+        figure.parse().context("no figure of resident memory")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Way, table};
+    use std::time::Duration;
+
+    #[test]
+    fn medians_are_multiples_of_the_first() {
+        let way = |name, times: &[u64]| Way {
+            name,
+            daemon: None,
+            took: times.iter().map(|ms| Duration::from_millis(*ms)).collect(),
+        };
+        let mut ways = [way("bare", &[3, 1, 2, 90, 2]), way("shims", &[3, 4, 2, 3, 7])];
+        let expected = "| x | median | middle half | to bare |\n|---|---:|---:|---:|\n\
+                        | bare | 2.00 ms | 2.00 to 3.00 | 1.00 |\n| shims | 3.00 ms | 3.00 to 4.00 | 1.50 |\n";
+        assert_eq!(table("x", &mut ways).unwrap(), expected);
+        assert!(table("x", &mut [way("bare", &[])]).is_err());
+    }
+}
