@@ -10,7 +10,7 @@ use rustix::{
     stdio,
     termios::isatty,
 };
-use std::fs;
+use std::{fs::File, io::Read};
 
 /// What `/proc/PID/stat` calls `ringfence-runtime`, whose children are runs: the kernel keeps 15 bytes of a name.
 const RUNTIME: &[u8] = b"ringfence-runti";
@@ -76,7 +76,7 @@ pub(super) fn outermost() -> Option<Pid> {
 
 /// Whether a process descends from `ringfence-runtime`; `None`: that cannot be seen.
 pub(super) fn is_below_runtime(process: Pid) -> Option<bool> {
-    let line = fs::read(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    let line = stat_line(process)?;
     let (name, parent) = name_and_parent(&line)?;
     Some(name == RUNTIME || climb(process, parent, |name| name == RUNTIME)?.1)
 }
@@ -90,7 +90,7 @@ fn climb(
 ) -> Option<(Pid, bool)> {
     for _ in 0..MOST_ANCESTORS {
         let Some(parent) = next else { return Some((process, false)) };
-        let line = fs::read(format!("/proc/{}/stat", parent.as_raw_nonzero())).ok()?;
+        let line = stat_line(parent)?;
         let (name, above) = name_and_parent(&line)?;
         if is_boundary(name) {
             return Some((process, true));
@@ -98,6 +98,14 @@ fn climb(
         (process, next) = (parent, above);
     }
     None
+}
+
+/// The start of /proc/PID/stat, in one read: the kernel makes the whole line anew for each.
+fn stat_line(process: Pid) -> Option<Vec<u8>> {
+    let mut line = vec![0; 512];
+    let length = File::open(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?.read(&mut line).ok()?;
+    line.truncate(length);
+    Some(line)
 }
 
 /// From a line of /proc/PID/stat, `PID (NAME) STATE PARENT ...`, where the name may have anything in it.

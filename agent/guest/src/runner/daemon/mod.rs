@@ -269,7 +269,12 @@ impl Daemon {
 
     fn accept(&mut self) {
         match self.socket.listener.accept().and_then(|(stream, _)| Client::new(stream)) {
-            Ok(client) => self.clients.push(client),
+            Ok(mut client) => {
+                // A shim's question comes with its connection: no need to wait for it once more.
+                let wish = client.heard(PollFlags::IN);
+                self.clients.push(client);
+                self.grant(self.clients.len() - 1, wish);
+            }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
             Err(error) => say(format_args!("cannot take a connection: {error}")),
