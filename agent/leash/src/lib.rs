@@ -7,6 +7,37 @@
 //! | files: read, write, edit, list, search | [`files`] |
 //! | starting a tool's processes, and what holds them | [`spawn`] |
 //! | what a bare program name finds | [`programs`] |
+//!
+//! ```
+//! use ringfence_grant::{CountBound, Grant, Scope};
+//! use serde_json::json;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! // Every tool that this package was built with, in one session.
+//! let registry = ringfence_leash::registry();
+//!
+//! // A narrow leash: it may execute `echo` and nothing else, at most twice.
+//! let granted = Grant {
+//!     exec: Scope::only(["echo".parse()?]),
+//!     max_calls: CountBound::AtMost(2),
+//!     ..Grant::top()
+//! };
+//!
+//! // Allowed: `echo` is granted, and there is budget.
+//! let out = registry.dispatch("shell", json!({"program": "echo", "args": ["hello"]}), &granted).await?;
+//! assert_eq!((&out["exit_code"], &out["stdout"]), (&json!(0), &json!("hello\n")));
+//!
+//! // Denied: `rm` is not. The gate says so before the tool runs anything, and it costs no call.
+//! let denied = registry.dispatch("shell", json!({"program": "rm", "args": ["-rf", "/"]}), &granted).await;
+//! let reason = denied.expect_err("rm is not granted").to_string();
+//! assert_eq!(reason, "denied: exec of \"rm\" is not within the granted authority");
+//! assert_eq!(registry.gate().used(), 1);
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 
 pub mod files;
 pub mod programs;

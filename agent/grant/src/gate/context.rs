@@ -45,7 +45,12 @@ impl ToolContext {
     /// # Errors
     /// [`Denied`]
     pub fn check_exec(&self, program: &Path) -> Result<Found, Denied> {
-        self.told(Question::Exec(program), self.exec(program))
+        let question = Question::Exec(program);
+        let decided = self.exec(program).and_then(|found| {
+            self.unless_forbidden(Axis::Exec, question, Some(&found))?;
+            Ok(found)
+        });
+        self.told(question, decided)
     }
 
     /// May the call read `path`: absolute, links followed?
@@ -53,7 +58,9 @@ impl ToolContext {
     /// # Errors
     /// [`Denied`]
     pub fn check_read(&self, path: &Path) -> Result<(), Denied> {
-        self.told(Question::Read(path), file(Axis::FsRead, &self.effective.fs_read, path))
+        let question = Question::Read(path);
+        let granted = file(Axis::FsRead, &self.effective.fs_read, path);
+        self.told(question, granted.and_then(|()| self.unless_forbidden(Axis::FsRead, question, None)))
     }
 
     /// May the call write `path`: absolute, links followed?
@@ -61,7 +68,9 @@ impl ToolContext {
     /// # Errors
     /// [`Denied`]
     pub fn check_write(&self, path: &Path) -> Result<(), Denied> {
-        self.told(Question::Write(path), file(Axis::FsWrite, &self.effective.fs_write, path))
+        let question = Question::Write(path);
+        let granted = file(Axis::FsWrite, &self.effective.fs_write, path);
+        self.told(question, granted.and_then(|()| self.unless_forbidden(Axis::FsWrite, question, None)))
     }
 
     /// May the call connect to `host`, a name or an address, at `port`; with `addr`, by that address of it? The name or
@@ -71,13 +80,15 @@ impl ToolContext {
     /// # Errors
     /// [`Denied`]
     pub fn check_net(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Result<(), Denied> {
-        self.told(Question::Net { host, port }, self.net(host, addr, port))
+        let question = Question::Net { host, addr, port };
+        let granted = self.net(host, addr, port);
+        self.told(question, granted.and_then(|()| self.unless_forbidden(Axis::Net, question, None)))
     }
 
     /// Refuses a connection by a rule of the tool's own, stricter than the grant, and records that.
     pub fn refuse_net(&self, host: &str, port: u16, why: String) -> Denied {
         let denied = Denied::Rule(why);
-        self.gate.tell(&self.tool, Question::Net { host, port }, Outcome::Denied(&denied));
+        self.gate.tell(&self.tool, Question::Net { host, addr: None, port }, Outcome::Denied(&denied));
         denied
     }
 
@@ -115,6 +126,25 @@ impl ToolContext {
         };
         self.gate.tell(&self.tool, question, outcome);
         decided
+    }
+
+    fn unless_forbidden(
+        &self,
+        axis: Axis,
+        question: Question<'_>,
+        found: Option<&Found>,
+    ) -> Result<(), Denied> {
+        let Some(rule) = self.gate.veto.as_ref().and_then(|veto| veto.forbids(question, found)) else {
+            return Ok(());
+        };
+        let target = match question {
+            Question::Call => String::new(),
+            Question::Exec(path) | Question::Read(path) | Question::Write(path) => {
+                path.to_string_lossy().into_owned()
+            }
+            Question::Net { host, .. } => host.to_owned(),
+        };
+        Err(Denied::Veto { axis, target, rule })
     }
 
     fn exec(&self, program: &Path) -> Result<Found, Denied> {

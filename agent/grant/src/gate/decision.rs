@@ -1,6 +1,7 @@
 //! Refusals, and the record of every decision.
 
-use std::{fmt, path::Path};
+use super::Found;
+use std::{fmt, net::IpAddr, path::Path};
 
 /// One of the axes that have targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,16 @@ pub enum Denied {
     /// The tool requires generations that are not granted.
     #[error("denied: the tool requires generations that the grant does not hold for")]
     Generations,
+    /// A rule that takes from what is granted.
+    #[error("denied: {axis} of {target:?} is forbidden by the rule {rule}")]
+    Veto {
+        /// The axis.
+        axis: Axis,
+        /// What was asked for.
+        target: String,
+        /// The rule.
+        rule: String,
+    },
     /// A tool's own rule, stricter than the grant.
     #[error("denied: {0}")]
     Rule(String),
@@ -94,6 +105,8 @@ pub enum Question<'a> {
     Net {
         /// The host as it was named.
         host: &'a str,
+        /// The address of it that is meant, where that is known.
+        addr: Option<IpAddr>,
         /// Port.
         port: u16,
     },
@@ -133,4 +146,10 @@ impl<F: Fn(&Decision<'_>) + Send + Sync> Record for F {
     fn record(&self, decision: &Decision<'_>) {
         self(decision);
     }
+}
+
+/// Rules beside the grant that can only deny: a profile's denies.
+pub trait Veto: Send + Sync {
+    /// The rule that forbids what the grant allows, if one does. A program comes as the gate found it.
+    fn forbids(&self, question: Question<'_>, found: Option<&Found>) -> Option<String>;
 }

@@ -16,7 +16,7 @@ mod registry;
 mod tool;
 
 pub use context::ToolContext;
-pub use decision::{Axis, Decision, Denied, Outcome, Question, Record};
+pub use decision::{Axis, Decision, Denied, Outcome, Question, Record, Veto};
 pub use registry::Registry;
 pub use tool::{CallFuture, Tool, ToolError};
 
@@ -69,6 +69,7 @@ pub struct Gate {
     generation: AtomicU64,
     programs: Box<dyn Programs>,
     record: Option<Box<dyn Record>>,
+    veto: Option<Box<dyn Veto>>,
 }
 
 impl fmt::Debug for Gate {
@@ -88,7 +89,15 @@ impl Gate {
             generation: AtomicU64::new(0),
             programs: Box::new(programs),
             record: None,
+            veto: None,
         }
+    }
+
+    /// Denies what `veto` forbids, whatever is granted.
+    #[must_use]
+    pub fn forbidding(mut self, veto: impl Veto + 'static) -> Self {
+        self.veto = Some(Box::new(veto));
+        self
     }
 
     /// Hands every decision to `record`.

@@ -269,3 +269,31 @@ fn hosts_addresses_and_ports() {
         assert_eq!(decided.is_ok(), allowed, "{host} {addr:?} {port} under {granted}: {decided:?}");
     }
 }
+
+/// Forbids what its rules name, by the target for programs.
+struct Forbids;
+
+impl Veto for Forbids {
+    fn forbids(&self, question: Question<'_>, found: Option<&Found>) -> Option<String> {
+        match (question, found) {
+            (Question::Exec(_), Some(found)) => {
+                (found.target == Path::new("/usr/bin/mawk")).then(|| "mawk".to_owned())
+            }
+            (Question::Write(path), _) => path.starts_with("/etc").then(|| "/etc".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn a_veto_takes_from_what_is_granted() {
+    let gate = Arc::new(Gate::new(Few).forbidding(Forbids));
+    let granted = Grant { fs_write: Scope::All, ..Grant::top() };
+    let context = gate.authorize(&Probe, &json!({}), &granted).unwrap();
+    context.check_exec(Path::new("git")).unwrap();
+    let denied = context.check_exec(Path::new("awk")).unwrap_err();
+    assert_eq!(denied.to_string(), "denied: exec of \"awk\" is forbidden by the rule mawk");
+    // What is not granted is refused for that.
+    let outside = context.check_write(Path::new("/etc/hosts")).unwrap_err();
+    assert!(matches!(outside, Denied::Scope { .. }), "{outside}");
+}
