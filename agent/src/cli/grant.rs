@@ -12,7 +12,7 @@ use ringfence_grant::{
 use ringfence_leash::programs::HostPrograms;
 use serde_json::{Value, json};
 use std::{
-    env, fs,
+    env, fmt, fs,
     io::{self, Read, Write},
     net::IpAddr,
     path::{Path, PathBuf},
@@ -170,10 +170,10 @@ fn ask(grant: &Grant, what: What, target: &str) -> anyhow::Result<Result<(), Den
 
 /// Each entry of an axis as a grant of its own.
 fn entries(grant: &Grant, what: What) -> Vec<(Grant, String)> {
-    fn each<E: Entry>(scope: &Scope<E>, with: impl Fn(Scope<E>) -> Grant) -> Vec<(Grant, String)>
-    where
-        E: std::fmt::Display,
-    {
+    fn each<E: Entry + fmt::Display>(
+        scope: &Scope<E>,
+        with: impl Fn(Scope<E>) -> Grant,
+    ) -> Vec<(Grant, String)> {
         let Scope::Only(entries) = scope else { return Vec::new() };
         entries.iter().map(|entry| (with(Scope::only([entry.clone()])), entry.to_string())).collect()
     }

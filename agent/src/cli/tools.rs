@@ -1,12 +1,26 @@
 //! `ringfence tools`: the confined tools, as an MCP server over stdio.
 
 use crate::{
-    leash::{Recorder, server::Server, source::Surroundings},
-    profile::Dirs,
+    core::enroll::GRANT,
+    leash::{
+        Recorder,
+        confine::HostSpawner,
+        pending,
+        server::Server,
+        source::{Session, Surroundings},
+        veto::Denies,
+    },
+    profile::{Dirs, Profile},
 };
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ringfence_grant::{CountBound, Grant, Scope};
-use std::{io, path::PathBuf, process::ExitCode};
+use ringfence_leash::{programs::HostPrograms, shell::Shell};
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 /// Serves tools that hold only what was granted, over MCP's stdio transport.
 ///
@@ -41,24 +55,95 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let workdir = named.canonicalize().with_context(|| format!("cannot work in {}", named.display()))?;
     let session = Surroundings::from_env().grant(args.profile.as_deref(), &Dirs::from_env(), &workdir)?;
     match &session.origin {
-        Some(origin) => eprintln!("ringfence tools: granted by {origin}: {}", summary(&session.grant)),
-        None => eprintln!(
-            "ringfence tools: no grant was given, so every call is denied; set RINGFENCE_GRANT, name a --profile, or write \
-             ~/.config/ringfence/tools.toml (`ringfence tools --help` shows how)"
+        Some(origin) => say(&format!("granted by {origin}: {}", summary(&session.grant))),
+        None => say(
+            "no grant was given, so every call is denied; set RINGFENCE_GRANT, name a --profile, or write \
+             ~/.config/ringfence/tools.toml (`ringfence tools --help` shows how)",
         ),
     }
+    let programs = HostPrograms::default();
+    let profile = session.for_the_kernel(&workdir, &programs)?;
+    match pending::core()? {
+        Ok(socket) => {
+            let asked = asked(args, &session, &profile, &programs)?;
+            let status = pending::serve(&socket, &asked, &workdir, |container| {
+                say(&format!("container {container}, enforcement: kernel"));
+                match serve(args, &session, &profile, &workdir, true) {
+                    Ok(()) => 0,
+                    Err(error) => {
+                        say(&format!("{error:#}"));
+                        1
+                    }
+                }
+            })?;
+            Ok(ExitCode::from(status))
+        }
+        Err(why) => {
+            say(&format!("eBPF does not hold here: {why}"));
+            serve(args, &session, &profile, &workdir, false)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// What the daemon is asked for: the profile by its name, where that is all; else the grant.
+fn asked(
+    args: &Args,
+    session: &Session,
+    profile: &Profile,
+    programs: &HostPrograms,
+) -> anyhow::Result<String> {
+    match (&args.profile, &session.profile) {
+        (Some(named), Some(of)) if of.name == profile.name => {
+            let is_path = named.contains('/') || named.ends_with(".toml");
+            Ok(if is_path { profile.file.to_string_lossy().into_owned() } else { named.clone() })
+        }
+        (_, Some(of)) if of.has_denials() => bail!(
+            "profile {} denies something and is met with another grant, which eBPF cannot hold in one container; use one of the two",
+            of.name
+        ),
+        _ => Ok(format!("{GRANT}{}", serde_json::to_string(&session.kernel_grant(programs))?)),
+    }
+}
+
+fn serve(
+    args: &Args,
+    session: &Session,
+    profile: &Profile,
+    workdir: &Path,
+    by_ebpf: bool,
+) -> anyhow::Result<()> {
     let recorder = match &args.record {
         None => Recorder::quiet(),
         Some(file) => Recorder::into_file(file)
             .with_context(|| format!("cannot record decisions in {}", file.display()))?,
     };
-    let tools = ringfence_leash::Surroundings { dir: workdir, ..ringfence_leash::Surroundings::default() };
-    let mut registry = tools.registry(tools.gate().recording(recorder));
+    let (spawner, lines) = HostSpawner::new(profile, &session.grant, workdir, by_ebpf)?;
+    for line in lines {
+        say(&line);
+    }
+    let tools = ringfence_leash::Surroundings {
+        dir: workdir.to_owned(),
+        spawner: Arc::new(spawner),
+        ..ringfence_leash::Surroundings::default()
+    };
+    let mut gate = tools.gate().recording(recorder);
+    if let Some(profile) = &session.profile {
+        gate = gate.forbidding(Denies::new(&profile.denials, workdir));
+    }
+    // This process has no children but tools.
+    let shell = Shell::new(workdir, &tools.programs.path(), tools.spawner.clone()).ending_orphans();
+    let shell = shell.context("cannot become the reaper of what tools leave behind")?;
+    let mut registry = tools.registry(gate).with(shell);
     if args.web {
         registry = registry.with(ringfence_leash::web::WebFetch::default());
     }
-    Server::new(registry, session.grant).serve(io::stdin().lock(), io::stdout())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Server::new(registry, session.grant.clone()).serve(io::stdin().lock(), io::stdout())?)
+}
+
+fn say(line: &str) {
+    // A client may have closed it.
+    let _ = writeln!(io::stderr(), "ringfence tools: {line}");
 }
 
 /// A grant in one line.

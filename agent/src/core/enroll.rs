@@ -14,6 +14,7 @@ use crate::{
         compiled::CompiledPolicy,
     },
 };
+use ringfence_grant::Grant;
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, StatxFlags, open, statx};
 use std::{
     io,
@@ -30,6 +31,9 @@ pub(crate) enum EnrollError {
     /// No name at all, or one that cannot be a file's.
     #[error("that is not a profile's name")]
     BadName,
+    /// A grant that is none.
+    #[error("that is not a grant")]
+    Grant(#[source] serde_json::Error),
     /// The daemon has another working directory than its client.
     #[error("the profile's path {0} must be absolute")]
     RelativePath(String),
@@ -224,8 +228,16 @@ pub(crate) fn place(
     }
 }
 
-/// Loads the profile that a user asked for, if that user may have it.
+/// What a request for a grant begins with, in place of a profile's name; its JSON follows.
+pub(crate) const GRANT: &str = "grant:";
+
+/// Loads the profile that a user asked for, if that user may have it. Anyone may have any grant: it only takes away, and
+/// its container bears no profile's name.
 pub(crate) fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> {
+    if let Some(json) = asked.strip_prefix(GRANT) {
+        let grant: Grant = serde_json::from_str(json).map_err(EnrollError::Grant)?;
+        return profile::of_grant(&grant).map_err(EnrollError::Load);
+    }
     if uid != 0 && (asked.contains('/') || asked.ends_with(".toml")) {
         return Err(EnrollError::PathNotRoot(asked.to_owned(), dirs.system.clone()));
     }
@@ -371,6 +383,29 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
         rustix::fs::chown(&file, None, Some(rustix::fs::Gid::from_raw(12345))).ok();
         assert!(matches!(load("p", 1000, &dirs), Err(EnrollError::NotRoots { .. })));
+    }
+
+    #[test]
+    fn anyone_may_take_less_by_a_grant() {
+        let dirs = Dirs { system: "/nonexistent".into(), user: None };
+        let grant = Grant {
+            exec: ringfence_grant::Scope::only(["/bin/true".parse().unwrap()]),
+            net: ringfence_grant::Scope::only(["example.com".parse().unwrap(), "10.0.0.1".parse().unwrap()]),
+            ..Grant::top()
+        };
+        let asked = format!("{GRANT}{}", serde_json::to_string(&grant).unwrap());
+        let profile = load(&asked, 1000, &dirs).unwrap();
+        assert!(!profile::is_name(&profile.name), "{}", profile.name);
+        assert_eq!(profile.mode, Mode::Enforce);
+        let held = profile.grant(None);
+        assert_eq!(held.exec, grant.exec);
+        assert_eq!(held.net, ringfence_grant::Scope::only(["10.0.0.1".parse().unwrap()]));
+        let root = host_root().unwrap();
+        let request = Request { asked, workdir: None, audit: false, uid: 1000 };
+        compile(&request, &[], root.as_fd(), &dirs).unwrap();
+        for wrong in ["grant:", "grant:{}", "grant:[]"] {
+            assert!(matches!(load(wrong, 1000, &dirs), Err(EnrollError::Grant(_))), "{wrong}");
+        }
     }
 
     #[test]

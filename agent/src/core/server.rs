@@ -275,10 +275,12 @@ fn request_of(
     audit: bool,
     uid: u32,
 ) -> Result<Request, EnrollError> {
-    if profile.is_empty() || profile.len() > MAX_PROFILE || profile.contains('\0') {
+    let is_grant = profile.starts_with(enroll::GRANT);
+    let most = if is_grant { MAX_REQUEST } else { MAX_PROFILE };
+    if profile.is_empty() || profile.len() > most || profile.contains('\0') {
         return Err(EnrollError::BadName);
     }
-    if (profile.contains('/') || profile.ends_with(".toml")) && !profile.starts_with('/') {
+    if !is_grant && (profile.contains('/') || profile.ends_with(".toml")) && !profile.starts_with('/') {
         return Err(EnrollError::RelativePath(profile));
     }
     let workdir = workdir.map(PathBuf::from);

@@ -91,6 +91,27 @@ pub(crate) fn retain(keep: &[Keep]) -> Result<(), Error> {
     retain_in_thread(keep)
 }
 
+/// The same for the calling thread alone, and what it starts: the process has others, which keep theirs.
+///
+/// # Errors
+/// As [`retain`]; the thread must then start nothing.
+pub(crate) fn retain_in_this_thread(keep: &[Keep]) -> Result<(), Error> {
+    retain_in_thread(keep)
+}
+
+/// What tools keep where root runs them. Not among them: what lets a process look into others (CAP_PERFMON is enough to
+/// read the environment of every process, whatever Landlock says), and raw sockets.
+pub(crate) const TOOLS: &[Keep] = &[
+    keep(Capability::CAP_CHOWN, "files are given to their owners"),
+    keep(Capability::CAP_DAC_OVERRIDE, "root's tools work on other users' files"),
+    keep(Capability::CAP_FOWNER, "as above: modes and times"),
+    keep(Capability::CAP_FSETID, "set-group-id bits of directories survive"),
+    keep(Capability::CAP_KILL, "a tool ends what it started as another user"),
+    keep(Capability::CAP_NET_BIND_SERVICE, "ports below 1024, if `net` grants them"),
+    keep(Capability::CAP_SETGID, "package managers and test suites change to other users"),
+    keep(Capability::CAP_SETUID, "as above"),
+];
+
 /// Gives up every capability, for good. See [`retain`].
 ///
 /// # Errors

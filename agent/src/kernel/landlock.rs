@@ -187,6 +187,14 @@ impl Rules {
 }
 
 impl Prepared {
+    /// The same ruleset, for one more thread.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { ruleset: self.ruleset.try_clone()?, missing: Vec::new() })
+    }
+
     /// Restricts the calling thread and all it starts, for good. Sets `no_new_privs`.
     ///
     /// # Errors

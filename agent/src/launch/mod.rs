@@ -14,13 +14,13 @@
 
 mod cgroup;
 mod command;
-mod confine;
+pub(crate) mod confine;
 mod environment;
 mod error;
 mod identity;
-mod plan;
+pub(crate) mod plan;
 mod report;
-mod wait;
+pub(crate) mod wait;
 
 pub(crate) use environment::Variable;
 pub(crate) use error::{Error, chain};

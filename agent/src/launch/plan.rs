@@ -29,6 +29,9 @@ const NAMED: usize = 3;
 /// Programs that start every dynamic program, by way of the kernel.
 const LOADERS: &[&str] = &["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
 
+/// How a gap begins that leaves protected places open.
+const PROTECTED: &str = "protected places inside an allow";
+
 /// The enforcers that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Enforcers {
@@ -66,6 +69,14 @@ impl Plan {
     /// Axes with a gap that is not accepted.
     pub(crate) fn refused<'a>(&'a self, accepted: &'a [Axis]) -> impl Iterator<Item = &'a Held> {
         self.axes.iter().filter(|held| !held.gaps.is_empty() && !accepted.contains(&held.axis))
+    }
+}
+
+impl Held {
+    /// Whether nothing beyond the grant is open. Protected places are taken from what is granted, by a profile's own rules:
+    /// one that stays open is a gap of those.
+    pub(crate) fn holds_the_grant(&self) -> bool {
+        self.gaps.iter().all(|gap| gap.starts_with(PROTECTED))
     }
 }
 
@@ -205,7 +216,7 @@ fn exceptions(policy: &CompiledPolicy, bit: u16) -> Vec<String> {
         .collect();
     if !protected.is_empty() {
         let protected: Vec<String> = protected.into_iter().collect();
-        gaps.push(format!("protected places inside an allow ({})", listed(&protected)));
+        gaps.push(format!("{PROTECTED} ({})", listed(&protected)));
     }
     gaps
 }

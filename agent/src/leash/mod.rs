@@ -8,12 +8,17 @@
 //! | lines in, lines out | `server` |
 //! | calls, several at once | `calls` |
 //! | every decision of the gate, on record | `record` |
+//! | a profile's denies, which the lattice does not have | `veto` |
+//! | the kernel behind the gate: Landlock and seccomp; eBPF | `confine`; `pending` |
 
 mod calls;
+pub(crate) mod confine;
+pub(crate) mod pending;
 pub(crate) mod place;
 pub(crate) mod read;
 mod record;
 pub(crate) mod server;
 pub(crate) mod source;
+pub(crate) mod veto;
 
 pub(crate) use record::Recorder;

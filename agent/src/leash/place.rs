@@ -36,7 +36,8 @@ fn map<E: Entry>(scope: &Scope<E>, with: impl Fn(&E) -> E) -> Scope<E> {
     }
 }
 
-fn placed(entry: &PathEntry, writable: &Scope<PathEntry>) -> PathEntry {
+/// One path entry, as [`place`] has it.
+pub(super) fn placed(entry: &PathEntry, writable: &Scope<PathEntry>) -> PathEntry {
     let followed = follow(Path::new(entry.anchor()), writable);
     let anchor = followed.as_deref().and_then(Path::to_str);
     anchor.and_then(|anchor| entry.moved_to(anchor).ok()).unwrap_or_else(|| entry.clone())

@@ -66,7 +66,7 @@ fn line(decision: &Decision<'_>, lost: u64) -> Value {
         Question::Exec(path) => ("exec", Some(path.to_string_lossy().into_owned())),
         Question::Read(path) => ("read", Some(path.to_string_lossy().into_owned())),
         Question::Write(path) => ("write", Some(path.to_string_lossy().into_owned())),
-        Question::Net { host, port } => ("net", Some(format!("{host}:{port}"))),
+        Question::Net { host, port, .. } => ("net", Some(format!("{host}:{port}"))),
     };
     let (outcome, reason) = match decision.outcome {
         Outcome::Allowed => ("allowed", "within the granted authority".to_owned()),

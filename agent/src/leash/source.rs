@@ -1,8 +1,8 @@
 //! Where a session's grant comes from.
 
 use super::{place::place, read};
-use crate::profile::{self, Dirs, LoadErrors};
-use ringfence_grant::Grant;
+use crate::profile::{self, Dirs, LoadErrors, Profile};
+use ringfence_grant::{ExecEntry, Grant, PathEntry, Scope, gate::Programs};
 use std::{
     env,
     ffi::OsString,
@@ -61,6 +61,50 @@ pub(crate) struct Session {
     pub(crate) written: Grant,
     /// Where it came from, for people; `None`: from nowhere, and it is nothing.
     pub(crate) origin: Option<String>,
+    /// The profile that was named: its denies hold too.
+    pub(crate) profile: Option<Profile>,
+}
+
+impl Session {
+    /// The profile that the kernel is given: the named one, where nothing was met with it; else the grant's own, with the
+    /// named one's denies.
+    ///
+    /// # Errors
+    /// [`Error::Profile`]: an entry that the kernel's rules cannot express.
+    pub(crate) fn for_the_kernel(&self, workdir: &Path, programs: &dyn Programs) -> Result<Profile, Error> {
+        match &self.profile {
+            Some(profile) if profile.grant(Some(workdir)) == self.written => Ok(profile.clone()),
+            named => {
+                let mut profile = profile::of_grant(&self.kernel_grant(programs)).map_err(Error::Profile)?;
+                if let Some(named) = named {
+                    profile.denials = named.denials.clone();
+                    profile.kernel = named.kernel.clone();
+                }
+                Ok(profile)
+            }
+        }
+    }
+}
+
+impl Session {
+    /// The grant in files: each bare name is what it finds now, for the kernel knows no PATH of ours. What it does not find
+    /// is left out, which denies it.
+    pub(crate) fn kernel_grant(&self, programs: &dyn Programs) -> Grant {
+        let file = |entry: &ExecEntry| -> Option<ExecEntry> {
+            let mut names = entry.programs();
+            let Some(name) = names.next() else { return Some(entry.clone()) };
+            let found = programs.look(Path::new(name)).ok()?.target;
+            let same = |name: &str| programs.look(Path::new(name)).is_ok_and(|other| other.target == found);
+            let exact = PathEntry::exact(found.to_str()?).ok()?;
+            let all = names.all(same) && entry.paths().has(&exact);
+            all.then(|| PathEntry::tree(exact.anchor()).ok().map(ExecEntry::from)).flatten()
+        };
+        let exec = match &self.grant.exec {
+            Scope::All => Scope::All,
+            Scope::Only(entries) => Scope::only(entries.iter().filter_map(file)),
+        };
+        Grant { exec, ..self.grant.clone() }
+    }
 }
 
 /// The environment, as far as it matters here.
@@ -96,11 +140,9 @@ impl Surroundings {
     /// [`Error`]; the first source that is there must be right, the next is no way out.
     pub(crate) fn grant(&self, profile: Option<&str>, dirs: &Dirs, workdir: &Path) -> Result<Session, Error> {
         let variable = self.variable()?;
-        let named = profile
-            .map(|name| profile::load(name, dirs).map(|profile| profile.grant(Some(workdir))))
-            .transpose()
-            .map_err(Error::Profile)?;
-        let (written, origin) = match (variable, named, profile) {
+        let named = profile.map(|name| profile::load(name, dirs)).transpose().map_err(Error::Profile)?;
+        let given = named.as_ref().map(|profile| profile.grant(Some(workdir)));
+        let (written, origin) = match (variable, given, profile) {
             (Some((met, origin)), Some(grant), Some(name)) => {
                 (grant.meet(&met), Some(format!("profile {name}, met with {origin}")))
             }
@@ -111,7 +153,7 @@ impl Surroundings {
                 None => (Grant::bottom(), None),
             },
         };
-        Ok(Session { grant: place(&written), written, origin })
+        Ok(Session { grant: place(&written), written, origin, profile: named })
     }
 
     fn variable(&self) -> Result<Option<(Grant, &'static str)>, Error> {

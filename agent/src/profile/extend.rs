@@ -7,13 +7,44 @@ use super::{
     problem::{At, LoadErrors, Problem, Wrong},
     source::{Provenance, read},
 };
-use ringfence_grant::{CountBound, Scope};
-use std::path::{Path, PathBuf};
+use ringfence_grant::{CountBound, Grant, NetEntry, Scope};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 /// Most files in a chain.
 const MAX_CHAIN: usize = 16;
 /// Most rules of a profile, all axes and denies together: what the kernel's table can surely hold.
 pub(crate) const MAX_RULES: usize = 16_384;
+
+/// Stands for the file of a profile that is a grant and nothing else. No profile can have this name.
+pub(super) const OF_GRANT: &str = "(grant)";
+
+/// The profile of a grant alone: enforced, with everything else as it is by default. Host names are the tools' to hold
+/// and not the kernel's; they are left out, which denies them.
+pub(super) fn of_grant(grant: &Grant) -> Result<Profile, LoadErrors> {
+    let file = Path::new(OF_GRANT);
+    let net = match &grant.net {
+        Scope::All => Scope::All,
+        Scope::Only(entries) => {
+            Scope::only(entries.iter().filter(|entry| !matches!(entry, NetEntry::Host { .. })).cloned())
+        }
+    };
+    let table = BTreeMap::from([("grant", Grant { net, ..grant.clone() })]);
+    let wrong = |e: toml::ser::Error| Problem::new(At::file(file), Wrong::Syntax(e.to_string()));
+    let text = toml::to_string(&table).map_err(wrong)?;
+    let parsed = parse(file, &text);
+    let count = rules_of(&parsed.layer);
+    let mut problems = parsed.problems;
+    if count > MAX_RULES {
+        problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
+    }
+    if !problems.is_empty() {
+        return Err(LoadErrors(problems));
+    }
+    Ok(profile(file, parsed.layer, Vec::new(), Vec::new(), parsed.refused))
+}
 
 /// Loads a file and those it extends.
 pub(super) fn load(file: &Path) -> Result<Profile, LoadErrors> {

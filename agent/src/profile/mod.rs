@@ -56,6 +56,14 @@ pub(crate) fn load(name_or_path: &str, dirs: &Dirs) -> Result<Profile, LoadError
     extend::load(&dirs.find(name_or_path)?)
 }
 
+/// The profile that a grant alone is, for the kernel: host names left out, which denies them.
+///
+/// # Errors
+/// An entry that no profile can have, such as an intersection.
+pub(crate) fn of_grant(grant: &Grant) -> Result<Profile, LoadErrors> {
+    extend::of_grant(grant)
+}
+
 /// Reads a registry: its `[llm.*]` and `[mcp.*]`.
 ///
 /// # Errors
@@ -136,6 +144,12 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
+    /// Whether it denies anything beside what it does not grant.
+    pub(crate) fn has_denials(&self) -> bool {
+        let Denials { fs_read, fs_write, exec, net } = &self.denials;
+        [fs_read, fs_write, exec, net].into_iter().any(|rules| !rules.is_empty())
+    }
+
     /// The grant as the lattice has it, with `${WORKDIR}` replaced. Denies are not part of it, nor is `base`.
     /// An entry that cannot be read (a `${WORKDIR}` without a working directory) grants nothing.
     pub(crate) fn grant(&self, workdir: Option<&Path>) -> Grant {

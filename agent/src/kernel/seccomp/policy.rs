@@ -51,6 +51,8 @@ pub(crate) enum When {
     NoWrite,
     /// Landlock holds TCP ports.
     TcpPorts,
+    /// Addresses are restricted, and nothing holds those of datagrams.
+    NoUdp,
     /// Landlock sets no domain, which would keep the processes outside from being traced.
     NoDomain,
 }

@@ -75,7 +75,7 @@ impl Program {
 fn deny_lists() -> Vec<(Policy, Option<When>)> {
     let mut lists =
         vec![(Policy::default_list().unwrap(), None), (Policy::fallback_list(&[]).unwrap(), None)];
-    for when in [When::NoInet, When::NoUnix, When::NoWrite, When::TcpPorts, When::NoDomain] {
+    for when in [When::NoInet, When::NoUnix, When::NoWrite, When::TcpPorts, When::NoUdp, When::NoDomain] {
         lists.push((Policy::fallback_list(&[when]).unwrap(), Some(when)));
     }
     lists
@@ -96,7 +96,7 @@ fn examples(rule: &Rule) -> (Vec<[u64; 6]>, Vec<[u64; 6]>) {
             Test::AnyBit(bits) => (set_bits(*bits).map(u64::from).collect(), vec![u64::from(!bits), 0]),
             Test::Masked { mask, values } => (
                 values.iter().flat_map(|value| [u64::from(*value), u64::from(*value | !mask)]).collect(),
-                vec![0, 1, 2],
+                (0..=2).filter(|value| !values.contains(value)).map(u64::from).collect(),
             ),
             Test::BitUnless { bit, value } => {
                 let value = u64::from(*value);
@@ -241,6 +241,11 @@ fn conditions_of_the_fallback_list_take_effect() {
     let no_inet = program(&[When::NoInet]);
     assert_ne!(no_inet.call("socket", &inet), ALLOW);
     assert_eq!(no_inet.call("socket", &unix), ALLOW);
+    let no_udp = program(&[When::NoUdp]);
+    assert_ne!(no_udp.call("socket", &[2, 2, 0, 0, 0, 0]), ALLOW);
+    assert_ne!(no_udp.call("socket", &[10, 2 | 0o2000000, 0, 0, 0, 0]), ALLOW);
+    assert_eq!(no_udp.call("socket", &inet), ALLOW);
+    assert_eq!(no_udp.call("socket", &[1, 2, 0, 0, 0, 0]), ALLOW, "a unix datagram");
     let no_unix = program(&[When::NoUnix]);
     assert_ne!(no_unix.call("socket", &unix), ALLOW);
     assert_eq!(no_unix.call("socketpair", &unix), ALLOW, "a pair reaches nobody");
