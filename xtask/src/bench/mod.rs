@@ -6,6 +6,7 @@ mod launch;
 mod llm;
 mod mcp;
 mod shims;
+mod tools;
 
 use anyhow::Result;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ enum What {
     Llm(llm::Args),
     Mcp(mcp::Args),
     Shims(shims::Args),
+    Tools(tools::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -33,5 +35,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Llm(args) => llm::run(args),
         What::Mcp(args) => mcp::run(args),
         What::Shims(args) => shims::run(args),
+        What::Tools(args) => tools::run(args),
     }
 }
