@@ -1,0 +1,312 @@
+//! `ringfence tools --web`: the real binary, over its standard input and output, against servers on loopback.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails there")]
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A server on loopback that answers as it is told and remembers what it was asked.
+struct Site {
+    addr: SocketAddr,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Site {
+    fn new(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (heads, answer) = (asked.clone(), Arc::new(answer));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (Ok(mut stream), heads, answer) = (stream, heads.clone(), answer.clone()) else { return };
+                thread::spawn(move || {
+                    let mut head = String::new();
+                    let mut reader = BufReader::new(stream.try_clone().unwrap());
+                    while !head.ends_with("\r\n\r\n")
+                        && reader.read_line(&mut head).is_ok_and(|read| read > 0)
+                    {}
+                    heads.lock().unwrap().push(head.clone());
+                    answer(&head, &mut stream);
+                });
+            }
+        });
+        Self { addr, asked }
+    }
+
+    fn page(html: &'static str) -> Self {
+        Self::new(move |_, stream| {
+            drop(stream.write_all(&answer("200 OK", "Content-Type: text/html\r\n", html.as_bytes())))
+        })
+    }
+
+    /// Redirects `/to` there; has a page elsewhere.
+    fn redirecting(location: String) -> Self {
+        Self::new(move |head, stream| {
+            let answer = match head.starts_with("GET /to ") {
+                true => answer("302 Found", &format!("Location: {location}\r\n"), b""),
+                false => answer("200 OK", "Content-Type: text/plain\r\n", b"there"),
+            };
+            drop(stream.write_all(&answer));
+        })
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addr)
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+}
+
+fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let mut answer =
+        format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+    answer.extend_from_slice(body);
+    answer
+}
+
+/// A grant of these net entries, or of `all`, and of nothing else.
+fn grant(net: &[&str]) -> String {
+    let net = if net == ["all"] { json!("all") } else { json!({ "only": net }) };
+    let nothing = json!({ "only": [] });
+    json!({
+        "fs_read": nothing, "fs_write": nothing, "exec": nothing, "net": net,
+        "max_calls": "unlimited", "valid_for_generation": "all",
+    })
+    .to_string()
+}
+
+/// One session: these lines in, every answer out, by id.
+fn session(net: &[&str], variables: &[(&str, &str)], lines: &[Value]) -> Vec<Value> {
+    let home = tempfile::tempdir().unwrap();
+    let mut server = Command::new(cargo_bin("ringfence"))
+        .args(["tools", "--web"])
+        .env_clear()
+        .env("HOME", home.path())
+        .env("RINGFENCE_GRANT", grant(net))
+        .envs(variables.iter().copied())
+        .current_dir(home.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = server.stdin.take().unwrap();
+    for line in lines {
+        writeln!(input, "{line}").unwrap();
+    }
+    drop(input);
+    let mut output = String::new();
+    server.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(server.wait().unwrap().success());
+    let mut answers: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    answers.sort_by_key(|answer| answer["id"].as_u64());
+    answers
+}
+
+/// What each URL's call came to: the envelope, or the error's text.
+fn fetch_with(net: &[&str], variables: &[(&str, &str)], urls: &[&str]) -> Vec<Result<Value, String>> {
+    let calls = urls.iter().enumerate().map(|(id, url)| {
+        json!({"jsonrpc": "2.0", "id": id + 2, "method": "tools/call",
+            "params": {"name": "web_fetch", "arguments": {"url": url}}})
+    });
+    let begin = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}});
+    let answers = session(net, variables, &std::iter::once(begin).chain(calls).collect::<Vec<_>>());
+    assert_eq!(answers.len(), urls.len() + 1);
+    let come_to = |answer: &Value| {
+        let result = &answer["result"];
+        let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        match result["isError"].as_bool() {
+            Some(false) => Ok(serde_json::from_str(&text).unwrap()),
+            _ => Err(text),
+        }
+    };
+    answers[1..].iter().map(come_to).collect()
+}
+
+fn fetch(net: &[&str], urls: &[&str]) -> Vec<Result<Value, String>> {
+    fetch_with(net, &[], urls)
+}
+
+fn assert_all_denied(net: &[&str], urls: &[&str]) {
+    for (url, result) in urls.iter().zip(fetch(net, urls)) {
+        let error = result.err().unwrap_or_else(|| panic!("{url} was fetched"));
+        assert!(error.starts_with("denied: "), "{url}: {error}");
+    }
+}
+
+#[test]
+fn a_granted_page_is_fetched_and_the_metadata_address_is_denied() {
+    let site = Site::page("<title>Example Domain</title><p>This domain is for use in documents.</p>");
+    let granted = site.addr.to_string();
+    let results = fetch(&[&granted], &[&site.url("/"), "http://169.254.169.254/latest/meta-data/"]);
+    let page = results[0].as_ref().unwrap();
+    assert_eq!(page["url"], site.url("/"));
+    assert_eq!((&page["final_url"], &page["status"]), (&page["url"], &json!(200)));
+    assert_eq!(page["title"], "Example Domain");
+    assert_eq!(page["markdown"], "This domain is for use in documents.");
+    assert_eq!(page["enforcement"]["net"], "gate");
+    let denied = results[1].as_ref().unwrap_err();
+    assert!(denied.starts_with("denied: net of \"169.254.169.254"), "{denied}");
+    assert!(denied.ends_with("is not within the granted authority"), "{denied}");
+}
+
+#[test]
+fn it_is_listed_only_where_some_host_is_granted() {
+    let list = [json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})];
+    for (net, is) in [(&["example.com"][..], true), (&["all"], true), (&[], false)] {
+        let answers = session(net, &[], &list);
+        let tools = answers[0]["result"]["tools"].as_array().unwrap();
+        assert_eq!(tools.iter().any(|tool| tool["name"] == "web_fetch"), is, "{net:?}");
+    }
+}
+
+#[test]
+fn no_spelling_of_a_private_address_is_fetched_even_where_everything_is_granted() {
+    assert_all_denied(
+        &["all"],
+        &[
+            "http://169.254.169.254/",
+            "http://127.0.0.1/",
+            "http://2130706433/",
+            "http://0x7f000001/",
+            "http://0177.0.0.1/",
+            "http://127.1/",
+            "http://0/",
+            "http://[::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://[64:ff9b::7f00:1]/",
+            "http://[64:ff9b:1::7f00:1]/",
+            "http://[2002:7f00:1::]/",
+            "http://[2001::80ff:fffe]/",
+            "http://10.0.0.1/",
+            "http://100.64.0.1/",
+            "http://[fd00::1]/",
+            "http://[fe80::1]/",
+            "http://localhost/",
+            "http://LOCALHOST./",
+        ],
+    );
+}
+
+#[test]
+fn what_no_url_may_be_is_denied() {
+    let urls =
+        ["file:///etc/passwd", "ftp://example.com/", "data:text/plain,x", "http://user:pass@example.com/"];
+    assert_all_denied(&["all"], &urls);
+    assert_all_denied(
+        &["example.com"],
+        &["http://example.com:22/", "http://example.com.evil.test/", "http://evil.test/"],
+    );
+}
+
+#[test]
+fn redirects_are_followed_only_to_what_is_granted() {
+    let elsewhere = Site::page("<p>secret</p>");
+    let port = elsewhere.addr.port();
+    for location in [
+        elsewhere.url("/"),
+        format!("http://2130706433:{port}/"),
+        format!("http://[::ffff:127.0.0.1]:{port}/"),
+        format!("http://localhost:{port}/"),
+        "http://169.254.169.254/".to_owned(),
+        "http://[64:ff9b::a9fe:a9fe]/".to_owned(),
+    ] {
+        let site = Site::redirecting(location.clone());
+        let results = fetch(&[&site.addr.to_string()], &[&site.url("/to")]);
+        let error = results[0].as_ref().unwrap_err();
+        assert!(error.starts_with("denied: "), "{location}: {error}");
+        assert_eq!(site.asked(), 1);
+    }
+    let site = Site::redirecting("file:///etc/passwd".into());
+    let error = fetch(&[&site.addr.to_string()], &[&site.url("/to")]).remove(0).unwrap_err();
+    assert!(error.contains("the scheme \"file\""), "{error}");
+    assert_eq!(elsewhere.asked(), 0);
+    // The control: a redirect to what is granted.
+    let site = Site::redirecting("/there".into());
+    let page = fetch(&[&site.addr.to_string()], &[&site.url("/to")]).remove(0).unwrap();
+    assert_eq!((&page["markdown"], &page["final_url"]), (&json!("there"), &json!(site.url("/there"))));
+}
+
+/// A name that is granted leads where `/etc/hosts` says: to loopback, which is not.
+#[test]
+fn a_granted_name_reaches_a_private_address_only_if_that_is_granted_too() {
+    let site = Site::page("<p>here</p>");
+    let port = site.addr.port();
+    let (url, name) = (format!("http://localhost:{port}/"), format!("localhost:{port}"));
+    let error = fetch(&[&name], &[&url]).remove(0).unwrap_err();
+    assert!(error.starts_with("denied: \"localhost\" leads to") && error.contains("is loopback"), "{error}");
+    assert_eq!(site.asked(), 0);
+    // Where the machine has IPv6, it may lead there too.
+    let page = fetch(&[&name, "127.0.0.0/8", "::1"], &[&url]).remove(0).unwrap();
+    assert_eq!(page["markdown"], "here");
+}
+
+#[test]
+fn no_proxy_that_a_variable_names_is_asked() {
+    let proxy = Site::page("<p>proxied</p>");
+    let site = Site::page("<p>direct</p>");
+    let at = format!("http://{}", proxy.addr);
+    let names = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+    let variables: Vec<(&str, &str)> = names.iter().map(|name| (*name, at.as_str())).collect();
+    let results = fetch_with(&[&site.addr.to_string()], &variables, &[&site.url("/")]);
+    assert_eq!(results[0].as_ref().unwrap()["markdown"], "direct");
+    assert_eq!((proxy.asked(), site.asked()), (0, 1));
+}
+
+#[test]
+fn of_a_body_without_end_five_mebibytes_are_read() {
+    let site = Site::new(|_, stream| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1073741824\r\n\r\n";
+        let mut more = stream.write_all(head.as_bytes());
+        for _ in 0..1 << 14 {
+            more = more.and_then(|()| stream.write_all(&[b'x'; 1 << 16]));
+        }
+    });
+    let page = fetch(&[&site.addr.to_string()], &[&site.url("/")]).remove(0).unwrap();
+    assert_eq!((&page["bytes"], page["markdown"].as_str().unwrap().len()), (&json!(5 << 20), 5 << 20));
+    assert!(page["cut"].as_str().unwrap().contains("the server announced 1073741824"));
+}
+
+/// Its 30 seconds are the only thing that ends this one: nothing here is asked to be quicker.
+#[test]
+fn a_drip_ends_after_its_thirty_seconds() {
+    let site = Site::new(|_, stream| {
+        let mut more = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n");
+        while more.is_ok() {
+            thread::sleep(Duration::from_millis(200));
+            more = stream.write_all(b"x");
+        }
+    });
+    let begun = Instant::now();
+    let error = fetch(&[&site.addr.to_string()], &[&site.url("/")]).remove(0).unwrap_err();
+    assert!(error.contains("the time for this fetch was used up while reading the body"), "{error}");
+    assert!(begun.elapsed() >= Duration::from_secs(29), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn hostile_html_leaves_the_server_standing() {
+    let site = Site::new(|head, stream| {
+        let html = match head.starts_with("GET /deep ") {
+            true => format!("<p>begin</p>{}", "<div>".repeat(100_000)),
+            false => "<p>after</p>".to_owned(),
+        };
+        drop(stream.write_all(&answer("200 OK", "Content-Type: text/html\r\n", html.as_bytes())));
+    });
+    let results = fetch(&[&site.addr.to_string()], &[&site.url("/deep"), &site.url("/after")]);
+    let deep = results[0].as_ref().unwrap();
+    assert_eq!(deep["markdown"], "begin");
+    assert!(deep["cut"].as_str().unwrap().contains("nests deeper than 512"), "{deep}");
+    assert_eq!(results[1].as_ref().unwrap()["markdown"], "after");
+}
