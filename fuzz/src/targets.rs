@@ -7,13 +7,14 @@ use crate::mcp::{
     redact, risk, rules,
 };
 use ringfence_grant::{
-    Grant,
+    Grant, NetEntry, Scope,
     gate::{Gate, Registry},
 };
 use ringfence_leash::{
     programs::HostPrograms,
     shell::Shell,
     spawn::{Enforcement, Running, Spawner, Stage},
+    web::{admit, screen::screen, target::Host, target::Target as WebTarget},
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::{Value, json};
@@ -33,7 +34,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 13] = [
+pub const ALL: [Target; 14] = [
     ("line", line),
     ("classify", classify),
     ("rules", rules),
@@ -47,6 +48,7 @@ pub const ALL: [Target; 13] = [
     ("provider", llm::provider),
     ("log", llm::log),
     ("secrets", llm::secrets),
+    ("web", web),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it.
@@ -143,6 +145,30 @@ pub fn wire(data: &[u8]) {
         let _ = serde_json::from_slice::<messages::SessionNews>(&body);
         let _ = serde_json::from_slice::<messages::SessionOrder>(&body);
         let _ = serde_json::from_slice::<message::Failure>(&body);
+    }
+}
+
+/// `web_fetch`, up to where it would look a name up: a URL, a line end, where it redirects to. Whatever they are, what is
+/// made of them is a host that a grant can name, reads back as itself, and is no address that is not public unless that is
+/// granted by itself.
+pub fn web(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (url, location) = text.split_once('\n').unwrap_or((text, ""));
+    let Ok(first) = WebTarget::parse(url) else { return };
+    let second = first.follow(location).ok();
+    for target in [Some(first), second].into_iter().flatten() {
+        let shown = target.url.as_str();
+        assert_eq!(WebTarget::parse(shown).as_ref(), Ok(&target));
+        assert!(matches!(target.url.scheme(), "http" | "https") && target.port > 0, "{shown}");
+        assert!(target.url.username().is_empty() && target.url.password().is_none(), "{shown}");
+        let entry: NetEntry = target.entry().to_string().parse().expect("an entry");
+        assert_eq!(entry, target.entry(), "{shown}");
+        let Host::Addr(addr) = target.host else { continue };
+        let admitted = admit::address(&Scope::All, &target, addr);
+        assert_eq!(admitted.is_ok(), screen(addr).is_ok() && matches!(target.port, 80 | 443), "{shown}");
+        let named = Scope::only([entry]);
+        assert_eq!(admit::address(&named, &target, addr), Ok(addr.to_canonical()), "{shown}");
+        assert!(!addr.is_loopback() || admitted.is_err(), "{shown}");
     }
 }
 
