@@ -124,21 +124,33 @@ fn turns(
     Ok(())
 }
 
-/// Medians, the middle half, and each median as a multiple of the first.
+/// Medians, the middle half, the fastest, and medians and the fastest as multiples of the first way's.
 fn table(what: &str, ways: &mut [Way<'_>]) -> Result<String> {
-    let at = |took: &[Duration], quarter: usize| {
-        took.get(took.len() * quarter / 4).map(|time| time.as_secs_f64() * 1000.0)
-    };
     for way in &mut *ways {
         way.took.sort_unstable();
     }
-    let bare = ways.first().and_then(|way| at(&way.took, 2)).context("no bare figure to compare with")?;
-    let mut text = format!("| {what} | median | middle half | to bare |\n|---|---:|---:|---:|\n");
-    for Way { name, took, .. } in ways {
-        let [Some(low), Some(median), Some(high)] = [1, 2, 3].map(|quarter| at(took, quarter)) else {
-            bail!("no figures for {name}")
+    let figures = |way: &Way<'_>| {
+        let at = |quarter: usize| {
+            way.took.get(way.took.len() * quarter / 4).map(|time| time.as_secs_f64() * 1000.0)
         };
-        writeln!(text, "| {name} | {median:.2} ms | {low:.2} to {high:.2} | {:.2} |", median / bare)?;
+        let [Some(fastest), Some(low), Some(median), Some(high)] = [0, 1, 2, 3].map(at) else {
+            bail!("no figures for {}", way.name)
+        };
+        Ok([fastest, low, median, high])
+    };
+    let [bare_fastest, _, bare_median, _] = figures(ways.first().context("no bare figure to compare with")?)?;
+    let mut text = format!(
+        "| {what} | median | middle half | fastest | to bare | the fastest to bare's |\n|---|---:|---:|---:|---:|---:|\n"
+    );
+    for way in ways {
+        let [fastest, low, median, high] = figures(way)?;
+        writeln!(
+            text,
+            "| {} | {median:.2} ms | {low:.2} to {high:.2} | {fastest:.2} ms | {:.2} | {:.2} |",
+            way.name,
+            median / bare_median,
+            fastest / bare_fastest
+        )?;
     }
     Ok(text)
 }
@@ -197,8 +209,10 @@ mod tests {
             took: times.iter().map(|ms| Duration::from_millis(*ms)).collect(),
         };
         let mut ways = [way("bare", &[3, 1, 2, 90, 2]), way("shims", &[3, 4, 2, 3, 7])];
-        let expected = "| x | median | middle half | to bare |\n|---|---:|---:|---:|\n\
-                        | bare | 2.00 ms | 2.00 to 3.00 | 1.00 |\n| shims | 3.00 ms | 3.00 to 4.00 | 1.50 |\n";
+        let expected = "| x | median | middle half | fastest | to bare | the fastest to bare's |\n\
+                        |---|---:|---:|---:|---:|---:|\n\
+                        | bare | 2.00 ms | 2.00 to 3.00 | 1.00 ms | 1.00 | 1.00 |\n\
+                        | shims | 3.00 ms | 3.00 to 4.00 | 2.00 ms | 1.50 | 2.00 |\n";
         assert_eq!(table("x", &mut ways).unwrap(), expected);
         assert!(table("x", &mut [way("bare", &[])]).is_err());
     }
