@@ -24,7 +24,6 @@ enum What {
     Launch(launch::Args),
     Llm(llm::Args),
     Mcp(mcp::Args),
-    Shims(shims::Args),
     Tools(tools::Args),
 }
 
@@ -34,7 +33,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Launch(args) => launch::run(args),
         What::Llm(args) => llm::run(args),
         What::Mcp(args) => mcp::run(args),
-        What::Shims(args) => shims::run(args),
         What::Tools(args) => tools::run(args),
     }
 }

@@ -1,13 +1,13 @@
-//! `bench shims`: what a shim adds to a tool, to a pipe, and what its daemon holds.
+//! The tool runner's part of `bench tools`: what a shim adds to a tool, to a pipe, and what its daemon holds.
 
-use crate::{guest, report::say, setup};
+use crate::{guest, report::say};
 use anyhow::{Context, Result, bail};
 use std::{
     fmt::Write,
     fs::{self, File},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -31,28 +31,9 @@ struct Way<'a> {
     took: Vec<Duration>,
 }
 
-/// Measures what the tool runner's shims add to a tool and to a pipe, and what its daemon holds.
-///
-/// Bare tools and shims take turns in one run, so that whatever else the machine does falls on all of them. Prints Markdown
-/// tables of medians.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cargo xtask bench shims --rounds 1000 > table.md")]
-pub(crate) struct Args {
-    /// How often each tool is started
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    rounds: usize,
-}
-
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if args.rounds == 0 {
-        bail!("--rounds 0 measures nothing; give at least 1");
-    }
-    setup::for_building()?;
-    print!("{}", measured(args.rounds)?);
-    Ok(ExitCode::SUCCESS)
-}
-
-fn measured(rounds: usize) -> Result<String> {
+/// Measures; returns Markdown tables. Bare tools and shims take turns in one run, so that whatever else the machine does
+/// falls on all of them.
+pub(super) fn measured(rounds: usize) -> Result<String> {
     let runner = guest::programs()?.toolrunner;
     let dir = tempfile::tempdir().context("cannot make a folder for shims")?;
     let dir = dir.path();

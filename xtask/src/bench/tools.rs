@@ -1,5 +1,6 @@
-//! `bench tools`: what the tool server adds to a command, and what a denial costs.
+//! `bench tools`: what the tool server adds to a command, what a denial costs; then the tool runner's shims (`shims`).
 
+use super::shims;
 use crate::{build, report::say, setup};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ const PROGRAM: &str = "/usr/bin/echo";
 /// Rounds that are not counted: caches fill.
 const WARM_UP: usize = 50;
 
-/// Measures what the tool server adds to a command.
+/// Measures what the tool server and the tool runner's shims add to a command.
 ///
 /// A bare spawn of `echo`, the same through `ringfence tools` with the gate, Landlock and seccomp, and a denied call take
 /// turns in one run, so that whatever else the machine does falls on all of them. Prints a Markdown table of medians.
@@ -54,6 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     print!("{}\nheld by: {}\n", table(&mut ways)?, leash.enforcement);
     leash.end()?;
+    print!("\n{}", shims::measured(args.rounds)?);
     Ok(ExitCode::SUCCESS)
 }
 
