@@ -49,11 +49,7 @@ pub(crate) mod serve;
 pub(crate) mod status;
 #[cfg(test)]
 #[path = "../../../fuzz/src/llm_targets.rs"]
-#[expect(
-    unreachable_pub,
-    clippy::expect_used,
-    reason = "the fuzzers' crate exports it; there, a broken promise is a panic"
-)]
+#[expect(unreachable_pub, reason = "the fuzzers' crate exports it")]
 pub(crate) mod targets;
 mod turn;
 pub(crate) mod unit;

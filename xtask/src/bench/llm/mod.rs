@@ -4,7 +4,6 @@ mod client;
 mod memory;
 mod parties;
 mod served;
-mod tag;
 
 use super::figures::{self, Spread, Table};
 use crate::build;
@@ -18,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Measures an agent's worker around a compiled provider that answers at once: turns, first texts, HTTP, memory, tags.
+/// Measures an agent's worker around a compiled provider that answers at once: turns, first texts, HTTP, memory.
 ///
 /// Compared are, in turns and in the same run: the provider alone, the worker as the daemon starts it (its log in memory,
 /// so that the disk's own time is apart; beside it, with the log on disk), `ringfence start`, and for HTTP the gateways
@@ -60,8 +59,6 @@ enum Part {
     Http,
     /// What a worker takes, idle and with 10 MB of conversation.
     Memory,
-    /// Tying a process to a tool call, in the guest.
-    Tag,
 }
 
 /// How long something may take to happen.
@@ -106,9 +103,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if wanted(Part::Memory) {
         memory::measure(&mut bench)?;
-    }
-    if wanted(Part::Tag) {
-        tag::measure(&mut bench)?;
     }
     print!("{}", if args.json { bench.table.json() } else { bench.table.markdown() });
     Ok(ExitCode::SUCCESS)
