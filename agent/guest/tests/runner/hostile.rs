@@ -100,6 +100,8 @@ fn a_flood_of_megabytes_still_gets_its_answer() {
 #[test]
 fn who_does_not_read_or_does_not_go_on_holds_nobody_up() {
     let runner = Runner::start(&["--truncate", "off"]);
+    let fds = || fs::read_dir(format!("/proc/{}/fd", runner.daemon_pid())).unwrap().count();
+    let before = fds();
     let mut deaf = runner.connect();
     deaf.write_all(b"head\t-c\t9000000\t/dev/zero\n").unwrap();
     let mut slow = runner.connect();
@@ -107,10 +109,10 @@ fn who_does_not_read_or_does_not_go_on_holds_nobody_up() {
     let half = runner.connect();
     drop(half);
     assert_eq!(decode(&runner.exchange(b"echo\thi\n")).0, "hi\n");
-    // It is dropped in the end, with its answer.
-    let fds = || fs::read_dir(format!("/proc/{}/fd", runner.daemon_pid())).unwrap().count();
-    let before = fds();
-    wait_until("both are dropped", || fds() + 2 <= before);
+    // Both are dropped in the end, with the answer that nobody reads.
+    wait_until("the slow one is told", || slow.read(&mut [0; 64]).unwrap() == 0);
+    wait_until("both are dropped", || fds() <= before);
+    drop(deaf);
 }
 
 #[test]
