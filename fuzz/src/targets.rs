@@ -34,13 +34,14 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 14] = [
+pub const ALL: [Target; 15] = [
     ("line", line),
     ("classify", classify),
     ("rules", rules),
     ("redact", redact),
     ("runner", runner),
     ("shell", shell),
+    ("grant", grant),
     ("wire", wire),
     ("frames", llm::frames),
     ("turn", llm::turn),
@@ -130,6 +131,27 @@ pub fn runner(data: &[u8]) {
         rest = &rest[taken..];
     }
     let _ = tools::message::<tools::Answer>(data);
+}
+
+/// Grants as they are written: one that is accepted is written and read back the same, lies between nothing and
+/// everything, and meets another in something below both. Two grants stand behind one another, a line end between.
+pub fn grant(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let read = |text: &str| serde_json::from_str::<Grant>(text).ok();
+    let grants: Vec<Grant> = text.lines().take(2).filter_map(read).collect();
+    for grant in &grants {
+        let written = serde_json::to_string(grant).expect("a grant can be written");
+        assert_eq!(read(&written).as_ref(), Some(grant), "{written}");
+        assert!(Grant::bottom().leq(grant) && grant.leq(&Grant::top()));
+        assert_eq!(grant.meet(grant), *grant);
+    }
+    if let [one, other] = grants.as_slice() {
+        let met = one.meet(other);
+        assert!(met.leq(one) && met.leq(other));
+        assert_eq!(met, other.meet(one));
+        let written = serde_json::to_string(&met).expect("a grant can be written");
+        assert_eq!(read(&written), Some(met), "{written}");
+    }
 }
 
 /// Frames and messages between the roles.
