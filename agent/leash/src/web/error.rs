@@ -107,7 +107,7 @@ pub enum WebError {
     },
     /// HTML that could not be read.
     #[error("the page could not be read")]
-    Page(#[from] PageError),
+    Page(#[source] PageError),
 }
 
 impl WebError {

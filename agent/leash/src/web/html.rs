@@ -34,6 +34,9 @@ const MAIN_TIME: Duration = Duration::from_secs(5);
 const MAIN_BYTES: usize = 2 << 20;
 const MAIN_NODES: usize = 100_000;
 
+/// Characters of a title that are told.
+const TITLE: usize = 500;
+
 /// Characters below which a page's "main content" is taken for a mistake, and the whole page is read.
 const TOO_SHORT: usize = 200;
 
@@ -71,7 +74,7 @@ impl Reader {
             thread.spawn(work).map_err(PageError::Thread)?;
             whole.await.map_err(|_| PageError::Failed)
         };
-        let mut page = timeout_at(until, reading).await.unwrap_or(Err(PageError::Slow(time)))?;
+        let mut page = timeout_at(until, reading).await.unwrap_or(Err(PageError::Slow))?;
         let until = until.min(tokio::time::Instant::now() + MAIN_TIME);
         if let Ok(Ok(Some(content))) = timeout_at(until, main).await {
             page.markdown = content;
@@ -86,6 +89,7 @@ fn whole_page(html: &str, url: &Url) -> (Page, Option<Document>) {
     let (document, cut) = parse(html, url, bounds);
     let title = document.select_single("title").text();
     let title = title.split_whitespace().collect::<Vec<_>>().join(" ");
+    let title: String = title.chars().take(TITLE).collect();
     let markdown = document.body().map(|body| body.md(None)).unwrap_or_default();
     let page = Page {
         title: (!title.is_empty()).then_some(title),

@@ -143,7 +143,11 @@ impl WebFetch {
         let fetch::Fetched { target, status, content_type, declared, read } = fetched;
         let (bytes, over) = (read.bytes.len(), read.over);
         let time = end.saturating_duration_since(Instant::now());
-        let page = page::read(&self.reader, content_type.as_deref(), read, &target.url, time).await?;
+        let page = page::read(&self.reader, content_type.as_deref(), read, &target.url, time).await;
+        let page = page.map_err(|error| match error {
+            PageError::Slow => WebError::Deadline { phase: Phase::Text },
+            other => WebError::Page(other),
+        })?;
         let cut: Vec<String> =
             [over.then(|| too_long(args.max_bytes, declared)), page.cut].into_iter().flatten().collect();
         Ok(json!({
