@@ -182,6 +182,11 @@ impl Write for Within<'_> {
         Ok(bytes.len())
     }
 
+    /// A piece fits or does not: the JSON of an entry comes in many small ones.
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write(bytes).map(drop)
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

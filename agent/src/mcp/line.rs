@@ -28,10 +28,14 @@ impl Id {
             serde_json::Value::String(text) => Some(Self::String(text)),
             serde_json::Value::Null => Some(Self::Null),
             serde_json::Value::Number(number) => {
-                const EXACT: f64 = 9_007_199_254_740_992.0;
+                const EXACT: u64 = 1 << 53;
                 let text = raw.get();
+                // Nearly every id, and much cheaper to write than what may have a fraction.
+                if let Some(whole) = number.as_u64().filter(|whole| *whole < EXACT) {
+                    return Some(Self::Number(whole.to_string()));
+                }
                 match number.as_f64() {
-                    Some(n) if n.fract() == 0.0 && n.abs() < EXACT => Some(Self::Number(format!("{n:.0}"))),
+                    Some(n) if n.fract() == 0.0 && n.abs() < EXACT as f64 => Some(Self::Number(format!("{n:.0}"))),
                     _ => Some(Self::Number(text.to_owned())),
                 }
             }

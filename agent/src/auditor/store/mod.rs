@@ -178,7 +178,8 @@ fn open_existing(path: &Path) -> Result<Connection, Error> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(fail)?;
     connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
-    // auto_vacuum must come before the first table; it lets retention give pages back.
+    // auto_vacuum must come before the first table; it lets retention give pages back. The cache, 16 MiB, holds the indexes
+    // over ids, which grow everywhere at once; the log is written back when it is about as long.
     connection
         .execute_batch(
             "PRAGMA auto_vacuum = INCREMENTAL;
@@ -187,7 +188,8 @@ fn open_existing(path: &Path) -> Result<Connection, Error> {
              PRAGMA foreign_keys = ON;
              PRAGMA temp_store = MEMORY;
              PRAGMA journal_size_limit = 16777216;
-             PRAGMA wal_autocheckpoint = 1000;
+             PRAGMA wal_autocheckpoint = 4000;
+             PRAGMA cache_size = -16384;
              PRAGMA trusted_schema = OFF;",
         )
         .map_err(fail)?;
