@@ -35,7 +35,9 @@ impl Id {
                     return Some(Self::Number(whole.to_string()));
                 }
                 match number.as_f64() {
-                    Some(n) if n.fract() == 0.0 && n.abs() < EXACT as f64 => Some(Self::Number(format!("{n:.0}"))),
+                    Some(n) if n.fract() == 0.0 && n.abs() < EXACT as f64 => {
+                        Some(Self::Number(format!("{n:.0}")))
+                    }
                     _ => Some(Self::Number(text.to_owned())),
                 }
             }
