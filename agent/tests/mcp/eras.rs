@@ -181,7 +181,7 @@ fn what_is_said_of_why_a_call_is_made_is_on_record() {
     ]);
     let calls = home.calls(&[]);
     let of = |tool: &str| {
-        let call = calls.iter().filter(|call| call["tool_name"] == tool).next_back();
+        let call = calls.iter().rfind(|call| call["tool_name"] == tool);
         let call = call.unwrap_or_else(|| panic!("no {tool}"));
         (call["intent_source"].as_str().unwrap_or_default().to_owned(), call["intent_id"].clone())
     };
