@@ -224,19 +224,20 @@ class Conn:
         self.sock.sendmsg([struct.pack(">I", len(body)) + body], rights)
 
     def hear(self):
-        head = b""
-        while len(head) < 4:
-            part = self.sock.recv(4 - len(head))
+        """The next message; `None` at the end. Not a byte more is read: the next one may be there already."""
+        head = self.exactly(4)
+        body = head and self.exactly(struct.unpack(">I", head)[0])
+        return body and json.loads(body)
+
+    def exactly(self, count):
+        """So many bytes; `None` at the end."""
+        data = b""
+        while len(data) < count:
+            part = self.sock.recv(count - len(data))
             if not part:
                 return None
-            head += part
-        body = b""
-        while len(body) < struct.unpack(">I", head)[0]:
-            part = self.sock.recv(65536)
-            if not part:
-                return None
-            body += part
-        return json.loads(body)
+            data += part
+        return data
 
     def until(self, wanted):
         while True:
