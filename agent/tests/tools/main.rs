@@ -6,6 +6,7 @@
 mod denied;
 mod grants;
 mod protocol;
+mod shell;
 
 use assert_cmd::Command;
 use serde_json::{Value, json};
