@@ -51,6 +51,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // An open file that the client left to this process is authority that nobody granted the tools.
+    crate::kernel::spawn::close_at_exec()?;
     let named = args.workdir.clone().unwrap_or_else(|| PathBuf::from("."));
     let workdir = named.canonicalize().with_context(|| format!("cannot work in {}", named.display()))?;
     let session = Surroundings::from_env().grant(args.profile.as_deref(), &Dirs::from_env(), &workdir)?;

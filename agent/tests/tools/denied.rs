@@ -38,6 +38,29 @@ fn another_program_of_a_granted_name_is_not_that_program() {
 }
 
 #[test]
+fn what_the_client_left_open_reaches_no_tool() {
+    let host = confined(&["ls"], json!({}));
+    let started = |command: &str| {
+        let words = format!("exec 9< /etc/passwd; exec {command}");
+        let mut shell = assert_cmd::Command::new("sh");
+        shell.args(["-c", &words]).env_clear().env("PATH", "/usr/bin:/bin").env("HOME", host.path("."));
+        shell.env("RINGFENCE_RUNTIME_DIR", host.path("run")).env("RINGFENCE_CONFIG_DIR", host.path("etc"));
+        shell.envs(&host.variables).current_dir(host.path("work")).timeout(crate::LIMIT);
+        let line = call(1, "shell", json!({"program": "ls", "args": ["/proc/self/fd"]}));
+        String::from_utf8(shell.write_stdin(format!("{line}\n")).output().unwrap().stdout).unwrap()
+    };
+    let control = started("ls /proc/self/fd");
+    assert!(control.lines().any(|descriptor| descriptor == "9"), "{control}");
+    let answer: Value =
+        serde_json::from_str(&started(&format!("{} tools", env!("CARGO_BIN_EXE_ringfence")))).unwrap();
+    let envelope: Value =
+        serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
+    let listed = envelope["stdout"].as_str().unwrap();
+    assert!(listed.lines().any(|descriptor| descriptor == "2"), "{envelope}");
+    assert!(!listed.lines().any(|descriptor| descriptor == "9"), "{envelope}");
+}
+
+#[test]
 fn a_grandchild_writes_where_it_may_and_nowhere_else() {
     let host = confined(&["sh"], json!({}));
     let (inside, outside) = (host.path("work/inside"), host.path("out/outside"));
