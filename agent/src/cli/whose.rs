@@ -36,8 +36,11 @@ impl Whose {
         if paths.profiles().join(format!("{agent}.toml")).exists() {
             return Ok(Self::Daemons(paths));
         }
+        let known = registry::names(&home);
+        let known =
+            if known.is_empty() { String::new() } else { format!("; there are: {}", known.join(", ")) };
         bail!(
-            "there is no agent {agent:?}: no profile of that name is in {} or {}",
+            "no profile named {agent:?} is in {} or {}{known}",
             home.agents().display(),
             paths.profiles().display()
         );
