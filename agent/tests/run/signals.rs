@@ -6,7 +6,8 @@ use super::*;
 fn ready(host: &Host, script: &str) -> Child {
     host.profile("open", OPEN);
     let mut command = host.command();
-    command.args(["-p", "open", "--", "sh", "-c", script]).stdout(Stdio::piped());
+    // Who runs the tests may ignore a signal (`nohup` does), and a shell cannot trap what it was started to ignore.
+    command.args(["-p", "open", "--", "env", "--default-signal", "sh", "-c", script]).stdout(Stdio::piped());
     // A group of its own, so that a signal to it reaches nobody else.
     let mut child = command.process_group(0).spawn().unwrap();
     let mut line = [0; 6];

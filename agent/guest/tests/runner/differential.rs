@@ -273,13 +273,13 @@ fn fill(dir: &Path) {
     fs::create_dir(dir.join("sub")).unwrap();
 }
 
-/// bash says of a job that a signal ended which process it was: `bash: line 1: 1234 Killed`.
+/// bash says of a job that a signal ended which process it was, padded to five places: `bash: line 1:  1234 Killed`.
 fn without_numbers(said: &str) -> String {
     let is_about_a_job = |line: &str| line.starts_with("bash: line 1: ");
     let line = |line: &str| match line.split_once(": ").filter(|_| is_about_a_job(line)) {
         Some((_, rest)) => rest
             .trim_start_matches("line 1: ")
-            .trim_start_matches(|letter: char| letter.is_ascii_digit())
+            .trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == ' ')
             .to_owned(),
         None => line.to_owned(),
     };
