@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
-use aya_ebpf::helpers::generated::bpf_task_storage_get;
+use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_task_storage_get};
 use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
@@ -78,6 +78,37 @@ impl<T> TaskStorage<T> {
     }
 }
 
+/// A map of type `BPF_MAP_TYPE_SK_STORAGE`. Its fields are read from BTF by the loader, never at run time.
+#[repr(C)]
+pub struct SocketStorage<T> {
+    r#type: *const [i32; 24],
+    key: *const i32,
+    value: *const T,
+    max_entries: *const [i32; 0],
+    map_flags: *const [i32; NO_PREALLOC as usize],
+}
+
+// SAFETY: as for `TaskStorage`.
+unsafe impl<T> Sync for SocketStorage<T> {}
+
+impl<T> SocketStorage<T> {
+    const fn new() -> Self {
+        use core::ptr::null;
+        Self { r#type: null(), key: null(), value: null(), max_entries: null(), map_flags: null() }
+    }
+
+    /// The socket's entry, made (all zero) where there is none. Null: out of memory.
+    ///
+    /// # Safety
+    /// `sk` must be a `struct sock` that the verifier trusts: a hook's argument.
+    #[inline(always)]
+    pub unsafe fn make(&self, sk: *mut c_void) -> *mut T {
+        let map = (&raw const *self).cast_mut().cast();
+        // SAFETY: the caller's promise about `sk`; the verifier holds us to it.
+        unsafe { bpf_sk_storage_get(map, sk, null_mut(), CREATE).cast() }
+    }
+}
+
 /// The tag of each governed task.
 #[btf_map]
 pub static TASKS: TaskStorage<Task> = TaskStorage::new();
@@ -85,6 +116,10 @@ pub static TASKS: TaskStorage<Task> = TaskStorage::new();
 /// The tool call that a task tree was started for.
 #[btf_map]
 pub static CALLS: TaskStorage<u64> = TaskStorage::new();
+
+/// The container whose task made a connection, kept with the socket that `accept` returns.
+#[btf_map]
+pub static CALLERS: SocketStorage<u64> = SocketStorage::new();
 
 /// The tag of each governed task by the task's address, where [`TASKS`] cannot be relied on (`LEGACY`).
 #[map]

@@ -17,6 +17,7 @@ use crate::globals::{
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe, probe_word, put};
 use crate::net::AF_UNIX;
+use crate::storage::CALLERS;
 
 /// Bytes of the family before a name.
 const FAMILY: u64 = 2;
@@ -24,6 +25,8 @@ const FAMILY: u64 = 2;
 const LONGEST: u64 = 107;
 /// Words of a name in a request.
 const WORDS: usize = 14;
+/// Out of memory.
+const ENOMEM: i32 = -12;
 /// No slot, as [`slot_with`] says it.
 const NO_SLOT: u64 = u32::MAX as u64;
 
@@ -178,7 +181,8 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
     }
 }
 
-/// connect(2) of a stream or seqpacket socket.
+/// connect(2) of a stream or seqpacket socket. Who connected is kept with the new socket: a process id, which is all
+/// that `SO_PEERCRED` has, may be another's by the time somebody asks.
 #[lsm(hook = "unix_stream_connect")]
 pub fn unix_stream_connect(ctx: LsmContext) -> i32 {
     let task = governed();
@@ -189,7 +193,16 @@ pub fn unix_stream_connect(ctx: LsmContext) -> i32 {
     unsafe {
         let sk: *const u8 = ctx.arg(0);
         let kind: u16 = load(sk, get(&SK_TYPE));
-        judge_peer(task, op::CONNECT, u32::from(kind), ctx.arg(1))
+        let verdict = judge_peer(task, op::CONNECT, u32::from(kind), ctx.arg(1));
+        if verdict != 0 {
+            return verdict;
+        }
+        let caller = CALLERS.make(ctx.arg(2));
+        if caller.is_null() {
+            return ENOMEM; // it would pass for one of the host's
+        }
+        put(caller, fetch(&raw const (*task).container));
+        0
     }
 }
 

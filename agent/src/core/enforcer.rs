@@ -25,6 +25,8 @@ pub(crate) trait Enforcer: Send + 'static {
     fn enroll_running(&mut self, processes: &[OwnedFd], id: ContainerId) -> Result<u64, TaskError>;
     /// See [`Kernel::lookup`].
     fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError>;
+    /// See [`Kernel::caller`].
+    fn caller(&self, socket: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError>;
     /// See [`Kernel::tag`].
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError>;
     /// See [`Kernel::counters`].
@@ -60,6 +62,10 @@ impl Enforcer for Kernel {
 
     fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError> {
         Self::lookup(self, pidfd)
+    }
+
+    fn caller(&self, socket: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
+        Self::caller(self, socket)
     }
 
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {

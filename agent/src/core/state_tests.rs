@@ -111,6 +111,10 @@ impl Enforcer for FakeKernel {
         Ok(self.with(|inner| inner.tags.get(&pid).copied()))
     }
 
+    fn caller(&self, _: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
+        Ok(None)
+    }
+
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
         let pid = pid(pidfd)?;
         self.with(|inner| match inner.calls.entry(pid) {

@@ -54,8 +54,11 @@ fn answer_all<E: Enforcer>(server: &Server<E>, conn: &mut Conn) -> Result<(), Fr
 fn facts<E: Enforcer>(server: &Server<E>, descriptors: Vec<OwnedFd>) -> Result<PeerFacts, String> {
     let [connection] = <[OwnedFd; 1]>::try_from(descriptors)
         .map_err(|all| format!("one connection comes beside a question, and {} came", all.len()))?;
-    let peer = Peer::of(&UnixStream::from(connection)).map_err(|error| chain(&error))?;
+    let connection = UnixStream::from(connection);
+    let peer = Peer::of(&connection).map_err(|error| chain(&error))?;
     let lineage = peer::lineage(&peer).map_err(|error| chain(&error))?;
-    let membership = server.state().kernel.lookup(peer.pidfd.as_fd()).map_err(|error| chain(&error))?;
-    Ok(PeerFacts { lineage, governed: membership.is_some() })
+    let state = server.state();
+    let caller = state.kernel.caller(connection.as_fd()).map_err(|error| chain(&error))?;
+    let membership = state.kernel.lookup(peer.pidfd.as_fd()).map_err(|error| chain(&error))?;
+    Ok(PeerFacts { lineage, governed: caller.is_some() || membership.is_some() })
 }

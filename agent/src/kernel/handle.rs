@@ -23,7 +23,7 @@ use super::{
     rings,
     running::Running,
     sys::{Mapped, Shared},
-    tasks::{Calls, Tags},
+    tasks::{Callers, Calls, Tags},
 };
 use crate::profile::compiled::CompiledPolicy;
 
@@ -37,6 +37,7 @@ pub(crate) struct Kernel {
     policies: Policies<KernelTrie>,
     tags: Tags,
     calls: Calls,
+    callers: Callers,
     running: Running,
     coverage: Coverage,
 }
@@ -98,6 +99,12 @@ impl Kernel {
     /// A failure does not mean "not governed".
     pub(crate) fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError> {
         self.tags.lookup(pidfd)
+    }
+
+    /// The container whose task made the connection that `socket` accepted; `None`: no governed task did, or it did so
+    /// before the programs were there. Unlike a process id it cannot become another's.
+    pub(crate) fn caller(&self, socket: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
+        self.callers.of(socket)
     }
 
     /// Enrols an ungoverned process of one thread: its next exec is judged by the container's policy and enters it.
@@ -167,7 +174,8 @@ fn open(object: &Object, pins: &Pins, keys: Keys, coverage: Coverage) -> Result<
         .ok_or_else(|| LoadError::Mismatch(format!("there is no program `{ITERATOR}`")))?;
     let running = Running { listed, outcome, iterator };
     let (tags, calls) = (Tags(map("TASKS")?), Calls(map("CALLS")?));
-    Ok((Kernel { policies, tags, calls, running, coverage }, rings))
+    let callers = Callers(map("CALLERS")?);
+    Ok((Kernel { policies, tags, calls, callers, running, coverage }, rings))
 }
 
 fn share<A: Shared>(name: &'static str, map: &MapData, len: usize) -> Result<Mapped<A>, LoadError> {

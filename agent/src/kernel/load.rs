@@ -39,12 +39,13 @@ const LSM_LIST: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
 /// Maps of the object that the agent reads or writes: name, `BPF_MAP_TYPE_*`, bytes of a key, bytes of a value, entries.
-const MAPS: [(&str, u32, usize, usize, Option<usize>); 11] = [
+const MAPS: [(&str, u32, usize, usize, Option<usize>); 12] = [
     ("TABLE", 2, 4, size_of::<Bucket>() * TABLE_BUCKETS, Some(1)),
     ("POLICIES", 2, 4, size_of::<Policy>(), Some(MAX_POLICIES)),
     ("CONTAINERS", 2, 4, size_of::<Container>(), Some(MAX_CONTAINERS)),
     ("COUNTERS", 2, 4, size_of::<Counters>(), Some(MAX_CONTAINERS)),
     ("TASKS", 29, 4, size_of::<Task>(), None),
+    ("CALLERS", 24, 4, size_of::<u64>(), None),
     ("NET", 11, 4 + size_of::<NetKey>(), size_of::<NetVerdict>(), None),
     ("LISTED", 1, 4, size_of::<Listed>(), None),
     ("OUTCOME", 2, 4, size_of::<Outcome>(), Some(1)),

@@ -86,6 +86,26 @@ pub(super) fn task_tag(tasks: BorrowedFd<'_>, pidfd: BorrowedFd<'_>) -> io::Resu
     }
 }
 
+/// What the programs keep with an accepted socket: the container whose task connected; `None`: no governed task did.
+pub(super) fn caller(callers: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+    let key: libc::c_int = socket.as_raw_fd();
+    let mut value = 0_u64;
+    let mut attr = ElementAttr {
+        map_fd: callers.as_raw_fd() as u32,
+        pad: 0,
+        key: (&raw const key) as u64,
+        value: (&raw mut value) as u64,
+        flags: 0,
+    };
+    // SAFETY: `ElementAttr` is the element operations' layout without padding; `key` is the 4 byte key and `value` has
+    // the map's value size (`load` compared it with `size_of::<u64>()`), and both outlive the call.
+    match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) } {
+        Ok(_) => Ok(Some(value)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes the tag of the task behind `pidfd` (its thread group leader).
 pub(super) fn set_task_tag(
     tasks: BorrowedFd<'_>,

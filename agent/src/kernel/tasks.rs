@@ -49,6 +49,9 @@ pub(crate) enum TaskError {
     /// Too many processes.
     #[error("more processes than can be taken in at once")]
     TooMany,
+    /// What is kept with a socket.
+    #[error("the kernel does not say who made the connection")]
+    Caller(#[source] io::Error),
     /// Anything else.
     #[error("the kernel refused to {what} a task's tag")]
     Kernel {
@@ -119,6 +122,19 @@ impl Tags {
         let nested = Task { next: inner.raw(), ..tag };
         sys::set_task_tag(fd(&self.0), pidfd, &nested, Expect::Present)
             .map_err(|error| TaskError::from_io("write", error))
+    }
+}
+
+/// The map of who made a connection.
+#[derive(Debug)]
+pub(super) struct Callers(pub(super) MapData);
+
+impl Callers {
+    /// The container whose task made the connection that `socket` accepted; `None`: no governed task did.
+    pub(super) fn of(&self, socket: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
+        sys::caller(fd(&self.0), socket)
+            .map(|found| found.map(ContainerId::from_raw))
+            .map_err(TaskError::Caller)
     }
 }
 
