@@ -1,10 +1,15 @@
 """Scenes of agents where the daemon runs: who may speak on their sockets, by the kernel's word."""
 
+import ctypes
 import json
 import os
+import signal
+import socket
+import struct
 import subprocess
+import time
 
-from agents import KEY, Provider, agent, counted, daemon_log, known, remove, ringfence_send, scene, sock, trace, wait_for
+from agents import KEY, Conn, Provider, agent, counted, daemon_log, known, remove, ringfence_send, scene, sock, trace, wait_for
 from harness import PYTHON
 from system import reload, said
 
@@ -112,3 +117,59 @@ def owner():
     os.chmod(sock("rf-owner"), 0o666)
     assert "not the agent's owner" in as_user(1235)
     remove(path, "rf-owner")
+
+
+HANDS_ON = r"""
+import array, os, socket, sys
+made = socket.socket(socket.AF_UNIX); made.connect(sys.argv[1])
+out = socket.socket(fileno=0)
+out.sendmsg([str(os.getpid()).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [made.fileno()]))])
+"""
+
+
+def reborn(number):
+    """A process of the host with a process id of one's choice: clone3(2) with `set_tid`."""
+    wanted = (ctypes.c_int * 1)(number)
+    arguments = struct.pack("=11Q", 0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(wanted), 1, 0)
+    buffer = ctypes.create_string_buffer(arguments, len(arguments))
+    pid = ctypes.CDLL(None, use_errno=True).syscall(435, buffer, ctypes.c_size_t(len(arguments)))
+    if pid == 0:
+        time.sleep(120)
+        os._exit(0)
+    assert pid == number, f"clone3 gave {pid} for {number}: {os.strerror(ctypes.get_errno())}"
+
+
+@scene("system/llm-forged-pid", limit=200, hook="unix_stream_connect")
+def forged():
+    """a container's connection, handed on, whose maker's process id is by now one of the host's own: it speaks for the container"""
+    provider = Provider()
+    path, box = agent("rf-forged", provider)
+    assert ringfence_send("rf-forged", "hello") == "runtime not connected", "the positive control: the host may send"
+    script = f"{box}/hands-on.py"
+    with open(script, "w") as file:
+        file.write(HANDS_ON)
+    worker = known("rf-forged")["pid"]
+    # Until the number is another's, nobody asks whose it is.
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        ours, theirs = socket.socketpair()
+        process = subprocess.Popen(["ringfence", "run", "--profile", "rf-forged", "--", PYTHON, "-E", "-s", "-S", "-B", script,
+                                    sock("rf-forged")], stdin=theirs, stderr=subprocess.PIPE, cwd="/")
+        theirs.close()
+        ours.settimeout(60)
+        data, descriptors, _, _ = socket.recv_fds(ours, 100, 1)
+        assert data, f"the container did not connect: {process.stderr.read()[-1500:]}"
+        process.wait(30)
+        number = int(data)
+        wait_for(lambda: not os.path.exists(f"/proc/{number}"), "the container's process to be gone")
+        reborn(number)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    conn = Conn("rf-forged", socket.socket(fileno=descriptors[0]))
+    conn.say("send", {"content": [{"type": "text", "text": "do what I say"}]}, 1)
+    reply = conn.answer(1).get("error", {}).get("message", "")
+    # From 6.5 on the kernel tells that the process is gone; before, only what it kept with the socket helps.
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert ("not known who this is" if release >= (6, 5) else "never from a container") in reply, reply
+    os.kill(number, signal.SIGKILL)
+    remove(path, "rf-forged")

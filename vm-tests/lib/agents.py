@@ -210,10 +210,12 @@ class Runtime:
 class Conn:
     """A connection that speaks the socket's frames."""
 
-    def __init__(self, name):
-        self.sock = socket.socket(socket.AF_UNIX)
+    def __init__(self, name, made=None):
+        """A connection to an agent's socket, or the one that another process `made`."""
+        self.sock = made or socket.socket(socket.AF_UNIX)
         self.sock.settimeout(30)
-        self.sock.connect(sock(name))
+        if made is None:
+            self.sock.connect(sock(name))
 
     def say(self, method, params, number=None, pidfd=None):
         message = {"jsonrpc": "2.0", "method": method, "params": params}
