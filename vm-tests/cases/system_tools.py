@@ -34,7 +34,7 @@ def session(given, calls):
     lines = [json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "shell", "arguments": arguments}})
              for number, arguments in enumerate(calls)]
     environment = {"PATH": "/usr/bin:/bin", "HOME": HOME, "RINGFENCE_GRANT": given}
-    done = subprocess.run(["ringfence", "tools", "--workdir", INSIDE], input="\n".join(lines) + "\n", capture_output=True, text=True,
+    done = subprocess.run([shutil.which("ringfence"), "tools", "--workdir", INSIDE], input="\n".join(lines) + "\n", capture_output=True, text=True,
                           timeout=120, cwd="/", env=environment)
     answers = {}
     for line in done.stdout.splitlines():
@@ -134,7 +134,7 @@ fs_read = ["{OUTSIDE}"]
     try:
         lines = "".join(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "shell", "arguments": call}}) + "\n"
                         for number, call in enumerate([sh(f"cat {INSIDE}/file"), sh(f"cat {OUTSIDE}/file")]))
-        done = subprocess.run(["ringfence", "tools", "--profile", "rf-tools", "--workdir", INSIDE], input=lines, capture_output=True,
+        done = subprocess.run([shutil.which("ringfence"), "tools", "--profile", "rf-tools", "--workdir", INSIDE], input=lines, capture_output=True,
                               text=True, timeout=120, cwd="/", env={"PATH": "/usr/bin:/bin", "HOME": HOME})
         results = {}
         for line in done.stdout.splitlines():
