@@ -27,6 +27,21 @@ pub(crate) trait Enforcer: Send + 'static {
     fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError>;
     /// See [`Kernel::caller`].
     fn caller(&self, socket: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError>;
+    /// Where a peer belongs: as [`Self::lookup`] says of its process, but what the kernel kept with the accepted socket goes
+    /// first. Before 6.5 a peer's pidfd may be that of another process, which has the number now.
+    fn belongs(
+        &self,
+        socket: BorrowedFd<'_>,
+        pidfd: BorrowedFd<'_>,
+    ) -> Result<Option<Membership>, TaskError> {
+        let process = self.lookup(pidfd)?;
+        Ok(match self.caller(socket)? {
+            Some(id) if process.is_none_or(|process| process.container != Some(id)) => {
+                Some(Membership { container: Some(id), next: None })
+            }
+            _ => process,
+        })
+    }
     /// See [`Kernel::tag`].
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError>;
     /// See [`Kernel::counters`].

@@ -5,9 +5,8 @@
 //!
 //! The peer's pidfd comes from `SO_PEERPIDFD` (6.5 and newer), which cannot be forged. Older kernels have only the
 //! pid that connected (`SO_PEERCRED`): a process that connects, hands the socket on and dies can leave its pid to
-//! another process of the same uid, chosen by luck. What that gains: to enrol a child of that other process, under
-//! a profile that only narrows what the child may do. It never gains another uid, which the kernel recorded at connect,
-//! and where it matters from which container somebody speaks, [`Kernel::caller`](crate::kernel::Kernel::caller) says so.
+//! another process of the same uid. It never gains another uid, which the kernel recorded at connect, and never leaves its
+//! container: ask [`Enforcer::belongs`](super::enforcer::Enforcer::belongs), which knows what is kept with the socket.
 
 use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
 use rustix::{

@@ -23,7 +23,7 @@ use ringfence_wire::{
 use serde::Serialize;
 use std::{
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::{Component, PathBuf},
@@ -127,8 +127,9 @@ impl<E: Enforcer> Server<E> {
 
     fn enroll(&self, conn: &mut Conn, peer: &Peer) -> Result<(), ringfence_wire::frame::FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
-        let enrolled =
-            self.enroll_child(peer, request, descriptors).map_err(|error| self.state().named(error));
+        let enrolled = self
+            .enroll_child(conn.stream().as_fd(), peer, request, descriptors)
+            .map_err(|error| self.state().named(error));
         if let Err(error) = &enrolled {
             tracing::info!("user {} was refused an enrolment: {}", peer.uid, error.message());
         }
@@ -137,6 +138,7 @@ impl<E: Enforcer> Server<E> {
 
     fn enroll_child(
         &self,
+        connection: BorrowedFd<'_>,
         peer: &Peer,
         request: EnrollRequest,
         descriptors: Vec<OwnedFd>,
@@ -150,7 +152,7 @@ impl<E: Enforcer> Server<E> {
         let (inside, outer, dirs) = {
             let state = self.state();
             state.check_quota(peer.uid)?;
-            let of_peer = state.kernel.lookup(peer.pidfd.as_fd())?;
+            let of_peer = state.kernel.belongs(connection, peer.pidfd.as_fd())?;
             let of_child = state.kernel.lookup(child.as_fd())?;
             let inside = enroll::place((peer.pid, of_peer), (process.pid, of_child))?;
             let outer = inside.map_or_else(|| Ok(Vec::new()), |inside| state.around(inside))?;
@@ -168,7 +170,7 @@ impl<E: Enforcer> Server<E> {
 
     fn admin(&self, conn: &mut Conn, peer: &Peer) -> Result<(), ringfence_wire::frame::FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<AdminRequest>()?;
-        if let Err(reason) = self.is_admin(peer) {
+        if let Err(reason) = self.is_admin(conn.stream().as_fd(), peer) {
             return conn.send(&Reply::<()>::Failed(Failure::new(reason)));
         }
         match request {
@@ -239,11 +241,11 @@ impl<E: Enforcer> Server<E> {
         self.state().take_in(&request, compiled, place, &target, &first)
     }
 
-    fn is_admin(&self, peer: &Peer) -> Result<(), String> {
+    fn is_admin(&self, connection: BorrowedFd<'_>, peer: &Peer) -> Result<(), String> {
         if peer.uid != 0 {
             return Err("only root may ask this".into());
         }
-        match self.state().kernel.lookup(peer.pidfd.as_fd()) {
+        match self.state().kernel.belongs(connection, peer.pidfd.as_fd()) {
             Ok(None) => Ok(()),
             Ok(Some(_)) => Err("a process in a container may not ask this".into()),
             Err(error) => Err(format!("cannot tell whether you are in a container: {}", chain(&error))),

@@ -83,6 +83,10 @@ fn a_launcher_enrols_its_own_child_and_nobody_else() {
     let ask =
         |pidfd: &OwnedFd, profile: &str| client::enroll(&fixture.socket, pidfd.as_fd(), profile, None, false);
     if root() {
+        fixture.kernel.with(|inner| inner.caller = Some(ContainerId::from_raw(4097)));
+        let error = ask(&child.pidfd(), "p").unwrap_err().to_string();
+        assert!(error.contains("not in the same container"), "{error}");
+        fixture.kernel.with(|inner| inner.caller = None);
         let enrolled = ask(&child.pidfd(), "p").unwrap();
         assert_eq!((enrolled.container.len(), enrolled.profile.as_str()), (12, "p"));
         let again = ask(&child.pidfd(), "p").unwrap_err().to_string();
@@ -133,6 +137,11 @@ fn a_container_cannot_use_the_admin_socket() {
     assert_eq!((before.pid, before.containers.len()), (std::process::id(), 0));
     assert_eq!(before.axes[0].enforcement, "kernel");
     assert_eq!(before.axes[3].enforcement, "none");
+    // Its process is by now another's number: what is kept with the socket counts.
+    fixture.kernel.with(|inner| inner.caller = Some(ContainerId::from_raw(4097)));
+    assert!(status().unwrap_err().to_string().contains("in a container may not"));
+    fixture.kernel.with(|inner| inner.caller = None);
+    status().unwrap();
     fixture.tag(std::process::id(), 4097);
     assert!(status().unwrap_err().to_string().contains("in a container may not"));
     let detach = client::admin::<Detached>(&fixture.socket, &AdminRequest::Detach, &[]);

@@ -26,6 +26,8 @@ pub(crate) struct Inner {
     pub(crate) tags: HashMap<u32, Membership>,
     pub(crate) calls: HashMap<u32, u64>,
     pub(crate) full: bool,
+    /// The container that every connection came from.
+    pub(crate) caller: Option<ContainerId>,
 }
 
 impl FakeKernel {
@@ -112,7 +114,7 @@ impl Enforcer for FakeKernel {
     }
 
     fn caller(&self, _: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
-        Ok(None)
+        Ok(self.with(|inner| inner.caller))
     }
 
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
@@ -146,6 +148,28 @@ impl Enforcer for FakeKernel {
     fn generation(&self, id: ContainerId) -> Option<u32> {
         self.with(|inner| inner.containers.get(&id.raw()).map(|held| held.0))
     }
+}
+
+#[test]
+fn a_number_that_is_anothers_now_takes_nobody_out_of_a_container() {
+    let kernel = FakeKernel::default();
+    let process = Sleeper::start();
+    let (pidfd, socket) = (process.pidfd(), fs::File::open("/dev/null").unwrap());
+    let member = |raw| Membership { container: Some(ContainerId::from_raw(raw)), next: None };
+    let belongs = |caller: Option<u64>, tag: Option<Membership>| {
+        kernel.with(|inner| {
+            inner.caller = caller.map(ContainerId::from_raw);
+            inner.tags = tag.map(|tag| (process.0.id(), tag)).into_iter().collect();
+        });
+        kernel.belongs(socket.as_fd(), pidfd.as_fd()).unwrap()
+    };
+    assert_eq!(belongs(None, None), None);
+    assert_eq!(belongs(None, Some(member(6))), Some(member(6)));
+    assert_eq!(belongs(Some(5), None), Some(member(5)));
+    assert_eq!(belongs(Some(5), Some(member(6))), Some(member(5)));
+    // About to enter another: that is known of the process alone.
+    let leaving = Membership { next: Some(ContainerId::from_raw(7)), ..member(5) };
+    assert_eq!(belongs(Some(5), Some(leaving)), Some(leaving));
 }
 
 /// A core of its own directories.

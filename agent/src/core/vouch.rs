@@ -57,8 +57,6 @@ fn facts<E: Enforcer>(server: &Server<E>, descriptors: Vec<OwnedFd>) -> Result<P
     let connection = UnixStream::from(connection);
     let peer = Peer::of(&connection).map_err(|error| chain(&error))?;
     let lineage = peer::lineage(&peer).map_err(|error| chain(&error))?;
-    let state = server.state();
-    let caller = state.kernel.caller(connection.as_fd()).map_err(|error| chain(&error))?;
-    let membership = state.kernel.lookup(peer.pidfd.as_fd()).map_err(|error| chain(&error))?;
-    Ok(PeerFacts { lineage, governed: caller.is_some() || membership.is_some() })
+    let membership = server.state().kernel.belongs(connection.as_fd(), peer.pidfd.as_fd());
+    Ok(PeerFacts { lineage, governed: membership.map_err(|error| chain(&error))?.is_some() })
 }

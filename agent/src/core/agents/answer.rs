@@ -131,10 +131,13 @@ impl<E: Enforcer> Answering<'_, E> {
         let connection = UnixStream::from(connection);
         let peer = Peer::of(&connection).map_err(|error| chain(&error))?;
         let state = self.server.state();
-        let caller = state.kernel.caller(connection.as_fd()).map_err(|error| chain(&error))?;
-        let membership = state.kernel.lookup(peer.pidfd.as_fd()).map_err(|error| chain(&error))?;
+        let membership =
+            state.kernel.belongs(connection.as_fd(), peer.pidfd.as_fd()).map_err(|error| chain(&error))?;
         let container =
-            speaks_from(caller, membership).map(|id| match state.registry.by_kernel_id(id.raw()) {
+            membership.and_then(|membership| membership.container.or(membership.next)).map(|id| match state
+                .registry
+                .by_kernel_id(id.raw())
+            {
                 Some(container) => Inside { id: container.record.id.clone(), own: self.is_own(container) },
                 None => Inside { id: id.to_string(), own: false },
             });
@@ -154,12 +157,9 @@ impl<E: Enforcer> Answering<'_, E> {
         check(&runtime, &child)?;
         let tag = new_tag()?;
         let state = self.server.state();
-        let caller = state.kernel.caller(connection.as_fd())?;
-        let of_runtime = state.kernel.lookup(runtime.pidfd.as_fd())?;
+        let of_runtime = state.kernel.belongs(connection.as_fd(), runtime.pidfd.as_fd())?;
         let of_child = state.kernel.lookup(process.as_fd())?;
-        let id = one_container(of_runtime, of_child)
-            .filter(|id| caller.is_none_or(|caller| caller == *id))
-            .ok_or(TagError::NotOurs(child.pid))?;
+        let id = one_container(of_runtime, of_child).ok_or(TagError::NotOurs(child.pid))?;
         let container = state
             .registry
             .by_kernel_id(id.raw())
@@ -191,12 +191,6 @@ fn check(runtime: &Peer, child: &Process) -> Result<(), TagError> {
         return Err(TagError::Execed(child.pid));
     }
     Ok(())
-}
-
-/// The container from which a connection came. What the kernel kept with the socket goes first: the peer's pidfd may be,
-/// before 6.5, that of another process which has the number now.
-fn speaks_from(caller: Option<ContainerId>, membership: Option<Membership>) -> Option<ContainerId> {
-    caller.or_else(|| membership.and_then(|membership| membership.container.or(membership.next)))
 }
 
 /// The container that both are in, and neither is about to leave.
@@ -240,16 +234,6 @@ mod tests {
         assert!(matches!(check(&runtime, &Process { is_fork: false, ..fork }), Err(TagError::Execed(20))));
         let itself = Process { pid: 10, parent: 1, ..fork };
         assert!(matches!(check(&runtime, &itself), Err(TagError::NotChild { .. })));
-    }
-
-    #[test]
-    fn a_number_that_is_anothers_now_takes_nobody_out_of_a_container() {
-        let id = ContainerId::from_raw;
-        assert_eq!(speaks_from(Some(id(5)), None), Some(id(5)));
-        assert_eq!(speaks_from(Some(id(5)), inside(6)), Some(id(5)));
-        assert_eq!(speaks_from(None, inside(6)), Some(id(6)));
-        assert_eq!(speaks_from(None, Some(Membership { container: None, next: Some(id(7)) })), Some(id(7)));
-        assert_eq!(speaks_from(None, None), None);
     }
 
     #[test]
