@@ -4,11 +4,13 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails there")]
 
 use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::{Value, json};
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    process::{Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -293,6 +295,176 @@ fn a_drip_ends_after_its_thirty_seconds() {
     let error = fetch(&[&site.addr.to_string()], &[&site.url("/")]).remove(0).unwrap_err();
     assert!(error.contains("the time for this fetch was used up while reading the body"), "{error}");
     assert!(begun.elapsed() >= Duration::from_secs(29), "{:?}", begun.elapsed());
+}
+
+/// A session whose processes are looked at.
+struct Live {
+    server: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    _home: tempfile::TempDir,
+}
+
+impl Live {
+    fn new(net: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let mut server = Command::new(cargo_bin("ringfence"));
+        server.args(["tools", "--web"]).env_clear().env("HOME", home.path()).current_dir(home.path());
+        server.env("RINGFENCE_GRANT", grant(net)).env("RINGFENCE_RUNTIME_DIR", home.path());
+        server.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = server.spawn().unwrap();
+        let input = server.stdin.take().unwrap();
+        let output = BufReader::new(server.stdout.take().unwrap());
+        Self { server, input, output, _home: home }
+    }
+
+    /// The envelope's text; the error's.
+    fn fetch(&mut self, url: &str) -> Result<Value, String> {
+        self.fetch_up_to(url, 16 << 20)
+    }
+
+    fn fetch_up_to(&mut self, url: &str, max_bytes: usize) -> Result<Value, String> {
+        let params = json!({"name": "web_fetch", "arguments": {"url": url, "max_bytes": max_bytes}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        writeln!(self.input, "{call}").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        let result = &answer["result"];
+        let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        if result["isError"] == true { Err(text) } else { Ok(serde_json::from_str(&text).unwrap()) }
+    }
+
+    /// The process that starts one for each page: beside the server, but with one thread. To be called after a page.
+    fn reader(&self) -> Pid {
+        let children = |pid: u32| -> Vec<u32> {
+            let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        };
+        let [guard] = children(self.server.id())[..] else { panic!("no guard") };
+        let threads = |pid: &u32| fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+        let beside: Vec<u32> = children(guard).into_iter().filter(|pid| threads(pid) == 1).collect();
+        let [reader] = beside[..] else { panic!("{beside:?}") };
+        Pid::from_raw(reader.try_into().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// A page of 12 MiB, and a small one, as HTML and as text.
+fn pages() -> Site {
+    let large = format!("<title>large</title><p>{}</p>", "word ".repeat((12 << 20) / 5));
+    Site::new(move |head, stream| {
+        let (kind, body) = match head.split(' ').nth(1) {
+            Some("/large") => ("html", large.as_str()),
+            Some("/small") => ("html", "<title>small</title><p>still here</p>"),
+            _ => ("plain", "still here"),
+        };
+        drop(stream.write_all(&answer("200 OK", &format!("Content-Type: text/{kind}\r\n"), body.as_bytes())));
+    })
+}
+
+#[test]
+fn a_page_that_takes_too_much_memory_is_an_error_and_the_session_goes_on() {
+    let site = pages();
+    let mut live = Live::new(&[&site.addr.to_string()]);
+    // The control: what a page may take is enough for it.
+    assert_eq!(live.fetch(&site.url("/large")).unwrap()["title"], "large");
+    let reader = live.reader();
+    let status = fs::read_to_string(format!("/proc/{}/status", reader.as_raw_pid())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size: u64 = size.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    // Its stack, and 16 MiB more: the large page, three times copied at least, does not fit.
+    let limit = Some((size << 10) + (32 << 20));
+    prlimit(Some(reader), Resource::As, Rlimit { current: limit, maximum: limit }).unwrap();
+    for _ in 0..2 {
+        let error = live.fetch(&site.url("/large")).unwrap_err();
+        assert!(error.contains("the process that reads HTML ended over it"), "{error}");
+        assert_eq!(live.fetch(&site.url("/small")).unwrap()["markdown"], "still here");
+    }
+}
+
+/// The largest pages that are read, each of a kind that is hard on a parser. How much of them comes out depends on the
+/// machine's speed; that there is an answer within the bounds, and a session after it, does not.
+#[test]
+fn the_largest_pages_end_within_their_bounds() {
+    const MOST: usize = 25 << 20;
+    let attributes = (0..2_000_000).map(|n| format!(" a{n}")).collect::<String>();
+    let kinds = [
+        ("words", "<title>words</title><p>".to_owned() + &"x".repeat(MOST)),
+        ("deep", "<p>before".to_owned() + &"<div>".repeat(MOST / 5)),
+        ("attributes", format!("<p>before<p{attributes}>after")),
+        ("elements", "<p title=a lang=b>x".repeat(MOST / 18)),
+    ];
+    let paged = kinds.clone();
+    let site = Site::new(move |head, stream| {
+        let name = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+        let body = paged.iter().find(|(kind, _)| *kind == name).map_or("<p>still here", |(_, page)| page);
+        drop(stream.write_all(&answer("200 OK", "Content-Type: text/html\r\n", body.as_bytes())));
+    });
+    let mut live = Live::new(&[&site.addr.to_string()]);
+    for (kind, page) in &kinds {
+        match live.fetch_up_to(&site.url(&format!("/{kind}")), MOST) {
+            Ok(read) => {
+                assert_eq!(read["bytes"], page.len().min(MOST), "{kind}");
+                let text = read["markdown"].as_str().unwrap();
+                assert!(text.len() <= MOST, "{kind}: {}", text.len());
+                assert!(read["cut"].is_string(), "{kind}: all of it cannot be there");
+            }
+            Err(error) => assert!(error.contains("the time for this fetch was used up"), "{kind}: {error}"),
+        }
+        assert_eq!(live.fetch(&site.url("/")).unwrap()["markdown"], "still here", "{kind}");
+    }
+}
+
+/// Markdown escapes what a page has of its own signs: the text is longer than the page.
+#[test]
+fn a_text_is_no_longer_than_what_may_be_read_for_it() {
+    let site = Site::page("<p>**********");
+    let mut live = Live::new(&[&site.addr.to_string()]);
+    let whole = live.fetch(&site.url("/")).unwrap();
+    assert_eq!((&whole["markdown"], &whole["cut"]), (&json!("\\*".repeat(10)), &Value::Null), "the control");
+    let cut = live.fetch_up_to(&site.url("/"), 15).unwrap();
+    assert_eq!((&cut["markdown"], &cut["bytes"]), (&json!("\\*".repeat(7) + "\\"), &json!(13)));
+    assert!(cut["cut"].as_str().unwrap().contains("comes to more than 15 bytes"), "{cut}");
+}
+
+/// Without the cancel there would be an answer, after its time: an error.
+#[test]
+fn a_fetch_that_waits_is_cancelled() {
+    let site = Site::new(|_, stream| drop(stream.read(&mut [0])));
+    let mut live = Live::new(&[&site.addr.to_string()]);
+    let params = json!({"name": "web_fetch", "arguments": {"url": site.url("/")}});
+    writeln!(live.input, "{}", json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}))
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(25);
+    while site.asked() == 0 {
+        assert!(Instant::now() < until, "nothing was asked for");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
+    writeln!(live.input, "{cancel}").unwrap();
+    writeln!(live.input, "{}", json!({"jsonrpc": "2.0", "method": "exit"})).unwrap();
+    let mut said = String::new();
+    live.output.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "");
+    assert!(live.server.wait().unwrap().success());
+}
+
+#[test]
+fn without_its_reader_the_session_goes_on_without_html() {
+    let site = pages();
+    let mut live = Live::new(&[&site.addr.to_string()]);
+    assert_eq!(live.fetch(&site.url("/small")).unwrap()["title"], "small");
+    kill_process(live.reader(), Signal::KILL).unwrap();
+    let error = live.fetch(&site.url("/small")).unwrap_err();
+    assert!(error.contains("the process that reads HTML"), "{error}");
+    assert_eq!(live.fetch(&site.url("/text")).unwrap()["markdown"], "still here");
 }
 
 #[test]

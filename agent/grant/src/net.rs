@@ -147,7 +147,9 @@ fn host_name(name: &str) -> Result<String, NetError> {
     // A name whose last label is a number is a misspelt address: `010.0.0.1`, `10.1`, `0x7f.1`.
     let last = name.rsplit('.').next().unwrap_or_default();
     let number = last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x");
-    if name.len() <= 253 && !number && name.split('.').all(label) { Ok(name) } else { Err(NetError::Unknown) }
+    // `unix:443` is a socket's path everywhere, so a host of that name could not be written down.
+    let good = name.len() <= 253 && !number && name != "unix" && name.split('.').all(label);
+    if good { Ok(name) } else { Err(NetError::Unknown) }
 }
 
 impl FromStr for NetEntry {
@@ -339,6 +341,8 @@ mod tests {
             "example..com",
             "unix:",
             "unix:rel",
+            "unix",
+            "Unix.:443",
             "unix:@",
             "-x.org",
             "unix:/a/../b",

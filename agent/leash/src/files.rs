@@ -89,6 +89,11 @@ impl Tool for FileTool {
         self.tool.parameters()
     }
 
+    /// At the links of the path.
+    fn looks(&self) -> bool {
+        true
+    }
+
     /// The path itself.
     fn required(&self, args: &Value) -> Result<Grant, ToolError> {
         let path = self.path(args)?;
@@ -133,11 +138,29 @@ impl Tool for FileTool {
     }
 }
 
+/// Whether a path, links resolved, is in what /proc shows of one process: the server may read there what no tool may,
+/// its own environment and its client's first of all.
+fn is_of_a_process(path: &Path) -> bool {
+    let Ok(below) = path.strip_prefix("/proc") else { return false };
+    let first = below.components().next().and_then(|part| part.as_os_str().to_str());
+    first.is_some_and(|name| {
+        matches!(name, "self" | "thread-self") || name.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
 /// Asks the gate about each path.
 struct Asked<'a>(&'a ToolContext);
 
 impl place::Gate for Asked<'_> {
     fn admit(&self, access: Access, path: &Path) -> Result<(), String> {
+        if self.0.cancel().is_cancelled() {
+            return Err(ToolError::Cancelled.to_string());
+        }
+        if is_of_a_process(path) {
+            let why =
+                "it is a process's own, and would be opened as this server: name a program that reads it";
+            return Err(why.to_owned());
+        }
         let decided = match access {
             Access::Read => self.0.check_read(path),
             Access::Write => self.0.check_write(path),

@@ -38,6 +38,23 @@
 //! # })
 //! # }
 //! ```
+//!
+//! # What holds a tool
+//!
+//! [`registry`] has the gate alone: it holds what a call asks for, and each program, path and host that a tool comes to, but not
+//! what a program does once it runs (a granted `git` may read what the user may). Each result says so, under `enforcement`.
+//! `ringfence tools` puts the same grant on the kernel; a program of yours can by a [`spawn::Spawner`] of its own.
+//!
+//! # Async, and blocking
+//!
+//! [`dispatch`](Registry::dispatch) gives a future because [`web`] waits for sockets; that tool needs tokio, with time and I/O
+//! enabled. The others run anywhere, but **block the thread that polls them** until the program has ended, 60 seconds unless the call
+//! says otherwise: give them a thread, as by `tokio::task::spawn_blocking` or with a runtime of its own.
+//!
+//! # Features
+//!
+//! `shell`, by default: the confined shell. `web`: `web_fetch`, which brings HTTP, TLS and an HTML parser. The file tools are always
+//! there.
 
 pub mod files;
 pub mod programs;

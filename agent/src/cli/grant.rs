@@ -1,8 +1,8 @@
 //! `ringfence grant`: shows, compares and explains grants, without a daemon and without changing anything.
 
 use crate::{
-    leash::{place::place, read, source::Surroundings},
-    profile::{self, Dirs},
+    leash::{place::place, read, source::Surroundings, veto::Denies},
+    profile::{self, Dirs, Profile},
 };
 use anyhow::{Context, bail};
 use ringfence_grant::{
@@ -25,6 +25,10 @@ use std::{
 /// A GRANT is JSON text that begins with `{`, `-` for JSON on standard input, a file (`.json`, or TOML: a profile, or a
 /// table [grant] or [caveats]), or the name of a profile.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence grant show coder
+  ringfence grant leq ./task.json coder && echo narrower
+  ringfence grant explain coder exec git")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -37,7 +41,7 @@ enum Command {
         after_help = "Examples:\n  ringfence grant show coder\n  ringfence grant show ./grant.json\n  ringfence grant show"
     )]
     Show {
-        /// The grant.
+        /// The grant: JSON, `-`, a file, or a profile's name.
         grant: Option<String>,
         /// With the links in its paths followed, as the gate takes it.
         #[arg(long)]
@@ -46,7 +50,7 @@ enum Command {
     /// Prints the greatest grant below both.
     #[command(after_help = "Example:\n  ringfence grant meet coder ./session.json")]
     Meet {
-        /// One.
+        /// One: JSON, `-`, a file, or a profile's name.
         a: String,
         /// The other.
         b: String,
@@ -54,7 +58,7 @@ enum Command {
     /// Says whether A gives nothing that B does not give: exits with 0 if so, with 1 and what is beyond B if not.
     #[command(after_help = "Example:\n  ringfence grant leq ./task.json coder && echo narrower")]
     Leq {
-        /// The smaller one.
+        /// The smaller one: JSON, `-`, a file, or a profile's name.
         a: String,
         /// The greater one.
         b: String,
@@ -63,10 +67,10 @@ enum Command {
     #[command(
         after_help = "Examples:\n  ringfence grant explain coder exec git\n  ringfence grant explain coder read ~/.ssh/id_rsa\n  \
                       ringfence grant explain ./grant.json net example.com:443\n  ringfence grant explain '{...}' write /etc/hosts\n\n\
-                      What the kernel holds of a profile, its denies included: `ringfence profile explain`."
+                      Of a profile, its denies count too. What the kernel holds of it: `ringfence profile explain`."
     )]
     Explain {
-        /// The grant.
+        /// The grant: JSON, `-`, a file, or a profile's name.
         grant: String,
         /// What is tried.
         #[arg(value_enum)]
@@ -93,17 +97,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Show { grant, resolved } => {
             let grant = match grant {
                 Some(named) => load(named)?,
-                None => Surroundings::from_env().grant(None, &Dirs::from_env(), &workdir()?)?.written,
+                None => {
+                    let session = Surroundings::from_env().grant(None, &Dirs::from_env(), &workdir()?)?;
+                    let from =
+                        session.origin.map_or("nowhere, so nothing is granted".to_owned(), |origin| origin);
+                    // Beside the grant, which may go into a file.
+                    let _ = writeln!(io::stderr(), "ringfence: this grant is from {from}");
+                    session.written
+                }
             };
             print(&if *resolved { place(&grant) } else { grant })?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Meet { a, b } => {
-            print(&load(a)?.meet(&load(b)?))?;
+            let (a, b) = both(a, b)?;
+            print(&a.meet(&b))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Leq { a, b } => leq(&load(a)?, &load(b)?),
-        Command::Explain { grant, what, target } => explain(&load(grant)?, *what, target),
+        Command::Leq { a, b } => {
+            let (a, b) = both(a, b)?;
+            leq(&a, &b)
+        }
+        Command::Explain { grant, what, target } => explain(&named(grant)?, *what, target),
     }
 }
 
@@ -122,17 +137,18 @@ fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn explain(grant: &Grant, what: What, target: &str) -> anyhow::Result<ExitCode> {
+fn explain(named: &Named, what: What, target: &str) -> anyhow::Result<ExitCode> {
+    let Named { grant, profile } = named;
     let placed = place(grant);
     let mut out = io::stdout();
-    let code = match ask(&placed, what, target)? {
+    let code = match ask(&placed, profile.as_ref(), what, target)? {
         Err(denied) => {
             writeln!(out, "{denied}")?;
             ExitCode::from(1)
         }
         Ok(()) => {
             let by = entries(&placed, what).into_iter();
-            let mut by = by.filter(|(one, _)| matches!(ask(one, what, target), Ok(Ok(()))));
+            let mut by = by.filter(|(one, _)| matches!(ask(one, None, what, target), Ok(Ok(()))));
             match by.next() {
                 Some((_, entry)) => writeln!(out, "allowed by {entry}")?,
                 None => writeln!(out, "allowed: the axis is not restricted")?,
@@ -150,11 +166,20 @@ fn explain(grant: &Grant, what: What, target: &str) -> anyhow::Result<ExitCode> 
     Ok(code)
 }
 
-/// The gate's answer.
-fn ask(grant: &Grant, what: What, target: &str) -> anyhow::Result<Result<(), Denied>> {
+/// The gate's answer, with a profile's denies if there is one.
+fn ask(
+    grant: &Grant,
+    profile: Option<&Profile>,
+    what: What,
+    target: &str,
+) -> anyhow::Result<Result<(), Denied>> {
     let unbounded =
         Grant { max_calls: CountBound::Unlimited, valid_for_generation: Scope::All, ..grant.clone() };
-    let gate = Arc::new(Gate::new(HostPrograms::default()));
+    let mut gate = Gate::new(HostPrograms::default());
+    if let Some(profile) = profile {
+        gate = gate.forbidding(Denies::new(&profile.denials, &workdir()?));
+    }
+    let gate = Arc::new(gate);
     let context = gate.authorize(&Asking, &Value::Null, &unbounded)?;
     Ok(match what {
         What::Exec if target.contains('/') => context.check_exec(&workdir()?.join(target)).map(drop),
@@ -186,6 +211,9 @@ fn entries(grant: &Grant, what: What) -> Vec<(Grant, String)> {
 }
 
 fn host_and_port(target: &str) -> anyhow::Result<(&str, u16)> {
+    if target.contains('/') {
+        bail!("{target:?} is a URL or a range: write one host or address, with `:PORT` if it is not 443");
+    }
     let plain = target.parse::<IpAddr>().is_ok() || target.ends_with(']');
     match target.rsplit_once(':').filter(|_| !plain) {
         None => Ok((target, 443)),
@@ -205,27 +233,53 @@ fn workdir() -> anyhow::Result<PathBuf> {
     env::current_dir().context("cannot tell the current directory")
 }
 
-fn load(named: &str) -> anyhow::Result<Grant> {
+/// A grant, and the profile that it is of: its denies hold too.
+struct Named {
+    grant: Grant,
+    profile: Option<Profile>,
+}
+
+impl From<Grant> for Named {
+    fn from(grant: Grant) -> Self {
+        Self { grant, profile: None }
+    }
+}
+
+fn both(a: &str, b: &str) -> anyhow::Result<(Grant, Grant)> {
+    if a == "-" && b == "-" {
+        bail!("both grants are `-`: standard input has one; put the other into a file");
+    }
+    Ok((load(a)?, load(b)?))
+}
+
+fn load(text: &str) -> anyhow::Result<Grant> {
+    Ok(named(text)?.grant)
+}
+
+fn named(named: &str) -> anyhow::Result<Named> {
     if named.trim_start().starts_with('{') {
-        return read::json(named).context("the grant on the command line");
+        return Ok(read::json(named).context("the grant on the command line")?.into());
     }
     if named == "-" {
         let mut text = String::new();
         io::stdin().lock().take(read::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
-        return read::json(&text).context("the grant on standard input");
+        return Ok(read::json(&text).context("the grant on standard input")?.into());
     }
     if named.ends_with(".json") {
         let text = fs::read_to_string(named).with_context(|| format!("cannot read {named}"))?;
-        return read::json(&text).with_context(|| named.to_owned());
+        return Ok(read::json(&text).with_context(|| named.to_owned())?.into());
     }
     if named.ends_with(".toml") || named.contains('/') {
         let text = fs::read_to_string(named).with_context(|| format!("cannot read {named}"))?;
-        if let Ok(Some(grant)) = read::toml(&text, "caveats") {
-            return Ok(grant);
+        match read::toml(&text, "caveats") {
+            Ok(Some(grant)) => return Ok(grant.into()),
+            // What is no TOML at all, the profile's reader says with its line.
+            Ok(None) | Err(read::Error::Toml(_)) => {}
+            Err(error) => return Err(error).with_context(|| format!("[caveats] of {named}")),
         }
     }
     match profile::load(named, &Dirs::from_env()) {
-        Ok(profile) => Ok(profile.grant(Some(&workdir()?))),
+        Ok(profile) => Ok(Named { grant: profile.grant(Some(&workdir()?)), profile: Some(profile) }),
         Err(error) => bail!("{error}"),
     }
 }

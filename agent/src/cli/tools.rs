@@ -5,7 +5,8 @@ use crate::{
     leash::{
         Recorder,
         confine::HostSpawner,
-        pending,
+        guard, pending,
+        reader::Reader,
         server::Server,
         source::{Session, Surroundings},
         veto::Denies,
@@ -17,6 +18,7 @@ use ringfence_grant::{CountBound, Grant, Scope};
 use ringfence_leash::{programs::HostPrograms, shell::Shell};
 use std::{
     io::{self, Write},
+    os::{fd::BorrowedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -65,27 +67,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let programs = HostPrograms::default();
     let profile = session.for_the_kernel(&workdir, &programs)?;
-    match pending::core()? {
-        Ok(socket) => {
-            let asked = asked(args, &session, &profile, &programs)?;
-            let status = pending::serve(&socket, &asked, &workdir, |container| {
-                say(&format!("container {container}, enforcement: kernel"));
-                match serve(args, &session, &profile, &workdir, true) {
-                    Ok(()) => 0,
-                    Err(error) => {
-                        say(&format!("{error:#}"));
-                        1
-                    }
-                }
-            })?;
-            Ok(ExitCode::from(status))
-        }
+    let core = match pending::core()? {
+        Ok(socket) => Some((socket, asked(args, &session, &profile, &programs)?)),
         Err(why) => {
             say(&format!("eBPF does not hold here: {why}"));
-            serve(args, &session, &profile, &workdir, false)?;
-            Ok(ExitCode::SUCCESS)
+            None
         }
-    }
+    };
+    let admit = |server: BorrowedFd<'_>| match &core {
+        None => Ok(String::new()),
+        Some((socket, asked)) => pending::enroll(socket, server, asked, &workdir).map_err(failed),
+    };
+    let status = guard::serve(args.web, admit, |container, reader| {
+        if core.is_some() {
+            say(&format!("container {container}, enforcement: kernel"));
+        }
+        match serve(args, &session, &profile, &workdir, core.is_some(), reader) {
+            Ok(()) => 0,
+            Err(error) => failed(error),
+        }
+    })?;
+    Ok(ExitCode::from(status))
+}
+
+/// Says why nothing is served; the exit status.
+fn failed(error: impl Into<anyhow::Error>) -> u8 {
+    say(&format!("{:#}", error.into()));
+    1
 }
 
 /// What the daemon is asked for: the profile by its name, where that is all; else the grant.
@@ -114,6 +122,7 @@ fn serve(
     profile: &Profile,
     workdir: &Path,
     by_ebpf: bool,
+    reader: Option<UnixStream>,
 ) -> anyhow::Result<()> {
     let recorder = match &args.record {
         None => Recorder::quiet(),
@@ -137,8 +146,9 @@ fn serve(
     let shell = Shell::new(workdir, &tools.programs.path(), tools.spawner.clone()).ending_orphans();
     let shell = shell.context("cannot become the reaper of what tools leave behind")?;
     let mut registry = tools.registry(gate).with(shell);
-    if args.web {
-        registry = registry.with(ringfence_leash::web::WebFetch::default());
+    if let Some(reader) = reader {
+        let web = ringfence_leash::web::WebFetch::default().reading_by(Reader::new(reader));
+        registry = registry.with(web);
     }
     Ok(Server::new(registry, session.grant.clone()).serve(io::stdin().lock(), io::stdout())?)
 }

@@ -8,6 +8,7 @@
 //! | `cgroup` | a cgroup, where one may be made |
 //! | `report` | what it says of all this |
 //! | `wait` | signals, stops, the exit status |
+//! | `tree` | an end to everything that descends from a keeper |
 //!
 //! The child is forked first and stopped on a socket; the core tags it by its pidfd; then it confines itself and
 //! execs, and with that exec its container begins. Whatever fails before ends the child: it never runs half confined.
@@ -20,6 +21,7 @@ mod error;
 mod identity;
 pub(crate) mod plan;
 mod report;
+pub(crate) mod tree;
 pub(crate) mod wait;
 
 pub(crate) use environment::Variable;

@@ -1,10 +1,13 @@
 //! Calls, several at once, each answered once: in the order in which they came, unless an earlier one takes its time.
+//! One that is cancelled is not answered.
 
+use crate::mcp::line::Id;
+use ringfence_grant::gate::Cancel;
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     io::{self, Write},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -18,8 +21,8 @@ const WAITING: usize = 64;
 /// How long an answer waits for those of earlier calls.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// What one call does: its answer's line.
-type Work = Box<dyn FnOnce() -> String + Send>;
+/// What one line's calls do: their answers' line, unless all of them were cancelled.
+type Work = Box<dyn FnOnce() -> Option<String> + Send>;
 
 /// Where answers go.
 #[derive(Debug)]
@@ -44,46 +47,74 @@ impl<W: Write> Answers<W> {
 }
 
 /// Threads that run calls.
-pub(crate) struct Calls {
+pub(crate) struct Calls<W> {
     queue: Option<SyncSender<(u64, Work)>>,
+    received: Arc<Mutex<Receiver<(u64, Work)>>>,
+    answers: Arc<Answers<W>>,
     next: u64,
     turns: Arc<Turns>,
     threads: Vec<JoinHandle<()>>,
-    start: Box<dyn Fn() -> io::Result<JoinHandle<()>>>,
 }
 
-impl Calls {
+impl<W: Write + Send + 'static> Calls<W> {
     /// Answers go to `answers`. Threads are started as they are needed.
-    pub(crate) fn new<W: Write + Send + 'static>(answers: &Arc<Answers<W>>) -> Self {
+    pub(crate) fn new(answers: &Arc<Answers<W>>) -> Self {
         let (queue, received) = sync_channel(WAITING);
-        let received = Arc::new(Mutex::new(received));
-        let turns = Arc::new(Turns::default());
-        let (answers, shared) = (answers.clone(), turns.clone());
-        let start = move || {
-            let (received, answers, turns) = (received.clone(), answers.clone(), shared.clone());
-            thread::Builder::new().name("call".into()).spawn(move || work(&received, &answers, &turns))
-        };
-        Self { queue: Some(queue), next: 0, turns, threads: Vec::new(), start: Box::new(start) }
+        Self {
+            queue: Some(queue),
+            received: Arc::new(Mutex::new(received)),
+            answers: answers.clone(),
+            next: 0,
+            turns: Arc::default(),
+            threads: Vec::new(),
+        }
     }
 
-    /// Queues a call. Blocks while too many wait.
+    /// Queues the work of one line, whose calls can be cancelled by their ids. Blocks while too many wait.
     ///
     /// # Errors
     /// No thread can be started.
-    pub(crate) fn run(&mut self, work: Work) -> io::Result<()> {
-        if self.threads.len() < AT_ONCE && self.turns.running() >= self.threads.len() {
-            match (self.start)() {
+    pub(crate) fn run(&mut self, calls: Vec<(Id, Cancel)>, work: Work) -> io::Result<()> {
+        if self.threads.len() < AT_ONCE && self.turns.open().len() >= self.threads.len() {
+            match self.start() {
                 Ok(thread) => self.threads.push(thread),
                 Err(error) if self.threads.is_empty() => return Err(error),
                 // Those that there are do the work.
                 Err(_) => {}
             }
         }
-        self.turns.begin(self.next);
+        self.turns.open().insert(self.next, calls);
         let queue = self.queue.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         queue.send((self.next, work)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         self.next += 1;
         Ok(())
+    }
+
+    fn start(&self) -> io::Result<JoinHandle<()>> {
+        let (received, answers, turns) = (self.received.clone(), self.answers.clone(), self.turns.clone());
+        thread::Builder::new().name("call".into()).spawn(move || work(&received, &answers, &turns))
+    }
+
+    /// Says the answer to a call that needed no thread. Without one, too, unless earlier calls are to be answered first.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn answer(&mut self, line: String) -> io::Result<()> {
+        if self.turns.open().is_empty() {
+            // A client that is gone does not end calls that it began: the end of its input does, later.
+            let _ = self.answers.say(&line);
+            return Ok(());
+        }
+        self.run(Vec::new(), Box::new(move || Some(line)))
+    }
+
+    /// Cancels a call, wherever it is. One that is not known, or has ended, is not there any more.
+    pub(crate) fn cancel(&self, id: &Id, reason: &str) {
+        let open = self.turns.open();
+        let named = open.values().flatten().filter(|(of, _)| of == id);
+        let named: Vec<Cancel> = named.map(|(_, cancel)| cancel.clone()).collect();
+        drop(open);
+        named.iter().for_each(|cancel| cancel.cancel(reason));
     }
 
     /// Waits until every call is answered.
@@ -99,39 +130,36 @@ fn work<W: Write>(received: &Mutex<Receiver<(u64, Work)>>, answers: &Answers<W>,
     loop {
         let taken = received.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((turn, work)) = taken else { return };
-        let line = work();
-        turns.wait(turn);
-        // A client that does not read any more learns nothing; the calls are run all the same.
-        let _ = answers.say(&line);
+        if let Some(line) = work() {
+            turns.wait(turn);
+            // A client that does not read any more learns nothing; the calls are run all the same.
+            let _ = answers.say(&line);
+        }
         turns.end(turn);
     }
 }
 
-/// Calls that are queued or run.
+/// Lines whose calls are queued or run.
 #[derive(Debug, Default)]
 struct Turns {
-    open: Mutex<BTreeSet<u64>>,
+    open: Mutex<BTreeMap<u64, Vec<(Id, Cancel)>>>,
     ended: Condvar,
 }
 
 impl Turns {
-    fn running(&self) -> usize {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    fn begin(&self, turn: u64) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(turn);
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<(Id, Cancel)>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no earlier call is open, but not for long.
     fn wait(&self, turn: u64) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let earlier = |open: &mut BTreeSet<u64>| open.first().is_some_and(|first| *first < turn);
+        let open = self.open();
+        let earlier = |open: &mut BTreeMap<u64, _>| open.keys().next().is_some_and(|first| *first < turn);
         let _ = self.ended.wait_timeout_while(open, GRACE, earlier);
     }
 
     fn end(&self, turn: u64) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&turn);
+        self.open().remove(&turn);
         self.ended.notify_all();
     }
 }
@@ -167,12 +195,12 @@ mod tests {
             let all = all.clone();
             let work = move || {
                 all.wait();
-                format!("{n}\n")
+                Some(format!("{n}\n"))
             };
-            calls.run(Box::new(work)).unwrap();
+            calls.run(Vec::new(), Box::new(work)).unwrap();
         }
         for n in AT_ONCE..200 {
-            calls.run(Box::new(move || format!("{n}\n"))).unwrap();
+            calls.run(Vec::new(), Box::new(move || Some(format!("{n}\n")))).unwrap();
         }
         calls.finish();
         let text = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
@@ -189,15 +217,63 @@ mod tests {
         let (release, slow) = sync_channel::<()>(0);
         let work = move || {
             let _ = slow.recv();
-            "slow\n".to_owned()
+            Some("slow\n".to_owned())
         };
-        calls.run(Box::new(work)).unwrap();
-        calls.run(Box::new(|| "quick\n".to_owned())).unwrap();
+        calls.run(Vec::new(), Box::new(work)).unwrap();
+        calls.run(Vec::new(), Box::new(|| Some("quick\n".to_owned()))).unwrap();
         while heard.0.lock().unwrap().is_empty() {
             thread::yield_now();
         }
         release.send(()).unwrap();
         calls.finish();
         assert_eq!(*heard.0.lock().unwrap(), b"quick\nslow\n");
+    }
+
+    #[test]
+    fn what_is_answered_at_once_needs_no_thread_unless_something_is_open() {
+        let heard = Heard::default();
+        let answers = Arc::new(Answers::new(heard.clone()));
+        let mut calls = Calls::new(&answers);
+        calls.answer("alone\n".to_owned()).unwrap();
+        assert_eq!((&*heard.0.lock().unwrap(), calls.threads.len()), (&b"alone\n".to_vec(), 0));
+        let (release, slow) = sync_channel::<()>(0);
+        let work = move || {
+            slow.recv().unwrap();
+            Some("first\n".to_owned())
+        };
+        calls.run(Vec::new(), Box::new(work)).unwrap();
+        calls.answer("second\n".to_owned()).unwrap();
+        release.send(()).unwrap();
+        calls.finish();
+        let text = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        // Their order is kept for a while only, which a busy machine may use up.
+        lines[1..].sort_unstable();
+        assert_eq!(lines, ["alone", "first", "second"]);
+    }
+
+    #[test]
+    fn calls_are_cancelled_by_their_ids_and_nothing_is_said_of_them() {
+        let heard = Heard::default();
+        let answers = Arc::new(Answers::new(heard.clone()));
+        let mut calls = Calls::new(&answers);
+        let id = |n: u32| Id::Number(n.to_string());
+        for n in 0..20 {
+            let cancel = Cancel::default();
+            let (hook, ended) = sync_channel(1);
+            cancel.on_cancel(move || {
+                let _ = hook.send(());
+            });
+            let work = move || ended.recv().is_err().then(|| format!("{n}\n"));
+            calls.run(vec![(id(n), cancel)], Box::new(work)).unwrap();
+        }
+        calls.cancel(&Id::String("3".into()), "another id");
+        calls.cancel(&id(99), "unknown");
+        // More than run at once: those that wait can be cancelled, too.
+        for n in (0..20).rev() {
+            calls.cancel(&id(n), "enough");
+        }
+        calls.finish();
+        assert_eq!(*heard.0.lock().unwrap(), b"");
     }
 }

@@ -18,7 +18,10 @@ use ringfence_leash::spawn::{self, Child, Enforcement, Holder, Running, Spawner,
 use std::{
     env, io,
     path::{Path, PathBuf},
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
     thread,
 };
 
@@ -170,10 +173,21 @@ fn confine(Measures { landlock, policies }: Measures) -> Result<(), Error> {
     Ok(confinement.enforce()?)
 }
 
+/// Held while a process is being started.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// As long as this is held, no process is started. One that is being started is waited for.
+pub(super) fn hold_starts() -> MutexGuard<'static, ()> {
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn serve(jobs: &Receiver<Job>) {
     for Job { stage, outcome } in jobs {
+        let starting = hold_starts();
+        let started = spawn::start(stage);
+        drop(starting);
         // Whoever asked waits for it.
-        let _ = outcome.send(spawn::start(stage));
+        let _ = outcome.send(started);
     }
 }
 

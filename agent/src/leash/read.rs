@@ -17,6 +17,9 @@ pub(crate) enum Error {
     /// Over [`MAX_BYTES`].
     #[error("it has {0} bytes; a grant has at most {MAX_BYTES}")]
     Large(usize),
+    /// Nothing at all, as a variable that was set from what failed.
+    #[error("it is empty; a grant names all six of {}, and a variable that means none is unset", FIELDS.join(", "))]
+    Empty,
     /// Not JSON, or with a key that stands twice.
     #[error(transparent)]
     Json(#[from] Ambiguity),
@@ -49,6 +52,9 @@ pub(crate) enum Error {
 pub(crate) fn json(text: &str) -> Result<Grant, Error> {
     if text.len() > MAX_BYTES {
         return Err(Error::Large(text.len()));
+    }
+    if text.trim().is_empty() {
+        return Err(Error::Empty);
     }
     let text = strict::whole(text.as_bytes())?;
     grant(strict::value(text)?)
@@ -90,9 +96,17 @@ fn field<T: DeserializeOwned>(
     name: &'static str,
     wanted: &str,
 ) -> Result<T, Error> {
-    let wrong =
-        |e: serde_json::Error| Error::Field { field: name.into(), why: format!("{e}; it is {wanted}") };
+    let wrong = |error: serde_json::Error| Error::Field {
+        field: name.into(),
+        why: format!("{}; it is {wanted}", found(&error)),
+    };
     serde_json::from_value(take(fields, name)?).map_err(wrong)
+}
+
+/// What serde found, without what it expected: we say that ourselves.
+fn found(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split_once(", expected ").map_or(text.clone(), |(found, _)| found.to_owned())
 }
 
 fn scope<E: Entry + DeserializeOwned>(
@@ -111,7 +125,7 @@ fn scope<E: Entry + DeserializeOwned>(
     }
     serde_json::from_value(value).map_err(|error| Error::Field {
         field: name.into(),
-        why: format!("{error}; it is \"all\" or {{\"only\": [...]}}"),
+        why: format!("{}; it is \"all\" or {{\"only\": [...]}}", found(&error)),
     })
 }
 
@@ -128,6 +142,29 @@ mod tests {
                     net = \"all\"\nmax_calls = { at_most = 20 }\nvalid_for_generation = \"all\"\n";
         assert_eq!(toml(text, "caveats").unwrap(), Some(json(GOOD).unwrap()));
         assert_eq!(toml(text, "grant").unwrap(), None);
+    }
+
+    #[test]
+    fn what_it_should_be_is_said_once() {
+        for (old, new, said) in [
+            (
+                r#""net":"all""#,
+                r#""net":"All""#,
+                r#"`net`: invalid value: string "All"; it is "all" or {"only": [...]}"#,
+            ),
+            (
+                r#""net":"all""#,
+                r#""net":7"#,
+                r#"`net`: invalid type: integer `7`; it is "all" or {"only": [...]}"#,
+            ),
+            (
+                r#"{"at_most":20}"#,
+                r#"{"at_most":"x"}"#,
+                r#"`max_calls`: invalid type: string "x"; it is "unlimited" or {"at_most": N}"#,
+            ),
+        ] {
+            assert_eq!(json(&GOOD.replacen(old, new, 1)).unwrap_err().to_string(), said);
+        }
     }
 
     #[test]
@@ -156,6 +193,7 @@ mod tests {
             assert!(error.contains(said), "{text}: {error}");
         }
         assert_eq!(json("[]"), Err(Error::Shape));
+        assert_eq!(json(" \n"), Err(Error::Empty));
         assert!(matches!(json(&" ".repeat(MAX_BYTES + 1)), Err(Error::Large(_))));
     }
 }

@@ -72,6 +72,7 @@ fn line(decision: &Decision<'_>, lost: u64) -> Value {
         Outcome::Allowed => ("allowed", "within the granted authority".to_owned()),
         Outcome::Denied(denied) => ("denied", denied.to_string()),
         Outcome::Refused(why) => ("refused", why.to_owned()),
+        Outcome::Cancelled(why) => ("cancelled", why.to_owned()),
     };
     json!({
         "at": jiff::Timestamp::now().to_string(),

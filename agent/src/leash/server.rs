@@ -3,17 +3,19 @@
 //! The older era begins with `initialize`, which is answered and not insisted on. In the newer one (2026-07-28) every
 //! request says its version in `_meta`, `server/discover` says ours, and results have a `resultType`.
 
-use super::calls::{Answers, Calls};
+use super::{
+    calls::{Answers, Calls},
+    work::{Ask, Called, Cancelled, Later, Work},
+};
 use crate::mcp::{
-    line::{self, Call, Id, Kind, Line, Message, Refusal, Refused},
+    line::{Call, Id, Kind, Message},
     lines::{Lines, Taken},
-    strict::Ambiguity,
 };
 use ringfence_grant::{
     Grant,
-    gate::{Registry, ToolError},
+    gate::{Begun, Cancel, Registry, Tool, ToolError},
 };
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use std::{
     io::{self, Read, Write},
     sync::Arc,
@@ -22,8 +24,6 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Longest line, bytes, its end included.
 const MAX_LINE: usize = (16 << 20) + 1;
-/// Most messages of a batch: their answers are held until the last is there.
-const MAX_BATCH: usize = 100;
 
 /// Versions that begin with `initialize`, the newest last.
 const SESSION_VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -43,30 +43,20 @@ thread_local! {
 
 /// The tools and what was granted.
 pub(crate) struct Server {
-    registry: Registry,
-    granted: Grant,
-}
-
-/// What a request asks for.
-enum Ask {
-    /// Answered at once.
-    Now(Result<Value, Fault>),
-    /// A tool's call.
-    Call { tool: String, arguments: Value, modern: bool },
-    /// The end of the session; the answer first, if one is due.
-    Exit,
+    pub(super) registry: Registry,
+    pub(super) granted: Grant,
 }
 
 /// A JSON-RPC error.
 #[derive(Debug)]
-struct Fault {
+pub(super) struct Fault {
     code: i64,
     message: String,
     data: Option<Value>,
 }
 
 impl Fault {
-    fn new(code: i64, message: impl Into<String>) -> Self {
+    pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 }
@@ -111,7 +101,12 @@ impl Server {
                 Work::Nothing => {}
                 // A client that is gone does not end calls that it began: the end of its input does, later.
                 Work::Now(line) => drop(answers.say(&line)),
-                Work::Later(work) => calls.run(work).map_err(Error::Thread)?,
+                Work::Decided(line) => calls.answer(line).map_err(Error::Thread)?,
+                Work::Later(Later { calls: ids, work, cancelled }) => {
+                    calls.run(ids, work).map_err(Error::Thread)?;
+                    cancelled.iter().for_each(|what| calls.cancel(&what.id, &what.reason));
+                }
+                Work::Cancel(what) => calls.cancel(&what.id, &what.reason),
                 Work::Exit(line) => {
                     line.map(|line| answers.say(&line));
                     break;
@@ -122,10 +117,13 @@ impl Server {
         Ok(())
     }
 
-    fn ask(&self, message: &Message<'_>) -> Option<(Option<Id>, Ask)> {
+    pub(super) fn ask(&self, message: &Message<'_>) -> Option<(Option<Id>, Ask)> {
         match &message.kind {
             Kind::Response(..) => None,
             Kind::Notification(method) if method == "exit" => Some((None, Ask::Exit)),
+            Kind::Notification(method) if method == "notifications/cancelled" => {
+                Some((None, Ask::Cancel(Cancelled::read(message.params)?)))
+            }
             Kind::Notification(_) => None,
             Kind::Request(id, method) if method == "exit" => Some((Some(id.clone()), Ask::Exit)),
             Kind::Request(id, method) => {
@@ -133,7 +131,7 @@ impl Server {
             }
             Kind::Call(id, Call { name, value, meta, .. }) => {
                 let ask = match modern(*meta) {
-                    Ok(modern) => Ask::Call { tool: name.clone(), arguments: value.clone(), modern },
+                    Ok(modern) => Ask::Call(Called { tool: name.clone(), arguments: value.clone(), modern }),
                     Err(fault) => Ask::Now(Err(fault)),
                 };
                 Some((Some(id.clone()), ask))
@@ -141,8 +139,8 @@ impl Server {
         }
     }
 
-    fn request(&self, method: &str, params: Option<&RawValue>) -> Result<Value, Fault> {
-        let params = params.map_or(Ok(Value::Null), |raw| serde_json::from_str::<Value>(raw.get()));
+    fn request(&self, method: &str, params: Option<&str>) -> Result<Value, Fault> {
+        let params = params.map_or(Ok(Value::Null), serde_json::from_str::<Value>);
         let params = params.map_err(|e| Fault::new(-32602, e.to_string()))?;
         let modern = is_modern(&params["_meta"])?;
         let info = json!({ "name": "ringfence", "version": env!("CARGO_PKG_VERSION") });
@@ -187,87 +185,61 @@ impl Server {
         list
     }
 
-    /// Runs a call. Blocks. A denial, like every failure, is a result that the model can read.
-    fn call(&self, tool: &str, arguments: Value, modern: bool) -> Result<Value, Fault> {
-        let call = self.registry.dispatch(tool, arguments, &self.granted);
+    /// Begins and runs a call. Blocks. `None`: it was cancelled, and has no answer.
+    pub(super) fn call(
+        &self,
+        tool: &str,
+        arguments: Value,
+        modern: bool,
+        cancel: Cancel,
+    ) -> Option<Result<Value, Fault>> {
+        match self.registry.begin(tool, arguments, &self.granted, cancel) {
+            Ok(begun) => self.run(begun, modern),
+            Err(error) => self.outcome(Err(error), modern),
+        }
+    }
+
+    /// Runs a call. Blocks. `None`: it was cancelled, and has no answer.
+    pub(super) fn run(&self, begun: Begun, modern: bool) -> Option<Result<Value, Fault>> {
         let outcome = RUNTIME.with(|runtime| match runtime {
-            Ok(runtime) => Ok(runtime.block_on(call)),
+            Ok(runtime) => Ok(runtime.block_on(begun.run())),
             Err(error) => Err(Fault::new(-32603, format!("cannot run the call: {error}"))),
-        })?;
+        });
+        match outcome {
+            Ok(outcome) => self.outcome(outcome, modern),
+            Err(fault) => Some(Err(fault)),
+        }
+    }
+
+    /// What is answered. A denial, like every failure, is a result that the model can read.
+    pub(super) fn outcome(
+        &self,
+        outcome: Result<Value, ToolError>,
+        modern: bool,
+    ) -> Option<Result<Value, Fault>> {
         let (text, is_error) = match outcome {
             Ok(Value::String(text)) => (text, false),
             Ok(value) => (value.to_string(), false),
-            Err(error @ ToolError::Unknown(_)) => return Err(Fault::new(-32602, error.to_string())),
+            Err(ToolError::Cancelled) => return None,
+            Err(ToolError::Unknown(name)) => return Some(Err(self.unknown(&name))),
             Err(error) => (error.sentence(), true),
         };
         let result = json!({ "content": [{ "type": "text", "text": text }], "isError": is_error });
-        Ok(complete(result, modern))
+        Some(Ok(complete(result, modern)))
     }
 }
 
-/// What a line comes to.
-enum Work {
-    Nothing,
-    Now(String),
-    Later(Box<dyn FnOnce() -> String + Send>),
-    Exit(Option<String>),
-}
-
-impl Work {
-    fn of(server: &Arc<Server>, line: &[u8]) -> Self {
-        match line::read(line) {
-            Ok(Line::Blank) => Self::Nothing,
-            Ok(Line::Message(message)) => Self::single(server, server.ask(&message)),
-            Ok(Line::Batch(messages)) if messages.len() > MAX_BATCH => {
-                let text = format!("a batch of {} messages; at most {MAX_BATCH}", messages.len());
-                Self::Now(error(&Id::Null, Fault::new(-32600, text)))
-            }
-            Ok(Line::Batch(messages)) => {
-                Self::batch(server, messages.iter().filter_map(|m| server.ask(m)).collect())
-            }
-            Err(Refused { reason, id }) => {
-                let code = match reason {
-                    Refusal::Ambiguous(Ambiguity::Syntax(_) | Ambiguity::Encoding(_)) => -32700,
-                    Refusal::Ambiguous(_) | Refusal::Shape(_) => -32600,
-                    Refusal::Call(_) => -32602,
-                };
-                Self::Now(error(&id.unwrap_or(Id::Null), Fault::new(code, reason.to_string())))
-            }
-        }
-    }
-
-    fn single(server: &Arc<Server>, ask: Option<(Option<Id>, Ask)>) -> Self {
-        match ask {
-            None => Self::Nothing,
-            Some((id, Ask::Exit)) => Self::Exit(id.map(|id| answer(&id, Ok(Value::Null)))),
-            // Only what has an id is asked.
-            Some((None, _)) => Self::Nothing,
-            Some((Some(id), Ask::Now(result))) => Self::Now(answer(&id, result)),
-            Some((Some(id), Ask::Call { tool, arguments, modern })) => {
-                let server = server.clone();
-                Self::Later(Box::new(move || answer(&id, server.call(&tool, arguments, modern))))
-            }
-        }
-    }
-
-    /// One line with every answer, once the last is there. The calls of a batch run one after the other.
-    fn batch(server: &Arc<Server>, asks: Vec<(Option<Id>, Ask)>) -> Self {
-        let exits = asks.iter().any(|(_, ask)| matches!(ask, Ask::Exit));
-        let server = server.clone();
-        let work = move || {
-            let answered = asks.into_iter().filter_map(|(id, ask)| {
-                let result = match ask {
-                    Ask::Now(result) => result,
-                    Ask::Call { tool, arguments, modern } => server.call(&tool, arguments, modern),
-                    Ask::Exit => Ok(Value::Null),
-                };
-                Some(answer(&id?, result).trim_end().to_owned())
-            });
-            let answered: Vec<String> = answered.collect();
-            // To notifications alone there is no answer.
-            if answered.is_empty() { String::new() } else { format!("[{}]\n", answered.join(",")) }
+impl Server {
+    /// Names what there is instead: a model that has a name wrong can go on.
+    fn unknown(&self, name: &str) -> Fault {
+        let names: Vec<&str> =
+            self.registry.tools().filter(|tool| tool.usable(&self.granted)).map(Tool::name).collect();
+        let there_are = match names.as_slice() {
+            [] => "the grant allows no call of any tool".to_owned(),
+            names => format!("there are {}", names.join(", ")),
         };
-        if exits { Self::Exit(Some(work())) } else { Self::Later(Box::new(work)) }
+        let web = if name == "web_fetch" { " (`ringfence tools --web` offers it)" } else { "" };
+        Fault::new(-32602, format!("{}{web}: {there_are}", ToolError::Unknown(name.to_owned())))
     }
 }
 
@@ -280,10 +252,10 @@ fn session_version(params: &Value) -> &'static str {
     }
 }
 
-fn modern(meta: Option<&RawValue>) -> Result<bool, Fault> {
+fn modern(meta: Option<&str>) -> Result<bool, Fault> {
     match meta {
         None => Ok(false),
-        Some(raw) => match serde_json::from_str::<Value>(raw.get()) {
+        Some(meta) => match serde_json::from_str::<Value>(meta) {
             Ok(meta) => is_modern(&meta),
             Err(error) => Err(Fault::new(-32602, error.to_string())),
         },
@@ -310,14 +282,14 @@ fn complete(mut result: Value, modern: bool) -> Value {
     result
 }
 
-fn answer(id: &Id, result: Result<Value, Fault>) -> String {
+pub(super) fn answer(id: &Id, result: Result<Value, Fault>) -> String {
     match result {
         Ok(result) => message(id, "result", &result),
         Err(fault) => error(id, fault),
     }
 }
 
-fn error(id: &Id, Fault { code, message: text, data }: Fault) -> String {
+pub(super) fn error(id: &Id, Fault { code, message: text, data }: Fault) -> String {
     let mut error = json!({ "code": code, "message": text });
     if let Some(data) = data {
         error["data"] = data;

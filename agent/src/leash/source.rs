@@ -120,10 +120,10 @@ impl Surroundings {
     /// This process's.
     pub(crate) fn from_env() -> Self {
         let dir = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let home = dir("HOME");
         let config = dir("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
-        Self { own: set(VARIABLE), bridle: set(BRIDLE_VARIABLE), config, home }
+        // One that is set to nothing is a grant that went missing, not one that nobody meant: the next may give more.
+        Self { own: env::var_os(VARIABLE), bridle: env::var_os(BRIDLE_VARIABLE), config, home }
     }
 
     /// The files that are looked for, with their tables.

@@ -55,8 +55,20 @@ impl Veto for Denies {
     }
 }
 
+/// What is said of a path that cannot be compared with a rule: where there are rules, it is forbidden.
+const UNNAMEABLE: &str =
+    "a path that no rule can name (not UTF-8, a control character, too long or too deep)";
+
+/// The path alone, if rules can be compared with it.
+fn exact(path: &Path) -> Option<PathEntry> {
+    PathEntry::exact(path.to_str()?).ok()
+}
+
 fn on_path(denies: &[(String, PathEntry)], path: &Path) -> Option<String> {
-    let exact = PathEntry::exact(path.to_str()?).ok()?;
+    if denies.is_empty() {
+        return None;
+    }
+    let Some(exact) = exact(path) else { return Some(UNNAMEABLE.to_owned()) };
     let rule = denies.iter().find(|(_, entry)| entry.has(&exact))?;
     Some(rule.0.clone())
 }
@@ -64,12 +76,16 @@ fn on_path(denies: &[(String, PathEntry)], path: &Path) -> Option<String> {
 impl Denies {
     /// A name denies the program of that name wherever it is, and what a link of that name leads to.
     fn on_program(&self, Found { path, target }: &Found) -> Option<String> {
+        if self.exec.is_empty() {
+            return None;
+        }
+        let (Some(exact_path), Some(exact_target)) = (exact(path), exact(target)) else {
+            return Some(UNNAMEABLE.to_owned());
+        };
         let names = |path: &Path, name: &str| path.file_name().is_some_and(|of| of == name);
         let forbids = |(_, entry): &&(String, ExecEntry)| {
-            [path, target].into_iter().any(|at| {
-                let within = at.to_str().and_then(|text| PathEntry::exact(text).ok());
-                within.is_some_and(|exact| entry.paths().has(&exact))
-                    && entry.programs().all(|name| names(path, name) || names(target, name))
+            [&exact_path, &exact_target].into_iter().any(|at| {
+                entry.paths().has(at) && entry.programs().all(|name| names(path, name) || names(target, name))
             })
         };
         self.exec.iter().find(forbids).map(|(rule, _)| rule.clone())
@@ -85,5 +101,41 @@ impl Denies {
             entry => addr.is_some_and(|addr| entry.has(addr, port)),
         };
         self.net.iter().find(forbids).map(|(rule, _)| rule.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
+
+    fn denies(text: &str) -> Denies {
+        let rule =
+            Rule { text: text.to_owned(), file: Arc::from(Path::new("p.toml")), line: 1, key: "deny.exec" };
+        let denials = Denials { exec: vec![rule.clone()], fs_read: vec![rule], ..Denials::default() };
+        Denies::new(&denials, Path::new("/"))
+    }
+
+    #[test]
+    fn a_path_that_no_rule_can_name_is_forbidden_where_there_are_rules() {
+        let odd = [
+            PathBuf::from("/opt/closed/a\nb"),
+            PathBuf::from(OsStr::from_bytes(b"/opt/closed/\xff")),
+            PathBuf::from(format!("/opt/closed{}", "/d".repeat(80))),
+        ];
+        for path in odd {
+            let found = Found { path: path.clone(), target: path.clone() };
+            let asked = [Question::Exec(&path), Question::Read(&path)];
+            for question in asked {
+                let said = denies("/opt/closed").forbids(question, Some(&found));
+                assert_eq!(said.as_deref(), Some(UNNAMEABLE), "{path:?}");
+                assert_eq!(Denies::default().forbids(question, Some(&found)), None, "no rule, no veto");
+            }
+        }
+        let plain = Path::new("/opt/open/tool");
+        let found = Found { path: plain.to_owned(), target: plain.to_owned() };
+        assert_eq!(denies("/opt/closed").forbids(Question::Exec(plain), Some(&found)), None);
+        let said = denies("/opt/open").forbids(Question::Exec(plain), Some(&found));
+        assert_eq!(said.as_deref(), Some("/opt/open"));
     }
 }

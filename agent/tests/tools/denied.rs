@@ -131,6 +131,29 @@ fn a_secret_of_the_server_s_environment_stays_there() {
 }
 
 #[test]
+fn the_file_tools_read_no_process_s_environment() {
+    // Without a NUL near its beginning it looks like a text.
+    let long = "x".repeat(9000);
+    let host = Host::granting(&grant(&["true"], json!({})))
+        .with("A_LONG_ONE", &long)
+        .with("API_TOKEN", "hunter2-secret");
+    let link = host.path("work/link");
+    std::os::unix::fs::symlink("/proc/self", &link).unwrap();
+    let paths = ["/proc/self/environ", "/proc/thread-self/environ", "link/environ", "/proc/1/environ"];
+    let mut lines = vec![call(0, "read_file", json!({"path": "/proc/version"}))];
+    for (path, id) in paths.iter().zip((1..).step_by(2)) {
+        lines.push(call(id, "read_file", json!({"path": path})));
+        lines.push(call(id + 1, "search", json!({"path": path, "pattern": "."})));
+    }
+    let said = host.say(&[], &lines);
+    assert!(said.outcome(0).text.contains("Linux"), "{:?}", said.outcome(0));
+    for id in 1..lines.len() as u64 {
+        let outcome = said.outcome(id);
+        assert!(outcome.is_error && outcome.text.contains("a process's own"), "{}", outcome.text.len());
+    }
+}
+
+#[test]
 fn hostile_arguments_run_nothing() {
     let host = Host::granting(&grant(&["touch"], json!({})));
     let lines: Vec<String> = [

@@ -13,7 +13,7 @@ fn without_a_grant_everything_is_denied_and_that_is_said() {
     assert!(said.success);
     assert!(said.errors.contains("no grant was given, so every call is denied"), "{}", said.errors);
     for id in [1, 2] {
-        said.outcome(id).denied();
+        assert!(said.outcome(id).denied().contains("nothing is granted in this session"));
     }
 }
 
@@ -43,28 +43,35 @@ fn a_bad_grant_starts_nothing_and_names_the_field() {
             said_of.errors
         );
     }
-    for text in ["", "{}", "[1,2]", "\u{0}1", "{\"fs_read\":\"all\",\"fs_read\":\"all\"}"] {
-        if text.is_empty() || text.contains('\0') {
-            continue;
+    // What is set to nothing is no way to the next source, which may grant more.
+    for text in ["", " ", "{}", "[1,2]", "{\"fs_read\":\"all\",\"fs_read\":\"all\"}"] {
+        for variable in ["RINGFENCE_GRANT", "AGENT_BRIDLE_CAVEATS"] {
+            let said = Host::new().with(variable, text).say(&[], &[]);
+            let named = format!("{variable} is not a grant");
+            assert!(!said.success && said.errors.contains(&named), "{text:?}: {}", said.errors);
         }
-        let said = Host::new().with("RINGFENCE_GRANT", text).say(&[], &[]);
-        assert!(!said.success && said.errors.contains("RINGFENCE_GRANT is not a grant"), "{}", said.errors);
     }
+}
+
+/// Writes the profile `p`, which reads the working directory.
+fn profile(host: &Host, grant: &str, deny: &str) {
+    fs::create_dir_all(host.path("etc/profiles")).unwrap();
+    let work = host.path("work").display().to_string();
+    let text = format!(
+        "[grant]\nfs_read = {{ only = [\"{work}\"] }}\nfs_write = {{ only = [] }}\nnet = {{ only = [] }}\n\
+         valid_for_generation = \"all\"\n{grant}\n[deny]\n{deny}\n"
+    );
+    fs::write(host.path("etc/profiles/p.toml"), text).unwrap();
 }
 
 #[test]
 fn a_profile_gives_its_grant_and_its_denies() {
     let host = Host::new();
-    fs::create_dir_all(host.path("etc/profiles")).unwrap();
-    let work = host.path("work").display().to_string();
-    fs::write(
-        host.path("etc/profiles/p.toml"),
-        format!(
-            "[grant]\nfs_read = {{ only = [\"{work}\"] }}\nfs_write = {{ only = [] }}\nexec = {{ only = [\"echo\", \"cat\"] }}\n\
-             net = {{ only = [] }}\nmax_calls = {{ at_most = 9 }}\nvalid_for_generation = \"all\"\n[deny]\nfs_read = [\"**/secret\"]\nexec = [\"cat\"]\n"
-        ),
-    )
-    .unwrap();
+    profile(
+        &host,
+        "exec = { only = [\"echo\", \"cat\"] }\nmax_calls = { at_most = 9 }",
+        "fs_read = [\"**/secret\"]\nexec = [\"cat\"]",
+    );
     fs::write(host.path("work/plain"), "plain\n").unwrap();
     fs::write(host.path("work/secret"), "secret\n").unwrap();
     let said = host.say(
@@ -80,6 +87,37 @@ fn a_profile_gives_its_grant_and_its_denies() {
     assert!(said.outcome(2).text.contains("forbidden by the rule **/secret"), "{:?}", said.outcome(2));
     assert_eq!(said.outcome(3).stdout(), "hi\n");
     assert!(said.outcome(4).denied().contains("forbidden by the rule cat"));
+    // What is explained is what the gate does.
+    for (what, target, allowed) in
+        [("read", "plain", true), ("read", "secret", false), ("exec", "echo", true), ("exec", "cat", false)]
+    {
+        let output = host.command(&["grant", "explain", "p", what, target]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.success(), allowed, "{what} {target}: {text}");
+        assert!(text.contains(if allowed { "allowed by" } else { "forbidden by the rule" }), "{text}");
+    }
+}
+
+#[test]
+fn a_glob_passes_over_what_a_profile_denies() {
+    let host = Host::new();
+    let closed = host.path("work/closed").display().to_string();
+    profile(
+        &host,
+        "exec = { only = [\"echo\"] }\nmax_calls = \"unlimited\"",
+        &format!("fs_read = [\"{closed}\", \"**/hidden\"]"),
+    );
+    for dir in ["open", "closed", "hidden"] {
+        fs::create_dir(host.path("work").join(dir)).unwrap();
+        fs::write(host.path("work").join(dir).join("name"), "x").unwrap();
+    }
+    let lines = [
+        call(1, "shell", json!({"script": "echo */n*"})),
+        call(2, "shell", json!({"script": "echo closed/n*"})),
+    ];
+    let said = host.say(&["--profile", "p"], &lines);
+    assert_eq!(said.outcome(1).stdout(), "open/name\n", "{}", said.errors);
+    assert!(said.outcome(2).denied().contains("forbidden by the rule"), "{:?}", said.outcome(2));
 }
 
 #[test]
@@ -149,5 +187,16 @@ fn grants_are_shown_compared_and_explained() {
     let (code, text) = run(&["grant", "show", "{\"exec\":\"all\"}"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("`fs_read` is missing"), "{text}");
-    assert_eq!(run(&["grant", "show"]).0, Some(0));
+    let (code, text) = run(&["grant", "show"]);
+    assert!(code == Some(0) && text.contains("from nowhere, so nothing is granted"), "{text}");
+    let (code, text) = run(&["grant", "leq", "-", "-"]);
+    assert!(code == Some(1) && text.contains("standard input has one"), "{text}");
+    let (code, text) = run(&["grant", "explain", &large, "net", "https://example.com/"]);
+    assert!(code == Some(1) && text.contains("is a URL or a range"), "{text}");
+
+    let file = host.path("work/config.toml");
+    fs::write(&file, "[caveats]\nfs_read = \"all\"\n").unwrap();
+    let (code, text) = run(&["grant", "show", file.to_str().unwrap()]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("config.toml") && text.contains("`fs_write` is missing"), "{text}");
 }

@@ -3,8 +3,11 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod cancel;
 mod denied;
 mod grants;
+mod live;
+mod outlive;
 mod protocol;
 mod shell;
 

@@ -40,6 +40,31 @@ fn a_metadata_address_is_denied() {
 }
 
 #[test]
+fn what_has_a_wrong_name_or_type_is_told_what_is_right() {
+    let wrong = [
+        call(1, "shel", json!({"program": "echo"})),
+        call(2, "web_fetch", json!({"url": "http://example.com/"})),
+        call(3, "shell", json!({"program": "echo", "args": "hi"})),
+        call(4, "read_file", json!({"path": "x", "limit": "9"})),
+        call(5, "shell", json!({"program": "echo"})),
+    ];
+    let said = echo().say(&[], &wrong);
+    let message = |id| said.answer(id)["error"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        message(1).starts_with("there is no tool named \"shel\": there are edit_file, "),
+        "{}",
+        message(1)
+    );
+    assert!(message(2).contains("`ringfence tools --web` offers it"), "{}", message(2));
+    assert_eq!(said.outcome(3).text, "shell cannot use these arguments: `args` is not a list");
+    assert_eq!(said.outcome(4).text, "read_file cannot use these arguments: `limit` is not a whole number");
+    assert!(!said.outcome(5).is_error, "the control");
+    let nothing = Host::new().say(&[], &[call(1, "shel", json!({}))]);
+    let text = nothing.answer(1)["error"]["message"].to_string();
+    assert!(text.contains("the grant allows no call of any tool"), "{text}");
+}
+
+#[test]
 fn both_eras_are_spoken() {
     let host = echo();
     let meta = |version: &str| json!({"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}});

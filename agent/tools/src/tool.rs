@@ -124,6 +124,36 @@ impl Tool {
     }
 
     fn parse<'a, T: serde::Deserialize<'a>>(self, input: &'a Value) -> Result<T, Error> {
-        T::deserialize(input).map_err(|source| Error::Input { tool: self.name(), source })
+        T::deserialize(input).map_err(|source| {
+            let source = misfit(&self.parameters(), input).map_or(source, serde::de::Error::custom);
+            Error::Input { tool: self.name(), source }
+        })
     }
+}
+
+/// Which argument is not of the type that a tool's schema wants, and which that is: serde names only the type. `None`: all
+/// those that are there are of their types.
+pub fn misfit(schema: &Value, arguments: &Value) -> Option<String> {
+    let of_type = |value: &Value, kind: &Value| match kind.as_str() {
+        Some("string") => (value.is_string(), "a string"),
+        Some("integer") => (value.is_u64() || value.is_i64(), "a whole number"),
+        Some("boolean") => (value.is_boolean(), "true or false"),
+        Some("array") => (value.is_array(), "a list"),
+        _ => (true, ""),
+    };
+    for (name, value) in arguments.as_object()? {
+        let wanted = &schema["properties"][name];
+        if value.is_null() {
+            continue;
+        }
+        if let (false, kind) = of_type(value, &wanted["type"]) {
+            return Some(format!("`{name}` is not {kind}"));
+        }
+        for (at, item) in value.as_array().into_iter().flatten().enumerate() {
+            if let (false, kind) = of_type(item, &wanted["items"]["type"]) {
+                return Some(format!("`{name}[{at}]` is not {kind}"));
+            }
+        }
+    }
+    None
 }

@@ -263,7 +263,7 @@ fn bad_patterns_and_bad_input_get_a_sentence() {
     assert!(search(json!({"pattern": "x".repeat(20_000)})).contains("10000"));
     assert!(search(json!({})).contains("missing field `pattern`"));
     let read = |input| scene.run(Tool::ReadFile, input).unwrap_err();
-    assert!(read(json!({"path": 3})).contains("expected a string"));
+    assert!(read(json!({"path": 3})).contains("`path` is not a string"));
     assert!(read(json!({"path": "a", "ofset": 3})).contains("unknown field `ofset`, expected one of"));
     assert!(read(json!([1])).contains("read_file cannot use this input"));
     assert!(read(json!({"path": "a", "offset": -1})).contains("-1"));

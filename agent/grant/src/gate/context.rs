@@ -1,6 +1,6 @@
 //! What a running call may do.
 
-use super::{Axis, Denied, Found, Gate, Outcome, Question, ToolError};
+use super::{Axis, Cancel, Denied, Found, Gate, Outcome, Question, ToolError};
 use crate::{ExecEntry, Grant, NetEntry, PathEntry, Scope};
 use std::{
     net::IpAddr,
@@ -18,11 +18,25 @@ pub struct ToolContext {
     tool: String,
     gate: Arc<Gate>,
     begun: AtomicBool,
+    cancel: Cancel,
 }
 
 impl ToolContext {
     pub(super) fn new(effective: Grant, tool: String, gate: Arc<Gate>) -> Self {
-        Self { effective, tool, gate, begun: AtomicBool::new(false) }
+        Self { effective, tool, gate, begun: AtomicBool::new(false), cancel: Cancel::default() }
+    }
+
+    pub(super) fn cancelled_by(self, cancel: Cancel) -> Self {
+        Self { cancel, ..self }
+    }
+
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Says when the call was cancelled.
+    pub fn cancel(&self) -> &Cancel {
+        &self.cancel
     }
 
     /// What this call holds: the meet of what was granted and what its tool wants.
@@ -53,6 +67,22 @@ impl ToolContext {
         self.told(question, decided)
     }
 
+    /// Is the bare name `program` denied whatever file it is? Nothing is looked for; what may be allowed is not recorded,
+    /// and is to be asked for by [`check_exec`](Self::check_exec).
+    ///
+    /// # Errors
+    /// [`Denied`]
+    pub fn rule_out_exec(&self, program: &str) -> Result<(), Denied> {
+        let named = bare_name(Path::new(program));
+        match (&self.effective.exec, named) {
+            (Scope::Only(entries), Some(name)) if !entries.iter().any(|entry| could_be(entry, name)) => {
+                let denied = Denied::Scope { axis: Axis::Exec, target: program.to_owned() };
+                self.told(Question::Exec(Path::new(program)), Err(denied))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// May the call read `path`: absolute, links followed?
     ///
     /// # Errors
@@ -61,6 +91,13 @@ impl ToolContext {
         let question = Question::Read(path);
         let granted = file(Axis::FsRead, &self.effective.fs_read, path);
         self.told(question, granted.and_then(|()| self.unless_forbidden(Axis::FsRead, question, None)))
+    }
+
+    /// Would reading `path` be granted, and not forbidden? Nothing is recorded: for what a tool passes over in silence.
+    pub fn could_read(&self, path: &Path) -> bool {
+        file(Axis::FsRead, &self.effective.fs_read, path)
+            .and_then(|()| self.unless_forbidden(Axis::FsRead, Question::Read(path), None))
+            .is_ok()
     }
 
     /// May the call write `path`: absolute, links followed?
@@ -112,9 +149,11 @@ impl ToolContext {
         }
     }
 
-    /// A call that was denied before it had any effect costs nothing.
+    /// A call that was denied or cancelled before it had any effect costs nothing.
     pub(super) fn settle<T>(&self, result: &Result<T, ToolError>) {
-        if matches!(result, Err(ToolError::Denied(_))) && !self.begun.load(Ordering::SeqCst) {
+        if matches!(result, Err(ToolError::Denied(_) | ToolError::Cancelled))
+            && !self.begun.load(Ordering::SeqCst)
+        {
             self.gate.put_back();
         }
     }
@@ -160,8 +199,8 @@ impl ToolContext {
             Scope::All => return look().map_err(|_| Denied::NoProgram { target: target() }),
             Scope::Only(entries) => entries,
         };
-        // A name that is not granted as such may still lie within a granted path; PATH is searched for nothing else.
-        let could_be = |e: &&ExecEntry| bare.is_none_or(|bare| e.programs().all(|name| name == bare));
+        // PATH is searched for nothing else.
+        let could_be = |e: &&ExecEntry| bare.is_none_or(|bare| could_be(e, bare));
         let mut entries = entries.iter().filter(could_be).peekable();
         if entries.peek().is_none() {
             return Err(outside());
@@ -203,6 +242,11 @@ impl ToolContext {
         }
         Err(Denied::Scope { axis: Axis::Net, target: host.to_owned() })
     }
+}
+
+/// Whether a bare name could be within an entry: one that is not granted as such may still lie within a granted path.
+fn could_be(entry: &ExecEntry, name: &str) -> bool {
+    entry.programs().all(|granted| granted == name)
 }
 
 /// The program, if it is a name for PATH to find.

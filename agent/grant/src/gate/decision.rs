@@ -72,6 +72,9 @@ pub enum Denied {
         /// The session's generation.
         generation: u64,
     },
+    /// The grant holds for no generation: nothing was granted.
+    #[error("denied: nothing is granted in this session: the grant holds for no generation")]
+    Never,
     /// The tool requires generations that are not granted.
     #[error("denied: the tool requires generations that the grant does not hold for")]
     Generations,
@@ -121,6 +124,8 @@ pub enum Outcome<'a> {
     Denied(&'a Denied),
     /// Nothing was decided: the arguments make no sense. With the reason.
     Refused(&'a str),
+    /// Whoever made the call cancelled it, before it ended. With their reason.
+    Cancelled(&'a str),
 }
 
 /// One decision.

@@ -6,18 +6,21 @@
 //! | tools by name, running one | [`Registry`] in `registry.rs` |
 //! | who may run, how often, for which generation | [`Gate`], here |
 //! | what a running call may still do | [`ToolContext`] in `context.rs` |
+//! | ending a call from outside | [`Cancel`] in `cancel.rs` |
 //! | refusals and the record of every decision | [`Denied`], [`Record`] in `decision.rs` |
 //!
 //! Nothing here touches the machine: what a bare program name finds is asked of a [`Programs`].
 
+mod cancel;
 mod context;
 mod decision;
 mod registry;
 mod tool;
 
+pub use cancel::Cancel;
 pub use context::ToolContext;
 pub use decision::{Axis, Decision, Denied, Outcome, Question, Record, Veto};
-pub use registry::Registry;
+pub use registry::{Begun, Registry};
 pub use tool::{CallFuture, Tool, ToolError};
 
 use crate::{CountBound, Entry, Grant, PathEntry, Reach, Scope};
@@ -148,6 +151,9 @@ impl Gate {
     }
 
     fn decide(&self, tool: &dyn Tool, args: &Value, granted: &Grant) -> Result<Grant, ToolError> {
+        if granted.valid_for_generation.is_none() {
+            return Err(Denied::Never.into());
+        }
         let generation = self.generation();
         if !granted.valid_for_generation.contains(&generation) {
             return Err(Denied::Generation { generation }.into());
@@ -191,6 +197,12 @@ impl Gate {
     /// Puts back what a call took that was refused before it did anything.
     fn put_back(&self) {
         self.used.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The error of a call that was cancelled, which is put on record.
+    fn cancelled(&self, tool: &str, reason: &str) -> ToolError {
+        self.tell(tool, Question::Call, Outcome::Cancelled(reason));
+        ToolError::Cancelled
     }
 
     fn tell(&self, tool: &str, question: Question<'_>, outcome: Outcome<'_>) {

@@ -35,6 +35,11 @@ impl Tool for Probe {
         Ok(Grant { fs_read, ..Grant::bottom() })
     }
 
+    fn foregone(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
+        let program = args["run"].as_str().filter(|_| args["begin"] != true);
+        Ok(program.map_or(Ok(()), |program| ctx.rule_out_exec(program))?)
+    }
+
     fn wanted(&self, args: &Value) -> Result<Grant, ToolError> {
         if args["unsound"] == true {
             return Ok(Grant::bottom());
@@ -52,6 +57,9 @@ impl Tool for Probe {
             }
             if let Some(path) = args["write"].as_str() {
                 ctx.check_write(Path::new(path))?;
+            }
+            if args["wait"] == true {
+                std::future::pending::<()>().await;
             }
             Ok(json!("done"))
         })
@@ -156,7 +164,9 @@ fn looks_at_the_generation_first_then_at_the_budget() {
     let registry = registry();
     let dispatch =
         |granted: &Grant| wait(registry.dispatch("probe", json!({"run": "rm"}), granted)).unwrap_err();
-    assert!(dispatch(&nothing).to_string().contains("generation 0"));
+    assert_eq!(dispatch(&nothing).to_string(), Denied::Never.to_string());
+    let later = Grant { valid_for_generation: Scope::only([1]), ..nothing.clone() };
+    assert!(dispatch(&later).to_string().contains("generation 0"));
     let held = Grant { valid_for_generation: Scope::only([0]), ..nothing };
     assert!(dispatch(&held).to_string().contains("the 0 granted calls are used up"));
     let once = Grant { max_calls: CountBound::AtMost(1), ..held };
@@ -212,7 +222,7 @@ fn every_decision_is_recorded_with_its_reason() {
         let outcome = match decision.outcome {
             Outcome::Allowed => "allowed".to_owned(),
             Outcome::Denied(denied) => denied.to_string(),
-            Outcome::Refused(why) => why.to_owned(),
+            Outcome::Refused(why) | Outcome::Cancelled(why) => why.to_owned(),
         };
         heard.lock().unwrap().push(format!("{} {:?}: {outcome}", decision.tool, decision.question));
     });
@@ -296,4 +306,90 @@ fn a_veto_takes_from_what_is_granted() {
     // What is not granted is refused for that.
     let outside = context.check_write(Path::new("/etc/hosts")).unwrap_err();
     assert!(matches!(outside, Denied::Scope { .. }), "{outside}");
+}
+
+#[test]
+fn what_no_look_could_change_is_decided_when_a_call_begins() {
+    let registry = registry();
+    let begin = |granted: &Grant, program: &str| {
+        registry.begin("probe", json!({"run": program}), granted, Cancel::default()).map(drop)
+    };
+    // The first three are not looked for; what the others are shows only then.
+    for (granted, program, decided) in [
+        ("git", "rm", true),
+        ("git", "absent", true),
+        ("**/git", "rm", false),
+        ("git", "git", false),
+        ("git", "/tmp/evil/git", false),
+        ("/usr/bin", "rm", false),
+    ] {
+        let begun = begin(&exec(&[granted]), program);
+        assert_eq!(begun.is_err(), decided, "{program} under {granted}");
+        if let Err(error) = begun {
+            assert!(error.to_string().ends_with("is not within the granted authority"), "{error}");
+        }
+    }
+    begin(&Grant::top(), "rm").unwrap();
+    assert!(registry.begins_at_once("probe") && registry.begins_at_once("absent"));
+    let unknown = registry.begin("absent", json!({}), &Grant::top(), Cancel::default());
+    assert!(matches!(unknown, Err(ToolError::Unknown(_))));
+}
+
+#[test]
+fn a_call_is_cancelled_before_it_runs_while_it_waits_and_not_after() {
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let heard = recorded.clone();
+    let gate = Gate::new(Few).recording(move |decision: &Decision<'_>| {
+        if let Outcome::Cancelled(why) = decision.outcome {
+            heard.lock().unwrap().push(why.to_owned());
+        }
+    });
+    let registry = Registry::new(gate).with(Probe);
+    let begin = |args: Value, cancel: &Cancel| {
+        registry.begin("probe", args, &Grant::top(), cancel.clone()).map(Begun::run)
+    };
+
+    // Before it is begun, and before it runs: nothing is counted.
+    let cancel = Cancel::default();
+    cancel.cancel("first");
+    assert!(matches!(begin(json!({}), &cancel), Err(ToolError::Cancelled)));
+    let cancel = Cancel::default();
+    let waiting = begin(json!({"begin": true}), &cancel).unwrap();
+    cancel.cancel("second");
+    assert!(matches!(wait(waiting), Err(ToolError::Cancelled)));
+    assert_eq!(registry.gate().used(), 0);
+
+    // While it waits: it is woken, and its future is dropped. It had begun, and counts.
+    let cancel = Cancel::default();
+    let mut running = Box::pin(begin(json!({"begin": true, "wait": true}), &cancel).unwrap());
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let hooked = Arc::new(AtomicU64::new(0));
+    let hook = hooked.clone();
+    cancel.on_cancel(move || {
+        hook.fetch_add(1, Ordering::SeqCst);
+    });
+    assert!(running.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    cancel.cancel("third");
+    cancel.cancel("again");
+    assert_eq!((woken.0.load(Ordering::SeqCst), hooked.load(Ordering::SeqCst)), (1, 1));
+    assert!(matches!(wait(running), Err(ToolError::Cancelled)));
+    assert_eq!(registry.gate().used(), 1);
+
+    // After its end it has its result, and who cancels it is not told of.
+    let cancel = Cancel::default();
+    assert_eq!(wait(begin(json!({}), &cancel).unwrap()).unwrap(), "done");
+    cancel.cancel("late");
+    cancel.on_cancel(|| panic!("it has ended"));
+    assert!(!cancel.is_cancelled());
+    assert_eq!(*recorded.lock().unwrap(), ["first", "second", "third"]);
+}
+
+#[derive(Default)]
+struct Woken(AtomicU64);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 }

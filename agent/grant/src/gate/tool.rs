@@ -37,6 +37,22 @@ pub trait Tool: Send + Sync {
         self.required(args)
     }
 
+    /// Whether [`required`](Self::required) or [`wanted`](Self::wanted) look at the machine, which may take its time: at the
+    /// links of a path, for example.
+    fn looks(&self) -> bool {
+        false
+    }
+
+    /// Refuses a call that [`call`](Self::call) would refuse whatever the machine has, before it is run. Neither blocks nor
+    /// looks at the machine; what it does not refuse, the call itself judges.
+    ///
+    /// # Errors
+    /// [`ToolError`], as [`call`](Self::call) would have.
+    fn foregone(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
+        let _ = (ctx, args);
+        Ok(())
+    }
+
     /// Whether any call could be granted: others are not listed.
     fn usable(&self, granted: &Grant) -> bool {
         let _ = granted;
@@ -44,7 +60,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// Runs one call. Everything it does outside of itself it asks `ctx` for first, and it calls
-    /// [`ToolContext::begin`] before the first thing that has an effect.
+    /// [`ToolContext::begin`] before the first thing that has an effect. When the call is cancelled its future is dropped,
+    /// once it waits; one that blocks asks [`ToolContext::cancel`].
     fn call<'a>(&'a self, ctx: &'a ToolContext, args: Value) -> CallFuture<'a>;
 }
 
@@ -57,6 +74,9 @@ pub enum ToolError {
     /// The gate refused.
     #[error(transparent)]
     Denied(#[from] Denied),
+    /// Whoever made the call cancelled it: nobody waits for a result.
+    #[error("the call was cancelled")]
+    Cancelled,
     /// The arguments do not fit the tool's schema.
     #[error("{tool} cannot use these arguments: {why}")]
     Arguments {

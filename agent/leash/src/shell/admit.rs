@@ -9,7 +9,6 @@ use super::{
     script::{self, Target, When},
 };
 use ringfence_grant::gate::{Denied, Found, ToolContext};
-use ringfence_grant::{PathEntry, Scope};
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -103,6 +102,8 @@ pub(super) enum Leads {
 pub(super) trait Authority {
     /// May this be executed?
     fn exec(&self, program: &Path) -> Result<Found, Denied>;
+    /// Is this bare name denied, whatever file it is?
+    fn rule_out(&self, program: &str) -> Result<(), Denied>;
     /// May this be read?
     fn read(&self, path: &Path) -> Result<(), Denied>;
     /// May this be written?
@@ -116,6 +117,10 @@ impl Authority for ToolContext {
         self.check_exec(program)
     }
 
+    fn rule_out(&self, program: &str) -> Result<(), Denied> {
+        self.rule_out_exec(program)
+    }
+
     fn read(&self, path: &Path) -> Result<(), Denied> {
         self.check_read(path)
     }
@@ -125,11 +130,7 @@ impl Authority for ToolContext {
     }
 
     fn could_read(&self, path: &Path) -> bool {
-        let Some(Ok(exact)) = path.to_str().map(PathEntry::exact) else { return false };
-        match &self.effective().fs_read {
-            Scope::All => true,
-            Scope::Only(entries) => entries.iter().any(|entry| entry.has(&exact)),
-        }
+        self.could_read(path)
     }
 }
 
@@ -172,6 +173,23 @@ pub(super) fn admit(
         (_, script) => pipelines(script.unwrap_or_default(), &dir, environment, authority, deadline)?,
     };
     Ok(Plan { dir, pipelines })
+}
+
+/// What no look at the machine could change: a script outside of the subset, a program by a name that is not granted.
+///
+/// # Errors
+/// [`AdmitError`], which [`admit`] would have, unless it has another.
+pub(super) fn foregone(arguments: &Arguments, authority: &impl Authority) -> Result<(), AdmitError> {
+    let text = match &arguments.command {
+        Command::Program(program, _) => return Ok(authority.rule_out(program)?),
+        Command::Script(text) => text,
+    };
+    for command in script::parse(text)?.pipelines.iter().flat_map(|pipeline| &pipeline.commands) {
+        if let Some(name) = command.words.first().and_then(script::Word::text) {
+            authority.rule_out(&name)?;
+        }
+    }
+    Ok(())
 }
 
 /// Another directory than the tool's own must be granted for reading: without that, even whether it exists is not told.

@@ -1,5 +1,6 @@
 //! The arguments of a call: one program, or a script.
 
+use ringfence_tools::tool::misfit;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -67,8 +68,8 @@ pub(super) fn read(args: &Value) -> Result<Arguments, String> {
     if !args.is_object() {
         return Err("the arguments are not an object".into());
     }
-    let Written { program, args, script, cwd, timeout_secs } =
-        Written::deserialize(args).map_err(|error| error.to_string())?;
+    let Written { program, args, script, cwd, timeout_secs } = Written::deserialize(args)
+        .map_err(|error| misfit(&schema(), args).unwrap_or_else(|| error.to_string()))?;
     let command = match (program, script) {
         (Some(program), None) => {
             let size = args.iter().fold(program.len(), |sum, arg| sum + arg.len() + 1);
@@ -122,14 +123,14 @@ mod tests {
             (json!({}), "`program` or `script` is missing"),
             (json!({"program": "a", "script": "b"}), "not both"),
             (json!({"script": "b", "args": ["a"]}), "goes with `program`"),
-            (json!({"program": 1}), "invalid type"),
-            (json!({"program": "a", "args": "b"}), "invalid type"),
-            (json!({"program": "a", "args": [1]}), "invalid type"),
+            (json!({"program": 1}), "`program` is not a string"),
+            (json!({"program": "a", "args": "b"}), "`args` is not a list"),
+            (json!({"program": "a", "args": ["b", 1]}), "`args[1]` is not a string"),
             (json!({"program": "a", "env": {"LD_PRELOAD": "x"}}), "unknown field `env`"),
             (json!({"program": "a", "timeout_secs": 0}), "1 to 300"),
             (json!({"program": "a", "timeout_secs": 301}), "1 to 300"),
             (json!({"program": "a", "timeout_secs": -1}), "invalid value"),
-            (json!({"program": "a", "timeout_secs": 1.5}), "invalid type"),
+            (json!({"program": "a", "timeout_secs": 1.5}), "`timeout_secs` is not a whole number"),
             (json!({"program": "a\0b"}), "NUL"),
             (json!({"program": "a", "args": ["\0"]}), "NUL"),
             (json!({"program": "a", "cwd": "\0"}), "NUL"),

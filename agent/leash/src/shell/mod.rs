@@ -129,6 +129,9 @@ impl Shell {
         let arguments = self.arguments(args)?;
         let deadline = Instant::now() + arguments.timeout;
         let plan = admit::admit(&arguments, &self.dir, &self.environment, ctx, deadline).map_err(refused)?;
+        let cancelled = Stop::new().map_err(ToolError::failed(NAME))?;
+        let stop = cancelled.clone();
+        ctx.cancel().on_cancel(move || stop.stop());
         ctx.begin();
         let _call = self.orphans.as_ref().map(Orphans::call);
         let means = Means {
@@ -136,7 +139,7 @@ impl Shell {
             grant: ctx.effective(),
             env: &self.environment.of_process(&plan.dir),
             deadline,
-            stop: self.stop.as_ref().map(|stop| stop.0.as_fd()),
+            stops: [Some(&cancelled), self.stop.as_ref()].map(|stop| stop.map(|stop| stop.0.as_fd())),
         };
         let outcome = self.result(&plan, &means)?;
         let enforcement = self.spawner.enforcement(ctx.effective());
@@ -165,6 +168,11 @@ impl Tool for Shell {
     /// Nothing that could be said without looking: each program and each file is asked for on its own.
     fn required(&self, args: &Value) -> Result<Grant, ToolError> {
         self.arguments(args).map(|_| Grant::bottom())
+    }
+
+    /// A script that is none of the subset, and a program by a name that is not granted.
+    fn foregone(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
+        admit::foregone(&self.arguments(args)?, ctx).map_err(refused)
     }
 
     /// Whatever the programs may need.

@@ -10,24 +10,25 @@ use dom_query::Document;
 use dom_smoothie::{Config, Readability, TextMode};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     sync::Arc,
     thread,
     time::Duration,
 };
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::{Semaphore, mpsc},
     time::timeout_at,
 };
 use url::Url;
 
 /// How many pages are read at a time. One whose time is up may go on in its thread for a while: it holds its place.
-const AT_ONCE: usize = 4;
+pub const AT_ONCE: usize = 4;
 
-/// The stack of a thread that reads a page: its Markdown is written by recursion, [`Bounds::depth`] deep at most.
-const STACK: usize = 16 << 20;
+/// The stack of a thread that reads a page, bytes: its Markdown is written by recursion, as deep as the tree may be.
+pub const STACK: usize = 16 << 20;
 
 /// How long a page's main content is looked for. If it takes longer, the whole page is the result.
-const MAIN_TIME: Duration = Duration::from_secs(5);
+pub const MAIN_TIME: Duration = Duration::from_secs(5);
 
 /// Bytes and nodes of the largest page whose main content is looked for, which takes quadratic time in the worst case: a
 /// few seconds at these sizes. What is larger is hardly one article.
@@ -40,46 +41,65 @@ const TITLE: usize = 500;
 /// Characters below which a page's "main content" is taken for a mistake, and the whole page is read.
 const TOO_SHORT: usize = 200;
 
-/// Reads pages.
+/// A page that is being read.
+pub type Reading<'a> = Pin<Box<dyn Future<Output = Result<Page, PageError>> + Send + 'a>>;
+
+/// Who reads HTML. It is hostile, and so may be what a library makes of it: a program that must not end with it has it
+/// read by another process, which calls [`read`].
+pub trait ReadHtml: Send + Sync {
+    /// Reads a page that came from `url`, within `time`. Dropped before its end, it stops as soon as it can.
+    fn read(&self, html: String, url: Url, time: Duration) -> Reading<'_>;
+}
+
+/// Reads pages in threads of this process: a panic, without unwinding, ends it; so does a lack of memory.
 #[derive(Debug, Clone)]
-pub(super) struct Reader {
+pub struct InThreads {
     places: Arc<Semaphore>,
 }
 
-impl Default for Reader {
+impl Default for InThreads {
     fn default() -> Self {
         Self { places: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 }
 
-impl Reader {
-    pub(super) async fn read(&self, html: String, url: Url, time: Duration) -> Result<Page, PageError> {
-        let until = tokio::time::Instant::now() + time;
-        let (whole_done, whole) = oneshot::channel();
-        let (main_done, main) = oneshot::channel();
-        let reading = async {
-            let place = self.places.clone().acquire_owned().await.map_err(|_| PageError::Failed)?;
-            let work = move || {
-                // Without unwinding (the release build has none) this catches nothing.
-                let read = AssertUnwindSafe(|| {
-                    let (page, document) = whole_page(&html, &url);
-                    let length = page.markdown.chars().count();
-                    let _ = whole_done.send(page);
-                    let _ = main_done.send(document.and_then(|document| main_content(document, length)));
-                });
-                let _ = catch_unwind(read);
-                drop(place);
+impl ReadHtml for InThreads {
+    fn read(&self, html: String, url: Url, time: Duration) -> Reading<'_> {
+        Box::pin(async move {
+            let until = tokio::time::Instant::now() + time;
+            // The whole page, then its main content.
+            let (tell, mut told) = mpsc::channel(2);
+            let reading = async {
+                let place = self.places.clone().acquire_owned().await.map_err(|_| PageError::Failed)?;
+                let work = move || {
+                    // In a program that ends at a panic this catches nothing.
+                    let _ = catch_unwind(AssertUnwindSafe(|| {
+                        read(&html, &url, |page| drop(tell.blocking_send(page)));
+                    }));
+                    drop((place, tell));
+                };
+                let thread = thread::Builder::new().name("html".into()).stack_size(STACK);
+                thread.spawn(work).map_err(PageError::Thread)?;
+                told.recv().await.ok_or(PageError::Failed)
             };
-            let thread = thread::Builder::new().name("html".into()).stack_size(STACK);
-            thread.spawn(work).map_err(PageError::Thread)?;
-            whole.await.map_err(|_| PageError::Failed)
-        };
-        let mut page = timeout_at(until, reading).await.unwrap_or(Err(PageError::Slow))?;
-        let until = until.min(tokio::time::Instant::now() + MAIN_TIME);
-        if let Ok(Ok(Some(content))) = timeout_at(until, main).await {
-            page.markdown = content;
-        }
-        Ok(page)
+            let page = timeout_at(until, reading).await.unwrap_or(Err(PageError::Slow))?;
+            let until = until.min(tokio::time::Instant::now() + MAIN_TIME);
+            let main = timeout_at(until, told.recv()).await;
+            Ok(main.ok().flatten().unwrap_or(page))
+        })
+    }
+}
+
+/// Reads a page that came from `url`: `tell` gets all of it, and then, if some stands out, its main content, which may
+/// take quadratic time. Call it where [`STACK`] bytes of stack are left; it may panic, and take memory in proportion to
+/// the page.
+pub fn read(html: &str, url: &Url, mut tell: impl FnMut(Page)) {
+    let (page, document) = whole_page(html, url);
+    let length = page.markdown.chars().count();
+    let (title, cut) = (page.title.clone(), page.cut.clone());
+    tell(page);
+    if let Some(markdown) = document.and_then(|document| main_content(document, length)) {
+        tell(Page { title, markdown, cut });
     }
 }
 

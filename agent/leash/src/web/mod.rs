@@ -7,7 +7,7 @@
 //! | ports, and addresses that are not public: what the grant must name | [`admit`] |
 //! | names to addresses | [`resolve`] |
 //! | the hops of a fetch; a connection to a screened address, a bounded body | `fetch`, `connect`, `body` |
-//! | a body as text; HTML as Markdown, within bounds | `page`, `html`, `tree` |
+//! | a body as text; HTML as Markdown, within bounds | `page`, [`html`], `tree` |
 //!
 //! Every hop asks the gate anew, is looked up and screened anew, and is connected to at an address that passed: there
 //! is no second look-up that could give another one. What a page says is untrusted: it is a result, never an instruction.
@@ -48,7 +48,7 @@ mod body;
 mod connect;
 mod error;
 mod fetch;
-mod html;
+pub mod html;
 mod page;
 pub mod resolve;
 pub mod screen;
@@ -56,7 +56,8 @@ pub mod target;
 mod tree;
 
 pub use error::{MAX_REDIRECTS, Phase, WebError};
-pub use page::PageError;
+pub use html::ReadHtml;
+pub use page::{Page, PageError};
 
 use resolve::{Resolve, SystemResolver};
 use ringfence_grant::{
@@ -87,7 +88,7 @@ pub const TIME: Duration = Duration::from_secs(30);
 pub struct WebFetch {
     resolver: Arc<dyn Resolve>,
     tls: connect::Tls,
-    reader: html::Reader,
+    reader: Arc<dyn ReadHtml>,
     time: Duration,
 }
 
@@ -103,7 +104,7 @@ impl Default for WebFetch {
         Self {
             resolver: Arc::new(SystemResolver),
             tls: connect::Tls::default(),
-            reader: html::Reader::default(),
+            reader: Arc::new(html::InThreads::default()),
             time: TIME,
         }
     }
@@ -121,6 +122,12 @@ impl WebFetch {
     pub fn trusting(self, roots: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let roots = roots.into_iter().map(CertificateDer::from).collect();
         Self { tls: connect::Tls::trusting(roots), ..self }
+    }
+
+    /// With another reader of HTML than [`html::InThreads`].
+    #[must_use]
+    pub fn reading_by(self, reader: impl ReadHtml + 'static) -> Self {
+        Self { reader: Arc::new(reader), ..self }
     }
 
     /// With another limit of time than [`TIME`].
@@ -143,19 +150,23 @@ impl WebFetch {
         let fetch::Fetched { target, status, content_type, declared, read } = fetched;
         let (bytes, over) = (read.bytes.len(), read.over);
         let time = end.saturating_duration_since(Instant::now());
-        let page = page::read(&self.reader, content_type.as_deref(), read, &target.url, time).await;
+        let page = page::read(&*self.reader, content_type.as_deref(), read, &target.url, time).await;
         let page = page.map_err(|error| match error {
             PageError::Slow => WebError::Deadline { phase: Phase::Text },
             other => WebError::Page(other),
         })?;
-        let cut: Vec<String> =
-            [over.then(|| too_long(args.max_bytes, declared)), page.cut].into_iter().flatten().collect();
+        let mut markdown = page.markdown;
+        let more = shorten(&mut markdown, args.max_bytes);
+        let cut: Vec<String> = [over.then(|| too_long(args.max_bytes, declared)), page.cut, more]
+            .into_iter()
+            .flatten()
+            .collect();
         Ok(json!({
             "url": asked,
             "final_url": target.url.as_str(),
             "status": status.as_u16(),
             "title": page.title,
-            "markdown": page.markdown,
+            "markdown": markdown,
             "content_type": content_type,
             "bytes": bytes,
             "cut": if cut.is_empty() { Value::Null } else { cut.join("; ").into() },
@@ -169,6 +180,16 @@ fn too_long(limit: usize, declared: Option<u64>) -> String {
     let more =
         if limit < MAX_BYTES { format!(", `max_bytes` may be up to {MAX_BYTES}") } else { String::new() };
     format!("the body has more than {limit} bytes{whole}: only those were read{more}")
+}
+
+/// Cuts a text that has come out longer than what may be read for it: in Markdown, each `*` of a page is two characters.
+/// What is missing then, in words.
+fn shorten(text: &mut String, most: usize) -> Option<String> {
+    if text.len() <= most {
+        return None;
+    }
+    text.truncate(text.floor_char_boundary(most));
+    Some(format!("its text comes to more than {most} bytes: what comes after those is left out"))
 }
 
 /// What a call asks for.

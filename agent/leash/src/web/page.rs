@@ -1,7 +1,8 @@
 //! A body as text: HTML as Markdown, text and JSON as they are, anything else by name.
 
-use super::{body::Read, html};
+use super::{body::Read, html::ReadHtml};
 use encoding_rs::{Encoding, UTF_8};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use url::Url;
 
@@ -17,18 +18,28 @@ pub enum PageError {
     /// No thread to read it in.
     #[error("no thread could be started for it")]
     Thread(#[source] std::io::Error),
+    /// No process to read it in.
+    #[error("the process that reads HTML cannot be reached")]
+    Process(#[source] std::io::Error),
+    /// That process ended over it.
+    #[error(
+        "the process that reads HTML ended over it: it takes more memory or time than a page may, or broke the reader"
+    )]
+    Ended,
     /// The reader gave up.
     #[error("the HTML reader failed on it: that is a bug, please report the page")]
     Failed,
 }
 
 /// A page as text.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Page {
-    pub(super) title: Option<String>,
-    pub(super) markdown: String,
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// What it calls itself.
+    pub title: Option<String>,
+    /// Its text.
+    pub markdown: String,
     /// What of the page is missing in the text, other than what was never read.
-    pub(super) cut: Option<String>,
+    pub cut: Option<String>,
 }
 
 /// What a body is.
@@ -105,9 +116,9 @@ fn after_charset(text: &[u8]) -> Option<&'static Encoding> {
     Encoding::for_label(&rest[..end])
 }
 
-/// Reads a body as text. HTML takes a while: `time` at most, and a thread of its own.
+/// Reads a body as text. HTML takes a while: `time` at most.
 pub(super) async fn read(
-    reader: &html::Reader,
+    reader: &dyn ReadHtml,
     content_type: Option<&str>,
     body: Read,
     url: &Url,

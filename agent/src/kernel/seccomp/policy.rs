@@ -168,6 +168,11 @@ impl Policy {
         Policy::shipped("worker", include_str!("../../../../profiles/seccomp/worker.toml"))
     }
 
+    /// What reads one HTML page.
+    pub(crate) fn reader_list() -> Result<Policy, super::Error> {
+        Policy::shipped("reader", include_str!("../../../../profiles/seccomp/reader.toml"))
+    }
+
     /// What Landlock leaves open, as far as the grant makes it right to close it.
     pub(crate) fn fallback_list(applies: &[When]) -> Result<Policy, super::Error> {
         let text = include_str!("../../../../profiles/seccomp/fallback.toml");

@@ -211,6 +211,51 @@ fn the_strict_list_allows_each_call_once_and_denies_the_rest() {
 }
 
 #[test]
+fn the_html_reader_has_its_socket_memory_and_threads_and_nothing_else() {
+    let list = Program::of(&Policy::reader_list().unwrap());
+    for name in ["read", "write", "mmap", "futex", "exit_group", "clock_gettime", "rt_sigreturn"] {
+        assert_eq!(list.call(name, &[]), ALLOW, "{name}");
+    }
+    let thread = 0x0001_0000;
+    assert_eq!(list.call("clone", &[thread]), ALLOW);
+    assert_eq!(list.call("clone3", &[]), errno(Errno::ENOSYS as i32));
+    let denied = [
+        "clone",
+        "fork",
+        "vfork",
+        "execve",
+        "execveat",
+        "open",
+        "openat",
+        "openat2",
+        "socket",
+        "socketpair",
+        "connect",
+        "bind",
+        "sendto",
+        "sendmsg",
+        "recvmsg",
+        "kill",
+        "pidfd_open",
+        "pidfd_send_signal",
+        "ptrace",
+        "process_vm_writev",
+        "memfd_create",
+        "unlink",
+        "mount",
+        "bpf",
+        "io_uring_setup",
+        "setrlimit",
+        "prlimit64",
+        "ioctl",
+        "dup2",
+    ];
+    for name in denied {
+        assert_eq!(list.call(name, &[]), errno(Errno::EPERM as i32), "{name}");
+    }
+}
+
+#[test]
 fn no_list_names_a_call_that_nobody_knows() {
     for (policy, _) in deny_lists() {
         assert_eq!(unknown_calls(&policy.rules), Vec::<String>::new());

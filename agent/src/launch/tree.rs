@@ -1,0 +1,146 @@
+//! The end of a keeper's tree: every process that descends from this one, in whatever group or session it hides.
+//!
+//! For a process that is the subreaper of its descendants and keeps nothing else: an orphan becomes its own child.
+
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+use std::{
+    fs,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often children are looked for at most.
+const ROUNDS: usize = 1000;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A child whose status another thread waits for, and that status, where it was reaped here.
+#[derive(Debug, Default)]
+struct Awaited {
+    child: Option<Pid>,
+    status: Option<WaitStatus>,
+}
+
+impl Awaited {
+    const fn nobody() -> Self {
+        Self { child: None, status: None }
+    }
+
+    fn reaped(&mut self, status: WaitStatus) {
+        if self.child.is_some() && self.child == status.pid() {
+            self.status = Some(status);
+        }
+    }
+}
+
+static AWAITED: Mutex<Awaited> = Mutex::new(Awaited::nobody());
+
+/// From now on the status of this child is kept, should [`reap`] come before whoever waits for it: another thread may end
+/// the tree at any time.
+pub(crate) fn await_status(child: Pid) {
+    *AWAITED.lock().unwrap_or_else(PoisonError::into_inner) = Awaited { child: Some(child), status: None };
+}
+
+/// The status of the child of [`await_status`], if it was reaped here.
+pub(crate) fn awaited_status() -> Option<WaitStatus> {
+    AWAITED.lock().unwrap_or_else(PoisonError::into_inner).status
+}
+
+/// Waits until a child has ended by itself, `most` at the longest. What is no child of this process is not waited for.
+pub(crate) fn let_end(child: Pid, most: Duration) {
+    let until = Instant::now() + most;
+    while matches!(waitpid(child, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
+    {
+        if Instant::now() >= until {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Kills every descendant. It is enough to kill children until there are none. What forks faster than this kills is not
+/// caught up with.
+pub(crate) fn end() {
+    end_but(&[]);
+}
+
+/// As [`end`], but for these children and what is below them while they live.
+pub(crate) fn end_but(kept: &[Pid]) {
+    // Of two threads, one could reap what the other has listed, and the id could be somebody else's by then.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..ROUNDS {
+        for child in children().filter(|child| !kept.contains(child) && !is_zombie(*child)) {
+            // The group first: what a child forks while we look is in it.
+            let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
+            let _ = kill(child, Signal::SIGKILL);
+        }
+        // Not when none is alive: of a child whose first thread has ended, others may not have, and only with the last of
+        // them its own children become ours.
+        if !reap() || children().all(|child| kept.contains(&child)) {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Waits for what has ended; whether there are other children.
+pub(crate) fn reap() -> bool {
+    // Held meanwhile: who finds no child any more finds the status.
+    let mut awaited = AWAITED.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return true,
+            Ok(status) => awaited.reaped(status),
+            Err(Errno::EINTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Children that are not dead.
+pub(crate) fn living() -> Vec<Pid> {
+    children().filter(|child| !is_zombie(*child)).collect()
+}
+
+/// Children of every thread of this process, those that nobody has waited for included.
+fn children() -> impl Iterator<Item = Pid> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .map(Pid::from_raw)
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Awaited, Pid, Signal, WaitStatus};
+
+    #[test]
+    fn the_status_that_somebody_waits_for_is_kept_and_no_other() {
+        let (child, other) = (Pid::from_raw(40), Pid::from_raw(41));
+        let mut awaited = Awaited::nobody();
+        awaited.reaped(WaitStatus::Exited(child, 3));
+        assert_eq!(awaited.status, None, "nobody waits");
+        awaited.child = Some(child);
+        awaited.reaped(WaitStatus::Exited(other, 3));
+        assert_eq!(awaited.status, None);
+        let killed = WaitStatus::Signaled(child, Signal::SIGKILL, false);
+        awaited.reaped(killed);
+        awaited.reaped(WaitStatus::Exited(other, 0));
+        assert_eq!(awaited.status, Some(killed));
+    }
+}
