@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long = "shim", value_name = "NAME")]
     shims: Vec<OsString>,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

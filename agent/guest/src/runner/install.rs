@@ -3,7 +3,8 @@
 use super::{find, say};
 use std::{
     ffi::{OsStr, OsString},
-    fs, io,
+    fmt, fs,
+    io::{self, Write},
     os::unix::{
         ffi::OsStrExt,
         fs::{MetadataExt, PermissionsExt, symlink},
@@ -52,6 +53,10 @@ pub(super) enum Error {
     Name(String),
     #[error("{0} cannot be in PATH: it has a colon or a line end in its name")]
     Folder(String),
+    #[error(
+        "none of the usual tools is in PATH, so there is nothing to stand before; give the names of others"
+    )]
+    Nothing,
     #[error("{0} is there and is no shim; remove it, or choose another folder")]
     Taken(String),
     #[error("cannot find this binary's own file")]
@@ -76,6 +81,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn install(args: &Args) -> Result<(), Error> {
+    check(&args.names)?;
     let made = |path: &Path| {
         let path = path.display().to_string();
         move |source| Error::Write { path, source }
@@ -84,8 +90,18 @@ fn install(args: &Args) -> Result<(), Error> {
     let dir = fs::canonicalize(&args.dir).map_err(made(&args.dir))?;
     let line = profile(&dir)?;
     let names = if args.names.is_empty() { installed() } else { args.names.clone() };
+    for name in args.names.iter().filter(|name| !is_installed(name)) {
+        say(format_args!(
+            "{} is not installed here: until it is, its shim ends with status 127",
+            name.display()
+        ));
+    }
+    if names.is_empty() {
+        return Err(Error::Nothing);
+    }
     link(&dir, &names)?;
-    println!("{} shims in {}", names.len(), dir.display());
+    let plural = if names.len() == 1 { "" } else { "s" };
+    tell(format_args!("{} shim{plural} in {}", names.len(), dir.display()));
     if args.no_profile {
         return Ok(());
     }
@@ -104,30 +120,34 @@ fn install(args: &Args) -> Result<(), Error> {
         }
         Error::Write { path: file.display().to_string(), source }
     })?;
-    println!("login shells find them by {}", file.display());
+    tell(format_args!("login shells find them by {}", file.display()));
     Ok(())
+}
+
+/// Says what was done, where somebody reads it: it was done in any case.
+fn tell(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// The usual tools that are there: a shim of what is missing would make it look installed.
 pub(super) fn installed() -> Vec<OsString> {
-    let (is_here, missing): (Vec<&str>, Vec<&str>) = USUAL.into_iter().partition(|name| {
-        find::tool(OsStr::new(name), std::env::var_os("PATH"), None, find::own_file()).is_ok()
-    });
+    let (is_here, missing): (Vec<&str>, Vec<&str>) =
+        USUAL.into_iter().partition(|name| is_installed(OsStr::new(name)));
     if !missing.is_empty() {
         say(format_args!("not installed here, so without a shim: {}", missing.join(" ")));
     }
     is_here.into_iter().map(OsString::from).collect()
 }
 
+fn is_installed(name: &OsStr) -> bool {
+    find::tool(name, std::env::var_os("PATH"), None, find::own_file()).is_ok()
+}
+
 /// Links the names in a folder to this binary.
 pub(super) fn link(dir: &Path, names: &[OsString]) -> Result<(), Error> {
+    check(names)?;
     let own = std::env::current_exe().map_err(Error::Own)?;
     for name in names {
-        let bytes = name.as_bytes();
-        let is_own = bytes.starts_with(b"ringfence-toolrunner");
-        if bytes.is_empty() || bytes.contains(&b'/') || is_own || [b".".as_slice(), b".."].contains(&bytes) {
-            return Err(Error::Name(name.display().to_string()));
-        }
         let path = dir.join(name);
         match symlink(&own, &path) {
             Ok(()) => {}
@@ -136,6 +156,20 @@ pub(super) fn link(dir: &Path, names: &[OsString]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// # Errors
+/// [`Error::Name`]: one of them cannot be a shim's; nothing was made then.
+fn check(names: &[OsString]) -> Result<(), Error> {
+    let is_none = |name: &&OsString| {
+        let bytes = name.as_bytes();
+        let is_own = bytes.starts_with(b"ringfence-toolrunner");
+        bytes.is_empty() || bytes.contains(&b'/') || is_own || [b".".as_slice(), b".."].contains(&bytes)
+    };
+    match names.iter().find(is_none) {
+        Some(name) => Err(Error::Name(name.display().to_string())),
+        None => Ok(()),
+    }
 }
 
 /// A shim of an earlier time becomes one of this binary. Anything else stays.

@@ -10,7 +10,7 @@ use rustix::{
     stdio,
     termios::isatty,
 };
-use std::{fs::File, io::Read};
+use std::{fs::File, io::Read, sync::OnceLock};
 
 /// What `/proc/PID/stat` calls `ringfence-runtime`, whose children are runs: the kernel keeps 15 bytes of a name.
 const RUNTIME: &[u8] = b"ringfence-runti";
@@ -69,9 +69,11 @@ fn is_same(path: &str, file: &Stat) -> bool {
     stat(path).is_ok_and(|other| same(&other, file))
 }
 
-/// The outermost process of this run.
+/// The outermost process of this run, as it was when it was first asked for.
 pub(super) fn outermost() -> Option<Pid> {
-    climb(getpid(), getppid(), |name| name == RUNTIME || name == EXEC.to_bytes()).map(|(process, _)| process)
+    static FOUND: OnceLock<Option<Pid>> = OnceLock::new();
+    let is_boundary = |name: &[u8]| name == RUNTIME || name == EXEC.to_bytes();
+    *FOUND.get_or_init(|| climb(getpid(), getppid(), is_boundary).map(|(process, _)| process))
 }
 
 /// Whether a process descends from `ringfence-runtime`; `None`: that cannot be seen.

@@ -52,7 +52,7 @@ pub fn run(name: &OsStr) -> u8 {
 
 fn tool(name: &OsStr) -> Result<u8, (u8, String)> {
     let path = find::tool(name, std::env::var_os("PATH"), Some(&started_as()), find::own_file())
-        .map_err(|error| (error.status(), error.to_string()))?;
+        .map_err(|error| (error.status(), behind(&error)))?;
     let args = child::c_strings(std::env::args_os()).map_err(|error| (NOT_RUN, error.to_string()))?;
     let out = line_end::kind();
     let is_end = out.is_some_and(|(_, out)| line_end::is_here(&out));
@@ -76,6 +76,16 @@ fn tool(name: &OsStr) -> Result<u8, (u8, String)> {
     }
     let leaves = out.map_or(line_end::Leaves::Pipe, |(leaves, _)| leaves);
     cut(leave, leaves, name, &path, &args)
+}
+
+/// Why there is no tool. Where nothing has its name: a copy of this binary under a name of its own is a shim, too.
+fn behind(error: &find::Error) -> String {
+    match error {
+        find::Error::NotFound(_) => {
+            format!("{error}; {} is ringfence-toolrunner, standing for it", started_as().display())
+        }
+        find::Error::NotExecutable(_) => error.to_string(),
+    }
 }
 
 fn leave(name: &OsStr, is_end: bool) -> Result<Leave, Error> {

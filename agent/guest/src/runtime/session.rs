@@ -69,10 +69,11 @@ pub(super) fn run(settings: &Settings) -> io::Result<()> {
     let mut watch = Watch::new()?;
     let mut wait = WAITS.0;
     let mut said = String::new();
+    let mut refusal = String::new();
     loop {
         let start = Instant::now();
         let mut was_used = false;
-        let error = match connected(settings, &mut watch, &mut was_used) {
+        let error = match connected(settings, &mut watch, &mut was_used, &mut refusal) {
             Over::Stop => return Ok(()),
             Over::Broken(error) => return Err(error),
             Over::Again(error) => error,
@@ -80,6 +81,7 @@ pub(super) fn run(settings: &Settings) -> io::Result<()> {
         if was_used || start.elapsed() >= STANDING {
             wait = WAITS.0;
             said.clear();
+            refusal.clear();
         }
         let reason = Chain(&error).to_string();
         if reason != said {
@@ -100,13 +102,20 @@ fn jittered(wait: Duration) -> Duration {
 }
 
 /// One connection, from registering to its end.
-fn connected(settings: &Settings, watch: &mut Watch, was_used: &mut bool) -> Over {
+fn connected(settings: &Settings, watch: &mut Watch, was_used: &mut bool, refusal: &mut String) -> Over {
     let link = match Link::open(&settings.socket) {
         Ok(link) => link,
         Err(error) => return Over::Again(error),
     };
-    let mut session =
-        Session { settings, watch, link, waiting: VecDeque::new(), introduced: false, untagged: false };
+    let mut session = Session {
+        settings,
+        watch,
+        link,
+        refusal,
+        waiting: VecDeque::new(),
+        introduced: false,
+        untagged: false,
+    };
     loop {
         let content = match session.next_message() {
             Ok(content) => content,
@@ -123,6 +132,8 @@ struct Session<'a> {
     settings: &'a Settings,
     watch: &'a mut Watch,
     link: Link,
+    /// What was said last without having been asked: a daemon that refuses to register does so at each attempt.
+    refusal: &'a mut String,
     waiting: VecDeque<Content>,
     /// The daemon has system prompt and tools from this connection.
     introduced: bool,
@@ -138,7 +149,11 @@ impl Session<'_> {
         loop {
             match self.hear()? {
                 Heard::HumanMessage(content) => return Ok(content),
-                Heard::Answered(_, Err(failure)) => say_failure(&failure),
+                Heard::Answered(_, Err(failure)) if failure.message == *self.refusal => {}
+                Heard::Answered(_, Err(failure)) => {
+                    say_failure(&failure);
+                    *self.refusal = failure.message;
+                }
                 Heard::Answered(_, Ok(_)) | Heard::Nothing => {}
             }
         }

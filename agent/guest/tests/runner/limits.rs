@@ -1,6 +1,6 @@
 //! How many tools, and for how long.
 
-use crate::support::{Runner, as_outermost, decode, text, wait_until};
+use crate::support::{Runner, as_outermost, binary, command, decode, text, wait_until};
 use std::{fs, process::Stdio};
 
 #[test]
@@ -81,4 +81,50 @@ fn it_uses_little_memory() {
     let kib: u64 = rss.trim().trim_end_matches(" kB").parse().unwrap();
     // As `cargo test` builds it; the static binary is measured by `cargo xtask bench tools`.
     assert!(kib < 12 * 1024, "{kib} KiB");
+}
+
+/// Starts a daemon under a limit of open files; what it says if it ends, or its own limit when it serves.
+fn files(tools: &str, soft_and_hard: (u64, u64)) -> Result<u64, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let (soft, hard) = soft_and_hard;
+    let script = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$@\"");
+    let mut daemon = command("bash");
+    daemon.args(["-c", &script, "bash"]).arg(binary()).args(["--max-tools", tools, "--socket"]).arg(&socket);
+    let mut daemon = daemon.stderr(Stdio::piped()).spawn().unwrap();
+    let mut end = None;
+    wait_until("it serves or ends", || {
+        end = daemon.try_wait().unwrap();
+        end.is_some() || socket.exists()
+    });
+    if end.is_some() {
+        let said = daemon.wait_with_output().unwrap();
+        assert!(!said.status.success());
+        return Err(text(&said.stderr));
+    }
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.id())).unwrap();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    Ok(line.split_ascii_whitespace().next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn there_are_files_for_as_many_tools_as_may_run() {
+    assert_eq!(files("256", (1024, 1024)), Ok(1024));
+    assert_eq!(files("300", (1024, 2000)), Ok(300 * 3 + 192 + 32));
+    let why = files("300", (1024, 1024)).unwrap_err();
+    assert!(why.contains("300 tools at a time (--max-tools) need 1124 open files"), "{why}");
+}
+
+#[test]
+fn nothing_of_a_run_stays_open() {
+    let runner = Runner::start(&["--truncate", "each"]);
+    let fds = || fs::read_dir(format!("/proc/{}/fd", runner.daemon_pid())).unwrap().count();
+    let before = fds();
+    // Run by shims that cut, and by shims that became them.
+    runner.shell("for n in 1 2 3; do cat /dev/null; RINGFENCE_TRUNCATE=off cat /dev/null; done");
+    let log = runner.log("cat", 6);
+    assert_eq!(log.iter().filter(|run| run["status"] == 0).count(), 3, "{log:?}");
+    wait_until("all is closed", || fds() <= before);
 }

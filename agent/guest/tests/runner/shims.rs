@@ -58,7 +58,9 @@ fn unknown_and_forbidden_tools_have_a_shell_s_statuses() {
     link(binary(), shims.join("no-such-tool"));
     let output = runner.shell("no-such-tool x; echo $?");
     assert_eq!(text(&output.stdout), "127\n");
-    assert!(text(&output.stderr).contains("no-such-tool: command not found"));
+    let shim = shims.join("no-such-tool");
+    let said = format!("no-such-tool: command not found; {} is ringfence-toolrunner", shim.display());
+    assert!(text(&output.stderr).contains(&said), "{output:?}");
     fs::create_dir(runner.at("other")).unwrap();
     fs::write(runner.at("other/no-such-tool"), "#!/bin/sh\n").unwrap();
     let path = format!("{}:{}", runner.path(), runner.at("other").display());
@@ -146,7 +148,25 @@ fn installing_makes_links_and_a_profile_and_takes_nothing_away() {
     for bad in ["a/b", "..", "", "ringfence-toolrunner"] {
         let output = install(&[bad]);
         assert!(!output.status.success() && text(&output.stderr).contains("is no name of a tool"), "{bad}");
+        assert!(!text(&output.stderr).contains("is not installed here"), "{bad}: it never can be");
     }
+}
+
+#[test]
+fn a_shim_of_what_is_not_there_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let install = |names: &[&str]| {
+        let mut install = command(binary());
+        install.arg("install-shims").arg(dir.path().join("shims")).args(names).arg("--no-profile");
+        install.env("PATH", dir.path()).output().unwrap()
+    };
+    // An image whose tools are elsewhere must not be built as if all were well.
+    let output = install(&[]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("none of the usual tools is in PATH"), "{output:?}");
+    let output = install(&["no-such-tool"]);
+    assert!(output.status.success() && text(&output.stdout).starts_with("1 shim in "), "{output:?}");
+    assert!(text(&output.stderr).contains("no-such-tool is not installed here"), "{output:?}");
 }
 
 #[test]
@@ -165,6 +185,10 @@ fn exec_needs_no_installation() {
     assert!(text(&run(&["--max-lines", "2"], &["cat", "big"]).stdout).starts_with("1\n2\n...[truncated]"));
     assert_eq!(run(&[], &["bash", "-c", "kill -TERM $$"]).status.signal(), Some(15));
     assert_eq!(run(&[], &["no-such-command"]).status.code(), Some(127));
+    // Flags after the command are the command's, with `--` and without.
+    let mut exec = command(binary());
+    exec.args(["exec", "wc", "-l", "--", "big"]).current_dir(dir.path()).env("TMPDIR", dir.path());
+    assert_eq!(text(&exec.output().unwrap().stdout), "5 big\n");
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "only the spill folder is left beside the file: {left:?}");
 }
@@ -177,4 +201,7 @@ fn help_has_examples() {
     }
     let output = command(binary()).args(["--max-bytes", "0"]).output().unwrap();
     assert!(!output.status.success() && text(&output.stderr).contains("--max-bytes"));
+    let long = format!("/tmp/{}", "x".repeat(120));
+    let output = command(binary()).args(["--socket", &long]).output().unwrap();
+    assert!(!output.status.success() && text(&output.stderr).contains("at most 107 bytes"), "{output:?}");
 }

@@ -41,6 +41,52 @@ fn the_first_turn_introduces_and_later_ones_do_not() {
     assert_eq!(third["params"].as_object().unwrap().keys().collect::<Vec<_>>(), ["messages"]);
 }
 
+/// The frames of the protocol's own document, and the same with the keys of each object the other way round.
+#[test]
+fn the_documents_frames_are_understood_in_any_order_of_their_keys() {
+    let text = "The src directory contains main.rs and lib.rs.";
+    let as_it_stands = [
+        r#"{"jsonrpc": "2.0", "method": "human_message", "params": {"content": [{"type": "text", "text": "Hello"}]}}"#.to_owned(),
+        r#"{"jsonrpc": "2.0", "method": "output", "params": {"stream": "content", "data": {"type": "text", "text": "The src"}}}"#.to_owned(),
+        r#"{"jsonrpc": "2.0", "id": ID, "result": {"stop_reason": "tool_use", "tool_calls": [{"id": "tc-001", "name": "bash", "input": {"command": "echo src/"}}]}}"#.to_owned(),
+        format!(r#"{{"jsonrpc": "2.0", "id": ID, "result": {{"stop_reason": "end_turn", "content": [{{"type": "text", "text": "{text}"}}]}}}}"#),
+        r#"{"jsonrpc": "2.0", "id": ID, "error": {"code": 429, "message": "Rate limit exceeded."}}"#.to_owned(),
+    ];
+    let reversed = [
+        r#"{"params": {"content": [{"text": "Hello", "type": "text"}]}, "method": "human_message", "jsonrpc": "2.0"}"#.to_owned(),
+        r#"{"params": {"data": {"text": "The src", "type": "text"}, "stream": "content"}, "method": "output", "jsonrpc": "2.0"}"#.to_owned(),
+        r#"{"result": {"tool_calls": [{"input": {"command": "echo src/"}, "name": "bash", "id": "tc-001"}], "stop_reason": "tool_use"}, "id": ID, "jsonrpc": "2.0"}"#.to_owned(),
+        format!(r#"{{"result": {{"content": [{{"text": "{text}", "type": "text"}}], "stop_reason": "end_turn"}}, "id": ID, "jsonrpc": "2.0"}}"#),
+        r#"{"error": {"message": "Rate limit exceeded.", "code": 429}, "id": ID, "jsonrpc": "2.0"}"#.to_owned(),
+    ];
+    for [human, output, calls, end, error] in [as_it_stands, reversed] {
+        let scene = Scene::new(&[]);
+        let mut daemon = scene.registered();
+        let say = |daemon: &mut crate::daemon::Peer, frame: &str, turn: &Value| {
+            daemon.say_bytes(frame.replace("ID", &turn["id"].to_string()).as_bytes());
+        };
+        daemon.say_bytes(human.as_bytes());
+        let turn = daemon.hear();
+        assert_eq!(
+            turn["params"]["messages"],
+            json!([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}])
+        );
+        daemon.say_bytes(output.as_bytes());
+        say(&mut daemon, &calls, &turn);
+        let turn = daemon.hear();
+        assert_eq!(
+            turn["params"],
+            json!({"messages": [{"role": "tool", "tool_call_id": "tc-001", "content": [{"type": "text", "text": "src/\n"}]}]})
+        );
+        say(&mut daemon, &end, &turn);
+        daemon.say_bytes(human.as_bytes());
+        let turn = daemon.hear();
+        say(&mut daemon, &error, &turn);
+        // It waits for the next message.
+        assert_eq!(daemon.bash("echo on").0, "on\n");
+    }
+}
+
 #[test]
 fn frames_may_come_in_any_pieces() {
     let scene = Scene::new(&[]);
@@ -127,6 +173,13 @@ fn a_refused_registration_is_said_and_tried_again() {
     drop(daemon);
     let mut daemon = scene.registered();
     assert!(scene.stderr().contains("a runtime is registered (-32600)"));
+    // While the other one lives it hears the same at each attempt, and says it once.
+    for _ in 0..2 {
+        daemon.say(&json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "a runtime is registered"}}));
+        drop(daemon);
+        daemon = scene.registered();
+    }
+    assert_eq!(scene.stderr().matches("a runtime is registered").count(), 1, "{}", scene.stderr());
     assert_eq!(daemon.tool("bash", json!({"command": "echo on"})), ("on\n".to_owned(), false));
 }
 

@@ -51,7 +51,7 @@ pub struct Limits {
     /// Seconds until a tool is killed with its group; 0: it may run for ever
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     timeout: u32,
-    /// File for a line of JSON about each run; without it, standard error
+    /// File for a line of JSON about each run; without it, standard error, and with `exec` nowhere
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 }

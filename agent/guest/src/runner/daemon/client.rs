@@ -38,7 +38,8 @@ pub(super) struct Client {
 pub(super) enum State {
     /// The request is on its way.
     Asking,
-    /// A shim was told to go on; it says how its tool ended, or goes away as it becomes the tool.
+    /// A shim was told to go on. It says how its tool ended, or goes away as it becomes the tool: either is looked at when
+    /// its process has ended, so that becoming the tool wakes nobody.
     Told { run: u64 },
     /// Its v1 tool runs.
     Working(Box<Work>),
@@ -59,8 +60,6 @@ pub(super) enum Wish {
     Run(Line),
     /// A shim's question.
     Leave(Ask),
-    /// A shim's last word about its run.
-    Done(u64, Done),
     /// It hung up while its v1 tool runs.
     Gone,
     /// Something that is no request: in which protocol, and why.
@@ -84,13 +83,14 @@ impl Client {
         }
     }
 
-    /// What of the connection to wait for.
-    pub(super) fn events(&self) -> PollFlags {
+    /// What of the connection to wait for; `None`: nothing, not even that it hangs up.
+    pub(super) fn events(&self) -> Option<PollFlags> {
         match self.state {
-            State::Asking | State::Told { .. } | State::Ignoring { .. } => PollFlags::IN,
-            State::Answering { .. } => PollFlags::OUT,
+            State::Asking | State::Ignoring { .. } => Some(PollFlags::IN),
+            State::Answering { .. } => Some(PollFlags::OUT),
             // Hanging up is told without being asked for.
-            State::Working(_) | State::Closed => PollFlags::empty(),
+            State::Working(_) | State::Closed => Some(PollFlags::empty()),
+            State::Told { .. } => None,
         }
     }
 
@@ -98,10 +98,6 @@ impl Client {
     pub(super) fn heard(&mut self, what: PollFlags) -> Wish {
         match &mut self.state {
             State::Asking => self.read_request(),
-            State::Told { run } => {
-                let run = *run;
-                self.read_done(run)
-            }
             State::Answering { .. } => {
                 self.write();
                 Wish::Nothing
@@ -111,7 +107,7 @@ impl Client {
                 Wish::Nothing
             }
             State::Working(_) if what.intersects(PollFlags::HUP | PollFlags::ERR) => Wish::Gone,
-            State::Working(_) | State::Closed => Wish::Nothing,
+            State::Working(_) | State::Told { .. } | State::Closed => Wish::Nothing,
         }
     }
 
@@ -171,19 +167,13 @@ impl Client {
         }
     }
 
-    fn read_done(&mut self, run: u64) -> Wish {
-        let is_open = self.read().unwrap_or(false);
+    /// What a shim whose process has ended said about its tool's end; nothing, where it became the tool.
+    pub(super) fn last_word(&mut self) -> Option<Done> {
+        self.state = State::Closed;
+        self.read().ok()?;
         match runner::message::<Request>(&self.got) {
-            Ok(Some((Request::Done(done), _))) => {
-                self.state = State::Closed;
-                Wish::Done(run, done)
-            }
-            Ok(None) if is_open => Wish::Nothing,
-            // It became the tool, or says what nobody asked for: the process itself is watched.
-            _ => {
-                self.state = State::Closed;
-                Wish::Nothing
-            }
+            Ok(Some((Request::Done(done), _))) => Some(done),
+            _ => None,
         }
     }
 

@@ -67,7 +67,8 @@ impl Record {
 
     /// What came of it. Of a process that a shim became, nobody but its parent knows: then there is no `done`.
     pub(super) fn ended(&mut self, took: Duration, done: Option<Done>) {
-        self.ms = Some(took.as_secs_f64() * 1000.0);
+        // Whole microseconds: finer than that is nothing that the daemon could see.
+        self.ms = Some(took.as_micros() as f64 / 1000.0);
         self.done = done;
     }
 

@@ -30,7 +30,10 @@ use ringfence_wire::runner::{Answer, Ask, Done, Line, Protocol, RequestError};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, PidfdFlags, WaitOptions, getpgid, kill_process, kill_process_group, pidfd_open, wait},
+    process::{
+        Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getpgid, getrlimit, kill_process, kill_process_group,
+        pidfd_open, setrlimit, wait,
+    },
 };
 use std::{
     fs::{self, Permissions},
@@ -49,7 +52,16 @@ use std::{
 use work::Work;
 
 /// Most connections at a time, beside those of running tools.
-const MOST_CLIENTS: usize = 256;
+const MOST_CLIENTS: usize = 192;
+
+/// Descriptors that a running tool takes: a v1 tool's connection and both its outputs; a shim's connection and process.
+const PER_TOOL: usize = 3;
+
+/// Descriptors of the daemon itself, with room for those that are open for a moment.
+const OWN_FILES: usize = 32;
+
+/// Most bytes of a socket's path: 108 with the NUL at its end (unix(7)).
+const MOST_PATH: usize = 107;
 
 /// How long until a tool that has had its time, and still runs, is killed again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -67,6 +79,8 @@ pub(crate) enum Error {
     Served(String),
     #[error("{0} is there and is no socket; remove it, or give --socket another path")]
     NoSocket(String),
+    #[error("{0} is too long for a socket's path, which has at most 107 bytes")]
+    LongPath(String),
     #[error("cannot listen on {path}")]
     Listen {
         path: String,
@@ -79,6 +93,12 @@ pub(crate) enum Error {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "{tools} tools at a time (--max-tools) need {wanted} open files, and no more than {hard} may be: see `ulimit -Hn`"
+    )]
+    Files { tools: usize, wanted: u64, hard: u64 },
+    #[error("cannot set how many files may be open")]
+    SetFiles(#[source] io::Error),
     #[error("cannot wait for signals and connections")]
     Wait(#[source] io::Error),
 }
@@ -130,6 +150,9 @@ impl Socket {
     fn bind(path: &Path) -> Result<Self, Error> {
         let name = || path.display().to_string();
         let failed = |source| Error::Listen { path: name(), source };
+        if path.as_os_str().len() > MOST_PATH {
+            return Err(Error::LongPath(name()));
+        }
         match fs::symlink_metadata(path) {
             Ok(meta) if !meta.file_type().is_socket() => return Err(Error::NoSocket(name())),
             // Somebody's socket of the last time, or of now.
@@ -158,6 +181,7 @@ impl Drop for Socket {
 impl Daemon {
     /// Listens.
     pub(crate) fn start(socket: &Path, limits: &Limits) -> Result<Self, Error> {
+        room_for_files(limits.max_tools())?;
         let log = Log::open(limits.log.as_deref()).map_err(|source| Error::Log {
             path: limits.log.as_deref().unwrap_or(Path::new("")).display().to_string(),
             source,
@@ -208,8 +232,11 @@ impl Daemon {
         let is_full = self.clients.len() >= MOST_CLIENTS + self.limits.max_tools();
         let listens = if is_full { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::from_borrowed_fd(self.socket.listener.as_fd(), listens));
+        let heard: Vec<usize> = (0..self.clients.len())
+            .filter(|index| self.clients.get(*index).is_some_and(|client| client.events().is_some()))
+            .collect();
         for client in &self.clients {
-            fds.push(PollFd::from_borrowed_fd(client.stream.as_fd(), client.events()));
+            fds.extend(client.events().map(|events| PollFd::from_borrowed_fd(client.stream.as_fd(), events)));
         }
         let watched: Vec<u64> =
             self.runs.iter().filter(|run| run.process.is_some()).map(|run| run.record.run).collect();
@@ -234,7 +261,7 @@ impl Daemon {
         let mut happened = happened.into_iter();
         let mut next = || happened.next().unwrap_or(PollFlags::empty());
         let (signalled, accept) = (!next().is_empty(), !next().is_empty());
-        for index in 0..self.clients.len() {
+        for index in heard {
             let what = next();
             if !what.is_empty()
                 && let Some(client) = self.clients.get_mut(index)
@@ -286,11 +313,6 @@ impl Daemon {
             Wish::Nothing => {}
             Wish::Leave(ask) => self.leave(index, ask),
             Wish::Run(line) => self.work(index, line),
-            Wish::Done(run, done) => {
-                if let Some(run) = self.runs.iter_mut().find(|one| one.record.run == run) {
-                    run.done = Some(done);
-                }
-            }
             Wish::Gone => self.gone(index),
             Wish::Bad(protocol, error) => self.bad(index, protocol, &error),
         }
@@ -312,9 +334,11 @@ impl Daemon {
         self.next += 1;
         // It waits for the answer, so the number is its own. A kernel or a filter without pidfds leaves its end unknown.
         let process = Pid::from_raw(client.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        client.go(number, &Answer::Go { run: number, shape: self.limits.shape() });
+        // Before the answer: where processors are few, the tool may be done when this goes on.
         let began = Instant::now();
+        client.go(number, &Answer::Go { run: number, shape: self.limits.shape() });
         if process.is_none() {
+            client.state = State::Closed;
             self.log.write(&record);
             return;
         }
@@ -380,16 +404,11 @@ impl Daemon {
     /// A run is over.
     fn ended(&mut self, number: u64) {
         let Some(index) = self.runs.iter().position(|run| run.record.run == number) else { return };
-        // A shim's last word may have come with its end.
-        for client in &mut self.clients {
-            if matches!(client.state, State::Told { run } if run == number)
-                && let Wish::Done(_, done) = client.heard(PollFlags::IN)
-                && let Some(run) = self.runs.get_mut(index)
-            {
-                run.done = Some(done);
-            }
-        }
         let mut run = self.runs.swap_remove(index);
+        let told = |client: &&mut Client| matches!(client.state, State::Told { run } if run == number);
+        if let Some(client) = self.clients.iter_mut().find(told) {
+            run.done = client.last_word();
+        }
         run.record.ended(run.began.elapsed(), run.done.take());
         self.log.write(&run.record);
     }
@@ -453,6 +472,19 @@ impl Daemon {
                 run.deadline = Some(now + AGAIN);
             }
         }
+    }
+}
+
+/// Lets the daemon open what so many tools need. The usual limit of 1024 is enough for the usual 256 tools.
+fn room_for_files(tools: usize) -> Result<(), Error> {
+    let wanted = (tools * PER_TOOL + MOST_CLIENTS + OWN_FILES) as u64;
+    let now = getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    match now.maximum {
+        _ if enough(now.current) => Ok(()),
+        Some(hard) if hard < wanted => Err(Error::Files { tools, wanted, hard }),
+        maximum => setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
+            .map_err(|error| Error::SetFiles(error.into())),
     }
 }
 
