@@ -7,8 +7,10 @@ use crate::{
     llm::{
         control::{self, ControlRequest, UserStatus},
         home::Home,
+        limits::Limits,
         registry::AgentConfig,
         secret::Source,
+        serve,
         worker::Ready,
     },
     profile,
@@ -29,6 +31,11 @@ use std::{
 /// Shows, checks and talks to agents: this user's, which `ringfence start` serves, and for root the daemon's. Where both have
 /// one of a name, it is the user's.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence agent ls
+  ringfence agent check reviewer
+  ringfence agent logs reviewer --follow
+  ringfence agent send reviewer 'What is in src?'")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -116,6 +123,7 @@ pub(super) fn name(text: &str) -> anyhow::Result<&str> {
     bail!("{text:?} is not an agent's name: letters, digits, `-`, `_` and `.`, not beginning with `.`")
 }
 
+/// Prints, and minds nobody who reads no further (`| head`).
 pub(super) fn print(text: &str) -> anyhow::Result<ExitCode> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
@@ -144,6 +152,9 @@ fn list(as_json: bool) -> anyhow::Result<ExitCode> {
     }
     let mut text = String::new();
     if let Some(own) = &own {
+        if let Some(error) = &own.error {
+            text += &format!("! the registry cannot be used: {}\n", error.replace('\n', "\n  "));
+        }
         text += &table(own);
         for line in pin::amiss(&home()?, &own.agents) {
             text += &format!("! {line}\n");
@@ -172,8 +183,7 @@ fn stop(name: &str) -> anyhow::Result<ExitCode> {
         // Whoever serves it knows its name, though the profile may be gone.
         _ => drop(control::ask(&home()?, &ControlRequest::StopAgent { name: name.to_owned() })?),
     }
-    println!("{name} is told to stop; it lets what is under way finish");
-    Ok(ExitCode::SUCCESS)
+    print(&format!("{name} is told to stop; it lets what is under way finish\n"))
 }
 
 /// The agents as a table, one line each.
@@ -236,6 +246,7 @@ fn check(name: &str) -> anyhow::Result<ExitCode> {
     let unknown = match &whose {
         Whose::Own(home) => {
             Ready::new(&config, home)?;
+            serve::fits(&home.socket(name))?;
             Vec::new()
         }
         Whose::Daemons(_) => agents::check(&config)?,
@@ -243,6 +254,9 @@ fn check(name: &str) -> anyhow::Result<ExitCode> {
     let mut text = format!("{name}: ok ({})\n", config.file.display());
     for notice in &config.notices {
         text += &format!("    note: {notice}\n");
+    }
+    if let (Whose::Daemons(_), Some(why)) = (&whose, agents::left_out(&config)) {
+        text += &format!("    note: {why}\n");
     }
     for credential in unknown {
         let credential = printable(&credential);
@@ -275,6 +289,9 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     }
     text += &format!("key        {}\n", llm.api_key.as_ref().map_or_else(|| "none".to_owned(), from));
     text += &format!("max_tokens {}\n", llm.max_tokens);
+    if let Some(limits) = limits(&config.limits) {
+        text += &format!("limits     {limits}\n");
+    }
     if !llm.options.is_empty() {
         text += &format!("options    {}\n", printable(&Value::Object(llm.options.clone()).to_string()));
     }
@@ -284,23 +301,39 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
             Some(tools) if tools.is_empty() => "no tools".to_owned(),
             Some(tools) => printable(&tools.join(", ")),
         };
-        text += &format!("mcp        {} ({}): {tools}\n", mcp.name, mcp.url);
+        let token =
+            mcp.auth_token.as_ref().map_or_else(|| "no token".to_owned(), |t| format!("token {}", from(t)));
+        text += &format!("mcp        {} ({}): {tools}; {token}\n", mcp.name, mcp.url);
     }
-    if let Some(http) = &config.http {
+    if config.http.is_some() {
         text += &format!("http       {}\n", whose.http_socket(&config.name).display());
-        if let (Some(port), Some(token)) = (http.port, whose.http_token(&config.name)) {
+        if let Some((port, token)) = whose.loopback(&config) {
             text += &format!("http       http://127.0.0.1:{port}, its token in {}\n", token.display());
         }
     }
+    let also =
+        |who: &str, uid: Option<u32>| uid.map_or_else(String::new, |uid| format!(", {who} user {uid}"));
     text += &format!(
-        "socket     {}\nlog        {}\n",
+        "socket     {}{}\nlog        {}{}\n",
         whose.socket(&config.name).display(),
-        whose.log(&config.name).display()
+        also("also for", config.socket_owner),
+        whose.log(&config.name).display(),
+        also("readable for", config.log_reader)
     );
     for notice in &config.notices {
         text += &format!("note: {}\n", printable(notice));
     }
     print(&text)
+}
+
+fn limits(limits: &Limits) -> Option<String> {
+    let some = [
+        limits.turns_per_minute.map(|n| format!("{n} turns a minute")),
+        limits.tokens_per_day.map(|n| format!("{n} tokens a day")),
+        limits.cost_per_day.map(|cost| format!("a cost of {cost} a day")),
+    ];
+    let some: Vec<String> = some.into_iter().flatten().collect();
+    (!some.is_empty()).then(|| some.join(", "))
 }
 
 fn from(source: &Source) -> String {
@@ -334,9 +367,10 @@ fn described(config: &AgentConfig, whose: &Whose) -> Value {
         },
         "log_reader": config.log_reader,
         "socket_owner": config.socket_owner,
-        "http": config.http.map(|http| json!({
-            "socket": whose.http_socket(&config.name), "port": http.port, "token_file": whose.http_token(&config.name),
-        })),
+        "http": config.http.map(|_| {
+            let (port, token) = whose.loopback(config).unzip();
+            json!({ "socket": whose.http_socket(&config.name), "port": port, "token_file": token })
+        }),
         "governed": config.governed,
         "socket": whose.socket(&config.name),
         "log": whose.log(&config.name),
@@ -360,14 +394,25 @@ pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let mut follow = Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
     let mut out = io::stdout().lock();
     loop {
-        let written = follow
-            .lines(|line| if raw { out.write_all(line) } else { out.write_all(pretty(line).as_bytes()) });
-        match written.and_then(|()| out.flush()) {
+        // Which of the two files failed is what a person wants to know.
+        let mut unwritten = None;
+        let read = follow.lines(|line| {
+            let written = if raw { out.write_all(line) } else { out.write_all(pretty(line).as_bytes()) };
+            written.map_err(|error| {
+                let kind = error.kind();
+                unwritten = Some(error);
+                kind.into()
+            })
+        });
+        match unwritten.map_or_else(|| out.flush(), Err) {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            Err(e) => return Err(e).with_context(|| format!("{} cannot be read", path.display())),
-            Ok(()) if !args.follow => return Ok(ExitCode::SUCCESS),
-            Ok(()) => thread::sleep(Duration::from_millis(200)),
+            written => written.context("standard output cannot be written")?,
         }
+        read.with_context(|| format!("{} cannot be read", path.display()))?;
+        if !args.follow {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(Duration::from_millis(200));
     }
 }
 

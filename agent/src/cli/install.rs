@@ -1,5 +1,6 @@
 //! `ringfence install` and `ringfence uninstall`.
 
+use super::agent::print;
 use crate::{
     core::{
         client::{self, ClientError},
@@ -51,15 +52,13 @@ pub(crate) fn install(args: &InstallArgs) -> anyhow::Result<ExitCode> {
     }
     let host = Host::new(Paths::from_env());
     for done in host.install(SHIPPED)? {
-        println!("{done}");
+        print(&format!("{done}\n"))?;
     }
     if !host.has_systemd() {
-        println!("systemd does not run here: start the daemon with `ringfence daemon`");
-        return Ok(ExitCode::SUCCESS);
+        return print("systemd does not run here: start the daemon with `ringfence daemon`\n");
     }
     host.enable(!args.no_start)?;
-    println!("{}", if args.no_start { "the daemon starts at the next boot" } else { "the daemon runs" });
-    Ok(ExitCode::SUCCESS)
+    print(if args.no_start { "the daemon starts at the next boot\n" } else { "the daemon runs\n" })
 }
 
 pub(crate) fn uninstall(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
@@ -82,16 +81,16 @@ pub(crate) fn uninstall(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
         },
         Err(error) => return Err(error).context("nothing was removed"),
     };
-    println!("detached and unpinned {removed} objects");
+    print(&format!("detached and unpinned {removed} objects\n"))?;
     for done in host.uninstall(args.purge)? {
-        println!("{done}");
+        print(&format!("{done}\n"))?;
     }
     if !args.purge {
-        println!(
-            "profiles and events are kept in {} and {}",
+        print(&format!(
+            "profiles and events are kept in {} and {}\n",
             host.paths.config.display(),
             host.paths.state.display()
-        );
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,17 +6,22 @@ use crate::{
     llm::{
         control::AgentStatus,
         home::Home,
-        mcp::pins::{Definition, Error, Pins},
+        mcp::pins::{Definition, Error, Known, Pin, Pins},
     },
 };
-use anyhow::Context;
+use anyhow::{Context, bail};
 use similar::TextDiff;
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 /// Shows the MCP tools that an agent has used, and those that have changed since; approves a change.
 ///
 /// A tool's description and schema are remembered when it is first used. If a server changes them, the tool is kept from
-/// the model until the change is approved here; it is in force from the next turn on.
+/// the model until the change is approved here; it is in force from the next turn on. What is approved is what was shown:
+/// by its hash, or on a terminal by answering. If the server changes the tool again meanwhile, it goes on waiting.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
   0  nothing waits for approval, or what was named is approved
@@ -24,14 +29,16 @@ use std::{path::PathBuf, process::ExitCode};
 
 Examples:
   ringfence agent pin reviewer
-  ringfence agent pin reviewer --approve github/create_issue
+  ringfence agent pin reviewer --approve github/create_issue          # shows it, and asks
+  ringfence agent pin reviewer --approve github/create_issue=HASH     # what was shown with this hash
   sudo ringfence agent pin reviewer    # an agent of the daemon's
-  ringfence agent pin reviewer --json | jq '.github'")]
+  ringfence agent pin reviewer --json | jq '.github.create_issue.changed.sha256'")]
 pub(crate) struct Args {
     /// The agent.
     name: String,
-    /// Trust what this tool says now. Can be given more than once.
-    #[arg(long, value_name = "SERVER/TOOL")]
+    /// Trust what this tool said when it was shown with this hash, all 64 digits. Without a hash it is shown now, and
+    /// asked about on a terminal. Can be given more than once.
+    #[arg(long, value_name = "SERVER/TOOL[=HASH]")]
     approve: Vec<String>,
     /// One JSON object: by server and tool.
     #[arg(long, conflicts_with = "approve")]
@@ -43,11 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     whose.enter(&args.name)?;
     let pins = Pins::new(whose.pins(&args.name));
     for named in &args.approve {
-        let (server, tool) = named
-            .split_once('/')
-            .with_context(|| format!("{named:?} is no SERVER/TOOL, like github/create_issue"))?;
-        pins.approve(server, tool)?;
-        println!("{}: approved", printable(named));
+        approve(&pins, &args.name, named)?;
     }
     if !args.approve.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -58,21 +61,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for (server, tools) in &known {
         for (tool, pin) in tools {
             let name = printable(&format!("{server}/{tool}"));
-            let since = pin.trusted.since.strftime("%F %T");
             let Some(changed) = &pin.changed else {
+                let since = pin.trusted.since.strftime("%F %T");
                 text += &format!("{name}  {}  since {since}\n", short(&pin.trusted));
                 continue;
             };
             waits = true;
-            text += &format!(
-                "! {name}  has changed, and waits for approval since {}:\n",
-                changed.since.strftime("%F %T")
-            );
-            let (old, new) = (told(&pin.trusted), told(changed));
-            for line in TextDiff::from_lines(&old, &new).unified_diff().context_radius(3).to_string().lines()
-            {
-                text += &format!("    {}\n", printable(line));
-            }
+            let command = command(&args.name, server, tool, changed);
+            text += &format!("{}  to approve this: {command}\n", change(&name, pin, changed));
         }
     }
     if args.json {
@@ -82,6 +78,75 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     print(&text)?;
     Ok(ExitCode::from(if waits { 2 } else { 0 }))
+}
+
+/// Approves what was shown with the hash that is named, or is shown now to somebody who says yes.
+fn approve(pins: &Pins, agent: &str, named: &str) -> anyhow::Result<()> {
+    let (name, hash) = named.rsplit_once('=').map_or((named, None), |(name, hash)| (name, Some(hash)));
+    let (server, tool) = name
+        .split_once('/')
+        .with_context(|| format!("{named:?} is no SERVER/TOOL=HASH, like github/create_issue=3f29..."))?;
+    let hash = match hash {
+        Some(hash) if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            hash.to_ascii_lowercase()
+        }
+        Some(hash) => {
+            bail!("{hash:?} is no hash: it has 64 digits, as `ringfence agent pin {agent}` shows them")
+        }
+        None => {
+            let known = pins.read()?;
+            let Some((pin, changed)) = waits(&known, server, tool) else {
+                return Err(Error::NothingWaits { server: server.to_owned(), tool: tool.to_owned() }.into());
+            };
+            print(&change(&printable(name), pin, changed))?;
+            if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+                bail!(
+                    "nothing is approved: what was looked at has to be named where nobody can be asked. If it is the above: {}",
+                    command(agent, server, tool, changed)
+                );
+            }
+            if !is_wanted()? {
+                bail!("nothing is approved: {} goes on waiting", printable(name));
+            }
+            changed.sha256.clone()
+        }
+    };
+    pins.approve(server, tool, &hash)?;
+    print(&format!("{}: approved\n", printable(name)))?;
+    Ok(())
+}
+
+fn waits<'a>(known: &'a Known, server: &str, tool: &str) -> Option<(&'a Pin, &'a Definition)> {
+    let pin = known.get(server)?.get(tool)?;
+    Some((pin, pin.changed.as_ref()?))
+}
+
+fn is_wanted() -> io::Result<bool> {
+    eprint!("approve this? [y/N] ");
+    io::stderr().flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// What a tool says now against what is trusted.
+fn change(name: &str, pin: &Pin, changed: &Definition) -> String {
+    let since = changed.since.strftime("%F %T");
+    let mut text = format!("! {name}  has changed, and waits for approval since {since}:\n");
+    let (old, new) = (told(&pin.trusted), told(changed));
+    for line in TextDiff::from_lines(&old, &new).unified_diff().context_radius(3).to_string().lines() {
+        text += &format!("    {}\n", printable(line));
+    }
+    text += &format!("  hash of this: {}\n", changed.sha256);
+    text
+}
+
+/// What approves exactly this, for a shell.
+fn command(agent: &str, server: &str, tool: &str, changed: &Definition) -> String {
+    let named = printable(&format!("{server}/{tool}={}", changed.sha256));
+    let is_plain = named.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:@%+,".contains(&b));
+    let named = if is_plain { named } else { format!("'{}'", named.replace('\'', r"'\''")) };
+    format!("ringfence agent pin {agent} --approve {named}")
 }
 
 /// Tools of an agent that wait for approval, with their servers.

@@ -1,7 +1,14 @@
 //! `ringfence send`: a message to an agent, and what it says, as it comes.
 
-use super::agent::{home, name};
-use crate::{auditor::printable, core::paths::Paths, llm::home::Home};
+use super::{
+    agent::{home, name, print},
+    whose::Whose,
+};
+use crate::{
+    auditor::printable,
+    core::paths::Paths,
+    llm::{home::Home, serve},
+};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfence_wire::frame::{MAX_FRAME, read_message, write_message};
@@ -15,6 +22,9 @@ use std::{
 
 /// How long the agent's worker may take to accept a message.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The protocol's code for an agent whose runtime is not there.
+const NO_RUNTIME: i64 = -32000;
 
 /// Sends a message to an agent, and prints what it says as it comes. The user's own agent of that name, else the daemon's.
 #[derive(Debug, clap::Args)]
@@ -30,6 +40,7 @@ pub(crate) struct Args {
     /// The agent.
     agent: String,
     /// The message; `-` reads it from standard input.
+    #[arg(allow_hyphen_values = true)]
     message: String,
     /// Do not wait for what the agent says.
     #[arg(long)]
@@ -54,11 +65,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut talk = Talk { said: false, ends_in_newline: true, spinner: None };
     let answer = frame(&mut stream)?;
     if let Some(error) = answer.get("error") {
-        bail!("{} did not take the message: {}", args.agent, told(error));
+        let hint = if error["code"] == NO_RUNTIME {
+            "; start its container, whose runtime registers on the agent's socket (`ringfence show` says where that is)"
+        } else {
+            ""
+        };
+        bail!("{} did not take the message: {}{hint}", args.agent, told(error));
     }
     let status = answer["result"]["status"].as_str().unwrap_or_default().to_owned();
     if args.no_wait {
-        println!("{}", printable(&status));
+        print(&format!("{}\n", printable(&status)))?;
         return Ok(ExitCode::SUCCESS);
     }
     // A model may think for as long as it likes.
@@ -83,19 +99,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn connect(home: &Home, agent: &str) -> anyhow::Result<UnixStream> {
-    let path = home.socket(agent);
     // The user's own first, then the host's.
-    let of_host = Paths::from_env().agent_socket(agent);
-    UnixStream::connect(&path)
-        .or_else(|_| UnixStream::connect(home.socket_link(agent)))
-        .or_else(|_| UnixStream::connect(&of_host))
-        .with_context(|| {
-            format!(
-                "{agent} cannot be reached at {} or {}: does `ringfence start` run, and `ringfence agent ls` show it, or does `ringfence status` show it as one of the daemon's?",
-                path.display(),
-                of_host.display()
-            )
-        })
+    let (path, of_host) = (home.socket(agent), Paths::from_env().agent_socket(agent));
+    let mut refused = None;
+    for place in [&path, &home.socket_link(agent), &of_host] {
+        match UnixStream::connect(place) {
+            Ok(stream) => return Ok(stream),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            // A path that no socket can have has none.
+            Err(_) if serve::fits(place).is_err() => {}
+            // A socket that is there and cannot be had says more than one that is not.
+            Err(why) => refused = Some(why),
+        }
+    }
+    const NEXT: &str = "`ringfence status` says what runs, `ringfence start` serves this user's agents";
+    if let Some(why) = refused {
+        let (own, host) = (path.display(), of_host.display());
+        return Err(why).with_context(|| format!("{agent} cannot be reached at {own} or {host}; {NEXT}"));
+    }
+    // Perhaps there is no such agent; then those that there are.
+    let whose = Whose::find(agent)?;
+    let socket = whose.socket(agent);
+    serve::fits(&socket).with_context(|| format!("{agent} cannot be served"))?;
+    bail!("{agent} cannot be reached: it is not served, there is no {}; {NEXT}", socket.display())
 }
 
 fn frame(stream: &mut UnixStream) -> anyhow::Result<Value> {

@@ -1,5 +1,6 @@
 //! `ringfence start`, `init`, `stop`, `version`: the user's own service.
 
+use super::agent::print;
 use crate::llm::{
     control::{self, ControlRequest},
     home::Home,
@@ -51,43 +52,42 @@ pub(crate) fn start(_: &StartArgs) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn init(args: &InitArgs) -> anyhow::Result<ExitCode> {
     if args.uninstall {
-        println!(
-            "{}",
-            if unit::uninstall()? {
-                "the service is stopped and removed"
-            } else {
-                "no service was installed"
-            }
-        );
-        return Ok(ExitCode::SUCCESS);
+        return print(if unit::uninstall()? {
+            "the service is stopped and removed\n"
+        } else {
+            "no service was installed\n"
+        });
     }
     let path = unit::install()?;
-    println!(
-        "the service runs: {}\n  ringfence status                   shows it\n  journalctl --user -u ringfence    has its log",
+    print(&format!(
+        "the service runs: {}\n  ringfence status                   shows it\n  journalctl --user -u ringfence    has its log\n",
         path.display()
-    );
-    Ok(ExitCode::SUCCESS)
+    ))
 }
 
 pub(crate) fn stop(_: &StopArgs) -> anyhow::Result<ExitCode> {
     let home = Home::from_env().context("the home directory is not known; set HOME")?;
-    let removed = unit::uninstall()?;
+    let removed = unit::uninstall();
     let stopped = match control::ask(&home, &ControlRequest::Stop) {
         Ok(_) => true,
         // The service was all there was.
-        Err(control::Error::NotRunning(_)) if removed => false,
+        Err(control::Error::NotRunning(_)) if !matches!(removed, Ok(false)) => false,
         Err(error) => return Err(error.into()),
     };
+    let removed = removed.inspect_err(|_| {
+        if stopped {
+            // What went wrong with the unit matters more than whether this was read.
+            let _ = print("`ringfence start` is told to stop; the service's unit is still there\n");
+        }
+    })?;
     let what = match (removed, stopped) {
         (true, true) => "the service is stopped and removed, and so is the `ringfence start` beside it",
         (true, false) => "the service is stopped and removed",
         _ => "`ringfence start` is told to stop; it lets what is under way finish",
     };
-    println!("{what}");
-    Ok(ExitCode::SUCCESS)
+    print(&format!("{what}\n"))
 }
 
 pub(crate) fn version(_: &VersionArgs) -> anyhow::Result<ExitCode> {
-    println!("ringfence {}", env!("CARGO_PKG_VERSION"));
-    Ok(ExitCode::SUCCESS)
+    print(concat!("ringfence ", env!("CARGO_PKG_VERSION"), "\n"))
 }

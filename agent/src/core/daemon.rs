@@ -3,6 +3,7 @@
 //! A step that fails ends the start with an error that says what to do; what was in force before stays in force.
 
 use super::{
+    agents::{Agents, Store},
     containers::{Registry, RegistryError, now_us, random_hex},
     enforcer::{Enforcer, chain},
     link::{Handle, Link},
@@ -40,7 +41,7 @@ use std::{
     io,
     net::TcpListener,
     os::{
-        fd::AsFd,
+        fd::{AsFd, OwnedFd},
         unix::{
             fs::{DirBuilderExt, MetadataExt, PermissionsExt},
             net::UnixListener,
@@ -125,11 +126,11 @@ struct Sockets {
 }
 
 /// Runs until SIGTERM, SIGINT or a detach. Enforcement goes on after all but the last. `port` is what the dashboard has
-/// on loopback, if it is free.
+/// on loopback, if it is free; `handed` what the service manager handed over.
 ///
 /// # Errors
 /// [`DaemonError`], before anything was changed for containers that run.
-pub(crate) fn run(paths: &Paths, port: u16) -> Result<(), DaemonError> {
+pub(crate) fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(), DaemonError> {
     if !geteuid().is_root() {
         return Err(DaemonError::NotRoot);
     }
@@ -172,7 +173,8 @@ pub(crate) fn run(paths: &Paths, port: u16) -> Result<(), DaemonError> {
     let mut watch = Watch::default();
     watch.look(&state.profile_dirs());
     state.reload();
-    let server = Server::new(state, about, paths.pins.clone(), detached);
+    let server =
+        Server::new(state, about, paths.pins.clone(), detached, Agents::new(Store::from_env(handed)));
     let linking = thread::Builder::new()
         .name("records".into())
         .spawn(move || link.run())
@@ -194,7 +196,7 @@ pub(crate) fn run(paths: &Paths, port: u16) -> Result<(), DaemonError> {
     let why =
         Loop { server: &server, sockets: &sockets, signals, watch, wishes, notifier: &mut notifier }.run();
     notifier.stopping();
-    server.agents().stop();
+    server.agents().stop(matches!(why, Stop::Signal(_)));
     for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket(), paths.mcp_socket()] {
         let _ = fs::remove_file(path);
     }

@@ -1,5 +1,6 @@
 //! Where things live on this host, and the environment variables that move them (for tests).
 
+use crate::llm::home::HTTP_TOKEN;
 use std::{env, path::PathBuf};
 
 /// The directories that Ringfence uses.
@@ -87,6 +88,11 @@ impl Paths {
     /// What an agent's MCP tools looked like when they were first used.
     pub(crate) fn agent_pins(&self, name: &str) -> PathBuf {
         self.agents().join(name).join("state/mcp-pins.json")
+    }
+
+    /// The token of its HTTP endpoint on loopback.
+    pub(crate) fn agent_http_token(&self, name: &str) -> PathBuf {
+        self.agents().join(name).join("state").join(HTTP_TOKEN)
     }
 
     /// Language models and MCP servers for all agents of this host.

@@ -17,7 +17,8 @@ use rustix::{
     time::Timespec,
 };
 use std::{
-    fs, io,
+    fs::File,
+    io::{self, Read},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
@@ -109,6 +110,32 @@ pub(crate) struct Process {
     pub(crate) is_fork: bool,
 }
 
+/// What a tag is decided by. A tool waits for it, so it is less than [`Process`] has: one file of /proc's, not two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fork {
+    /// Process id.
+    pub(crate) pid: u32,
+    /// Process id of its parent.
+    pub(crate) parent: u32,
+    /// Threads.
+    pub(crate) threads: u32,
+    /// As [`Process::is_fork`].
+    pub(crate) is_fork: bool,
+}
+
+impl Fork {
+    /// Reads what /proc says of the process behind a pidfd.
+    ///
+    /// # Errors
+    /// As [`Process::of`].
+    pub(crate) fn of(pidfd: BorrowedFd<'_>) -> Result<Self, PeerError> {
+        let pid = pid_of(pidfd)?;
+        let (path, text) = read(pid, "stat")?;
+        let fork = parse_stat(pid, &text).ok_or(PeerError::Format { path, key: "flags" })?;
+        if alive(pidfd) { Ok(fork) } else { Err(PeerError::Gone) }
+    }
+}
+
 /// The kernel's own mark of a task that was forked and has not exec'd; part of the flags in /proc/PID/stat.
 const PF_FORKNOEXEC: u64 = 0x40;
 
@@ -121,17 +148,23 @@ impl Process {
         let pid = pid_of(pidfd)?;
         let (path, text) = read(pid, "status")?;
         let (stat_path, stat) = read(pid, "stat")?;
-        let is_fork = parse_flags(&stat).ok_or(PeerError::Format { path: stat_path, key: "flags" })?
-            & PF_FORKNOEXEC
-            != 0;
-        let process = parse_status(pid, is_fork, &text).map_err(|key| PeerError::Format { path, key })?;
+        let fork = parse_stat(pid, &stat).ok_or(PeerError::Format { path: stat_path, key: "flags" })?;
+        let process =
+            parse_status(pid, fork.is_fork, &text).map_err(|key| PeerError::Format { path, key })?;
         if alive(pidfd) { Ok(process) } else { Err(PeerError::Gone) }
     }
 }
 
+/// Reads a file of /proc's: a tool waits for it, and none says its size, which the library would ask for.
+fn whole(path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(4096);
+    File::open(path)?.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> {
     let path = format!("/proc/{pid}/{file}");
-    match fs::read(&path) {
+    match whole(&path) {
         // A name may be any bytes.
         Ok(bytes) => Ok((path, String::from_utf8_lossy(&bytes).into_owned())),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Err(PeerError::Gone),
@@ -139,6 +172,9 @@ fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> {
         Err(source) => Err(PeerError::Proc { path, source }),
     }
 }
+
+/// Most bytes of a file of /proc's: `status` with 65536 groups has less.
+const LONGEST: u64 = 1 << 20;
 
 /// Longest line of ancestors that is followed.
 const MOST_ANCESTORS: usize = 1024;
@@ -186,8 +222,8 @@ pub(crate) fn alive(pidfd: BorrowedFd<'_>) -> bool {
 /// The pid behind a pidfd, as this process's pid namespace knows it.
 pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Result<u32, PeerError> {
     let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-    let text = fs::read_to_string(&path).map_err(|source| PeerError::Proc { path, source })?;
-    match text.lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim) {
+    let bytes = whole(&path).map_err(|source| PeerError::Proc { path, source })?;
+    match String::from_utf8_lossy(&bytes).lines().find_map(|line| line.strip_prefix("Pid:")).map(str::trim) {
         None | Some("0") => Err(PeerError::NotPidfd),
         Some("-1") => Err(PeerError::Gone),
         Some(pid) => pid.parse().map_err(|_| PeerError::NotPidfd),
@@ -210,10 +246,17 @@ fn parse_status(pid: u32, is_fork: bool, text: &str) -> Result<Process, &'static
     })
 }
 
-/// The flags in /proc/PID/stat. The name before them is the process's own choice, parentheses included; nothing behind
+/// The fields of /proc/PID/stat. The name before them is the process's own choice, parentheses included; nothing behind
 /// the last of those is.
-fn parse_flags(text: &str) -> Option<u64> {
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(6)?.parse().ok()
+fn parse_stat(pid: u32, text: &str) -> Option<Fork> {
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let flags: u64 = fields.get(6)?.parse().ok()?;
+    Some(Fork {
+        pid,
+        parent: fields.get(1)?.parse().ok()?,
+        threads: fields.get(17)?.parse().ok()?,
+        is_fork: flags & PF_FORKNOEXEC != 0,
+    })
 }
 
 #[cfg(test)]
@@ -250,6 +293,11 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let fd = pidfd(child.id());
         let process = Process::of(fd.as_fd()).unwrap();
+        let Fork { pid, parent, threads, is_fork } = Fork::of(fd.as_fd()).unwrap();
+        assert_eq!(
+            (pid, parent, threads, is_fork),
+            (process.pid, process.parent, process.threads, process.is_fork)
+        );
         assert_eq!(
             (process.pid, process.parent, process.threads, process.is_fork),
             (child.id(), std::process::id(), 1, false)
@@ -274,8 +322,11 @@ mod tests {
         let text = "Name:\tx\\nPPid:\t1\nPPid:\t77\nUid:\t1\t2\t3\t4\nThreads:\t2\n";
         let expected = Process { pid: 5, parent: 77, uids: [1, 2, 3, 4], threads: 2, is_fork: true };
         assert_eq!(parse_status(5, true, text), Ok(expected));
-        assert_eq!(parse_flags("5 (a) R 9 9 9 9 9 64 (b) S 1 2 3 4 5 4194560 6"), Some(4_194_560));
-        assert_eq!(parse_flags("5 (a) S 1 2"), None);
+        let text = "5 (a) R 9 9 9 9 9 0 (b) S 1 2 3 4 5 4194624 7 8 9 10 11 12 13 14 20 0 3 0 100";
+        let fork = Fork { pid: 5, parent: 1, threads: 3, is_fork: true };
+        assert_eq!(parse_stat(5, text), Some(fork));
+        assert_eq!(parse_stat(5, &text.replace("4194624", "4194560")), Some(Fork { is_fork: false, ..fork }));
+        assert_eq!(parse_stat(5, "5 (a) S 1 2"), None);
         assert_eq!(parse_status(5, true, "Uid:\t1\t2\t3\nPPid:\t1\n"), Err("Uid"));
     }
 }

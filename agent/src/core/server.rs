@@ -61,14 +61,20 @@ pub(crate) struct Server<E> {
 
 impl<E: Enforcer> Server<E> {
     /// A server over the core's state. `detached` is written when everything was detached and the daemon shall end.
-    pub(crate) fn new(state: State<E>, about: About, pins: PathBuf, detached: EventFd) -> Arc<Self> {
+    pub(crate) fn new(
+        state: State<E>,
+        about: About,
+        pins: PathBuf,
+        detached: EventFd,
+        agents: Agents,
+    ) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(state),
             about,
             pins,
             connections: Connections::default(),
             detached,
-            agents: Agents::default(),
+            agents,
         })
     }
 

@@ -28,7 +28,13 @@ impl Fixture {
         let StateFixture { dir, kernel, state } = StateFixture::new();
         let coverage = Coverage { attached: vec!["file_open"], missing: Vec::new(), adopted: false };
         let detached = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
-        let server = Server::new(state, About::new(&coverage, 0), dir.path().join("pins"), detached);
+        let server = Server::new(
+            state,
+            About::new(&coverage, 0),
+            dir.path().join("pins"),
+            detached,
+            Agents::default(),
+        );
         let socket = dir.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
         let serving = server.clone();

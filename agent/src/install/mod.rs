@@ -318,6 +318,21 @@ fn remove(path: &Path, done: &mut Vec<String>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_unit_has_no_mounts_of_its_own() {
+        let mounting = [
+            "Protect(System|Home|Proc|KernelTunables|KernelModules|KernelLogs|ControlGroups)",
+            "Private(Tmp|Devices|Mounts|IPC|PIDs|Users)",
+            "(ReadOnly|ReadWrite|Inaccessible|Exec|NoExec|BindReadOnly|Bind)Paths",
+            "(Temporary|Root)[A-Za-z]+",
+            "(MountFlags|MountImages|MountAPIVFS|ProcSubset|DynamicUser|ExtensionImages)",
+        ];
+        let mounting = regex::Regex::new(&format!("^({})=", mounting.join("|"))).unwrap();
+        assert!(mounting.is_match("ProtectSystem=full"));
+        let found: Vec<&str> = UNIT.lines().filter(|line| mounting.is_match(line)).collect();
+        assert_eq!(found, Vec::<&str>::new(), "agents' sockets would be bound where no container finds them");
+    }
+
     fn host(dir: &Path) -> Host {
         let sub = |name: &str| dir.join(name);
         let paths =

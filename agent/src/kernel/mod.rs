@@ -6,6 +6,7 @@
 mod btf;
 pub(crate) mod caps;
 mod globals;
+pub(crate) mod handed;
 mod handle;
 pub(crate) mod host;
 pub(crate) mod landlock;

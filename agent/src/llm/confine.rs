@@ -10,7 +10,12 @@ use crate::kernel::{
     landlock::{self, Access, Hierarchy, Rules},
     seccomp,
 };
-use std::path::Path;
+use nix::sys::resource::{Resource, setrlimit};
+use std::{io, path::Path};
+
+/// Most bytes of memory that a worker writes to: a container that makes it hold more ends its own worker, and nobody
+/// else's. A conversation of 10 MB needs about 50 MB.
+const MEMORY: u64 = 1 << 30;
 
 /// What the C library reads to resolve a name. Certificates' roots are in the binary.
 const RESOLVING: &[&str] = &[
@@ -37,6 +42,9 @@ pub(crate) enum Error {
     /// Capabilities.
     #[error("the worker cannot give up its privileges")]
     Caps(#[from] caps::Error),
+    /// Its memory.
+    #[error("the worker cannot bound its memory")]
+    Memory(#[source] io::Error),
     /// Landlock.
     #[error("the worker cannot confine itself")]
     Landlock(#[from] landlock::Error),
@@ -52,6 +60,7 @@ pub(crate) enum Error {
 pub(crate) fn enter(log: &Path) -> Result<(), Error> {
     caps::drop_all()?;
     caps::not_dumpable()?;
+    setrlimit(Resource::RLIMIT_DATA, MEMORY, MEMORY).map_err(|errno| Error::Memory(errno.into()))?;
     landlocked(log)?;
     seccomp::Filter::compile(&seccomp::Policy::worker_list()?)?.load()?;
     Ok(())

@@ -3,7 +3,7 @@
 use super::{
     access::{Access, Descriptors, Known, WithDescriptors},
     agent::ConnId,
-    frame::{Counters, FRAME_TIME, FrameReader, Peer, writer},
+    frame::{Counters, FRAME_TIME, FrameReader, Peer, Room, writer},
     message::Block,
     rpc::{self, INTERNAL, INVALID_PARAMS, INVALID_REQUEST, Id, PARSE, Request, RpcError, UNKNOWN_METHOD},
 };
@@ -40,6 +40,9 @@ pub(super) enum Input {
     Closed(ConnId),
 }
 
+/// What an agent's connections share.
+type Shared = (Arc<Counters>, Arc<Access>, Room);
+
 #[derive(Debug, PartialEq, Eq)]
 enum Is {
     Unknown,
@@ -47,18 +50,28 @@ enum Is {
     Sender,
 }
 
-/// Accepts connections until `stop`, and serves each in a task of its own; gives those that have not ended by then.
+/// When connections end that nobody on the other side ends.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ends {
+    /// No more are accepted.
+    pub(super) accepting: CancellationToken,
+    /// Nobody reads what comes any more: what is to be written is written, then they end.
+    pub(super) listening: CancellationToken,
+}
+
+/// Accepts connections until it is told, and serves each in a task of its own; gives those that have not ended by then.
 pub(super) async fn accept(
     listener: UnixListener,
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
     access: Arc<Access>,
-    stop: CancellationToken,
+    ends: Ends,
 ) -> JoinSet<()> {
     let mut connections = JoinSet::new();
+    let room = Room::default();
     for conn in 1.. {
         let stream = tokio::select! {
-            () = stop.cancelled() => break,
+            () = ends.accepting.cancelled() => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -77,7 +90,8 @@ pub(super) async fn accept(
             let _ = stream.try_write(&rpc::error(None, &error));
             continue;
         }
-        let connection = open(stream, conn, inputs.clone(), Arc::clone(&counters), Arc::clone(&access)).await;
+        let shared = (Arc::clone(&counters), Arc::clone(&access), room.clone());
+        let connection = open(stream, conn, inputs.clone(), shared, ends.listening.clone()).await;
         connections.spawn(connection);
     }
     connections
@@ -89,13 +103,13 @@ async fn open(
     stream: UnixStream,
     conn: ConnId,
     inputs: mpsc::Sender<Input>,
-    counters: Arc<Counters>,
-    access: Arc<Access>,
+    shared: Shared,
+    unheard: CancellationToken,
 ) -> impl Future<Output = ()> {
     let (read, write) = stream.into_split();
-    let (peer, writing) = writer(write, &counters);
+    let (peer, writing) = writer(write, &shared.0);
     let _ = inputs.send(Input::Opened(conn, peer.clone())).await;
-    serve(read, writing, conn, peer, inputs, counters, access)
+    serve(read, writing, conn, peer, inputs, shared, unheard)
 }
 
 async fn serve(
@@ -104,8 +118,8 @@ async fn serve(
     conn: ConnId,
     peer: Peer,
     inputs: mpsc::Sender<Input>,
-    counters: Arc<Counters>,
-    access: Arc<Access>,
+    (counters, access, room): Shared,
+    unheard: CancellationToken,
 ) {
     let writing = tokio::spawn(writing);
     // As near to its beginning as can be: before 6.5 the kernel tells who made a connection by a number that others may
@@ -116,7 +130,8 @@ async fn serve(
     let gone = connection.peer.gone.clone();
     tokio::select! {
         () = gone.cancelled() => {}
-        () = connection.read(FrameReader::new(read)) => {}
+        () = unheard.cancelled() => {}
+        () = connection.read(FrameReader::new(read).within(room)) => {}
     }
     let Connection { conn, peer, inputs, .. } = connection;
     let _ = inputs.send(Input::Closed(conn)).await;
@@ -140,7 +155,7 @@ impl Connection {
             let idle = (self.is == Is::Unknown).then_some(FRAME_TIME);
             let body = match reader.next(idle).await {
                 Ok(body) => body,
-                Err(FrameError::Closed | FrameError::Cut { .. }) => return,
+                Err(FrameError::Closed) => return,
                 Err(error) => return self.hang_up_on(&error),
             };
             match self.request(&body).await {
@@ -158,7 +173,8 @@ impl Connection {
 
     fn hang_up_on(&self, error: &FrameError) {
         let code = match error {
-            FrameError::Empty | FrameError::TooLong { .. } => PARSE,
+            // Cut: whoever closed only its writing end still hears why.
+            FrameError::Empty | FrameError::TooLong { .. } | FrameError::Cut { .. } => PARSE,
             FrameError::TimedOut => INVALID_REQUEST,
             _ => INTERNAL,
         };

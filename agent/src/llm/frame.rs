@@ -15,7 +15,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::{mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -26,6 +26,9 @@ pub(super) const FRAME_TIME: Duration = Duration::from_secs(10);
 const QUEUE: usize = 1024;
 /// Bytes that may wait for a peer to read: one frame of the greatest length, and some.
 const QUEUE_BYTES: usize = MAX_FRAME + (4 << 20);
+/// Bytes of frames beyond [`TOGETHER`] each that all connections of an agent may be sending at once: a peer claims them
+/// before it sends, so that many half-sent frames do not fill the memory.
+const ALL_FRAMES: usize = 6 * MAX_FRAME;
 /// Small frames that wait together are written together, up to so many bytes.
 const TOGETHER: usize = 64 << 10;
 /// How long the runtime may let output wait.
@@ -37,11 +40,29 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub(super) struct FrameReader<R> {
     io: R,
     buffer: BytesMut,
+    room: Option<Room>,
+    /// For the frame that is read, or was given out last.
+    held: Option<OwnedSemaphorePermit>,
+}
+
+/// Room for long frames, shared by an agent's connections.
+#[derive(Debug, Clone)]
+pub(super) struct Room(Arc<Semaphore>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(ALL_FRAMES)))
+    }
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn new(io: R) -> Self {
-        Self { io, buffer: BytesMut::new() }
+        Self { io, buffer: BytesMut::new(), room: None, held: None }
+    }
+
+    /// Long frames wait for room that others have, within their own time.
+    pub(super) fn within(self, room: Room) -> Self {
+        Self { room: Some(room), ..self }
     }
 
     /// The next frame's body. Its first byte may take `idle`, or for ever; from then on there is [`FRAME_TIME`].
@@ -49,6 +70,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// # Errors
     /// [`FrameError`] but `TooManyDescriptors` and `Json`. After an error the stream is out of step: close it.
     pub(super) async fn next(&mut self, idle: Option<Duration>) -> Result<Bytes, FrameError> {
+        // Whoever asks for the next is done with the last.
+        self.held = None;
         while self.buffer.is_empty() {
             self.buffer.reserve(4096);
             let read = self.io.read_buf(&mut self.buffer);
@@ -79,6 +102,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                     let body = frame.split_off(HEADER);
                     return Ok(body);
                 }
+            }
+            if wanted > HEADER + TOGETHER
+                && self.held.is_none()
+                && let Some(Room(room)) = &self.room
+            {
+                let bytes = u32::try_from(wanted - HEADER).unwrap_or(u32::MAX);
+                // It is never closed.
+                self.held = Arc::clone(room).acquire_many_owned(bytes).await.ok();
             }
             // Memory grows with what arrives, not with what a peer claims.
             self.buffer.reserve((wanted - self.buffer.len()).min(TOGETHER));
@@ -249,6 +280,33 @@ mod tests {
             assert!(matches!(reader.next(None).await, Err(FrameError::Closed)));
             write.await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn half_sent_frames_do_not_fill_the_memory() {
+        let room = Room::default();
+        let half = [&u32::try_from(MAX_FRAME).unwrap().to_be_bytes()[..], b"x"].concat();
+        let mut hostile = Vec::new();
+        for _ in 0..ALL_FRAMES / MAX_FRAME {
+            let (mut near, far) = tokio::io::duplex(1 << 10);
+            near.write_all(&half).await.unwrap();
+            let mut reader = FrameReader::new(far).within(room.clone());
+            hostile.push((near, tokio::spawn(async move { reader.next(None).await.is_err() })));
+        }
+        while room.0.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let ask = |body: Vec<u8>| {
+            let room = room.clone();
+            async move { FrameReader::new(&frame(&body)[..]).within(room).next(None).await.unwrap().len() }
+        };
+        assert_eq!(ask(vec![1; TOGETHER]).await, TOGETHER, "short ones need no room");
+        let mut long = tokio::spawn(ask(vec![1; TOGETHER + 1]));
+        assert!(timeout(Duration::from_millis(50), &mut long).await.is_err(), "a long one waits");
+        let (gone, waiting) = hostile.pop().unwrap();
+        drop(gone);
+        assert!(waiting.await.unwrap());
+        assert_eq!(long.await.unwrap(), TOGETHER + 1, "until there is some");
     }
 
     #[tokio::test]

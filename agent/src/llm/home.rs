@@ -10,6 +10,8 @@ use std::{
 
 /// The log of HTTP calls, in an agent's log directory.
 pub(super) const HTTP_LOG: &str = "http.ndjson";
+/// The token of an agent's HTTP endpoint on loopback, in the directory of what its worker keeps.
+pub(crate) const HTTP_TOKEN: &str = "http-token";
 
 /// The directories of one user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +86,7 @@ impl Home {
 
     /// The token of an agent's HTTP endpoint on loopback.
     pub(crate) fn http_token(&self, name: &str) -> PathBuf {
-        self.data.join("state").join(name).join("http-token")
+        self.data.join("state").join(name).join(HTTP_TOKEN)
     }
 
     /// An agent's HTTP calls.

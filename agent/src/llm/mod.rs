@@ -19,7 +19,7 @@
 //! | `role`, `confine`, `host` | the worker as a process of its own under the daemon; its link to the core |
 //! | `access` | who may speak on the socket; tags for tool calls |
 //! | `report` | what the auditor is told, for `ringfence trace` |
-//! | `serve`, `user`, `control`, `unit`, `status` | binding sockets; `ringfence start`; asking it things; its systemd unit |
+//! | `serve`, `user`, `crashes`, `control`, `unit`, `status` | binding sockets; `ringfence start`; which of its agents are given up; asking it things; its systemd unit |
 
 mod access;
 mod acl;
@@ -29,6 +29,7 @@ pub(crate) mod confine;
 mod connection;
 pub(crate) mod control;
 mod conversation;
+mod crashes;
 mod frame;
 mod history;
 pub(crate) mod home;

@@ -29,7 +29,8 @@ impl Redactor {
         let mut patterns: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets.into_iter().map(Secret::expose).filter(|s| s.len() >= SHORTEST) {
             patterns.push(Zeroizing::new(secret.to_owned()));
-            patterns.push(percent_encoded(secret));
+            // Hexadecimal digits may be of either case (RFC 3986 section 2.1).
+            patterns.extend([percent_encoded(secret, false), percent_encoded(secret, true)]);
             for alignment in 0..3 {
                 for engine in
                     [base64::engine::general_purpose::STANDARD, base64::engine::general_purpose::URL_SAFE]
@@ -210,11 +211,13 @@ fn unescaped(source: &str) -> (String, Vec<usize>) {
     (text, places)
 }
 
-fn percent_encoded(secret: &str) -> Zeroizing<String> {
+fn percent_encoded(secret: &str, lower: bool) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(secret.len() * 3));
     for byte in secret.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             out.push(char::from(byte));
+        } else if lower {
+            out.push_str(&format!("%{byte:02x}"));
         } else {
             out.push_str(&format!("%{byte:02X}"));
         }
@@ -252,6 +255,7 @@ mod tests {
         for hidden in [
             KEY.to_owned(),
             "sk-ant%2Fa%2Bb%3Dc%20d%251234567890".to_owned(),
+            "sk-ant%2fa%2bb%3dc%20d%251234567890".to_owned(),
             base64(KEY.to_owned()),
             base64(format!("a{KEY}b")),
             base64(format!("ab{KEY}")),

@@ -145,7 +145,8 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
     let empty = LlmSection::default();
     let base = registry.llm.iter().find(|s| s.name == section.name).unwrap_or(&empty);
     let before = wrong.len();
-    let missing = |key| missing(&section.at, key, &section.name, registry);
+    let near = near(&section.name, registry.llm.iter().map(|s| &s.name));
+    let missing = |key| missing(&section.at, key, &section.name, registry, near.clone());
     let provider = match section.provider.as_ref().or(base.provider.as_ref()) {
         None => {
             wrong.push(missing("provider"));
@@ -207,8 +208,7 @@ fn limits(profile: &Profile, registry: &Registry, wrong: &mut Vec<Problem>) -> L
         let base = registry.llm.iter().find(|s| s.name == llm.name);
         if llm.price.as_ref().or(base.and_then(|base| base.price.as_ref())).is_none() {
             let key = "price";
-            let what = Wrong::MissingKey { key, name: llm.name.clone(), registry: registry.file.clone() };
-            wrong.push(Problem::new(cost.at.clone(), what));
+            wrong.push(missing(&cost.at, key, &llm.name, registry, None));
         }
     }
     Limits {
@@ -222,7 +222,8 @@ fn mcp(section: &McpSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
     let empty = McpSection::default();
     let base = registry.mcp.iter().find(|s| s.name == section.name).unwrap_or(&empty);
     let Some(address) = section.url.as_ref().or(base.url.as_ref()) else {
-        wrong.push(missing(&section.at, "url", &section.name, registry));
+        let near = near(&section.name, registry.mcp.iter().map(|s| &s.name));
+        wrong.push(missing(&section.at, "url", &section.name, registry, near));
         return None;
     };
     Some(Mcp {
@@ -233,9 +234,16 @@ fn mcp(section: &McpSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
     })
 }
 
-fn missing(at: &At, key: &'static str, name: &str, registry: &Registry) -> Problem {
-    let what = Wrong::MissingKey { key, name: name.to_owned(), registry: registry.file.clone() };
+fn missing(at: &At, key: &'static str, name: &str, registry: &Registry, near: Option<String>) -> Problem {
+    let what = Wrong::MissingKey { key, name: name.to_owned(), registry: registry.file.clone(), near };
     Problem::new(at.clone(), what)
+}
+
+/// The registry's section that somebody may have meant who wrote this name.
+fn near<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
+    let distances = known.map(|k| (strsim::damerau_levenshtein(k, name), k));
+    let (distance, near) = distances.min()?;
+    (1..=1 + near.len() / 4).contains(&distance).then(|| near.clone())
 }
 
 /// An address to which a credential may go: encrypted, or this host.

@@ -8,7 +8,7 @@ use super::{
     redact::Redactor,
 };
 use nix::time::ClockId;
-use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Said};
+use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Said, Via};
 use std::{sync::Arc, time::Duration};
 
 /// Tells the auditor, where there is one.
@@ -47,19 +47,42 @@ impl Reporter {
         content: &[Block],
         redactor: &Redactor,
     ) -> Intent {
-        let id: String = uuid::Uuid::new_v4().simple().to_string().chars().take(12).collect();
-        self.host.report(&Said::Intent { id: id.clone(), uid, text: beginning(content, redactor) });
-        Intent { id: id.into(), conn }
+        let intent = Intent { id: new_id(), conn };
+        self.asked(&intent, (uid, Via::Send), content, redactor);
+        intent
+    }
+
+    /// Somebody asks for something: `from` is who, as far as that is known, and by which way.
+    pub(super) fn asked(
+        &self,
+        intent: &Intent,
+        (uid, via): (Option<u32>, Via),
+        content: &[Block],
+        redactor: &Redactor,
+    ) {
+        let text = beginning(content, redactor);
+        self.host.report(&Said::Intent { id: intent.id.to_string(), uid, text, via });
     }
 
     /// The agent is done with a message.
     pub(super) fn intent_ended(&self, intent: &Intent, error: Option<&str>, redactor: &Redactor) {
         let error = error.map(|why| cut(&redactor.text(why)));
-        self.host.report(&Said::IntentEnded { id: intent.id.to_string(), error });
+        self.host.report(&Said::IntentEnded { id: intent.id.to_string(), error, moment: now() });
     }
 
     /// The model wants a tool called. Its arguments were redacted where they were received.
     pub(super) fn call(&self, intent: Option<&Intent>, call: &ToolCall, server: Option<&str>) {
+        self.call_at(intent, call, server, now());
+    }
+
+    /// The same, of a call that was asked for earlier.
+    pub(super) fn call_at(
+        &self,
+        intent: Option<&Intent>,
+        call: &ToolCall,
+        server: Option<&str>,
+        moment: u64,
+    ) {
         if call.id.len() > MAX_ID {
             return;
         }
@@ -69,7 +92,7 @@ impl Reporter {
             tool: call.name.chars().take(MAX_ID).collect(),
             server: server.map(str::to_owned),
             input: cut(call.input.get()),
-            moment: now(),
+            moment,
         });
     }
 
@@ -89,18 +112,28 @@ impl Reporter {
 
     /// The result of one call.
     pub(super) fn result(&self, message: &Message, redactor: &Redactor) {
-        let Some(id) = message.tool_call_id.as_ref().filter(|id| id.len() <= MAX_ID) else { return };
-        self.host.report(&Said::CallEnded {
-            id: id.clone(),
-            is_error: message.is_error,
-            output: beginning(&message.content, redactor),
-            moment: now(),
-        });
+        let Some(id) = &message.tool_call_id else { return };
+        self.ended(id, message.is_error, &message.content, redactor);
+    }
+
+    /// The same, in its parts.
+    pub(super) fn ended(&self, call: &str, is_error: bool, content: &[Block], redactor: &Redactor) {
+        if call.len() > MAX_ID {
+            return;
+        }
+        let output = beginning(content, redactor);
+        self.host.report(&Said::CallEnded { id: call.to_owned(), is_error, output, moment: now() });
     }
 }
 
+/// The id of a new intent: 12 hex digits, random.
+pub(super) fn new_id() -> Arc<str> {
+    let id: String = uuid::Uuid::new_v4().simple().to_string().chars().take(12).collect();
+    id.into()
+}
+
 /// The clock of the kernel's events.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let since = nix::time::clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or_default()
 }

@@ -6,10 +6,11 @@
 use super::{
     access::{Access, Issued},
     confine,
-    home::HTTP_LOG,
+    home::{HTTP_LOG, HTTP_TOKEN},
     host::Host,
-    http::{Books, Endpoint},
+    http::{self, Books, Endpoint, Loopback, Room},
     registry::AgentConfig,
+    report,
     secret::{self, Source},
     status::WorkerStatus,
     worker::{self, Ready, Worker},
@@ -19,9 +20,11 @@ use ringfence_wire::{
     agent::{AgentCounts, For, MAX_ORDER, Start, ToWorker},
     conn::Conn,
     frame::FrameError,
+    trace::Said,
 };
 use std::{
     io,
+    net::TcpListener,
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
@@ -70,6 +73,9 @@ pub(crate) enum Error {
     /// Credentials, the log.
     #[error(transparent)]
     Worker(#[from] worker::Error),
+    /// The HTTP endpoint on loopback.
+    #[error(transparent)]
+    Http(#[from] http::Error),
     /// The runtime.
     #[error("the system refuses what is needed to start")]
     Io(#[source] io::Error),
@@ -86,7 +92,7 @@ pub(crate) fn run() -> Result<(), Error> {
         return Err(Error::NotFromDaemon(None));
     }
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-    let Brief { config, dir, listener, http } = briefed(&core)?;
+    let Brief { config, dir, listener, http, loopback } = briefed(&core)?;
     let _lock = lock(&dir.join(".lock"))?;
     // Names come from resolv.conf and the like: read where Landlock lets it.
     confine::enter(&dir)?;
@@ -97,13 +103,21 @@ pub(crate) fn run() -> Result<(), Error> {
     let ready = Ready::at(&config, dir.join("log/conversation.ndjson"), dir.join("state/mcp-pins.json"))?;
     let shared = ready.shared();
     let worker = Worker::prepare(ready)?;
-    let books = Books { meter: worker.meter(), status: worker.status(), log: dir.join("log").join(HTTP_LOG) };
+    let token = dir.join("state").join(HTTP_TOKEN);
+    let books = Books {
+        meter: worker.meter(),
+        status: worker.status(),
+        log: dir.join("log").join(HTTP_LOG),
+        room: Room::default().share(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     runtime.block_on(async {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
         let core = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(Error::Io)?;
         let host = Host::new(core, stop.clone(), gone.clone());
+        // What a worker before this one left under way is over.
+        host.report(&Said::Began { moment: report::now() });
         let status = worker.status().subscribe();
         let (_never, replacements) = mpsc::channel(1);
         let telling = host.clone();
@@ -114,10 +128,11 @@ pub(crate) fn run() -> Result<(), Error> {
                 tokio::time::sleep(TELL).await;
             }
         });
+        let loopback = loopback.map(|tcp| Loopback::handed(tcp, &token)).transpose()?;
         let endpoint = http.map(tokio::net::UnixListener::from_std).transpose().map_err(Error::Io)?;
         let endpoint = endpoint.map(|listener| {
             let access = Access::new(&config, host.clone(), Arc::<Issued>::default());
-            Endpoint::handed(listener, Arc::new(access), shared, books)
+            Endpoint::handed((listener, loopback), Arc::new(access), shared, books)
         });
         host.ready();
         let serving = async {
@@ -166,21 +181,23 @@ struct Brief {
     listener: UnixListener,
     /// The HTTP endpoint's.
     http: Option<UnixListener>,
+    loopback: Option<TcpListener>,
 }
 
 /// Takes what the core gives a new worker.
 fn briefed(core: &UnixStream) -> Result<Brief, Error> {
     let mut conn = Conn::new(core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?, BRIEF, MAX_ORDER);
     let mut next = || conn.receive_with_descriptors().map_err(Error::Brief);
-    let (ToWorker::Start(Start { config, dir, credentials, http }), sockets) = next()? else {
+    let (ToWorker::Start(Start { config, dir, credentials, http, loopback }), sockets) = next()? else {
         return Err(Error::Descriptors);
     };
-    if sockets.len() != 1 + usize::from(http) {
+    if sockets.len() != 1 + usize::from(http) + usize::from(loopback) || (loopback && !http) {
         return Err(Error::Descriptors);
     }
-    let mut sockets = sockets.into_iter().map(UnixListener::from);
-    let listener = sockets.next().ok_or(Error::Descriptors)?;
-    let http = sockets.next();
+    let mut sockets = sockets.into_iter();
+    let listener = sockets.next().ok_or(Error::Descriptors)?.into();
+    let http = sockets.next().map(UnixListener::from);
+    let loopback = sockets.next().map(TcpListener::from);
     let mut config: AgentConfig = serde_json::from_str(config.get()).map_err(Error::Config)?;
     for of in credentials {
         let (ToWorker::Credential, descriptors) = next()? else { return Err(Error::Descriptors) };
@@ -196,7 +213,7 @@ fn briefed(core: &UnixStream) -> Result<Brief, Error> {
     }
     // What is received next is the tokio side's to wait for.
     core.set_read_timeout(None).map_err(|e| Error::NotFromDaemon(Some(e)))?;
-    Ok(Brief { config, dir, listener, http })
+    Ok(Brief { config, dir, listener, http, loopback })
 }
 
 /// Locks the log, so that two workers never write one conversation.

@@ -41,15 +41,24 @@ pub(crate) fn private_dir(dir: &Path) -> Result<(), Error> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io)
 }
 
+/// Whether the kernel takes a path as a socket's.
+///
+/// # Errors
+/// [`Error::TooLong`].
+pub(crate) fn fits(socket: &Path) -> Result<(), Error> {
+    if socket.as_os_str().len() > LONGEST {
+        return Err(Error::TooLong(socket.to_owned()));
+    }
+    Ok(())
+}
+
 /// Binds a socket in its private directory.
 ///
 /// # Errors
 /// [`Error`]; a socket that somebody serves is never taken over.
 pub(crate) fn bind(socket: &Path) -> Result<UnixListener, Error> {
     let io = |e| Error::Io(socket.to_owned(), e);
-    if socket.as_os_str().len() > LONGEST {
-        return Err(Error::TooLong(socket.to_owned()));
-    }
+    fits(socket)?;
     socket.parent().map_or(Ok(()), private_dir)?;
     clear(socket)?;
     let listener = UnixListener::bind(socket).map_err(io)?;

@@ -4,8 +4,9 @@
 
 use super::{
     control::{AgentState, AgentStatus, ControlReply, ControlRequest, MAX_REQUEST, UserStatus},
+    crashes::Crashes,
     home::Home,
-    http::{self, Endpoint},
+    http::{self, Endpoint, Room, Share},
     limits,
     registry::{self, AgentConfig, Registry},
     serve,
@@ -14,10 +15,14 @@ use super::{
 };
 use crate::{
     core::{
+        agents::MOST_CRASHES,
         lock::{Lock, LockError},
         watch::Watch,
     },
-    profile::{self, Dirs, LoadErrors},
+    profile::{
+        self, Dirs, LoadErrors, Problem,
+        problem::{At, Wrong},
+    },
 };
 use jiff::Timestamp;
 use std::{
@@ -26,7 +31,7 @@ use std::{
     num::NonZero,
     os::unix::net::UnixListener,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -39,6 +44,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the profiles' directories are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// Questions on the control socket that are answered at a time.
+const QUESTIONS: u32 = 16;
+/// How long the last answers on the control socket may take: whoever said `stop` hears that it was heard.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// Threads for all agents; a worker is mostly waiting.
 const MAX_THREADS: usize = 4;
 
@@ -91,9 +100,11 @@ struct Running {
     replacements: mpsc::Sender<Ready>,
     status: watch::Sender<WorkerStatus>,
     meter: limits::Shared,
+    room: Share,
     /// The provider's own API, where the profile has it served.
     endpoint: Option<Endpoint>,
     task: JoinHandle<()>,
+    since: Instant,
     /// What is wrong with the profile as it is now.
     error: Option<String>,
 }
@@ -121,7 +132,7 @@ impl Running {
             endpoint.close().await;
         }
         let Some(asked) = self.config.http else { return Ok(()) };
-        let books = books(home, &self.config.name, &self.meter, &self.status);
+        let books = books((home, &self.config.name), &self.meter, &self.status, &self.room);
         let endpoint = Endpoint::start(asked, home, shared, books)?;
         self.endpoint = Some(endpoint);
         Ok(())
@@ -129,12 +140,12 @@ impl Running {
 }
 
 fn books(
-    home: &Home,
-    name: &str,
+    (home, name): (&Home, &str),
     meter: &limits::Shared,
     status: &watch::Sender<WorkerStatus>,
+    room: &Share,
 ) -> http::Books {
-    http::Books { meter: meter.clone(), status: status.clone(), log: home.http_log(name) }
+    http::Books { meter: meter.clone(), status: status.clone(), log: home.http_log(name), room: room.clone() }
 }
 
 struct User {
@@ -147,6 +158,9 @@ struct User {
     failed: BTreeMap<String, String>,
     /// Those that were stopped by hand.
     stopped: BTreeSet<String>,
+    crashes: Crashes,
+    /// What requests of all of them may take together.
+    room: Room,
     /// What is wrong with the registry.
     error: Option<String>,
 }
@@ -162,6 +176,8 @@ impl User {
             draining: BTreeMap::new(),
             failed: BTreeMap::new(),
             stopped: BTreeSet::new(),
+            crashes: Crashes::default(),
+            room: Room::default(),
             error: None,
         }
     }
@@ -172,15 +188,23 @@ impl User {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (questions_out, mut questions) = mpsc::channel(8);
         let control = tokio::net::UnixListener::from_std(control)?;
-        let asking = tokio::spawn(answer(control, questions_out));
+        let places = Arc::new(tokio::sync::Semaphore::new(QUESTIONS as usize));
+        let asking = tokio::spawn(answer(control, questions_out, Arc::clone(&places)));
         let mut watch = Watch::default();
         let dirs = BTreeSet::from([self.home.agents(), self.home.registry().with_file_name("")]);
         watch.look(&dirs);
         self.reload(false).await;
+        let dir = self.home.agents();
+        match self.agents.len() {
+            0 => tracing::info!(
+                "no agent is served yet: a profile with an [llm.NAME] in {} makes one, and is noticed by itself",
+                dir.display()
+            ),
+            1 => tracing::info!("1 agent is served; profiles are in {}", dir.display()),
+            many => tracing::info!("{many} agents are served; profiles are in {}", dir.display()),
+        }
         tracing::info!(
-            "{} agents are served; profiles are in {}",
-            self.agents.len(),
-            self.home.agents().display()
+            "this user's service has no part in the kernel: a socket's mode says who may speak there, and tool calls are not tied to kernel events. The system's `ringfence daemon` does both"
         );
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let mut looks = tokio::time::interval(LOOK);
@@ -189,12 +213,17 @@ impl User {
                 _ = hangup.recv() => {
                     tracing::info!("SIGHUP: reading the profiles and credentials again");
                     self.stopped.clear();
+                    self.crashes.forgive();
                     watch.look(&dirs);
                     self.reload(true).await;
                 }
                 _ = looks.tick() => {
                     let finished = self.bury().await;
-                    if watch.look(&dirs) || finished {
+                    let changed = watch.look(&dirs);
+                    if changed {
+                        self.crashes.forgive();
+                    }
+                    if changed || finished {
                         self.reload(false).await;
                     }
                 }
@@ -213,6 +242,7 @@ impl User {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         asking.abort();
         self.stop_all().await;
+        let _ = tokio::time::timeout(LAST_ANSWERS, places.acquire_many(QUESTIONS)).await;
         Ok(())
     }
 
@@ -238,7 +268,8 @@ impl User {
             self.drain(&name);
         }
         for (name, config) in configs {
-            if self.stopped.contains(&name) || self.draining.contains_key(&name) {
+            let rests = self.stopped.contains(&name) || self.crashes.gave_up(&name);
+            if rests || self.draining.contains_key(&name) {
                 continue;
             }
             match config {
@@ -313,9 +344,9 @@ impl User {
         let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| e.to_string())?;
         let stop = CancellationToken::new();
         let (replacements, new) = mpsc::channel(4);
-        let (status, meter) = (worker.status(), worker.meter());
+        let (status, meter, room) = (worker.status(), worker.meter(), self.room.share());
         let endpoint = config.http.map(|asked| {
-            let books = books(&self.home, &config.name, &meter, &status);
+            let books = books((&self.home, &config.name), &meter, &status, &room);
             Endpoint::start(asked, &self.home, shared, books)
         });
         let endpoint = match endpoint.transpose() {
@@ -330,7 +361,18 @@ impl User {
             worker.run(listener, new, stopping).await;
             serve::unbind(&link, &socket);
         });
-        Ok(Running { config, stop, replacements, status, meter, endpoint, task, error: None })
+        Ok(Running {
+            config,
+            stop,
+            replacements,
+            status,
+            meter,
+            room,
+            endpoint,
+            task,
+            since: Instant::now(),
+            error: None,
+        })
     }
 
     fn drain(&mut self, name: &str) {
@@ -359,8 +401,21 @@ impl User {
         let crashed: Vec<String> =
             self.agents.iter().filter(|(_, r)| r.task.is_finished()).map(|(name, _)| name.clone()).collect();
         for name in &crashed {
-            self.agents.remove(name);
-            tracing::error!("agent {name}: its worker ended unexpectedly; it is started again");
+            let Some(running) = self.agents.remove(name) else { continue };
+            let lived = running.since.elapsed();
+            if let Some(endpoint) = running.endpoint {
+                endpoint.close().await;
+            }
+            if !self.crashes.note(name, lived) {
+                tracing::error!("agent {name}: its worker ended unexpectedly; it is started again");
+                continue;
+            }
+            let why = format!(
+                "its worker ended unexpectedly {MOST_CRASHES} times in a row; SIGHUP or a change of a profile tries it again"
+            );
+            tracing::error!("agent {name}: {why}");
+            serve::unbind(&self.home.socket_link(name), &self.home.socket(name));
+            self.failed.insert(name.clone(), why);
         }
         !ended.is_empty() || !crashed.is_empty()
     }
@@ -380,8 +435,11 @@ impl User {
             ControlRequest::StopAgent { name } => {
                 if !self.agents.contains_key(&name) {
                     let known: Vec<&str> = self.agents.keys().map(String::as_str).collect();
-                    let message = format!("no agent {name:?} runs; those that do: {}", known.join(", "));
-                    return ControlReply::Failed { message };
+                    let others = match known.is_empty() {
+                        true => "none does".to_owned(),
+                        false => format!("those that do: {}", known.join(", ")),
+                    };
+                    return ControlReply::Failed { message: format!("no agent {name:?} runs; {others}") };
                 }
                 tracing::info!("agent {name} is stopped by hand; SIGHUP starts it again");
                 self.drain(&name);
@@ -433,6 +491,11 @@ fn read_all(home: &Home) -> Result<Configs, LoadErrors> {
     let registry = Registry::load(&home.registry())?;
     let dirs = Dirs { system: home.agents(), user: None };
     let mut configs = Configs::new();
+    // Whoever wrote it wonders where the agent is.
+    for name in dirs.misnamed() {
+        let problem = Problem::new(At::file(&home.agent(&name)), Wrong::Name(name.clone()));
+        configs.insert(name, Err(problem.into()));
+    }
     for name in registry::names(home) {
         match profile::load(&name, &dirs) {
             // A container's profile without a model is no agent.
@@ -458,8 +521,11 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Answers on the control socket, one question a connection. Its directory is the user's alone.
-async fn answer(listener: tokio::net::UnixListener, questions: mpsc::Sender<Question>) {
-    let places = Arc::new(tokio::sync::Semaphore::new(16));
+async fn answer(
+    listener: tokio::net::UnixListener,
+    questions: mpsc::Sender<Question>,
+    places: Arc<tokio::sync::Semaphore>,
+) {
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {

@@ -5,7 +5,7 @@
 use super::{
     access::{Access, Issued},
     agent::{Action, Agent, ConnId, Limits, Outcome},
-    connection::{self, Input},
+    connection::{self, Ends, Input},
     conversation,
     frame::{Counters, Peer},
     home::{HTTP_LOG, Home},
@@ -189,12 +189,6 @@ impl Worker {
         let counters = Arc::new(Counters::default());
         let (inputs_out, inputs) = mpsc::channel(INPUTS);
         let config = self.config;
-        if !self.host.is_there() {
-            tracing::info!(
-                "agent {}: its tool calls are not tied to kernel events, and its socket's mode says who may speak: the rest takes the system's daemon",
-                config.name
-            );
-        }
         let access = Arc::new(Access::new(&config, self.host.clone(), Arc::clone(&self.issued)));
         let mut hub = Hub {
             agent: Agent::new(bounds(&config)),
@@ -219,12 +213,12 @@ impl Worker {
             status: self.status,
             counters: Arc::clone(&counters),
         };
-        let accepting = shutdown.child_token();
-        let accept =
-            tokio::spawn(connection::accept(listener, inputs_out, counters, access, accepting.clone()));
+        let ends = Ends { accepting: shutdown.child_token(), ..Ends::default() };
+        let accept = tokio::spawn(connection::accept(listener, inputs_out, counters, access, ends.clone()));
         hub.serve(inputs, reports, replacements, &shutdown).await;
-        accepting.cancel();
+        ends.accepting.cancel();
         drop(hub);
+        ends.listening.cancel();
         if let Ok(mut connections) = accept.await {
             let _ =
                 tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} })
@@ -245,6 +239,12 @@ struct Waiting {
     /// User id of the sender, where the kernel said.
     uid: Option<u32>,
     content: Vec<Block>,
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        self.content.iter().map(|block| block.raw().get().len()).sum()
+    }
 }
 
 struct Hub {
@@ -371,7 +371,8 @@ impl Hub {
                 let content = Waiting { conn, uid, content };
                 let is_early =
                     self.agent.runtime().is_none() && self.strangers.range(..conn).next().is_some();
-                if is_early && self.early.len() < QUEUE {
+                let held: usize = self.early.iter().map(|(.., waiting)| waiting.bytes()).sum();
+                if is_early && self.early.len() < QUEUE && held + content.bytes() <= QUEUE_BYTES {
                     return self.early.push_back((Instant::now() + INTRODUCTION, conn, content));
                 }
                 let actions = self.send(conn, content);
@@ -389,7 +390,7 @@ impl Hub {
     }
 
     fn send(&mut self, conn: ConnId, content: Waiting) -> Vec<Action<Waiting>> {
-        let bytes = content.content.iter().map(|block| block.raw().get().len()).sum();
+        let bytes = content.bytes();
         self.agent.send(conn, content, bytes)
     }
 

@@ -13,21 +13,50 @@ struct Lab {
 
 const RUNTIME: ConnId = 1;
 
+fn config() -> AgentConfig {
+    serde_json::from_value(json!({
+        "name": "a", "file": "/a.toml", "log_reader": null, "socket_owner": null, "governed": false, "notices": [],
+        "mcp": [], "http": null,
+        "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
+        "llm": {
+            "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
+            "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
+            "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
+            "timeout": {"secs": 20, "nanos": 0}, "runtime_timeout": {"secs": 20, "nanos": 0},
+        },
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn connections_end_that_nobody_on_the_other_side_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.sock");
+    let (listener, ends) = (UnixListener::bind(&path).unwrap(), Ends::default());
+    let access = Arc::new(Access::new(&config(), Host::default(), Arc::default()));
+    let (inputs_out, mut inputs) = mpsc::channel(INPUTS);
+    let accepting =
+        tokio::spawn(connection::accept(listener, inputs_out, Arc::default(), access, ends.clone()));
+    let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let Some(Input::Opened(_, peer)) = inputs.recv().await else { panic!("not opened") };
+    ends.accepting.cancel();
+    let mut connections = accepting.await.unwrap();
+    assert_eq!(connections.len(), 1, "what is under way goes on");
+    // As the worker does it: the last words, then nobody is there any more.
+    peer.push(rpc::failed("the end"));
+    drop((peer, inputs));
+    ends.listening.cancel();
+    while connections.join_next().await.is_some() {}
+    let mut heard = FrameReader::new(stream);
+    let body = heard.next(None).await.unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&body).unwrap()["params"]["message"], "the end");
+    assert!(heard.next(None).await.is_err());
+}
+
 impl Lab {
     /// A worker with a runtime, and nobody who runs turns.
     async fn new() -> Self {
-        let config: AgentConfig = serde_json::from_value(json!({
-            "name": "a", "file": "/a.toml", "log_reader": null, "socket_owner": null, "governed": false, "notices": [],
-            "mcp": [], "http": null,
-            "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
-            "llm": {
-                "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
-                "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
-                "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
-                "timeout": {"secs": 20, "nanos": 0}, "runtime_timeout": {"secs": 20, "nanos": 0},
-            },
-        }))
-        .unwrap();
+        let config = config();
         let counters = Arc::new(Counters::default());
         let (orders, ordered) = mpsc::channel(16);
         let mut hub = Hub {

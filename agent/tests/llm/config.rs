@@ -98,6 +98,9 @@ fn every_mistake_is_named_with_its_place() {
             "a.toml:2: llm.claude-sonnet.provider: \"azure\" is not one of anthropic, openai",
         ),
         ("[llm.claude-sonnet]\nmodle = \"x\"\n", "did you mean `model`?"),
+        ("[llm.claude-sonnet]\nmodle = \"x\"\n", "a.toml:2: llm.claude-sonnet.modle: unknown key"),
+        ("[llm.claude-sonnet]\napi_kee_env = \"x\"\n", "llm.claude-sonnet.api_kee_env: unknown key"),
+        ("[llm.claude-sonnet]\napi_key_envv = \"x\"\n", "llm.claude-sonnet.api_key_envv: unknown key"),
         (
             "[llm.claude-sonnet]\nmodel = 7\n",
             "llm.claude-sonnet.model: a whole number where a string is needed",
@@ -121,7 +124,11 @@ fn every_mistake_is_named_with_its_place() {
             "[llm.claude-sonnet]\noptions = { model = \"x\" }\n",
             "llm.claude-sonnet.options.model: cannot be set here",
         ),
-        ("[llm]\nclaude = 7\n", "llm.claude: a whole number where a table is needed"),
+        ("[llm]\nclaude = 7\n", "a.toml:2: llm.claude: stands in [llm] itself"),
+        ("[llm]\nprovider = \"anthropic\"\n", "which the registry may know: `[llm.NAME]`"),
+        ("[llm.claude-sonet]\n", "did you mean `claude-sonnet`, which the registry has?"),
+        ("[llm.claude-sonnet]\n[mcp.git-hub]\n", "did you mean `github`, which the registry has?"),
+        ("[llm.claude-sonnet]\ntimeout = -3\n", "timeout: a number below 0 where a whole number, 0 or more"),
         ("[llm.claude-sonnet]\n[mcp.none]\n", "a.toml:2: mcp.none: `url` is missing"),
         (
             "[llm.claude-sonnet]\n[mcp.github]\ntools = \"x\"\n",
@@ -139,7 +146,7 @@ fn every_mistake_is_named_with_its_place() {
             "[llm.claude-sonnet]\nprice = { input = \"x\" }\n",
             "llm.claude-sonnet.price.input: a string where an amount",
         ),
-        ("[llm.claude-sonnet]\nprice = { in = 1 }\n", "llm.*.price.in: unknown key"),
+        ("[llm.claude-sonnet]\nprice = { in = 1 }\n", "llm.claude-sonnet.price.in: unknown key"),
         ("[llm.claude-sonnet\n", "a.toml:1:"),
     ] {
         let ran = home(profile).run(&["agent", "check", "a"]);
@@ -164,6 +171,66 @@ fn every_mistake_is_named_with_its_place() {
     );
     let ran = home.run(&["start"]);
     assert!(!ran.status && ran.err.contains("registry"), "{}", ran.err);
+}
+
+#[test]
+fn mistakes_are_told_from_the_top_of_the_file() {
+    let home =
+        home("socket_owner = \"me\"\nhttp = 1\n[mcp.github]\ntols = []\n[llm.claude-sonnet]\nmodle = 1\n");
+    let ran = home.run(&["agent", "check", "a"]);
+    let at: Vec<_> = ["toml:1: socket_owner", "toml:2: http", "toml:4: mcp", "toml:6: llm"]
+        .map(|place| ran.err.find(place))
+        .into();
+    assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{}", ran.err);
+}
+
+#[test]
+fn a_file_that_is_no_agent_for_its_name_alone_is_shown() {
+    let home = Home::with(&Mock::new());
+    let text = fs::read_to_string(home.path(".config/ringfence/agents/a.toml")).unwrap();
+    home.profile("two words", &text);
+    home.profile(".hidden", &text);
+    let daemon = home.start();
+    let why = daemon.status("two words");
+    assert_eq!(why["state"], "failed");
+    assert!(
+        why["error"].as_str().unwrap().contains("\"two words\" is not a profile's name: letters"),
+        "{why}"
+    );
+    assert!(daemon.status(".hidden").is_null(), "an editor's file is nobody's mistake");
+    assert_eq!(daemon.status("a")["state"], "running");
+}
+
+#[test]
+fn a_socket_that_no_path_can_name_is_found_before_it_is_bound() {
+    let home = Home::with(&Mock::new());
+    let config = home.path(&"x".repeat(80));
+    fs::create_dir_all(config.join("ringfence/agents")).unwrap();
+    fs::copy(home.path(".config/ringfence/agents/a.toml"), config.join("ringfence/agents/a.toml")).unwrap();
+    let said = |arguments: &[&str]| {
+        let output = home.ringfence(arguments).env("XDG_CONFIG_HOME", &config).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    for command in [["agent", "check", "a"].as_slice(), &["send", "a", "hi"]] {
+        let (succeeded, error) = said(command);
+        assert!(!succeeded && error.contains("agent.sock has") && error.contains("at most 107"), "{error}");
+    }
+    assert!(home.run(&["agent", "check", "a"]).status, "the control: the same profile in a shorter place");
+}
+
+#[test]
+fn limits_and_other_users_are_shown() {
+    let home = home(
+        "socket_owner = 1234\nlog_reader = 1235\n[llm.claude-sonnet]\n[limits]\nturns_per_minute = 9\ntokens_per_day = 10000\n",
+    );
+    let shown = home.run(&["show", "a"]).out;
+    for part in [
+        "9 turns a minute, 10000 tokens a day\n",
+        "agent.sock, also for user 1234\n",
+        "readable for user 1235\n",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
 }
 
 #[test]

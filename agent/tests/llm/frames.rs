@@ -36,6 +36,13 @@ fn what_is_no_frame_gets_an_error_frame_and_the_end() {
         );
         assert!(ended, "{bytes:?}");
     }
+    for bytes in [&b"\0\0"[..], b"\0\0\0\x10{"] {
+        let mut client = Client::connect(&home.socket("a"));
+        client.raw(bytes);
+        client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(client.expect()["error"]["code"], json!(-32700), "cut: {bytes:?}");
+        assert!(client.next().is_none());
+    }
 }
 
 #[test]

@@ -288,6 +288,48 @@ fn what_is_no_call_is_refused_in_the_providers_form() {
 }
 
 #[test]
+fn requests_have_a_bound_together_and_one_agent_leaves_room() {
+    let mock = Mock::with([says(&["room"])]);
+    let home = home(&mock, "anthropic", "http = true", "");
+    let url = &mock.url;
+    home.profile(
+        "b",
+        &format!("http = true\n[llm.m]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}/v1\""),
+    );
+    let daemon = home.start();
+    let body = vec![b'x'; 31 << 20];
+    let begin = |agent: &str, path: &str, more: usize| {
+        let socket = home.path(&format!(".config/ringfence/sockets/{agent}/http.sock"));
+        let mut stream = eventually("the HTTP socket is there", || UnixStream::connect(&socket).ok());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len() + more;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&body).unwrap();
+        stream
+    };
+    // They lack a byte: what came is held. Nobody reads the last pieces of it, which are in the socket.
+    let held: Vec<_> = (0..4).map(|_| begin("a", "/v1/messages", 1)).collect();
+    let got = read(begin("a", "/v1/messages", 0));
+    let said = got.json();
+    assert_eq!((got.status, said["error"]["type"].as_str()), (503, Some("api_error")));
+    assert!(said["error"]["message"].as_str().unwrap().contains("this agent"), "{said}");
+    assert!(got.head.contains("retry-after: 2"), "{}", got.head);
+    let others: Vec<_> = (0..2).map(|_| begin("b", "/v1/chat/completions", 1)).collect();
+    let got = read(begin("b", "/v1/chat/completions", 0));
+    assert_eq!(got.status, 503);
+    assert!(got.json()["error"]["message"].as_str().unwrap().contains("all agents"), "{said}");
+    assert_eq!(mock.asked().len(), 0);
+    // The positive control: what is little has room, and so has everything when they hang up.
+    assert_eq!(post(&home, "/v1/messages", &hello()).status, 200);
+    assert_eq!(daemon.status("a")["worker"]["failed"], 1);
+    drop((held, others));
+    eventually("there is room again", || (read(begin("a", "/v1/messages", 0)).status == 400).then_some(()));
+}
+
+#[test]
 fn loopback_wants_the_token_and_no_browser() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mock = Mock::with([says(&["ok"]), says(&["ok"])]);

@@ -150,6 +150,11 @@ fn a_broken_registry_changes_nothing_and_sighup_reads_credentials_again() {
     eventually("the mistake is told", || {
         home.run(&["status"]).out.contains("registry cannot be used").then_some(())
     });
+    let listed = home.run(&["agent", "ls"]).out;
+    assert!(
+        listed.contains("! the registry cannot be used: ") && listed.contains("registry.toml:1: "),
+        "{listed}"
+    );
     runtime.says(1, "x");
     assert_eq!(mock.last().header("x-api-key"), Some("sk-first-key"));
     fs::remove_file(home.path(".config/ringfence/registry.toml")).unwrap();
@@ -189,6 +194,23 @@ fn stopping_lets_what_is_under_way_finish() {
 }
 
 #[test]
+fn whoever_says_stop_hears_that_it_was_heard() {
+    for _ in 0..5 {
+        let home = Home::with(&Mock::new());
+        let mut daemon = home.start();
+        assert!(home.run(&["agent", "stop", "a"]).status);
+        eventually("it is stopped", || (daemon.status("a")["state"] == "stopped").then_some(()));
+        // Nothing is left to finish, so that it ends at once.
+        let ran = home.run(&["stop"]);
+        assert!(ran.status && ran.out.contains("is told to stop"), "{}{}", ran.out, ran.err);
+        daemon.wait();
+        let ran = home.run(&["status"]);
+        assert!(!ran.status, "{}", ran.out);
+        assert!(ran.err.contains("daemon") && ran.err.contains("no `ringfence start` runs"), "{}", ran.err);
+    }
+}
+
+#[test]
 fn one_agent_is_stopped_and_started_again() {
     let mock = Mock::new();
     let home = Home::with(&mock);
@@ -199,6 +221,9 @@ fn one_agent_is_stopped_and_started_again() {
     assert_eq!(daemon.status("b")["state"], "running");
     let unknown = home.run(&["agent", "stop", "nobody"]);
     assert!(!unknown.status && unknown.err.contains("those that do: b"), "{}", unknown.err);
+    assert!(home.run(&["agent", "stop", "b"]).status);
+    let again = home.run(&["agent", "stop", "b"]);
+    assert!(!again.status && again.err.contains("no agent \"b\" runs; none does"), "{}", again.err);
     daemon.signal(Signal::SIGHUP);
     eventually("it runs again", || (daemon.status("a")["state"] == "running").then_some(()));
 }
@@ -207,11 +232,29 @@ fn one_agent_is_stopped_and_started_again() {
 fn the_commands_send_and_show() {
     let mock = Mock::with([says(&["Hello ", "z\u{fc}rich"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
+    let daemon = home.start();
     let ran = home.run(&["send", "a", "hi"]);
     assert!(!ran.status && ran.err.contains("runtime not connected"), "{}", ran.err);
     let ran = home.run(&["send", "nobody", "hi"]);
-    assert!(!ran.status && ran.err.contains("cannot be reached"), "{}", ran.err);
+    assert!(
+        !ran.status && ran.err.contains("no profile named \"nobody\"") && ran.err.contains("there are: a"),
+        "{}",
+        ran.err
+    );
+    home.profile("unserved", "[llm");
+    let ran = home.run(&["send", "unserved", "hi"]);
+    assert!(
+        !ran.status && ran.err.contains("cannot be reached: it is not served, there is no"),
+        "{}",
+        ran.err
+    );
+    let ran = home.run(&["send", "unserved", "- a list\n- of things", "--no-wait"]);
+    assert!(ran.err.contains("cannot be reached"), "a message may begin like a flag: {}", ran.err);
+    let ran = home.run(&["send", "nobody", "--no-wait"]);
+    assert!(ran.err.contains("<MESSAGE>"), "and a flag is none: {}", ran.err);
+    // Noticed or not by now, it is not for `status` to complain of below.
+    fs::remove_file(home.path(".config/ringfence/agents/unserved.toml")).unwrap();
+    eventually("the broken profile is forgotten", || daemon.status("unserved").is_null().then_some(()));
     let mut runtime = Client::runtime(&home.socket("a"));
     let mut sending = home.ringfence(&["agent", "send", "a", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     sending.stdin.take().unwrap().write_all(b"from a pipe").unwrap();
@@ -238,6 +281,24 @@ fn the_commands_send_and_show() {
     let json: serde_json::Value = serde_json::from_str(&home.run(&["status", "--json"]).out).unwrap();
     assert_eq!(json["user"]["agents"][0]["name"], "a");
     assert_eq!(home.run(&["version"]).out, concat!("ringfence ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn a_full_disk_behind_standard_output_is_not_the_logs() {
+    let mock = Mock::with([says(&["one"])]);
+    let home = Home::with(&mock);
+    let _daemon = home.start();
+    Client::runtime(&home.socket("a")).says(1, "1");
+    for command in [["logs", "a"].as_slice(), &["status"], &["show", "a"], &["agent", "ls"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = home.ringfence(command).stdout(full).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && error.contains("standard output cannot be written: No space left"),
+            "{error}"
+        );
+        assert!(home.run(command).status, "the control: {command:?}");
+    }
 }
 
 #[test]
@@ -271,6 +332,7 @@ fn the_users_service_is_installed_and_removed() {
     let unit = home.path(".config/systemd/user/ringfence.service");
     run(&["init"]);
     let text = fs::read_to_string(&unit).unwrap();
+    assert!(!text.contains("Environment"), "there is nothing that its manager does not know: {text}");
     assert!(text.contains(&format!("ExecStart=\"{}\" start\n", env!("CARGO_BIN_EXE_ringfence"))), "{text}");
     run(&["init", "--uninstall"]);
     assert!(!unit.exists());
@@ -279,7 +341,8 @@ fn the_users_service_is_installed_and_removed() {
     assert!(!unit.exists(), "`stop` uninstalls, as in the seed");
     let asked = fs::read_to_string(home.path("asked")).unwrap();
     assert!(
-        asked.contains("--user enable ringfence.service")
-            && asked.contains("--user disable --now ringfence.service")
+        asked.contains(&format!("--user enable {}\n", unit.display()))
+            && asked.contains("--user disable --now ringfence.service"),
+        "{asked}"
     );
 }

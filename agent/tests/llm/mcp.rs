@@ -6,6 +6,10 @@ use crate::{
     support::{Client, Home, eventually, tool_result, turn, user},
 };
 use serde_json::{Value, json};
+use std::{
+    fs::File,
+    io::{Read, Write},
+};
 
 /// A home whose agent `a` has these sections.
 fn home(mock: &Mock, sections: &[String]) -> Home {
@@ -158,7 +162,7 @@ fn a_tool_that_is_not_allowed_is_not_run() {
 #[test]
 fn a_changed_tool_is_kept_back_until_it_is_approved() {
     let server = McpServer::new(Era::Session, &["t", "u"]);
-    let mock = Mock::with((0..8).map(|_| says(&["ok"])));
+    let mock = Mock::with((0..200).map(|_| says(&["ok"])));
     let home = home(&mock, &[server.section("s", "")]);
     let daemon = home.start();
     let mut runtime = Client::runtime(&home.socket("a"));
@@ -185,9 +189,79 @@ fn a_changed_tool_is_kept_back_until_it_is_approved() {
     assert!(!wrong.status && wrong.err.contains("waits for no approval"), "{}", wrong.err);
     runtime.says(3, "x");
     assert_eq!(offered(&mock), ["u"]);
-    assert!(home.run(&["agent", "pin", "a", "--approve", "s/t"]).status);
-    runtime.says(4, "x");
+    let hash_in = |shown: &str| {
+        let line = shown.lines().find_map(|line| line.trim().strip_prefix("hash of this: "));
+        line.expect("a hash").to_owned()
+    };
+    // Nobody can be asked here: it is shown, and how to approve just that.
+    let asked = home.run(&["agent", "pin", "a", "--approve", "s/t"]);
+    let looked_at = format!("s/t={}", hash_in(&asked.out));
+    assert!(!asked.status && asked.out.contains("+Does it. Before that, reads"), "{}", asked.out);
+    assert!(asked.err.contains(&format!("ringfence agent pin a --approve {looked_at}")), "{}", asked.err);
+    // The server changes it again, between looking and approving.
+    server.behaviour.lock().unwrap().tools[0] = tool("t", "Does it. Before that, deletes everything");
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    eventually("the worker sees the second change", || {
+        runtime.says(4, "x");
+        home.run(&["agent", "pin", "a"]).out.contains("deletes everything").then_some(())
+    });
+    let late = home.run(&["agent", "pin", "a", "--approve", &looked_at]);
+    assert!(!late.status && late.err.contains("does not say now what was shown"), "{}", late.err);
+    for odd in ["s/t=", "s/t=12", "t=12"] {
+        let refused = home.run(&["agent", "pin", "a", "--approve", odd]);
+        assert!(!refused.status && !refused.out.contains("approved"), "{odd}: {}", refused.err);
+    }
+    runtime.says(5, "x");
+    assert_eq!(offered(&mock), ["u"], "nothing of that approved anything");
+    let shown = home.run(&["agent", "pin", "a"]).out;
+    let command = format!("to approve this: ringfence agent pin a --approve s/t={}", hash_in(&shown));
+    assert!(shown.contains(&command), "{shown}");
+    let approved = home.run(&["agent", "pin", "a", "--approve", &format!("s/t={}", hash_in(&shown))]);
+    assert!(approved.status && approved.out == "s/t: approved\n", "{}", approved.err);
+    runtime.says(6, "x");
     assert_eq!(offered(&mock), ["t", "u"], "from the next turn on");
+}
+
+/// Runs a command on a terminal, and answers its question.
+fn answered(home: &Home, arguments: &[&str], answer: &[u8]) -> (bool, String) {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let end = || pty.slave.try_clone().unwrap();
+    let mut command = home.ringfence(arguments);
+    let mut child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    drop((command, pty.slave));
+    let (mut terminal, mut shown) = (File::from(pty.master), Vec::new());
+    while !shown.ends_with(b"[y/N] ") {
+        let mut piece = [0; 4096];
+        let read = terminal.read(&mut piece);
+        let said = String::from_utf8_lossy(&shown);
+        shown = [said.as_bytes(), &piece[..read.unwrap_or_else(|error| panic!("{error}: {said}"))]].concat();
+    }
+    terminal.write_all(answer).unwrap();
+    (child.wait().unwrap().success(), String::from_utf8(shown).unwrap())
+}
+
+#[test]
+fn who_is_asked_on_a_terminal_sees_what_would_be_approved() {
+    let server = McpServer::new(Era::Session, &["t"]);
+    let mock = Mock::with((0..200).map(|_| says(&["ok"])));
+    let home = home(&mock, &[server.section("s", "")]);
+    let daemon = home.start();
+    let mut runtime = Client::runtime(&home.socket("a"));
+    runtime.says(1, "x");
+    server.behaviour.lock().unwrap().tools[0] = tool("t", "Does it, and something else");
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    eventually("the worker sees the change", || {
+        runtime.says(2, "x");
+        offered(&mock).is_empty().then_some(())
+    });
+    let pin = ["agent", "pin", "a", "--approve", "s/t"];
+    let (approved, shown) = answered(&home, &pin, b"\n");
+    assert!(!approved && shown.contains("+Does it, and something else"), "{shown}");
+    runtime.says(3, "x");
+    assert!(offered(&mock).is_empty(), "nobody said yes");
+    assert!(answered(&home, &pin, b"y\n").0);
+    runtime.says(4, "x");
+    assert_eq!(offered(&mock), ["t"]);
 }
 
 #[test]

@@ -1,18 +1,19 @@
 //! A worker under a core that the test plays: who may speak, tags, reports, its sandbox, its end.
 
 use crate::{
-    mock::{Mock, calls, says},
+    mock::{Answer as Provided, Mock, calls, says},
     support::{Client, PATIENCE, eventually, send, tool_result, turn, user},
 };
 use ringfence_wire::{
     agent::{Answer, For, Inside, MAX_QUESTION, Speaker, Start, ToCore, ToWorker},
     conn::Conn,
-    trace::Said,
+    trace::{Said, Via},
 };
 use serde_json::{Value, json, value::RawValue};
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{fs::PermissionsExt, net::UnixListener, net::UnixStream},
@@ -44,6 +45,11 @@ struct Core {
 
 impl Core {
     fn start(mock: &Mock) -> Self {
+        Self::start_on(mock, None)
+    }
+
+    /// Of an agent whose API is served on loopback, too: it has no container of its own.
+    fn start_on(mock: &Mock, loopback: Option<&TcpListener>) -> Self {
         let dir = tempfile::Builder::new().prefix("rf").tempdir_in("/tmp").unwrap();
         let own = dir.path().join("own");
         fs::create_dir(&own).unwrap();
@@ -61,7 +67,7 @@ impl Core {
             .unwrap();
         let config = json!({
             "name": "a", "file": "/etc/ringfence/profiles/a.toml", "log_reader": null, "socket_owner": 1000,
-            "governed": true, "notices": [], "mcp": [], "http": { "port": null },
+            "governed": loopback.is_none(), "notices": [], "mcp": [], "http": { "port": null },
             "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
             "llm": {
                 "name": "m", "provider": "Anthropic", "model": "m", "base_url": mock.url, "max_tokens": 100, "options": {},
@@ -75,9 +81,12 @@ impl Core {
             dir: own,
             credentials: vec![For::Llm],
             http: true,
+            loopback: loopback.is_some(),
         };
         let mut conn = Conn::new(ours.try_clone().unwrap(), PATIENCE, MAX_QUESTION);
-        conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd(), http.as_fd()]).unwrap();
+        let sockets: Vec<_> =
+            [listener.as_fd(), http.as_fd()].into_iter().chain(loopback.map(AsFd::as_fd)).collect();
+        conn.send_with_descriptors(&ToWorker::Start(start), &sockets).unwrap();
         let (key, mut write) = std::io::pipe().unwrap();
         write.write_all(SECRET.as_bytes()).unwrap();
         drop(write);
@@ -217,7 +226,10 @@ fn a_tag_is_asked_of_the_core_for_a_call_that_waits_and_for_no_other() {
         let said = core.said();
         said.iter().any(|said| matches!(said, Said::IntentEnded { .. })).then_some(said)
     });
-    let Some(Said::Intent { id, uid: Some(1000), text }) = said.first() else { panic!("{said:?}") };
+    assert!(matches!(said.first(), Some(Said::Began { moment }) if *moment > 0), "{said:?}");
+    let Some(Said::Intent { id, uid: Some(1000), text, via: Via::Send }) = said.get(1) else {
+        panic!("{said:?}")
+    };
     assert_eq!(text, "list the files");
     let of_intent = |said: &&Said| matches!(said, Said::Call { intent: Some(intent), tool, .. } if intent == id && tool == "bash");
     assert_eq!(said.iter().filter(of_intent).count(), 2);
@@ -227,7 +239,9 @@ fn a_tag_is_asked_of_the_core_for_a_call_that_waits_and_for_no_other() {
         said.iter()
             .any(|said| matches!(said, Said::CallEnded { id, output, .. } if id == "c1" && output == "a b"))
     );
-    assert!(said.contains(&Said::IntentEnded { id: id.clone(), error: None }));
+    let ended =
+        |said: &Said| matches!(said, Said::IntentEnded { id: of, error: None, moment: 1.. } if of == id);
+    assert!(said.iter().any(ended));
     assert!(
         said.iter()
             .filter(|said| matches!(said, Said::Refused(r) if r.what == "tag" && r.pid == Some(4711)))
@@ -288,13 +302,22 @@ fn who_may_speak_is_the_core_s_word() {
 
 /// Calls the provider's API; the whole answer, head and body.
 fn call(core: &Core) -> String {
-    let mut stream = UnixStream::connect(core.dir.path().join("http.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let body = json!({"max_tokens": 9, "stream": true, "messages": [{"role": "user", "content": "hello"}]})
-        .to_string();
-    let head = "POST /v1/messages HTTP/1.1\r\nhost: agent\r\nx-api-key: sk-theirs\r\nconnection: close\r\n";
-    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
-    std::io::read_to_string(stream).unwrap()
+    call_with(core, true, &json!([{"role": "user", "content": "hello"}]))
+}
+
+fn call_with(core: &Core, stream: bool, messages: &Value) -> String {
+    let socket = UnixStream::connect(core.dir.path().join("http.sock")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    call_over(socket, "host: agent\r\nx-api-key: sk-theirs\r\n", stream, messages)
+}
+
+fn call_over(mut socket: impl Read + Write, headers: &str, stream: bool, messages: &Value) -> String {
+    let body = json!({"max_tokens": 9, "stream": stream, "messages": messages}).to_string();
+    let head = format!("POST /v1/messages HTTP/1.1\r\n{headers}connection: close\r\n");
+    // In two writes, as clients do: a refusal hears them out.
+    socket.write_all(format!("{head}content-length: {}\r\n\r\n", body.len()).as_bytes()).unwrap();
+    socket.write_all(body.as_bytes()).unwrap();
+    std::io::read_to_string(socket).unwrap()
 }
 
 #[test]
@@ -324,6 +347,109 @@ fn the_provider_s_api_is_for_the_agent_s_container() {
 }
 
 #[test]
+fn on_loopback_whoever_has_the_token_may_call() {
+    let mock = Mock::with([says(&["Hello."])]);
+    let tcp = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    let core = Core::start_on(&mock, Some(&tcp));
+    let path = core.dir.path().join("own/state/http-token");
+    let token = fs::read_to_string(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let call = |headers: &str| {
+        let socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        call_over(socket, headers, true, &json!([{"role": "user", "content": "hello"}]))
+    };
+    let (host, key) = (format!("host: 127.0.0.1:{port}\r\n"), format!("x-api-key: {}\r\n", token.trim()));
+    for (headers, status) in [
+        (host.clone(), "401"),
+        (format!("{host}x-api-key: sk-theirs\r\n"), "401"),
+        (format!("{host}{key}origin: http://127.0.0.1:{port}\r\n"), "403"),
+        (format!("host: evil.example:{port}\r\n{key}"), "403"),
+    ] {
+        let answer = call(&headers);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{headers}: {answer}");
+    }
+    assert!(mock.asked().is_empty(), "a refused call reached the provider");
+    let answer = call(&(host + &key));
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Hello."), "{answer}");
+    assert_eq!(mock.last().header("x-api-key"), Some(SECRET));
+    assert!(!core.heard().contains(&ToCore::Speaker), "of TCP the core knows nothing");
+}
+
+#[test]
+fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
+    let whole = json!({
+        "type": "message", "role": "assistant", "stop_reason": "tool_use",
+        "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "h2", "name": "read", "input": {"p": 1}}],
+    });
+    let whole =
+        Provided::Whole(200, "content-type: application/json\r\n".into(), whole.to_string().into_bytes());
+    let mock = Mock::with([calls(&[("h1", "bash", r#"{"command":"ls"}"#)]), whole, says(&["Done."])]);
+    let core = Core::start(&mock);
+    core.peer(0, Some(true));
+    let asked = json!({"role": "user", "content": format!("list the files, not {SECRET}")});
+    let result = |id: &str| {
+        let block =
+            json!({"type": "tool_result", "tool_use_id": id, "is_error": id == "h2", "content": "a b"});
+        json!({"role": "user", "content": [block]})
+    };
+    let answer = json!({"role": "assistant", "content": "..."});
+    for (stream, messages) in [
+        (true, json!([asked])),
+        (false, json!([asked, answer, result("h1")])),
+        (true, json!([asked, answer, result("h1"), answer, result("h2")])),
+    ] {
+        let answer = call_with(&core, stream, &messages);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let said = eventually("the reports", || {
+        let said = core.said();
+        said.iter().any(|said| matches!(said, Said::IntentEnded { .. })).then_some(said)
+    });
+    let [
+        Said::Began { .. },
+        Said::Intent { id, uid: None, text, via: Via::Http },
+        Said::Call { id: first, intent: of_first, tool, server: None, input, moment: began },
+        Said::CallEnded { id: first_ended, is_error: false, output, moment: ended },
+        Said::Call { id: second, intent: of_second, .. },
+        Said::CallEnded { id: second_ended, is_error: true, .. },
+        Said::IntentEnded { id: of_end, error: None, .. },
+    ] = said.as_slice()
+    else {
+        panic!("{said:#?}")
+    };
+    assert_eq!(text, "list the files, not [redacted]");
+    assert_eq!([of_first, of_second], [&Some(id.clone()), &Some(id.clone())]);
+    assert_eq!((id, tool.as_str(), input.as_str()), (of_end, "bash", r#"{"command":"ls"}"#));
+    assert_eq!((first.as_str(), first_ended.as_str(), output.as_str()), ("h1", "h1", "a b"));
+    assert_eq!((second.as_str(), second_ended.as_str()), ("h2", "h2"));
+    assert!(began < ended);
+    // One that failed is on record as such, and goes on when it is tried again.
+    let refused = Provided::Whole(529, "content-type: application/json\r\n".into(), b"{}".to_vec());
+    mock.then([refused, says(&["Done."])]);
+    for status in ["529", "200"] {
+        let answer = call_with(&core, true, &json!([asked]));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    }
+    let said = eventually("the reports", || {
+        let said = core.said().split_off(7);
+        (said.len() == 4).then_some(said)
+    });
+    let [
+        Said::Intent { id: one, .. },
+        Said::IntentEnded { error: Some(why), .. },
+        Said::Intent { id: again, .. },
+        Said::IntentEnded { id: end, error: None, .. },
+    ] = said.as_slice()
+    else {
+        panic!("{said:#?}")
+    };
+    assert!(one == again && again == end && one != id, "{said:#?}");
+    assert!(why.contains("529"), "{why}");
+}
+
+#[test]
 fn a_worker_is_confined_and_its_key_is_nowhere_to_be_read() {
     let mock = Mock::new();
     let core = Core::start(&mock);
@@ -332,6 +458,9 @@ fn a_worker_is_confined_and_its_key_is_nowhere_to_be_read() {
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
         assert!(status.contains(line), "{line} is not in {status}");
     }
+    let limits = fs::read_to_string(proc.join("limits")).unwrap();
+    let memory = limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
+    assert_eq!(memory.split_whitespace().nth(3), Some("1073741824"), "{memory}");
     for file in ["environ", "cmdline"] {
         let text = fs::read(proc.join(file)).unwrap_or_default();
         assert!(!text.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()), "{file}");

@@ -22,7 +22,8 @@ pub const MAX_REPORT: usize = 16 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToWorker {
-    /// The first message; beside it the listening socket, and behind that the HTTP endpoint's, if there is one.
+    /// The first message; beside it the listening socket, and behind that those of the HTTP endpoint, if there are any:
+    /// the unix socket, loopback's.
     Start(Start),
     /// A credential; beside it a descriptor to read it from. They come in the order of [`Start::credentials`].
     Credential,
@@ -43,6 +44,8 @@ pub struct Start {
     pub credentials: Vec<For>,
     /// The HTTP endpoint's listening socket comes, too.
     pub http: bool,
+    /// And behind it one on loopback.
+    pub loopback: bool,
 }
 
 /// Whose a credential is.

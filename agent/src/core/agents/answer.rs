@@ -7,7 +7,7 @@ use crate::{
     core::{
         containers::{Container, now_us, random_hex},
         enforcer::{Enforcer, chain},
-        peer::{Peer, PeerError, Process},
+        peer::{Fork, Peer, PeerError},
         server::Server,
     },
     kernel::{ContainerId, Membership, TaskError},
@@ -108,7 +108,16 @@ impl<E: Enforcer> Answering<'_, E> {
                 ToCore::Speaker => self.speaker(descriptors).map(Answer::Speaker),
                 ToCore::Tag => self.tag(descriptors).map_err(|error| chain(&error)),
             };
-            conn.send(&ToWorker::Answer(answer.unwrap_or_else(Answer::Refused)))?;
+            let answer = answer.unwrap_or_else(Answer::Refused);
+            // A tool waits for it, and nobody for the report, which still goes before all that the worker says of the tag.
+            let tagged = if let Answer::Tagged { tag, container } = &answer {
+                Some(What::Tagged { tag: *tag, container: container.clone() })
+            } else {
+                None
+            };
+            let sent = conn.send(&ToWorker::Answer(answer));
+            tagged.into_iter().for_each(|what| self.report(what));
+            sent?;
         }
     }
 
@@ -153,7 +162,7 @@ impl<E: Enforcer> Answering<'_, E> {
             <[OwnedFd; 2]>::try_from(descriptors).map_err(|all| TagError::Descriptors(all.len()))?;
         let connection = UnixStream::from(connection);
         let runtime = Peer::of(&connection)?;
-        let child = Process::of(process.as_fd())?;
+        let child = Fork::of(process.as_fd())?;
         check(&runtime, &child)?;
         let tag = new_tag()?;
         let state = self.server.state();
@@ -168,7 +177,6 @@ impl<E: Enforcer> Answering<'_, E> {
         let container = container.record.id.clone();
         state.kernel.tag(process.as_fd(), tag)?;
         drop(state);
-        self.report(What::Tagged { tag: tag.get(), container: container.clone() });
         tracing::debug!(
             "agent {} (worker of user {}): process {} tagged",
             self.plan.config.name,
@@ -180,7 +188,7 @@ impl<E: Enforcer> Answering<'_, E> {
 }
 
 /// Whether a process may be tagged, as far as /proc says: that is about the very process behind the pidfd.
-fn check(runtime: &Peer, child: &Process) -> Result<(), TagError> {
+fn check(runtime: &Peer, child: &Fork) -> Result<(), TagError> {
     if child.parent != runtime.pid {
         return Err(TagError::NotChild { child: child.pid, runtime: runtime.pid });
     }
@@ -227,12 +235,12 @@ mod tests {
     #[test]
     fn only_a_fresh_fork_of_the_runtime_is_tagged() {
         let runtime = Peer { pid: 10, uid: 0, pidfd: std::fs::File::open("/dev/null").unwrap().into() };
-        let fork = Process { pid: 20, parent: 10, uids: [0; 4], threads: 1, is_fork: true };
+        let fork = Fork { pid: 20, parent: 10, threads: 1, is_fork: true };
         check(&runtime, &fork).unwrap();
-        assert!(matches!(check(&runtime, &Process { parent: 11, ..fork }), Err(TagError::NotChild { .. })));
-        assert!(matches!(check(&runtime, &Process { threads: 2, ..fork }), Err(TagError::Threads { .. })));
-        assert!(matches!(check(&runtime, &Process { is_fork: false, ..fork }), Err(TagError::Execed(20))));
-        let itself = Process { pid: 10, parent: 1, ..fork };
+        assert!(matches!(check(&runtime, &Fork { parent: 11, ..fork }), Err(TagError::NotChild { .. })));
+        assert!(matches!(check(&runtime, &Fork { threads: 2, ..fork }), Err(TagError::Threads { .. })));
+        assert!(matches!(check(&runtime, &Fork { is_fork: false, ..fork }), Err(TagError::Execed(20))));
+        let itself = Fork { pid: 10, parent: 1, ..fork };
         assert!(matches!(check(&runtime, &itself), Err(TagError::NotChild { .. })));
     }
 

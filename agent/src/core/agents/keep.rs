@@ -3,8 +3,9 @@
 
 use super::{
     answer::Answering,
-    place::{self, Sockets},
+    place::{self, Sockets, Wanted},
     plan::Plan,
+    store::Store,
 };
 use crate::core::{
     enforcer::{Enforcer, chain},
@@ -26,14 +27,14 @@ use std::{
         unix::{net::UnixStream, process::CommandExt},
     },
     process::{Command, Stdio},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 /// A worker that ends so often without having lived [`WELL`] is not started again until a profile is read again.
-const MOST_CRASHES: u32 = 6;
+pub(crate) const MOST_CRASHES: u32 = 6;
 /// A worker that lived so long had been well.
-const WELL: Duration = Duration::from_secs(60);
+pub(crate) const WELL: Duration = Duration::from_secs(60);
 /// How long a new worker has for each message about its configuration.
 const BRIEF: Duration = Duration::from_secs(5);
 /// How long a worker may take to end when it is told to: a little more than it gives itself.
@@ -44,6 +45,7 @@ const ENDING: Duration = Duration::from_secs(21);
 pub(super) struct Keeper {
     name: String,
     paths: Paths,
+    store: Arc<Store>,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -54,6 +56,8 @@ struct Inner {
     /// The plan is another than the worker was started with, or it is to be tried again.
     renewed: bool,
     stop: bool,
+    /// Another daemon is to have its sockets.
+    leaves: bool,
     /// It was stopped by hand, and rests until somebody wants it back.
     halted: bool,
     over: bool,
@@ -94,10 +98,11 @@ impl State {
 }
 
 impl Keeper {
-    pub(super) fn new(paths: &Paths, plan: Plan) -> Self {
+    pub(super) fn new(paths: &Paths, plan: Plan, store: Arc<Store>) -> Self {
         let inner = Inner {
             renewed: false,
             stop: false,
+            leaves: false,
             halted: false,
             over: false,
             state: State::Starting,
@@ -112,7 +117,7 @@ impl Keeper {
             plan,
         };
         let name = inner.plan.config.name.clone();
-        Self { name, paths: paths.clone(), inner: Mutex::new(inner), changed: Condvar::new() }
+        Self { name, paths: paths.clone(), store, inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -165,7 +170,13 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    /// Whether it has, and its sockets are gone.
+    /// The same, because the daemon ends. Where the service manager has them, its sockets are left to the next one.
+    pub(super) fn leave(&self) {
+        self.inner().leaves = true;
+        self.stop();
+    }
+
+    /// Whether it has, and its sockets are gone or left.
     pub(super) fn is_over(&self) -> bool {
         self.inner().over
     }
@@ -214,13 +225,12 @@ impl Keeper {
         let mut backoff = Backoff::default();
         let mut sockets = None;
         while let Some(plan) = self.begin() {
-            let inner = self.inner();
-            if inner.halted {
+            let halted = self.inner().halted;
+            if halted {
                 sockets = None;
-                self.rest(inner);
+                self.rest(self.inner());
                 continue;
             }
-            drop(inner);
             let since = Instant::now();
             let ended = self.once(server, &plan, &mut sockets);
             let mut inner = self.inner();
@@ -253,8 +263,10 @@ impl Keeper {
             self.pause(inner, None);
             backoff = Backoff::default();
         }
-        drop(sockets);
-        place::unbind(&self.paths, &self.name);
+        let leaves = self.inner().leaves && self.store.keeps();
+        if !sockets.is_some_and(|sockets| leaves && sockets.leave()) {
+            place::unbind(&self.paths, &self.name);
+        }
         self.inner().over = true;
         self.changed.notify_all();
     }
@@ -298,11 +310,11 @@ impl Keeper {
         sockets: &mut Option<Sockets>,
     ) -> Result<String, String> {
         let (dir, uid) = place::own_dir(&self.paths, &self.name).map_err(|error| chain(&error))?;
-        let (owner, http) = (plan.owner(), plan.config.http.is_some());
-        if sockets.as_ref().is_none_or(|bound| !bound.fit(owner, http)) {
-            // Those of before, which nobody serves now, would be taken for another process's.
-            *sockets = None;
-            let bound = Sockets::bind(&self.paths, &self.name, owner, http);
+        let wanted = Wanted { owner: plan.owner(), http: plan.config.http.is_some(), port: plan.loopback() };
+        if sockets.as_ref().is_none_or(|bound| !bound.fit(wanted)) {
+            let bound = Sockets::bind(&self.paths, &self.name, wanted, sockets.take(), &self.store);
+            // What of them was there is closed: nobody is to wait for it.
+            let bound = bound.inspect_err(|_| place::unbind(&self.paths, &self.name));
             *sockets = Some(bound.map_err(|error| chain(&error))?);
         }
         let Some(sockets) = sockets.as_ref() else { return Err("there is no socket".to_owned()) };
@@ -352,13 +364,15 @@ impl Keeper {
             .collect::<Result<_, _>>()
             .map_err(|error| format!("a credential cannot be had: {}", chain(&error)))?;
         let config = serde_json::to_string(&plan.config).and_then(RawValue::from_string);
+        let (http, loopback) = sockets.has_http();
         let start = Start {
             config: config.map_err(|error| error.to_string())?,
             dir: dir.to_owned(),
             credentials: opened.iter().map(|(of, _)| of.clone()).collect(),
-            http: sockets.http.is_some(),
+            http,
+            loopback,
         };
-        let listeners: Vec<_> = [&sockets.agent].into_iter().chain(&sockets.http).map(AsFd::as_fd).collect();
+        let listeners = sockets.each();
         let told = || {
             let stream = process.socket().try_clone().map_err(FrameError::from_io)?;
             let mut conn = Conn::new(stream, BRIEF, MAX_ORDER);

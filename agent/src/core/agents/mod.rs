@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `plan` | root's profiles to what is to run |
 //! | `place` | an agent's user id, its log's directory, its socket |
+//! | `store` | sockets that the service manager keeps while no daemon runs |
 //! | `keep` | one agent's thread: starts its worker, starts it again, gives it up for a while |
 //! | `answer` | what a worker asks: who a peer is, a tag for a process |
 //!
@@ -14,6 +15,7 @@ mod answer;
 mod keep;
 mod place;
 mod plan;
+mod store;
 
 use super::{enforcer::Enforcer, server::Server};
 use crate::{
@@ -25,7 +27,9 @@ use crate::{
     profile::Dirs,
 };
 use keep::Keeper;
+pub(crate) use keep::{MOST_CRASHES, WELL};
 use plan::{Broken, Plan};
+pub(crate) use plan::{left_out, loopback};
 use ringfence_wire::message::AgentProcess;
 use std::{
     collections::BTreeMap,
@@ -33,6 +37,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+pub(crate) use store::Store;
 
 /// How long workers may take to finish what is under way when the daemon ends.
 const LAST_WORDS: Duration = Duration::from_secs(22);
@@ -40,6 +45,7 @@ const LAST_WORDS: Duration = Duration::from_secs(22);
 /// All agents.
 #[derive(Debug, Default)]
 pub(crate) struct Agents {
+    store: Arc<Store>,
     running: Mutex<Running>,
 }
 
@@ -52,11 +58,18 @@ struct Running {
     failed: BTreeMap<String, String>,
     /// What is wrong with the registry.
     registry: Option<String>,
+    /// What an earlier daemon left of agents that are no more is gone.
+    cleared: bool,
     /// No worker is started any more.
     closed: bool,
 }
 
 impl Agents {
+    /// None yet; their sockets may be in the store.
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self { store, ..Self::default() }
+    }
+
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +133,7 @@ impl Agents {
                 (None, Err(Broken { is_agent: false, .. })) => {}
                 (None, Ok(plan)) => {
                     let before = running.ending.remove(&name);
-                    match start(server, paths, plan, before) {
+                    match start(server, (paths, &self.store), plan, before) {
                         Ok(keeper) => drop(running.by_name.insert(name, keeper)),
                         Err(error) => drop(running.failed.insert(name, error)),
                     }
@@ -130,6 +143,11 @@ impl Agents {
                     running.failed.insert(name, text);
                 }
             }
+        }
+        if !running.cleared {
+            running.cleared = true;
+            self.store.retain(|name| running.by_name.contains_key(name));
+            place::clear(paths, |name| running.by_name.contains_key(name));
         }
     }
 
@@ -152,14 +170,15 @@ impl Agents {
         self.running().by_name.values().for_each(|keeper| keeper.forgive());
     }
 
-    /// Ends all workers, and waits until they have.
-    pub(crate) fn stop(&self) {
+    /// Ends all workers, and waits until they have. `leave`: their sockets are for the next daemon, where they can be kept.
+    pub(crate) fn stop(&self, leave: bool) {
         let mut running = self.running();
         running.closed = true;
         let mut keepers: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
+        keepers.iter().for_each(|keeper| if leave { keeper.leave() } else { keeper.stop() });
+        // They were told before.
         keepers.extend(std::mem::take(&mut running.ending).into_values());
         drop(running);
-        keepers.iter().for_each(|keeper| keeper.stop());
         let until = Instant::now() + LAST_WORDS;
         for keeper in keepers {
             keeper.wait_until_over(until);
@@ -187,11 +206,11 @@ pub(crate) fn check(config: &AgentConfig) -> Result<Vec<String>, secret::Error> 
 /// `before`: the agent of that name whose profile went and came back. Its sockets and its log are still its own.
 fn start<E: Enforcer>(
     server: &Arc<Server<E>>,
-    paths: &Paths,
+    (paths, store): (&Paths, &Arc<Store>),
     plan: Plan,
     before: Option<Arc<Keeper>>,
 ) -> Result<Arc<Keeper>, String> {
-    let keeper = Arc::new(Keeper::new(paths, plan));
+    let keeper = Arc::new(Keeper::new(paths, plan, Arc::clone(store)));
     let (server, of_thread) = (Arc::clone(server), Arc::clone(&keeper));
     thread::Builder::new()
         .name("agent".into())

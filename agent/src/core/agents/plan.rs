@@ -49,6 +49,12 @@ impl Plan {
         self.config.socket_owner.unwrap_or(0)
     }
 
+    /// The port of loopback on which its API is served. Of an agent that has a container it is that container's alone,
+    /// and who made a TCP connection the kernel keeps nowhere.
+    pub(crate) fn loopback(&self) -> Option<u16> {
+        loopback(&self.config)
+    }
+
     /// Its credentials, in the order in which a worker is handed them.
     pub(crate) fn credentials(&self) -> Vec<(For, &Source)> {
         let llm = self.config.llm.api_key.iter().map(|source| (For::Llm, source));
@@ -64,6 +70,19 @@ impl Plan {
     pub(crate) fn is_of(&self, name: &str, file: &Path) -> bool {
         self.config.governed && self.config.name == name && self.config.file == file
     }
+}
+
+/// See [`Plan::loopback`].
+pub(crate) fn loopback(config: &AgentConfig) -> Option<u16> {
+    config.http?.port.filter(|_| !config.governed)
+}
+
+/// What of a configuration the daemon leaves out, and why.
+pub(crate) fn left_out(config: &AgentConfig) -> Option<String> {
+    let port = config.http?.port.filter(|_| config.governed)?;
+    Some(format!(
+        "http_port = {port} is left out: with a [grant] the API is for the agent's own container, and who makes a TCP connection the kernel does not keep; `ringfence-runtime bridge` serves http.sock on the container's own loopback"
+    ))
 }
 
 /// What is wrong with a profile.
@@ -106,11 +125,8 @@ fn one(profile: &Profile, registry: &Registry) -> Result<Plan, String> {
         ));
     }
     let config = registry::agent(profile, registry).map_err(|errors| errors.to_string())?;
-    if config.http.is_some_and(|http| http.port.is_some()) {
-        tracing::warn!(
-            "agent {}: `http_port` is for `ringfence start`: the daemon serves the API on the unix socket, where the kernel says who calls",
-            config.name
-        );
+    if let Some(why) = left_out(&config) {
+        tracing::warn!("agent {}: {why}", config.name);
     }
     for notice in &config.notices {
         tracing::warn!("agent {}: {notice}", config.name);

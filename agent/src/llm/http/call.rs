@@ -2,12 +2,14 @@
 
 use super::{
     State,
+    follow::Part,
     gate::Gate,
     record::{self, Call},
     relay::{self, Outcome, Relay},
     request::{self, Route},
+    room::Held,
 };
-use crate::llm::{http::Shared, rpc::RpcError};
+use crate::llm::{http::Shared, report, rpc::RpcError};
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -27,6 +29,12 @@ use tokio::sync::mpsc;
 const MAX_REQUEST: usize = 32 << 20;
 /// How long a request's body may take.
 const BODY: Duration = Duration::from_secs(60);
+/// How much of a request that is refused is read, and for how long: a client that still writes would see its connection
+/// break, and not the refusal.
+const HEARD_OUT: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// When a client whose request had no room shall try again, seconds.
+const AFTER: u64 = 2;
 /// Most bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
 /// Pieces of an answer that wait for a client; the provider waits when there are more.
@@ -39,19 +47,26 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     if let Some(gate) = gate
         && let Err((status, why)) = gate.check(request.headers())
     {
-        return refuse(&shared, status, why);
+        return refuse_unread(&shared, status, why, request).await;
     }
     let route = match request::route(kind, request.method(), request.uri().path()) {
         Ok(route) => route,
-        Err((status, why)) => return refuse(&shared, status, &why),
+        Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
     };
     if route == Route::Models {
         let models = request::models(&shared.config.llm).to_string();
         return respond(StatusCode::OK, &HeaderMap::new(), Body::from(models));
     }
     let path = request.uri().path().to_owned();
-    let body = match tokio::time::timeout(BODY, read(request.into_body())).await {
+    let (mut coming, mut held) = (request.into_body(), state.room.hold());
+    let body = match tokio::time::timeout(BODY, read(&mut coming, &mut held)).await {
         Ok(Ok(body)) => body,
+        Ok(Err((503, why))) => {
+            drop(held);
+            failed(state);
+            hear_out(coming, MAX_REQUEST).await;
+            return refuse_for(&shared, 503, &why, AFTER);
+        }
         Ok(Err((status, why))) => return refuse(&shared, status, &why),
         Err(_) => return refuse(&shared, 408, &format!("the request's body did not come within {BODY:?}")),
     };
@@ -61,25 +76,28 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     drop(body);
     if let Err(error) = begin(state, &shared) {
-        state.status.send_modify(|status| {
-            status.turns += 1;
-            status.failed += 1;
-        });
-        let mut response = refuse(&shared, 429, &error.message);
+        failed(state);
         let after = error.data.as_ref().and_then(|data| data["retry_after"].as_u64()).unwrap_or(1);
-        response.headers_mut().insert("retry-after", after.into());
-        return response;
+        return refuse_for(&shared, 429, &error.message, after);
     }
+    let part = match &state.follow {
+        Some(follow) if route == Route::Complete => follow.begin(kind, &rewritten.messages, &shared.redactor),
+        _ => None,
+    };
     let call = Call {
         path,
         streams: rewritten.streams,
-        messages: rewritten.messages,
-        last: rewritten.last.map(|last| shared.redactor.json(last)),
+        messages: rewritten.messages.len(),
+        last: rewritten.messages.into_iter().next_back().map(|last| shared.redactor.json(last)),
     };
     let started = Instant::now();
-    let counted = Counted { state: Arc::clone(state), shared: shared.clone(), call, started };
+    let (state, began) = (Arc::clone(state), Vec::new());
+    let mut counted = Counted { state, shared: shared.clone(), call, started, part, began, held };
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
-    let upstream = match shared.provider.forward(suffix, rewritten.body.into()).await {
+    let upstream = shared.provider.forward(suffix, rewritten.body.into()).await;
+    // All that is left of it is what goes into the record.
+    counted.held.shrink(counted.call.last.as_ref().map_or(0, |last| last.get().len()));
+    let upstream = match upstream {
         Ok(upstream) => upstream,
         Err(error) => {
             let outcome = Outcome { error: Some(error.message.clone()), ..Outcome::default() };
@@ -108,18 +126,49 @@ fn begin(state: &State, shared: &Shared) -> Result<(), RpcError> {
     meter.turn(&config.limits, now)
 }
 
-/// A request's body.
-async fn read(mut body: Body) -> Result<Vec<u8>, (u16, String)> {
+/// One that was refused before it was passed on.
+fn failed(state: &State) {
+    state.status.send_modify(|status| {
+        status.turns += 1;
+        status.failed += 1;
+    });
+}
+
+/// A request's body, of at most [`MAX_REQUEST`] bytes, for which there is room.
+async fn read(body: &mut Body, held: &mut Held) -> Result<Vec<u8>, (u16, String)> {
     let mut bytes = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let frame = frame.map_err(|_| (400, "the request's body cannot be read".to_owned()))?;
-        let Ok(data) = frame.into_data() else { continue };
+    while let Some(data) = next(body).await? {
         if bytes.len() + data.len() > MAX_REQUEST {
             return Err((413, format!("the request has more than {MAX_REQUEST} bytes")));
         }
+        held.grow(data.len()).map_err(|full| (503, full.to_string()))?;
         bytes.extend_from_slice(&data);
     }
     Ok(bytes)
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn next(body: &mut Body) -> Result<Option<Bytes>, (u16, String)> {
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let frame = frame.map_err(|_| (400, "the request's body cannot be read".to_owned()))?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes what a client still writes, and keeps none of it.
+async fn hear_out(mut body: Body, most: usize) {
+    let heard = async {
+        let mut bytes = 0;
+        while bytes <= most
+            && let Ok(Some(data)) = next(&mut body).await
+        {
+            bytes += data.len();
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, heard).await;
 }
 
 /// What of a provider's headers a client may see: nothing that says whose key it was.
@@ -140,11 +189,29 @@ fn respond(status: StatusCode, headers: &HeaderMap, body: Body) -> Response<Body
     response
 }
 
-pub(super) fn refuse(shared: &Shared, status: u16, why: &str) -> Response<Body> {
+/// Refuses a request whose body was not read.
+pub(super) async fn refuse_unread(
+    shared: &Shared,
+    status: u16,
+    why: &str,
+    request: Request,
+) -> Response<Body> {
+    hear_out(request.into_body(), HEARD_OUT).await;
+    refuse(shared, status, why)
+}
+
+fn refuse(shared: &Shared, status: u16, why: &str) -> Response<Body> {
     let why = shared.redactor.text(why);
     let error = request::error(shared.provider.kind(), status, &why).to_string();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     respond(status, &HeaderMap::new(), Body::from(error))
+}
+
+/// Refuses what may be tried again after so many seconds.
+fn refuse_for(shared: &Shared, status: u16, why: &str, after: u64) -> Response<Body> {
+    let mut response = refuse(shared, status, why);
+    response.headers_mut().insert("retry-after", after.into());
+    response
 }
 
 /// A call that is under way: counted and recorded when it ends.
@@ -153,10 +220,15 @@ struct Counted {
     shared: Shared,
     call: Call,
     started: Instant,
+    /// What it is part of for the trace.
+    part: Option<Part>,
+    /// The tool calls that the client saw begin, and when: ns since boot.
+    began: Vec<(String, u64)>,
+    held: Held,
 }
 
 impl Counted {
-    async fn end(self, status: u16, mut outcome: Outcome) {
+    async fn end(mut self, status: u16, mut outcome: Outcome) {
         outcome.error = outcome.error.map(|error| self.shared.redactor.text(&error).into_owned());
         let redactor = &self.shared.redactor;
         outcome.content = outcome.content.into_iter().map(|block| redactor.block(block)).collect();
@@ -174,6 +246,11 @@ impl Counted {
             counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
             counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
         });
+        if let (Some(follow), Some(part)) = (&self.state.follow, self.part.take()) {
+            let failed = (status >= 400).then(|| format!("the provider answered with status {status}"));
+            let error = outcome.error.as_deref().or(failed.as_deref());
+            follow.answered(part, &outcome.tool_calls, &self.began, error, redactor);
+        }
         record::write(&self.state.log, &self.call, status, self.started.elapsed(), &outcome).await;
     }
 }
@@ -191,7 +268,7 @@ async fn pump(
     mut relay: Option<Relay>,
     pieces: mpsc::Sender<Piece>,
     status: u16,
-    counted: Counted,
+    mut counted: Counted,
 ) {
     let (mut whole, mut read) = (Vec::new(), 0);
     let redactor = Arc::clone(&counted.shared.redactor);
@@ -215,7 +292,10 @@ async fn pump(
             whole.extend_from_slice(&chunk);
             continue;
         };
-        match relay.feed(&chunk, &redactor) {
+        let fed = relay.feed(&chunk, &redactor);
+        let began = relay.started().into_iter().map(|id| (id, report::now()));
+        counted.began.extend(began);
+        match fed {
             Ok(out) if out.is_empty() => {}
             Ok(out) => {
                 if pieces.send(Ok(out.into())).await.is_err() {

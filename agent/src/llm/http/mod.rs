@@ -5,10 +5,12 @@
 //! it is kept here.
 
 mod call;
+mod follow;
 mod gate;
 pub(super) mod record;
 mod relay;
 mod request;
+mod room;
 
 use super::{
     access::Access,
@@ -16,16 +18,19 @@ use super::{
     limits,
     redact::Redactor,
     registry::{AgentConfig, Http},
+    report::Reporter,
     serve,
     status::WorkerStatus,
     upstream::Provider,
 };
 use axum::{Router, extract::Request, http::HeaderValue};
+use follow::Follow;
 use gate::Gate;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+pub(crate) use room::{Room, Share};
 use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr},
@@ -48,6 +53,8 @@ const CONNECTIONS: usize = 64;
 const HEAD: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const LONGEST_HEAD: usize = 32 << 10;
+/// How often intents of clients that went silent are looked for.
+const LOOK: Duration = Duration::from_secs(10);
 /// How long a call under way may take when the agent is to stop.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -90,6 +97,9 @@ struct State {
     meter: limits::Shared,
     status: watch::Sender<WorkerStatus>,
     log: PathBuf,
+    room: Share,
+    /// Tells the trace, where there is one.
+    follow: Option<Follow>,
     /// Ends with the agent.
     stop: CancellationToken,
 }
@@ -99,7 +109,7 @@ struct Doors {
     unix: UnixListener,
     /// Who may call over the unix socket, in the core's terms; without a core its mode says.
     access: Option<Arc<Access>>,
-    loopback: Option<(TcpListener, Arc<Gate>)>,
+    loopback: Option<Loopback>,
     /// The unix socket's path, where it is ours to remove.
     path: Option<PathBuf>,
 }
@@ -112,6 +122,8 @@ pub(crate) struct Books {
     pub(crate) status: watch::Sender<WorkerStatus>,
     /// The log of calls.
     pub(crate) log: PathBuf,
+    /// How many bytes of requests it may hold.
+    pub(crate) room: Share,
 }
 
 /// An agent's endpoint, being served.
@@ -131,7 +143,8 @@ impl Endpoint {
     /// [`Error`].
     pub(crate) fn start(asked: Http, home: &Home, shared: Shared, books: Books) -> Result<Self, Error> {
         let name = shared.config.name.clone();
-        let loopback = asked.port.map(|port| loopback(port, &home.http_token(&name))).transpose()?;
+        let token = home.http_token(&name);
+        let loopback = asked.port.map(|port| Loopback::bind(port, &token)).transpose()?;
         let path = home.http_socket(&name);
         let unix = serve::bind(&path).map_err(Error::Socket)?;
         serve::share(&path, shared.config.socket_owner).map_err(Error::Socket)?;
@@ -139,17 +152,29 @@ impl Endpoint {
         Ok(Self::serve(asked, Doors { unix, access: None, loopback, path: Some(path) }, shared, books))
     }
 
-    /// Serves a socket that the core bound; the core is asked who calls.
-    pub(super) fn handed(unix: UnixListener, access: Arc<Access>, shared: Shared, books: Books) -> Self {
-        let doors = Doors { unix, access: Some(access), loopback: None, path: None };
+    /// Serves sockets that the core bound. On the unix socket the core is asked who calls, on loopback a token says so.
+    pub(super) fn handed(
+        (unix, loopback): (UnixListener, Option<Loopback>),
+        access: Arc<Access>,
+        shared: Shared,
+        books: Books,
+    ) -> Self {
+        let doors = Doors { unix, access: Some(access), loopback, path: None };
         Self::serve(Http { port: None }, doors, shared, books)
     }
 
     fn serve(asked: Http, doors: Doors, shared: Shared, books: Books) -> Self {
-        let Books { meter, status, log } = books;
+        let Books { meter, status, log, room } = books;
         let (shared, current) = watch::channel(shared);
         let stop = CancellationToken::new();
-        let state = Arc::new(State { shared: current, meter, status, log, stop: stop.clone() });
+        let follow = doors
+            .access
+            .as_ref()
+            .map(|access| Follow::new(Reporter::new(access.host.clone(), Arc::default(), access.governed)));
+        let state = Arc::new(State { shared: current, meter, status, log, room, follow, stop: stop.clone() });
+        if state.follow.is_some() {
+            tokio::spawn(give_up_silent(Arc::clone(&state)));
+        }
         let (freed, closed) = oneshot::channel();
         let task = tokio::spawn(async move {
             let Doors { unix, access, loopback, path } = doors;
@@ -159,7 +184,7 @@ impl Endpoint {
             let mut connections = Vec::new();
             match &loopback {
                 None => connections.push(on_unix.await),
-                Some((tcp, gate)) => {
+                Some(Loopback { tcp, gate }) => {
                     let gated = router(Arc::clone(&state), Some(Arc::clone(gate)));
                     let gated = move |stream| std::future::ready((stream, gated.clone()));
                     let on_tcp = accept(|| tcp_stream(tcp), gated, room, &state.stop);
@@ -211,6 +236,21 @@ impl Endpoint {
     }
 }
 
+/// Looks now and then for what clients left unfinished.
+async fn give_up_silent(state: Arc<State>) {
+    let mut looks = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            () = state.stop.cancelled() => return,
+            _ = looks.tick() => {}
+        }
+        let shared = state.shared.borrow().clone();
+        if let Some(follow) = &state.follow {
+            follow.give_up_silent(shared.config.llm.runtime_timeout, &shared.redactor);
+        }
+    }
+}
+
 fn router(state: Arc<State>, gate: Option<Arc<Gate>>) -> Router {
     Router::new().fallback(move |request: Request| {
         let (state, gate) = (Arc::clone(&state), gate.clone());
@@ -230,9 +270,9 @@ async fn judged(stream: UnixStream, state: Arc<State>, access: Option<Arc<Access
     };
     let router = match refused {
         None => router(state, None),
-        Some(error) => Router::new().fallback(move || {
-            let (state, why) = (Arc::clone(&state), error.message.clone());
-            async move { call::refuse(&state.shared.borrow(), 403, &why) }
+        Some(error) => Router::new().fallback(move |request: Request| {
+            let (shared, why) = (state.shared.borrow().clone(), error.message.clone());
+            async move { call::refuse_unread(&shared, 403, &why, request).await }
         }),
     };
     (stream, router)
@@ -303,13 +343,32 @@ where
     connections
 }
 
-fn loopback(port: u16, token: &Path) -> Result<(TcpListener, Arc<Gate>), Error> {
-    let token = token_of(token)?;
-    let port_error = |e| Error::Port(port, e);
-    let tcp =
-        std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).map_err(port_error)?;
-    tcp.set_nonblocking(true).map_err(port_error)?;
-    Ok((TcpListener::from_std(tcp).map_err(port_error)?, Arc::new(Gate::new(port, token))))
+/// A port of loopback, where everybody on the host can connect: whoever has the token may call.
+pub(super) struct Loopback {
+    tcp: TcpListener,
+    gate: Arc<Gate>,
+}
+
+impl Loopback {
+    fn bind(port: u16, token: &Path) -> Result<Self, Error> {
+        let tcp = std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        Self::new(tcp.map_err(|e| Error::Port(port, e))?, port, token)
+    }
+
+    /// One that the core bound.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(super) fn handed(tcp: std::net::TcpListener, token: &Path) -> Result<Self, Error> {
+        let port = tcp.local_addr().map_err(Error::Io)?.port();
+        Self::new(tcp, port, token)
+    }
+
+    fn new(tcp: std::net::TcpListener, port: u16, token: &Path) -> Result<Self, Error> {
+        let gate = Arc::new(Gate::new(port, token_of(token)?));
+        tcp.set_nonblocking(true).map_err(|e| Error::Port(port, e))?;
+        Ok(Self { tcp: TcpListener::from_std(tcp).map_err(|e| Error::Port(port, e))?, gate })
+    }
 }
 
 /// The token in the file; makes one where there is none.

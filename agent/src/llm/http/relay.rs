@@ -3,14 +3,14 @@
 use crate::llm::{
     message::{Block, ToolCall},
     provider::{
-        Decoder, Usage,
+        Decoder, Piece, Usage,
         sse::{Event, Events},
         usage,
     },
     redact::Redactor,
     registry::ProviderKind,
 };
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use std::{borrow::Cow, collections::VecDeque};
 
 /// Most bytes of an event.
@@ -34,6 +34,8 @@ pub(super) struct Relay {
     decoder: Option<Decoder>,
     usage: Option<Usage>,
     error: Option<String>,
+    /// Ids of the tool calls that began and were not asked for yet.
+    started: Vec<String>,
     /// Bytes that are no whole event yet.
     pending: Vec<u8>,
     /// How many of them are known to hold no end of one.
@@ -43,7 +45,21 @@ pub(super) struct Relay {
 impl Relay {
     pub(super) fn new(kind: ProviderKind, hides_usage: bool) -> Self {
         let decoder = Some(Decoder::new(kind));
-        Self { kind, hides_usage, decoder, usage: None, error: None, pending: Vec::new(), scanned: 0 }
+        Self {
+            kind,
+            hides_usage,
+            decoder,
+            usage: None,
+            error: None,
+            started: Vec::new(),
+            pending: Vec::new(),
+            scanned: 0,
+        }
+    }
+
+    /// Ids of the tool calls that began since this was asked last: a client may run one before the answer is whole.
+    pub(super) fn started(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.started)
     }
 
     /// Takes bytes in; gives those of the events that are whole.
@@ -130,6 +146,8 @@ impl Relay {
                 self.error.get_or_insert(error.message);
                 self.decoder = None;
             }
+            let started = |piece| if let Piece::ToolStart { id, .. } = piece { Some(id) } else { None };
+            self.started.extend(pieces.into_iter().filter_map(started));
         }
         if self.kind != ProviderKind::OpenAi {
             return false;
@@ -143,7 +161,7 @@ impl Relay {
 
 /// The event anew, if a credential was in it.
 fn cleaned(event: &Event, redactor: &Redactor) -> Option<String> {
-    let raw = serde_json::value::RawValue::from_string(event.data.clone()).ok()?;
+    let raw = RawValue::from_string(event.data.clone()).ok()?;
     let clean = redactor.json(raw);
     if clean.get() == event.data {
         return None;
@@ -169,7 +187,7 @@ fn end_of_event(bytes: &[u8], from: usize) -> Option<usize> {
 /// A whole answer without credentials, and what it came to.
 pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Vec<u8>, Outcome) {
     let text = String::from_utf8_lossy(body).into_owned();
-    let Ok(raw) = serde_json::value::RawValue::from_string(text.clone()) else {
+    let Ok(raw) = RawValue::from_string(text.clone()) else {
         let clean = match redactor.text(&text) {
             Cow::Borrowed(_) => body.to_vec(),
             Cow::Owned(clean) => clean.into_bytes(),
@@ -184,6 +202,7 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
             value.pointer("/choices/0/message").map(|message| Value::Array(vec![message.clone()]))
         }
     };
+    let calls = said.as_ref().map(|said| tool_calls(kind, said)).unwrap_or_default();
     let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
     let blocks = said.as_ref().and_then(Value::as_array).into_iter().flatten();
     let outcome = Outcome {
@@ -191,9 +210,38 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
         content: blocks.filter_map(|block| block_of(kind, block)).collect(),
         usage: value.get("usage").and_then(|told| usage(kind, told)),
         error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
-        tool_calls: Vec::new(),
+        tool_calls: calls,
     };
     (clean.get().as_bytes().to_vec(), outcome)
+}
+
+/// The tools that the model wants called. `said`: the blocks of an answer, or OpenAI's message in a list.
+fn tool_calls(kind: ProviderKind, said: &Value) -> Vec<ToolCall> {
+    let calls = match kind {
+        ProviderKind::Anthropic => said.as_array(),
+        ProviderKind::OpenAi => said.pointer("/0/tool_calls").and_then(Value::as_array),
+    };
+    calls.into_iter().flatten().filter_map(|call| tool_call(kind, call)).collect()
+}
+
+fn tool_call(kind: ProviderKind, call: &Value) -> Option<ToolCall> {
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    match kind {
+        ProviderKind::Anthropic if call.get("type")? == "tool_use" => {
+            let input = RawValue::from_string(call.get("input")?.to_string()).ok()?;
+            Some(ToolCall { id: text(call, "id")?, name: text(call, "name")?, input })
+        }
+        ProviderKind::Anthropic => None,
+        ProviderKind::OpenAi => {
+            let function = call.get("function")?;
+            let arguments = text(function, "arguments")?;
+            // What is no JSON is the text that it is.
+            let input = RawValue::from_string(arguments.clone())
+                .or_else(|_| RawValue::from_string(Value::from(arguments).to_string()))
+                .ok()?;
+            Some(ToolCall { id: text(call, "id")?, name: text(function, "name")?, input })
+        }
+    }
 }
 
 /// Tool calls among them, as the provider wrote them.

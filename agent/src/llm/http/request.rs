@@ -56,10 +56,8 @@ pub(super) struct Rewritten {
     pub(super) streams: bool,
     /// The client did not ask for the last chunk with the usage; we did.
     pub(super) hides_usage: bool,
-    /// How many messages there are.
-    pub(super) messages: usize,
-    /// The last of them.
-    pub(super) last: Option<Box<RawValue>>,
+    /// The conversation.
+    pub(super) messages: Vec<Box<RawValue>>,
 }
 
 /// Puts in what the profile fixes: model, options, most tokens of an answer. Everything else stays the client's.
@@ -70,7 +68,7 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
     let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
     fields.insert("model".into(), raw(&llm.model));
-    let all: Vec<Box<RawValue>> =
+    let messages: Vec<Box<RawValue>> =
         fields.get("messages").and_then(|m| serde_json::from_str(m.get()).ok()).unwrap_or_default();
     let streams = fields.get("stream").is_some_and(|value| value.get() == "true");
     let mut hides_usage = false;
@@ -106,7 +104,7 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
         }
     }
     let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
-    Ok(Rewritten { body, streams, hides_usage, messages: all.len(), last: all.into_iter().next_back() })
+    Ok(Rewritten { body, streams, hides_usage, messages })
 }
 
 /// The list of models: the one that the profile fixes.

@@ -43,6 +43,18 @@ pub(crate) enum Error {
         /// The tool.
         tool: String,
     },
+    /// What was looked at is not what is there.
+    #[error(
+        "the tool {tool:?} of [mcp.{server}] does not say now what was shown with the hash {asked}: nothing is approved; look again at what `ringfence agent pin NAME` shows"
+    )]
+    Another {
+        /// The server.
+        server: String,
+        /// The tool.
+        tool: String,
+        /// The hash of what was shown.
+        asked: String,
+    },
 }
 
 /// How a tool describes itself.
@@ -163,11 +175,12 @@ impl Pins {
         Ok(judged)
     }
 
-    /// Trusts what a tool says now. Blocks.
+    /// Trusts what a tool says now, if that is what has this hash: the server may have changed it again since somebody
+    /// looked. Blocks.
     ///
     /// # Errors
     /// [`Error`].
-    pub(crate) fn approve(&self, server: &str, tool: &str) -> Result<(), Error> {
+    pub(crate) fn approve(&self, server: &str, tool: &str, sha256: &str) -> Result<(), Error> {
         let _lock = self.lock()?;
         let mut known = self.read()?;
         let pin = known.get_mut(server).and_then(|pins| pins.get_mut(tool));
@@ -175,6 +188,10 @@ impl Pins {
         else {
             return Err(Error::NothingWaits { server: server.to_owned(), tool: tool.to_owned() });
         };
+        if changed.sha256 != sha256 {
+            let (server, tool, asked) = (server.to_owned(), tool.to_owned(), sha256.to_owned());
+            return Err(Error::Another { server, tool, asked });
+        }
         pin.trusted = changed;
         self.write(&known)
     }
@@ -275,11 +292,19 @@ mod tests {
         assert!(pins.wrote_since(&stamp));
         assert_eq!(judge("Adds", r#"{"a":2,"type":"object"}"#), (0, vec!["t".into()]), "the schema counts");
         assert_eq!(judge("Adds", r#"{"a":1,"type":"object"}"#), (1, none()), "back to what it was");
-        assert!(matches!(pins.approve("s", "t"), Err(Error::NothingWaits { .. })));
+        assert!(matches!(pins.approve("s", "t", ""), Err(Error::NothingWaits { .. })));
+        let shown = || pins.read().unwrap()["s"]["t"].changed.clone().unwrap().sha256;
+        judge("Adds 2", r#"{"a":1,"type":"object"}"#);
+        let looked_at = shown();
         judge("Adds two", r#"{"a":1,"type":"object"}"#);
+        assert_ne!(shown(), looked_at);
         let other = Pins::new(pins.path.clone());
         let stamp = pins.stamp();
-        other.approve("s", "t").unwrap();
+        for hash in [&*looked_at, "", &shown()[..63], &shown().to_uppercase()] {
+            assert!(matches!(other.approve("s", "t", hash), Err(Error::Another { .. })), "{hash}");
+        }
+        assert_eq!(judge("Adds two", r#"{"a":1,"type":"object"}"#), (0, vec!["t".into()]), "it still waits");
+        other.approve("s", "t", &shown()).unwrap();
         assert!(pins.stamp() != stamp && !pins.wrote_since(&stamp), "somebody else's news");
         assert_eq!(judge("Adds two", r#"{"a":1,"type":"object"}"#), (1, none()));
         assert_eq!(

@@ -1,0 +1,397 @@
+//! What a client's calls tell the trace: what it was asked, which tools its model wants called, what came of them.
+//!
+//! A client keeps its conversation itself and sends all of it each time. So what belongs together is found by the ids of
+//! tool calls, which the provider gave: the results of some come with the next request. What was asked is the client's own
+//! word: it speaks from the container.
+
+use crate::llm::{
+    message::{Block, ToolCall},
+    redact::Redactor,
+    registry::ProviderKind,
+    report::{self, Intent, Reporter},
+};
+use ringfence_wire::trace::Via;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::{
+    collections::VecDeque,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Intents that are followed at a time; one more, and that which was silent longest is given up.
+const MOST: usize = 64;
+/// Tool calls of an intent whose results are known to be its; older ones are forgotten.
+const MOST_CALLS: usize = 256;
+/// Newest messages of a request that are looked through for what was asked.
+const MOST_BACK: usize = 512;
+
+/// The intents of one agent's clients.
+pub(super) struct Follow {
+    reporter: Reporter,
+    threads: Mutex<Vec<Thread>>,
+}
+
+/// One intent under way.
+#[derive(Debug)]
+struct Thread {
+    intent: Intent,
+    /// What was asked and where in the conversation, as a number.
+    asked: u64,
+    calls: VecDeque<String>,
+    /// Calls whose result did not come yet.
+    open: Vec<String>,
+    /// The last request failed, and that is reported. The client may try again.
+    failed: bool,
+    heard: Instant,
+    /// One for this, and one for each request under way.
+    under_way: Arc<()>,
+}
+
+/// What a request is part of, until it is answered or its client is gone.
+#[derive(Debug)]
+pub(super) struct Part {
+    intent: Intent,
+    _under_way: Arc<()>,
+}
+
+impl Follow {
+    pub(super) fn new(reporter: Reporter) -> Self {
+        Self { reporter, threads: Mutex::default() }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request that will be sent on. Reports the results that it brings, and what it asks for if that is new.
+    pub(super) fn begin(
+        &self,
+        kind: ProviderKind,
+        messages: &[Box<RawValue>],
+        redactor: &Redactor,
+    ) -> Option<Part> {
+        let newest = Newest::of(kind, messages);
+        let mut threads = self.threads();
+        for result in &newest.results {
+            let waits = |thread: &&mut Thread| thread.open.contains(&result.call);
+            if let Some(thread) = threads.iter_mut().find(waits) {
+                thread.open.retain(|open| *open != result.call);
+                self.reporter.ended(&result.call, result.is_error, &result.content, redactor);
+            }
+        }
+        let brought =
+            |thread: &Thread| newest.results.iter().any(|result| thread.calls.contains(&result.call));
+        let known = threads.iter().position(brought).or_else(|| {
+            let asked = newest.asked.as_ref()?.1;
+            threads.iter().position(|thread| thread.asked == asked)
+        });
+        let mut thread = match known.map(|at| threads.remove(at)) {
+            Some(thread) => thread,
+            None => {
+                let asked = newest.asked.as_ref()?.1;
+                let intent = Intent { id: report::new_id(), conn: 0 };
+                Thread {
+                    intent,
+                    asked,
+                    calls: VecDeque::new(),
+                    open: Vec::new(),
+                    failed: true,
+                    heard: Instant::now(),
+                    under_way: Arc::default(),
+                }
+            }
+        };
+        if std::mem::take(&mut thread.failed) {
+            let content = newest.asked.as_ref().map_or(&[][..], |(content, _)| content);
+            self.reporter.asked(&thread.intent, (None, Via::Http), content, redactor);
+        }
+        thread.heard = Instant::now();
+        let part = Part { intent: thread.intent.clone(), _under_way: Arc::clone(&thread.under_way) };
+        threads.push(thread);
+        if threads.len() > MOST {
+            self.give_up(&threads.remove(0), "the client began too much else", redactor);
+        }
+        Some(part)
+    }
+
+    /// The request's answer came, with calls that began at these moments, or now; or why it failed.
+    pub(super) fn answered(
+        &self,
+        part: Part,
+        calls: &[ToolCall],
+        began: &[(String, u64)],
+        error: Option<&str>,
+        redactor: &Redactor,
+    ) {
+        let mut threads = self.threads();
+        let Part { intent, _under_way } = part;
+        let Some(at) = threads.iter().position(|thread| thread.intent.id == intent.id) else { return };
+        let Some(thread) = threads.get_mut(at) else { return };
+        thread.heard = Instant::now();
+        if let Some(why) = error {
+            thread.failed = true;
+            return self.reporter.intent_ended(&intent, Some(why), redactor);
+        }
+        if calls.is_empty() {
+            // This request and the thread itself; more are a client's that asks twice at once.
+            if Arc::strong_count(&thread.under_way) <= 2 {
+                threads.remove(at);
+                self.reporter.intent_ended(&intent, None, redactor);
+            }
+            return;
+        }
+        for call in calls {
+            let moment = began.iter().find(|(id, _)| *id == call.id).map(|(_, moment)| *moment);
+            self.reporter.call_at(Some(&intent), call, None, moment.unwrap_or_else(report::now));
+            thread.calls.push_back(call.id.clone());
+            thread.open.push(call.id.clone());
+            if thread.calls.len() > MOST_CALLS {
+                thread.calls.pop_front();
+            }
+        }
+        let (open, calls) = (&mut thread.open, &thread.calls);
+        open.retain(|open| calls.contains(open));
+    }
+
+    /// Gives up intents of which nothing was heard for so long: their calls would be in flight for ever.
+    pub(super) fn give_up_silent(&self, patience: Duration, redactor: &Redactor) {
+        let mut threads = self.threads();
+        let silent = threads.extract_if(.., |thread| thread.heard.elapsed() > patience);
+        silent.for_each(|thread| self.give_up(&thread, "nothing more came from the client", redactor));
+    }
+
+    fn give_up(&self, thread: &Thread, why: &str, redactor: &Redactor) {
+        if !thread.failed {
+            self.reporter.intent_ended(&thread.intent, Some(why), redactor);
+        }
+    }
+}
+
+/// A tool's result in a request.
+#[derive(Debug)]
+struct ToolResult {
+    call: String,
+    /// OpenAI's API does not say; then it is no error.
+    is_error: bool,
+    content: Vec<Block>,
+}
+
+/// What the end of a conversation says.
+#[derive(Debug, Default)]
+struct Newest {
+    /// Those behind the model's last answer.
+    results: Vec<ToolResult>,
+    /// The user's last message that is no result, and the number that it is known by.
+    asked: Option<(Vec<Block>, u64)>,
+}
+
+/// The fields of a message that are looked at.
+#[derive(Deserialize)]
+struct Message {
+    role: String,
+    #[serde(default)]
+    content: Option<Box<RawValue>>,
+    tool_call_id: Option<String>,
+}
+
+/// The fields of one of Anthropic's blocks that are looked at.
+#[derive(Deserialize)]
+struct Piece {
+    r#type: String,
+    tool_use_id: Option<String>,
+    #[serde(default)]
+    is_error: Option<bool>,
+    #[serde(default)]
+    content: Option<Box<RawValue>>,
+}
+
+impl Newest {
+    fn of(kind: ProviderKind, messages: &[Box<RawValue>]) -> Self {
+        let mut newest = Self::default();
+        let mut is_behind = true;
+        for (at, raw) in messages.iter().enumerate().rev().take(MOST_BACK) {
+            // What is no message is the provider's to refuse.
+            let Ok(Message { role, content, tool_call_id }) = serde_json::from_str(raw.get()) else {
+                continue;
+            };
+            let results = match (kind, role.as_str()) {
+                (ProviderKind::OpenAi, "tool") => tool_call_id
+                    .map(|call| ToolResult { call, is_error: false, content: blocks(content.as_deref()) })
+                    .into_iter()
+                    .collect(),
+                (ProviderKind::Anthropic, "user") => results(content.as_deref()),
+                _ => Vec::new(),
+            };
+            match role.as_str() {
+                "assistant" => is_behind = false,
+                "user" if results.is_empty() => {
+                    let content = blocks(content.as_deref());
+                    let number = number(at, &content);
+                    newest.asked = Some((content, number));
+                    break;
+                }
+                _ if is_behind => newest.results.splice(..0, results).for_each(drop),
+                _ => {}
+            }
+        }
+        newest
+    }
+}
+
+/// The tool results in an Anthropic message.
+fn results(content: Option<&RawValue>) -> Vec<ToolResult> {
+    let pieces: Vec<Box<RawValue>> =
+        content.and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
+    let result = |raw: Box<RawValue>| {
+        let piece: Piece = serde_json::from_str(raw.get()).ok()?;
+        (piece.r#type == "tool_result").then_some(())?;
+        Some(ToolResult {
+            call: piece.tool_use_id?,
+            is_error: piece.is_error.unwrap_or(false),
+            content: blocks(piece.content.as_deref()),
+        })
+    };
+    pieces.into_iter().filter_map(result).collect()
+}
+
+/// Content as blocks: it may be a text alone.
+fn blocks(content: Option<&RawValue>) -> Vec<Block> {
+    let Some(content) = content else { return Vec::new() };
+    if let Ok(text) = serde_json::from_str::<String>(content.get()) {
+        return vec![Block::text(&text)];
+    }
+    let pieces: Vec<Box<RawValue>> = serde_json::from_str(content.get()).unwrap_or_default();
+    pieces.into_iter().filter_map(|piece| Block::parse(piece).ok()).collect()
+}
+
+/// What a message is known by when it comes again: its place and its texts. Clients move marks for the provider's cache.
+fn number(at: usize, content: &[Block]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    at.hash(&mut hasher);
+    for block in content {
+        if let crate::llm::message::Kind::Text(text) = block.kind() {
+            text.hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ProviderKind::{Anthropic, OpenAi};
+    use serde_json::{Value, json};
+
+    fn raws(messages: &Value) -> Vec<Box<RawValue>> {
+        let messages = messages.as_array().unwrap();
+        messages.iter().map(|message| RawValue::from_string(message.to_string()).unwrap()).collect()
+    }
+
+    fn begin(follow: &Follow, kind: ProviderKind, messages: &Value) -> Part {
+        follow.begin(kind, &raws(messages), &Redactor::new([])).unwrap()
+    }
+
+    fn call(id: &str) -> ToolCall {
+        let input = RawValue::from_string("{}".to_owned()).unwrap();
+        ToolCall { id: id.to_owned(), name: "t".to_owned(), input }
+    }
+
+    fn end(follow: &Follow, part: Part, calls: &[ToolCall], error: Option<&str>) {
+        follow.answered(part, calls, &[], error, &Redactor::new([]));
+    }
+
+    #[test]
+    fn results_behind_the_last_answer_are_read_in_both_forms() {
+        let anthropic = json!([
+            { "role": "user", "content": "go" },
+            { "role": "assistant", "content": [{ "type": "tool_use", "id": "old", "name": "t", "input": {} }] },
+            { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "old", "content": "1" }] },
+            { "role": "assistant", "content": "..." },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "a", "is_error": true, "content": [{ "type": "text", "text": "no" }] },
+                { "type": "tool_result", "tool_use_id": "b" },
+                { "type": "text", "text": "and then?" },
+            ] },
+        ]);
+        let newest = Newest::of(Anthropic, &raws(&anthropic));
+        let seen: Vec<_> =
+            newest.results.iter().map(|one| (one.call.as_str(), one.is_error, one.content.len())).collect();
+        assert_eq!(seen, [("a", true, 1), ("b", false, 0)]);
+        assert_eq!(newest.asked.unwrap().1, number(0, &[Block::text("go")]));
+        let openai = json!([
+            { "role": "system", "content": "s" },
+            { "role": "user", "content": [{ "type": "text", "text": "go" }] },
+            { "role": "assistant", "content": null, "tool_calls": [] },
+            { "role": "tool", "tool_call_id": "a", "content": "1" },
+            { "role": "tool", "tool_call_id": "b", "content": "2" },
+        ]);
+        let newest = Newest::of(OpenAi, &raws(&openai));
+        assert_eq!(newest.results.iter().map(|one| one.call.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(newest.asked.unwrap().1, number(1, &[Block::text("go")]));
+        for odd in [json!([]), json!([1, "x", { "role": 7 }]), json!([{ "role": "assistant" }])] {
+            assert!(
+                Follow::new(Reporter::default()).begin(OpenAi, &raws(&odd), &Redactor::new([])).is_none()
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_s_result_goes_on_with_what_it_was_for_and_the_next_question_is_another() {
+        let follow = Follow::new(Reporter::default());
+        let ask = json!([{ "role": "user", "content": "go" }]);
+        let part = begin(&follow, Anthropic, &ask);
+        let first = Arc::clone(&part.intent.id);
+        end(&follow, part, &[call("a")], None);
+        let result = json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "a" }] });
+        // The client may have shortened what was before.
+        let part = begin(&follow, Anthropic, &json!([{ "role": "user", "content": "short" }, result]));
+        assert_eq!(part.intent.id, first);
+        assert!(follow.threads()[0].open.is_empty());
+        // It is tried again after an error, with the same results.
+        end(&follow, part, &[], Some("overloaded"));
+        let part = begin(&follow, Anthropic, &json!([{ "role": "user", "content": "go" }, result]));
+        assert_eq!(part.intent.id, first);
+        end(&follow, part, &[], None);
+        assert!(follow.threads().is_empty());
+        assert_ne!(begin(&follow, Anthropic, &ask).intent.id, first, "asked anew");
+    }
+
+    #[test]
+    fn who_asks_twice_at_once_ends_with_the_last_answer() {
+        let follow = Follow::new(Reporter::default());
+        let ask = json!([{ "role": "user", "content": "go" }]);
+        let (one, two) = (begin(&follow, OpenAi, &ask), begin(&follow, OpenAi, &ask));
+        assert_eq!(one.intent.id, two.intent.id);
+        end(&follow, one, &[], None);
+        end(&follow, two, &[call("a")], None);
+        assert_eq!(follow.threads()[0].open, ["a"]);
+        // One whose client hung up does not count.
+        drop(begin(&follow, OpenAi, &ask));
+        let part = begin(&follow, OpenAi, &ask);
+        end(&follow, part, &[], None);
+        assert!(follow.threads().is_empty());
+    }
+
+    #[test]
+    fn what_is_followed_is_bounded_and_silence_ends_it() {
+        let follow = Follow::new(Reporter::default());
+        for n in 0..2 * MOST {
+            let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": n.to_string() }]));
+            let calls: Vec<_> = (0..MOST_CALLS + 9).map(|call_of| call(&format!("{n}-{call_of}"))).collect();
+            end(&follow, part, &calls, None);
+        }
+        assert_eq!(follow.threads().len(), MOST);
+        assert!(
+            follow
+                .threads()
+                .iter()
+                .all(|thread| { thread.calls.len() == MOST_CALLS && thread.open.len() == MOST_CALLS })
+        );
+        follow.give_up_silent(Duration::from_secs(3600), &Redactor::new([]));
+        assert_eq!(follow.threads().len(), MOST);
+        follow.give_up_silent(Duration::ZERO, &Redactor::new([]));
+        assert!(follow.threads().is_empty());
+    }
+}
