@@ -4,6 +4,8 @@
 pub(crate) mod classify;
 #[path = "../../agent/src/mcp/line.rs"]
 pub(crate) mod line;
+#[path = "../../agent/src/mcp/plain.rs"]
+pub(crate) mod plain;
 #[path = "../../agent/src/mcp/redact.rs"]
 pub(crate) mod redact;
 #[path = "../../agent/src/mcp/risk.rs"]

@@ -311,6 +311,43 @@ test("a call's detail, an intent's chain, sessions", async () => {
   await session.getByText("ended, status 0").waitFor();
 });
 
+test("what a server says on standard error is shown as text, as it comes", async () => {
+  const noisy = await client("<b>noisy</b>");
+  await (await client("quiet")).call("read_a", {});
+  const hostile = "<img src=x onerror=\"document.title='owned'\"> \u001b[31mred\u001b[0m \u202egnp.exe\u2066 \u200bhidden";
+  await noisy.call("read_a", { stderr: `${hostile}\nkey sk-0123456789abcdefghij\n` });
+  const page = await open(`http://127.0.0.1:${home.port}/?view=sessions#token=${home.token}`);
+  await live(page);
+  const lines = page.locator("#sessions tbody tr");
+  assert.equal(await lines.filter({ hasText: "quiet" }).locator("a.stderr").count(), 0);
+  const link = lines.filter({ hasText: "noisy" }).locator("a.stderr");
+  await link.click();
+  const said = page.locator("#stderr pre");
+  await said.getByText("U+001B[31mredU+001B[0m U+202Egnp.exeU+2066 U+200Bhidden").waitFor();
+  const text = await said.textContent();
+  assert.ok(text.startsWith("<img src=x onerror=\"document.title='owned'\"> "), text);
+  assert.ok(text.endsWith("\nkey [redacted]\n"), text);
+  await noisy.call("read_b", { stderr: "it comes later\n" });
+  await said.getByText("it comes later").waitFor();
+  await page.reload();
+  await said.getByText("it comes later").waitFor();
+  assert.equal(await page.locator("#stderr img, #stderr b, #stderr script").count(), 0);
+  assert.equal(await page.title(), "Ringfence");
+  // More than is kept, and more than anybody reads: beginning and end, and how much is missing.
+  const long = `${"x".repeat(79)}\n`.repeat(2000);
+  for (let n = 0; n < 10; n++) await noisy.call("read_c", { stderr: long });
+  await noisy.call("read_d", { stderr: "its last words\n" });
+  await clients.shift().close();
+  await said.getByText("its last words").waitFor();
+  await said.getByText(/more characters; ringfence sessions --stderr [0-9a-f]{8} has all/).waitFor();
+  await said.getByText(/[0-9,]+ bytes were not kept/).waitFor();
+  assert.ok((await said.textContent()).startsWith("<img src=x"));
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "it is too wide");
+  await page.locator("#stderr").getByText("close").click();
+  await page.locator("#stderr").waitFor({ state: "hidden" });
+  await link.waitFor();
+});
+
 test("a rule added here binds the next call", async () => {
   const files = await client("files");
   assert.equal((await files.call("read_diary", {})).result.isError, undefined, "the control");

@@ -6,6 +6,7 @@ const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
 for await (const line of createInterface({ input: process.stdin })) {
   const { id, method, params } = JSON.parse(line);
   if (id === undefined || method === undefined) continue;
+  if (params?.arguments?.stderr) process.stderr.write(params.arguments.stderr);
   if (method === "initialize") {
     say({ jsonrpc: "2.0", id, result: { protocolVersion: "2025-06-18", capabilities: { tools: {} }, serverInfo: { name: "test", version: "1" } } });
   } else if (params?.name === "fail_always") {

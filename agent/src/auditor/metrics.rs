@@ -126,6 +126,7 @@ impl Metrics {
             | Row::Asked { .. }
             | Row::Answered { .. }
             | Row::Governed { .. }
+            | Row::Stderr { .. }
             | Row::Gap
             | Row::End { .. } => {}
         }

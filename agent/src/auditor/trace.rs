@@ -68,11 +68,12 @@ fn bounded(mut said: Said) -> Option<Said> {
         }
     };
     match &mut said {
+        Said::Began { .. } => {}
         Said::Intent { id: of, text, .. } => {
             id(of)?;
             cut(text);
         }
-        Said::IntentEnded { id: of, error } => {
+        Said::IntentEnded { id: of, error, .. } => {
             id(of)?;
             error.as_mut().map(cut);
         }
@@ -134,6 +135,7 @@ fn traced_intent(intent: AgentIntent) -> TracedIntent {
         ts: clock::rfc3339(intent.at),
         ended: intent.ended.map(clock::rfc3339),
         uid: intent.sender,
+        via: intent.via,
         text: intent.text,
         error: intent.error,
         calls: Vec::new(),
@@ -187,7 +189,7 @@ fn events_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_wire::trace::Refusal;
+    use ringfence_wire::trace::{Refusal, Via};
 
     fn said(said: &Said) -> audit::Reported {
         let what = What::Said(serde_json::to_string(said).unwrap());
@@ -196,7 +198,12 @@ mod tests {
 
     #[test]
     fn what_a_worker_says_is_bounded() {
-        let long = Said::Intent { id: "0123456789ab".into(), uid: None, text: "\u{fc}".repeat(MAX_TEXT + 5) };
+        let long = Said::Intent {
+            id: "0123456789ab".into(),
+            uid: None,
+            text: "\u{fc}".repeat(MAX_TEXT + 5),
+            via: Via::Send,
+        };
         let Some(Reported { what: Report::Said(Said::Intent { text, .. }), .. }) = reported(said(&long))
         else {
             panic!("refused");

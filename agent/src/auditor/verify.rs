@@ -140,6 +140,7 @@ impl Sum {
 pub(crate) struct Sums {
     messages: Sum,
     calls: Sum,
+    stderr: Sum,
 }
 
 impl Sums {
@@ -188,6 +189,11 @@ impl Sums {
         }
     }
 
+    /// A row of `stderr`.
+    pub(crate) fn stderr(&mut self, row: &Value) {
+        self.stderr.add(&json!([row["number"], row["timestamp"], row["text"], row["dropped"]]));
+    }
+
     /// What a journal's fold makes of an entry.
     fn folded(&mut self, row: &Row) {
         match row {
@@ -224,6 +230,9 @@ impl Sums {
             ])),
             Row::Decision { call, outcome, by, at, .. } => {
                 self.calls.add(&json!([call, "decision", outcome, by, rfc3339(*at)]));
+            }
+            Row::Stderr { number, at, text, dropped } => {
+                self.stderr.add(&json!([number, rfc3339(*at), text, dropped]));
             }
             Row::Session { .. }
             | Row::Client { .. }
@@ -272,6 +281,8 @@ pub(crate) fn session(
     let file = File::open(&path).map_err(|error| broken(error.into()))?;
     let mut reader = Reader::new(BufReader::new(file));
     let (mut fold, mut made) = (Fold::default(), Sums::default());
+    // Said last: of another session's journal the hashes tell more.
+    let mut of_row = None;
     while let Some(entry) = reader.next_entry().map_err(broken)? {
         let (hash, line) = reader.position();
         for (expected, whence) in marks.remove(&line).unwrap_or_default() {
@@ -282,7 +293,7 @@ pub(crate) fn session(
         if line <= stored {
             for folded in fold.next(entry) {
                 made.folded(&folded);
-                same_session(row, &folded)?;
+                of_row = of_row.or(same_session(row, &folded).err());
             }
         }
     }
@@ -291,9 +302,16 @@ pub(crate) fn session(
         let whence = of.first().map_or(Whence::Database, |(_, whence)| *whence);
         return Err(Amiss::Cut { path, lines: reader.position().1, expected, whence });
     }
+    if let Some(amiss) = of_row {
+        return Err(amiss);
+    }
     match sums {
         Some(sums) if sums.messages != made.messages => Err(Amiss::Rows("messages")),
         Some(sums) if sums.calls != made.calls => Err(Amiss::Rows("tool calls")),
+        // A session that began before there was a table for it has only a part, or nothing.
+        Some(sums) if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr => {
+            Err(Amiss::Rows("lines of standard error"))
+        }
         _ => Ok(()),
     }
 }

@@ -33,6 +33,12 @@ pub(crate) struct ListArgs {
 
 /// Decides one call.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence approvals
+  ringfence approve 3f2a9c1b
+  ringfence deny 3f2a9c1b
+
+A decision is for that one call and counts once. A process that the MCP client started may not decide, nor one in a container.")]
 pub(crate) struct DecideArgs {
     /// The call's id, or its first characters (at least four).
     #[arg(value_name = "ID")]

@@ -1,5 +1,6 @@
 //! `ringfence audit`: whether the record of MCP sessions is whole, and the record in other forms.
 
+use super::agent::print;
 use crate::{
     auditor::{printable, verify},
     mcp::{
@@ -39,6 +40,9 @@ enum Command {
     /// Reads every session's journal and compares it with the database and the ledger of sessions: an edit, a gap, a cut
     /// or a session that is gone is found, unless retention removed it and left a checkpoint. Exit status 1 if something
     /// is amiss.
+    #[command(after_help = "Examples:
+  ringfence audit verify
+  journalctl -t ringfence-audit -o json | ringfence audit verify --heads -")]
     Verify {
         /// Heads that were kept elsewhere, to find an older copy of everything: `journalctl -t ringfence-audit -o json`,
         /// or `ringfence audit heads`; `-` for standard input.
@@ -49,12 +53,16 @@ enum Command {
         db: Option<String>,
     },
     /// Prints the present heads of ledger and journals, to be kept where nobody can change them.
+    #[command(after_help = "Example:\n  ringfence audit heads > /media/stick/heads")]
     Heads {
         /// The audit database [default: the daemon's, where it runs; else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
     /// Writes all tool calls (or, as SQL, all tables) to standard output.
+    #[command(after_help = "Examples:
+  ringfence audit export --format ndjson | jq .tool_name
+  ringfence audit export --format sql | sqlite3 copy.db")]
     Export {
         /// The form.
         #[arg(long, value_enum)]
@@ -67,13 +75,13 @@ enum Command {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
-        Command::Verify { heads, db } => verify(&Places::find(db.as_deref())?, heads.as_deref()),
-        Command::Heads { db } => match print_heads(&Places::find(db.as_deref())?) {
+        Command::Verify { heads, db } => verify(&Places::on_record(db.as_deref())?, heads.as_deref()),
+        Command::Heads { db } => match print_heads(&Places::on_record(db.as_deref())?) {
             Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
             outcome => outcome.map(|()| ExitCode::SUCCESS),
         },
         Command::Export { format, db } => {
-            match export(&Places::find(db.as_deref())?, *format) {
+            match export(&Places::on_record(db.as_deref())?, *format) {
                 // Whoever reads has enough.
                 Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
                 outcome => outcome.map(|()| ExitCode::SUCCESS),
@@ -90,11 +98,21 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn each_row(
     places: &Places,
     table: &str,
+    each: impl FnMut(&Value) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    each_page(places, table, false, each)
+}
+
+/// The same; `as_text`: columns of JSON are the texts that are stored.
+fn each_page(
+    places: &Places,
+    table: &str,
+    as_text: bool,
     mut each: impl FnMut(&Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut after = 0;
     loop {
-        let request = McpRequest::Table { table: table.to_owned(), after, limit: 500 };
+        let request = McpRequest::Table { table: table.to_owned(), after, limit: 500, as_text };
         let McpReply::Rows { rows } = client::ask(places, &request)? else {
             bail!("the auditor answered something else");
         };
@@ -121,6 +139,10 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     })?;
     each_row(places, "tool_calls", |row| {
         sums.entry(text(row, "session_id")).or_default().call(row);
+        Ok(())
+    })?;
+    each_row(places, "stderr", |row| {
+        sums.entry(text(row, "session_id")).or_default().stderr(row);
         Ok(())
     })?;
     let after = rows_by_id(places, "sessions")?;
@@ -172,10 +194,10 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
     }
     for line in &amiss {
-        println!("{}", printable(line));
+        print(&format!("{}\n", printable(line)))?;
     }
-    report(whole, running, &removed, &now, heads.len());
-    println!("{} amiss", amiss.len());
+    report(whole, running, &removed, &now, heads.len())?;
+    print(&format!("{} amiss\n", amiss.len()))?;
     Ok(if amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -185,24 +207,25 @@ fn report(
     removed: &HashMap<&String, &Checkpoint>,
     ledgers: &HashMap<u32, Ledger>,
     heads: usize,
-) {
-    println!("{whole} sessions whole");
+) -> anyhow::Result<()> {
+    print(&format!("{whole} sessions whole\n"))?;
     if running > 0 {
-        println!("{running} of them written to meanwhile: their rows were not compared");
+        print(&format!("{running} of them written to meanwhile: their rows were not compared\n"))?;
     }
     let folded = ledgers.values().fold((0, 0), |sum, l| (sum.0 + l.folded.0, sum.1 + l.folded.1));
     let sessions = removed.len() as u64 + folded.0;
     if sessions > 0 {
         let calls = removed.values().map(|checkpoint| checkpoint.calls).sum::<u64>() + folded.1;
         let newest = removed.values().map(|checkpoint| checkpoint.ended.as_str()).max().unwrap_or("before");
-        println!(
-            "{sessions} sessions with {calls} calls removed by retention, checkpoints kept; the newest ended {}",
+        print(&format!(
+            "{sessions} sessions with {calls} calls removed by retention, checkpoints kept; the newest ended {}\n",
             printable(newest)
-        );
+        ))?;
     }
     if heads > 0 {
-        println!("{heads} heads kept elsewhere compared");
+        print(&format!("{heads} heads kept elsewhere compared\n"))?;
     }
+    Ok(())
 }
 
 fn text(row: &Value, key: &str) -> String {
@@ -304,7 +327,7 @@ fn export(places: &Places, format: Format) -> anyhow::Result<()> {
     if format == Format::Sql {
         writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", crate::auditor::MCP_SCHEMA.concat())?;
         for table in crate::auditor::MCP_TABLES {
-            each_row(places, table, |row| Ok(writeln!(out, "{}", export::insert(table, row))?))?;
+            each_page(places, table, true, |row| Ok(writeln!(out, "{}", export::insert(table, row))?))?;
         }
         writeln!(out, "COMMIT;")?;
         return Ok(out.flush()?);

@@ -59,7 +59,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             limits.grace = args.grace.map_or(limits.grace, |seconds| i64::from(seconds) * 1_000_000);
             limits.bytes = args.keep_bytes.unwrap_or(limits.bytes);
-            crate::auditor::user::run(&Places::find(args.db.as_deref())?, args.port, limits)?;
+            let places = Places::locate(args.db.as_deref())?;
+            places.make()?;
+            crate::auditor::user::run(&places, args.port, limits)?;
         }
     }
     Ok(ExitCode::SUCCESS)

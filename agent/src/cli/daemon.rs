@@ -1,6 +1,9 @@
 //! `ringfence daemon`.
 
-use crate::core::{daemon, paths::Paths};
+use crate::{
+    core::{daemon, paths::Paths},
+    kernel::handed,
+};
 use std::process::ExitCode;
 
 /// The privileged core: loads the eBPF programs, holds the containers, starts the other roles.
@@ -19,7 +22,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // Before anything else is opened.
+    let handed = handed::take();
     super::log::start("info");
-    daemon::run(&Paths::from_env(), args.port)?;
+    daemon::run(&Paths::from_env(), args.port, handed)?;
     Ok(ExitCode::SUCCESS)
 }

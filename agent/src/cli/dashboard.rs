@@ -1,5 +1,6 @@
 //! `ringfence dashboard`: the link that opens the dashboard of MCP sessions.
 
+use super::agent::print;
 use crate::mcp::{client, state::Places};
 use anyhow::{Context, bail};
 use ringfence_wire::mcp::{McpReply, McpRequest};
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let McpReply::Dashboard { url } = client::ask(&places, &McpRequest::Dashboard)? else {
         bail!("the auditor answered something else");
     };
-    println!("{url}");
+    print(&format!("{url}\n"))?;
     if args.open {
         // Not a shell: the link is one argument. Others of this user see it in the process list for a moment, as they see
         // the auditor's socket.

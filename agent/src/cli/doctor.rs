@@ -1,5 +1,6 @@
 //! `ringfence doctor`: what this host can enforce, and how to get what is missing.
 
+use super::agent::print;
 use crate::{
     core::paths::Paths,
     kernel::host::{self, BpfLsm, LsmList},
@@ -92,9 +93,9 @@ struct Report {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = report(&facts());
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        print(&format!("{}\n", serde_json::to_string_pretty(&report)?))?;
     } else {
-        print!("{}", text(&report));
+        print(&text(&report))?;
     }
     Ok(ExitCode::from(match report.verdict {
         Verdict::Full => 0,

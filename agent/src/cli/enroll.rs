@@ -1,5 +1,6 @@
 //! `ringfence enroll`.
 
+use super::agent::print;
 use crate::core::{client, paths::Paths};
 use anyhow::{Context as _, bail};
 use ringfence_wire::message::{AdminRequest, Enrolled};
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         (None, None) => bail!("name what to enrol: --pid or --cgroup"),
     };
-    println!("{}", enrolled.container);
+    print(&format!("{}\n", enrolled.container))?;
     eprintln!("profile {}, mode {}", enrolled.profile, enrolled.mode);
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@ use crate::{
         forward, guard,
         journal::{Entry, Journal},
         link::Link,
-        notice, ready, reload, rules,
+        notice, ready, redact, reload, rules,
         seen::Seen,
         session::{Options, Session, now},
         state,
@@ -156,11 +156,12 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
         Err(error) if allow_unrecorded => Journal::nowhere(format!("its journal cannot be created: {error}")),
         Err(error) => return Err(error).context("cannot create the session's journal"),
     };
+    let words: Vec<String> = args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let begun = journal.append(&Entry::Start {
         session: id.clone(),
         at: now(),
         server_name: server_name.clone(),
-        server_command: args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect(),
+        server_command: if args.store_raw { words } else { redact::command(&words) },
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });

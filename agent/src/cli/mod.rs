@@ -33,6 +33,14 @@ use std::process::ExitCode;
 /// Puts each AI-agent container under one profile that the kernel enforces and audits.
 #[derive(Debug, Parser)]
 #[command(name = "ringfence", version, max_term_width = 100)]
+#[command(after_help = "Examples:
+  ringfence doctor                                           what this host can enforce
+  ringfence run --profile coder -- bash                      a command under a profile
+  ringfence mcp wrap .mcp.json                               record and judge what an MCP client calls
+  ringfence tools --profile coder                            tools that hold only what was granted
+  ringfence start                                            serve this user's LLM agents
+
+`ringfence COMMAND --help` has more of each.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -83,9 +91,22 @@ enum Command {
     LlmWorker,
 }
 
+/// A panic in any thread ends the process, once it was told: what is left of a role without one of its threads is no role.
+/// Only the agents of `ringfence start` have nothing to do with each other.
+fn end_at_a_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}
+
 /// Parses the command line, runs the subcommand, prints an error's whole chain once.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
+    if !matches!(cli.command, Command::Start(_)) {
+        end_at_a_panic();
+    }
     // `doctor` says the same in its own way, `run` with its own exit status.
     if !matches!(cli.command, Command::Doctor(_) | Command::Run(_))
         && let Some(reason) = unsupported()
@@ -144,4 +165,28 @@ pub(crate) fn main() -> ExitCode {
 fn unsupported() -> Option<String> {
     let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
     crate::platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory as _;
+
+    /// Those without an example.
+    fn bare(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        let path = format!("{path} {}", command.get_name());
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        if !help.contains("Example") {
+            found.push(path.clone());
+        }
+        let below = command.get_subcommands().filter(|below| !below.is_hide_set());
+        below.for_each(|below| bare(below, &path, found));
+    }
+
+    #[test]
+    fn every_help_has_an_example() {
+        let mut found = Vec::new();
+        bare(&Cli::command(), "", &mut found);
+        assert_eq!(found, Vec::<String>::new());
+    }
 }

@@ -25,6 +25,10 @@ const ANY_WORKDIR: &str = "/workdir";
 ///
 /// A profile is a name (looked up in /etc/ringfence/profiles, then in ~/.config/ringfence/agents) or a path.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence profile check
+  ringfence profile show coder
+  ringfence profile explain coder exec git")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -43,6 +47,7 @@ enum Command {
         place: PlaceArgs,
     },
     /// Prints what a profile grants in the end: after `extends`, with links resolved, base and protected places included.
+    #[command(after_help = "Example:\n  ringfence profile show ./coder.toml --workdir /srv/project")]
     Show {
         /// Name or path.
         profile: String,
@@ -66,6 +71,7 @@ enum Command {
         place: PlaceArgs,
     },
     /// Prints the JSON Schema of a profile.
+    #[command(after_help = "Example:\n  ringfence profile schema > profile.schema.json")]
     Schema,
 }
 

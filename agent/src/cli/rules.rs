@@ -40,6 +40,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Reads a rule file and lists its rules, or says what is wrong with it.
+    #[command(after_help = "Example:\n  ringfence rules check ~/.config/ringfence/rules.yaml")]
     Check {
         /// The YAML file.
         file: PathBuf,
@@ -48,26 +49,30 @@ enum Command {
         json: bool,
     },
     /// Lists changes of rule files that loosen something and wait for a confirmation: what is in force, what would be.
+    #[command(after_help = "Example:\n  ringfence rules pending")]
     Pending {
         /// JSON, one object a line, instead of text.
         #[arg(long)]
         json: bool,
-        /// The audit database [default: the user's].
+        /// The audit database [default: the daemon's, where it runs; else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
     /// Puts a change in force that waits. Refused from processes that an MCP client started.
+    #[command(after_help = "Example:\n  ringfence rules confirm ~/.config/ringfence/rules.yaml")]
     Confirm {
         /// The rule file; may be left out where one change waits only.
         file: Option<PathBuf>,
         /// Do not ask.
         #[arg(long)]
         yes: bool,
-        /// The audit database [default: the user's].
+        /// The audit database [default: the daemon's, where it runs; else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
     /// Tells what would happen to a call, and why.
+    #[command(after_help = "Example:
+  ringfence rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'")]
     Test {
         /// The YAML file.
         file: PathBuf,
@@ -197,7 +202,8 @@ fn check(file: &PathBuf, json: bool) -> anyhow::Result<ExitCode> {
     }
     for rule in &rules {
         let off = if rule.enabled { "" } else { " (switched off)" };
-        writeln!(out, "{:<6} {}{off}  {}", rule.action.name(), rule.name, rule.description)?;
+        let (name, description) = (printable(&rule.name), printable(&rule.description));
+        writeln!(out, "{:<6} {name}{off}  {description}", rule.action.name())?;
     }
     writeln!(out, "{}: {} rules, all well", file.display(), rules.len())?;
     Ok(ExitCode::SUCCESS)
@@ -234,7 +240,7 @@ fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> an
             writeln!(out, "  because    no rule matches and the score is at most 30")
         }
         [] => writeln!(out, "  because    the score alone asks for it"),
-        names => writeln!(out, "  because    {}", names.join(", ")),
+        names => writeln!(out, "  because    {}", printable(&names.join(", "))),
     }?;
     Ok(ExitCode::SUCCESS)
 }

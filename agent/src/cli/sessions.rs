@@ -23,14 +23,21 @@ struct Source {
     json: bool,
 }
 
-/// Lists MCP sessions, newest first.
+/// Lists MCP sessions, newest first; or shows what the server of one said on standard error.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence sessions
+  ringfence sessions --stderr 3f2a9c1b
+  ringfence sessions --limit 1 --json | jq -r .id")]
 pub(crate) struct SessionsArgs {
     #[command(flatten)]
     source: Source,
-    /// At most so many.
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    /// At most so many, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
+    /// Show what this session's server said on standard error: the session's id, or its first characters (at least four).
+    #[arg(long, value_name = "ID", conflicts_with = "limit")]
+    stderr: Option<String>,
 }
 
 /// Lists tool calls of MCP sessions, newest first; or shows one, with what the kernel saw of it.
@@ -48,28 +55,34 @@ pub(crate) struct CallsArgs {
     /// Only calls with at least this risk, 0 to 100.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
     risk: Option<u8>,
-    /// Only calls with this verdict: pass, flag, pause, block, approved, denied, timeout, cancelled.
+    /// Only calls of which the rules said this, or that ended so.
     #[arg(long, value_name = "V", value_parser = ["pass", "flag", "pause", "block", "blocked", "approved", "denied", "timeout", "cancelled", "ended"])]
     verdict: Option<String>,
-    /// Only this session's.
+    /// Only this session's: its id, or its first characters (at least four).
     #[arg(long, value_name = "ID")]
     session: Option<String>,
     /// Only calls of servers in this container: its id, or the beginning of it.
     #[arg(long, value_name = "ID")]
     container: Option<String>,
-    /// At most so many.
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    /// At most so many, 1 to 1000; `ringfence audit export` has all.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
 }
 
 /// Totals over all MCP sessions: calls, flagged, blocked, average risk.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence stats
+  ringfence stats --json")]
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     source: Source,
 }
 
 pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
+    if let Some(session) = &args.stderr {
+        return stderr(&args.source, session);
+    }
     let rows = rows(&args.source, &McpRequest::Sessions { limit: args.limit })?;
     let columns = [
         ("STARTED", "started_at"),
@@ -113,6 +126,43 @@ pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
         ("INTENT BY", "intent_source"),
     ];
     show(&args.source, &rows, &columns, "no such call is on record")
+}
+
+/// Page by page: it may be more than one answer holds.
+fn stderr(source: &Source, session: &str) -> anyhow::Result<ExitCode> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let (mut after, mut said, mut dropped) = (0, false, 0);
+    loop {
+        let request = McpRequest::Stderr { session: session.to_owned(), after, limit: 500 };
+        let page = rows(source, &request)?;
+        let Some(last) = page.last().and_then(|row| row["number"].as_i64()) else { break };
+        (after, said) = (last, true);
+        for row in &page {
+            if source.json {
+                writeln!(out, "{row}")?;
+                continue;
+            }
+            // Where nothing but a count is told, the next one adds to it.
+            dropped += row["dropped"].as_u64().unwrap_or(0);
+            let text = row["text"].as_str().unwrap_or_default();
+            if !text.is_empty() {
+                say_dropped(&mut out, std::mem::take(&mut dropped))?;
+            }
+            for line in text.lines() {
+                writeln!(out, "{}  {}", cell(&row["timestamp"]), printable(line))?;
+            }
+        }
+    }
+    say_dropped(&mut out, dropped)?;
+    out.flush()?;
+    if !said && !source.json {
+        eprintln!("ringfence: nothing that this session's server said on standard error is on record");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say_dropped(out: &mut impl Write, dropped: u64) -> io::Result<()> {
+    if dropped == 0 { Ok(()) } else { writeln!(out, "[{dropped} bytes were not kept]") }
 }
 
 fn one_call(source: &Source, call: &str) -> anyhow::Result<ExitCode> {
@@ -176,7 +226,7 @@ pub(crate) fn stats(args: &StatsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn rows(source: &Source, request: &McpRequest) -> anyhow::Result<Vec<Value>> {
-    match client::ask(&Places::find(source.db.as_deref())?, request)? {
+    match client::ask(&Places::on_record(source.db.as_deref())?, request)? {
         McpReply::Rows { rows } => Ok(rows),
         other => bail!("the auditor answered something else: {other:?}"),
     }

@@ -46,10 +46,22 @@ struct Whole<'a> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths = Paths::from_env();
-    let user = Home::from_env().and_then(|home| control::status(&home).ok());
+    let user = Home::from_env().map(|home| control::status(&home));
+    let (user, unserved) = match user {
+        Some(Ok(user)) => (Some(user), None),
+        Some(Err(error)) => (None, Some(error.to_string())),
+        None => (None, None),
+    };
     let core: Option<Status> = match client::admin(&paths.admin_socket(), &AdminRequest::Status, &[]) {
         Ok(core) => Some(core),
-        Err(error) if user.is_none() => return Err(error.into()),
+        Err(error) if user.is_none() => {
+            let error = anyhow::Error::from(error);
+            return Err(match unserved {
+                // Whoever has no daemon wants to hear of their own agents.
+                Some(unserved) => anyhow::anyhow!("{error:#}; and {unserved}"),
+                None => error,
+            });
+        }
         Err(_) => None,
     };
     let store = auditor::client::status(&paths.query_socket()).map_err(|error| error.to_string());
@@ -67,7 +79,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         show_all(&mut out, core.as_ref(), store.as_ref().ok(), user.as_ref(), &amiss)
     };
     match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("standard output cannot be written"))
+        }
         _ => Ok(ExitCode::from(code)),
     }
 }

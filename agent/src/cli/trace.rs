@@ -11,7 +11,7 @@ use crate::{
 use ringfence_wire::{
     event::{Event, Verdict},
     message::{QueryReply, QueryRequest},
-    trace::{Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal},
+    trace::{Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal, Via},
 };
 use std::{
     io::{self, Write},
@@ -24,8 +24,9 @@ const LINE: usize = 100;
 /// Shows who asked what, which tools an agent called for it, and what the kernel saw of each.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "How sure an event's tool call is stands behind it: `exact` (its process tree was tagged in the kernel for the
-call), `sole` (no other call was in flight in its process's life), `ambiguous` (one of several, or none).
+    after_help = "How sure an event's tool call is stands behind it: `exact` (its process tree was tagged in the
+kernel for the call), `sole` (no other call was in flight in its process's life), `ambiguous` (one
+of several, or none). Agents of `ringfence start` are in no trace: only the daemon sees both sides.
 
 Examples:
   ringfence trace                        the newest intents of all agents
@@ -86,7 +87,12 @@ fn intent(out: &mut impl Write, intent: &TracedIntent) -> io::Result<()> {
         .intent
         .as_deref()
         .map_or_else(|| "no intent".to_owned(), |id| format!("intent {}", printable(id)));
-    let by = intent.uid.map(|uid| format!(", sent by user {uid}")).unwrap_or_default();
+    let by = match (intent.via, intent.uid) {
+        (Via::Send, Some(uid)) => format!(", sent by user {uid}"),
+        (Via::Send, None) => String::new(),
+        // The container's own word, and shown as such.
+        (Via::Http, _) => ", as its client over HTTP says".to_owned(),
+    };
     let state = match (&intent.error, &intent.ended) {
         (Some(_), _) => "failed",
         (None, Some(_)) => "done",
@@ -185,6 +191,7 @@ mod tests {
                 ts: "2026-11-20T12:00:00.000000Z".into(),
                 ended: None,
                 uid: Some(0),
+                via: Via::Send,
                 text: "look\u{1b}[2J\nintent forged".into(),
                 error: None,
                 calls: Vec::new(),

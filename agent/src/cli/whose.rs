@@ -2,7 +2,7 @@
 
 use super::agent::{home, name};
 use crate::{
-    core::paths::Paths,
+    core::{agents, paths::Paths},
     llm::{
         home::Home,
         registry::{self, AgentConfig, Registry},
@@ -71,11 +71,11 @@ impl Whose {
         }
     }
 
-    /// The token of its HTTP endpoint on loopback, which the daemon does not serve.
-    pub(super) fn http_token(&self, agent: &str) -> Option<PathBuf> {
+    /// The port of loopback where its HTTP endpoint is served, and where the token for it is.
+    pub(super) fn loopback(&self, config: &AgentConfig) -> Option<(u16, PathBuf)> {
         match self {
-            Self::Own(home) => Some(home.http_token(agent)),
-            Self::Daemons(_) => None,
+            Self::Own(home) => Some((config.http?.port?, home.http_token(&config.name))),
+            Self::Daemons(paths) => Some((agents::loopback(config)?, paths.agent_http_token(&config.name))),
         }
     }
 

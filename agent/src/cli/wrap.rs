@@ -1,8 +1,11 @@
 //! `ringfence mcp wrap`: rewrites an MCP client's configuration, shows the difference first, and undoes itself.
 
-use crate::mcp::{
-    line::MAX_CONFIG,
-    wrap::{self, Client},
+use crate::{
+    auditor::printable,
+    mcp::{
+        line::MAX_CONFIG,
+        wrap::{self, Client},
+    },
 };
 use anyhow::{Context, bail};
 use similar::{ChangeTag, TextDiff};
@@ -42,7 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("cannot read {}", named()))?;
     let rewritten = wrap::rewrite(&text, args.client, &program(), args.undo).with_context(named)?;
     for (name, why) in &rewritten.left {
-        eprintln!("{name}: left as it is: {why}");
+        eprintln!("{}: left as it is: {why}", printable(name));
     }
     if rewritten.changed.is_empty() {
         eprintln!("ringfence: nothing to change in {}", named());
@@ -55,7 +58,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ChangeTag::Insert => "+",
             ChangeTag::Equal => continue,
         };
-        write!(out, "{sign}{change}")?;
+        // A project's file is its author's: what would hide a line from a person is shown, not obeyed.
+        let line = change.value();
+        let text = line.strip_suffix('\n').unwrap_or(line);
+        let text: Vec<String> = text.trim_end_matches('\r').split('\t').map(printable).collect();
+        writeln!(out, "{sign}{}", text.join("\t"))?;
     }
     out.flush()?;
     if !args.yes && !agreed(&named())? {
@@ -65,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     replace(&args.file, &rewritten.text).with_context(|| format!("cannot write {}", named()))?;
     eprintln!(
         "changed {} in {}; the file as it was is {}",
-        rewritten.changed.join(", "),
+        printable(&rewritten.changed.join(", ")),
         named(),
         backup.display()
     );

@@ -80,6 +80,9 @@ const VERBS: [(Operation, &[&str]); 4] = [
     ),
 ];
 
+/// Words of a name that join two verbs: `get_and_delete`, `find_or_create`.
+const JOINING: &[&str] = &["and", "or", "then"];
+
 /// Words that mean a shell wherever they stand in a tool's name.
 const SHELLS: &[&str] =
     &["shell", "bash", "zsh", "sh", "powershell", "terminal", "cmd", "command", "subprocess", "script"];
@@ -116,7 +119,8 @@ pub(crate) fn words(name: &str) -> Vec<String> {
 }
 
 /// The operation of a call, by the [words](words) of its tool's name and the gravest that SQL in its arguments does. The
-/// name's first word decides, then its last; a shell word anywhere makes it at least an execution; SQL can only make it
+/// name's first word decides, then its last, and with either the gravest verb that is joined to it; a shell word anywhere
+/// makes it at least an execution; SQL can only make it
 /// graver.
 pub(crate) fn operation(words: &[String], sql: Option<Operation>) -> Operation {
     let verb = |word: Option<&String>| {
@@ -124,6 +128,9 @@ pub(crate) fn operation(words: &[String], sql: Option<Operation>) -> Operation {
         VERBS.iter().find(|(_, verbs)| verbs.contains(&word.as_str())).map(|(operation, _)| *operation)
     };
     let mut operation = verb(words.first()).or_else(|| verb(words.last())).unwrap_or(Operation::Unknown);
+    for pair in words.windows(2).filter(|pair| JOINING.contains(&pair[0].as_str())) {
+        operation = operation.max(verb(pair.get(1)).unwrap_or(Operation::Unknown));
+    }
     if words.iter().any(|word| SHELLS.contains(&word.as_str())) && operation != Operation::Delete {
         operation = Operation::Execute;
     }
@@ -169,6 +176,11 @@ mod tests {
             ("get_shell_output", Operation::Execute),
             ("frobnicate", Operation::Unknown),
             ("undelete_file", Operation::Unknown),
+            ("get_and_delete_message", Operation::Delete),
+            ("findOrCreateUser", Operation::Write),
+            ("delete-or-list", Operation::Delete),
+            ("read_terms_and_conditions", Operation::Read),
+            ("and", Operation::Unknown),
             ("", Operation::Unknown),
         ];
         for (name, expected) in cases {

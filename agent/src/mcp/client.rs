@@ -1,6 +1,7 @@
 //! The other end of the auditor's socket for MCP sessions: what interceptors and the command line call.
 
-use super::{journal, state::Places};
+use super::{journal, ready, state::Places};
+use nix::unistd::Pid;
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
@@ -11,6 +12,7 @@ use std::{
     os::{fd::AsFd, unix::process::CommandExt},
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -32,6 +34,9 @@ pub(crate) enum Error {
         #[source]
         source: io::Error,
     },
+    /// It cannot run, because its database cannot be used.
+    #[error(transparent)]
+    Database(#[from] ready::Error),
     /// The conversation failed.
     #[error("talking to the auditor failed")]
     Talk(#[from] FrameError),
@@ -61,7 +66,10 @@ pub(crate) fn connect_daemon(places: &Places) -> Option<Conn> {
 /// # Errors
 /// [`Error::Reach`].
 pub(crate) fn connect_own(places: &Places, port: u16) -> Result<Conn, Error> {
-    let reach = |source| Error::Reach { db: places.db.clone(), source };
+    let reach = |source| match ready::check(&places.db) {
+        Err(why) => Error::Database(why),
+        Ok(()) => Error::Reach { db: places.db.clone(), source },
+    };
     let socket = places.socket().map_err(reach)?;
     match Conn::connect(&socket, LIMIT) {
         Ok(conn) => return Ok(conn),
@@ -83,8 +91,12 @@ pub(crate) fn connect_own(places: &Places, port: u16) -> Result<Conn, Error> {
             break Err(io::Error::other("it ended as soon as it was started"));
         }
     };
-    // Reaped when it ends, which may be long after the session.
-    thread::spawn(move || auditor.wait());
+    // Reaped when it ends, which may be long after the session; its number may be somebody else's then.
+    thread::spawn(move || {
+        let _ = auditor.wait();
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        started.retain(|pid| u32::try_from(pid.as_raw()) != Ok(auditor.id()));
+    });
     outcome.map_err(reach)
 }
 
@@ -98,6 +110,7 @@ pub(crate) fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Err
         McpRequest::Calls { .. }
             | McpRequest::Call { .. }
             | McpRequest::Sessions { .. }
+            | McpRequest::Stderr { after: ..=0, .. }
             | McpRequest::Stats
             | McpRequest::Table { after: ..=0, .. }
     );
@@ -168,9 +181,19 @@ pub(crate) fn offer_journals(
 /// The dashboard's port where nobody names one.
 pub(crate) const DEFAULT_PORT: u16 = 8080;
 
+/// Process ids of the auditors that this process has started.
+static STARTED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Calls `work` with the auditors that this process has started: they outlive it, whatever else it ends. No other is started
+/// meanwhile.
+pub(super) fn sparing(work: impl FnOnce(&[Pid])) {
+    work(&STARTED.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
 /// Starts an auditor for this user and database. It ends by itself when another has the database already.
 fn start_auditor(places: &Places, port: u16) -> io::Result<Child> {
-    Command::new(std::env::current_exe()?)
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let auditor = Command::new(std::env::current_exe()?)
         .args(["auditor", "--user", "--port", &port.to_string(), "--db"])
         .arg(&places.db)
         .stdin(Stdio::null())
@@ -178,5 +201,7 @@ fn start_auditor(places: &Places, port: u16) -> io::Result<Child> {
         .stderr(Stdio::null())
         .process_group(0)
         .current_dir("/")
-        .spawn()
+        .spawn()?;
+    started.extend(i32::try_from(auditor.id()).map(Pid::from_raw));
+    Ok(auditor)
 }

@@ -52,7 +52,9 @@ pub(crate) fn ocsf(row: &Value) -> Value {
         "read" => (2, "Read"),
         "write" => (3, "Update"),
         "delete" => (4, "Delete"),
-        _ => (99, "Other"),
+        // OCSF: what it has no number for is named in the source's own word.
+        "execute" => (99, "Execute"),
+        _ => (0, "Unknown"),
     };
     let score = row["risk_score"].as_u64().unwrap_or(0);
     // OCSF: 1 informational, 2 low, 3 medium, 4 high, 5 critical.
@@ -63,31 +65,45 @@ pub(crate) fn ocsf(row: &Value) -> Value {
         61..=80 => 4,
         _ => 5,
     };
-    let (status, status_name) = match (text(row, "outcome"), row["error"].is_null()) {
+    let failed = row["result"]["isError"] == true || !row["error"].is_null();
+    let (status, status_name) = match (text(row, "outcome"), !failed) {
         ("blocked" | "denied" | "timeout" | "cancelled" | "ended", _) | (_, false) => (2, "Failure"),
         _ if row["responded_at"].is_null() => (0, "Unknown"),
         _ => (1, "Success"),
     };
-    json!({
+    // Required of this class, with one name at least: the client is a process on this very host.
+    let client =
+        Some(text(&row["_client_info"], "name")).filter(|name| !name.is_empty()).unwrap_or("MCP client");
+    let mut event = json!({
         "class_uid": 6003, "class_name": "API Activity", "category_uid": 6, "category_name": "Application Activity",
         "activity_id": activity, "activity_name": name, "type_uid": 600_300 + activity,
         "time": milliseconds(text(row, "requested_at")), "duration": row["duration_ms"],
         "severity_id": severity, "status_id": status, "status": status_name,
         "api": {"operation": row["tool_name"], "service": {"name": row["_server_name"]},
                 "request": {"uid": row["id"], "data": row["arguments"]}},
+        "src_endpoint": {"svc_name": client}, "dst_endpoint": {"svc_name": row["_server_name"]},
         "actor": {"user": {"uid": row["_uid"].to_string()}, "session": {"uid": row["session_id"]}},
         "metadata": {"version": "1.3.0", "uid": row["id"],
                      "product": {"name": "Ringfence", "vendor_name": "Ringfence", "version": env!("CARGO_PKG_VERSION")}},
         "unmapped": {"risk_score": score, "risk_reasons": row["risk_reasons"], "policy_action": row["policy_action"],
                      "outcome": row["outcome"], "approved_by": row["approved_by"], "attributes": attributes(row)},
-    })
+    });
+    if let Value::Object(fields) = &mut event {
+        // A call without an answer has no duration, and null is none of its type.
+        fields.retain(|_, value| !value.is_null());
+    }
+    event
 }
 
 /// A tool call as a CEF line.
 pub(crate) fn cef(row: &Value) -> String {
-    let header = |text: &str| text.replace('\\', "\\\\").replace('|', "\\|").replace(['\n', '\r'], " ");
-    let value =
-        |text: &str| text.replace('\\', "\\\\").replace('=', "\\=").replace('\n', "\\n").replace('\r', "\\r");
+    // Names are servers' and clients' words: a terminal that shows the line is not to obey them.
+    let header =
+        |text: &str| text.replace('\\', "\\\\").replace('|', "\\|").replace(|c: char| c.is_control(), " ");
+    let value = |text: &str| {
+        let text = text.replace('\\', "\\\\").replace('=', "\\=").replace('\n', "\\n").replace('\r', "\\r");
+        text.replace(|c: char| c.is_control(), " ")
+    };
     let score = row["risk_score"].as_u64().unwrap_or(0).min(100);
     let mut line = format!(
         "CEF:0|Ringfence|ringfence|{}|mcp:{}|MCP tool call {}|{}|",
@@ -122,7 +138,8 @@ pub(crate) fn cef(row: &Value) -> String {
     line
 }
 
-/// A row as an INSERT statement. Keys that begin with `_` are not columns.
+/// A row as an INSERT statement. Keys that begin with `_` are not columns; of columns of JSON the row has the texts: a text
+/// that is itself a JSON string has its quotes.
 pub(crate) fn insert(table: &str, row: &Value) -> String {
     let (mut names, mut values) = (String::new(), String::new());
     for (key, value) in row.as_object().into_iter().flatten().filter(|(key, _)| !key.starts_with('_')) {
@@ -176,6 +193,36 @@ mod tests {
         assert_eq!((event["severity_id"].as_u64(), event["status_id"].as_u64()), (Some(5), Some(2)));
     }
 
+    /// <https://schema.ocsf.io/1.3.0/classes/api_activity>: what is required, and that an endpoint has a name.
+    #[test]
+    fn ocsf_has_all_that_its_class_requires() {
+        let required = [
+            "activity_id",
+            "actor",
+            "api",
+            "category_uid",
+            "class_uid",
+            "metadata",
+            "severity_id",
+            "src_endpoint",
+            "time",
+            "type_uid",
+        ];
+        for operation in ["read", "write", "delete", "execute", "unknown"] {
+            for client in [json!({"name": "claude-code", "version": "2"}), json!(null), json!("odd")] {
+                let mut row = row();
+                (row["operation_type"], row["_client_info"]) = (operation.into(), client);
+                let event = ocsf(&row);
+                let missing: Vec<_> = required.into_iter().filter(|key| event.get(key).is_none()).collect();
+                assert!(missing.is_empty() && event.get("duration").is_none(), "{missing:?}: {event}");
+                assert!(event["src_endpoint"]["svc_name"].as_str().is_some_and(|name| !name.is_empty()));
+            }
+        }
+        let execute = ocsf(&json!({"operation_type": "execute", "_client_info": {"name": "cursor"}}));
+        assert_eq!((&execute["activity_id"], &execute["activity_name"]), (&json!(99), &json!("Execute")));
+        assert_eq!(execute["src_endpoint"]["svc_name"], "cursor");
+    }
+
     #[test]
     fn opentelemetrys_names_are_there() {
         let call = ndjson(&row());
@@ -184,7 +231,9 @@ mod tests {
         assert!(call.get("_uid").is_none() && call["attributes"].get("error.type").is_none());
         let mut failed = row();
         failed["result"] = json!({"isError": true});
+        (failed["outcome"], failed["responded_at"]) = (json!(null), json!("2026-01-02T03:04:06Z"));
         assert_eq!(ocsf(&failed)["unmapped"]["attributes"]["error.type"], "tool_error");
+        assert_eq!(ocsf(&failed)["status"], "Failure", "what the tool says of itself");
         failed["result"] = json!(null);
         failed["error"] = json!({"code": -32602, "message": "no"});
         assert_eq!(ndjson(&failed)["attributes"]["error.type"], "-32602");
@@ -196,7 +245,10 @@ mod tests {
         assert!(line.starts_with("CEF:0|Ringfence|ringfence|"));
         assert!(line.contains(r"MCP tool call drop=it\|now|8|"), "{line}");
         assert!(line.contains(r"cs1=drop\=it|now"), "{line}");
-        assert!(!line.contains('\n'));
+        let mut hostile = row();
+        hostile["tool_name"] = json!("a\n\u{1b}[2J\u{9b}1m\rb");
+        let line = cef(&hostile);
+        assert!(line.contains(r"cs1=a\n [2J 1m\rb") && !line.contains(char::is_control), "{line}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The interceptor's process: starts the server behind its guard, runs the two directions, ends in the right order.
 
 use super::{
-    answer,
+    answer, client,
     guard::{Held, MAX_SAID, Said, shell_status},
     inlet::{Inlet, Writes},
     journal::Entry,
@@ -9,9 +9,14 @@ use super::{
     lines::{Lines, Taken},
     notice, redact,
     session::{Session, now},
+    stderr::Keeper,
 };
+use crate::launch::tree;
 use nix::{
-    sys::signal::{SigSet, Signal, kill, raise},
+    sys::{
+        prctl,
+        signal::{SigSet, Signal, kill, raise},
+    },
     unistd::Pid,
 };
 use ringfence_wire::conn::Conn;
@@ -40,10 +45,6 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long the guard may take to start the server; the daemon compiles a profile meanwhile.
 const SOON: Duration = Duration::from_secs(60);
-/// Bytes of a server's stderr that are kept with a session.
-const STDERR_KEPT: usize = 1 << 20;
-/// Bytes of a server's stderr that are recorded as one piece where no line ends.
-const STDERR_PIECE: usize = 64 << 10;
 
 /// The session over real pipes.
 pub(crate) type Live = Session<Inlet, io::Stdout>;
@@ -52,6 +53,7 @@ pub(crate) type Live = Session<Inlet, io::Stdout>;
 #[derive(Debug)]
 pub(crate) struct Server {
     guard: Child,
+    keeper: Pid,
     pid: Pid,
     life: UnixStream,
     stdout: PipeReader,
@@ -88,6 +90,8 @@ pub(crate) fn start(command: &[OsString], guard_arguments: &[String]) -> Result<
 type Started = Result<(Server, Inlet), (u8, String)>;
 
 fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Started> {
+    // What is left of the server's tree, should somebody kill the guard, becomes ours to end.
+    let _ = prctl::set_child_subreaper(true);
     let (life, theirs) = UnixStream::pair()?;
     let (their_stdin, stdin) = io::pipe()?;
     let (stdout, their_stdout) = io::pipe()?;
@@ -103,12 +107,14 @@ fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Sta
         .spawn()?;
     let mut conn = Conn::new(life.try_clone()?, SOON, MAX_SAID);
     let pipes = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+    // The server takes longer to start than this.
+    thread::spawn(redact::prepare);
     let said = conn.send_with_descriptors(&(), &pipes).and_then(|()| conn.receive::<Said>());
     match said {
-        Ok(Said::Started { pid, held }) if pid > 1 => {
-            let (pid, writes) = (Pid::from_raw(pid), Writes::default());
+        Ok(Said::Started { pid, keeper, held }) if pid > 1 && keeper > 1 => {
+            let (pid, keeper, writes) = (Pid::from_raw(pid), Pid::from_raw(keeper), Writes::default());
             let stdin = Inlet::new(stdin, writes.clone());
-            Ok(Ok((Server { guard, pid, life, stdout, stderr, writes, held }, stdin)))
+            Ok(Ok((Server { guard, pid, keeper, life, stdout, stderr, writes, held }, stdin)))
         }
         Ok(Said::Failed { status, reason }) => {
             let _ = guard.wait();
@@ -154,7 +160,7 @@ pub(crate) fn release_signals() {
 /// Runs the session until the server has ended; its status as a shell gives it.
 pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -> i32 {
     let (sender, happened) = mpsc::channel();
-    let Server { mut guard, pid, life, stdout, stderr, writes, .. } = server;
+    let Server { mut guard, pid, keeper, life, stdout, stderr, writes, .. } = server;
     let read_to_end = Arc::new(AtomicBool::new(false));
     {
         let (session, sender, read_to_end) = (Arc::clone(session), sender.clone(), Arc::clone(&read_to_end));
@@ -215,8 +221,9 @@ pub(crate) fn run(session: &Arc<Live>, server: Server, limit: usize, signals: Si
         let _ = drained.join();
         let _ = told.join();
     } else {
-        // Somebody killed the guard. What left the server's group is out of reach, and may hold the pipes for ever.
-        let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGKILL);
+        // Somebody killed the guard. The keeper ends all that it has; what is left then, or if it was killed too, is ours.
+        tree::let_end(keeper, PATIENCE);
+        client::sparing(tree::end_but);
         let _ = session.record(&Entry::Note { at: now(), text: "the server's guard was killed".to_owned() });
     }
     status
@@ -307,33 +314,21 @@ fn hang_up() {
     }
 }
 
-/// Shows the server's stderr and keeps the first of it, by whole lines: a secret is not seen by its halves.
+/// Shows the server's stderr, all of it, and records what is kept.
 fn keep_stderr(session: &Live, mut errors: impl Read) {
     let mut chunk = vec![0; 8 << 10];
-    let (mut piece, mut kept) = (Vec::new(), 0);
-    let keep = |bytes: &[u8]| {
-        let text = redact::redact(&String::from_utf8_lossy(bytes)).into_owned();
-        let _ = session.record(&Entry::Stderr { at: now(), text });
-    };
+    let mut keeper = Keeper::new(session.stores_raw());
     loop {
-        let n = errors.read(&mut chunk).unwrap_or(0);
+        let n = match errors.read(&mut chunk) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            outcome => outcome.unwrap_or(0),
+        };
         notice::show(&chunk[..n]);
-        if kept < STDERR_KEPT {
-            kept += n;
-            piece.extend_from_slice(&chunk[..n]);
-            let whole = match memchr::memrchr(b'\n', &piece) {
-                Some(end) => end + 1,
-                None if piece.len() >= STDERR_PIECE => piece.len(),
-                None => 0,
-            };
-            let whole = if n == 0 || kept >= STDERR_KEPT { piece.len() } else { whole };
-            if whole > 0 {
-                keep(&piece[..whole]);
-                piece.drain(..whole);
-            }
-            if kept >= STDERR_KEPT {
-                let text = format!("of the server's stderr, no more than these {kept} bytes are kept");
-                let _ = session.record(&Entry::Note { at: now(), text });
+        let pieces = if n == 0 { keeper.end() } else { keeper.take(&chunk[..n]) };
+        for piece in pieces {
+            let entry = Entry::Stderr { at: now(), text: piece.text.clone(), dropped: piece.dropped };
+            if session.record(&entry).is_err() {
+                keeper.lost(&piece);
             }
         }
         if n == 0 {

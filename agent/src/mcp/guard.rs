@@ -1,12 +1,25 @@
-//! The guard: a small process between the interceptor and the server, so that the server and everything it started end
+//! The guard: two small processes between the interceptor and the server, so that the server and everything it started end
 //! when the interceptor does, even if that is killed.
 //!
-//! It is the server's parent and the reaper of its orphans. Its standard input is one end of a socket pair: over it come
-//! the server's three pipes, and go [`Said`]. When the other end closes, for whatever reason, it kills its whole tree.
+//! | process | does | if it is killed |
+//! |---|---|---|
+//! | the interceptor | waits for the guard | the keeper ends all below |
+//! | guard: the interceptor's child | waits for the keeper | the keeper ends all below, and the interceptor what that leaves |
+//! | keeper: the guard's fork | the server's parent | the guard ends all below |
+//!
+//! All three are subreapers: what the server started and lost becomes a child of the nearest of them that lives. So whichever
+//! of them is left ends everything, if two are killed.
+//!
+//! The guard's standard input, and the keeper's, is one end of a socket pair: over it come the server's three pipes, and go
+//! [`Said`]. When the other end closes, for whatever reason, the keeper kills its whole tree.
 
 use super::forward;
-use crate::launch::{self, NotRun, Streams};
+use crate::{
+    kernel::spawn::{self, FAILED},
+    launch::{self, NotRun, Streams, tree},
+};
 use nix::{
+    errno::Errno,
     sys::{
         prctl,
         signal::{Signal, kill},
@@ -17,9 +30,9 @@ use nix::{
 use ringfence_wire::conn::Conn;
 use serde::{Deserialize, Serialize};
 use std::{
-    ffi::OsString,
-    fs,
-    io::{self, Read},
+    cell::Cell,
+    ffi::{CStr, OsString},
+    io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{
@@ -31,6 +44,9 @@ use std::{
     thread,
     time::Duration,
 };
+
+/// The two processes' name as `ps` and `killall` have it: not the program's, so that who kills by that does not kill all.
+const NAME: &CStr = c"mcp-guard";
 
 /// How long what a finished server left behind may take to end itself.
 const GRACE: Duration = Duration::from_millis(500);
@@ -48,6 +64,8 @@ pub(crate) enum Said {
     Started {
         /// Its process id.
         pid: i32,
+        /// Process id of the keeper, which ends it.
+        keeper: i32,
         /// What holds it, where it has a profile.
         #[serde(default)]
         held: Option<Held>,
@@ -89,12 +107,40 @@ struct Server {
     container: Option<launch::Started>,
 }
 
-/// Runs a server until it ends or the other end of standard input closes. The status is the server's.
+/// Runs a server, by way of a keeper, until it ends or the other end of standard input closes. The status is the server's.
+///
+/// # Errors
+/// There is no keeper.
+pub(crate) fn guard(how: &How) -> io::Result<ExitCode> {
+    let _ = prctl::set_name(NAME);
+    // Without this, orphans of the server would escape to init. Failing to get it is not a reason not to run.
+    let _ = prctl::set_child_subreaper(true);
+    let (life, watched) = UnixStream::pair()?;
+    let life = Cell::new(Some(life));
+    let keeper = spawn::spawn(None, || {
+        // Its other end is the guard's alone: it closes with that.
+        drop(life.take());
+        keep(how, watched).unwrap_or_else(|error| {
+            let _ = writeln!(
+                io::stderr(),
+                "ringfence mcp-guard, which `ringfence mcp` starts: {}",
+                launch::chain(&error)
+            );
+            FAILED
+        })
+    });
+    let keeper = keeper.map_err(io::Error::other)?;
+    let status = reap_until(keeper.pid());
+    // What a keeper that was killed has left.
+    tree::end();
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+}
+
+/// In the keeper.
 ///
 /// # Errors
 /// Where standard input is not what the interceptor gives its guard.
-pub(crate) fn guard(how: &How) -> io::Result<ExitCode> {
-    // Without this, orphans of the server would escape to init. Failing to get it is not a reason not to run.
+fn keep(how: &How, mut guard: UnixStream) -> io::Result<u8> {
     let _ = prctl::set_child_subreaper(true);
     let life = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut watched = life.try_clone()?;
@@ -110,7 +156,7 @@ pub(crate) fn guard(how: &How) -> io::Result<ExitCode> {
         Ok(server) => server,
         Err(NotRun { status, reason }) => {
             let _ = conn.send(&Said::Failed { status, reason });
-            return Ok(ExitCode::from(status));
+            return Ok(status);
         }
     };
     let held = server.container.as_ref().map(|started| Held {
@@ -119,26 +165,31 @@ pub(crate) fn guard(how: &How) -> io::Result<ExitCode> {
         enforcement: started.enforcement.clone(),
         lines: started.lines.clone(),
     });
-    let _ = conn.send(&Said::Started { pid: server.pid.as_raw(), held });
+    let _ = conn.send(&Said::Started { pid: server.pid.as_raw(), keeper: Pid::this().as_raw(), held });
+    tree::await_status(server.pid);
     thread::spawn(move || {
         let _ = watched.set_read_timeout(None);
         let _ = watched.read_to_end(&mut Vec::new());
-        kill_tree();
+        tree::end();
+    });
+    thread::spawn(move || {
+        let _ = guard.read_to_end(&mut Vec::new());
+        tree::end();
     });
     let status = reap_until(server.pid);
-    for child in children() {
+    for child in tree::living() {
         let _ = kill(child, Signal::SIGTERM);
     }
     let ended = std::time::Instant::now();
-    while !children().is_empty() && ended.elapsed() < GRACE {
-        reap_all();
+    while !tree::living().is_empty() && ended.elapsed() < GRACE {
+        tree::reap();
         thread::sleep(Duration::from_millis(5));
     }
-    kill_tree();
+    tree::end();
     if let Some(started) = server.container {
         started.leave();
     }
-    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+    Ok(u8::try_from(status).unwrap_or(1))
 }
 
 /// Starts the server in a process group of its own. The pipes' ends are in the server alone when this returns.
@@ -163,7 +214,7 @@ fn spawn(command: &[OsString], [stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<
     }
 }
 
-/// Starts the server in a container, as `ringfence run` does; the guard is the launcher. The pipes' ends are in the server
+/// Starts the server in a container, as `ringfence run` does; the keeper is the launcher. The pipes' ends are in the server
 /// alone when this returns.
 fn contain(request: &launch::Request, pipes: [OwnedFd; 3]) -> Result<Server, NotRun> {
     let mut started = hearing(|| launch::start(request, Streams::Given(pipes)))
@@ -177,7 +228,7 @@ fn contain(request: &launch::Request, pipes: [OwnedFd; 3]) -> Result<Server, Not
     Ok(Server { pid, container: Some(started) })
 }
 
-/// Starts something with the signals that the interceptor holds, and the guard with it: a server must hear SIGTERM.
+/// Starts something with the signals that the interceptor holds, and guard and keeper with it: a server must hear SIGTERM.
 fn hearing<T>(start: impl FnOnce() -> T) -> T {
     let held = forward::held();
     let _ = held.thread_unblock();
@@ -186,58 +237,28 @@ fn hearing<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// Reaps children until `server` is among them; its status as a shell gives it.
-fn reap_until(server: Pid) -> i32 {
+/// Reaps children until this one is among them; its status as a shell gives it.
+fn reap_until(child: Pid) -> i32 {
     loop {
-        match waitpid(None, None) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == server => return code,
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == server => return 128 + signal as i32,
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(_) => return 1,
+        let status = match waitpid(None, None) {
+            Ok(status) => Some(status),
+            Err(Errno::EINTR) => None,
+            // The thread that ends the tree was faster.
+            Err(_) => return tree::awaited_status().and_then(|status| code_of(status, child)).unwrap_or(1),
+        };
+        if let Some(code) = status.and_then(|status| code_of(status, child)) {
+            return code;
         }
     }
 }
 
-fn reap_all() {
-    while let Ok(status) = waitpid(None, Some(nix::sys::wait::WaitPidFlag::WNOHANG)) {
-        if status == WaitStatus::StillAlive {
-            break;
-        }
+/// A status as a shell gives it, if it is this child's.
+fn code_of(status: WaitStatus, child: Pid) -> Option<i32> {
+    match status {
+        WaitStatus::Exited(pid, code) if pid == child => Some(code),
+        WaitStatus::Signaled(pid, signal, _) if pid == child => Some(128 + signal as i32),
+        _ => None,
     }
-}
-
-/// Kills every descendant. An orphan becomes our child, so that it is enough to kill children until there are none.
-fn kill_tree() {
-    for _ in 0..1000 {
-        let children = children();
-        if children.is_empty() {
-            return;
-        }
-        for child in children {
-            // The group first: what a child forks while we look is in it.
-            let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
-            let _ = kill(child, Signal::SIGKILL);
-        }
-        reap_all();
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Children of every thread of this process that are not dead.
-fn children() -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
-    threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
-        .filter(|pid| !is_zombie(*pid))
-        .map(Pid::from_raw)
-        .collect()
-}
-
-fn is_zombie(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// The status of a process that ended, as a shell gives it.

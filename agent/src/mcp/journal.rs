@@ -3,13 +3,17 @@
 //! A line is `HASH JSON\n`: the JSON of an [`Entry`] and the hex SHA-256 of the line before's hash and that JSON. The
 //! first line is chained to [`GENESIS`]. An entry that was written survives the end of every process of ours.
 
-use super::line::{self, Outline};
+use super::{
+    draft::{self, Draft},
+    line::{self, Outline},
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
     borrow::Cow,
     fs::{File, OpenOptions},
     io::{self, BufRead, Seek, SeekFrom, Write},
+    ops::Range,
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
@@ -136,8 +140,11 @@ pub(crate) enum Entry {
     Stderr {
         /// When.
         at: i64,
-        /// What, redacted.
+        /// What, redacted unless raw storage was asked for.
         text: String,
+        /// Bytes of it that were left out before this ([`super::stderr`]).
+        #[serde(default, skip_serializing_if = "is_zero")]
+        dropped: u64,
     },
     /// Something worth knowing happened: other rules, a lost connection, output that was not JSON.
     Note {
@@ -155,65 +162,42 @@ pub(crate) enum Entry {
     },
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way to ask")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The writing side.
 #[derive(Debug)]
 pub(crate) struct Journal {
     /// Or why there is none.
     file: Result<File, String>,
     length: u64,
-    head: String,
-    line: Vec<u8>,
+    head: [u8; 64],
     /// Longest line that it writes, bytes, without its end: [`LONGEST`] but for tests.
     longest: usize,
 }
 
-/// A line that is being made, up to its longest: what no reader would take is not built either.
-struct Within<'a> {
-    line: &'a mut Vec<u8>,
-    longest: usize,
-}
-
-impl Write for Within<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.line.len() + bytes.len() >= self.longest {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too long for the journal"));
-        }
-        self.line.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    /// A piece fits or does not: the JSON of an entry comes in many small ones.
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write(bytes).map(drop)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// A message's text, cut where its JSON would be too long for the journal, and its outline where it was. Length and hash
 /// of the whole stand beside it.
-pub(crate) fn fitting(text: Cow<'_, str>) -> (String, Option<Outline>) {
+pub(crate) fn fitting(text: Cow<'_, str>) -> (Cow<'_, str>, Option<Outline>) {
     fitting_within(text, LONGEST_RAW)
 }
 
-fn fitting_within(text: Cow<'_, str>, longest: usize) -> (String, Option<Outline>) {
+fn fitting_within(text: Cow<'_, str>, longest: usize) -> (Cow<'_, str>, Option<Outline>) {
     match cut(&text, longest) {
-        None => (text.into_owned(), None),
-        Some(cut) => (cut, line::outline(&text)),
+        None => (text, None),
+        Some(cut) => (Cow::Owned(cut), line::outline(&text)),
     }
 }
 
 fn cut(text: &str, longest: usize) -> Option<String> {
+    if text.len() <= longest / draft::WORST {
+        return None;
+    }
     let mut length = 0;
-    // As serde_json escapes: `\\uXXXX` for control characters that have no short form.
     let end = text.bytes().position(|byte| {
-        length += match byte {
-            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 2,
-            0..=0x1f => 6,
-            _ => 1,
-        };
+        length += draft::width(byte);
         length > longest
     });
     end.map(|end| text[..text.floor_char_boundary(end)].to_owned() + CUT)
@@ -229,7 +213,7 @@ impl Journal {
         // Held while the session runs, so that retention leaves it alone (see `is_held`) and nobody offers it as left behind
         // (see `abandoned`). A file system without locks is no reason not to run; there, nothing is ever removed.
         let _ = file.try_lock();
-        Ok(Self { line: Vec::with_capacity(4096), ..Self::over(Ok(file)) })
+        Ok(Self::over(Ok(file)))
     }
 
     /// A journal that could not be created: it takes no entry, and says `why` each time.
@@ -238,7 +222,7 @@ impl Journal {
     }
 
     fn over(file: Result<File, String>) -> Self {
-        Self { file, length: 0, head: GENESIS.to_owned(), line: Vec::new(), longest: LONGEST }
+        Self { file, length: 0, head: [b'0'; 64], longest: LONGEST }
     }
 
     /// A journal that cannot take an entry.
@@ -254,31 +238,20 @@ impl Journal {
     /// The file system's error, or [`io::ErrorKind::FileTooLarge`] for what no reader would take; the journal is as it was
     /// before.
     pub(crate) fn append(&mut self, entry: &Entry) -> io::Result<()> {
-        self.append_all([entry])
+        let mut draft = Draft::within(self.longest);
+        draft.entry(entry);
+        self.append_lines(&mut draft, 0..1)
     }
 
-    /// Appends entries with one write(2). On any failure nothing of them stays behind.
+    /// Appends some lines of a draft with one write(2). On any failure nothing of them stays behind.
     ///
     /// # Errors
     /// As [`Journal::append`].
-    pub(crate) fn append_all<'a>(&mut self, entries: impl IntoIterator<Item = &'a Entry>) -> io::Result<()> {
+    pub(crate) fn append_lines(&mut self, draft: &mut Draft, lines: Range<usize>) -> io::Result<()> {
         let file = self.file.as_mut().map_err(|why| io::Error::other(why.clone()))?;
-        self.line.clear();
-        let mut head = None;
-        for entry in entries {
-            let start = self.line.len();
-            self.line.resize(start + GENESIS.len(), b'0');
-            self.line.push(b' ');
-            serde_json::to_writer(Within { longest: start + self.longest, line: &mut self.line }, entry)?;
-            let json = start + GENESIS.len() + 1;
-            let hash = link(head.as_deref().unwrap_or(&self.head), &self.line[json..]);
-            self.line[start..start + GENESIS.len()].copy_from_slice(hash.as_bytes());
-            self.line.push(b'\n');
-            head = Some(hash);
-        }
-        let Some(head) = head else { return Ok(()) };
-        match file.write(&self.line) {
-            Ok(written) if written == self.line.len() => {
+        let Some((text, head)) = draft.chained(self.head, lines)? else { return Ok(()) };
+        match file.write(text) {
+            Ok(written) if written == text.len() => {
                 self.length += written as u64;
                 self.head = head;
                 Ok(())
@@ -310,25 +283,34 @@ pub(crate) fn abandoned(path: &Path) -> Option<File> {
     Some(file)
 }
 
-/// Hash of a line, from the hash before it.
-pub(super) fn link(previous: &str, json: &[u8]) -> String {
-    let mut hasher = Sha256::new();
-    hasher.update(previous.as_bytes());
-    hasher.update(json);
-    hex(&hasher.finalize())
+/// Hash of a line, hex, from the hash before it.
+pub(super) fn link(previous: &[u8], json: &[u8]) -> [u8; 64] {
+    hex(&Sha256::new().chain_update(previous).chain_update(json).finalize().into())
 }
 
-/// Hex SHA-256 of some bytes.
+/// SHA-256 of some bytes, hex.
+pub(crate) fn digest(bytes: &[u8]) -> [u8; 64] {
+    hex(&Sha256::digest(bytes).into())
+}
+
+/// The same as text.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    text(&digest(bytes))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut hex = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        hex.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        hex.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+/// Hex digits as text.
+pub(super) fn text(hex: &[u8; 64]) -> String {
+    hex.iter().copied().map(char::from).collect()
+}
+
+/// Hexadecimal digits.
+pub(super) const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+fn hex(bytes: &[u8; 32]) -> [u8; 64] {
+    let mut hex = [0; 64];
+    for (digits, byte) in hex.chunks_exact_mut(2).zip(bytes) {
+        digits[0] = DIGITS[usize::from(byte >> 4)];
+        digits[1] = DIGITS[usize::from(byte & 0xf)];
     }
     hex
 }
@@ -402,7 +384,7 @@ impl<R: BufRead> Reader<R> {
         let line = &self.partial[..self.partial.len() - 1];
         let (hash, json) = line.split_at_checked(GENESIS.len()).ok_or(Broken::Form(number))?;
         let json = json.strip_prefix(b" ").ok_or(Broken::Form(number))?;
-        if link(&self.head, json).as_bytes() != hash {
+        if link(self.head.as_bytes(), json) != *hash {
             return Err(Broken::Chain(number));
         }
         let entry = serde_json::from_slice(json).map_err(|_| Broken::Form(number))?;

@@ -3,7 +3,7 @@
 //! A journal proves itself; that there was a journal, only another record can prove. Each user has one ledger in the
 //! database, chained as journals are, so that a session that is gone without a checkpoint is found.
 
-use super::journal::{GENESIS, link};
+use super::journal::{self, GENESIS, link};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -94,7 +94,7 @@ pub(crate) struct Row {
 
 /// Hash of an entry, from the hash before it.
 pub(crate) fn hash(previous: &str, entry: &str) -> String {
-    link(previous, entry.as_bytes())
+    journal::text(&link(previous.as_bytes(), entry.as_bytes()))
 }
 
 /// Why a ledger is not what was written.

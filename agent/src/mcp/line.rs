@@ -2,6 +2,7 @@
 
 use super::strict::{self, Ambiguity, Members};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// Longest configuration of a client, bytes.
 pub(crate) const MAX_CONFIG: usize = 4 << 20;
@@ -23,14 +24,18 @@ pub(crate) enum Id {
 
 impl Id {
     /// Reads an id; `None` for what no id can be (arrays, objects, booleans).
-    pub(crate) fn parse(raw: &RawValue) -> Option<Self> {
-        match serde_json::from_str::<serde_json::Value>(raw.get()).ok()? {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        /// Digits of numbers that a double holds exactly, however they go on.
+        const SHORT: usize = 15;
+        // Nearly every id.
+        if text.len() <= SHORT && !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return (!text.is_empty()).then(|| Self::Number(text.to_owned()));
+        }
+        match serde_json::from_str::<serde_json::Value>(text).ok()? {
             serde_json::Value::String(text) => Some(Self::String(text)),
             serde_json::Value::Null => Some(Self::Null),
             serde_json::Value::Number(number) => {
                 const EXACT: u64 = 1 << 53;
-                let text = raw.get();
-                // Nearly every id, and much cheaper to write than what may have a fraction.
                 if let Some(whole) = number.as_u64().filter(|whole| *whole < EXACT) {
                     return Some(Self::Number(whole.to_string()));
                 }
@@ -64,8 +69,8 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: &'a str,
     /// The same, parsed.
     pub(crate) value: serde_json::Value,
-    /// `params._meta`, if any.
-    pub(crate) meta: Option<&'a RawValue>,
+    /// `params._meta`, if any: JSON.
+    pub(crate) meta: Option<&'a str>,
 }
 
 /// What a message is.
@@ -77,8 +82,8 @@ pub(crate) enum Kind<'a> {
     Request(Id, String),
     /// A notification.
     Notification(String),
-    /// A response, successful or not.
-    Response(Id, Result<&'a RawValue, &'a RawValue>),
+    /// A response, successful or not: its result or error, JSON.
+    Response(Id, Result<&'a str, &'a str>),
 }
 
 /// A message and its params as they stand.
@@ -86,8 +91,8 @@ pub(crate) enum Kind<'a> {
 pub(crate) struct Message<'a> {
     /// What it is.
     pub(crate) kind: Kind<'a>,
-    /// `params`, for requests and notifications.
-    pub(crate) params: Option<&'a RawValue>,
+    /// `params`, for requests and notifications: JSON.
+    pub(crate) params: Option<&'a str>,
 }
 
 /// A line that was understood.
@@ -139,23 +144,23 @@ pub(crate) fn read(line: &[u8]) -> Result<Line<'_>, Refused> {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Ok(Line::Blank);
     }
-    let text = strict::whole(line)?;
-    if text.trim_start().starts_with('[') {
-        let elements: Vec<&RawValue> =
-            serde_json::from_str(text).map_err(|e| Ambiguity::Syntax(e.to_string()))?;
-        if elements.is_empty() {
-            return Err(Refusal::Shape("an empty batch").into());
-        }
-        return elements.into_iter().map(|e| message(e.get())).collect::<Result<_, _>>().map(Line::Batch);
+    let text = strict::text(line)?;
+    if let Some(members) = strict::line(text, MESSAGE_KEYS)? {
+        return message(&members).map(Line::Message);
     }
-    message(text).map(Line::Message)
+    let elements: Vec<&RawValue> =
+        serde_json::from_str(text).map_err(|e| Ambiguity::Syntax(e.to_string()))?;
+    if elements.is_empty() {
+        return Err(Refusal::Shape("an empty batch").into());
+    }
+    let messages = elements.into_iter().map(|element| message(&strict::object(element.get(), MESSAGE_KEYS)?));
+    messages.collect::<Result<_, _>>().map(Line::Batch)
 }
 
-fn message(text: &str) -> Result<Message<'_>, Refused> {
-    let members = strict::object(text, MESSAGE_KEYS)?;
+fn message<'a>(members: &Members<'a>) -> Result<Message<'a>, Refused> {
     let id = members.find("id").map(Id::parse);
     let known = id.clone().flatten();
-    understand(&members, id).map_err(|reason| Refused { reason, id: known })
+    understand(members, id).map_err(|reason| Refused { reason, id: known })
 }
 
 fn understand<'a>(members: &Members<'a>, id: Option<Option<Id>>) -> Result<Message<'a>, Refusal> {
@@ -179,15 +184,14 @@ fn understand<'a>(members: &Members<'a>, id: Option<Option<Id>>) -> Result<Messa
     if outcome.is_some() {
         return Err(Refusal::Shape("a method together with a result or an error"));
     }
-    let method: String =
-        serde_json::from_str(method.get()).map_err(|_| Refusal::Shape("a method that is not a string"))?;
+    let method = string(method).ok_or(Refusal::Shape("a method that is not a string"))?;
     let kind = match (method == "tools/call", id) {
         (true, None | Some(Id::Null)) => {
             return Err(Refusal::Call("has no id: it would run and could not be answered"));
         }
         (true, Some(id)) => Kind::Call(id, call(params)?),
-        (false, Some(id)) => Kind::Request(id, method),
-        (false, None) => Kind::Notification(method),
+        (false, Some(id)) => Kind::Request(id, method.into_owned()),
+        (false, None) => Kind::Notification(method.into_owned()),
     };
     Ok(Message { kind, params })
 }
@@ -251,27 +255,37 @@ pub(crate) fn outline(text: &str) -> Option<Outline> {
     }
     let ([id], [member]) = (ids.as_slice(), members.as_slice()) else { return None };
     let raw: &RawValue = serde_json::from_slice(id).ok()?;
-    Some(Outline { id: Id::parse(raw)?.to_json(), member: member.clone() })
+    Some(Outline { id: Id::parse(raw.get())?.to_json(), member: member.clone() })
 }
 
 impl Outline {
     /// The id, to find the other message by.
     pub(crate) fn id(&self) -> Option<Id> {
-        Id::parse(serde_json::from_str(&self.id).ok()?)
+        Id::parse(serde_json::from_str::<&RawValue>(&self.id).ok()?.get())
     }
 }
 
-fn call(params: Option<&RawValue>) -> Result<Call<'_>, Refusal> {
+/// A JSON string's text; nothing for any other JSON.
+fn string(json: &str) -> Option<Cow<'_, str>> {
+    match json.strip_prefix('"')?.strip_suffix('"') {
+        Some(text) if !text.contains('\\') => Some(Cow::Borrowed(text)),
+        _ => serde_json::from_str(json).ok().map(Cow::Owned),
+    }
+}
+
+fn call(params: Option<&str>) -> Result<Call<'_>, Refusal> {
     let params = params.ok_or(Refusal::Call("has no params"))?;
-    let members = strict::object(params.get(), CALL_KEYS).map_err(|ambiguity| match ambiguity {
+    let members = strict::object(params, CALL_KEYS).map_err(|ambiguity| match ambiguity {
         Ambiguity::Syntax(_) => Refusal::Call("has params that are not an object"),
         other => other.into(),
     })?;
-    strict::unique(params.get())?;
+    if !members.is_plain() {
+        strict::unique(params)?;
+    }
     let name = members.find("name").ok_or(Refusal::Call("names no tool"))?;
-    let name = serde_json::from_str(name.get())
-        .map_err(|_| Refusal::Call("names its tool by something else than a string"))?;
-    let arguments = match members.find("arguments").map(RawValue::get) {
+    let name = string(name).ok_or(Refusal::Call("names its tool by something else than a string"))?;
+    let name = name.into_owned();
+    let arguments = match members.find("arguments") {
         None | Some("null") => "{}",
         Some(object) if object.starts_with('{') => object,
         Some(_) => return Err(Refusal::Call("has arguments that are not an object")),

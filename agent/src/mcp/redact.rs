@@ -62,8 +62,36 @@ static SHAPES: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// JSON Web Tokens: searched for alone, since whether one is there shows only at the end of a run of any length.
 static WEB_TOKEN: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*").ok());
+/// How every shape begins, in small letters.
+const BEGINNINGS: [&str; 16] = [
+    "sk-",
+    "gh[pousr]_",
+    "github_pat_",
+    "glpat-",
+    "xox",
+    "akia",
+    "asia",
+    "aiza",
+    "ya29",
+    "npm_",
+    "pypi-",
+    "hf_",
+    "-----begin",
+    "bearer ",
+    "://",
+    "eyj",
+];
+/// What is in every text that holds a secret, if it is ASCII and nothing in it is escaped: most messages have none of it,
+/// and this one search is all that they cost.
+static SUSPICIOUS: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(&format!("(?i-u:{}|{})", ROOTS.join("|"), BEGINNINGS.join("|"))).ok());
 /// Nothing shorter has a shape, bytes.
 const SHORTEST: usize = 7;
+
+/// Makes what the first search needs, which takes some milliseconds: for whoever has time before there is anything to search.
+pub(crate) fn prepare() {
+    let _ = (SUSPICIOUS.is_some(), SHAPES.is_some(), WEB_TOKEN.is_some());
+}
 
 /// Any text without its secrets. JSON stays JSON: what is replaced never reaches beyond one of its strings.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
@@ -75,9 +103,40 @@ pub(crate) fn message(text: &str) -> Cow<'_, str> {
     walk(text, true, DEEPEST_TEXT)
 }
 
+/// A command line without its secrets: by shape, behind a flag that names one (`--api-key VALUE`), and in
+/// `NAME=VALUE`, `Header: VALUE` where the name does.
+pub(crate) fn command(words: &[String]) -> Vec<String> {
+    let is_flag = |word: &str| word.starts_with('-') && !word.contains(['=', ':']);
+    let mut behind_secret = false;
+    let mut redacted = Vec::with_capacity(words.len());
+    for word in words {
+        let named = word.find(['=', ':']).filter(|at| is_secret(&word[..*at]));
+        redacted.push(match named {
+            _ if behind_secret && !is_flag(word) => REDACTED.to_owned(),
+            Some(at) => format!("{}{REDACTED}", &word[..=at]),
+            None => redact(word).into_owned(),
+        });
+        behind_secret = is_flag(word) && is_secret(word);
+    }
+    redacted
+}
+
 /// `texts`: how many levels of text in strings are looked into.
 fn walk(text: &str, is_message: bool, texts: usize) -> Cow<'_, str> {
-    let mut out = Copy { text, out: None, copied: 0 };
+    if is_harmless(text) { Cow::Borrowed(text) } else { look_through(text, is_message, texts) }
+}
+
+/// Whether one look at the whole says that nothing in it can be a secret.
+fn is_harmless(text: &str) -> bool {
+    text.is_ascii()
+        && memchr::memchr(b'\\', text.as_bytes()).is_none()
+        && SUSPICIOUS.as_ref().is_some_and(|suspicious| !suspicious.is_match(text))
+}
+
+fn look_through(text: &str, is_message: bool, texts: usize) -> Cow<'_, str> {
+    // Where nothing is escaped, every string stands in the text as it reads: what the whole has none of, no piece has.
+    let clean = memchr::memchr(b'\\', text.as_bytes()).is_none() && !has_shape(text);
+    let mut out = Copy { text, clean, out: None, copied: 0 };
     let mut place = Place::new(text, is_message);
     let mut rest = Strings { text, at: 0 };
     let (mut outside, mut keys) = (0, 0);
@@ -100,7 +159,7 @@ fn walk(text: &str, is_message: bool, texts: usize) -> Cow<'_, str> {
                 let decoded = decode(content);
                 if is_key {
                     place.key(&decoded);
-                    if let Cow::Owned(_) = shapeless(&decoded) {
+                    if !clean && let Cow::Owned(_) = shapeless(&decoded) {
                         keys += 1;
                         // Keys stay apart: an object that has one twice is read by nobody.
                         let name = if keys == 1 { REDACTED.to_owned() } else { format!("[redacted {keys}]") };
@@ -108,7 +167,8 @@ fn walk(text: &str, is_message: bool, texts: usize) -> Cow<'_, str> {
                     }
                 } else if place.is_secret() && !content.is_empty() {
                     out.replace(start, end, REDACTED);
-                } else if !place.is_spared()
+                } else if !clean
+                    && !place.is_spared()
                     && let Cow::Owned(shaped) = without_secrets(&decoded, texts)
                 {
                     match decoded {
@@ -159,16 +219,28 @@ fn shapeless(text: &str) -> Cow<'_, str> {
     let replace = |found: &regex::Captures<'_>| {
         if found[0].starts_with("://") { format!("://{REDACTED}@") } else { REDACTED.to_owned() }
     };
-    let without = web_token.replace_all(text, REDACTED);
-    match shapes.replace_all(&without, replace) {
-        Cow::Owned(shaped) => Cow::Owned(shaped),
-        Cow::Borrowed(_) => without,
+    // Looking alone costs a fraction of looking and noting where.
+    let without =
+        if web_token.is_match(text) { web_token.replace_all(text, REDACTED) } else { Cow::Borrowed(text) };
+    if !shapes.is_match(&without) {
+        return without;
+    }
+    Cow::Owned(shapes.replace_all(&without, replace).into_owned())
+}
+
+/// Whether anything in a text has the shape of a secret.
+fn has_shape(text: &str) -> bool {
+    match (SHAPES.as_ref(), WEB_TOKEN.as_ref()) {
+        (Some(shapes), Some(web_token)) => shapes.is_match(text) || web_token.is_match(text),
+        _ => true,
     }
 }
 
 /// The text as it is copied, with something else in places.
 struct Copy<'a> {
     text: &'a str,
+    /// Nothing in it has a shape.
+    clean: bool,
     out: Option<String>,
     copied: usize,
 }
@@ -183,7 +255,8 @@ impl<'a> Copy<'a> {
 
     /// What stands between strings: structure in JSON, anything elsewhere.
     fn shape(&mut self, start: usize, end: usize) {
-        if let Some(piece) = self.text.get(start..end)
+        if !self.clean
+            && let Some(piece) = self.text.get(start..end)
             && let Cow::Owned(shaped) = shapeless(piece)
         {
             self.replace(start, end, &shaped);
@@ -324,11 +397,16 @@ impl Strings<'_> {
                 b'"' => {
                     let start = self.at;
                     let mut end = start;
-                    while end < bytes.len() && bytes[end] != b'"' {
-                        end += if bytes[end] == b'\\' { 2 } else { 1 };
+                    while let Some(found) = memchr::memchr2(b'"', b'\\', bytes.get(end..).unwrap_or_default())
+                    {
+                        end += found;
+                        if bytes[end] == b'"' {
+                            break;
+                        }
+                        end += 2;
                     }
-                    // A backslash at the very end skips beyond it.
-                    let end = end.min(bytes.len());
+                    // A backslash at the very end skips beyond it; without a quote the string ends with the text.
+                    let end = if bytes.get(end) == Some(&b'"') { end } else { bytes.len() };
                     self.at = (end + 1).min(bytes.len());
                     let is_key = bytes[self.at..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b':');
                     return Some(Token::String { start, end, is_key });

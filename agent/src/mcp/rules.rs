@@ -2,8 +2,12 @@
 
 use super::{classify::Operation, risk::Risk};
 use globset::{GlobBuilder, GlobMatcher};
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{SeqAccess, Visitor},
+};
 use serde_saphyr::{Location, Spanned};
+use std::{fmt, marker::PhantomData};
 use unicode_normalization::UnicodeNormalization;
 
 /// The rules that ship, in force where a user has none.
@@ -66,7 +70,8 @@ pub(crate) struct Written {
     /// Lowest score the rule is about, 0..=100.
     #[serde(default)]
     pub(crate) min_risk_score: u8,
-    /// Operations it is about. Absent: all.
+    /// Operations it is about: a list, or a text with commas between them. Absent: all.
+    #[serde(default, deserialize_with = "operations")]
     pub(crate) operation_types: Option<Vec<String>>,
     /// `flag`, `pause` or `block`.
     pub(crate) action: Action,
@@ -77,6 +82,43 @@ pub(crate) struct Written {
 
 const fn yes() -> bool {
     true
+}
+
+fn operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    Ok(Option::<List<String>>::deserialize(deserializer)?.map(|list| match list {
+        List::Each(names) => names,
+        List::Text(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+    }))
+}
+
+/// A list of names, or one text of them.
+#[derive(Debug)]
+enum List<T> {
+    Each(Vec<T>),
+    Text(String),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = List<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of operations, or a text of them with commas between")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<List<T>, E> {
+                Ok(List::Text(text.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<List<T>, A::Error> {
+                let mut each = Vec::new();
+                while let Some(one) = seq.next_element()? {
+                    each.push(one);
+                }
+                Ok(List::Each(each))
+            }
+        }
+        deserializer.deserialize_any(Either(PhantomData))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -97,7 +139,7 @@ struct PlacedRule {
     tool_pattern: Option<Spanned<String>>,
     server_pattern: Option<Spanned<String>>,
     min_risk_score: Option<Spanned<u8>>,
-    operation_types: Option<Vec<Spanned<String>>>,
+    operation_types: Option<Spanned<List<Spanned<String>>>>,
     action: Spanned<Action>,
 }
 
@@ -112,7 +154,12 @@ impl PlacedRule {
             "min_risk_score" => line(&self.min_risk_score.as_ref()?.referenced),
             "operation_types" => {
                 let unknown = |kind: &&Spanned<String>| Operation::from_name(&kind.value).is_none();
-                line(&self.operation_types.as_ref()?.iter().find(unknown)?.referenced)
+                let list = self.operation_types.as_ref()?;
+                match &list.value {
+                    List::Each(names) => names.iter().find(unknown).and_then(|name| line(&name.referenced)),
+                    List::Text(_) => None,
+                }
+                .or_else(|| line(&list.referenced))
             }
             "action" => line(&self.action.referenced),
             _ => None,
@@ -219,7 +266,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, Error> {
 /// # Errors
 /// [`Error::Shape`].
 pub(crate) fn read(text: &str) -> Result<Vec<Written>, Error> {
-    let file: File = serde_saphyr::from_str(text).map_err(|e| Error::Shape(e.to_string()))?;
+    let file: File = serde_saphyr::from_str(text).map_err(|error| {
+        let words = error.to_string();
+        Error::Shape(words.strip_prefix("error: ").unwrap_or(&words).to_owned())
+    })?;
     Ok(file.rules)
 }
 
@@ -240,10 +290,16 @@ pub(crate) fn compile(written: Written) -> Result<Rule, Error> {
             refuse("operation_types", format!("{text:?} is none of read, write, delete, execute, unknown"))
         })
     };
-    let operations = written
+    let operations: Option<Vec<Operation>> = written
         .operation_types
         .map(|list| list.iter().map(operation).collect::<Result<_, _>>())
         .transpose()?;
+    if operations.as_ref().is_some_and(Vec::is_empty) {
+        return Err(refuse(
+            "operation_types",
+            "names no operation; leave the key out to match all".to_owned(),
+        ));
+    }
     if written.min_risk_score > 100 {
         return Err(refuse("min_risk_score", format!("{} is not between 0 and 100", written.min_risk_score)));
     }
@@ -362,6 +418,22 @@ mod tests {
     }
 
     #[test]
+    fn operations_are_a_list_or_a_text_with_commas() {
+        let list =
+            parse("rules:\n  - {name: a, operation_types: [delete, write], action: pause}").expect("rules");
+        let text =
+            parse("rules:\n  - {name: a, operation_types: 'delete, write', action: pause}").expect("rules");
+        for (tool, expected) in
+            [("delete_x", Action::Pause), ("create_x", Action::Pause), ("read_x", Action::Pass)]
+        {
+            let risk = assess(tool, &json!({}), false);
+            for rules in [&list, &text] {
+                assert_eq!(judge(rules, "s", tool, &risk).action, expected, "{tool}");
+            }
+        }
+    }
+
+    #[test]
     fn a_mild_rule_does_not_soften_a_high_score() {
         let rules = parse("rules:\n  - {name: a, operation_types: [delete], action: flag}").expect("rules");
         let risk = assess("delete_x", &json!({"sql": "DELETE FROM t", "token": 1}), false);
@@ -404,6 +476,9 @@ mod tests {
             ("rules:\n  - name: a\n    action: flag\n    min_risk_score: 101\n", "line 4: "),
             ("rules:\n  - name: a\n    tool_pattern: '['\n    action: flag\n", "line 3: "),
             ("rules:\n  - name: a\n    server_pattern: '['\n    action: flag\n", "line 3: "),
+            ("rules:\n  - name: a\n    operation_types: 'read, fly'\n    action: flag\n", "line 3: "),
+            ("rules:\n  - name: a\n    action: flag\n    operation_types: []\n", "line 4: "),
+            ("rules:\n  - name: a\n    action: flag\n    operation_types: 7\n", "line 4"),
             ("rules:\n  - name: a\n    action: pass\n", "line 3: "),
             ("rules:\n  - name: a\n    action: explode\n", "line 3"),
         ];

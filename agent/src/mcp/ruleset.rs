@@ -2,11 +2,12 @@
 
 use super::{
     notice,
-    rules::{self, Action, Rule, Written},
+    risk::Risk,
+    rules::{self, Action, Judgement, Rule, Written},
 };
 use ringfence_wire::mcp::StoredRule;
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -24,17 +25,27 @@ pub(crate) struct RuleSet {
 struct State {
     file: Vec<Rule>,
     stored: Vec<Rule>,
-    all: Arc<Vec<Rule>>,
+    all: Vec<Rule>,
+    /// The last call's judgement: calls of one tool come in rows.
+    last: Option<Last>,
     /// The database's rules are still to come.
     awaited: bool,
     /// What of the file is in force is still to come.
     file_awaited: bool,
 }
 
+/// A judgement, and all that it was made of beside the rules and the server.
+#[derive(Debug)]
+struct Last {
+    tool: String,
+    risk: Risk,
+    judgement: Judgement,
+}
+
 impl RuleSet {
     /// Rules of a file alone.
     pub(crate) fn new(file: Vec<Rule>) -> Self {
-        let all = Arc::new(file.clone());
+        let all = file.clone();
         Self { state: Mutex::new(State { file, all, ..State::default() }), arrived: Condvar::new() }
     }
 
@@ -86,16 +97,30 @@ impl RuleSet {
         self.arrived.notify_all();
     }
 
-    /// The rules to judge a call by.
-    pub(crate) fn in_force(&self) -> Arc<Vec<Rule>> {
+    /// What the rules in force make of a call. All calls of a session are to the same server.
+    pub(crate) fn judge(&self, server: &str, tool: &str, risk: &Risk) -> Judgement {
+        let mut state = self.in_force();
+        if let Some(last) = state.last.as_ref().filter(|last| last.tool == tool && last.risk == *risk) {
+            return last.judgement.clone();
+        }
+        let judgement = rules::judge(&state.all, server, tool, risk);
+        state.last = Some(Last { tool: tool.to_owned(), risk: risk.clone(), judgement: judgement.clone() });
+        judgement
+    }
+
+    /// The state once the rules are known.
+    fn in_force(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
+        if !state.awaited && !state.file_awaited {
+            return state;
+        }
         let waited =
             self.arrived.wait_timeout_while(state, PATIENCE, |state| state.awaited || state.file_awaited);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         // Waited for once: an auditor that hangs does not slow every call.
         state.awaited = false;
         state.file_awaited = false;
-        Arc::clone(&state.all)
+        state
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -105,7 +130,8 @@ impl RuleSet {
 
 impl State {
     fn join(&mut self) {
-        self.all = Arc::new(self.file.iter().chain(&self.stored).cloned().collect());
+        self.all = self.file.iter().chain(&self.stored).cloned().collect();
+        self.last = None;
     }
 }
 
@@ -132,7 +158,10 @@ pub(crate) fn written(rule: &StoredRule) -> Result<Written, String> {
 #[cfg(test)]
 mod tests {
     use super::RuleSet;
-    use crate::mcp::rules;
+    use crate::mcp::{
+        risk,
+        rules::{self, Action},
+    };
     use ringfence_wire::mcp::StoredRule;
     use std::{sync::Arc, thread, time::Duration};
 
@@ -149,7 +178,7 @@ mod tests {
     }
 
     fn names(set: &RuleSet) -> Vec<String> {
-        set.in_force().iter().map(|rule| rule.name.clone()).collect()
+        set.in_force().all.iter().map(|rule| rule.name.clone()).collect()
     }
 
     #[test]
@@ -164,6 +193,26 @@ mod tests {
         assert_eq!(names(&set), ["b", "s"]);
         set.set_stored(&[]);
         assert_eq!(names(&set), ["b"]);
+    }
+
+    #[test]
+    fn a_judgement_is_believed_only_for_the_same_call_under_the_same_rules() {
+        let set = RuleSet::new(Vec::new());
+        let judge = |tool: &str, arguments: &str| {
+            let arguments = serde_json::from_str(arguments).expect("JSON");
+            set.judge("s", tool, &risk::assess(tool, &arguments, false)).action
+        };
+        assert_eq!([judge("x_a", "{}"), judge("x_a", "{}")], [Action::Pass; 2]);
+        assert_eq!(judge("x_a", r#"{"sql":"DROP TABLE t"}"#), Action::Flag, "another risk");
+        set.set_stored(&[stored("s", "block")]);
+        assert_eq!(
+            [judge("x_a", "{}"), judge("y", "{}"), judge("x_a", "{}")],
+            [Action::Block, Action::Pass, Action::Block]
+        );
+        set.set_stored(&[]);
+        assert_eq!(judge("x_a", "{}"), Action::Pass);
+        set.set_file(rules::parse("rules:\n  - {name: f, action: pause}").expect("rules"));
+        assert_eq!(judge("x_a", "{}"), Action::Pause);
     }
 
     #[test]

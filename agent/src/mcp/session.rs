@@ -2,13 +2,14 @@
 
 use super::{
     answer::{self, Stopped},
+    draft::{Draft, Verdict},
     held::{Held, Holding},
-    journal::{Direction, Entry, Journal, Judged},
+    journal::{Direction, Entry, Journal},
     line::{self, Call, Id, Kind, Line, Message},
     notice,
     outlet::Outlet,
     risk,
-    rules::{self, Action, Judgement, Rule},
+    rules::{Action, Judgement, Rule},
     ruleset::RuleSet,
     seen::Seen,
 };
@@ -81,6 +82,11 @@ pub(crate) struct Session<S, C> {
     held: Mutex<Holding>,
     server: Mutex<Option<S>>,
     client: Mutex<Outlet<C>>,
+    /// What of the client's lines is under way, and of the server's; kept for their memory.
+    burst: Mutex<Burst>,
+    answers: Mutex<Draft>,
+    /// Orders the ids of messages that came in the same millisecond.
+    ids: Mutex<uuid::ContextV7>,
     reports: mpsc::SyncSender<Report>,
     /// A call went on that is not on record: said in the journal as soon as that takes an entry.
     gap: AtomicBool,
@@ -101,7 +107,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+        .map_or(0, |since| since.as_secs().cast_signed() * 1_000_000 + i64::from(since.subsec_micros()))
 }
 
 /// Nanoseconds since boot: the clock on which the kernel tells when a process began and what it did.
@@ -131,6 +137,9 @@ impl<S: Write, C: Write> Session<S, C> {
             seen: Mutex::new(seen),
             server: Mutex::new(Some(server)),
             client: Mutex::new(Outlet::new(client)),
+            burst: Mutex::default(),
+            answers: Mutex::default(),
+            ids: Mutex::new(uuid::ContextV7::new()),
             reports,
             gap: AtomicBool::new(false),
             grew: AtomicBool::new(false),
@@ -153,27 +162,29 @@ impl<S: Write, C: Write> Session<S, C> {
     /// becomes of a line comes after those before it.
     fn take(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-        let message = |refused| self.message(Direction::ClientToServer, body, Vec::new(), refused);
+        let message = |burst: &mut Burst| {
+            self.draft(&mut burst.draft, Direction::ClientToServer, body, &[], None);
+            burst.push(bytes, None);
+        };
         let line = match line::read(body) {
             Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => {
-                return self.call(burst, bytes, &id, &call);
+                return self.call(burst, bytes, id, call);
             }
             Ok(Line::Message(Message { kind: Kind::Notification(method), params }))
                 if method == "notifications/cancelled" =>
             {
                 // What it cancels may be in the burst's way, or be held: it takes effect where it stands.
                 self.flush(burst)?;
-                if self.cancelled(params.map(|p| p.get())) {
-                    self.record_softly(&message(Some(
-                        "cancels a call that was not forwarded yet".to_owned(),
-                    )));
+                if self.cancelled(params) {
+                    let why = "cancels a call that was not forwarded yet";
+                    self.record_message_softly(Direction::ClientToServer, body, Some(why));
                     return Ok(());
                 }
-                burst.push(message(None), bytes, None);
+                message(burst);
                 return Ok(());
             }
             Ok(Line::Message(_)) => {
-                burst.push(message(None), bytes, None);
+                message(burst);
                 return Ok(());
             }
             line => line,
@@ -183,7 +194,7 @@ impl<S: Write, C: Write> Session<S, C> {
             Ok(Line::Batch(messages)) => self.batch(bytes, &messages),
             Ok(_) => self.to_server(bytes),
             Err(refused) if self.options.lenient => {
-                self.record_softly(&message(None));
+                self.record_message_softly(Direction::ClientToServer, body, None);
                 self.record_softly(&Entry::Note {
                     at: now(),
                     text: format!("forwarded unjudged: {refused}"),
@@ -191,8 +202,9 @@ impl<S: Write, C: Write> Session<S, C> {
                 self.to_server(bytes)
             }
             Err(refused) => {
-                self.record_softly(&message(Some(refused.to_string())));
-                self.to_client(answer::invalid(refused.id.as_ref(), &refused.to_string()).as_bytes())
+                let why = refused.to_string();
+                self.record_message_softly(Direction::ClientToServer, body, Some(&why));
+                self.to_client(answer::invalid(refused.id.as_ref(), &why).as_bytes())
             }
         }
     }
@@ -200,18 +212,16 @@ impl<S: Write, C: Write> Session<S, C> {
     fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
         let first = lock(&self.seen).is_first(&call.name);
         let risk = risk::assess(&call.name, &call.value, first);
-        let rules = self.rules.in_force();
-        let judgement = rules::judge(&rules, &self.options.server_name, &call.name, &risk);
+        let judgement = self.rules.judge(&self.options.server_name, &call.name, &risk);
         (risk, judgement)
     }
 
-    fn call(&self, burst: &mut Burst, bytes: &[u8], id: &Id, call: &Call<'_>) -> io::Result<()> {
-        let (risk, judgement) = self.judge(call);
-        let judged = judged(0, call, &risk, &judgement);
-        let uuid = judged.call.clone();
+    fn call(&self, burst: &mut Burst, bytes: &[u8], id: Id, call: Call<'_>) -> io::Result<()> {
+        let (risk, judgement) = self.judge(&call);
+        let verdict = verdict(0, &call, &risk, &judgement);
         let stop = |why: &Stopped<'_>| {
             self.to_client(
-                answer::stopped(id, &call.name, why, risk.score, &risk.reasons, &judgement).as_bytes(),
+                answer::stopped(&id, &call.name, why, risk.score, &risk.reasons, &judgement).as_bytes(),
             )
         };
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
@@ -219,17 +229,17 @@ impl<S: Write, C: Write> Session<S, C> {
             notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
         }
         if judgement.action < Action::Pause {
-            let entry = self.message(Direction::ClientToServer, body, vec![judged], None);
-            let (id, tool) = (id.clone(), call.name.clone());
-            burst.push(entry, bytes, Some(Refusable { id, tool, risk, judgement }));
+            self.draft(&mut burst.draft, Direction::ClientToServer, body, &[verdict], None);
+            burst.push(bytes, Some(Refusable { id, tool: call.name, risk, judgement }));
             return Ok(());
         }
+        let uuid = verdict.call.to_string();
         self.flush(burst)?;
         let pausing = judgement.action == Action::Pause;
         let holding = pausing && lock(&self.held).has_room(bytes.len());
         if holding {
             // Held before it is on record, so that a decision that follows at once finds it.
-            let token = call.meta.and_then(|m| serde_json::from_str::<Value>(m.get()).ok());
+            let token = call.meta.and_then(|m| serde_json::from_str::<Value>(m).ok());
             let held = Held {
                 line: bytes.to_vec(),
                 id: id.clone(),
@@ -244,7 +254,7 @@ impl<S: Write, C: Write> Session<S, C> {
             };
             lock(&self.held).insert(uuid.clone(), held);
         }
-        if let Err(error) = self.record(&self.message(Direction::ClientToServer, body, vec![judged], None)) {
+        if let Err(error) = self.record_message(Direction::ClientToServer, body, &[verdict], None) {
             if !self.options.allow_unrecorded {
                 lock(&self.held).remove(&uuid);
                 return stop(&Stopped::Unrecorded(&error.to_string()));
@@ -281,22 +291,22 @@ impl<S: Write, C: Write> Session<S, C> {
             if let Kind::Notification(method) = &message.kind
                 && method == "notifications/cancelled"
             {
-                self.cancelled(message.params.map(|p| p.get()));
+                self.cancelled(message.params);
             }
         }
         let worst =
             calls.iter().map(|(_, _, _, (_, judgement))| judgement.action).max().unwrap_or(Action::Pass);
-        let entries = calls
+        let verdicts: Vec<Verdict<'_>> = calls
             .iter()
             .map(|(index, _, call, (risk, judgement))| {
-                let mut entry = judged(u32::try_from(*index).unwrap_or(u32::MAX), call, risk, judgement);
+                let mut verdict = verdict(u32::try_from(*index).unwrap_or(u32::MAX), call, risk, judgement);
                 if worst >= Action::Pause {
-                    Action::Block.name().clone_into(&mut entry.action);
+                    verdict.action = Action::Block;
                 }
-                entry
+                verdict
             })
             .collect();
-        let recorded = self.record(&self.message(Direction::ClientToServer, body, entries, None));
+        let recorded = self.record_message(Direction::ClientToServer, body, &verdicts, None);
         let unrecorded = recorded.is_err();
         let error = match recorded {
             Err(error) if !calls.is_empty() && !self.options.allow_unrecorded => Some(error.to_string()),
@@ -360,15 +370,20 @@ mod tests;
 use burst::{Burst, Refusable};
 use pausing::decision;
 
-fn judged(index: u32, call: &Call<'_>, risk: &risk::Risk, judgement: &Judgement) -> Judged {
-    Judged {
-        call: uuid::Uuid::new_v4().to_string(),
+fn verdict<'a>(
+    index: u32,
+    call: &'a Call<'_>,
+    risk: &'a risk::Risk,
+    judgement: &'a Judgement,
+) -> Verdict<'a> {
+    Verdict {
+        call: uuid::Uuid::new_v4(),
         index,
-        tool: call.name.clone(),
-        operation: risk.operation.name().to_owned(),
+        tool: &call.name,
+        operation: risk.operation,
         score: risk.score,
-        reasons: risk.reasons.iter().map(|reason| (*reason).to_owned()).collect(),
-        action: judgement.action.name().to_owned(),
-        rules: judgement.rules.clone(),
+        reasons: &risk.reasons,
+        action: judgement.action,
+        rules: &judgement.rules,
     }
 }

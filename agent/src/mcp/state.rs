@@ -1,6 +1,6 @@
 //! Where a user's sessions are kept: the database, the journals beside it, the tools that were seen before.
 
-use super::{client, journal::sha256};
+use super::{client, journal::sha256, ready};
 use crate::core::paths::Paths;
 use sha2::{Digest, Sha256};
 use std::{
@@ -18,6 +18,12 @@ pub(crate) enum Error {
     /// Nothing says where home is.
     #[error("the home directory is not known; set HOME, or name the file with --db")]
     NoHome,
+    /// A database was named that nobody made yet: asking would make it.
+    #[error("there is no audit database {}; `ringfence mcp --db FILE` makes one when a session begins, and without --db the usual one is asked", .0.display())]
+    NoDatabase(PathBuf),
+    /// A database that cannot be used.
+    #[error(transparent)]
+    Database(#[from] ready::Error),
     /// A directory cannot be made.
     #[error("cannot make the directory {}", path.display())]
     Make {
@@ -42,13 +48,17 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The places of `db`, or of the user's default database; makes the directories (0700), unless the daemon's auditor
-    /// serves.
+    /// The places of `db`, or of the user's default database, for whoever asks its auditor; makes the directories (0700),
+    /// unless the daemon's auditor serves. A file that is named and is no database is refused: the auditor would move it
+    /// aside.
     ///
     /// # Errors
     /// [`Error`].
     pub(crate) fn find(db: Option<&str>) -> Result<Self, Error> {
         let places = Self::locate(db)?;
+        if db.is_some() && places.db.exists() {
+            ready::check(&places.db)?;
+        }
         // Who only asks the daemon's auditor needs none of them.
         if client::connect_daemon(&places).is_none() {
             places.make()?;
@@ -56,7 +66,19 @@ impl Places {
         Ok(places)
     }
 
-    /// The same, and makes nothing.
+    /// The same for whoever asks what is on record: a database that is named must be there.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn on_record(db: Option<&str>) -> Result<Self, Error> {
+        let places = Self::locate(db)?;
+        if db.is_some() && !places.db.exists() && !places.journals.exists() {
+            return Err(Error::NoDatabase(places.db));
+        }
+        Self::find(db)
+    }
+
+    /// The places of `db`, and makes nothing.
     ///
     /// # Errors
     /// [`Error::NoHome`]; [`Error::Make`] where the working directory is gone.

@@ -3,6 +3,7 @@
 //! Real MCP servers differ in what they accept: one takes the first of two equal keys, another the last, a third folds
 //! case, some split lines where JSON sees white space. A line whose meaning depends on who reads it cannot be judged.
 
+use super::plain;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 use std::{borrow::Cow, cell::Cell, collections::HashSet, fmt};
@@ -46,7 +47,11 @@ pub(crate) enum Ambiguity {
 
 /// An object's members in order, keys unescaped, values as they stand.
 #[derive(Debug)]
-pub(crate) struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+pub(crate) struct Members<'a> {
+    all: Vec<(Cow<'a, str>, &'a str)>,
+    /// Nothing in it is odd, at any depth: no key stands twice or is reserved.
+    plain: bool,
+}
 
 impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -59,9 +64,9 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
                 while let Some((Key(key), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
-                    members.push((key, value));
+                    members.push((key, value.get()));
                 }
-                Ok(Members(members))
+                Ok(Members { all: members, plain: false })
             }
         }
         deserializer.deserialize_map(Collect)
@@ -116,18 +121,25 @@ impl<'a> Seen<'a> {
 
 impl<'a> Members<'a> {
     /// The value of a key, if the object has it.
-    pub(crate) fn find(&self, key: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| *value)
+    pub(crate) fn find(&self, key: &str) -> Option<&'a str> {
+        self.all.iter().find(|(name, _)| name == key).map(|(_, value)| *value)
+    }
+
+    /// Whether it is known that no object in it, at any depth, is one that [`unique`] refuses.
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// Refuses duplicate keys, and keys that fold to one of `meaningful` without being it.
     fn unambiguous(self, meaningful: &'static [&'static str]) -> Result<Self, Ambiguity> {
         let mut seen = Seen::default();
-        for (key, _) in &self.0 {
-            if seen.has(key) {
-                return Err(Ambiguity::DuplicateKey(shorten(key)));
+        for (key, _) in &self.all {
+            if !self.plain {
+                if seen.has(key) {
+                    return Err(Ambiguity::DuplicateKey(shorten(key)));
+                }
+                seen.insert(Cow::Borrowed(key.as_ref()));
             }
-            seen.insert(Cow::Borrowed(key.as_ref()));
             if meaningful.contains(&key.as_ref()) {
                 continue;
             }
@@ -152,12 +164,45 @@ pub(crate) fn object<'a>(
     text: &'a str,
     meaningful: &'static [&'static str],
 ) -> Result<Members<'a>, Ambiguity> {
-    serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?.unambiguous(meaningful)
+    let members = match plain(text) {
+        Some(members) => members,
+        None => serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?,
+    };
+    members.unambiguous(meaningful)
+}
+
+/// Reads a line as one object, [checked](whole) whole. `None`: it is JSON, and no object.
+///
+/// # Errors
+/// [`Ambiguity`], the first one found.
+pub(crate) fn line<'a>(
+    text: &'a str,
+    meaningful: &'static [&'static str],
+) -> Result<Option<Members<'a>>, Ambiguity> {
+    if let Some(members) = plain(text) {
+        return members.unambiguous(meaningful).map(Some);
+    }
+    json(text)?;
+    if text.trim_start().starts_with('[') {
+        return Ok(None);
+    }
+    let members = serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?;
+    members.unambiguous(meaningful).map(Some)
+}
+
+fn plain(text: &str) -> Option<Members<'_>> {
+    plain::object(text).map(|all| Members { all, plain: true })
+}
+
+/// An object's members, read the long way.
+#[cfg(test)]
+pub(super) fn long_object(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, Ambiguity> {
+    serde_json::from_str(text).map(|members: Members<'_>| members.all).map_err(|e| syntax(&e))
 }
 
 /// How keys begin that `serde_json` gives a meaning (`RawValue` and `Number`, its features `raw_value` and
 /// `arbitrary_precision`): `{"$serde_json::private::RawValue":"{}"}` parses to `{}`.
-const RESERVED: &str = "$serde_json::private::";
+pub(super) const RESERVED: &str = "$serde_json::private::";
 
 /// Refuses an object, at any depth, that holds one key twice, or one that our own parser reads as something else: what
 /// a call is scored by must be what the server acts on.
@@ -244,17 +289,33 @@ impl<'de> Visitor<'de> for Unique<'_> {
 /// # Errors
 /// [`Ambiguity`], the first one found.
 pub(crate) fn whole(line: &[u8]) -> Result<&str, Ambiguity> {
+    let text = text(line)?;
+    json(text)?;
+    Ok(text)
+}
+
+/// The line as text that every reader takes for one line.
+///
+/// # Errors
+/// [`Ambiguity`], the first one found.
+pub(crate) fn text(line: &[u8]) -> Result<&str, Ambiguity> {
     let text = std::str::from_utf8(line).map_err(|e| Ambiguity::Encoding(e.valid_up_to()))?;
     if text.starts_with('\u{feff}') {
         return Err(Ambiguity::ByteOrderMark);
     }
     hidden_line(text)?;
-    if depth(text) > MAX_DEPTH {
-        return Err(Ambiguity::Depth);
-    }
-    // `Value` decodes every string (lone surrogates) and number, which `RawValue` and `IgnoredAny` do not.
-    serde_json::from_str::<Decoded>(text).map_err(|e| syntax(&e))?;
     Ok(text)
+}
+
+/// Checks every nested string and number, and the depth.
+pub(super) fn json(text: &str) -> Result<(), Ambiguity> {
+    // `Value` decodes every string (lone surrogates) and number, which `RawValue` and `IgnoredAny` do not. It ends at the
+    // same depth; that this was it is looked up only then.
+    match serde_json::from_str::<Decoded>(text) {
+        Ok(Decoded) => Ok(()),
+        Err(_) if depth(text) > MAX_DEPTH => Err(Ambiguity::Depth),
+        Err(error) => Err(syntax(&error)),
+    }
 }
 
 /// Decodes everything and keeps nothing, so that a 10 MiB line costs no second copy. Refuses duplicate keys nowhere:
@@ -316,6 +377,10 @@ const LINE_ENDS: [(char, &str); 7] = [
 /// the other half of CRLF and harmless; U+2028 inside a text is fine unless a whole object stands between two of them.
 fn hidden_line(text: &str) -> Result<(), Ambiguity> {
     let body = text.strip_suffix('\r').unwrap_or(text);
+    // All of them are control characters or beyond ASCII; most lines have neither.
+    if body.is_ascii() && !plain::has_control(body) {
+        return Ok(());
+    }
     for (end, name) in LINE_ENDS {
         if !body.contains(end) {
             continue;

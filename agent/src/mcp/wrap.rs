@@ -93,7 +93,7 @@ pub(crate) fn rewrite(
         let Some(name) = property.decoded_name() else { continue };
         let done = match property.object_value() {
             None => Err("it is not an object"),
-            Some(server) if undo => unwrap(&server),
+            Some(server) if undo => unwrap(&server, program),
             Some(server) => wrap(&server, &name, program),
         };
         match done {
@@ -125,10 +125,19 @@ fn arguments(server: &CstObject) -> Result<Vec<String>, &'static str> {
     list.elements().into_iter().map(|e| text_of(Some(e)).ok_or("its args are not all strings")).collect()
 }
 
-/// Whether a command is the interceptor already.
-fn is_ours(command: &str, arguments: &[String]) -> bool {
-    let program = command.rsplit(['/', '\\']).next().unwrap_or(command);
-    program == "ringfence" && arguments.first().is_some_and(|first| first == "mcp")
+/// Whether a command is the interceptor already: by its usual name, or as the program that wraps.
+fn is_ours(command: &str, arguments: &[String], program: &str) -> bool {
+    let name = command.rsplit(['/', '\\']).next().unwrap_or(command);
+    (name == "ringfence" || command == program) && arguments.first().is_some_and(|first| first == "mcp")
+}
+
+/// The flag that names the server, as the interceptor takes it: a name may begin like a flag, or be empty.
+fn named(name: &str) -> Vec<String> {
+    match name {
+        "" => Vec::new(),
+        dashed if dashed.starts_with('-') => vec![format!("--server-name={dashed}")],
+        plain => vec!["--server-name".to_owned(), plain.to_owned()],
+    }
 }
 
 fn wrap(server: &CstObject, name: &str, program: &str) -> Result<(), &'static str> {
@@ -137,20 +146,20 @@ fn wrap(server: &CstObject, name: &str, program: &str) -> Result<(), &'static st
     };
     let command_text = text_of(command.value()).ok_or("its command is not a string")?;
     let old = arguments(server)?;
-    if is_ours(&command_text, &old) {
+    if is_ours(&command_text, &old, program) {
         return Err("it is wrapped already");
     }
-    let ours = ["mcp", "--server-name", name, "--", &command_text].map(str::to_owned);
-    set_arguments(server, ours.into_iter().chain(old));
+    let ours = ["mcp".to_owned()].into_iter().chain(named(name)).chain(["--".to_owned(), command_text]);
+    set_arguments(server, ours.chain(old));
     command.set_value(CstInputValue::String(program.to_owned()));
     Ok(())
 }
 
-fn unwrap(server: &CstObject) -> Result<(), &'static str> {
+fn unwrap(server: &CstObject, program: &str) -> Result<(), &'static str> {
     let Some(command) = server.get("command") else { return Err("it has no command") };
     let command_text = text_of(command.value()).ok_or("its command is not a string")?;
     let ours = arguments(server)?;
-    if !is_ours(&command_text, &ours) {
+    if !is_ours(&command_text, &ours, program) {
         return Err("it is not wrapped");
     }
     let mut old = ours.into_iter().skip_while(|argument| argument != "--").skip(1);
@@ -256,6 +265,26 @@ mod tests {
             rewrite(nested, Some(Client::Vscode), "ringfence", false).expect("servers").changed,
             ["a"]
         );
+    }
+
+    #[test]
+    fn names_that_look_like_flags_or_like_nothing_do_not_break_the_server() {
+        let text = r#"{"mcpServers":{"--":{"command":"a","args":["1"]},"-x":{"command":"b","args":["--","2"]},"":{"command":"c","args":["3"]}}}"#;
+        for program in ["ringfence", "/opt/ringfence-0.1"] {
+            let wrapped = rewrite(text, None, program, false).expect("servers");
+            for written in [
+                r#"["mcp", "--server-name=--", "--", "a", "1"]"#,
+                r#"["mcp", "--server-name=-x", "--", "b", "--", "2"]"#,
+                r#"["mcp", "--", "c", "3"]"#,
+            ] {
+                assert!(wrapped.text.contains(written), "{}", wrapped.text);
+            }
+            let again = rewrite(&wrapped.text, None, program, false).expect("servers");
+            assert_eq!(again.changed.len(), 0, "wrapped once, by whatever name the program has");
+            let undone = rewrite(&wrapped.text, None, program, true).expect("servers");
+            let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+            assert_eq!(value(&undone.text), value(text));
+        }
     }
 
     #[test]

@@ -59,6 +59,8 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
         ("UPDATE tool_calls SET outcome = 'approved' WHERE outcome IS NOT NULL", "tool calls"),
         ("UPDATE messages SET raw = '{}' WHERE rowid = 2", "messages"),
         ("PRAGMA foreign_keys = OFF; DELETE FROM messages WHERE rowid = 2", "messages"),
+        ("UPDATE stderr SET text = 'all is well'", "lines of standard error"),
+        ("DELETE FROM stderr", "lines of standard error"),
         ("UPDATE sessions SET server_name = 'other'", "another server"),
         ("UPDATE ledger SET entry = replace(entry, '\"ended\":true', '\"ended\":false')", "does not follow"),
         ("DELETE FROM ledger WHERE seq = 1", "begins with entry 2"),
@@ -78,6 +80,11 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
         fs::remove_dir_all(&data).expect("removed");
         copy(&kept, &data);
     }
+    // A session that began before standard error was kept here has none of it, and that is no change.
+    home.sql("UPDATE sessions SET stderr_bytes = NULL, stderr_dropped = NULL; DELETE FROM stderr");
+    home.start(&[]);
+    home.is_whole(&[], "1 sessions whole");
+    home.stop();
     // The whole session: rows and journal.
     home.sql("PRAGMA foreign_keys = OFF; DELETE FROM sessions; DELETE FROM messages; DELETE FROM tool_calls");
     fs::remove_file(&home.journals()[0]).expect("removed");
@@ -131,7 +138,7 @@ fn retention_leaves_checkpoints_and_sessions_that_run() {
     };
     // The rows of the session that runs may be on their way.
     eventually("the rows of the one that runs are all there are", || {
-        ["sessions", "tool_calls", "session_bounds"].map(count) == [1, 4, 1]
+        ["sessions", "tool_calls", "session_bounds", "stderr"].map(count) == [1, 4, 1, 1]
     });
     drop(db);
 

@@ -9,9 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Answers every request with its id.
-const SERVER: &str =
-    r#"sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
+/// Says a line on standard error, then answers every request with its id.
+const SERVER: &str = r#"echo it begins >&2; sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
 
 /// A user's home with an auditor that this test starts and stops.
 pub(crate) struct Home {

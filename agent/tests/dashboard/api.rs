@@ -98,6 +98,7 @@ fn sql_in_a_filter_is_text() {
             format!("/api/tool-calls/{id}"),
             format!("/api/sessions/{id}/intents"),
             format!("/api/sessions/{id}/tool-calls"),
+            format!("/api/sessions/{id}/stderr"),
         ] {
             assert_eq!(home.ask("GET", &path, None).status, 404, "{path}");
         }
@@ -110,6 +111,31 @@ fn sql_in_a_filter_is_text() {
         assert!(!answer.error().is_empty());
     }
     assert_eq!(home.json("/api/tool-calls").as_array().map(Vec::len), Some(4), "everything is still there");
+}
+
+#[test]
+fn what_a_server_says_on_standard_error_comes_in_pages() {
+    let home = filled();
+    let session = home.json("/api/sessions")[0].clone();
+    assert_eq!((&session["stderr_bytes"], &session["stderr_dropped"]), (&json!(19), &json!(0)));
+    let path = format!("/api/sessions/{}/stderr", session["id"].as_str().expect("an id"));
+    let all = home.json(&path);
+    let pieces = all.as_array().expect("a list");
+    let text: String = pieces.iter().map(|piece| piece["text"].as_str().expect("text")).collect();
+    assert_eq!(text, "it begins\n<b>\u{1b}[31m\n");
+    assert_eq!((&pieces[0]["number"], &pieces[0]["dropped"]), (&json!(1), &json!(0)));
+    assert_eq!(home.json(&format!("{path}?after=0&limit=1")).as_array().map(Vec::len), Some(1));
+    assert_eq!(home.json(&format!("{path}?after={}", pieces.len())), json!([]));
+    for query in ["after=x", "after=-1", "limit=1;", "risk=1"] {
+        let answer = home.ask("GET", &format!("{path}?{query}"), None);
+        assert!(
+            answer.status == 400 && answer.error().contains("after and limit"),
+            "{query}: {}",
+            answer.body
+        );
+    }
+    assert_eq!(home.ask("GET", "/api/sessions/nobody/stderr", None).status, 404);
+    assert_eq!(home.raw("GET", &path, &[("Host", &format!("127.0.0.1:{}", home.port))], "").status, 401);
 }
 
 #[test]

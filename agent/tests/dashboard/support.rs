@@ -11,9 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Answers every request with its id.
-const SERVER: &str =
-    r#"sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
+/// Says two lines on standard error, then answers every request with its id.
+const SERVER: &str = r#"printf 'it begins\n<b>\033[31m\n' >&2; sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
 
 /// A user's home, and the auditor that serves: that user's own, or the daemon's.
 pub(crate) struct Home {

@@ -172,8 +172,14 @@ fn filters_of_the_command_line_are_text() {
     for hostile in
         ["' OR 1=1 --", "%", "_", "\" OR \"\"=\"", "x'; DROP TABLE tool_calls;--", "?1", "\u{ff07}"]
     {
-        assert!(home.calls(&["--session", hostile]).is_empty(), "{hostile}");
+        let asked = ["calls", "--session", hostile, "--db", &home.text("audit.db")];
+        let done = home.ringfence(&asked).output().expect("ringfence");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.code() == Some(1) && said.contains("no session's id begins with"), "{said}");
+        assert!(done.stdout.is_empty(), "{hostile}");
     }
+    let session = home.calls(&[])[0]["session_id"].as_str().expect("an id").to_owned();
+    assert_eq!(home.calls(&["--session", &session]).len(), 1, "the control");
     for refused in [["--risk", "0 OR 1"], ["--risk", "101"], ["--verdict", "pass' OR '1"], ["--limit", "1;"]]
     {
         let done = home.ringfence(&["calls"]).args(refused).output().expect("ringfence");

@@ -111,6 +111,51 @@ fn the_flags_of_the_design_document_work_and_the_home_is_expanded() {
 }
 
 #[test]
+fn a_secret_of_the_servers_command_line_is_stored_only_where_that_was_asked_for() {
+    let secret = "postgresql://me:hunter2@localhost/db";
+    for (options, stored) in [(&[][..], false), (&["--store-raw"][..], true)] {
+        let home = Home::new();
+        let mut client = home.client(options, &["--odd", secret, "--api-key", "xyzzy"]);
+        client.works("1");
+        assert!(client.end().success());
+        let entries = home.journal();
+        let start = entries.iter().find(|entry| entry["kind"] == "start").expect("a start").to_string();
+        assert_eq!((start.contains("hunter2"), start.contains("xyzzy")), (stored, stored), "{start}");
+        let db = home.text("audit.db");
+        let row = home.output(&["sessions", "--json", "--limit", "1", "--db", &db]);
+        assert_eq!((row.contains("hunter2"), row.contains("xyzzy")), (stored, stored), "{row}");
+        assert!(row.contains("server.py") && row.contains("--api-key"), "{row}");
+    }
+}
+
+#[test]
+fn whoever_reads_nothing_of_a_command_makes_none_panic() {
+    let home = Home::new();
+    let mut client = home.client(&[], &[]);
+    client.works("1");
+    assert!(client.end().success());
+    let db = home.text("audit.db");
+    let commands: [&[&str]; 8] = [
+        &["version"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["profile", "schema"],
+        &["grant", "show"],
+        &["audit", "verify", "--db", &db],
+        &["dashboard", "--db", &db],
+        &["stats", "--db", &db],
+    ];
+    for arguments in commands {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let ran = home.ringfence(arguments).stdout(writer).output().expect("ringfence");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code().is_some_and(|code| code < 3), "{arguments:?}: {} {said}", ran.status);
+        assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn whoever_reads_half_of_what_is_said_is_no_reason_to_panic() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("rules.yaml");

@@ -109,8 +109,8 @@ fn the_server_and_what_it_started_end_with_a_killed_interceptor() {
     let mut below: Vec<i32> =
         descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect();
     assert!(
-        below.len() >= 3 && below.contains(&escapee),
-        "guard, server, and what left its group: {below:?}"
+        below.len() >= 4 && below.contains(&escapee),
+        "guard, keeper, server, and what left its group: {below:?}"
     );
     below.push(escapee);
     kill(client.pid());
@@ -119,18 +119,51 @@ fn the_server_and_what_it_started_end_with_a_killed_interceptor() {
     eventually("its call is on record", || (home.calls(&[]).len() == 1).then_some(()));
 }
 
-#[test]
-fn a_killed_guard_does_not_free_the_server() {
+/// The interceptor's process and those below it, in order; and what left the server's group and session.
+const KEEPERS: [&str; 4] = ["interceptor", "guard", "keeper", "server"];
+
+/// Starts a session whose server has lost a process, has `kill` kill some of its processes, and sees everything end but the
+/// auditor.
+fn nothing_outlives(what: &str, kill: impl Fn(&[i32])) {
     let home = Home::new();
     let mut client = home.client(&[], &["stubborn"]);
-    client.works("1");
-    let auditors = home.auditors();
-    let below: Vec<i32> =
-        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect();
-    assert_eq!(below.len(), 2, "guard and server");
-    kill(below[0]);
-    assert_eq!(client.wait().code(), Some(128 + 9));
-    gone(&below);
+    client.call("1", "read_escapee");
+    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+    let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
+    let auditors = eventually("an auditor", || Some(home.auditors()).filter(|found| !found.is_empty()));
+    let below =
+        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid) && *pid != escapee);
+    // The server's own children come behind it.
+    let keepers: Vec<i32> = std::iter::once(client.pid()).chain(below).take(KEEPERS.len()).collect();
+    assert!(keepers.len() == KEEPERS.len() && keepers.iter().all(|pid| lives(*pid)), "{what}: {keepers:?}");
+    assert!(lives(escapee), "{what}: the control");
+    kill(&keepers);
+    assert!(!client.wait().success(), "{what}");
+    gone(&keepers);
+    gone(&[escapee]);
+    assert!(auditors.iter().all(|pid| lives(*pid)), "{what}: it serves others, too");
+}
+
+#[test]
+fn whoever_of_a_session_is_killed_nothing_stays() {
+    for (at, name) in KEEPERS.iter().enumerate() {
+        nothing_outlives(name, |keepers| kill(keepers[at]));
+    }
+}
+
+/// At once, and the second while those that are left deal with the first's end.
+#[test]
+fn whichever_two_of_a_session_are_killed_nothing_stays() {
+    let pairs = (0..4).flat_map(|one| (0..4).map(move |other| (one, other))).filter(|(a, b)| a != b);
+    for (one, other) in pairs {
+        for pause in [None, Some(Duration::from_millis(2))] {
+            nothing_outlives(&format!("{}, {} {pause:?}", KEEPERS[one], KEEPERS[other]), |keepers| {
+                kill(keepers[one]);
+                pause.iter().for_each(|pause| thread::sleep(*pause));
+                kill(keepers[other]);
+            });
+        }
+    }
 }
 
 #[test]

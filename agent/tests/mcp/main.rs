@@ -5,10 +5,14 @@
 
 mod approvals;
 mod eras;
+mod export;
 mod faults;
 mod flags;
 mod hostile;
 mod lifecycle;
+mod mistakes;
 mod profile;
 mod sizes;
+mod stderr;
 mod support;
+mod wrap;

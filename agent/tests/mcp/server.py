@@ -11,6 +11,14 @@ import subprocess
 import sys
 import time
 
+# Results and errors that are no objects.
+BARE = {
+    "read_bare_text": '"result":"it is \\"bare\\""',
+    "read_bare_null": '"result":null',
+    "read_bare_number": '"result":1.50',
+    "read_bare_list": '"result":["a",{"b":1.10}]',
+    "read_bare_error": '"error":"it is bare"',
+}
 kept = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
@@ -33,6 +41,9 @@ def answer(line):
     if tool == "read_crash":
         os.kill(os.getpid(), signal.SIGKILL)
     if tool == "read_silence":
+        return
+    if isinstance(tool, str) and tool in BARE:
+        say('{"jsonrpc":"2.0","id":%s,%s}\n' % (json.dumps(call), BARE[tool]))
         return
     if tool == "read_garbage":
         say('this is not JSON\n\n{"jsonrpc":"2.0","id":"nobody","result":{}}\n')

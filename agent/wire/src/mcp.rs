@@ -41,7 +41,7 @@ pub enum McpRequest {
         /// Only calls with this policy action or outcome.
         #[serde(default)]
         verdict: Option<String>,
-        /// Only this session's.
+        /// Only this session's: its id, or the beginning of one that is unique.
         #[serde(default)]
         session: Option<String>,
         /// Only those of servers in this container: its public id, or the beginning of it.
@@ -60,15 +60,28 @@ pub enum McpRequest {
         /// At most so many.
         limit: u32,
     },
+    /// What the server of a session said on standard error, in its order: [`McpReply::Rows`], each with `number`,
+    /// `timestamp`, `text` and `dropped` (bytes that were left out before it). No rows: the end.
+    Stderr {
+        /// The session's id, or the beginning of one that is unique.
+        session: String,
+        /// Only what has a higher number.
+        after: i64,
+        /// At most so many.
+        limit: u32,
+    },
     /// Rows of a whole table in the order they came, each with its number as `_rowid`; calls and sessions carry their
     /// `uid` and calls their server's name. [`McpReply::Rows`]; no rows: the end.
     Table {
-        /// `sessions`, `messages`, `tool_calls`, `intent_contexts`, `intent_tool_calls`, `policy_rules` or `ledger`.
+        /// `sessions`, `messages`, `tool_calls`, `intent_contexts`, `intent_tool_calls`, `policy_rules`, `stderr` or `ledger`.
         table: String,
         /// Only rows with a higher number.
         after: i64,
         /// At most so many.
         limit: u32,
+        /// Columns of JSON are the very texts that are stored, and not what they say.
+        #[serde(default)]
+        as_text: bool,
     },
     /// Totals: [`McpReply::Rows`] with one row.
     Stats,

@@ -11,11 +11,27 @@ pub const MAX_TEXT: usize = 2000;
 /// Most bytes of an id of the provider's that a report can carry.
 pub const MAX_ID: usize = 256;
 
+/// Who asked an agent for something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// Its owner: a `send` from the host.
+    #[default]
+    Send,
+    /// A client of its HTTP endpoint, which speaks from the container: what was asked is the client's own word.
+    Http,
+}
+
 /// What a worker says, as JSON in [`crate::audit::What::Said`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "said", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Said {
-    /// A message went to the runtime.
+    /// The worker began. Whatever an earlier one left under way is over.
+    Began {
+        /// When, by the clock of the kernel's events: ns since boot.
+        moment: u64,
+    },
+    /// A message went to the runtime, or a client asks for something; said again of one that had failed, it goes on.
     Intent {
         /// Its id: 12 hex digits, random.
         id: String,
@@ -23,13 +39,18 @@ pub enum Said {
         uid: Option<u32>,
         /// The beginning of its text.
         text: String,
+        /// Who asked.
+        #[serde(default)]
+        via: Via,
     },
-    /// The agent is done with it.
+    /// The agent is done with it: its calls that have no result get none any more.
     IntentEnded {
         /// Its id.
         id: String,
         /// Why it failed; `None`: it did not.
         error: Option<String>,
+        /// When, ns since boot.
+        moment: u64,
     },
     /// The model wants a tool called.
     Call {
@@ -120,6 +141,9 @@ pub struct TracedIntent {
     pub ended: Option<String>,
     /// User id of the sender.
     pub uid: Option<u32>,
+    /// Who asked.
+    #[serde(default)]
+    pub via: Via,
     /// The beginning of its text.
     pub text: String,
     /// Why it failed.

@@ -3,7 +3,10 @@
 //! The fold is deterministic: read again from the start, a journal gives the same rows with the same ids, so that an
 //! auditor that was killed in the middle begins again and writes nothing twice.
 
-use super::intent::{self, Evidence};
+use super::{
+    intent::{self, Evidence},
+    stderr::Stderr,
+};
 use crate::mcp::{
     journal::{Direction, Entry, Judged},
     line::{self, Id, Kind, Line, Message, Outline},
@@ -94,6 +97,17 @@ pub(crate) enum Row {
         /// Its container.
         container: Option<String>,
     },
+    /// The server said something on standard error.
+    Stderr {
+        /// Its place in the session, from 1.
+        number: u32,
+        /// When it was read.
+        at: i64,
+        /// What: lines.
+        text: String,
+        /// Bytes that were left out before it.
+        dropped: u64,
+    },
     /// A call may have gone by that is not among the rows.
     Gap,
     /// The session ended.
@@ -155,6 +169,7 @@ pub(crate) struct Fold {
     client_known: bool,
     /// Questions to the client's model in answers, until calls bring theirs.
     in_answers: Vec<String>,
+    stderr: Stderr,
 }
 
 impl Fold {
@@ -184,8 +199,11 @@ impl Fold {
                 }
                 vec![Row::Decision { call, outcome, by, at, boot }]
             }
-            Entry::End { at, status } => vec![Row::End { at, status }],
-            Entry::Stderr { .. } | Entry::Note { .. } => Vec::new(),
+            Entry::Stderr { at, text, dropped } => self.stderr.piece(at, text, dropped).into_iter().collect(),
+            Entry::End { at, status } => {
+                self.stderr.end(at).into_iter().chain([Row::End { at, status }]).collect()
+            }
+            Entry::Note { .. } => Vec::new(),
         }
     }
 
@@ -310,7 +328,7 @@ impl Fold {
                     evidence: Evidence::of(call.meta),
                 };
                 // A call that comes again with what its answer asked for.
-                if message.params.is_some_and(|params| params.get().contains("\"inputResponses\"")) {
+                if message.params.is_some_and(|params| params.contains("\"inputResponses\"")) {
                     rows.extend(self.in_answers.drain(..).map(|question| Row::Answered { question, at }));
                 }
                 rows.push(Row::Call(Box::new(row)));
@@ -355,8 +373,8 @@ impl Fold {
                         rows.push(Row::Answer {
                             call,
                             message: id.to_owned(),
-                            result: outcome.ok().map(|json| bounded(json.get())),
-                            error: outcome.err().map(|json| bounded(json.get())),
+                            result: outcome.ok().map(bounded),
+                            error: outcome.err().map(bounded),
                             at,
                             duration_ms: (at - began).max(0) / 1000,
                             ended: boot,
@@ -450,7 +468,7 @@ impl Fold {
         if self.client_known || direction != Direction::ClientToServer {
             return;
         }
-        let Some(params) = message.params.and_then(|p| serde_json::from_str::<Value>(p.get()).ok()) else {
+        let Some(params) = message.params.and_then(|p| serde_json::from_str::<Value>(p).ok()) else {
             return;
         };
         let meta = params.get("_meta");
@@ -466,7 +484,7 @@ impl Fold {
 }
 
 fn columns(message: &Message<'_>, row: &mut MessageRow) {
-    row.params = message.params.map(|params| params.get().to_owned());
+    row.params = message.params.map(str::to_owned);
     match &message.kind {
         Kind::Call(id, _) => {
             row.jsonrpc_id = Some(id.to_json());
@@ -479,8 +497,8 @@ fn columns(message: &Message<'_>, row: &mut MessageRow) {
         Kind::Notification(method) => row.method = Some(method.clone()),
         Kind::Response(id, outcome) => {
             row.jsonrpc_id = Some(id.to_json());
-            row.result = outcome.ok().map(|json| json.get().to_owned());
-            row.error = outcome.err().map(|json| json.get().to_owned());
+            row.result = outcome.ok().map(str::to_owned);
+            row.error = outcome.err().map(str::to_owned);
         }
     }
 }

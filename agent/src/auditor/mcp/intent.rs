@@ -54,8 +54,8 @@ pub(crate) struct Evidence {
 
 impl Evidence {
     /// What a call's `_meta` says.
-    pub(crate) fn of(meta: Option<&RawValue>) -> Self {
-        let Some(Ok(Value::Object(meta))) = meta.map(|meta| serde_json::from_str(meta.get())) else {
+    pub(crate) fn of(meta: Option<&str>) -> Self {
+        let Some(Ok(Value::Object(meta))) = meta.map(serde_json::from_str) else {
             return Self::default();
         };
         let id = |value: &Value| {
@@ -78,7 +78,7 @@ fn names_tool_use(key: &str) -> bool {
 }
 
 /// What a server asks the client's model for: the last thing that stands there as the user's. It is the server's word.
-pub(crate) fn prompt(params: Option<&RawValue>) -> Option<String> {
+pub(crate) fn prompt(params: Option<&str>) -> Option<String> {
     #[derive(Deserialize)]
     struct Params {
         messages: Vec<Message>,
@@ -88,7 +88,7 @@ pub(crate) fn prompt(params: Option<&RawValue>) -> Option<String> {
         role: String,
         content: Value,
     }
-    let params: Params = serde_json::from_str(params?.get()).ok()?;
+    let params: Params = serde_json::from_str(params?).ok()?;
     let last = params.messages.into_iter().rev().find(|message| message.role == "user")?;
     let blocks = match last.content {
         Value::Array(blocks) => blocks,
@@ -101,7 +101,7 @@ pub(crate) fn prompt(params: Option<&RawValue>) -> Option<String> {
 
 /// The questions to the client's model in an answer that asks for input: keys and params, as the protocol of 2026-07-28
 /// has them.
-pub(crate) fn asked_in_result(result: &RawValue) -> Vec<(String, Option<Box<RawValue>>)> {
+pub(crate) fn asked_in_result(result: &str) -> Vec<(String, Option<String>)> {
     #[derive(Deserialize)]
     struct Asking {
         #[serde(rename = "inputRequests")]
@@ -113,12 +113,13 @@ pub(crate) fn asked_in_result(result: &RawValue) -> Vec<(String, Option<Box<RawV
         params: Option<Box<RawValue>>,
     }
     // Most results ask for nothing, and are not read for it.
-    if memchr::memmem::find(result.get().as_bytes(), b"inputRequests").is_none() {
+    if memchr::memmem::find(result.as_bytes(), b"inputRequests").is_none() {
         return Vec::new();
     }
-    let asking = serde_json::from_str::<Asking>(result.get()).map(|asking| asking.requests);
+    let asking = serde_json::from_str::<Asking>(result).map(|asking| asking.requests);
     let requests = asking.unwrap_or_default().into_iter();
-    requests.filter(|(_, input)| input.method == SAMPLING).map(|(key, input)| (key, input.params)).collect()
+    let params = |input: Input| input.params.map(|params| params.get().to_owned());
+    requests.filter(|(_, input)| input.method == SAMPLING).map(|(key, input)| (key, params(input))).collect()
 }
 
 /// The method by which a server asks the client's model.
@@ -210,13 +211,8 @@ impl Grouping {
 #[cfg(test)]
 mod tests {
     use super::{Belongs, Evidence, GAP, Grouping, LONGEST_ID, Source, asked_in_result, prompt};
-    use serde_json::value::RawValue;
 
     const SECOND: i64 = 1_000_000;
-
-    fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_owned()).expect("JSON")
-    }
 
     fn place(grouping: &mut Grouping, call: &str, at: i64) -> (String, i64, Source, Option<String>) {
         let Belongs { intent, order, source, prompt } = grouping.place(call, at);
@@ -290,7 +286,7 @@ mod tests {
     #[test]
     fn what_meta_says_is_found_and_bounded() {
         let of = |meta: &str| {
-            let Evidence { tool_use, turn } = Evidence::of(Some(&raw(meta)));
+            let Evidence { tool_use, turn } = Evidence::of(Some(meta));
             (tool_use, turn)
         };
         let some = |text: &str| Some(text.to_owned());
@@ -315,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_last_word_of_the_user_is_what_is_asked() {
-        let text = |params: &str| prompt(Some(&raw(params)));
+        let text = |params: &str| prompt(Some(params));
         let messages = r#"{"messages":[{"role":"user","content":{"type":"text","text":"first"}},
             {"role":"user","content":[{"type":"text","text":"tidy"},{"type":"image","data":"x"},{"type":"text","text":"up"}]},
             {"role":"assistant","content":{"type":"text","text":"yes"}}]}"#;
@@ -333,13 +329,13 @@ mod tests {
     fn an_answer_may_ask_the_clients_model() {
         let result = r#"{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}},
             "b":{"method":"sampling/createMessage","params":{"messages":[]}}}}"#;
-        let asked = asked_in_result(&raw(result));
+        let asked = asked_in_result(result);
         assert_eq!(
             asked.iter().map(|(key, params)| (key.as_str(), params.is_some())).collect::<Vec<_>>(),
             [("b", true)]
         );
         for nothing in [r#"{"content":[]}"#, r#"{"inputRequests":3}"#, r#"{"text":"inputRequests"}"#] {
-            assert!(asked_in_result(&raw(nothing)).is_empty(), "{nothing}");
+            assert!(asked_in_result(nothing).is_empty(), "{nothing}");
         }
     }
 }

@@ -6,5 +6,6 @@ pub(super) mod intent;
 pub(super) mod peers;
 pub(super) mod server;
 pub(super) mod sessions;
+mod stderr;
 pub(super) mod upkeep;
 pub(super) mod waiting;

@@ -10,7 +10,7 @@ use crate::{
     auditor::{
         belongs, clock,
         keeper::chain,
-        store::{self, CallFilter, SessionReader, Standing, Viewer},
+        store::{self, CallFilter, SessionReader, Shown, Standing, Viewer},
     },
     mcp::heads::database,
 };
@@ -158,6 +158,16 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
             });
             taken.map_or_else(failed, |()| McpReply::Taken)
         }
+        McpRequest::Stderr { session, after, limit } => {
+            of_session(sessions, viewer, &session, |reader, id| reader.stderr(viewer, &id, after, limit))
+        }
+        McpRequest::Calls { risk, verdict, session: Some(session), container, limit } => {
+            of_session(sessions, viewer, &session, |reader, id| {
+                let session = Some(id);
+                let filter = CallFilter { risk, verdict, session, container, limit, ..CallFilter::default() };
+                reader.calls(viewer, &filter)
+            })
+        }
         question => SessionReader::open(&sessions.db)
             .and_then(|reader| match question {
                 McpRequest::Calls { risk, verdict, session, container, limit } => {
@@ -165,7 +175,10 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
                         CallFilter { risk, verdict, session, container, limit, ..CallFilter::default() };
                     reader.calls(viewer, &filter)
                 }
-                McpRequest::Table { table, after, limit } => reader.table(viewer, &table, after, limit),
+                McpRequest::Table { table, after, limit, as_text } => {
+                    let shown = if as_text { Shown::Text } else { Shown::Parsed };
+                    reader.table(viewer, &table, after, limit, shown)
+                }
                 McpRequest::Call { call } => {
                     let id = reader.whole_id(viewer, &call)?;
                     let row = id.map(|id| detail(sessions, viewer, &id)).transpose()?.flatten();
@@ -182,6 +195,26 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
             .map_or_else(|e| failed(chain(&e)), |rows| McpReply::Rows { rows }),
     };
     conn.send(&reply)
+}
+
+/// Rows of the session whose id begins with this.
+fn of_session(
+    sessions: &Sessions,
+    viewer: Viewer,
+    beginning: &str,
+    rows: impl FnOnce(&SessionReader, String) -> Result<Vec<serde_json::Value>, store::Error>,
+) -> McpReply {
+    let found = SessionReader::open(&sessions.db).and_then(|reader| {
+        let id = reader.whole_session(viewer, beginning)?;
+        id.map(|id| rows(&reader, id)).transpose()
+    });
+    match found {
+        Ok(Some(rows)) => McpReply::Rows { rows },
+        Ok(None) => McpReply::Failed(Failure::new(format!(
+            "no session's id begins with {beginning:?}, or more than one does (give at least four characters); `ringfence sessions` lists them"
+        ))),
+        Err(error) => McpReply::Failed(Failure::new(chain(&error))),
+    }
 }
 
 /// One call, whole, with what the kernel saw of it as `events`, and in `events_cut` whether that is not all.

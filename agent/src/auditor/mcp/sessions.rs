@@ -108,7 +108,7 @@ pub(crate) struct Sessions {
 pub(crate) enum Live {
     /// A call was asked for, answered or decided.
     Call(String),
-    /// A session began or ended.
+    /// A session began or ended, or its server said something on standard error.
     Session(String),
 }
 
@@ -331,16 +331,23 @@ impl Sessions {
 
     /// Tells those who watch of rows that are in the store now.
     fn announce(&self, intake: &Intake, session: &str, rows: Vec<Row>) {
+        // A server that says much is told of once.
+        let mut of_session = false;
         for row in rows {
             self.metrics.count(intake.server(), &row);
             match row {
                 Row::Call(call) => self.tell(&Live::Call(call.judged.call)),
                 Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(&Live::Call(call)),
-                Row::Session { .. } | Row::Client { .. } | Row::Governed { .. } | Row::End { .. } => {
-                    self.tell(&Live::Session(session.to_owned()));
-                }
+                Row::Session { .. }
+                | Row::Client { .. }
+                | Row::Governed { .. }
+                | Row::Stderr { .. }
+                | Row::End { .. } => of_session = true,
                 Row::Message(_) | Row::Asked { .. } | Row::Answered { .. } | Row::Gap => {}
             }
+        }
+        if of_session {
+            self.tell(&Live::Session(session.to_owned()));
         }
     }
 

@@ -75,7 +75,9 @@ impl Decider {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     /// No such call waits: decided, cancelled or late already, or never there.
-    #[error("no call {0:?} waits for approval: it was decided, cancelled or came too late already")]
+    #[error(
+        "no call {0:?} waits for approval: it was decided, cancelled or came too late already; `ringfence approvals` lists those that do (give at least four characters of an id)"
+    )]
     Gone(String),
     /// More than one call begins with this.
     #[error("{0:?} is the beginning of more than one call that waits; give more of it")]

@@ -1,12 +1,12 @@
 //! Agents: what their owners asked for, the tool calls that came of it, the tags, the refusals.
 
-use super::{Error, Reader, Viewer, read, sql};
+use super::{Error, Reader, Viewer, intents, read, sql};
 use crate::auditor::{
     attribute::Span,
     present::Stored,
     trace::{Report, Reported},
 };
-use ringfence_wire::trace::{Refusal, Said};
+use ringfence_wire::trace::{Refusal, Said, Via};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
 /// A provider's ids of calls are not unique, over time or at all: a row is one call.
@@ -70,6 +70,9 @@ pub(super) const MIGRATION: &str = "
 /// Migration 9: an MCP client may name a call by its id alone.
 pub(super) const BY_CALL: &str = "CREATE INDEX agent_calls_by_call ON agent_calls (id);";
 
+/// Migration 10: what the client of an agent's HTTP endpoint asks for is no message of its owner's.
+pub(super) const VIA: &str = "ALTER TABLE intents ADD COLUMN via TEXT NOT NULL DEFAULT 'send'; -- or 'http'";
+
 /// Rows of each table beyond which the oldest go, whatever their age.
 const MOST_ROWS: i64 = 200_000;
 /// Rows that a table is ahead of its bound by before it is cut.
@@ -101,6 +104,8 @@ pub(crate) struct AgentIntent {
     pub(crate) ended: Option<i64>,
     /// User id.
     pub(crate) sender: Option<u32>,
+    /// Who asked.
+    pub(crate) via: Via,
     /// Its beginning.
     pub(crate) text: String,
     /// Why it failed.
@@ -160,6 +165,14 @@ fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
     })
 }
 
+/// As the store has it.
+fn word(via: Via) -> &'static str {
+    match via {
+        Via::Send => "send",
+        Via::Http => "http",
+    }
+}
+
 /// Writes a report.
 pub(super) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Result<()> {
     let Reported { agent, uid, at, what } = reported;
@@ -170,19 +183,41 @@ pub(super) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Re
             "INSERT OR IGNORE INTO call_tags (tag, agent, uid, at, container) VALUES (?1, ?2, ?3, ?4, ?5)",
             params![tag.cast_signed(), agent, uid, at, container],
         ),
-        Report::Said(Said::Intent { id, uid: sender, text }) => run(
-            "INSERT OR IGNORE INTO intents (agent, uid, id, at, sender, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![agent, uid, id, at, sender, text],
+        // What nobody can answer any more is not in flight: kept so, it would make every later event's call unsure.
+        Report::Said(Said::Began { moment }) => {
+            run(
+                "UPDATE agent_calls SET ended = ?2, done = max(began, ?3) WHERE agent = ?1 AND ended IS NULL",
+                params![agent, at, moment.cast_signed()],
+            )?;
+            run(
+                "UPDATE intents SET ended = ?2, error = 'the agent''s worker ended' WHERE agent = ?1 AND ended IS NULL",
+                params![agent, at],
+            )
+        }
+        // Said again: a client tries again what had failed.
+        Report::Said(Said::Intent { id, uid: sender, text, via }) => run(
+            "INSERT INTO intents (agent, uid, id, at, sender, text, via) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT (agent, id) DO UPDATE SET ended = NULL, error = NULL",
+            params![agent, uid, id, at, sender, text, word(*via)],
         ),
-        Report::Said(Said::IntentEnded { id, error }) => run(
-            "UPDATE intents SET ended = ?3, error = ?4 WHERE agent = ?1 AND id = ?2 AND ended IS NULL",
-            params![agent, id, at, error],
-        ),
-        Report::Said(Said::Call { id, intent, tool, server, input, moment }) => run(
-            "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-            params![agent, uid, id, intent, at, moment.cast_signed(), tool, server, input],
-        ),
+        Report::Said(Said::IntentEnded { id, error, moment }) => {
+            run(
+                "UPDATE intents SET ended = ?3, error = ?4 WHERE agent = ?1 AND id = ?2 AND ended IS NULL",
+                params![agent, id, at, error],
+            )?;
+            run(
+                "UPDATE agent_calls SET ended = ?3, done = max(began, ?4) WHERE agent = ?1 AND intent = ?2 AND ended IS NULL",
+                params![agent, id, at, moment.cast_signed()],
+            )
+        }
+        Report::Said(Said::Call { id, intent, tool, server, input, moment }) => {
+            run(
+                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                params![agent, uid, id, intent, at, moment.cast_signed(), tool, server, input],
+            )?;
+            intents::told_late(step, *uid, id, (*moment, *at))
+        }
         Report::Said(Said::CallEnded { id, is_error, output, moment }) => run(
             "UPDATE agent_calls SET ended = ?3, is_error = ?4, output = ?5, done = ?6 WHERE ended IS NULL AND row =
              (SELECT max(row) FROM agent_calls WHERE agent = ?1 AND id = ?2)",
@@ -271,6 +306,7 @@ impl Reader {
                     at: row.get(1)?,
                     ended: row.get(2)?,
                     sender: None,
+                    via: Via::default(),
                     text: String::new(),
                     error: None,
                 })
@@ -289,7 +325,7 @@ impl Reader {
             ),
         };
         let text = format!(
-            "SELECT id, agent, at, ended, sender, text, error FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
+            "SELECT id, agent, at, ended, sender, text, error, via = 'http' FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
              ORDER BY row DESC LIMIT ?3"
         );
         let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
@@ -302,6 +338,7 @@ impl Reader {
                 sender: row.get(4)?,
                 text: row.get(5)?,
                 error: row.get(6)?,
+                via: if row.get(7)? { Via::Http } else { Via::Send },
             })
         });
         let mut all: Vec<_> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
@@ -434,3 +471,7 @@ impl Reader {
         Ok(all)
     }
 }
+
+#[cfg(test)]
+#[path = "agents_tests.rs"]
+mod tests;

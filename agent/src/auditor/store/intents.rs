@@ -11,6 +11,9 @@ use crate::auditor::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
+/// How late a worker's word may come, µs: an hour.
+const LATE: i64 = 3_600_000_000;
+
 /// The last intent of a user that time made: what follows may belong to it.
 pub(super) fn last(connection: &Connection, uid: u32) -> rusqlite::Result<Grouping> {
     let last: Option<(String, String, i64)> = connection
@@ -75,15 +78,7 @@ pub(super) fn insert_call(
         Some((belongs, evidence)) => (belongs, evidence),
         None => (grouping.place(&judged.call, row.at), None),
     };
-    // Also where the intent began before: retention may have removed it with the session whose calls it held.
-    step.prepare_cached(
-        "INSERT OR IGNORE INTO intent_contexts (id, session_id, human_prompt, created_at, source, evidence)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )?
-    .execute(params![intent, at.session, prompt, rfc3339(row.at), source.name(), evidence])?;
-    step.prepare_cached("INSERT OR IGNORE INTO intent_tool_calls (intent_id, tool_call_id, sequence_order) VALUES (?1, ?2, ?3)")?
-        .execute(params![intent, judged.call, order])
-        .map(drop)
+    place(step, (&intent, at.session, &rfc3339(row.at)), (source, prompt, evidence), (&judged.call, order))
 }
 
 /// Where a call belongs that names something by which it can be told, and what all calls of that intent name.
@@ -94,9 +89,9 @@ fn named(
 ) -> rusqlite::Result<Option<(Belongs, Option<String>)>> {
     let call = &row.judged.call;
     if let Some(tool_use) = &row.evidence.tool_use
-        && let Some((evidence, text)) = asked_of_runtime(step, uid, tool_use)?
+        && let Some(asked) = asked_of_agent(step, uid, tool_use)?
     {
-        return by_evidence(step, uid, call, (Source::Runtime, evidence, Some(text))).map(Some);
+        return by_evidence(step, uid, call, asked).map(Some);
     }
     if let Some(turn) = &row.evidence.turn {
         return by_evidence(step, uid, call, (Source::Client, format!("client {turn}"), None)).map(Some);
@@ -117,22 +112,82 @@ fn named(
     Ok(Some((Belongs { intent, order, source: Source::ToolUse, prompt: None }, evidence)))
 }
 
-/// The message of an agent's owner for which our own runtime's model asked for a call: by the worker's word, of this very
-/// user's agents only.
-fn asked_of_runtime(
+/// What an agent was asked for when its model asked for a call: by the worker's word, of this very user's agents only. A
+/// message of the agent's owner, or what a client of its HTTP endpoint says that it was asked.
+fn asked_of_agent(
     step: &Transaction<'_>,
     uid: u32,
     tool_use: &str,
-) -> rusqlite::Result<Option<(String, String)>> {
+) -> rusqlite::Result<Option<(Source, String, Option<String>)>> {
     step.prepare_cached(
-        "SELECT i.agent, i.id, i.text FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
+        "SELECT i.agent, i.id, i.text, i.via = 'http' FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
          WHERE a.id = ?1 AND a.uid = ?2 AND i.uid = ?2 ORDER BY a.row DESC LIMIT 1",
     )?
     .query_row(params![tool_use, uid], |row| {
         let (agent, id): (String, String) = (row.get(0)?, row.get(1)?);
-        Ok((format!("runtime {agent} {id}"), row.get(2)?))
+        let (source, name) =
+            if row.get(3)? { (Source::Client, "http") } else { (Source::Runtime, "runtime") };
+        Ok((source, format!("{name} {agent} {id}"), row.get(2)?))
     })
     .optional()
+}
+
+/// A worker says only now what a tool call is for, and calls that name it may be on record already: both come by ways of
+/// their own, and an auditor that was away takes in what waited in any order. `moment`: when the tool call was asked for, ns
+/// since boot; `at`: when that was reported, µs since 1970. Ids come again, and a call from before, or of an earlier boot,
+/// names another.
+pub(super) fn told_late(
+    step: &Transaction<'_>,
+    uid: u32,
+    tool_use: &str,
+    (moment, at): (u64, i64),
+) -> rusqlite::Result<()> {
+    let calls: Vec<(String, String, String, String)> = step
+        .prepare_cached(
+            "SELECT c.id, c.session_id, c.requested_at, n.id FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+                 JOIN intent_tool_calls i ON i.tool_call_id = c.id JOIN intent_contexts n ON n.id = i.intent_id
+             WHERE c.tool_use = ?1 AND s.uid = ?2 AND c.began >= ?3 AND coalesce(n.evidence, '') NOT GLOB 'runtime *'
+                 AND coalesce(n.evidence, '') NOT GLOB 'http *' AND c.requested_at > ?4 ORDER BY c.requested_at",
+        )?
+        .query_map(params![tool_use, uid, moment.cast_signed(), rfc3339(at.saturating_sub(LATE))], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    if calls.is_empty() {
+        return Ok(());
+    }
+    let Some(asked) = asked_of_agent(step, uid, tool_use)? else { return Ok(()) };
+    for (call, session, at, before) in calls {
+        step.prepare_cached("DELETE FROM intent_tool_calls WHERE tool_call_id = ?1")?.execute([&call])?;
+        step.prepare_cached(
+            "DELETE FROM intent_contexts WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM intent_tool_calls WHERE intent_id = ?1)",
+        )?
+        .execute([&before])?;
+        // Not by the call's own name: calls close in time may still be put with the intent that it began.
+        let fresh = uuid::Uuid::new_v4().to_string();
+        let (Belongs { intent, order, source, prompt }, evidence) =
+            by_evidence(step, uid, &fresh, asked.clone())?;
+        place(step, (&intent, &session, &at), (source, prompt, evidence), (&call, order))?;
+    }
+    Ok(())
+}
+
+/// Puts a call in its intent, which may begin with it.
+fn place(
+    step: &Transaction<'_>,
+    (intent, session, at): (&str, &str, &str),
+    (source, prompt, evidence): (Source, Option<String>, Option<String>),
+    (call, order): (&str, i64),
+) -> rusqlite::Result<()> {
+    // Also where the intent began before: retention may have removed it with the session whose calls it held.
+    step.prepare_cached(
+        "INSERT OR IGNORE INTO intent_contexts (id, session_id, human_prompt, created_at, source, evidence)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![intent, session, prompt, at, source.name(), evidence])?;
+    step.prepare_cached("INSERT OR IGNORE INTO intent_tool_calls (intent_id, tool_call_id, sequence_order) VALUES (?1, ?2, ?3)")?
+        .execute(params![intent, call, order])
+        .map(drop)
 }
 
 /// The intent whose calls all name the same; a new one is named by the call that begins it.
@@ -194,7 +249,18 @@ mod tests {
         }
 
         /// Stores a call of a session.
-        fn call(&mut self, (session, uid): (&str, u32), call: &str, at: i64, evidence: Evidence) {
+        fn call(&mut self, of: (&str, u32), call: &str, at: i64, evidence: Evidence) {
+            self.call_begun(of, call, at, (evidence, None));
+        }
+
+        /// The same, of one that was forwarded so many ns since boot.
+        fn call_begun(
+            &mut self,
+            (session, uid): (&str, u32),
+            call: &str,
+            at: i64,
+            (evidence, began): (Evidence, Option<u64>),
+        ) {
             let message = MessageRow {
                 id: format!("m-{call}"),
                 direction: Direction::ClientToServer,
@@ -223,7 +289,7 @@ mod tests {
                 arguments: "{}".into(),
                 at,
                 blocked: false,
-                began: None,
+                began,
                 evidence,
             };
             let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
@@ -316,6 +382,41 @@ mod tests {
         rig.call(("s3", 6), "forged", 62 * SECOND, tool_use("toolu_1"));
         let expected =
             [intent("runtime", Some("tidy the garden"), &["a", "b"]), intent("time", None, &["c"])];
+        assert_eq!(rig.intents(5), expected);
+        assert_eq!(rig.intents(6), [intent("time", None, &["forged"])], "ids are no secret");
+    }
+
+    #[test]
+    fn what_a_runtime_was_asked_may_be_told_after_the_call() {
+        let mut rig = Rig::new();
+        let began = |tool: &str, began| (tool_use(tool), Some(began));
+        rig.call_begun(("s1", 5), "first", 0, began("toolu_1", 100));
+        rig.call_begun(("s1", 5), "beside", SECOND, (Evidence::default(), Some(150)));
+        rig.call_begun(("s2", 5), "second", 2 * SECOND, began("toolu_1", 200));
+        rig.call_begun(("s2", 5), "again", 3 * SECOND, began("toolu_2", 210));
+        rig.call_begun(("s3", 6), "forged", 3 * SECOND, began("toolu_1", 220));
+        let told = |rig: &mut Rig, agent_call: &str, moment: u64| {
+            let step = rig.writer.connection().expect("open").transaction().expect("begun");
+            step.execute_batch(&format!(
+                "INSERT OR IGNORE INTO intents (agent, uid, id, at, text) VALUES ('helper', 5, 'i1', 1, 'tidy the garden');
+                 INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, input)
+                     VALUES ('helper', 5, '{agent_call}', 'i1', 1, {moment}, 't', '{{}}')"
+            ))
+            .expect("an agent's call");
+            super::told_late(&step, 5, agent_call, (moment, 5 * SECOND)).expect("told");
+            step.commit().expect("committed");
+        };
+        let all = ["first", "beside", "second", "again"];
+        assert_eq!(rig.intents(5), [intent("tool_use", None, &all)], "as long as nothing better is known");
+        // The model gave the id that the first call names before, to something else.
+        told(&mut rig, "toolu_1", 180);
+        told(&mut rig, "toolu_2", 190);
+        told(&mut rig, "toolu_2", 190);
+        rig.call(("s1", 5), "more", 4 * SECOND, Evidence::default());
+        let expected = [
+            intent("tool_use", None, &["first", "beside", "more"]),
+            intent("runtime", Some("tidy the garden"), &["second", "again"]),
+        ];
         assert_eq!(rig.intents(5), expected);
         assert_eq!(rig.intents(6), [intent("time", None, &["forged"])], "ids are no secret");
     }

@@ -11,13 +11,14 @@ use serde_json::{Map, Value, json};
 use std::{path::Path, time::Duration};
 
 /// Most rows of one answer.
-const MOST: u32 = 1000;
+pub(super) const MOST: u32 = 1000;
 /// A page ends once it is longer than this, bytes; with the longest row it still fits a message.
 const PAGE_BYTES: usize = 2 << 20;
 /// Most heads of journals in one answer: 10 MB.
 const MOST_HEADS: u32 = 50_000;
 /// Columns that hold JSON.
-const JSON: &[&str] = &["arguments", "result", "error", "params", "risk_reasons", "rules", "client_info"];
+const JSON: &[&str] =
+    &["arguments", "result", "error", "params", "risk_reasons", "rules", "client_info", "_client_info"];
 
 /// A read-only connection.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ const CALL: &str = "c.id, c.session_id, s.uid, s.server_name, s.container, c.too
     FROM tool_calls c JOIN sessions s ON s.id = c.session_id";
 /// A session as lists show it.
 const SESSION: &str = "SELECT s.id, s.uid, s.server_name, s.server_command, s.started_at, s.ended_at, s.client_info, s.exit_status, s.broken,
-         s.profile, s.enforcement, s.container,
+         s.profile, s.enforcement, s.container, s.stderr_bytes, s.stderr_dropped,
          (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id) AS calls,
          (SELECT count(*) FROM intent_contexts n WHERE n.session_id = s.id) AS intents,
          (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id AND c.policy_action <> 'pass') AS flagged,
@@ -235,6 +236,7 @@ impl SessionReader {
         table: &str,
         after: i64,
         limit: u32,
+        shown: Shown,
     ) -> Result<Vec<Value>, Error> {
         let from = match table {
             "sessions" => "s.rowid AS _rowid, s.* FROM sessions s WHERE s.rowid > ?2",
@@ -242,8 +244,8 @@ impl SessionReader {
                 "m.rowid AS _rowid, m.* FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.rowid > ?2"
             }
             "tool_calls" => {
-                "c.rowid AS _rowid, c.*, s.server_name AS _server_name, s.uid AS _uid FROM tool_calls c
-                 JOIN sessions s ON s.id = c.session_id WHERE c.rowid > ?2"
+                "c.rowid AS _rowid, c.*, s.server_name AS _server_name, s.uid AS _uid, s.client_info AS _client_info
+                 FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE c.rowid > ?2"
             }
             "intent_contexts" => {
                 "i.rowid AS _rowid, i.* FROM intent_contexts i JOIN sessions s ON s.id = i.session_id WHERE i.rowid > ?2"
@@ -252,6 +254,9 @@ impl SessionReader {
                 "x.rowid AS _rowid, x.* FROM intent_tool_calls x JOIN tool_calls c ON c.id = x.tool_call_id
                  JOIN sessions s ON s.id = c.session_id WHERE x.rowid > ?2"
             }
+            "stderr" => {
+                "e.rowid AS _rowid, e.* FROM stderr e JOIN sessions s ON s.id = e.session_id WHERE e.rowid > ?2"
+            }
             "ledger" => "s.rowid AS _rowid, s.uid, s.seq, s.entry, s.hash FROM ledger s WHERE s.rowid > ?2",
             // Root's rules bind everybody.
             "policy_rules" => "s.rowid AS _rowid, s.* FROM policy_rules s WHERE s.rowid > ?2",
@@ -259,13 +264,18 @@ impl SessionReader {
         };
         let own = if table == "policy_rules" { "(?1 = 0 OR s.uid IN (0, ?1))" } else { OWN };
         let limit = limit.min(MOST);
-        let fail = sql("read MCP sessions");
         let text = format!("SELECT {from} AND {own} ORDER BY _rowid LIMIT ?3");
-        let mut statement = self.connection.prepare(&text).map_err(&fail)?;
-        let mut rows = statement.query(rusqlite::params![viewer.0, after, limit]).map_err(&fail)?;
+        self.page(&text, rusqlite::params![viewer.0, after, limit], shown)
+    }
+
+    /// Rows up to what fits an answer: at least one, if there is any.
+    pub(super) fn page(&self, text: &str, values: &[&dyn ToSql], shown: Shown) -> Result<Vec<Value>, Error> {
+        let fail = sql("read MCP sessions");
+        let mut statement = self.connection.prepare(text).map_err(&fail)?;
+        let mut rows = statement.query(values).map_err(&fail)?;
         let (mut page, mut bytes) = (Vec::new(), 0);
         while let Some(row) = rows.next().map_err(&fail)? {
-            let row = object(row).map_err(&fail)?;
+            let row = fields(row, shown).map_err(&fail)?;
             bytes += row.to_string().len();
             page.push(row);
             if bytes > PAGE_BYTES {
@@ -423,7 +433,20 @@ impl SessionReader {
     }
 }
 
+/// How columns of JSON are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// As what they say.
+    Parsed,
+    /// As the texts that are stored.
+    Text,
+}
+
 fn object(row: &Row<'_>) -> rusqlite::Result<Value> {
+    fields(row, Shown::Parsed)
+}
+
+fn fields(row: &Row<'_>, shown: Shown) -> rusqlite::Result<Value> {
     let mut fields = Map::new();
     for (index, name) in row.as_ref().column_names().enumerate() {
         let value = match row.get_ref(index)? {
@@ -433,7 +456,11 @@ fn object(row: &Row<'_>) -> rusqlite::Result<Value> {
             ValueRef::Text(text) => {
                 let text = String::from_utf8_lossy(text);
                 // What is not JSON although it should be, or not the same to everybody, is shown as the text it is.
-                let parsed = if JSON.contains(&name) { strict::value(&text).ok() } else { None };
+                let parsed = if shown == Shown::Parsed && JSON.contains(&name) {
+                    strict::value(&text).ok()
+                } else {
+                    None
+                };
                 parsed.unwrap_or_else(|| Value::from(text))
             }
             ValueRef::Blob(_) => Value::Null,

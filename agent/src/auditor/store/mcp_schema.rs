@@ -2,10 +2,10 @@
 
 /// The tables, in an order in which each refers only to those before it.
 pub(crate) const TABLES: &[&str] =
-    &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules"];
+    &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
 
 /// What a database of MCP sessions is made with, in order.
-pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE];
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
@@ -122,4 +122,18 @@ pub(crate) const EVIDENCE: &str = "
     ALTER TABLE intent_contexts ADD COLUMN evidence TEXT;    -- what all its calls name; NULL: nothing that calls name
     CREATE INDEX idx_tool_calls_tool_use ON tool_calls(tool_use) WHERE tool_use IS NOT NULL;
     CREATE INDEX idx_intents_evidence ON intent_contexts(evidence) WHERE evidence IS NOT NULL;
+";
+
+/// Migration 11: what servers say on standard error.
+pub(crate) const STDERR: &str = "
+    CREATE TABLE stderr (
+        session_id      TEXT NOT NULL REFERENCES sessions(id),
+        number          INTEGER NOT NULL,            -- its place in the session, from 1
+        timestamp       TIMESTAMP NOT NULL,
+        text            TEXT NOT NULL,               -- lines
+        dropped         INTEGER NOT NULL DEFAULT 0,  -- bytes that were left out before it
+        PRIMARY KEY (session_id, number)
+    );
+    ALTER TABLE sessions ADD COLUMN stderr_bytes INTEGER;    -- that are in that table; NULL: it began before there was one
+    ALTER TABLE sessions ADD COLUMN stderr_dropped INTEGER;  -- that were left out
 ";

@@ -218,7 +218,8 @@ fn write(
     match row {
         Row::Session { server_name, server_command, started_at } => step
             .prepare_cached(
-                "INSERT OR IGNORE INTO sessions (id, server_name, server_command, started_at, uid) VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT OR IGNORE INTO sessions (id, server_name, server_command, started_at, uid, stderr_bytes, stderr_dropped)
+                 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0)",
             )?
             .execute(params![at.session, server_name, server_command, rfc3339(*started_at), at.uid])
             .map(drop),
@@ -267,6 +268,22 @@ fn write(
             .prepare_cached("UPDATE sessions SET profile = ?2, enforcement = ?3, container = ?4 WHERE id = ?1")?
             .execute(params![at.session, profile, enforcement, container])
             .map(drop),
+        Row::Stderr { number, at: when, text, dropped } => {
+            let dropped = dropped.cast_signed();
+            let new = step
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO stderr (session_id, number, timestamp, text, dropped) VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![at.session, number, rfc3339(*when), text, dropped])?;
+            if new == 0 {
+                return Ok(());
+            }
+            step.prepare_cached(
+                "UPDATE sessions SET stderr_bytes = stderr_bytes + ?2, stderr_dropped = stderr_dropped + ?3 WHERE id = ?1",
+            )?
+            .execute(params![at.session, text.len() as i64, dropped])
+            .map(drop)
+        }
         Row::Gap => step
             .prepare_cached("UPDATE sessions SET gap = 1 WHERE id = ?1")?
             .execute([at.session])

@@ -12,12 +12,13 @@ mod retire;
 mod rule_files;
 mod schema;
 mod spans;
+mod stderr;
 #[cfg(test)]
 mod tests;
 mod write;
 
 pub(crate) use agents::{AgentCall, AgentIntent, Asked};
-pub(crate) use mcp_read::{CallFilter, SessionReader};
+pub(crate) use mcp_read::{CallFilter, SessionReader, Shown};
 pub(crate) use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub(crate) use mcp_write::{Position, SessionWriter};
 pub(crate) use read::{Filter, Reader, Viewer};

@@ -245,6 +245,7 @@ fn strip(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
     if messages > 0 {
         return Ok(true);
     }
+    step.execute("DELETE FROM stderr WHERE session_id = ?1", [session])?;
     // An intent may hold calls of sessions that stay: it is theirs then.
     step.execute(
         "DELETE FROM intent_contexts WHERE session_id = ?1

@@ -90,4 +90,6 @@ pub(super) const MIGRATIONS: &[&str] = &[
     super::agents::MIGRATION,
     super::mcp_schema::EVIDENCE,
     super::agents::BY_CALL,
+    super::agents::VIA,
+    super::mcp_schema::STDERR,
 ];

@@ -75,6 +75,7 @@ pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
         .route("/api/sessions", get(sessions))
         .route("/api/sessions/{id}/tool-calls", get(session_calls))
         .route("/api/sessions/{id}/intents", get(intents))
+        .route("/api/sessions/{id}/stderr", get(stderr))
         .route("/api/tool-calls", get(calls))
         .route("/api/tool-calls/flagged", get(flagged))
         .route("/api/tool-calls/{id}", get(call))
@@ -206,6 +207,31 @@ async fn session_calls(
 async fn intents(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
     known(&dashboard, viewer, id.clone()).await?;
     ask(&dashboard, move |reader| reader.intents(viewer, Some(&id), 1000)).await.map(|rows| Json(rows.into()))
+}
+
+/// The parameters of a session's standard error.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pages {
+    after: Option<u32>,
+    limit: Option<u32>,
+}
+
+async fn stderr(
+    State(dashboard): Shared,
+    Extension(viewer): Asking,
+    Path(id): Path<String>,
+    asked: Result<Query<Pages>, QueryRejection>,
+) -> Answer {
+    let Query(Pages { after, limit }) = asked.map_err(|rejection| {
+        let why = format!("{}. Parameters are after and limit, numbers.", sentence(&rejection.body_text()));
+        Refusal::new(StatusCode::BAD_REQUEST, why)
+    })?;
+    known(&dashboard, viewer, id.clone()).await?;
+    let (after, limit) = (i64::from(after.unwrap_or(0)), limit.unwrap_or(u32::MAX));
+    ask(&dashboard, move |reader| reader.stderr(viewer, &id, after, limit))
+        .await
+        .map(|rows| Json(rows.into()))
 }
 
 async fn latest_intents(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {

@@ -121,7 +121,7 @@ fn a_text_is_cut_where_its_json_would_be_too_long() {
     let (kept, outline) = super::fitting_within(answer.into(), 20);
     assert!(kept.ends_with(super::CUT), "{kept}");
     assert_eq!(outline.map(|outline| outline.id), Some("3".to_owned()));
-    assert_eq!(super::fitting_within(answer.into(), 99), (answer.to_owned(), None));
+    assert_eq!(super::fitting_within(answer.into(), 99), (answer.into(), None));
     // The longest line, at its worst: six bytes for each.
     let (worst, _) = super::fitting("\u{1}".repeat(64 << 20).into());
     assert!(serde_json::to_string(&worst).expect("JSON").len() < LONGEST - (32 << 20));

@@ -1,6 +1,6 @@
 //! What goes and what stays, and that JSON stays JSON.
 
-use super::{message, redact};
+use super::{command, message, redact};
 use nix::time::{ClockId, clock_gettime};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -33,6 +33,73 @@ fn values_of_secret_keys_go_and_the_rest_stays() {
     ];
     for (text, expected) in cases {
         assert_eq!(redact(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_command_line_keeps_its_words_and_not_its_secrets() {
+    let cases: [(&[&str], &[&str]); 8] = [
+        (
+            &["npx", "-y", "server-postgres", "postgresql://me:hunter2@localhost/db"],
+            &["npx", "-y", "server-postgres", "postgresql://[redacted]@localhost/db"],
+        ),
+        (&["srv", "--api-key", "abc", "--port", "80"], &["srv", "--api-key", "[redacted]", "--port", "80"]),
+        (&["srv", "--token=abc", "--level=2"], &["srv", "--token=[redacted]", "--level=2"]),
+        (&["env", "GITHUB_TOKEN=abc", "srv"], &["env", "GITHUB_TOKEN=[redacted]", "srv"]),
+        (&["remote", "--header", "X-Api-Key: abc"], &["remote", "--header", "X-Api-Key:[redacted]"]),
+        (&["srv", "--password", "--verbose", "x"], &["srv", "--password", "--verbose", "x"]),
+        (&["srv", "--token", "a=b:c"], &["srv", "--token", "[redacted]"]),
+        (&["srv", "sk-0123456789abcdef0123"], &["srv", "[redacted]"]),
+    ];
+    for (words, expected) in cases {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        assert_eq!(command(&words), expected, "{words:?}");
+    }
+}
+
+#[test]
+fn what_holds_a_secret_does_not_look_harmless() {
+    let seconds = super::SECRET_PAIRS.iter().map(|(_, second)| second);
+    for key in super::SECRET_WORDS.iter().chain(seconds) {
+        assert!(!super::is_harmless(&format!("{{\"{}\":1}}", key.to_uppercase())), "{key}");
+    }
+    let shapes = super::SHAPES.as_ref().expect("compiles").as_str().split('|').count();
+    assert_eq!(shapes, 16, "a new shape's beginning belongs to BEGINNINGS, and here");
+    for beginning in [
+        "sk-",
+        "ghp_",
+        "ghr_",
+        "github_pat_",
+        "glpat-",
+        "xoxb-",
+        "AKIA",
+        "ASIA",
+        "AIza",
+        "ya29.",
+        "npm_",
+        "pypi-",
+        "hf_",
+        "-----BEGIN",
+        "Bearer ",
+        "BEARER ",
+        "://",
+        "eyJ",
+        "\\u0070",
+        "\u{17f}",
+    ] {
+        assert!(!super::is_harmless(beginning), "{beginning}");
+    }
+    let call = r#"{"id":17,"method":"tools/call","params":{"name":"get_echo","arguments":{"text":"x"}}}"#;
+    assert!(super::is_harmless(call));
+}
+
+proptest! {
+    #[test]
+    fn in_what_looks_harmless_nothing_is_found(text in r#"\{"(id|pass|my_?[Kk]ey|jw|token|a)":("(sk-|eyJ|hf|gh|://a:b@|Bearer )?[a-c]{0,30}"|[0-9]),? ?"(pin|b|api_|Key|creds?)":1\}"#) {
+        if super::is_harmless(&text) {
+            let found = super::look_through(&text, false, super::DEEPEST_TEXT);
+            prop_assert!(matches!(found, std::borrow::Cow::Borrowed(_)), "{}", text);
+        }
     }
 }
 

@@ -1,31 +1,34 @@
 //! Lines that came together: recorded by one write and forwarded by another, in their order. A client that does not wait
 //! for answers sends many at once, and a write for each would cost more than all that is done with them.
 
-use super::Session;
+use super::{Session, lock};
 use crate::mcp::{
     answer::{self, Stopped},
-    journal::{Direction, Entry},
+    draft::Draft,
+    journal::Direction,
     line::Id,
     notice, risk,
     rules::Judgement,
 };
 use std::{
     io::{self, Write},
-    mem,
     sync::atomic::Ordering,
 };
+
+/// A buffer that grew beyond this is given back, bytes.
+const KEPT: usize = 1 << 20;
 
 /// Lines of the client's that are judged and may go on, and are neither recorded nor forwarded yet.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
+    pub(super) draft: Draft,
     lines: Vec<Passing>,
     bytes: Vec<u8>,
 }
 
-/// One of them.
+/// One of them: a line of the draft.
 #[derive(Debug)]
 struct Passing {
-    entry: Entry,
     /// Where it ends in the bytes.
     end: usize,
     /// What is needed to refuse it, if it is a call.
@@ -42,10 +45,17 @@ pub(super) struct Refusable {
 }
 
 impl Burst {
-    /// One more line.
-    pub(super) fn push(&mut self, entry: Entry, bytes: &[u8], call: Option<Refusable>) {
+    /// One more line, whose entry the draft has.
+    pub(super) fn push(&mut self, bytes: &[u8], call: Option<Refusable>) {
         self.bytes.extend_from_slice(bytes);
-        self.lines.push(Passing { entry, end: self.bytes.len(), call });
+        self.lines.push(Passing { end: self.bytes.len(), call });
+    }
+
+    fn clear(&mut self) {
+        self.draft.clear();
+        self.lines.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT);
     }
 }
 
@@ -55,11 +65,12 @@ impl<S: Write, C: Write> Session<S, C> {
     /// # Errors
     /// Only those of writing to the server or the client: the session is over then.
     pub(crate) fn client_lines(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut burst = Burst::default();
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.take(&mut burst, line)?;
-        }
-        self.flush(&mut burst)
+        let mut burst = lock(&self.burst);
+        let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        let taken =
+            lines.try_for_each(|line| self.take(&mut burst, line)).and_then(|()| self.flush(&mut burst));
+        burst.clear();
+        taken
     }
 
     /// Lines from the server: forwarded first, recorded then; but what asks the client's model is recorded first, so that
@@ -73,37 +84,45 @@ impl<S: Write, C: Write> Session<S, C> {
         if !asks {
             self.piece_to_client(bytes)?;
         }
-        let lines = bytes.split(|byte| *byte == b'\n');
-        let entries: Vec<Entry> = lines
-            .filter(|body| !body.iter().all(u8::is_ascii_whitespace))
-            .map(|body| self.message(Direction::ServerToClient, body, Vec::new(), None))
-            .collect();
-        if self.record_all(&entries).is_err() {
-            entries.iter().for_each(|entry| self.record_softly(entry));
+        let mut draft = lock(&self.answers);
+        for body in bytes.split(|byte| *byte == b'\n') {
+            if !body.iter().all(u8::is_ascii_whitespace) {
+                self.draft(&mut draft, Direction::ServerToClient, body, &[], None);
+            }
         }
+        self.record_lines_softly(&mut draft);
+        draft.clear();
+        drop(draft);
         if asks { self.piece_to_client(bytes) } else { Ok(()) }
     }
 
     /// Records what is in the burst, then forwards it.
     pub(super) fn flush(&self, burst: &mut Burst) -> io::Result<()> {
-        let Burst { lines, bytes } = mem::take(burst);
-        if lines.is_empty() {
+        if burst.lines.is_empty() {
             return Ok(());
         }
-        if self.record_all(lines.iter().map(|line| &line.entry)).is_ok() {
-            return self.to_server(&bytes);
+        let forwarded = self.forward(burst);
+        burst.clear();
+        forwarded
+    }
+
+    fn forward(&self, burst: &mut Burst) -> io::Result<()> {
+        let Burst { draft, lines, bytes } = burst;
+        if self.record_lines(draft, 0..lines.len()).is_ok() {
+            return self.to_server(bytes);
         }
         // What does not go together may go one by one, up to the one that has no room.
         let mut start = 0;
-        for line in &lines {
-            self.alone(line, &bytes[start..line.end])?;
+        for (index, line) in lines.iter().enumerate() {
+            let recorded = self.record_lines(draft, index..index + 1);
+            self.alone(line, &bytes[start..line.end], recorded)?;
             start = line.end;
         }
         Ok(())
     }
 
-    fn alone(&self, line: &Passing, bytes: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.record(&line.entry) {
+    fn alone(&self, line: &Passing, bytes: &[u8], recorded: io::Result<()>) -> io::Result<()> {
+        if let Err(error) = recorded {
             match &line.call {
                 Some(call) if !self.options.allow_unrecorded => {
                     let Refusable { id, tool, risk, judgement } = call;

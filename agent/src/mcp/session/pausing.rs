@@ -94,7 +94,7 @@ impl<S: Write, C: Write> Session<S, C> {
             request_id: Box<serde_json::value::RawValue>,
         }
         let Some(Ok(cancelled)) = params.map(serde_json::from_str::<Cancelled>) else { return false };
-        let Some(id) = Id::parse(&cancelled.request_id) else { return false };
+        let Some(id) = Id::parse(cancelled.request_id.get()) else { return false };
         // A client may have given one id to several.
         let dropped: Vec<String> = {
             let mut held = lock(&self.held);

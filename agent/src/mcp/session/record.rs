@@ -2,13 +2,14 @@
 
 use super::{Report, Session, lock, now, since_boot};
 use crate::mcp::{
-    journal::{self, Direction, Entry, Judged},
+    draft::{Draft, Message, Verdict},
+    journal::{self, Direction, Entry},
     notice, redact,
 };
 use std::{
     borrow::Cow,
     io::{self, Write},
-    iter,
+    ops::Range,
     sync::{atomic::Ordering, mpsc},
 };
 
@@ -18,20 +19,22 @@ impl<S: Write, C: Write> Session<S, C> {
     /// # Errors
     /// The journal's; nothing is written then.
     pub(crate) fn record(&self, entry: &Entry) -> io::Result<()> {
-        self.record_all(iter::once(entry))
+        let mut draft = Draft::default();
+        draft.entry(entry);
+        self.record_lines(&mut draft, 0..1)
     }
 
-    /// Writes several entries at once: all of them or none.
+    /// Writes several lines at once: all of them or none.
     ///
     /// # Errors
     /// The journal's.
-    pub(super) fn record_all<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) -> io::Result<()> {
+    pub(super) fn record_lines(&self, draft: &mut Draft, lines: Range<usize>) -> io::Result<()> {
         let mut journal = lock(&self.journal);
         if self.gap.load(Ordering::Relaxed) {
             journal.append(&Entry::Gap { at: now() })?;
             self.gap.store(false, Ordering::Relaxed);
         }
-        journal.append_all(entries)?;
+        journal.append_lines(draft, lines)?;
         drop(journal);
         self.grown();
         Ok(())
@@ -39,35 +42,72 @@ impl<S: Write, C: Write> Session<S, C> {
 
     /// Records what is not a call: its loss is said, not answered.
     pub(super) fn record_softly(&self, entry: &Entry) {
-        if let Err(error) = self.record(entry) {
-            notice::say(&format!("a message is not on record: {error}"));
+        said(self.record(entry));
+    }
+
+    /// Records the lines of a draft, each by itself if not together. None is a call's: a loss is said, not answered.
+    pub(super) fn record_lines_softly(&self, draft: &mut Draft) {
+        let lines = draft.len();
+        if self.record_lines(draft, 0..lines).is_err() {
+            (0..lines).for_each(|line| said(self.record_lines(draft, line..line + 1)));
         }
     }
 
-    /// The entry of one line, without its end.
-    pub(super) fn message(
+    /// Records one line that went by, without its end.
+    ///
+    /// # Errors
+    /// The journal's.
+    pub(super) fn record_message(
         &self,
         direction: Direction,
         body: &[u8],
-        calls: Vec<Judged>,
-        refused: Option<String>,
-    ) -> Entry {
+        calls: &[Verdict<'_>],
+        refused: Option<&str>,
+    ) -> io::Result<()> {
+        let mut draft = Draft::default();
+        self.draft(&mut draft, direction, body, calls, refused);
+        self.record_lines(&mut draft, 0..1)
+    }
+
+    /// The same of what is no call.
+    pub(super) fn record_message_softly(&self, direction: Direction, body: &[u8], refused: Option<&str>) {
+        said(self.record_message(direction, body, &[], refused));
+    }
+
+    /// The entry of one line, without its end.
+    pub(super) fn draft(
+        &self,
+        draft: &mut Draft,
+        direction: Direction,
+        body: &[u8],
+        calls: &[Verdict<'_>],
+        refused: Option<&str>,
+    ) {
         let text = String::from_utf8_lossy(body);
         let raw = if self.options.store_raw { text } else { redacted(text) };
         let (raw, outline) = journal::fitting(raw);
-        Entry::Message {
+        let at = now();
+        let (seconds, micros) = (at.unsigned_abs() / 1_000_000, at.unsigned_abs() % 1_000_000);
+        let time =
+            uuid::Timestamp::from_unix(&self.ids, seconds, u32::try_from(micros * 1000).unwrap_or_default());
+        draft.message(&Message {
             // In the order of time: the database's index of messages grows at its end.
-            id: uuid::Uuid::now_v7().to_string(),
-            at: now(),
+            id: uuid::Uuid::new_v7(time),
+            at,
             boot: since_boot(),
             direction,
-            raw,
+            raw: &raw,
             bytes: body.len() as u64,
-            sha256: journal::sha256(body),
+            sha256: &journal::digest(body),
             calls,
             refused,
-            outline,
-        }
+            outline: outline.as_ref(),
+        });
+    }
+
+    /// Whether secrets stay in what is recorded.
+    pub(crate) fn stores_raw(&self) -> bool {
+        self.options.store_raw
     }
 
     fn grown(&self) {
@@ -104,6 +144,12 @@ impl<S: Write, C: Write> Session<S, C> {
     /// Whether the journal has its last line.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+}
+
+fn said(recorded: io::Result<()>) {
+    if let Err(error) = recorded {
+        notice::say(&format!("a message is not on record: {error}"));
     }
 }
 

@@ -58,6 +58,7 @@ fn fold(entries: Vec<Entry>) -> Vec<String> {
             Row::Asked { question, prompt, .. } => format!("asked {question} {}", prompt.unwrap_or_default()),
             Row::Answered { question, .. } => format!("answered {question}"),
             Row::Governed { .. } => "governed".into(),
+            Row::Stderr { number, text, dropped, .. } => format!("stderr {number} {text:?} {dropped}"),
             Row::Gap => "gap".into(),
             Row::End { .. } => "end".into(),
         })
