@@ -65,17 +65,18 @@ def reload_loop():
     allowed, forbidden = targets("reload-loop")
     path = profile("rf-loop", where="/etc/ringfence/profiles")
     command = ["ringfence", "run", "--profile", "rf-loop", "--", hammer(), "until"]
-    running = [subprocess.Popen([*command, name, "12"], stdout=subprocess.PIPE, text=True) for name in (forbidden, allowed)]
     count = 0
-    while any(one.poll() is None for one in running):
-        profile("rf-loop", read=[f"/srv/rf/nothing-{count}"], where="/etc/ringfence/profiles")
-        reload()
-        count += 1
-        time.sleep(0.1)
-    refused, granted = (json.loads(one.stdout.read()) for one in running)
-    assert refused["tried"] > 1000 and refused["opened"] == 0, f"denied opens succeeded: {refused}"
-    assert granted["opened"] == granted["tried"] > 1000, f"granted opens failed: {granted}"
-    assert count > 20, f"only {count} reloads"
+    # A slow machine takes more rounds: the scene's limit ends them.
+    while count <= 20:
+        running = [subprocess.Popen([*command, name, "12"], stdout=subprocess.PIPE, text=True) for name in (forbidden, allowed)]
+        while any(one.poll() is None for one in running):
+            profile("rf-loop", read=[f"/srv/rf/nothing-{count}"], where="/etc/ringfence/profiles")
+            reload()
+            count += 1
+            time.sleep(0.1)
+        refused, granted = (json.loads(one.stdout.read()) for one in running)
+        assert refused["tried"] > 1000 and refused["opened"] == 0, f"denied opens succeeded: {refused}"
+        assert granted["opened"] == granted["tried"] > 1000, f"granted opens failed: {granted}"
     os.unlink(path)
 
 
@@ -90,7 +91,7 @@ def flood():
     prepared = subprocess.Popen(["ringfence", "run", "--profile", path, "--", "/usr/bin/sh", "-c",
                                  f"read go; exec {hammer()} opens {forbidden} {FLOOD}"],
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    wait_event(lambda event: event["op"] == "exec" and event.get("path") == "/usr/bin/dash", args=())
+    wait_event(lambda event: event["op"] == "exec" and event.get("path") == "/usr/bin/dash")
     kill_role("daemon", signal.SIGSTOP)
     try:
         out, _ = prepared.communicate("go\n", timeout=200)
@@ -99,7 +100,7 @@ def flood():
     finally:
         kill_role("daemon", signal.SIGCONT)
     assert counted["opened"] == 0 and counted["tried"] == FLOOD, f"not every open was denied: {counted}"
-    wait_event(denied(forbidden), seconds=40)
+    wait_event(denied(forbidden))
     worker.check(allowed, forbidden, "after")
     shown = json.loads(ringfence("status", "--json").stdout)
     assert shown != begun
@@ -122,7 +123,7 @@ def kill_core():
     worker.check(allowed, forbidden, "after the restart")
     shown = ringfence("status")
     assert "rf-kill-core" in shown.stdout, f"the container was not adopted: {said(shown)}"
-    wait_event(denied(f"{BASE}/deny/meanwhile"), seconds=30)
+    wait_event(denied(f"{BASE}/deny/meanwhile"))
     worker.stop()
     second = Worker("/run/rf-cases/profiles/rf-kill-core.toml")
     second.check(allowed, forbidden, "in a new container")
@@ -141,8 +142,8 @@ def kill_auditor():
     with open(f"{BASE}/deny/later", "w") as file:
         file.write("x")
     worker.check(allowed, f"{BASE}/deny/later", "with the new auditor")
-    wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer", 30)
-    wait_event(denied(f"{BASE}/deny/later"), seconds=30)
+    wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer")
+    wait_event(denied(f"{BASE}/deny/later"))
     worker.stop()
 
 
@@ -159,7 +160,7 @@ def kill_both():
     worker.check(allowed, forbidden, "with both dead")
     start_daemon()
     worker.check(allowed, forbidden, "after the restart")
-    wait_event(denied(forbidden), seconds=30)
+    wait_event(denied(forbidden))
     worker.stop()
 
 
@@ -180,9 +181,9 @@ def corrupt():
         if os.path.exists(f"{state}/{name}"):
             os.unlink(f"{state}/{name}")
     start_daemon()
-    wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer", 40)
+    wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer")
     worker.check(allowed, forbidden, "with a new database")
-    wait_event(denied(forbidden), seconds=30)
+    wait_event(denied(forbidden))
     aside = [name for name in os.listdir(state) if "corrupt" in name]
     assert aside, f"nothing was moved aside: {os.listdir(state)}"
     shown = daemon_log() + ringfence("status").stdout

@@ -77,7 +77,7 @@ def kills():
         send("rf-kill", f"after the end of {role}", about=runtime.said)
         call = [f"toolu_{role}", "bash", {"command": f"echo x > {box}/{role}; cat {box}/{role}"}]
         send("rf-kill", json.dumps([call]), about=runtime.said)
-        wait_for(lambda: any(event.get("tool_call") == f"toolu_{role}" and event["attribution"] == "exact" for event in events("--since", "10m")),
+        wait_for(lambda: any(event.get("tool_call") == f"toolu_{role}" and event["attribution"] == "exact" for event in events()),
                  "an event of the call", 40)
     with open(log) as file:
         after = file.read()

@@ -28,13 +28,13 @@ def five_calls():
 
     def whole():
         seen.clear()
-        for event in events("--since", "10m"):
+        for event in events():
             for n in range(5):
                 if event["profile"] == "rf-five" and f"/call-{n}" in str(event.get("path")):
                     seen.setdefault(n, []).append(event)
         return len(seen) == 5 and all(any(str(one.get("path")).endswith("/late") for one in mine) for mine in seen.values())
 
-    wait_for(whole, "the events of all calls", 40)
+    wait_for(whole, "the events of all calls")
     unsure = 0
     for n, mine in seen.items():
         for event in mine:
@@ -52,7 +52,7 @@ def five_calls():
     shadow = []
 
     def refused():
-        newest = events("--since", "10m", "--denied")
+        newest = events("--denied")
         shadow[:] = [event for event in newest if event.get("path") == "/etc/shadow" and event["profile"] == "rf-five"]
         return len(shadow) >= 5
 
@@ -215,7 +215,7 @@ def untagged():
         if not is_told(trace("rf-untagged"), 1):
             return False
         seen.clear()
-        for event in events("--since", "10m"):
+        for event in events():
             name = os.path.basename(str(event.get("path")))
             if event["profile"] == "rf-untagged" and os.path.dirname(str(event.get("path"))) == box and not name.endswith(".py"):
                 seen.setdefault(name, []).append((event["attribution"], event.get("tool_call")))

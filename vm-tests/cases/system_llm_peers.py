@@ -1,6 +1,7 @@
 """Scenes of agents where the daemon runs: who may speak on their sockets, by the kernel's word."""
 
 import ctypes
+import http.client
 import json
 import os
 import signal
@@ -9,9 +10,9 @@ import struct
 import subprocess
 import time
 
-from agents import KEY, Conn, Provider, agent, counted, daemon_log, known, remove, ringfence_send, scene, sock, trace, wait_for
+from agents import KEY, Conn, Provider, agent, counted, daemon_log, is_told, known, remove, ringfence_send, scene, sock, trace, wait_for
 from harness import PYTHON
-from system import reload, said
+from system import events, reload, ringfence, said
 
 
 CALLER = r'''
@@ -83,6 +84,127 @@ def http_endpoint():
     assert ringfence_send("rf-http", "hello") == "runtime not connected"
     remove(other, "rf-http-other")
     remove(path, "rf-http")
+
+
+# Connects to what each line names.
+DIAL = r'''
+import socket, sys
+for line in sys.stdin:
+    with socket.socket(socket.AF_UNIX) as one:
+        error = one.connect_ex(line.strip())
+        print(f"errno {error}" if error else "connected", flush=True)
+'''
+
+
+# An agent in one process, as SDKs make them: asks, runs what the model wants in a child, brings the result, is done.
+LOOPER = r'''
+import http.client, json, socket, subprocess, sys
+
+class Unix(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.connect(sys.argv[1])
+
+def ask(messages):
+    connection = Unix("agent", timeout=60)
+    connection.request("POST", "/v1/messages", json.dumps({"max_tokens": 9, "stream": True, "messages": messages}))
+    return connection.getresponse().read().decode()
+
+box, calls = sys.argv[2:]
+open(box + "/before").read()
+messages = [{"role": "user", "content": calls}]
+answer = ask(messages)
+assert "toolu_http" in answer, answer
+done = subprocess.run(["/usr/bin/cat", box + "/within"], capture_output=True, text=True)
+open(box + "/own").read()
+result = {"type": "tool_result", "tool_use_id": "toolu_http", "content": done.stdout, "is_error": done.returncode != 0}
+messages += [{"role": "assistant", "content": "..."}, {"role": "user", "content": [result]}]
+assert "Done." in ask(messages)
+open(box + "/after").read()
+'''
+
+
+@scene("system/llm-http-trace", limit=300)
+def http_trace():
+    """an SDK's tool calls over HTTP are in the trace, with the child that ran one, and no event more than can be known"""
+    provider = Provider()
+    api = "/run/ringfence/sockets/rf-sdk/http.sock"
+    path, box = agent("rf-sdk", provider, extra="http = true\nhttp_port = 4117", reach=[api])
+    for name in ("before", "within", "own", "after"):
+        with open(f"{box}/{name}", "w") as file:
+            file.write(name)
+    with open(f"{box}/looper.py", "w") as file:
+        file.write(LOOPER)
+    asked = json.dumps([["toolu_http", "read", {"path": "within"}]])
+    command = ["ringfence", "run", "--profile", "rf-sdk", "--", PYTHON, "-E", "-s", "-S", "-B", f"{box}/looper.py", api, box, asked]
+    done = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, said(done)
+    wait_for(lambda: is_told(trace("rf-sdk"), 1), "the intent's end and its call's on record", about=lambda: trace("rf-sdk"))
+    seen = {}
+
+    def whole():
+        seen.clear()
+        for event in events():
+            name = os.path.basename(str(event.get("path")))
+            if event["profile"] == "rf-sdk" and name in ("before", "within", "own", "after"):
+                seen.setdefault(name, set()).add((event["attribution"], event.get("tool_call")))
+        return len(seen) == 4
+
+    wait_for(whole, "the events of the agent", about=lambda: seen)
+    # The child was born in the call; the agent itself is older than it, and what it opens may be for anything.
+    assert seen == {"before": {("none", None)}, "within": {("sole", "toolu_http")}, "own": {("ambiguous", None)},
+                    "after": {("none", None)}}, seen
+    (intent,) = trace("rf-sdk")["intents"]
+    assert intent["via"] == "http" and intent["uid"] is None and intent["text"] == asked and not intent["error"], intent
+    (call,) = intent["calls"]
+    assert call["call"] == "toolu_http" and call["output"] == "within" and not call["is_error"] and not call["tagged"], call
+    assert {os.path.basename(str(event.get("path"))) for event in call["events"]} >= {"within", "own"}, call
+    shown = ringfence("trace", "rf-sdk").stdout
+    assert "as its client over HTTP says" in shown and "[sole]" in shown, shown
+    # It has a container, so its API is not on loopback, where nothing says who calls; `agent check` says so.
+    with socket.socket() as loopback:
+        assert loopback.connect_ex(("127.0.0.1", 4117)) != 0, "http_port is served for an agent that has a container"
+    checked = ringfence("agent", "check", "rf-sdk").stdout
+    assert "http_port = 4117 is left out" in checked, checked
+    remove(path, "rf-sdk")
+    # One that has none: the token, which is its worker's and root's, says who may call.
+    path, _ = agent("rf-sdk", provider, extra="http = true\nhttp_port = 4117", grant=False)
+    token_file = "/var/lib/ringfence-agents/rf-sdk/state/http-token"
+    assert (os.stat(token_file).st_mode & 0o777, os.stat(token_file).st_uid) == (0o600, known("rf-sdk")["uid"])
+    with open(token_file) as file:
+        token = file.read().strip()
+    assert token_file in ringfence("show", "rf-sdk").stdout
+    for key, status in (("sk-theirs", 401), (token, 200)):
+        connection = http.client.HTTPConnection("127.0.0.1", 4117, timeout=60)
+        body = json.dumps({"max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hello"}]})
+        connection.request("POST", "/v1/messages", body, {"x-api-key": key})
+        response = connection.getresponse()
+        assert response.status == status, (status, response.status, response.read())
+    remove(path, "rf-sdk")
+
+
+@scene("system/llm-own-mounts", limit=240)
+def own_mounts():
+    """a gap that docs/kernels.md tells: an enrolled container with mounts of its own reaches no socket of the host, mounted or not"""
+    mounted = "/srv/rf/own/agent.sock"
+    path, box = agent("rf-own", Provider(), reach=[mounted])
+    os.makedirs(os.path.dirname(mounted), exist_ok=True)
+    with open(f"{box}/dial.py", "w") as file:
+        file.write(DIAL)
+    make = f"mount --make-rprivate / && mount --bind {os.path.dirname(sock('rf-own'))} {os.path.dirname(mounted)}"
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", f"{make} && exec {PYTHON} -u {box}/dial.py"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as dialler:
+        def dial(where):
+            dialler.stdin.write(where + "\n")
+            dialler.stdin.flush()
+            return dialler.stdout.readline().strip()
+
+        assert [dial(mounted), dial(sock("rf-own"))] == ["connected"] * 2, "not even ungoverned"
+        enrolled = ringfence("enroll", "--pid", str(dialler.pid), "--profile", "rf-own")
+        assert enrolled.returncode == 0, said(enrolled)
+        found = [dial(mounted), dial(sock("rf-own"))]
+        assert found == ["errno 13"] * 2, f"the gap is closed: {found}"
+        dialler.stdin.close()
+    remove(path, "rf-own")
 
 
 @scene("system/llm-owner", limit=240)

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 
+import agents
 from case import scene
 from harness import HERE, PYTHON
 from system import BASE, events, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
@@ -377,6 +379,43 @@ def get(address, token, path):
     request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.load(answer)
+
+
+# A tool's way to a server: one call, which names the tool's own call. The server's end is the end of its input.
+ASK = r"""printf '%s\n' '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"'$2'","arguments":{},"_meta":{"agent/toolUseId":"'$1'"}}}' \
+    | HOME=$3 RINGFENCE mcp --server-name notes -- PYTHON -E -s -S -B -u $3/server.py"""
+
+
+@scene("system/mcp-runtime", limit=300)
+def runtime():
+    """calls that tools of a runtime make over MCP, each naming its own call, are one intent for each message of the owner's"""
+    provider = agents.Provider()
+    binary = shutil.which("ringfence")
+    path, box = agents.agent("rf-asked", provider, reach=["/run/ringfence/mcp.sock"], programs=[binary])
+    for name, text in (("ask.sh", ASK.replace("PYTHON", PYTHON).replace("RINGFENCE", binary)), ("server.py", SERVER)):
+        with open(f"{box}/{name}", "w") as file:
+            file.write(text)
+    ran = agents.Runtime("rf-asked", box)
+
+    def asks(number, *tools):
+        """A message of the owner's that makes the model ask for so many calls; the message."""
+        text = json.dumps([[f"toolu_asked_{number}_{tool}", "bash", {"command": f"sh {box}/ask.sh toolu_asked_{number}_{tool} {tool} {box}"}]
+                           for tool in tools])
+        agents.send("rf-asked", text, about=ran.said)
+        return text
+
+    def of(tool):
+        found = [one for one in calls("--limit", "500") if one["tool_name"] == tool]
+        assert len(found) == 1, f"{tool}: {found}; {provider.asked[-1][1]['messages'][-1]}"
+        return rows("calls", found[0]["id"])[0]
+
+    first, second = asks(1, "get_one", "get_two"), asks(2, "get_three")
+    one, two, three = of("get_one"), of("get_two"), of("get_three")
+    for call, text in ((one, first), (two, first), (three, second)):
+        assert call["intent_source"] == "runtime" and call["human_prompt"] == text and "did get_" in json.dumps(call["result"]), call
+    assert one["intent_id"] == two["intent_id"] != three["intent_id"], (one, two, three)
+    ran.stop()
+    agents.remove(path, "rf-asked")
 
 
 @scene("system/mcp-profile-errors", limit=90)

@@ -1,4 +1,4 @@
-"""The tool runner in a real container, made by crun as agent/guest/Dockerfile makes it: the old design's acceptance test."""
+"""The tool runner in a real container, which crun makes by the steps of agent/guest/Dockerfile: the old design's acceptance test."""
 
 import json
 import os
@@ -12,7 +12,6 @@ from harness import HERE
 
 BASE = "/srv/rf/runner"
 ROOT = f"{BASE}/rootfs"
-RUNNER = f"{HERE}/bin/ringfence-toolrunner"
 NAME = "rf-tools"
 LARGE = "".join(f"line {number} of a large file\n" for number in range(1, 20001))
 
@@ -23,17 +22,27 @@ def crun(*args, timeout=60, **options):
     return subprocess.run(["crun", "--cgroup-manager=disabled", *args], timeout=timeout, check=False, **options)
 
 
-def bundle(*command):
-    """Writes the container's configuration: this guest's own Debian, with /usr read-only."""
+def steps():
+    """The Dockerfile's instructions after FROM, each with its words: a JSON list, or what is between spaces."""
+    with open(f"{HERE}/Dockerfile") as file:
+        lines = [line.strip() for line in file if line.strip() and not line.startswith("#")]
+    told = [line.split(maxsplit=1) for line in lines]
+    told = [(name, json.loads(rest) if rest.startswith("[") else rest.split()) for name, rest in told]
+    start = [name for name, _ in told].index("FROM")
+    return told[start + 1:]
+
+
+def bundle(command, env, cwd):
+    """Writes the container's configuration: this guest's own Debian, with /usr read-only but for /usr/local/bin."""
     mount = lambda where, kind, source, *options: {
         "destination": where, "type": kind, "source": source, "options": list(options)}
     config = {
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": 0, "gid": 0},
-            "args": list(command),
-            "env": ["PATH=/app/shims:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-            "cwd": "/app",
+            "args": command,
+            "env": env,
+            "cwd": cwd,
         },
         "root": {"path": ROOT},
         "hostname": "tools",
@@ -43,6 +52,7 @@ def bundle(*command):
             mount("/dev/pts", "devpts", "devpts", "newinstance", "ptmxmode=0666", "mode=0620"),
             mount("/tmp", "tmpfs", "tmpfs", "mode=1777"),
             mount("/usr", "bind", "/usr", "rbind", "ro"),
+            mount("/usr/local/bin", "bind", f"{BASE}/local", "bind"),
         ],
         "linux": {"namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")]},
     }
@@ -51,9 +61,10 @@ def bundle(*command):
 
 
 def make():
-    """What the Dockerfile makes: the binary, its shims, what login shells read."""
+    """What the Dockerfile makes: the binary, its shims, what login shells read. Leaves what its CMD starts to be run."""
     shutil.rmtree(BASE, ignore_errors=True)
-    for name in ("app", "dev", "proc", "tmp", "usr", "root", "opt"):
+    os.makedirs(f"{BASE}/local")
+    for name in ("dev", "proc", "tmp", "usr", "root"):
         os.makedirs(f"{ROOT}/{name}")
     for name in ("bin", "sbin", "lib", "lib64"):
         os.symlink(f"usr/{name}", f"{ROOT}/{name}")
@@ -63,16 +74,32 @@ def make():
             shutil.copy(f"/etc/{name}", f"{ROOT}/etc/{name}")
     # awk and others are links by way of /etc.
     shutil.copytree("/etc/alternatives", f"{ROOT}/etc/alternatives", symlinks=True)
-    shutil.copy(RUNNER, f"{ROOT}/opt/ringfence-toolrunner")
+    env, cwd, start = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"], "/", None
+    for name, words in steps():
+        if name == "COPY":
+            source, target = words
+            assert os.path.dirname(target) == "/usr/local/bin", words
+            shutil.copy(f"{HERE}/bin/{source}", f"{BASE}/local/{os.path.basename(target)}")
+        elif name == "RUN":
+            bundle(words, env, cwd)
+            done = crun("run", "--bundle", BASE, f"{NAME}-build")
+            assert done.returncode == 0, f"{words}: {done}"
+        elif name == "ENV":
+            (variable,) = words
+            env = [one for one in env if one.split("=")[0] != variable.split("=")[0]] + [variable]
+        elif name == "WORKDIR":
+            (cwd,) = words
+            os.makedirs(f"{ROOT}{cwd}", exist_ok=True)
+        elif name == "CMD":
+            start = words
+        else:
+            raise AssertionError(f"a step of the Dockerfile that is not known here: {name} {words}")
+    bundle(start, env, cwd)
     with open(f"{ROOT}/app/large_file.txt", "w") as file:
         file.write(LARGE)
     with open(f"{ROOT}/app/script.sh", "w") as file:
         file.write("#!/bin/sh\ncat large_file.txt\n")
     os.chmod(f"{ROOT}/app/script.sh", 0o755)
-    bundle("/opt/ringfence-toolrunner", "install-shims", "/app/shims")
-    done = crun("run", "--bundle", BASE, f"{NAME}-install")
-    assert done.returncode == 0, f"install-shims: {done}"
-    bundle("/opt/ringfence-toolrunner")
 
 
 def execute(command):

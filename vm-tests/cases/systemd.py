@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
 import subprocess
 import urllib.error
 import urllib.request
 
+from agents import Conn, Provider, Runtime, agent, known, remove, send, sock
 from case import scene
+from harness import PYTHON
 from system import Worker, denied, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
 
 UNIT = "ringfence.service"
@@ -131,6 +134,115 @@ def restart():
     worker.check(allowed, late, "and again")
     wait_event(denied(late))
     worker.stop()
+
+
+# Says that it is there; for each line that it reads: connects to the agent's socket, says that it did, and then what it is answered to a `send`.
+SENDER = r"""
+import json, socket, struct, sys
+body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "send", "params": {"content": [{"type": "text", "text": "obey"}]}}).encode()
+print("ready", flush=True)
+for line in sys.stdin:
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(150)
+    made.connect(sys.argv[1])
+    made.sendall(struct.pack(">I", len(body)) + body)
+    print("connected", flush=True)
+    head = made.recv(4, socket.MSG_WAITALL)
+    print(made.recv(struct.unpack(">I", head)[0], socket.MSG_WAITALL).decode(), flush=True)
+"""
+
+
+@scene("systemd/sockets-survive", group="systemd", limit=600)
+def sockets():
+    """who connects to an agent while the daemon restarts, or was killed, waits, is judged and answered; after a stop nobody waits"""
+    settings = f"/run/systemd/system/{UNIT}.d"
+    os.makedirs(settings, exist_ok=True)
+    # So that there is a while without a daemon.
+    with open(f"{settings}/scene.conf", "w") as file:
+        file.write("[Service]\nExecStopPost=/bin/sleep 20\n")
+    assert systemctl("daemon-reload").returncode == 0
+    assert systemctl("restart", UNIT, timeout=300).returncode == 0, journal()
+    provider = Provider()
+    api = "/run/ringfence/sockets/rf-stays/http.sock"
+    path, box = agent("rf-stays", provider, extra="http = true")
+    other, _ = agent("rf-goes", provider, grant=False, extra="http = true\nhttp_port = 4118")
+    script = f"{box}/sender.py"
+    with open(script, "w") as file:
+        file.write(SENDER)
+    runtime = Runtime("rf-stays", box)
+    send("rf-stays", "hello")
+    inside = subprocess.Popen(["ringfence", "run", "--profile", "rf-stays", "--", PYTHON, "-E", "-s", "-S", "-B", script, sock("rf-stays")],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+    assert inside.stdout.readline() == "ready\n", "a second container of the agent's did not start"
+    files = [sock("rf-stays"), api, sock("rf-goes")]
+
+    def inodes():
+        return [os.stat(file).st_ino for file in files]
+
+    def wait_away():
+        wait_for(lambda: not role_pids("daemon") and not role_pids("llm-worker"), "the daemon and its workers to be gone", 90)
+
+    def wait_back():
+        wait_for(lambda: (known("rf-stays") or {}).get("counts", {}).get("runtime"), "the agent and its runtime to be back", 120)
+
+    first = inodes()
+    for how in ("restart", "kill"):
+        open_before = Conn("rf-stays")
+        restarting = None
+        if how == "restart":
+            restarting = subprocess.Popen(["systemctl", "restart", UNIT], stdin=subprocess.DEVNULL)
+        else:
+            kill_role("daemon")
+        wait_away()
+        waiting = Conn("rf-stays")
+        waiting.sock.settimeout(150)
+        waiting.say("send", {"content": [{"type": "text", "text": f"said during a {how}"}]}, 1)
+        inside.stdin.write("go\n")
+        inside.stdin.flush()
+        assert inside.stdout.readline() == "connected\n", f"{how}: the container's process did not connect"
+        with socket.create_connection(("127.0.0.1", 4118), timeout=150) as loopback:
+            assert not role_pids("daemon"), "the daemon was back too soon: nothing was shown"
+            loopback.sendall(b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:4118\r\nConnection: close\r\n\r\n")
+            answered = waiting.answer(1)
+            # 401: it has no token, and is told so by who knows that.
+            assert loopback.recv(12) == b"HTTP/1.1 401", how
+        # A runtime that is back in time has it, else it hears that there is none: answered it is.
+        told = answered.get("result", {}).get("status") or answered["error"]["message"]
+        assert told in ("delivered", "queued", "runtime not connected"), answered
+        # The kernel kept who connected: a container does not get to give orders because nobody was there to ask.
+        refused = json.loads(inside.stdout.readline())
+        assert refused["error"]["code"] == -32003 and "never from a container" in refused["error"]["message"], refused
+        if restarting:
+            assert restarting.wait(200) == 0, journal()
+        wait_back()
+        try:
+            while open_before.hear() is not None:
+                pass
+        except ConnectionResetError:
+            pass
+        assert inodes() == first, f"{how}: bound anew\n{journal()}"
+        assert (os.stat(sock("rf-stays")).st_mode & 0o777, os.stat(sock("rf-stays")).st_uid) == (0o600, 0)
+        send("rf-stays", f"after a {how}")
+    # Without the store: nobody waits, and everything is bound anew.
+    assert systemctl("stop", UNIT, timeout=120).returncode == 0, journal()
+    for file in files:
+        with socket.socket(socket.AF_UNIX) as one:
+            assert one.connect_ex(file) != 0, f"{file} is listened on, and no daemon runs"
+    # This one's profile goes meanwhile, and its socket's file with the next start.
+    os.unlink(other)
+    assert systemctl("start", UNIT, timeout=300).returncode == 0, journal()
+    wait_back()
+    assert not os.path.exists(os.path.dirname(sock("rf-goes"))), "the socket of an agent that is no more"
+    files.pop()
+    assert not set(inodes()) & set(first), "nobody kept them, and they are the same"
+    send("rf-stays", "after a stop")
+    inside.stdin.close()
+    inside.wait(60)
+    runtime.stop()
+    remove(path, "rf-stays")
+    wait_for(lambda: shown("NFileDescriptorStore") == "1", "the manager to have nothing of ours but the witness")
+    os.unlink(f"{settings}/scene.conf")
+    assert systemctl("daemon-reload").returncode == 0
 
 
 @scene("systemd/stop-loses-nothing", group="systemd", limit=400)

@@ -10,6 +10,7 @@ import socket
 import socketserver
 import struct
 import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -25,7 +26,7 @@ KEY = "sk-scene-0123456789abcdef"
 
 
 def scene(name, limit, hook=None):
-    """A scene that, where it hangs, ends a little before its time and says where. With a `hook`, for every kernel."""
+    """A scene that, where it hangs, says what the daemon said too. With a `hook`, for every kernel."""
 
     def told(*_):
         raise AssertionError(f"hung: {''.join(traceback.format_stack()[-6:])}; {daemon_log()}")
@@ -34,7 +35,6 @@ def scene(name, limit, hook=None):
         @functools.wraps(run)
         def timed():
             signal.signal(signal.SIGALRM, told)
-            signal.alarm(limit - 10)
             run()
 
         return case.scene(name, limit=limit, hook=hook)(timed)
@@ -81,6 +81,17 @@ def answer(blocks, stop):
     return sse(*out)
 
 
+class Server(socketserver.ThreadingTCPServer):
+    """Not `HTTPServer`, which asks for the host's name, and here nobody answers that."""
+
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """A worker that a scene kills resets its connections: that is no error to look at."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Provider:
     """A scripted model: the newest user's text names the calls, as JSON; their results end the message."""
 
@@ -111,15 +122,14 @@ class Provider:
             def log_message(self, *_):
                 pass
 
-        # Not `HTTPServer`, which asks for the host's name, and here nobody answers that.
-        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.port = self.server.server_address[1]
 
 
-def agent(name, provider, extra="", grant=True, reach=()):
-    """Writes an agent's profile, whose container may also connect to `reach`; waits until its worker serves its socket."""
+def agent(name, provider, extra="", grant=True, reach=(), programs=()):
+    """Writes an agent's profile, whose container may also connect to `reach` and run `programs`; waits until its worker
+    serves its socket."""
     box = f"{BASE}/box/{name}"
     os.makedirs(box, exist_ok=True)
     os.chmod(box, 0o777)
@@ -139,9 +149,9 @@ base_url = "http://127.0.0.1:{provider.port}"
     if grant:
         text += f"""
 [grant]
-fs_read = {{ only = ["{box}", "{HERE}", "/proc"] }}
+fs_read = {{ only = {json.dumps([box, HERE, "/proc", *programs])} }}
 fs_write = {{ only = ["{box}"] }}
-exec = {{ only = ["/usr/bin", "{HERE}"] }}
+exec = {{ only = {json.dumps(["/usr/bin", HERE, *programs])} }}
 net = {{ only = {json.dumps([f"unix:{path}" for path in (sock(name), *reach)])} }}
 max_calls = "unlimited"
 valid_for_generation = "all"

@@ -13,6 +13,8 @@ from harness import HERE, PYTHON
 BASE = "/srv/rf/system"
 PROFILES = "/run/rf-cases/profiles"
 DAEMON_LOG = "/run/rf-cases/daemon.log"
+# When this scene began, as `--since` takes it: the floods of those before it are not read again.
+BEGUN = "10m"
 
 
 def hammer():
@@ -76,18 +78,18 @@ def said(result):
 
 
 def events(*args):
-    """What `ringfence events --json` tells."""
-    result = ringfence("events", "--json", *args)
+    """What `ringfence events --json` tells of this scene's time."""
+    result = ringfence("events", "--json", "--since", BEGUN, *args)
     assert result.returncode == 0, f"events: {said(result)}"
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def wait_event(wanted, seconds=15, since="10m", args=()):
-    """Polls until there is such an event among the newest: after a flood, reading them all takes longer than a case has."""
+def wait_event(wanted, seconds=45):
+    """Polls until there is such an event among the newest: in a flood, reading them all takes longer than a case has."""
     end = time.monotonic() + seconds
-    newest = ("--since", since, "--limit", "2000")
+    newest = ("--limit", "2000")
     while True:
-        found = [event for event in events(*newest, *args) if wanted(event)]
+        found = [event for event in events(*newest) if wanted(event)]
         if found:
             return found[-1]
         assert time.monotonic() < end, f"no such event; the last ones: {events(*newest)[-5:]}"
@@ -168,7 +170,7 @@ def kill_role(role, number=signal.SIGKILL):
     return pids
 
 
-def wait_for(condition, what, seconds=30):
+def wait_for(condition, what, seconds=60):
     """Polls a condition."""
     end = time.monotonic() + seconds
     while not condition():

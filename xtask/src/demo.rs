@@ -41,7 +41,7 @@ fn in_vm(folder: &Path) -> Result<ExitCode> {
     }
     let mut job = Job::new(Series::V6_12, &command);
     job.added.push(Added { host: folder.to_owned(), guest: GUEST_DIR.into() });
-    job.added.push(Added { host: guest::programs()?.runtime, guest: runtime.clone().into() });
+    job.added.push(Added { host: guest::runtime()?, guest: runtime.clone().into() });
     let status = vm::lines(&job, Duration::from_secs(180), |line| println!("{line}"))?;
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }
@@ -60,7 +60,7 @@ fn native(folder: &Path) -> Result<ExitCode> {
     let path = std::env::join_paths(std::iter::once(beside.to_owned()).chain(std::env::split_paths(&path)))
         .context("PATH cannot be extended")?;
     let mut demo = Command::new(folder.join("demo.sh"));
-    demo.arg(guest::programs()?.runtime);
+    demo.arg(guest::runtime()?);
     if std::io::stdout().is_terminal() {
         demo.arg("--color");
     }

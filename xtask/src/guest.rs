@@ -3,10 +3,13 @@
 use crate::build;
 use crate::paths;
 use crate::report::{brief, tail};
+use crate::setup;
 use anyhow::{Context, Result, bail, ensure};
 use object::LittleEndian;
 use object::elf::{DT_NEEDED, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -22,35 +25,55 @@ pub(crate) struct Programs {
     pub(crate) toolrunner: PathBuf,
 }
 
-/// Builds them; each is checked.
+/// Builds them into a folder that has nothing else; each is checked.
 pub(crate) fn programs() -> Result<Programs> {
-    // With a target of its own, the flag is for the program and not for the macros that compile it.
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    Ok(Programs { runtime: runtime()?, toolrunner: toolrunner()? })
+}
+
+/// Builds the runtime alone. It starts once, so it is linked with what every toolchain has.
+pub(crate) fn runtime() -> Result<PathBuf> {
+    program("ringfence-runtime", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
+}
+
+/// Builds the tool runner alone. A shim starts with every tool: musl has it ready in a fraction of glibc's time.
+pub(crate) fn toolrunner() -> Result<PathBuf> {
+    program("ringfence-toolrunner", setup::quick_target())
+}
+
+fn program(name: &str, target: &str) -> Result<PathBuf> {
     let mut cargo = build::cargo();
-    cargo.args([
-        "build",
-        "--package",
-        "ringfence-guest",
-        "--bins",
-        "--profile",
-        "guest",
-        "--target",
-        &target,
-    ]);
+    cargo.args(["build", "--package", "ringfence-guest", "--bin", name]);
+    cargo.args(["--profile", "guest", "--target", target]);
+    // With a target of its own, the flag is for the program and not for the macros that compile it.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static").stdin(Stdio::null());
-    brief("building the programs for containers", || {
+    brief(&format!("building {name}, for containers"), || {
         let output = cargo.output().context("cannot start cargo")?;
         if !output.status.success() {
-            bail!("building ringfence-guest failed:\n{}", tail(&String::from_utf8_lossy(&output.stderr), 60));
+            bail!("building {name} failed:\n{}", tail(&String::from_utf8_lossy(&output.stderr), 60));
         }
         Ok(())
     })?;
-    let program = |name: &str| {
-        let program = paths::target().join(&target).join("guest").join(name);
-        check(&program).with_context(|| format!("{} cannot ship", program.display()))?;
-        Ok::<_, anyhow::Error>(program)
-    };
-    Ok(Programs { runtime: program("ringfence-runtime")?, toolrunner: program("ringfence-toolrunner")? })
+    let built = paths::target().join(target).join("guest").join(name);
+    check(&built).with_context(|| format!("{} cannot ship", built.display()))?;
+    place(&built, name)
+}
+
+/// Puts a program where it is whatever it was built for, and where an image's build finds it without cargo's files.
+fn place(built: &Path, name: &str) -> Result<PathBuf> {
+    let folder = paths::target().join("container");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let program = folder.join(name);
+    let bytes = std::fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
+    if std::fs::read(&program).is_ok_and(|there| there == bytes) {
+        return Ok(program);
+    }
+    // In one step: what runs keeps the file that it has.
+    let failed = || format!("cannot write {}", program.display());
+    let partial = tempfile::NamedTempFile::new_in(&folder).with_context(failed)?;
+    std::fs::write(partial.path(), bytes).with_context(failed)?;
+    std::fs::set_permissions(partial.path(), Permissions::from_mode(0o755)).with_context(failed)?;
+    partial.persist(&program).with_context(failed)?;
+    Ok(program)
 }
 
 /// A program that any image can run: no interpreter, no library, not large.

@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+/// How long a boot may be silent. A case that hangs says so itself; this finds a guest that died.
+const SILENCE: Duration = Duration::from_secs(20 * 60);
 /// Where the guest finds the cases.
 const GUEST_DIR: &str = "/opt/vm-tests";
 
@@ -40,20 +42,10 @@ struct Boot {
     /// The program of vm-tests/ that runs the cases.
     runner: &'static str,
     options: &'static [&'static str],
-    /// How long a case may be silent.
-    silence: Duration,
 }
 
 const fn boot(series: Series, name: &'static str, options: &'static [&'static str]) -> Boot {
-    Boot {
-        series,
-        name,
-        append: "",
-        ringfence: Ringfence::Running,
-        runner: "run",
-        options,
-        silence: Duration::from_secs(240),
-    }
+    Boot { series, name, append: "", ringfence: Ringfence::Running, runner: "run", options }
 }
 
 /// Both sides of 6.2, before which a task's storage can fail to answer. The newest kernel's verifier judges the programs
@@ -79,16 +71,8 @@ const BOOTS: &[Boot] = &[
         ..boot(Series::V6_12, "under systemd", &["--group", "systemd"])
     },
     // 6.1 is where preemption opened a hole once.
-    Boot {
-        append: "preempt=full",
-        silence: Duration::from_secs(900),
-        ..boot(Series::V6_1, "preempt=full", &["--group", "preempt"])
-    },
-    Boot {
-        append: "preempt=full",
-        silence: Duration::from_secs(900),
-        ..boot(Series::V6_12, "preempt=full", &["--group", "preempt"])
-    },
+    Boot { append: "preempt=full", ..boot(Series::V6_1, "preempt=full", &["--group", "preempt"]) },
+    Boot { append: "preempt=full", ..boot(Series::V6_12, "preempt=full", &["--group", "preempt"]) },
 ];
 
 /// How many cases passed, and the names of those that failed.
@@ -156,6 +140,8 @@ fn payload() -> Result<Vec<Added>> {
     for (host, name) in [(runtime, "ringfence-runtime"), (toolrunner, "ringfence-toolrunner")] {
         added.push(Added { host, guest: format!("{GUEST_DIR}/bin/{name}").into() });
     }
+    let dockerfile = workspace().join("agent/guest/Dockerfile");
+    added.push(Added { host: dockerfile, guest: format!("{GUEST_DIR}/Dockerfile").into() });
     let helpers = build::helpers("dev")?;
     added.extend(helpers.into_iter().map(|host| {
         let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -191,7 +177,7 @@ fn one(boot: &Boot, filter: Option<&str>, added: &[Added]) -> Tap {
     let mut tap = Tap::default();
     // A case's diagnostics come after its line, and only those of a failed case are shown.
     let mut failing = false;
-    let ended = vm::lines(&job, boot.silence, |line| match tap.line(line) {
+    let ended = vm::lines(&job, SILENCE, |line| match tap.line(line) {
         Line::Failed => {
             failing = true;
             println!("  {line}");

@@ -1,14 +1,11 @@
 //! `bench kernel`: executed guest instructions of an operation, bare and under each enforcer, in one boot.
 
-use crate::build;
 use crate::paths::workspace;
-use crate::report::say;
 use crate::setup::Series;
-use crate::vm::{self, Added, Job, Ringfence};
-use anyhow::{Context, Result, bail};
+use crate::vm::{Added, Job, Ringfence};
+use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Where the guest finds the script and, beside it, the workload.
 const GUEST_DIR: &str = "/opt/vm-tests/bench";
@@ -37,21 +34,9 @@ struct Figure {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut job = Job::new(args.kernel, &["bash", &format!("{GUEST_DIR}/kernel.sh")]);
-    job.icount = true;
     job.ringfence = Ringfence::Installed;
     job.added.push(Added { host: workspace().join("vm-tests/bench"), guest: GUEST_DIR.into() });
-    for host in build::helpers("vm")? {
-        let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        job.added.push(Added { host, guest: format!("{GUEST_DIR}/{name}").into() });
-    }
-    let mut figures = Vec::new();
-    let status = vm::lines(&job, Duration::from_secs(600), |line| {
-        say(line);
-        figures.extend(figure(line));
-    })?;
-    if status != 0 {
-        bail!("the benchmark ended with status {status} in the guest; what it said is above");
-    }
+    let figures = super::counted(job, GUEST_DIR, figure)?;
     print!("{}", table(&figures)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -5,11 +5,17 @@ mod kernel;
 mod launch;
 mod llm;
 mod mcp;
+mod place;
 mod shims;
+mod tags;
 mod tools;
 
-use anyhow::Result;
+use crate::build;
+use crate::report::say;
+use crate::vm::{self, Added, Job};
+use anyhow::{Result, bail};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Measures what enforcement, interception and the LLM workers cost.
 #[derive(Debug, clap::Args)]
@@ -24,6 +30,7 @@ enum What {
     Launch(launch::Args),
     Llm(llm::Args),
     Mcp(mcp::Args),
+    Tags(tags::Args),
     Tools(tools::Args),
 }
 
@@ -33,6 +40,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Launch(args) => launch::run(args),
         What::Llm(args) => llm::run(args),
         What::Mcp(args) => mcp::run(args),
+        What::Tags(args) => tags::run(args),
         What::Tools(args) => tools::run(args),
     }
+}
+
+/// Runs a guest's benchmark where a nanosecond is an executed instruction, with the workload in `folder` of the guest, and
+/// gives what `figure` reads out of its lines.
+fn counted<T>(mut job: Job, folder: &str, figure: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+    job.icount = true;
+    for host in build::helpers("vm")? {
+        let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        job.added.push(Added { host, guest: format!("{folder}/{name}").into() });
+    }
+    let mut figures = Vec::new();
+    let status = vm::lines(&job, Duration::from_secs(600), |line| {
+        say(line);
+        figures.extend(figure(line));
+    })?;
+    if status != 0 {
+        bail!("the benchmark ended with status {status} in the guest; what it said is above");
+    }
+    Ok(figures)
 }

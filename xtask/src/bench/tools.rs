@@ -1,6 +1,6 @@
 //! `bench tools`: what the tool server adds to a command, what a denial costs; then the tool runner's shims (`shims`).
 
-use super::shims;
+use super::{place::OneProcessor, shims};
 use crate::{build, report::say, setup};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -15,18 +15,24 @@ use std::{
 /// What is run: found on PATH by both.
 const PROGRAM: &str = "/usr/bin/echo";
 /// Rounds that are not counted: caches fill.
+/// Denied calls of a round that follow the first.
+const IN_A_ROW: usize = 10;
 const WARM_UP: usize = 50;
 
 /// Measures what the tool server and the tool runner's shims add to a command.
 ///
 /// A bare spawn of `echo`, the same through `ringfence tools` with the gate, Landlock and seccomp, and a denied call take
-/// turns in one run, so that whatever else the machine does falls on all of them. Prints a Markdown table of medians.
+/// turns in one run, so that whatever else the machine does falls on all of them: where the scheduler puts them, and with
+/// client and server on one processor, where nobody waits for another to wake up. Prints Markdown tables of medians.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  cargo xtask bench tools --rounds 2000 > table.md")]
 pub(crate) struct Args {
     /// How often each is done
     #[arg(long, value_name = "N", default_value_t = 1000)]
     rounds: usize,
+    /// Only the tool runner's part, which needs no release build of ringfence
+    #[arg(long)]
+    shims_only: bool,
 }
 
 /// One thing that is measured.
@@ -39,24 +45,56 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.rounds == 0 {
         bail!("--rounds 0 measures nothing; give at least 1");
     }
+    if args.shims_only {
+        print!("{}", shims::measured(args.rounds)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     setup::for_benchmarks()?;
     let ringfence = build::binary("release")?;
-    let mut leash = Session::start(&ringfence)?;
-    let names = ["bare spawn of echo", "leash: echo", "leash: denied call"];
-    let mut ways = names.map(|name| Way { name, took: Vec::new() });
-    say(&format!("running echo {} times in each of {} ways", args.rounds, ways.len()));
+    let mut places = Vec::new();
+    for (name, one) in [("on any processor", false), ("on one processor", true)] {
+        let _stays = one.then(OneProcessor::take).transpose()?;
+        places.push(Place { name, one, leash: Session::start(&ringfence)?, ways: ways() });
+    }
+    say(&format!("running echo {} times in each of {} ways", args.rounds, 2 * ways().len()));
     let echo = json!({"program": "echo", "args": ["hello"]});
     let denied = json!({"program": "rm", "args": ["-rf", "/"]});
     for round in 0..args.rounds + WARM_UP {
-        let took = [bare()?, leash.call(&echo, false)?, leash.call(&denied, true)?];
-        if round >= WARM_UP {
-            ways.iter_mut().zip(took).for_each(|(way, took)| way.took.push(took));
+        for Place { one, leash, ways, .. } in &mut places {
+            let _stays = one.then(OneProcessor::take).transpose()?;
+            let mut took: Vec<_> =
+                vec![vec![bare()?], vec![leash.call(&echo, false)?], vec![leash.call(&denied, true)?]];
+            took.push((0..IN_A_ROW).map(|_| leash.call(&denied, true)).collect::<Result<_>>()?);
+            if round >= WARM_UP {
+                ways.iter_mut().zip(took).for_each(|(way, took)| way.took.extend(took));
+            }
         }
     }
-    print!("{}\nheld by: {}\n", table(&mut ways)?, leash.enforcement);
-    leash.end()?;
+    for Place { name, leash, mut ways, .. } in places {
+        print!("{name}, held by {}:\n\n{}\n", leash.enforcement, table(&mut ways)?);
+        leash.end()?;
+    }
     print!("\n{}", shims::measured(args.rounds)?);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the client and the server of one session run.
+struct Place {
+    name: &'static str,
+    one: bool,
+    leash: Session,
+    ways: [Way; 4],
+}
+
+fn ways() -> [Way; 4] {
+    // A process that has just come and gone leaves the processor's caches cold, which is most of what the first call takes.
+    [
+        "bare spawn of echo",
+        "leash: echo",
+        "leash: denied call, after that",
+        "leash: denied call, after another",
+    ]
+    .map(|name| Way { name, took: Vec::new() })
 }
 
 /// Starts echo, reads what it says to its end, waits for it: what the leash does, too.

@@ -9,6 +9,7 @@ mod linker;
 mod lock;
 mod packages;
 
+pub(crate) use components::quick_target;
 pub(crate) use kernels::{Kernel, Series};
 pub(crate) use linker::installed_tool;
 pub(crate) use lock::Lock;
@@ -60,6 +61,7 @@ pub(crate) fn everything() -> Result<()> {
     packages::install(&[Group::Build, Group::Guest, Group::Browser, Group::Parties])?;
     linker::install()?;
     components::install()?;
+    quick_target();
     parties::install()?;
     llm_parties::install()?;
     kernels_and_image()

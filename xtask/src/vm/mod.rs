@@ -70,6 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             (false, true) => Ringfence::Installed,
             (false, false) => Ringfence::Running,
         },
+        as_it_ships: false,
         added: args.add.clone(),
         command: if args.command.is_empty() { vec!["bash".to_owned()] } else { args.command.clone() },
         on_terminal,

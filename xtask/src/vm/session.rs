@@ -25,6 +25,8 @@ pub(crate) struct Job {
     pub(crate) append: String,
     /// Whether ringfence is there, and its daemon runs.
     pub(crate) ringfence: Ringfence,
+    /// The binary as it ships, for figures; else as `cargo test` builds it, which takes less time.
+    pub(crate) as_it_ships: bool,
     /// Files from the host.
     pub(crate) added: Vec<Added>,
     /// The command and its arguments.
@@ -52,6 +54,7 @@ impl Job {
             icount: false,
             append: String::new(),
             ringfence: Ringfence::Running,
+            as_it_ships: false,
             added: Vec::new(),
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             on_terminal: false,
@@ -82,7 +85,7 @@ impl Job {
         });
         payload.write("/run/ringfence-guest/job.json", 0o644, job.to_string().as_bytes())?;
         if self.ringfence != Ringfence::Absent {
-            add_ringfence(&mut payload)?;
+            add_ringfence(&mut payload, self.as_it_ships)?;
         }
         for added in &self.added {
             payload.add(added)?;
@@ -92,8 +95,8 @@ impl Job {
 }
 
 /// The binary, and the profiles that ship.
-fn add_ringfence(payload: &mut Payload) -> Result<()> {
-    let binary = build::for_guest()?;
+fn add_ringfence(payload: &mut Payload, as_it_ships: bool) -> Result<()> {
+    let binary = if as_it_ships { build::binary("release") } else { build::for_guest() }?;
     glibc::check(&binary)?;
     payload.add(&Added { host: binary, guest: "/usr/local/bin/ringfence".into() })?;
     let profiles = workspace().join("profiles");

@@ -105,7 +105,7 @@ impl Worker {
         let mut program = Program::start(&mut command)?;
         let mut conn = Conn::new(ours.try_clone()?, PATIENCE, MAX_QUESTION);
         let config = RawValue::from_string(config(model, &provider.url()).to_string())?;
-        let start = Start { config, dir: own, credentials: vec![For::Llm], http: false };
+        let start = Start { config, dir: own, credentials: vec![For::Llm], http: false, loopback: false };
         conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd()])?;
         let (read, mut write) = std::io::pipe()?;
         write.write_all(KEY.as_bytes())?;

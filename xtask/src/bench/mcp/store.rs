@@ -27,7 +27,8 @@ pub(super) fn long(ringfence: &Path, ways: &[Way], dir: &Path, table: &mut Table
     let mut peer = Peer::start(&way.with_database(name))?;
     let mut early = 0.0;
     for chunk in 0..LONG / CHUNK {
-        peer.burst(CHUNK)?;
+        let requests = peer.requests(CHUNK);
+        peer.burst(&requests)?;
         if chunk + 1 == WARM {
             early = memory(peer.pid())?;
         }

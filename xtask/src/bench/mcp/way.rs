@@ -1,6 +1,8 @@
 //! One way to reach the echo server, and a running one of it.
 
 use super::{PATIENCE, request};
+use crate::bench::figures::Spread;
+use crate::report::quietly;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -36,10 +38,20 @@ impl Way {
 }
 
 impl Way {
+    fn database(&self) -> Option<&String> {
+        let named = self.words.iter().position(|word| word == "--db");
+        named.and_then(|at| self.words.get(at + 1))
+    }
+
+    /// Waits until the auditor of its database answers, which its first session started; a way without one has none.
+    pub(super) fn await_auditor(&self) -> Result<()> {
+        let (Some(db), Some(program)) = (self.database(), self.words.first()) else { return Ok(()) };
+        quietly(Command::new(program).args(["stats", "--json", "--db"]).arg(db)).map(drop)
+    }
+
     /// Ends the auditor that its session started: the one process whose arguments name its database.
     pub(super) fn end_auditor(&self) -> Result<()> {
-        let named = self.words.iter().position(|word| word == "--db").and_then(|at| self.words.get(at + 1));
-        let db = named.context("it has no database")?;
+        let db = self.database().context("it has no database")?;
         for entry in fs::read_dir("/proc").context("cannot list processes")?.flatten() {
             let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let mut words = arguments.split(|byte| *byte == 0);
@@ -99,15 +111,32 @@ impl Peer {
         self.answer()
     }
 
-    /// Many calls, none waiting for another.
-    pub(super) fn burst(&mut self, calls: usize) -> Result<()> {
-        let text: Vec<String> = (self.next..self.next + calls).map(request).collect();
+    /// One turn of calls, each waiting for the one before.
+    pub(super) fn turn(&mut self, calls: usize) -> Result<Spread> {
+        let mut took = Vec::with_capacity(calls);
+        for request in self.requests(calls) {
+            let begin = Instant::now();
+            self.stdin.write_all(request.as_bytes())?;
+            self.answer()?;
+            took.push(begin.elapsed());
+        }
+        Ok(Spread::of(took))
+    }
+
+    /// The next so many requests.
+    pub(super) fn requests(&mut self, calls: usize) -> Vec<String> {
+        let requests = (self.next..self.next + calls).map(request).collect();
         self.next += calls;
+        requests
+    }
+
+    /// Many calls, none waiting for another; each is written by itself.
+    pub(super) fn burst(&mut self, requests: &[String]) -> Result<()> {
         let (stdin, stdout, line, name) = (&mut self.stdin, &mut self.stdout, &mut self.line, self.name);
         std::thread::scope(|scope| {
             let writing =
-                scope.spawn(move || text.iter().try_for_each(|text| stdin.write_all(text.as_bytes())));
-            for _ in 0..calls {
+                scope.spawn(move || requests.iter().try_for_each(|text| stdin.write_all(text.as_bytes())));
+            for _ in requests {
                 read(stdout, line, name)?;
             }
             writing.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
