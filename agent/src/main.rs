@@ -2,6 +2,9 @@
 //!
 //! This file asks whether Ringfence can run here at all; `cli/` parses the command line and dispatches.
 
+// Where nobody reads standard output any more (`| head`), `println!` panics: `cli::agent::print` does not.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
 #[cfg(target_os = "linux")]
 mod auditor;
 #[cfg(target_os = "linux")]

@@ -56,9 +56,17 @@ impl Dirs {
 
     /// The names that there are, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
+        self.stems().into_iter().filter(|stem| is_name(stem)).collect()
+    }
+
+    /// The stems of files that are no profile for their name alone, sorted; hidden files are nobody's mistake.
+    pub(crate) fn misnamed(&self) -> Vec<String> {
+        self.stems().into_iter().filter(|stem| !is_name(stem) && !stem.starts_with('.')).collect()
+    }
+
+    fn stems(&self) -> BTreeSet<String> {
         let entries = self.each().filter_map(|dir| dir.read_dir().ok()).flatten().flatten();
-        let names = entries.filter_map(|e| Some(e.file_name().to_str()?.strip_suffix(".toml")?.to_owned()));
-        names.filter(|n| is_name(n)).collect::<BTreeSet<_>>().into_iter().collect()
+        entries.filter_map(|e| Some(e.file_name().to_str()?.strip_suffix(".toml")?.to_owned())).collect()
     }
 
     fn each(&self) -> impl Iterator<Item = &Path> {

@@ -91,6 +91,8 @@ fn read(file: &Path, text: &str, keys: impl Fn(&mut Parser, &DeTable<'_>)) -> Pa
     // After a syntax error the rest may be read amiss.
     if errors.is_empty() {
         keys(&mut parser, root.get_ref());
+        // Tables come sorted by their keys; a person reads from the top.
+        parser.out.problems.sort_by_key(|problem| problem.at.line);
     }
     parser.out
 }
@@ -113,15 +115,24 @@ impl Parser {
     }
 
     pub(super) fn mistyped(&mut self, key: &str, value: &Value<'_>, wanted: &'static str) {
-        self.wrong(value.span().start, key, Wrong::Type { wanted, found: kind(value.get_ref()) });
+        let found = match value.get_ref() {
+            DeValue::Integer(number) if number.as_str().starts_with('-') => "a number below 0",
+            other => kind(other),
+        };
+        self.wrong(value.span().start, key, Wrong::Type { wanted, found });
     }
 
     pub(super) fn unknown(&mut self, table: &str, key: &Spanned<DeString<'_>>) {
+        self.unknown_in(table, table, key);
+    }
+
+    /// The same in a table whose name is the author's own: `table` is what the schema calls it, `named` what the file does.
+    pub(super) fn unknown_in(&mut self, table: &str, named: &str, key: &Spanned<DeString<'_>>) {
         let known = known_keys(table);
         let near = known.iter().map(|k| (strsim::damerau_levenshtein(k, key.get_ref()), k)).min();
         let near = near.filter(|(distance, k)| *distance <= 1 + k.len() / 4).map(|(_, k)| k.clone());
         let path =
-            if table.is_empty() { key.get_ref().to_string() } else { format!("{table}.{}", key.get_ref()) };
+            if named.is_empty() { key.get_ref().to_string() } else { format!("{named}.{}", key.get_ref()) };
         self.wrong(key.span().start, &path, Wrong::UnknownKey { near, known });
     }
 

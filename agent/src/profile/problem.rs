@@ -103,9 +103,11 @@ pub(crate) enum Wrong {
     #[error("{} [llm.*] sections ({}): an agent has exactly one", .0.len(), .0.join(", "))]
     ManyLlm(Vec<String>),
     #[error("`{key}` is missing{}", registry.as_ref().map_or_else(String::new, |r| format!(", and {} does not have it for `{name}` either", r.display())))]
-    MissingKey { key: &'static str, name: String, registry: Option<PathBuf> },
+    MissingKey { key: &'static str, name: String, registry: Option<PathBuf>, near: Option<String> },
     #[error("{url:?} cannot be used: {why}")]
     Url { url: String, why: &'static str },
+    #[error("stands in [{title}] itself, which has sections only")]
+    NoSectionName { title: String },
     #[error("has no effect without `http = true`")]
     NoHttp,
     #[error("is not a user id: from 0 to {}", u32::MAX - 1)]
@@ -157,6 +159,10 @@ impl Wrong {
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
             Self::NoLlm => "an agent without a model is a plain profile; for an agent write `[llm.NAME]`".to_owned(),
             Self::NotAbsolute(_) => "write it from the root, or from `~/`".to_owned(),
+            Self::NoSectionName { title } => {
+                format!("a section has a name, which the registry may know: `[{title}.NAME]`")
+            }
+            Self::MissingKey { near: Some(near), .. } => format!("did you mean `{near}`, which the registry has?"),
             Self::MissingKey { key: "api_key", .. } => {
                 "give one of api_key, api_key_env, api_key_file, api_key_credential, api_key_command; a `base_url` may \
                  go without"

@@ -122,7 +122,10 @@ impl Parser {
                     let at = self.at(name.span().start, &key);
                     sections.push(read(self, name.get_ref(), at, table));
                 }
-                None => self.mistyped(&key, body, "a table"),
+                None => {
+                    let title = title.to_owned();
+                    self.wrong(name.span().start, &key, Wrong::NoSectionName { title });
+                }
             }
         }
         sections
@@ -145,9 +148,9 @@ impl Parser {
                 "options" => section.options = self.located(&path, value, Self::options),
                 "prompt_cache" => section.prompt_cache = self.flag(&path, value),
                 other if other.starts_with("api_key") => {
-                    self.source("api_key", &path, key, value, &mut section.api_key, "llm.*");
+                    self.source("api_key", &path, key, value, &mut section.api_key, ("llm.*", name));
                 }
-                _ => self.unknown("llm.*", key),
+                _ => self.unknown_in("llm.*", &format!("llm.{name}"), key),
             }
         }
         section
@@ -185,7 +188,7 @@ impl Parser {
                 "cache_read" => &mut price.cache_read,
                 "cache_write" => &mut price.cache_write,
                 _ => {
-                    self.unknown("llm.*.price", key);
+                    self.unknown_in("llm.*.price", path, key);
                     continue;
                 }
             };
@@ -216,9 +219,9 @@ impl Parser {
                 "url" => section.url = self.located(&path, value, Self::filled),
                 "tools" => section.tools = self.texts(&path, value),
                 other if other.starts_with("auth_token") => {
-                    self.source("auth_token", &path, key, value, &mut section.auth_token, "mcp.*");
+                    self.source("auth_token", &path, key, value, &mut section.auth_token, ("mcp.*", name));
                 }
-                _ => self.unknown("mcp.*", key),
+                _ => self.unknown_in("mcp.*", &format!("mcp.{name}"), key),
             }
         }
         section
@@ -279,7 +282,7 @@ impl Parser {
         key: &Spanned<toml::de::DeString<'_>>,
         value: &Value<'_>,
         to: &mut Option<Located<Source>>,
-        table: &str,
+        (table, name): (&str, &str),
     ) {
         let source = match key.get_ref().strip_prefix(stem) {
             Some("") => self.filled(path, value).map(|text| Source::Value(Secret::from(text))),
@@ -287,7 +290,7 @@ impl Parser {
             Some("_file") => self.secret_file(path, value),
             Some("_credential") => self.filled(path, value).map(Source::Credential),
             Some("_command") => self.words(path, value).map(Source::Command),
-            _ => return self.unknown(table, key),
+            _ => return self.unknown_in(table, &table.replace('*', name), key),
         };
         let at = self.at(value.span().start, path);
         if let Some(first) = to {

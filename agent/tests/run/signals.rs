@@ -73,8 +73,10 @@ struct Terminal {
 
 impl Terminal {
     fn open(host: &Host, command: &str) -> Self {
-        let mut script = Command::new("script");
-        script.args(["-q", "-e", "-c", command, "/dev/null"]).current_dir(host.dir.path());
+        // Who runs the tests may ignore a signal, and what a shell was started to ignore its commands ignore too.
+        let mut script = Command::new("env");
+        script.args(["--default-signal", "script", "-q", "-e", "-c", command, "/dev/null"]);
+        script.current_dir(host.dir.path());
         script
             .env("RINGFENCE_RUNTIME_DIR", host.path("run"))
             .env("RINGFENCE_CONFIG_DIR", host.path("config"));
@@ -112,6 +114,14 @@ impl Terminal {
             assert!(start.elapsed() < LIMIT, "no {text:?} in {seen:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+impl Drop for Terminal {
+    /// A test that failed leaves a shell that waits for a line, and holds what the tests' output goes to.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
