@@ -21,6 +21,8 @@ use std::{
 const LIMIT: Duration = Duration::from_secs(5);
 /// How long an auditor that was just started may take to listen.
 const STARTING: Duration = Duration::from_secs(5);
+/// How long one that is ending may take to let go of its socket and its database.
+const ENDING: Duration = Duration::from_millis(200);
 
 /// Why the auditor cannot be asked.
 #[derive(Debug, thiserror::Error)]
@@ -84,18 +86,23 @@ pub(crate) fn connect_own(places: &Places, port: u16) -> Result<Conn, Error> {
             Err(error) if Instant::now() >= until => break Err(error),
             Err(_) => thread::sleep(Duration::from_millis(5)),
         }
-        // One that succeeds at once leaves the database to another, which is about to listen.
-        if let Ok(Some(status)) = auditor.try_wait()
-            && !status.success()
-        {
-            break Err(io::Error::other("it ended as soon as it was started"));
+        match auditor.try_wait() {
+            Ok(Some(status)) if !status.success() => {
+                break Err(io::Error::other("it ended as soon as it was started"));
+            }
+            // Another has the database: it is about to listen, or about to end, and then somebody must follow it.
+            Ok(Some(_)) => {
+                forget(&auditor);
+                thread::sleep(Duration::from_millis(20));
+                auditor = start_auditor(places, port).map_err(reach)?;
+            }
+            Ok(None) | Err(_) => {}
         }
     };
-    // Reaped when it ends, which may be long after the session; its number may be somebody else's then.
+    // Reaped when it ends, which may be long after the session.
     thread::spawn(move || {
         let _ = auditor.wait();
-        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-        started.retain(|pid| u32::try_from(pid.as_raw()) != Ok(auditor.id()));
+        forget(&auditor);
     });
     outcome.map_err(reach)
 }
@@ -123,11 +130,16 @@ pub(crate) fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Err
         conn.send(request)?;
         reply(&mut conn)
     };
-    match once() {
-        // An auditor that just ended may still accept. A decision is not made twice.
-        Err(Error::Talk(FrameError::Closed)) if !matches!(request, McpRequest::Decide { .. }) => {
-            thread::sleep(Duration::from_millis(200));
-            once()
+    // A decision is not made twice.
+    if matches!(request, McpRequest::Decide { .. }) { once() } else { again(once) }
+}
+
+/// Does it once more where the auditor hangs up: one that is ending may still accept.
+fn again<T>(work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    match work() {
+        Err(Error::Talk(FrameError::Closed)) => {
+            thread::sleep(ENDING);
+            work()
         }
         outcome => outcome,
     }
@@ -149,8 +161,12 @@ pub(crate) fn offer_journals(
     places: &Places,
     connect: impl Fn() -> Result<Conn, Error>,
 ) -> Result<(), Error> {
-    let journals = places.journals();
-    for part in journals.chunks(MAX_OFFERED) {
+    // What was taken is not wanted again.
+    again(|| offer_all(places, &connect))
+}
+
+fn offer_all(places: &Places, connect: &impl Fn() -> Result<Conn, Error>) -> Result<(), Error> {
+    for part in places.journals().chunks(MAX_OFFERED) {
         let mut conn = connect()?;
         conn.send(&McpRequest::Offer {
             sessions: part.iter().map(|(session, _)| session.clone()).collect(),
@@ -183,6 +199,12 @@ pub(crate) const DEFAULT_PORT: u16 = 8080;
 
 /// Process ids of the auditors that this process has started.
 static STARTED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// One that was reaped: its number may be somebody else's by now.
+fn forget(auditor: &Child) {
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    started.retain(|pid| u32::try_from(pid.as_raw()) != Ok(auditor.id()));
+}
 
 /// Calls `work` with the auditors that this process has started: they outlive it, whatever else it ends. No other is started
 /// meanwhile.

@@ -154,10 +154,13 @@ pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
     }
 }
 
-/// Whether a process is there and not a zombie.
+/// Whether a process is there and not a zombie. A killed one's first thread is a zombie while others of it still end, and
+/// with them its locks and sockets: every thread counts.
 pub(crate) fn lives(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default())
+        .any(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X'])))
 }
 
 /// Every process below `pid`.
