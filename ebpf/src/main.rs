@@ -25,6 +25,7 @@ mod memory;
 mod mounts;
 mod names;
 mod net;
+mod search;
 mod storage;
 mod text;
 mod unix;

@@ -7,7 +7,7 @@ use ringfence_common::hash::{abstract_seed, mum};
 use ringfence_common::policy::{RECORD_NET, axis};
 use ringfence_common::task::Task;
 
-use crate::decide::{take_policy, weigh};
+use crate::decide::{Weighing, take_policy, weigh};
 use crate::emit::{EACCES, ask, close, refuse, settle, wants};
 use crate::fold::{descend_by, slot_with, slots};
 use crate::globals::{
@@ -17,6 +17,7 @@ use crate::globals::{
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe, probe_word, put};
 use crate::net::AF_UNIX;
+use crate::search::weigh_anywhere;
 use crate::storage::CALLERS;
 
 /// Bytes of the family before a name.
@@ -166,7 +167,7 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
         if dentry != 0 {
             put(&raw mut (*request).path.dentry, dentry);
             put(&raw mut (*request).path.mount, probe_word(other + get(&UNIX_PATH) + get(&PATH_MOUNT)));
-            let weighing = weigh(task, &raw const (*request).path, 0);
+            let weighing = weigh_bound(task);
             let allowed = weighing.allows(axis::UNIX);
             if allowed && !wants(task, RECORD_NET) {
                 return 0;
@@ -178,6 +179,31 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
             return refuse(task, fixed::UNREADABLE, EACCES);
         }
         judge_abstract(task, bound + get(&UNIX_NAME) + FAMILY + 1, len as u64 - FAMILY - 1)
+    }
+}
+
+/// What the policy says of the path in the request, to which a socket was bound: by the mount that it was bound through, or,
+/// where that is not the container's, by those that the container has of the same file system.
+///
+/// # Safety
+/// `task` is a tag whose policy was taken and whose request has the path.
+#[inline(always)]
+unsafe fn weigh_bound(task: *mut Task) -> Weighing {
+    // SAFETY: as above.
+    unsafe {
+        let path = &raw mut (*task).scratch.request.path;
+        let weighing = weigh(task, path, 0);
+        if weighing.fixed() != fixed::OUTSIDE {
+            return weighing;
+        }
+        let bound_by = fetch(&raw const (*path).mount);
+        let found = Weighing(weigh_anywhere(task, axis::UNIX));
+        if found.fixed() == 0 {
+            return found;
+        }
+        // The event names it as the one who bound it does.
+        put(&raw mut (*path).mount, bound_by);
+        weighing
     }
 }
 

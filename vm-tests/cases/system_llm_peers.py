@@ -1,6 +1,7 @@
 """Scenes of agents where the daemon runs: who may speak on their sockets, by the kernel's word."""
 
 import ctypes
+import errno
 import http.client
 import json
 import os
@@ -12,7 +13,7 @@ import time
 
 from agents import KEY, Conn, Provider, agent, counted, daemon_log, is_told, known, remove, ringfence_send, scene, sock, trace, wait_for
 from harness import PYTHON
-from system import events, reload, ringfence, said
+from system import denied, events, reload, ringfence, said, wait_event
 
 
 CALLER = r'''
@@ -182,15 +183,23 @@ def http_trace():
     remove(path, "rf-sdk")
 
 
-@scene("system/llm-own-mounts", limit=240)
+@scene("system/llm-own-mounts", limit=240, hook="unix_stream_connect")
 def own_mounts():
-    """a gap that docs/kernels.md tells: an enrolled container with mounts of its own reaches no socket of the host, mounted or not"""
-    mounted = "/srv/rf/own/agent.sock"
-    path, box = agent("rf-own", Provider(), reach=[mounted])
-    os.makedirs(os.path.dirname(mounted), exist_ok=True)
+    """a container with mounts of its own reaches the host's sockets by its own mounts of them, and no other way"""
+    places = {"/srv/rf/own": os.path.dirname(sock("rf-own")), "/srv/rf/denied": "/run/rf-denied", "/srv/rf/unmounted": None}
+    for place in [*places, "/run/rf-denied", "/run/rf-unmounted"]:
+        os.makedirs(place, exist_ok=True)
+    allowed, refused = "/srv/rf/own/agent.sock", "/srv/rf/denied/one.sock"
+    # A rule for the host's path of what the container has no mount of: it is not the container's path.
+    path, box = agent("rf-own", Provider(), reach=[allowed, "/run/rf-unmounted/one.sock"])
     with open(f"{box}/dial.py", "w") as file:
         file.write(DIAL)
-    make = f"mount --make-rprivate / && mount --bind {os.path.dirname(sock('rf-own'))} {os.path.dirname(mounted)}"
+    hosts = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
+    for host, place in zip(hosts, ["/run/rf-denied/one.sock", "/run/rf-unmounted/one.sock"]):
+        host.bind(place)
+        host.listen(16)
+    mounts = " && ".join(f"mount --bind {there} {here}" for here, there in places.items() if there)
+    make = f"mount --make-rprivate / && {mounts} && exec 9< /run/rf-unmounted && umount -l /run"
     with subprocess.Popen(["unshare", "-m", "sh", "-c", f"{make} && exec {PYTHON} -u {box}/dial.py"], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as dialler:
         def dial(where):
@@ -198,12 +207,20 @@ def own_mounts():
             dialler.stdin.flush()
             return dialler.stdout.readline().strip()
 
-        assert [dial(mounted), dial(sock("rf-own"))] == ["connected"] * 2, "not even ungoverned"
+        unmounted = "/proc/self/fd/9/one.sock"
+        assert [dial(place) for place in (allowed, refused, unmounted)] == ["connected"] * 3, "not even ungoverned"
+        assert dial(sock("rf-own")) == f"errno {errno.ENOENT}", "the host's own mount is gone"
         enrolled = ringfence("enroll", "--pid", str(dialler.pid), "--profile", "rf-own")
         assert enrolled.returncode == 0, said(enrolled)
-        found = [dial(mounted), dial(sock("rf-own"))]
-        assert found == ["errno 13"] * 2, f"the gap is closed: {found}"
+        found = [dial(place) for place in (allowed, refused, unmounted)]
+        assert found == ["connected", f"errno {errno.EACCES}", f"errno {errno.EACCES}"], found
+        # On record by the path that the container knows it by; what it has no path to, by the host's and as such.
+        assert wait_event(denied(refused, "connect"))["rule"] == "default"
+        outside = wait_event(lambda event: event["verdict"] == "denied" and event["rule"] == "fixed:outside")
+        assert (outside["op"], outside["addr"].endswith("/one.sock")) == ("connect", True), outside
         dialler.stdin.close()
+    for host in hosts:
+        host.close()
     remove(path, "rf-own")
 
 
