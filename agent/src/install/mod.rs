@@ -330,7 +330,11 @@ mod tests {
         let mounting = regex::Regex::new(&format!("^({})=", mounting.join("|"))).unwrap();
         assert!(mounting.is_match("PrivateTmp=yes"));
         let found: Vec<&str> = UNIT.lines().filter(|line| mounting.is_match(line)).collect();
-        assert_eq!(found, Vec::<&str>::new(), "containers' roots, the pins or agents' sockets would not be the host's");
+        assert_eq!(
+            found,
+            Vec::<&str>::new(),
+            "containers' roots, the pins or agents' sockets would not be the host's"
+        );
     }
 
     fn host(dir: &Path) -> Host {
