@@ -17,6 +17,7 @@ mod setup;
 mod tap;
 mod test;
 mod tidy;
+mod unit;
 mod vm;
 mod vm_test;
 

@@ -10,14 +10,18 @@ use crate::paths::{target, workspace};
 use crate::report::{say, tail};
 use crate::setup;
 use crate::tidy;
+use crate::unit;
 use crate::vm_test::{self, Tally};
-use anyhow::{Context, Result, bail};
-use std::io::{BufRead, BufReader, Read};
+use anyhow::{Context, Result, anyhow, bail};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 use std::time::Instant;
 
 const CARGO_DENY: &str = "0.20.2";
+
+/// Test programs that run at once where minutes count: each waits for processes and clocks most of its time.
+const QUICK_WIDTH: usize = 3;
 
 /// Runs every check; the last line says how many passed and failed.
 ///
@@ -46,19 +50,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.quick {
         check(&mut tally, "fuzz targets compile", fuzz::check);
     }
-    add(&mut tally, "unit and black-box tests", unit_tests());
-    if !args.quick {
+    if args.quick {
+        quick(&mut tally);
+    } else {
+        add(&mut tally, "unit and black-box tests", unit::tests(1));
         add(&mut tally, "dashboard in Chromium", dashboard::tests());
         add(&mut tally, "MCP servers and SDKs", parties::tests());
         add(&mut tally, "LLM mocks, SDKs and MCP servers", llm_parties::tests());
+        add(&mut tally, "VM tests", vm_test::full());
     }
-    add(&mut tally, "VM tests", if args.quick { vm_test::smoke() } else { vm_test::full() });
 
     for failed in &tally.failed {
         println!("failed: {failed}");
     }
     println!("{} passed, {} failed", tally.passed, tally.failed.len());
     Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The guest beside the tests: both wait more than they work. All of them are built before, by themselves.
+fn quick(tally: &mut Tally) {
+    if let Err(error) = unit::compile() {
+        return add(tally, "unit and black-box tests", Err(error));
+    }
+    let (tests, cases) = thread::scope(|scope| {
+        let guest = scope.spawn(vm_test::smoke);
+        (unit::tests(QUICK_WIDTH), guest.join())
+    });
+    add(tally, "unit and black-box tests", tests);
+    add(tally, "VM tests", cases.unwrap_or_else(|_| Err(anyhow!("their thread panicked"))));
 }
 
 /// Counts one check as one test; what it says is shown where it fails.
@@ -167,76 +186,4 @@ fn succeed(command: &mut Command) -> Result<()> {
     }
     let said = [output.stdout, output.stderr].concat();
     bail!("\n{}", tail(&String::from_utf8_lossy(&said), 120))
-}
-
-/// Every test that needs no kernel of its own; each test function counts.
-fn unit_tests() -> Result<Tally> {
-    let mut cargo = build::cargo();
-    cargo.args(["test", "--quiet", "--workspace", "--no-run"]);
-    succeed(&mut cargo).context("the tests do not compile")?;
-
-    let mut cargo = build::cargo();
-    cargo.args(["test", "--workspace", "--no-fail-fast"]).stdin(Stdio::null());
-    // Programs for containers are tested as they ship. Where they cannot be built, a check of its own has said why.
-    if let Ok(programs) = guest::programs() {
-        cargo.env("RINGFENCE_RUNTIME", programs.runtime).env("RINGFENCE_TOOLRUNNER", programs.toolrunner);
-    }
-    let mut running =
-        cargo.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start cargo test")?;
-    let errors = running.stderr.take().context("cargo test has no standard error")?;
-    // Read beside, so that neither pipe fills up.
-    let errors = std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = BufReader::new(errors).read_to_string(&mut text);
-        text
-    });
-    let mut tally = Tally::default();
-    let output = running.stdout.take().context("cargo test has no standard output")?;
-    for line in BufReader::new(output).lines() {
-        let line = line.context("cannot read what cargo test says")?;
-        match verdict(&line) {
-            Some((_, "ok")) => tally.passed += 1,
-            Some((name, "FAILED")) => tally.failed.push(name.to_owned()),
-            _ if is_noise(&line) => {}
-            _ => println!("  {line}"),
-        }
-    }
-    let status = running.wait().context("cannot wait for cargo test")?;
-    let errors = errors.join().unwrap_or_default();
-    if !status.success() && tally.failed.is_empty() {
-        bail!("cargo test failed ({status}), though no test did:\n{}", tail(&errors, 60));
-    }
-    if tally.passed == 0 && tally.failed.is_empty() {
-        bail!("cargo test ran no test at all");
-    }
-    say(&format!("unit and black-box tests: {} passed, {} failed", tally.passed, tally.failed.len()));
-    Ok(tally)
-}
-
-/// `(name, result)` of a line such as `test wire::frame ... ok`.
-fn verdict(line: &str) -> Option<(&str, &str)> {
-    line.strip_prefix("test ")?.rsplit_once(" ... ")
-}
-
-/// Lines of cargo test that say nothing beyond what is counted.
-fn is_noise(line: &str) -> bool {
-    line.trim().is_empty()
-        || line.starts_with("running ")
-        || line.starts_with("test result: ok")
-        || verdict(line).is_some_and(|(_, result)| result.starts_with("ignored"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{is_noise, verdict};
-
-    #[test]
-    fn a_tests_line_gives_its_name_and_result() {
-        assert_eq!(verdict("test frame::tests::whole ... ok"), Some(("frame::tests::whole", "ok")));
-        assert_eq!(verdict("test a ... FAILED"), Some(("a", "FAILED")));
-        assert_eq!(verdict("testing 1 ... ok"), None);
-        assert!(is_noise("test result: ok. 3 passed; 0 failed"));
-        assert!(!is_noise("test result: FAILED. 3 passed; 1 failed"));
-        assert!(!is_noise("thread 'a' panicked at src/lib.rs:1"));
-    }
 }
