@@ -14,6 +14,7 @@ mod mcp_mock;
 mod mock;
 mod providers;
 mod role;
+mod rounds;
 mod seed;
 mod sends;
 mod support;
