@@ -159,7 +159,7 @@ struct User {
     /// Those that were stopped by hand.
     stopped: BTreeSet<String>,
     crashes: Crashes,
-    /// What requests of all of them may take together.
+    /// What requests and answers of all of them may take together.
     room: Room,
     /// What is wrong with the registry.
     error: Option<String>,

@@ -15,22 +15,22 @@ use std::{
 };
 
 /// An answer.
-struct Got {
-    status: u16,
-    head: String,
-    body: Vec<u8>,
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
     /// It has its end.
-    whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl Got {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&self.body)))
     }
 }
 
-fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "{method} {path} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {}\r\n\r\n",
         body.len()
@@ -38,7 +38,7 @@ fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn read(mut stream: impl Read) -> Got {
+pub(crate) fn read(mut stream: impl Read) -> Got {
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);
     let at = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("a head");
@@ -77,12 +77,12 @@ fn ask(home: &Home, method: &str, path: &str, headers: &str, body: &[u8]) -> Got
     read(stream)
 }
 
-fn post(home: &Home, path: &str, body: &Value) -> Got {
+pub(crate) fn post(home: &Home, path: &str, body: &Value) -> Got {
     ask(home, "POST", path, "", body.to_string().as_bytes())
 }
 
 /// The agent `a`, with these lines before and behind its model's.
-fn home(mock: &Mock, provider: &str, before: &str, behind: &str) -> Home {
+pub(crate) fn home(mock: &Mock, provider: &str, before: &str, behind: &str) -> Home {
     let home = Home::empty();
     profile(&home, mock, provider, before, behind);
     home
@@ -97,7 +97,7 @@ fn profile(home: &Home, mock: &Mock, provider: &str, before: &str, behind: &str)
     );
 }
 
-fn hello() -> Value {
+pub(crate) fn hello() -> Value {
     json!({ "model": "theirs", "max_tokens": 9, "stream": true, "messages": [{ "role": "user", "content": "hi" }] })
 }
 

@@ -8,6 +8,7 @@ mod crowd;
 mod fixed;
 mod frames;
 mod http;
+mod http_answers;
 mod lifecycle;
 mod mcp;
 mod mcp_mock;

@@ -7,7 +7,7 @@ use super::{
     record::{self, Call},
     relay::{self, Outcome, Relay},
     request::{self, Route},
-    room::Held,
+    room::{Held, Kept},
 };
 use crate::llm::{http::Shared, report, rpc::RpcError};
 use axum::{
@@ -23,7 +23,7 @@ use std::{
     task::{Context, Poll},
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Most bytes of a request: the providers' own limit.
 const MAX_REQUEST: usize = 32 << 20;
@@ -33,7 +33,7 @@ const BODY: Duration = Duration::from_secs(60);
 /// break, and not the refusal.
 const HEARD_OUT: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When a client whose request had no room shall try again, seconds.
+/// When a client whose request or answer had no room shall try again, seconds.
 const AFTER: u64 = 2;
 /// Most bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
@@ -58,7 +58,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         return respond(StatusCode::OK, &HeaderMap::new(), Body::from(models));
     }
     let path = request.uri().path().to_owned();
-    let (mut coming, mut held) = (request.into_body(), state.room.hold());
+    let (mut coming, mut held) = (request.into_body(), state.room.requests.hold());
     let body = match tokio::time::timeout(BODY, read(&mut coming, &mut held)).await {
         Ok(Ok(body)) => body,
         Ok(Err((503, why))) => {
@@ -114,7 +114,12 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     let streams = status.is_success() && kind_of.starts_with("text/event-stream");
     let (pieces, waiting) = mpsc::channel(WAITING);
     let relay = streams.then(|| Relay::new(kind, rewritten.hides_usage));
-    tokio::spawn(pump(upstream, relay, pieces, status.as_u16(), counted));
+    let (refused, refusal) = oneshot::channel();
+    tokio::spawn(pump(upstream, relay, (pieces, refused), status.as_u16(), counted));
+    // Nothing of an answer that does not stream goes out before it is whole: it can still be another.
+    if !streams && let Ok(why) = refusal.await {
+        return refuse_for(&shared, 503, &why, AFTER);
+    }
     respond(status, &headers, Body::new(Relayed(waiting)))
 }
 
@@ -262,15 +267,17 @@ type Piece = Result<Bytes, Broken>;
 #[error("the provider's answer broke off")]
 struct Broken;
 
-/// From the provider to the client, until either ends. The record is on disk before the client sees the end.
+/// From the provider to the client, until either ends. The record is on disk before the client sees the end. `refused`
+/// hears why an answer that does not stream has no room; without a word it is on its way.
 async fn pump(
     mut upstream: reqwest::Response,
     mut relay: Option<Relay>,
-    pieces: mpsc::Sender<Piece>,
+    (pieces, refused): (mpsc::Sender<Piece>, oneshot::Sender<String>),
     status: u16,
     mut counted: Counted,
 ) {
     let (mut whole, mut read) = (Vec::new(), 0);
+    let mut held = counted.state.room.answers.hold();
     let redactor = Arc::clone(&counted.shared.redactor);
     let patience = counted.shared.config.llm.timeout;
     let broken = loop {
@@ -289,6 +296,14 @@ async fn pump(
             break Some(format!("the provider's answer has more than {MAX_ANSWER} bytes"));
         }
         let Some(relay) = &mut relay else {
+            if let Err(full) = held.grow(chunk.len()) {
+                drop((upstream, whole, held));
+                let why = full.to_string();
+                let outcome = Outcome { error: Some(why.clone()), ..Outcome::default() };
+                counted.end(503, outcome).await;
+                let _ = refused.send(why);
+                return;
+            }
             whole.extend_from_slice(&chunk);
             continue;
         };
@@ -309,13 +324,15 @@ async fn pump(
         Some(relay) => relay.finish(&redactor),
         None => relay::whole(counted.shared.provider.kind(), &whole, &redactor),
     };
+    drop(whole);
     let is_broken = broken.is_some();
     outcome.error = broken.or(outcome.error);
     counted.end(status, outcome).await;
+    drop(refused);
     if is_broken {
         let _ = pieces.send(Err(Broken)).await;
     } else if !rest.is_empty() {
-        let _ = pieces.send(Ok(rest.into())).await;
+        let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(rest, held)))).await;
     }
 }
 

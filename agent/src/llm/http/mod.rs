@@ -122,7 +122,7 @@ pub(crate) struct Books {
     pub(crate) status: watch::Sender<WorkerStatus>,
     /// The log of calls.
     pub(crate) log: PathBuf,
-    /// How many bytes of requests it may hold.
+    /// How many bytes of requests and answers it may hold.
     pub(crate) room: Share,
 }
 

@@ -1,31 +1,50 @@
-//! How many bytes of requests are held at a time: of one agent, and of all agents that one process serves.
+//! How many bytes of requests and of whole answers are held at a time: of one agent, and of all agents that one process
+//! serves.
 //!
-//! Each request has a bound of its own, and there are many connections; under the daemon a worker has 1 GiB of memory, and
-//! `ringfence start` serves all agents in one process. While a request is looked at there are up to three copies of it.
+//! Each request and each answer has a bound of its own, and there are many connections; under the daemon a worker has 1 GiB
+//! of memory, and `ringfence start` serves all agents in one process. While a request or an answer is looked at there are a
+//! few copies of it. Requests and answers have each their own room: who reads no answers does not keep others from asking.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-/// Most bytes of all agents' requests.
+/// Most bytes of all agents' requests, and of their answers.
 const ALL: usize = 192 << 20;
 /// Most bytes of one agent's: it leaves room for a few of the others'.
 const ONE: usize = 128 << 20;
 
-/// Why a request has no room.
+/// What is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// Until the provider has them.
+    Requests,
+    /// Those that do not stream, until the client has them.
+    Answers,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Requests => "requests that are not passed on yet",
+            Self::Answers => "answers that are not read yet",
+        })
+    }
+}
+
+/// Why there is no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Full {
     /// The agent's own.
-    #[error(
-        "the requests that this agent has sent and that are not passed on yet have {ONE} bytes together, which is the most; try again"
-    )]
-    One,
+    #[error("this agent's {0} have {ONE} bytes together, which is the most; try again")]
+    One(What),
     /// Everybody's.
-    #[error(
-        "the requests that all agents have sent and that are not passed on yet have {ALL} bytes together, which is the most; try again"
-    )]
-    All,
+    #[error("the {0}, of all agents, have {ALL} bytes together, which is the most; try again")]
+    All(What),
 }
 
 #[derive(Debug)]
@@ -51,39 +70,51 @@ impl Pot {
 
 /// What a process has.
 #[derive(Debug)]
-pub(crate) struct Room(Arc<Pot>);
+pub(crate) struct Room {
+    requests: Arc<Pot>,
+    answers: Arc<Pot>,
+}
 
 impl Default for Room {
     fn default() -> Self {
-        Self(Pot::new(ALL))
+        Self { requests: Pot::new(ALL), answers: Pot::new(ALL) }
     }
 }
 
 impl Room {
     /// An agent's part. Its copies are the same part.
     pub(crate) fn share(&self) -> Share {
-        Share { all: Arc::clone(&self.0), one: Pot::new(ONE) }
+        let part = |what, all: &Arc<Pot>| Part { what, all: Arc::clone(all), one: Pot::new(ONE) };
+        Share { requests: part(What::Requests, &self.requests), answers: part(What::Answers, &self.answers) }
     }
 }
 
 /// What an agent has.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
+    pub(super) requests: Part,
+    pub(super) answers: Part,
+}
+
+/// What an agent has of one kind.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    what: What,
     all: Arc<Pot>,
     one: Arc<Pot>,
 }
 
-impl Share {
-    /// For a request of which nothing is there yet.
+impl Part {
+    /// For a body of which nothing is there yet.
     pub(super) fn hold(&self) -> Held {
-        Held { share: self.clone(), bytes: 0 }
+        Held { part: self.clone(), bytes: 0 }
     }
 }
 
-/// What a request has taken; given back when this is dropped.
+/// What a body has taken; given back when this is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
-    share: Share,
+    part: Part,
     bytes: usize,
 }
 
@@ -93,12 +124,13 @@ impl Held {
     /// # Errors
     /// [`Full`]: what was taken before is still held.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Full> {
-        if !self.share.one.take(bytes) {
-            return Err(Full::One);
+        let Part { what, all, one } = &self.part;
+        if !one.take(bytes) {
+            return Err(Full::One(*what));
         }
-        if !self.share.all.take(bytes) {
-            self.share.one.give(bytes);
-            return Err(Full::All);
+        if !all.take(bytes) {
+            one.give(bytes);
+            return Err(Full::All(*what));
         }
         self.bytes += bytes;
         Ok(())
@@ -107,8 +139,8 @@ impl Held {
     /// Keeps so many bytes at most.
     pub(super) fn shrink(&mut self, to: usize) {
         let less = self.bytes.saturating_sub(to);
-        self.share.one.give(less);
-        self.share.all.give(less);
+        self.part.one.give(less);
+        self.part.all.give(less);
         self.bytes -= less;
     }
 }
@@ -119,29 +151,67 @@ impl Drop for Held {
     }
 }
 
+/// Bytes on their way to somebody who may be slow: their room is taken until nobody has them any more.
+#[derive(Debug)]
+pub(super) struct Kept {
+    bytes: Vec<u8>,
+    _held: Held,
+}
+
+impl Kept {
+    pub(super) fn new(bytes: Vec<u8>, held: Held) -> Self {
+        Self { bytes, _held: held }
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
 
     #[test]
     fn one_agent_leaves_room_and_all_have_a_bound() {
-        let room = Room::default();
-        let (greedy, other) = (room.share(), room.share());
-        let mut held = greedy.hold();
-        held.grow(ONE).unwrap();
-        assert_eq!(greedy.clone().hold().grow(1), Err(Full::One));
-        let mut rest = other.hold();
-        rest.grow(ALL - ONE).unwrap();
-        assert_eq!(rest.grow(1), Err(Full::All));
-        assert_eq!(rest.grow(usize::MAX), Err(Full::One));
-        held.shrink(ONE - 2);
-        // A refusal took nothing.
-        rest.grow(2).unwrap();
-        assert_eq!(rest.grow(1), Err(Full::All));
-        held.shrink(ONE);
-        drop((held, rest));
-        for pot in [&room.0, &greedy.one, &other.one] {
-            assert_eq!(pot.held.load(Ordering::Relaxed), 0);
+        for what in [What::Requests, What::Answers] {
+            let room = Room::default();
+            let part = |share: Share| if what == What::Requests { share.requests } else { share.answers };
+            let (greedy, other) = (part(room.share()), part(room.share()));
+            let mut held = greedy.hold();
+            held.grow(ONE).unwrap();
+            assert_eq!(greedy.clone().hold().grow(1), Err(Full::One(what)));
+            let mut rest = other.hold();
+            rest.grow(ALL - ONE).unwrap();
+            assert_eq!(rest.grow(1), Err(Full::All(what)));
+            assert_eq!(rest.grow(usize::MAX), Err(Full::One(what)));
+            held.shrink(ONE - 2);
+            // A refusal took nothing.
+            rest.grow(2).unwrap();
+            assert_eq!(rest.grow(1), Err(Full::All(what)));
+            held.shrink(ONE);
+            drop((held, rest));
+            for pot in [&room.requests, &room.answers, &greedy.one, &other.one] {
+                assert_eq!(pot.held.load(Ordering::Relaxed), 0);
+            }
         }
+    }
+
+    #[test]
+    fn answers_that_nobody_reads_leave_requests_their_room() {
+        let share = Room::default().share();
+        let mut answer = share.answers.hold();
+        answer.grow(ONE).unwrap();
+        share.requests.hold().grow(ONE).unwrap();
+        // What is on its way is held until the last of its copies is gone.
+        let sent = Bytes::from_owner(Kept::new(vec![1, 2, 3], answer));
+        let rest = sent.slice(2..);
+        drop(sent);
+        assert_eq!(share.answers.hold().grow(1), Err(Full::One(What::Answers)));
+        drop(rest);
+        share.answers.hold().grow(ONE).unwrap();
     }
 }
