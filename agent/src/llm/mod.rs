@@ -8,7 +8,7 @@
 //! | `secret`, `redact` | credentials from their sources; taking them out of what goes to the agent |
 //! | `message`, `rpc`, `frame` | roles and blocks; JSON-RPC; frames over an async stream, one writer a connection |
 //! | `agent` | what happens to one agent: register, send, turn, in which order. Pure |
-//! | `connection`, `worker` | the sockets' tasks, and the one task that drives `agent` |
+//! | `connection`, `worker/` | the sockets' tasks, and the one task that drives `agent` |
 //! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to be sent |
 //! | `limits` | turns, tokens and money that an agent may use |
 //! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |

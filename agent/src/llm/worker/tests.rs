@@ -1,9 +1,16 @@
 //! Tests of what the worker's task does with what comes in an order that load brings about.
 
 use super::*;
-use crate::llm::frame::{FrameReader, writer};
+use crate::llm::{
+    access::Access,
+    connection::{self, Ends},
+    frame::{FrameReader, writer},
+    host::Host,
+    turn::Job,
+    worker::INPUTS,
+};
 use serde_json::{Value, json};
-use tokio::io::DuplexStream;
+use tokio::{io::DuplexStream, net::UnixListener};
 
 struct Lab {
     hub: Hub,
@@ -56,32 +63,17 @@ async fn connections_end_that_nobody_on_the_other_side_ends() {
 impl Lab {
     /// A worker with a runtime, and nobody who runs turns.
     async fn new() -> Self {
-        let config = config();
         let counters = Arc::new(Counters::default());
         let (orders, ordered) = mpsc::channel(16);
-        let mut hub = Hub {
-            agent: Agent::new(bounds(&config)),
-            peers: HashMap::new(),
-            ids: HashMap::new(),
-            strangers: BTreeSet::new(),
-            early: VecDeque::new(),
-            answered: Arc::default(),
-            late: None,
-            turn: None,
-            job: None,
+        let status = watch::Sender::new(WorkerStatus::default());
+        let redactor = Arc::new(Redactor::new([]));
+        let mut hub = Hub::new(
+            Arc::new(config()),
+            redactor,
+            Reporter::default(),
             orders,
-            ordered: 0,
-            next: None,
-            delivered: None,
-            runtime_timeout: config.llm.runtime_timeout,
-            idle_since: Instant::now(),
-            reporter: Reporter::default(),
-            redactor: Arc::new(Redactor::new([])),
-            intent: None,
-            config: Arc::new(config),
-            status: watch::Sender::new(WorkerStatus::default()),
-            counters: Arc::clone(&counters),
-        };
+            (status, Arc::clone(&counters)),
+        );
         let (near, far) = tokio::io::duplex(1 << 16);
         let (peer, writing) = writer(near, &counters);
         tokio::spawn(writing);

@@ -1,32 +1,23 @@
-//! The worker of one agent: its socket, and the one task that drives [`Agent`].
-//!
-//! Nothing here is shared between agents: a slow or stuck one delays nobody else.
+//! The one task that drives [`Agent`]: what connections bring, how turns ended, what became of frames.
 
-use super::{
-    access::{Access, Issued},
+mod act;
+
+use super::Ready;
+use crate::llm::{
     agent::{Action, Agent, ConnId, Limits, Outcome},
-    connection::{self, Ends, Input},
-    conversation,
+    connection::Input,
     frame::{Counters, Peer},
-    home::{HTTP_LOG, Home},
-    host::Host,
-    http, limits,
     message::Block,
     provider::Usage,
     redact::Redactor,
     registry::AgentConfig,
-    remote,
     report::{Intent, Reporter},
     rpc::{self, INVALID_REQUEST, Id, RpcError, TurnParams},
-    secret,
     status::WorkerStatus,
-    turn::{Job, Order, Parts, Report, Turns},
-    upstream::{self, Provider},
+    turn::{Order, Parts, Report},
 };
-use serde::Serialize;
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -34,7 +25,6 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::UnixListener,
     sync::{mpsc, oneshot, watch},
     time::Instant,
 };
@@ -44,189 +34,11 @@ use tokio_util::sync::CancellationToken;
 const QUEUE: usize = 64;
 /// Bytes that they may have together.
 const QUEUE_BYTES: usize = 32 << 20;
-/// Inputs that wait to be looked at.
-const INPUTS: usize = 64;
 /// How long a message under way may take when the agent is to stop.
 const DRAIN: Duration = Duration::from_secs(20);
 /// How long a message waits for a connection that was there before it to say that it is the runtime. `register` has no
 /// answer, so whoever starts a runtime cannot know when to send.
 const INTRODUCTION: Duration = Duration::from_millis(200);
-/// How long connections may take to write their last words.
-const LAST_WORDS: Duration = Duration::from_secs(3);
-
-/// Why a worker cannot start, or take a new configuration.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The log.
-    #[error("the conversation cannot be opened")]
-    Conversation(#[source] conversation::Error),
-    /// The provider.
-    #[error("[llm.{name}] cannot be used")]
-    Provider {
-        /// The section.
-        name: String,
-        /// Why.
-        #[source]
-        source: upstream::Error,
-    },
-    /// A token of an MCP server.
-    #[error("the token of [mcp.{name}] cannot be had")]
-    Token {
-        /// The section.
-        name: String,
-        /// Why.
-        #[source]
-        source: secret::Error,
-    },
-    /// The HTTP client for MCP servers.
-    #[error("the HTTP client for the MCP servers cannot be made")]
-    Client(#[source] reqwest::Error),
-}
-
-/// What a configuration makes: the credentials read, the clients made.
-pub(crate) struct Ready(Parts);
-
-impl Ready {
-    /// Reads the credentials. Blocks: they come from files and commands.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub(crate) fn new(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
-        Self::at(config, home.log(&config.name), home.pins(&config.name))
-    }
-
-    /// The same, with the log and the pins of MCP tools at these places.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub(crate) fn at(config: &AgentConfig, log: PathBuf, pins: PathBuf) -> Result<Self, Error> {
-        let provider = Provider::new(&config.llm)
-            .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
-        let mut secrets: Vec<_> = provider.key().cloned().into_iter().collect();
-        let mut servers = Vec::new();
-        for mcp in &config.mcp {
-            let token = mcp.auth_token.as_ref().map(secret::Source::read).transpose();
-            let token = token.map_err(|source| Error::Token { name: mcp.name.clone(), source })?;
-            secrets.extend(token.clone());
-            servers.push((mcp.clone(), token));
-        }
-        Ok(Self(Parts {
-            remote: remote::connect(servers, pins).map_err(Error::Client)?,
-            redactor: Arc::new(Redactor::new(&secrets)),
-            provider: Arc::new(provider),
-            config: Arc::new(config.clone()),
-            log,
-        }))
-    }
-}
-
-impl Ready {
-    /// What the HTTP endpoint needs of it.
-    pub(crate) fn shared(&self) -> http::Shared {
-        http::Shared {
-            config: Arc::clone(&self.0.config),
-            provider: Arc::clone(&self.0.provider),
-            redactor: Arc::clone(&self.0.redactor),
-        }
-    }
-}
-
-/// A worker that is ready to run.
-pub(crate) struct Worker {
-    config: Arc<AgentConfig>,
-    turns: Turns,
-    status: watch::Sender<WorkerStatus>,
-    host: Host,
-    issued: Arc<Issued>,
-    redactor: Arc<Redactor>,
-}
-
-impl Worker {
-    /// Reads the log. Blocks.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub(crate) fn prepare(Ready(parts): Ready) -> Result<Self, Error> {
-        let conversation = parts.open().map_err(Error::Conversation)?;
-        // The log of HTTP calls is beside the conversation's.
-        let calls = parts.log.with_file_name(HTTP_LOG);
-        if let Err(error) = http::record::replay(&calls, &conversation.meter) {
-            tracing::error!("agent {}: {} cannot be read: {error}", parts.config.name, calls.display());
-        }
-        let status = WorkerStatus { conversation_bytes: conversation.bytes(), ..WorkerStatus::default() };
-        let (config, redactor) = (Arc::clone(&parts.config), Arc::clone(&parts.redactor));
-        let turns = Turns::new(parts, conversation);
-        let status = watch::Sender::new(status);
-        Ok(Self { config, turns, status, host: Host::default(), issued: Arc::default(), redactor })
-    }
-
-    /// With a link to the core: it is asked who peers are, and for tags; the auditor is told what happens.
-    pub(crate) fn with_host(self, host: Host) -> Self {
-        let reporter = Reporter::new(host.clone(), Arc::clone(&self.issued), self.config.governed);
-        Self { turns: self.turns.with_reporter(reporter), host, ..self }
-    }
-
-    /// Where what it uses is counted.
-    pub(crate) fn meter(&self) -> limits::Shared {
-        self.turns.meter()
-    }
-
-    /// Where its status can be seen, and added to.
-    pub(crate) fn status(&self) -> watch::Sender<WorkerStatus> {
-        self.status.clone()
-    }
-
-    /// Serves the agent until `shutdown`, and then until what is under way has ended or [`DRAIN`] has passed.
-    pub(crate) async fn run(
-        self,
-        listener: UnixListener,
-        replacements: mpsc::Receiver<Ready>,
-        shutdown: CancellationToken,
-    ) {
-        let (orders, orders_in) = mpsc::channel(16);
-        let (reports_out, reports) = mpsc::channel(16);
-        let turns = tokio::spawn(self.turns.run(orders_in, reports_out));
-        let counters = Arc::new(Counters::default());
-        let (inputs_out, inputs) = mpsc::channel(INPUTS);
-        let config = self.config;
-        let access = Arc::new(Access::new(&config, self.host.clone(), Arc::clone(&self.issued)));
-        let mut hub = Hub {
-            agent: Agent::new(bounds(&config)),
-            peers: HashMap::new(),
-            ids: HashMap::new(),
-            strangers: BTreeSet::new(),
-            early: VecDeque::new(),
-            answered: Arc::default(),
-            late: None,
-            turn: None,
-            job: None,
-            orders,
-            ordered: 0,
-            next: None,
-            delivered: None,
-            runtime_timeout: config.llm.runtime_timeout,
-            idle_since: Instant::now(),
-            reporter: Reporter::new(self.host, self.issued, config.governed),
-            redactor: self.redactor,
-            intent: None,
-            config,
-            status: self.status,
-            counters: Arc::clone(&counters),
-        };
-        let ends = Ends { accepting: shutdown.child_token(), ..Ends::default() };
-        let accept = tokio::spawn(connection::accept(listener, inputs_out, counters, access, ends.clone()));
-        hub.serve(inputs, reports, replacements, &shutdown).await;
-        ends.accepting.cancel();
-        drop(hub);
-        ends.listening.cancel();
-        if let Ok(mut connections) = accept.await {
-            let _ =
-                tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} })
-                    .await;
-        }
-        let _ = turns.await;
-    }
-}
 
 fn bounds(config: &AgentConfig) -> Limits {
     Limits { queue: QUEUE, queue_bytes: QUEUE_BYTES, rounds: config.llm.max_rounds }
@@ -247,7 +59,8 @@ impl Waiting {
     }
 }
 
-struct Hub {
+/// The task's state.
+pub(super) struct Hub {
     agent: Agent<Waiting>,
     peers: HashMap<ConnId, Peer>,
     /// The request of each sender that was not answered, or not told its end.
@@ -292,7 +105,41 @@ async fn written(delivered: &mut Option<oneshot::Receiver<()>>) -> bool {
 }
 
 impl Hub {
-    async fn serve(
+    /// Of an agent whose runtime is not there yet. Turns are ordered by `orders`; status and counters are published.
+    pub(super) fn new(
+        config: Arc<AgentConfig>,
+        redactor: Arc<Redactor>,
+        reporter: Reporter,
+        orders: mpsc::Sender<Order>,
+        (status, counters): (watch::Sender<WorkerStatus>, Arc<Counters>),
+    ) -> Self {
+        Self {
+            agent: Agent::new(bounds(&config)),
+            peers: HashMap::new(),
+            ids: HashMap::new(),
+            strangers: BTreeSet::new(),
+            early: VecDeque::new(),
+            answered: Arc::default(),
+            late: None,
+            turn: None,
+            job: None,
+            orders,
+            ordered: 0,
+            next: None,
+            delivered: None,
+            runtime_timeout: config.llm.runtime_timeout,
+            idle_since: Instant::now(),
+            reporter,
+            redactor,
+            intent: None,
+            config,
+            status,
+            counters,
+        }
+    }
+
+    /// Until `shutdown`, and then until what is under way has ended or [`DRAIN`] has passed.
+    pub(super) async fn serve(
         &mut self,
         mut inputs: mpsc::Receiver<Input>,
         mut reports: mpsc::Receiver<Report>,
@@ -474,86 +321,6 @@ impl Hub {
         });
     }
 
-    fn push(&self, conn: ConnId, frame: bytes::Bytes) {
-        // A sender that hung up was not interested.
-        if let Some(peer) = self.peers.get(&conn) {
-            peer.push(frame);
-        }
-    }
-
-    async fn act(&mut self, actions: Vec<Action<Waiting>>) {
-        for action in actions {
-            match action {
-                Action::Deliver { runtime, message } => {
-                    self.idle_since = Instant::now();
-                    let Waiting { conn, uid, content } = message;
-                    self.intent = Some(self.reporter.intent(conn, uid, &content, &self.redactor));
-                    let frame = rpc::human_message(&content);
-                    let (never, gone) = oneshot::channel();
-                    drop(never);
-                    self.delivered =
-                        Some(self.peers.get(&runtime).map_or(gone, |peer| peer.push_watched(frame)));
-                }
-                Action::AnswerDelivered(conn) => self.answer(conn, "delivered"),
-                Action::AnswerQueued(conn) => self.answer(conn, "queued"),
-                Action::AnswerError(conn, error) => {
-                    self.end_intent(conn, Some(&error.message));
-                    if let Some(id) = self.ids.remove(&conn) {
-                        self.push(conn, rpc::error(Some(&id), &error));
-                    }
-                }
-                Action::NotifyDelivered(conn) => self.push(conn, rpc::plain("delivered")),
-                Action::NotifyEnd(conn) => {
-                    self.end_intent(conn, None);
-                    self.ids.remove(&conn);
-                    self.push(conn, rpc::plain("end_turn"));
-                }
-                Action::NotifyError(conn, why) => {
-                    self.end_intent(conn, Some(&why));
-                    self.ids.remove(&conn);
-                    self.push(conn, rpc::failed(&why));
-                }
-                Action::Start { epoch, subscriber, last } => self.start(epoch, subscriber, last).await,
-                Action::Cancel => {
-                    self.turn.take().inspect(CancellationToken::cancel);
-                }
-            }
-        }
-    }
-
-    /// If this sender's message is the one that is worked on, that is over.
-    fn end_intent(&mut self, conn: ConnId, error: Option<&str>) {
-        if let Some(intent) = self.intent.take_if(|intent| intent.conn == conn) {
-            self.reporter.intent_ended(&intent, error, &self.redactor);
-        }
-    }
-
-    fn answer(&self, conn: ConnId, status: &'static str) {
-        #[derive(Serialize)]
-        struct Status {
-            status: &'static str,
-        }
-        if let Some(id) = self.ids.get(&conn) {
-            self.push(conn, rpc::result(id, &Status { status }));
-        }
-    }
-
-    async fn start(&mut self, epoch: u64, subscriber: Option<ConnId>, last: bool) {
-        let Some((id, params)) = self.job.take() else { return };
-        let Some(runtime) = self.agent.runtime().and_then(|conn| self.peers.get(&conn)).cloned() else {
-            return;
-        };
-        let cancel = CancellationToken::new();
-        self.turn = Some(cancel.clone());
-        let subscriber = subscriber.and_then(|conn| self.peers.get(&conn)).cloned();
-        let intent = self.intent.clone();
-        let answered = Arc::clone(&self.answered);
-        let job = Job { epoch, id, params, runtime, subscriber, intent, last, cancel, answered };
-        self.ordered += 1;
-        // There is one turn under way, and those before it are being cancelled: there is room.
-        let _ = self.orders.send(Order::Turn(job)).await;
-    }
-
     /// From the next turn on.
     async fn replace(&mut self, Ready(parts): Ready) {
         let config = Arc::clone(&parts.config);
@@ -575,5 +342,5 @@ impl Hub {
 }
 
 #[cfg(test)]
-#[path = "worker_tests.rs"]
+#[path = "tests.rs"]
 mod tests;
