@@ -2,16 +2,17 @@
 //!
 //! Profiles are read again on SIGHUP and when their files change. What is broken changes nothing that runs.
 
+mod asked;
+mod running;
+
 use super::{
-    control::{AgentState, AgentStatus, ControlReply, ControlRequest, MAX_REQUEST, UserStatus},
+    control::ControlRequest,
     crashes::Crashes,
     home::Home,
-    http::{self, Endpoint, Room, Share},
-    limits,
+    http::Room,
     registry::{self, AgentConfig, Registry},
     serve,
-    status::WorkerStatus,
-    worker::{self, Ready, Worker},
+    worker::Ready,
 };
 use crate::{
     core::{
@@ -25,22 +26,19 @@ use crate::{
     },
 };
 use jiff::Timestamp;
+use running::Running;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     num::NonZero,
     os::unix::net::UnixListener,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::{
-    io::AsyncWriteExt,
-    net::UnixStream,
     signal::unix::{SignalKind, signal},
-    sync::{mpsc, oneshot, watch},
-    task::JoinHandle,
+    sync::mpsc,
 };
-use tokio_util::sync::CancellationToken;
 
 /// How often the profiles' directories are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -93,61 +91,6 @@ pub(crate) fn run() -> Result<(), Error> {
     result.map_err(Error::Io)
 }
 
-/// An agent that is served.
-struct Running {
-    config: AgentConfig,
-    stop: CancellationToken,
-    replacements: mpsc::Sender<Ready>,
-    status: watch::Sender<WorkerStatus>,
-    meter: limits::Shared,
-    room: Share,
-    /// The provider's own API, where the profile has it served.
-    endpoint: Option<Endpoint>,
-    task: JoinHandle<()>,
-    since: Instant,
-    /// What is wrong with the profile as it is now.
-    error: Option<String>,
-}
-
-impl Running {
-    /// Waits for its end.
-    async fn ended(self) {
-        if let Some(endpoint) = self.endpoint {
-            endpoint.stop().await;
-        }
-        let _ = self.task.await;
-    }
-
-    /// Serves the provider's own API where the configuration has it, and only there.
-    async fn endpoint(&mut self, home: &Home, shared: http::Shared) -> Result<(), http::Error> {
-        match &self.endpoint {
-            Some(endpoint) if Some(endpoint.asked()) == self.config.http => {
-                endpoint.replace(shared);
-                return Ok(());
-            }
-            _ => {}
-        }
-        // Its calls have their time; the port may be needed at once.
-        if let Some(endpoint) = self.endpoint.take() {
-            endpoint.close().await;
-        }
-        let Some(asked) = self.config.http else { return Ok(()) };
-        let books = books((home, &self.config.name), &self.meter, &self.status, &self.room);
-        let endpoint = Endpoint::start(asked, home, shared, books)?;
-        self.endpoint = Some(endpoint);
-        Ok(())
-    }
-}
-
-fn books(
-    (home, name): (&Home, &str),
-    meter: &limits::Shared,
-    status: &watch::Sender<WorkerStatus>,
-    room: &Share,
-) -> http::Books {
-    http::Books { meter: meter.clone(), status: status.clone(), log: home.http_log(name), room: room.clone() }
-}
-
 struct User {
     home: Home,
     since: Timestamp,
@@ -164,8 +107,6 @@ struct User {
     /// What is wrong with the registry.
     error: Option<String>,
 }
-
-type Question = (ControlRequest, oneshot::Sender<ControlReply>);
 
 impl User {
     fn new(home: Home) -> Self {
@@ -189,7 +130,7 @@ impl User {
         let (questions_out, mut questions) = mpsc::channel(8);
         let control = tokio::net::UnixListener::from_std(control)?;
         let places = Arc::new(tokio::sync::Semaphore::new(QUESTIONS as usize));
-        let asking = tokio::spawn(answer(control, questions_out, Arc::clone(&places)));
+        let asking = tokio::spawn(asked::answer(control, questions_out, Arc::clone(&places)));
         let mut watch = Watch::default();
         let dirs = BTreeSet::from([self.home.agents(), self.home.registry().with_file_name("")]);
         watch.look(&dirs);
@@ -324,55 +265,13 @@ impl User {
             }
             return;
         }
-        match self.start(config, ready).await {
+        match Running::start(config, ready, &home, self.room.share()).await {
             Ok(running) => {
                 self.failed.remove(&name);
                 self.agents.insert(name, running);
             }
             Err(error) => self.broken(name, error),
         }
-    }
-
-    async fn start(&self, config: AgentConfig, ready: Ready) -> Result<Running, String> {
-        let (socket, link) = (self.home.socket(&config.name), self.home.socket_link(&config.name));
-        let shared = ready.shared();
-        let worker = tokio::task::spawn_blocking(move || Worker::prepare(ready)).await;
-        let worker = worker.map_err(|e| e.to_string())?.map_err(|e: worker::Error| chain(&e))?;
-        let listener = serve::bind(&socket).map_err(|e| chain(&e))?;
-        serve::share(&socket, config.socket_owner).map_err(|e| chain(&e))?;
-        serve::link(&link, &socket).map_err(|e| chain(&e))?;
-        let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| e.to_string())?;
-        let stop = CancellationToken::new();
-        let (replacements, new) = mpsc::channel(4);
-        let (status, meter, room) = (worker.status(), worker.meter(), self.room.share());
-        let endpoint = config.http.map(|asked| {
-            let books = books((&self.home, &config.name), &meter, &status, &room);
-            Endpoint::start(asked, &self.home, shared, books)
-        });
-        let endpoint = match endpoint.transpose() {
-            Ok(endpoint) => endpoint,
-            Err(error) => {
-                serve::unbind(&link, &socket);
-                return Err(chain(&error));
-            }
-        };
-        let stopping = stop.clone();
-        let task = tokio::spawn(async move {
-            worker.run(listener, new, stopping).await;
-            serve::unbind(&link, &socket);
-        });
-        Ok(Running {
-            config,
-            stop,
-            replacements,
-            status,
-            meter,
-            room,
-            endpoint,
-            task,
-            since: Instant::now(),
-            error: None,
-        })
     }
 
     fn drain(&mut self, name: &str) {
@@ -427,61 +326,6 @@ impl User {
             running.ended().await;
         }
     }
-
-    fn ask(&mut self, request: ControlRequest) -> ControlReply {
-        match request {
-            ControlRequest::Status => ControlReply::Status(self.status()),
-            ControlRequest::Stop => ControlReply::Done,
-            ControlRequest::StopAgent { name } => {
-                if !self.agents.contains_key(&name) {
-                    let known: Vec<&str> = self.agents.keys().map(String::as_str).collect();
-                    let others = match known.is_empty() {
-                        true => "none does".to_owned(),
-                        false => format!("those that do: {}", known.join(", ")),
-                    };
-                    return ControlReply::Failed { message: format!("no agent {name:?} runs; {others}") };
-                }
-                tracing::info!("agent {name} is stopped by hand; SIGHUP starts it again");
-                self.drain(&name);
-                self.stopped.insert(name);
-                ControlReply::Done
-            }
-        }
-    }
-
-    fn status(&self) -> UserStatus {
-        let bare = |name: &String, state, error: Option<&String>| AgentStatus {
-            name: name.clone(),
-            state,
-            error: error.cloned(),
-            model: None,
-            governed: false,
-            socket: self.home.socket(name),
-            worker: None,
-        };
-        let of = |(name, running): (&String, &Running), state| AgentStatus {
-            model: Some(format!("{}/{}", running.config.llm.provider.name(), running.config.llm.model)),
-            governed: running.config.governed,
-            worker: Some(running.status.borrow().clone()),
-            ..bare(name, state, running.error.as_ref())
-        };
-        let failed = self.failed.iter().map(|(name, why)| bare(name, AgentState::Failed, Some(why)));
-        let stopped = self.stopped.iter().filter(|name| !self.draining.contains_key(*name));
-        let mut agents: Vec<AgentStatus> =
-            self.agents.iter().map(|agent| of(agent, AgentState::Running)).collect();
-        agents.extend(self.draining.iter().map(|agent| of(agent, AgentState::Draining)));
-        agents.extend(stopped.map(|name| bare(name, AgentState::Stopped, None)));
-        agents.extend(failed);
-        agents.sort_by(|a, b| a.name.cmp(&b.name));
-        UserStatus {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            since_ms: u64::try_from(self.since.as_millisecond()).unwrap_or(0),
-            profiles: self.home.agents(),
-            error: self.error.clone(),
-            agents,
-        }
-    }
 }
 
 type Configs = BTreeMap<String, Result<AgentConfig, LoadErrors>>;
@@ -518,47 +362,4 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// Answers on the control socket, one question a connection. Its directory is the user's alone.
-async fn answer(
-    listener: tokio::net::UnixListener,
-    questions: mpsc::Sender<Question>,
-    places: Arc<tokio::sync::Semaphore>,
-) {
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!("the control socket: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let questions = questions.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            let _ = tokio::time::timeout(Duration::from_secs(10), answer_one(stream, questions)).await;
-        });
-    }
-}
-
-async fn answer_one(mut stream: UnixStream, questions: mpsc::Sender<Question>) -> Option<()> {
-    let body = super::frame::FrameReader::new(&mut stream).next(None).await.ok()?;
-    let request = match body.len() {
-        ..=MAX_REQUEST => serde_json::from_slice(&body).map_err(|e| e.to_string()),
-        _ => Err("too long".to_owned()),
-    };
-    let reply = match request {
-        Ok(request) => {
-            let (reply, replied) = oneshot::channel();
-            questions.send((request, reply)).await.ok()?;
-            replied.await.ok()?
-        }
-        Err(why) => ControlReply::Failed { message: format!("not a request: {why}") },
-    };
-    let bytes = serde_json::to_vec(&reply).ok()?;
-    let frame = ringfence_wire::frame::framed(&bytes).ok()?;
-    stream.write_all(&frame).await.ok()
 }
