@@ -3,6 +3,8 @@
 //! The fold is deterministic: read again from the start, a journal gives the same rows with the same ids, so that an
 //! auditor that was killed in the middle begins again and writes nothing twice.
 
+mod row;
+
 use super::{
     intent::{self, Evidence},
     stderr::Stderr,
@@ -11,6 +13,8 @@ use crate::mcp::{
     journal::{Direction, Entry, Judged},
     line::{self, Id, Kind, Line, Message, Outline},
 };
+pub(crate) use row::{CallRow, MessageRow, Row};
+use row::{LONGEST_RAW, bounded};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -19,136 +23,6 @@ const MOST_PENDING: usize = 65_536;
 
 /// Questions to the client's model in answers that are remembered per session.
 const MOST_QUESTIONS: usize = 64;
-
-/// Longest text of a message in the database, bytes; arguments and results of calls likewise.
-const LONGEST_RAW: usize = 2 << 20;
-
-/// What the store does for an entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Row {
-    /// A session began.
-    Session {
-        /// Name of the server.
-        server_name: String,
-        /// Its command, as a shell would show it.
-        server_command: String,
-        /// When; microseconds since 1970, as all times here.
-        started_at: i64,
-    },
-    /// The client said who it is.
-    Client {
-        /// Name and version, as the client sent them.
-        info: String,
-    },
-    /// A message.
-    Message(Box<MessageRow>),
-    /// A tool call was asked for.
-    Call(Box<CallRow>),
-    /// A tool call was answered by the server.
-    Answer {
-        /// The call.
-        call: String,
-        /// The message that answers it.
-        message: String,
-        /// JSON.
-        result: Option<String>,
-        /// JSON.
-        error: Option<String>,
-        /// When.
-        at: i64,
-        /// Milliseconds since the request.
-        duration_ms: i64,
-        /// When, ns since boot.
-        ended: u64,
-    },
-    /// What became of a paused call, or a cancelled one.
-    Decision {
-        /// The call.
-        call: String,
-        /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
-        outcome: String,
-        /// Who.
-        by: Option<String>,
-        /// When.
-        at: i64,
-        /// When, ns since boot: an approved call is forwarded then.
-        boot: u64,
-    },
-    /// The server asks the client's model for something.
-    Asked {
-        /// The question, by the message it came in.
-        question: String,
-        /// What is asked, where it is text.
-        prompt: Option<String>,
-    },
-    /// It has its answer, or will have none.
-    Answered {
-        /// The question.
-        question: String,
-        /// When.
-        at: i64,
-    },
-    /// The server is under a profile.
-    Governed {
-        /// The profile.
-        profile: String,
-        /// What holds it.
-        enforcement: String,
-        /// Its container.
-        container: Option<String>,
-    },
-    /// The server said something on standard error.
-    Stderr {
-        /// Its place in the session, from 1.
-        number: u32,
-        /// When it was read.
-        at: i64,
-        /// What: lines.
-        text: String,
-        /// Bytes that were left out before it.
-        dropped: u64,
-    },
-    /// A call may have gone by that is not among the rows.
-    Gap,
-    /// The session ended.
-    End {
-        /// When.
-        at: i64,
-        /// Exit status of the server.
-        status: Option<i32>,
-    },
-}
-
-/// A row of `messages`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MessageRow {
-    pub(crate) id: String,
-    pub(crate) direction: Direction,
-    pub(crate) at: i64,
-    pub(crate) jsonrpc_id: Option<String>,
-    pub(crate) method: Option<String>,
-    pub(crate) params: Option<String>,
-    pub(crate) result: Option<String>,
-    pub(crate) error: Option<String>,
-    pub(crate) raw: String,
-    /// What is unusual about it: refused, unsolicited, an id used again, not JSON.
-    pub(crate) note: Option<String>,
-}
-
-/// A row of `tool_calls` as it begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CallRow {
-    pub(crate) judged: Judged,
-    pub(crate) message: String,
-    pub(crate) arguments: String,
-    pub(crate) at: i64,
-    /// Why it was never forwarded, where that was known at once.
-    pub(crate) blocked: bool,
-    /// When it was forwarded, if it was at once; ns since boot.
-    pub(crate) began: Option<u64>,
-    /// What it says of why it was made.
-    pub(crate) evidence: Evidence,
-}
 
 /// A request that was not answered yet.
 #[derive(Debug, Clone)]
@@ -236,7 +110,7 @@ impl Fold {
             Ok(Line::Message(message)) => {
                 let forwarded = refused.is_none();
                 self.one(&message, 0, &id, (at, boot), direction, &calls, forwarded, &mut rows, &mut notes);
-                columns(&message, &mut row);
+                row.read(&message);
             }
             Ok(Line::Batch(messages)) => {
                 notes.push(format!("a batch of {}", messages.len()));
@@ -481,34 +355,6 @@ impl Fold {
             rows.push(Row::Client { info: info.to_string() });
         }
     }
-}
-
-fn columns(message: &Message<'_>, row: &mut MessageRow) {
-    row.params = message.params.map(str::to_owned);
-    match &message.kind {
-        Kind::Call(id, _) => {
-            row.jsonrpc_id = Some(id.to_json());
-            row.method = Some("tools/call".to_owned());
-        }
-        Kind::Request(id, method) => {
-            row.jsonrpc_id = Some(id.to_json());
-            row.method = Some(method.clone());
-        }
-        Kind::Notification(method) => row.method = Some(method.clone()),
-        Kind::Response(id, outcome) => {
-            row.jsonrpc_id = Some(id.to_json());
-            row.result = outcome.ok().map(str::to_owned);
-            row.error = outcome.err().map(str::to_owned);
-        }
-    }
-}
-
-/// A JSON text for the database: as it is, or, where it is too long, an object that says so.
-fn bounded(json: &str) -> String {
-    if json.len() <= LONGEST_RAW {
-        return json.to_owned();
-    }
-    json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) }).to_string()
 }
 
 /// A command as one would type it; for people, not for running.
