@@ -49,7 +49,7 @@ pub(crate) struct DecideArgs {
 }
 
 pub(crate) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let places = Places::find(args.db.as_deref())?;
+    let places = Places::on_record(args.db.as_deref())?;
     let mut shown = BTreeSet::new();
     loop {
         let McpReply::Waiting { calls } = client::ask(&places, &McpRequest::Waiting)? else {
@@ -93,7 +93,7 @@ fn describe(out: &mut impl Write, call: &WaitingCall) -> io::Result<()> {
 }
 
 pub(crate) fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCode> {
-    let places = Places::find(args.db.as_deref())?;
+    let places = Places::on_record(args.db.as_deref())?;
     let request = McpRequest::Decide { call: args.call.clone(), approve };
     let McpReply::Decided { call } = client::ask(&places, &request)? else {
         bail!("the auditor answered something else");

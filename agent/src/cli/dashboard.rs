@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let places = Places::find(args.db.as_deref())?;
+    let places = Places::on_record(args.db.as_deref())?;
     let McpReply::Dashboard { url } = client::ask(&places, &McpRequest::Dashboard)? else {
         bail!("the auditor answered something else");
     };

@@ -66,7 +66,7 @@ impl Places {
         Ok(places)
     }
 
-    /// The same for whoever asks what is on record: a database that is named must be there.
+    /// The same for whoever asks what is on record, or what waits there: a database that is named must be there.
     ///
     /// # Errors
     /// [`Error`].

@@ -24,6 +24,8 @@ fn listed(home: &Home) -> Vec<Value> {
 
 /// Id of the call that waits, once there is one.
 pub(crate) fn waiting(home: &Home) -> String {
+    // Asked before the session has begun, they would say that there is no database.
+    eventually("the session has its places", || home.path("audit.db.journals").exists().then_some(()));
     eventually("a call waits", || listed(home).first().and_then(|call| Some(call["id"].as_str()?.to_owned())))
 }
 
