@@ -64,6 +64,11 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// Bytes that are left.
+    pub(super) fn len(&self) -> usize {
+        self.left
+    }
+
     /// All in one piece, if they are few enough bytes.
     ///
     /// # Errors

@@ -5,9 +5,10 @@ use super::{
     agent::Outcome,
     conversation::{self, Conversation},
     frame::Peer,
+    history::Pieces,
     limits,
     message::{Message, Role, ToolCall},
-    provider::{Answer, Around, Piece, Usage},
+    provider::{Answer, Around, Piece, Usage, cut_off},
     redact::Redactor,
     registry::{AgentConfig, Llm},
     remote::{RemoteResult, RemoteTool, RemoteTools},
@@ -127,6 +128,18 @@ pub(super) struct Turns {
     local: Vec<Arc<Tool>>,
     toolbox: Option<Toolbox>,
     reporter: Reporter,
+}
+
+/// What a call came to so far.
+#[derive(Default)]
+struct Heard {
+    /// Bytes that the provider was sent.
+    sent: usize,
+    /// The provider gave no answer: it costs nothing.
+    refused: bool,
+    told: Option<Usage>,
+    /// Bytes of what the model said.
+    said: usize,
 }
 
 enum Stop {
@@ -335,29 +348,18 @@ impl Turns {
         let config = &self.parts.config;
         self.conversation.meter.lock().check(&config.limits, &config.llm.price, Timestamp::now())?;
         let body = self.conversation.body(before, behind, self.parts.provider.marks());
-        let mut stream = to.unless_cancelled(self.parts.provider.ask(body)).await??;
-        let mut text = self.parts.redactor.stream();
-        let mut input = self.parts.redactor.json_stream();
-        let mut shown = true;
-        while let Some(piece) = to.unless_cancelled(stream.next()).await?? {
-            match piece {
-                Piece::Text(piece) => to.text(&text.push(&piece)).await?,
-                Piece::ToolStart { id, name } => {
-                    let held = std::mem::replace(&mut input, self.parts.redactor.json_stream()).finish();
-                    to.input(&held).await?;
-                    // The runtime knows nothing of remote tools.
-                    shown = !self.is_remote(&name);
-                    if shown {
-                        to.runtime(&Output::ToolUseStart { id: &id, name: &name }).await?;
-                    }
+        let mut heard = Heard { sent: body.len(), ..Heard::default() };
+        let mut answer = match self.hear(body, to, &mut heard).await {
+            Ok(answer) => answer,
+            Err(stop) => {
+                if !heard.refused {
+                    let cost = cut_off(heard.told, heard.sent, heard.said);
+                    *usage += cost;
+                    self.conversation.meter.lock().used(&cost, Timestamp::now());
                 }
-                Piece::ToolInput(piece) if shown => to.input(&input.push(&piece)).await?,
-                Piece::ToolInput(_) => {}
+                return Err(stop);
             }
-        }
-        to.text(&text.finish()).await?;
-        to.input(&input.finish()).await?;
-        let mut answer = stream.finish()?;
+        };
         *usage += answer.usage.unwrap_or_default();
         let redactor = &self.parts.redactor;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
@@ -378,6 +380,39 @@ impl Turns {
         };
         self.conversation.push(message, answer.usage.as_ref());
         Ok(answer)
+    }
+
+    /// Passes on what the model says until it is done.
+    async fn hear(&self, body: Pieces, to: &To<'_>, heard: &mut Heard) -> Result<Answer, Stop> {
+        let asked = to.unless_cancelled(self.parts.provider.ask(body)).await?;
+        let mut stream = asked.inspect_err(|_| heard.refused = true)?;
+        let mut text = self.parts.redactor.stream();
+        let mut input = self.parts.redactor.json_stream();
+        let mut shown = true;
+        while let Some(piece) = {
+            let next = to.unless_cancelled(stream.next()).await;
+            heard.told = stream.told();
+            next??
+        } {
+            heard.said += piece.said();
+            match piece {
+                Piece::Text(piece) => to.text(&text.push(&piece)).await?,
+                Piece::ToolStart { id, name } => {
+                    let held = std::mem::replace(&mut input, self.parts.redactor.json_stream()).finish();
+                    to.input(&held).await?;
+                    // The runtime knows nothing of remote tools.
+                    shown = !self.is_remote(&name);
+                    if shown {
+                        to.runtime(&Output::ToolUseStart { id: &id, name: &name }).await?;
+                    }
+                }
+                Piece::ToolInput(piece) if shown => to.input(&input.push(&piece)).await?,
+                Piece::ToolInput(_) => {}
+            }
+        }
+        to.text(&text.finish()).await?;
+        to.input(&input.finish()).await?;
+        Ok(stream.finish()?)
     }
 
     /// Runs the calls that are ours, at once, and logs their results in the order of the calls.

@@ -3,7 +3,7 @@
 use super::{
     config::{Llm, ProviderKind},
     history::Pieces,
-    provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, around, sse, told},
+    provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, Usage, around, sse, told},
     rpc::{INTERNAL, RpcError, Tool},
     secret::{self, Secret},
 };
@@ -228,6 +228,11 @@ impl Stream {
                 self.failed = Some(RpcError::new(INTERNAL, format!("the provider sent {error}")));
             }
         }
+    }
+
+    /// Tokens, as far as the provider has told them.
+    pub(super) fn told(&self) -> Option<Usage> {
+        self.decoder.told()
     }
 
     /// The whole answer, once [`Self::next`] said so.

@@ -65,7 +65,7 @@ fn socket(home: &Home) -> PathBuf {
     home.path(".config/ringfence/sockets/a/http.sock")
 }
 
-fn connect(home: &Home) -> UnixStream {
+pub(crate) fn connect(home: &Home) -> UnixStream {
     let stream = eventually("the HTTP socket is there", || UnixStream::connect(socket(home)).ok());
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
@@ -361,6 +361,7 @@ fn loopback_wants_the_token_and_no_browser() {
 
 #[test]
 fn limits_hold_over_turns_and_calls_and_survive_a_change_of_the_profile() {
+    crate::support::away_from_midnight();
     let mock = Mock::with([says(&["one"]), says(&["two"]), says(&["three"])]);
     let limits = "[limits]\nturns_per_minute = 2";
     let home = home(&mock, "anthropic", "http = true", limits);

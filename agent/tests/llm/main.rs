@@ -5,6 +5,7 @@ mod config;
 mod conversation;
 mod crash;
 mod crowd;
+mod cut_off;
 mod fixed;
 mod frames;
 mod http;

@@ -258,6 +258,7 @@ fn what_says_nothing_leaves_the_conversation_whole() {
 
 #[test]
 fn limits_are_looked_at_before_the_call_and_survive_a_restart() {
+    crate::support::away_from_midnight();
     let mock = Mock::with([says(&["1"]), says(&["2"]), says(&["3"])]);
     let home = Home::empty();
     // An answer uses 20 tokens: 10 read, 3 of the cache, 7 written.

@@ -4,11 +4,9 @@
 use crate::{
     mcp_mock::{Era, McpServer},
     mock::{Answer, Asked, Mock, anthropic_events, calls, says, text_block},
-    support::{Client, Daemon, Home, eventually, text_of, tool_result, turn, user},
+    support::{Client, Daemon, Home, away_from_midnight, eventually, text_of, tool_result, turn, user},
 };
-use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::{thread, time::Duration};
 
 /// A turn that brings a local tool, and a system prompt that may be empty.
 fn with_tool(id: u64, system: &str, text: &str) -> Value {
@@ -139,15 +137,6 @@ fn a_turn_that_the_provider_pauses_goes_on_by_itself() {
     let roles: Vec<Value> = mock.last().messages().iter().map(|message| message["role"].clone()).collect();
     assert_eq!(roles, ["user", "assistant", "assistant", "user"]);
     assert_eq!(mock.last().messages()[2]["content"][0], found);
-}
-
-/// Waits until today will be today for a while: at midnight a day's use begins anew.
-fn away_from_midnight() {
-    const DAY: i64 = 86_400;
-    let left = DAY - Timestamp::now().as_second().rem_euclid(DAY);
-    if left < 120 {
-        thread::sleep(Duration::from_secs(left.unsigned_abs() + 1));
-    }
 }
 
 /// An agent `a` whose answers cost 10 each, and that may use so much a day.

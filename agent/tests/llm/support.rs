@@ -306,3 +306,12 @@ pub(crate) fn send(text: &str) -> Value {
 pub(crate) fn text_of(frames: &[Value]) -> String {
     frames.iter().filter_map(|frame| frame["params"]["data"]["text"].as_str()).collect()
 }
+
+/// Waits until today will be today for a while: at midnight a day's use begins anew.
+pub(crate) fn away_from_midnight() {
+    const DAY: i64 = 86_400;
+    let left = DAY - jiff::Timestamp::now().as_second().rem_euclid(DAY);
+    if left < 120 {
+        thread::sleep(Duration::from_secs(left.unsigned_abs() + 1));
+    }
+}

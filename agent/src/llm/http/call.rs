@@ -9,7 +9,7 @@ use super::{
     request::{self, Route},
     room::{Held, Kept},
 };
-use crate::llm::{http::Shared, report, rpc::RpcError};
+use crate::llm::{http::Shared, provider::cut_off, report, rpc::RpcError};
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -92,9 +92,24 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     let started = Instant::now();
     let (state, began) = (Arc::clone(state), Vec::new());
-    let mut counted = Counted { state, shared: shared.clone(), call, started, part, began, held };
+    let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
+    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, held };
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
-    let upstream = shared.provider.forward(suffix, rewritten.body.into()).await;
+    // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
+    let passing = pass_on(counted, suffix, rewritten.body, rewritten.hides_usage);
+    let passed = tokio::spawn(passing).await;
+    passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
+}
+
+/// Makes the call; its answer follows.
+async fn pass_on(
+    mut counted: Counted,
+    suffix: Option<&str>,
+    body: Vec<u8>,
+    hides_usage: bool,
+) -> Response<Body> {
+    let shared = counted.shared.clone();
+    let upstream = shared.provider.forward(suffix, body.into()).await;
     // All that is left of it is what goes into the record.
     counted.held.shrink(counted.call.last.as_ref().map_or(0, |last| last.get().len()));
     let upstream = match upstream {
@@ -113,7 +128,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     let kind_of = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let streams = status.is_success() && kind_of.starts_with("text/event-stream");
     let (pieces, waiting) = mpsc::channel(WAITING);
-    let relay = streams.then(|| Relay::new(kind, rewritten.hides_usage));
+    let relay = streams.then(|| Relay::new(shared.provider.kind(), hides_usage));
     let (refused, refusal) = oneshot::channel();
     tokio::spawn(pump(upstream, relay, (pieces, refused), status.as_u16(), counted));
     // Nothing of an answer that does not stream goes out before it is whole: it can still be another.
@@ -225,6 +240,8 @@ struct Counted {
     shared: Shared,
     call: Call,
     started: Instant,
+    /// Bytes of the request; 0: it costs nothing.
+    sent: usize,
     /// What it is part of for the trace.
     part: Option<Part>,
     /// The tool calls that the client saw begin, and when: ns since boot.
@@ -233,6 +250,13 @@ struct Counted {
 }
 
 impl Counted {
+    /// Counts what an answer cost that is no whole one.
+    fn charge(&self, status: u16, outcome: &mut Outcome) {
+        if status < 400 && self.sent > 0 && outcome.error.is_some() {
+            outcome.usage = Some(cut_off(outcome.usage, self.sent, outcome.said));
+        }
+    }
+
     async fn end(mut self, status: u16, mut outcome: Outcome) {
         outcome.error = outcome.error.map(|error| self.shared.redactor.text(&error).into_owned());
         let redactor = &self.shared.redactor;
@@ -283,7 +307,8 @@ async fn pump(
     let broken = loop {
         let next = tokio::select! {
             next = tokio::time::timeout(patience, upstream.chunk()) => next,
-            () = pieces.closed() => break Some("the client hung up".to_owned()),
+            // What one that does not stream costs is at its end.
+            () = pieces.closed(), if relay.is_some() => break Some("the client hung up".to_owned()),
         };
         let chunk = match next {
             Ok(Ok(Some(chunk))) => chunk,
@@ -297,9 +322,10 @@ async fn pump(
         }
         let Some(relay) = &mut relay else {
             if let Err(full) = held.grow(chunk.len()) {
+                let (why, said) = (full.to_string(), whole.len());
                 drop((upstream, whole, held));
-                let why = full.to_string();
-                let outcome = Outcome { error: Some(why.clone()), ..Outcome::default() };
+                let mut outcome = Outcome { error: Some(why.clone()), said, ..Outcome::default() };
+                counted.charge(status, &mut outcome);
                 counted.end(503, outcome).await;
                 let _ = refused.send(why);
                 return;
@@ -327,6 +353,7 @@ async fn pump(
     drop(whole);
     let is_broken = broken.is_some();
     outcome.error = broken.or(outcome.error);
+    counted.charge(status, &mut outcome);
     counted.end(status, outcome).await;
     drop(refused);
     if is_broken {

@@ -23,6 +23,8 @@ pub(super) struct Outcome {
     pub(super) content: Vec<Block>,
     pub(super) tool_calls: Vec<ToolCall>,
     pub(super) usage: Option<Usage>,
+    /// Bytes of what the model said.
+    pub(super) said: usize,
     /// Why it is no whole answer.
     pub(super) error: Option<String>,
 }
@@ -33,6 +35,7 @@ pub(super) struct Relay {
     hides_usage: bool,
     decoder: Option<Decoder>,
     usage: Option<Usage>,
+    said: usize,
     error: Option<String>,
     /// Ids of the tool calls that began and were not asked for yet.
     started: Vec<String>,
@@ -50,6 +53,7 @@ impl Relay {
             hides_usage,
             decoder,
             usage: None,
+            said: 0,
             error: None,
             started: Vec::new(),
             pending: Vec::new(),
@@ -90,13 +94,14 @@ impl Relay {
         if !rest.is_empty() {
             self.event(&rest, redactor, &mut out);
         }
-        let mut outcome = Outcome { usage: self.usage, error: self.error, ..Outcome::default() };
+        let mut outcome =
+            Outcome { usage: self.usage, said: self.said, error: self.error, ..Outcome::default() };
+        outcome.usage = self.decoder.as_ref().and_then(Decoder::told).or(outcome.usage);
         match self.decoder.map(|decoder| (decoder.is_done(), decoder.finish())) {
             Some((true, Ok(answer))) => {
                 outcome.stop_reason = Some(answer.stop_reason);
                 outcome.content = answer.content;
                 outcome.tool_calls = answer.tool_calls;
-                outcome.usage = answer.usage.or(outcome.usage);
             }
             Some((true, Err(error))) => outcome.error = outcome.error.or(Some(error.message)),
             Some((false, _)) => {
@@ -146,6 +151,7 @@ impl Relay {
                 self.error.get_or_insert(error.message);
                 self.decoder = None;
             }
+            self.said += pieces.iter().map(Piece::said).sum::<usize>();
             let started = |piece| if let Piece::ToolStart { id, .. } = piece { Some(id) } else { None };
             self.started.extend(pieces.into_iter().filter_map(started));
         }
@@ -211,6 +217,7 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
         usage: value.get("usage").and_then(|told| usage(kind, told)),
         error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
         tool_calls: calls,
+        said: body.len(),
     };
     (clean.get().as_bytes().to_vec(), outcome)
 }

@@ -165,6 +165,10 @@ pub(in crate::llm) struct Decoder {
 }
 
 impl Decoder {
+    pub(super) fn told(&self) -> Option<Usage> {
+        self.usage
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.done
     }

@@ -54,6 +54,20 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
+/// Bytes of text to a token, roughly: what providers say of English. Other languages have fewer.
+const TOKEN: usize = 4;
+
+/// What a call is counted with that ended before its provider told the whole: as far as it was told, and for the rest by what
+/// was sent and said, in bytes. Hanging up does not make it free.
+pub(super) fn cut_off(told: Option<Usage>, sent: usize, said: usize) -> Usage {
+    let mut usage = told.unwrap_or_default();
+    if usage.tokens() == usage.output_tokens {
+        usage.input_tokens = (sent / TOKEN) as u64;
+    }
+    usage.output_tokens = usage.output_tokens.max((said / TOKEN) as u64);
+    usage
+}
+
 /// A piece of an answer as it streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
@@ -68,6 +82,16 @@ pub(super) enum Piece {
     },
     /// Of the last call's arguments.
     ToolInput(String),
+}
+
+impl Piece {
+    /// Bytes of what the model said.
+    pub(super) fn said(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::ToolInput(text) => text.len(),
+            Self::ToolStart { name, .. } => name.len(),
+        }
+    }
 }
 
 /// A whole answer.
@@ -140,6 +164,14 @@ impl Decoder {
         match self {
             Self::Anthropic(decoder) => decoder.event(event, pieces),
             Self::OpenAi(decoder) => decoder.event(event, pieces),
+        }
+    }
+
+    /// Tokens, as far as the provider has told them.
+    pub(super) fn told(&self) -> Option<Usage> {
+        match self {
+            Self::Anthropic(decoder) => decoder.told(),
+            Self::OpenAi(decoder) => decoder.told(),
         }
     }
 
