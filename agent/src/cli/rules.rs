@@ -94,8 +94,10 @@ enum Command {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Check { file, json } => check(file, *json),
-        Command::Pending { json, db } => pending(&Places::find(db.as_deref())?, *json),
-        Command::Confirm { file, yes, db } => confirm(&Places::find(db.as_deref())?, file.as_deref(), *yes),
+        Command::Pending { json, db } => pending(&Places::on_record(db.as_deref())?, *json),
+        Command::Confirm { file, yes, db } => {
+            confirm(&Places::on_record(db.as_deref())?, file.as_deref(), *yes)
+        }
         Command::Test { file, call, server, first, json } => test(file, call, server, *first, *json),
     }
 }

@@ -12,7 +12,7 @@ fn failed(command: &mut Command) -> String {
 }
 
 /// Those that ask the auditor what waits, and for its dashboard.
-const ASKING: [&[&str]; 2] = [&["approvals"], &["dashboard"]];
+const ASKING: [&[&str]; 3] = [&["approvals"], &["dashboard"], &["rules", "pending"]];
 
 /// All commands that read the record.
 const READING: [&[&str]; 6] = [
@@ -28,7 +28,7 @@ const READING: [&[&str]; 6] = [
 fn a_database_that_is_not_there_is_not_made() {
     let home = Home::new();
     let db = home.text("typo.db");
-    let deciding: [&[&str]; 2] = [&["approve", "abcd"], &["deny", "abcd"]];
+    let deciding: [&[&str]; 3] = [&["approve", "abcd"], &["deny", "abcd"], &["rules", "confirm"]];
     for asking in READING.into_iter().chain(ASKING).chain(deciding) {
         let said = failed(home.ringfence(asking).args(["--db", &db]));
         assert!(said.contains(&format!("there is no audit database {db}")), "{asking:?}: {said}");
@@ -55,8 +55,7 @@ fn a_file_that_is_no_database_stays_as_it_is() {
     let home = Home::new();
     fs::write(home.path("notes.txt"), "not a database").expect("written");
     let db = home.text("notes.txt");
-    let others: [&[&str]; 2] = [&["rules", "pending"], &["approve", "abcd"]];
-    for asking in READING.into_iter().chain(ASKING).chain(others) {
+    for asking in READING.into_iter().chain(ASKING).chain([&["approve", "abcd"][..]]) {
         let said = failed(home.ringfence(asking).args(["--db", &db]));
         assert!(said.contains(&db) && said.contains("no SQLite database"), "{asking:?}: {said}");
     }
