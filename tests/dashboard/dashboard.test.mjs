@@ -122,13 +122,22 @@ test("deny answers the client with the reason", async () => {
 test("a call that is decided elsewhere, or by the clock, takes its buttons away", async () => {
   const page = await open();
   await live(page);
-  const files = await client("files", ["--approval-timeout", "3"]);
-  const answer = files.call("delete_file", {});
-  await page.locator(".card").getByRole("button", { name: "Approve" }).waitFor();
-  assert.equal((await answer).result.isError, true);
-  await page.locator(".card").getByText("nobody answered in time").waitFor();
-  assert.equal(await page.getByRole("button", { name: "Approve" }).count(), 0);
-  await row(page, "delete_file").getByText("timeout").waitFor();
+  // A busy machine may show the buttons when the time is over: then it gets more.
+  const approve = page.getByRole("button", { name: "Approve" });
+  let tool;
+  for (const seconds of [3, 15, 90]) {
+    const files = await client(`files${seconds}`, ["--approval-timeout", `${seconds}`]);
+    tool = `delete_${seconds}`;
+    const answer = files.call(tool, {});
+    // With the pointer on it a card stays, over though it is.
+    const shown = await Promise.race([approve.hover().then(() => true, () => false), answer.then(() => false)]);
+    assert.equal((await answer).result.isError, true);
+    if (shown) break;
+    assert.ok(seconds < 90, "the buttons are not shown while it is held");
+  }
+  await page.locator(".card").filter({ hasText: tool }).getByText("nobody answered in time").waitFor();
+  assert.equal(await approve.count(), 0);
+  await row(page, tool).getByText("timeout").waitFor();
 });
 
 test("hostile names and results are text", async () => {
@@ -212,7 +221,7 @@ test("the keyboard does everything", async () => {
   for (const name of ["read_a", "read_b", "read_c"]) await files.call(name, {});
   const page = await open();
   await live(page);
-  await row(page, "read_a").waitFor();
+  for (const name of ["read_a", "read_b", "read_c"]) await row(page, name).waitFor();
   await page.keyboard.press("j");
   await page.keyboard.press("j");
   await page.keyboard.press("k");
@@ -244,8 +253,10 @@ test("the keyboard does everything", async () => {
   await page.keyboard.press("a");
   await page.keyboard.press("Enter");
   assert.equal((await held).result.content[0].text, "done: delete_a");
+  const undecided = page.locator(".card:not(.over)");
+  await undecided.waitFor({ state: "detached" });
   const second = files.call("delete_b", {});
-  await page.locator(".card:not(.over)").waitFor();
+  await undecided.waitFor();
   await page.keyboard.press("d");
   await page.keyboard.press("Enter");
   assert.equal((await second).result.isError, true);
@@ -278,11 +289,11 @@ test("new calls move no button under the pointer and take no focus", async () =>
   await page.mouse.move(5, 790);
   await eventually("it goes", async () => (await page.locator(".card").count()) === 2);
   await page.mouse.move(400, 700);
-  for (const name of ["Deny", "Deny"]) {
-    const button = page.locator(".card:not(.over)").first().getByRole("button", { name });
-    await button.focus();
+  const undecided = page.locator(".card:not(.over)");
+  for (const others of [1, 0]) {
+    await undecided.first().getByRole("button", { name: "Deny" }).focus();
     await page.keyboard.press("Enter");
-    await sleep(300);
+    await eventually("it is decided", async () => (await undecided.count()) === others);
   }
   await Promise.all(others);
 });
@@ -290,9 +301,11 @@ test("new calls move no button under the pointer and take no focus", async () =>
 test("a call's detail, an intent's chain, sessions", async () => {
   const files = await client("files");
   const notes = await client("notes");
-  await files.call("read_file", { path: "/a" });
-  await notes.call("create_note", { text: "b" });
-  await files.call("read_file", { path: "/c" });
+  // One intent by the client's word: calls that are merely close in time are so on a quick machine only.
+  const asked = { "vscode.requestId": "r" };
+  await files.call("read_file", { path: "/a" }, asked);
+  await notes.call("create_note", { text: "b" }, asked);
+  await files.call("read_file", { path: "/c" }, asked);
   const page = await open();
   await row(page, "create_note").click();
   const detail = page.locator("#detail");
@@ -324,6 +337,7 @@ test("what a server says on standard error is shown as text, as it comes", async
   await link.click();
   const said = page.locator("#stderr pre");
   await said.getByText("U+001B[31mredU+001B[0m U+202Egnp.exeU+2066 U+200Bhidden").waitFor();
+  await said.getByText("key [redacted]").waitFor();
   const text = await said.textContent();
   assert.ok(text.startsWith("<img src=x onerror=\"document.title='owned'\"> "), text);
   assert.ok(text.endsWith("\nkey [redacted]\n"), text);

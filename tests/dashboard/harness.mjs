@@ -23,8 +23,11 @@ const FLAGS = [
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+/** Milliseconds that something may take on a machine that has much else to do. */
+const PATIENCE = 120_000;
+
 /** Tries until it gives something. */
-export async function eventually(what, attempt, patience = 15_000) {
+export async function eventually(what, attempt, patience = PATIENCE) {
   const until = Date.now() + patience;
   for (;;) {
     const found = await attempt();
@@ -67,8 +70,11 @@ export class Home {
     rmSync(join(this.dir, "ringfence"), { recursive: true, force: true });
   }
 
-  /** A client with one server behind the interceptor. */
-  async client(server, options = []) {
+  /**
+   * A client with one server behind the interceptor. A call that is held waits for its test: how long nobody decides it is
+   * for those to say that are about it.
+   */
+  async client(server, options = ["--approval-timeout", "3600"]) {
     const child = spawn(
       binary,
       ["mcp", "--db", this.db, "--server-name", server, ...options, "--", process.execPath, join(here, "server.mjs")],
@@ -97,6 +103,7 @@ export class Home {
       /** With arguments as JSON text. */
       raw: (name, args) => raw("tools/call", `{"name":${JSON.stringify(name)},"arguments":${args}}`),
       close: () => {
+        if (child.exitCode !== null || child.signalCode !== null) return Promise.resolve();
         const gone = new Promise((resolve) => child.once("exit", resolve));
         child.stdin.end();
         return gone;
@@ -160,6 +167,7 @@ export async function browse() {
   mkdirSync(join(profile, "home"));
   const browser = await chromium.launch({
     executablePath: browserPath,
+    timeout: PATIENCE,
     headless: true,
     args: FLAGS,
     env: { ...process.env, HOME: join(profile, "home"), XDG_CONFIG_HOME: profile, XDG_CACHE_HOME: profile },
@@ -169,6 +177,7 @@ export async function browse() {
     /** A page that fails the test on any error in it, or any request that leaves this machine. */
     async page(options = {}) {
       const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+      context.setDefaultTimeout(PATIENCE);
       const page = await context.newPage();
       const wrong = [];
       page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
