@@ -16,6 +16,8 @@ const MCP = {
   modern: "a server of Python's SDK 2, without a handshake",
 };
 const PROVIDERS = ["anthropic", "openai"];
+/** Milliseconds after which a test hangs. */
+const TIME = 600_000;
 const python = join(process.env.PYTHON_LLM ?? join(here, "python"), "bin/python");
 const everything = join(here, "node_modules/@modelcontextprotocol/server-everything/dist/index.js");
 
@@ -114,7 +116,7 @@ const text = (answer) => answer.result?.content?.map((block) => block.text).join
 const asked = () => mock.getLastRequest().body;
 
 for (const provider of PROVIDERS) {
-  test(`turns over ${provider}'s wire format`, { timeout: 60_000 }, async () => {
+  test(`turns over ${provider}'s wire format`, { timeout: TIME }, async () => {
     const runtime = await home.runtime(provider);
     const greeting = await runtime.says("greet me", { system: "Be brief.", tools: bash });
     assert.equal(text(greeting), "Grüße aus dem \ud83e\udd80-Land, in several pieces.", JSON.stringify(greeting));
@@ -128,7 +130,7 @@ for (const provider of PROVIDERS) {
     runtime.close();
   });
 
-  test(`faults in ${provider}'s wire format`, { timeout: 60_000 }, async () => {
+  test(`faults in ${provider}'s wire format`, { timeout: TIME }, async () => {
     const runtime = await home.runtime(provider);
     const limited = await runtime.says("be limited");
     assert.deepEqual([limited.error.code, limited.error.message], [429, "slow down"], JSON.stringify(limited));
@@ -147,7 +149,7 @@ for (const provider of PROVIDERS) {
   });
 
   for (const [transport, name] of Object.entries(MCP)) {
-    test(`${name}, asked by a model of ${provider}`, { timeout: 120_000 }, async () => {
+    test(`${name}, asked by a model of ${provider}`, { timeout: TIME }, async () => {
       const runtime = await home.runtime(`${provider}-${transport}`);
       const seen = await runtime.says("only the server", { tools: bash });
       assert.equal(text(seen), "Seen.", `${JSON.stringify(seen)}\n${home.log}`);
@@ -178,7 +180,7 @@ for (const provider of PROVIDERS) {
     });
   }
 
-  test(`${provider}'s own SDK through the HTTP endpoint`, { timeout: 120_000 }, async () => {
+  test(`${provider}'s own SDK through the HTTP endpoint`, { timeout: TIME }, async () => {
     const base = `http://127.0.0.1:${ports[provider]}`;
     await eventually("the endpoint is served", () => home.status(provider)?.state === "running");
     const before = home.status(provider).worker.http_calls;
@@ -201,7 +203,7 @@ for (const provider of PROVIDERS) {
   });
 }
 
-test("an SDK in a container, over the bridge and the unix socket", { timeout: 60_000 }, async () => {
+test("an SDK in a container, over the bridge and the unix socket", { timeout: TIME }, async () => {
   const socket = join(home.path, ".config/ringfence/sockets/anthropic/http.sock");
   const bridge = spawn(runtimeBinary, ["bridge", "--socket", socket, "--port", "0"], { stdio: ["ignore", "pipe", "ignore"] });
   servers.push(bridge);

@@ -10,25 +10,39 @@ export const here = fileURLToPath(new URL(".", import.meta.url));
 export const binary = process.env.RINGFENCE ?? join(here, "../../target/debug/ringfence");
 export const runtimeBinary = process.env.RINGFENCE_RUNTIME ?? join(here, "../../target/debug/ringfence-runtime");
 
+/** Milliseconds that something may take on a machine that has much else to do. */
+const PATIENCE = 120_000;
+
 /** Tries until there is something. */
 export async function eventually(what, look) {
-  for (const until = Date.now() + 30_000; Date.now() < until; ) {
+  for (const until = Date.now() + PATIENCE; Date.now() < until; ) {
     const found = await look();
     if (found) return found;
     await new Promise((resolve) => setTimeout(resolve, 30));
   }
-  throw new Error(`${what}: not within 30 s`);
+  throw new Error(`${what}: not within ${PATIENCE / 1000} s`);
 }
 
-export function freePort() {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.on("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
+/** A port of loopback for somebody who wants to be told one: none that the kernel gives to others meanwhile. */
+export async function freePort() {
+  const isFree = (port) =>
+    new Promise((resolve) => {
+      const server = createServer();
+      server.on("error", () => resolve(false));
+      server.listen(port, "127.0.0.1", () => server.close(() => resolve(true)));
     });
-  });
+  for (;;) {
+    const port = 10_000 + Math.floor(Math.random() * 20_000);
+    if (await isFree(port)) return port;
+  }
+}
+
+/** A connection to a socket; its file is there a moment before anybody listens. */
+function connected(path) {
+  return eventually(`${path} is listened on`, () => new Promise((resolve) => {
+    const stream = connect(path, () => resolve(stream));
+    stream.on("error", () => resolve(undefined));
+  }));
 }
 
 /** A user's home with these profiles, served. */
@@ -62,7 +76,7 @@ export class Home {
   async runtime(agent) {
     const socket = join(this.path, `.config/ringfence/sockets/${agent}.sock`);
     await eventually(`${agent} is served\n${this.log}`, () => existsSync(socket));
-    const runtime = new Runtime(connect(socket));
+    const runtime = new Runtime(await connected(socket));
     runtime.write({ jsonrpc: "2.0", method: "register", params: { role: "runtime" } });
     return runtime;
   }
