@@ -17,7 +17,7 @@ function open1() {
 }
 
 function open2() {
-  const client = new Client2(INFO, { capabilities: { elicitation: {} }, versionNegotiation: { mode: "auto" } });
+  const client = new Client2(INFO, { capabilities: { elicitation: {} }, versionNegotiation: { mode: "auto", probe: { timeoutMs: 600_000 } } });
   client.setRequestHandler("elicitation/create", accept);
   return { client, Stdio: Stdio2, call: (params, options) => client.callTool(params, options) };
 }

@@ -15,7 +15,11 @@ PLAN, COMMAND, *ARGS = sys.argv[1:]
 PLAN = json.loads(pathlib.Path(PLAN).read_text())
 VERSION = 2 if hasattr(mcp, "Client") else 1
 if VERSION == 2:
+    import mcp.client.session
     import mcp_types as types
+
+    # A server that is slow to start on a busy machine is not one of the old era.
+    mcp.client.session.DISCOVER_TIMEOUT_SECONDS = 600.0
 else:
     from mcp import types
 SERVER = mcp.StdioServerParameters(command=COMMAND, args=ARGS, env=dict(os.environ))

@@ -23,11 +23,11 @@ def read_broken(path: str) -> str:
 
 
 @server.tool()
-async def count_slowly(steps: int, context: Context) -> str:
+async def count_slowly(steps: int, context: Context, pause: float = 0.3) -> str:
     """Says how far it is."""
     for step in range(steps):
         await context.report_progress(step + 1, steps)
-        await anyio.sleep(0.3)
+        await anyio.sleep(pause)
     return "done"
 
 
