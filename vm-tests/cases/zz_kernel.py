@@ -4,7 +4,7 @@ import subprocess
 
 from case import scene
 
-BAD = ("BUG:", "WARNING:", "Oops", "general protection", "soft lockup", "rcu_sched detected", "refcount_t")
+BAD = ("BUG:", "WARNING:", "Oops", "general protection", "soft lockup", "detected stall", "self-detected", "refcount_t")
 
 
 def complaints():

@@ -62,7 +62,7 @@ class Port:
 
 
 def find_port():
-    for _ in range(100):
+    for _ in range(600):
         for entry in os.listdir("/sys/class/virtio-ports") if os.path.isdir("/sys/class/virtio-ports") else []:
             with open(f"/sys/class/virtio-ports/{entry}/name", encoding="ascii") as name:
                 if name.read().strip() == PORT_NAME:

@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SPECS = "/run/rf-cases"
 PYTHON = os.path.realpath("/usr/bin/python3")
 # Seconds that `ringfence run` and the start of Python may take on a slow machine.
-START = 60
+START = 300
 
 
 class Run:
@@ -101,17 +101,25 @@ class Agent:
                 run = self.runs[message["begin"]]
                 patience = run.case.limit + 15
                 if run.case.during:
+                    run.place.over = threading.Event()
                     helpers.append(threading.Thread(target=run.case.during, args=(run.place,), daemon=True))
                     helpers[-1].start()
             elif "id" in message:
-                self.runs[message["id"]].result = message
+                run = self.runs[message["id"]]
+                run.result = message
+                if run.case.during:
+                    run.place.over.set()
                 patience = START
             elif "done" in message:
                 break
+        for run in self.runs.values():
+            # What ended without a result is over, too.
+            if hasattr(run.place, "over"):
+                run.place.over.set()
         for helper in helpers:
-            helper.join(20)
+            helper.join(60)
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self._end("did not leave")
         self.log.close()
@@ -225,7 +233,7 @@ def judge(run, follower):
 class Patience:
     """Seconds to wait for missing events: many for the first, few once it is plain that they do not come."""
 
-    left = 20.0
+    left = 120.0
 
     @classmethod
     def wait(cls, follower, wanted):

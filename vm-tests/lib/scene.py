@@ -8,9 +8,6 @@ import traceback
 
 import system
 
-# A scene's limit finds what hangs; how fast a machine with other work is, it does not judge.
-BUSY = 2
-
 
 def hung(_signal, _frame):
     """Ends a scene that waits for something that does not come."""
@@ -19,7 +16,7 @@ def hung(_signal, _frame):
 
 def run_scene(one, follower):
     """The scene's problems, as a list of text."""
-    limit = one.limit * BUSY
+    limit = one.limit
     pipe_r, pipe_w = os.pipe()
     child = os.fork()
     if child == 0:

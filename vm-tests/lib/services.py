@@ -61,7 +61,8 @@ class Services:
     def _add(self, one, kind, tag):
         one.setblocking(False)
         if kind != socket.SOCK_DGRAM:
-            one.listen(64)
+            # As many as the kernel lets wait: the thread that accepts may not run for long.
+            one.listen(4096)
             self.selector.register(one, selectors.EVENT_READ, ("accept", tag))
         else:
             self.selector.register(one, selectors.EVENT_READ, ("data", tag))

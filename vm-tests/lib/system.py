@@ -66,7 +66,11 @@ audit = "{audit}"
     return path
 
 
-def ringfence(*args, timeout=60, **options):
+# Seconds that a command, an event or a condition may take on a machine that has much else to do. A scene's limit is longer.
+PATIENCE = 180
+
+
+def ringfence(*args, timeout=PATIENCE, **options):
     """Runs the command line; its result, output as text."""
     return subprocess.run(["ringfence", *args], capture_output=True, text=True, errors="replace", timeout=timeout,
                           stdin=subprocess.DEVNULL, cwd="/", **options)
@@ -84,7 +88,7 @@ def events(*args):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def wait_event(wanted, seconds=45):
+def wait_event(wanted, seconds=PATIENCE):
     """Polls until there is such an event among the newest: in a flood, reading them all takes longer than a case has."""
     end = time.monotonic() + seconds
     newest = ("--limit", "2000")
@@ -140,13 +144,13 @@ class Worker:
         """Ends it."""
         self.process.stdin.close()
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
 
 
 def role_pids(role):
-    """Pids of `ringfence ROLE`."""
+    """Pids of `ringfence ROLE`. Not of a child on its way from fork to exec, which bears its parent's name until then."""
     found = []
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         try:
@@ -156,21 +160,46 @@ def role_pids(role):
             continue
         if len(words) > 1 and words[0].rsplit(b"/", 1)[-1] == b"ringfence" and words[1] == role.encode():
             found.append(int(path.split("/")[2]))
-    return found
+    return [pid for pid in found if parent(pid) not in found]
 
 
-def kill_role(role, number=signal.SIGKILL):
-    """Signals the processes of a role and waits until a killed one is gone; their pids."""
-    pids = role_pids(role)
-    assert pids, f"no process `ringfence {role}`"
+def parent(pid):
+    """A process's parent; none where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def is_gone(pid):
+    """Whether nothing of a process runs. Its first thread is a zombie while others still hold its sockets and locks."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] not in "ZX":
+                    return False
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return True
+
+
+def kill_role(*roles, number=signal.SIGKILL):
+    """Signals the processes of some roles and waits until killed ones are gone, with all that they held; their pids."""
+    pids = [pid for role in roles for pid in role_pids(role)]
+    assert pids, f"no process `ringfence {' or '.join(roles)}`"
     for pid in pids:
         os.kill(pid, number)
     if number in (signal.SIGKILL, signal.SIGTERM):
-        wait_for(lambda: not set(pids) & set(role_pids(role)), f"the {role} to be gone")
+        wait_for(lambda: all(is_gone(pid) for pid in pids), f"{' and '.join(roles)} to be gone")
     return pids
 
 
-def wait_for(condition, what, seconds=60):
+def wait_for(condition, what, seconds=PATIENCE):
     """Polls a condition."""
     end = time.monotonic() + seconds
     while not condition():
@@ -183,7 +212,7 @@ def start_daemon():
     with open(DAEMON_LOG, "ab") as log:
         process = subprocess.Popen(["ringfence", "daemon"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                    start_new_session=True, cwd="/")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 400
     # 2 is a daemon that answers and has something to complain of: a scene may be about just that.
     while ringfence("status").returncode not in (0, 2):
         assert process.poll() is None, f"the daemon ended with {process.returncode}: {daemon_log()}"
@@ -200,4 +229,4 @@ def daemon_log():
 
 def reload():
     """Asks for a reload, as `systemctl reload` does."""
-    kill_role("daemon", signal.SIGHUP)
+    kill_role("daemon", number=signal.SIGHUP)

@@ -2,6 +2,8 @@
 
 /// The guest's last line; without it the results are not whole.
 pub(crate) const SENTINEL: &str = "# ringfence-vm-tests: done";
+/// What the guest says now and then between results: it lives, and is at work.
+const ALIVE: &str = "# ringfence-vm-tests: alive";
 
 /// What one boot's results come to so far.
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ pub(crate) enum Line {
     Failed,
     /// A case does not apply.
     Skipped,
-    /// The plan or the last line.
+    /// The plan, a sign of life or the last line.
     Frame,
     /// Something else: what a case said.
     Other,
@@ -36,6 +38,9 @@ impl Tap {
     pub(crate) fn line(&mut self, line: &str) -> Line {
         if line == SENTINEL {
             self.ended = true;
+            return Line::Frame;
+        }
+        if line == ALIVE {
             return Line::Frame;
         }
         if let Some(count) = line.strip_prefix("1..") {
@@ -82,7 +87,7 @@ fn name(rest: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, SENTINEL, Tap};
+    use super::{ALIVE, Line, SENTINEL, Tap};
 
     fn read(lines: &[&str], status: u32) -> Tap {
         let mut tap = Tap::default();
@@ -95,7 +100,7 @@ mod tests {
 
     #[test]
     fn whole_results_count() {
-        let tap = read(&["ok 1 - a", "# said", "ok 2 - b # SKIP no such hook", "1..2", SENTINEL], 0);
+        let tap = read(&["ok 1 - a", "# said", ALIVE, "ok 2 - b # SKIP no such hook", "1..2", SENTINEL], 0);
         assert_eq!(
             (tap.passed, tap.failed.len(), tap.skipped.as_slice()),
             (1, 0, &["b: no such hook".to_owned()][..])
@@ -112,6 +117,8 @@ mod tests {
         assert_eq!(read(&whole, 1).failed.len(), 1, "a bad status without a failed case");
         assert_eq!(read(&["not ok 1 - a", "1..1", SENTINEL], 1).failed, ["a"]);
         assert_eq!(read(&[], 0).failed.len(), 1, "nothing at all");
+        assert_eq!(read(&["ok 1 - a", "1..1", ALIVE], 0).failed.len(), 1, "a sign of life is no last line");
         assert_eq!(Tap::default().line("not ok 1 - x"), Line::Failed);
+        assert_eq!(Tap::default().line(ALIVE), Line::Frame, "not shown as what a failed case said");
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a guest may take from power on until the command starts. A quiet machine needs 10 to 20 seconds, most of them for the verifier.
-const BOOT: Duration = Duration::from_secs(480);
+const BOOT: Duration = Duration::from_secs(1200);
 
 /// What to boot.
 #[derive(Debug)]
@@ -177,7 +177,9 @@ fn arguments(machine: &Machine<'_>, folder: &Path) -> Vec<String> {
         "console=ttyS0 panic=-1 quiet root=/dev/nvme0n1 rootfstype=ext4 rw init=/sbin/ringfence-guest-init";
     // On a busy host the guest's timer can seem dead for the moment that the kernel tests it in, and it panics.
     let timer = if machine.icount { "" } else { "no_timer_check" };
-    add(&["-append", &format!("{line} {timer} {}", machine.append)]);
+    // Nor is a processor that the host did not run for half a minute stuck: the kernel's watchdogs are as slow as they can be.
+    let watchdogs = "watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=300 workqueue.watchdog_thresh=300";
+    add(&["-append", &format!("{line} {timer} {watchdogs} {}", machine.append)]);
     add(&["-drive", &format!("file={},if=none,id=root,format=raw,snapshot=on", commas(machine.disk))]);
     add(&["-device", "nvme,drive=root,serial=root"]);
     let payload = folder.join("payload.tar");

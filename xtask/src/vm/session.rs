@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// How long the daemon may take under emulation, in seconds. Verifying the programs takes most of it: about ten seconds on a
 /// quiet machine, many more on a busy one.
-const DAEMON_SECONDS: u32 = 400;
+const DAEMON_SECONDS: u32 = 1000;
 
 /// What to run, and in what guest.
 #[derive(Debug)]
