@@ -136,10 +136,9 @@ def swapped(p):
 
 
 def swap(p):
-    """The turning, from outside, for longer than the attack tries."""
-    end = time.monotonic() + 6
+    """The turning, from outside, for as long as the attack tries."""
     number = 0
-    while time.monotonic() < end:
+    while not p.over.is_set():
         os.symlink(p.target if number % 2 else p.mine + "/good", p.mine + "/next")
         os.rename(p.mine + "/next", p.mine + "/turning")
         number += 1
@@ -150,7 +149,8 @@ def symlink_race(p):
     """a symlink that changes between check and use: the kernel judges what it opened"""
     end = time.monotonic() + 4
     refused = None
-    while time.monotonic() < end:
+    # As often as four seconds let it, and until it was pointed at the target at all: the case's limit ends that.
+    while refused is None or time.monotonic() < end:
         try:
             text = read(p.mine + "/turning")
         except (FileNotFoundError, IsADirectoryError):  # ext4 empties a symlink that is going away
@@ -160,6 +160,4 @@ def symlink_race(p):
             continue
         if p.token in text:
             return text
-    if refused:
-        raise refused
-    raise AssertionError("the target was never opened")
+    raise refused

@@ -240,11 +240,18 @@ def gone(p, value):
     """The victim is dead."""
     if p.kind == "allow" or not p.pid:
         return value == "gone"
-    try:
-        with open(f"/proc/{p.pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    # Where it has to die it may take a moment.
+    end = time.monotonic() + (60 if p.mode == "native" else 0)
+    while True:
+        try:
+            with open(f"/proc/{p.pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] in "ZX":
+                    return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.05)
 
 
 def signalled(name, **options):
@@ -311,9 +318,11 @@ def fcntl_owner(p):
     fcntl.fcntl(one, 10, signal.SIGUSR1)  # F_SETSIG
     fcntl.fcntl(one, 4, os.O_ASYNC | os.O_NONBLOCK)
     two.send(b"x")
-    time.sleep(0.2)
-    if p.mode == "attack" and not gone(p, ""):
-        raise Refused("no signal arrived; the kernel never says so to who armed it")
+    end = time.monotonic() + 30
+    while p.mode == "attack" and not gone(p, ""):
+        if time.monotonic() > end:
+            raise Refused("no signal arrived; the kernel never says so to who armed it")
+        time.sleep(0.05)
     return wait_gone(p)
 
 
