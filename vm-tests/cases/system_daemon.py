@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from case import scene
-from system import (BASE, DAEMON_LOG, Worker, daemon_log, denied, hammer, kill_role, profile, reload, ringfence, role_pids, said,
+from system import (BASE, DAEMON_LOG, PATIENCE, Worker, daemon_log, denied, hammer, kill_role, profile, reload, ringfence, role_pids, said,
                     start_daemon, targets, wait_event, wait_for)
 
 # A million where a processor is a processor; under emulation this many take half a minute.
@@ -47,8 +47,12 @@ def reload_broken():
         reload()
         time.sleep(0.5)
         worker.check(allowed, forbidden, f"with the broken text {text!r}")
-    shown = ringfence("status", "--json")
-    assert "rf-broken" in shown.stdout and "error" in shown.stdout, f"status does not tell: {said(shown)}"
+
+    def is_told():
+        shown = ringfence("status", "--json").stdout
+        return "rf-broken" in shown and "error" in shown
+
+    wait_for(is_told, "status to tell of the broken profile")
     result = ringfence("run", "--profile", "rf-broken", "--", "/usr/bin/echo", "started")
     assert result.returncode != 0 and "started" not in result.stdout, f"a broken profile starts a command: {said(result)}"
     assert "rf-broken.toml" in result.stderr, f"the error does not name the file: {said(result)}"
@@ -65,9 +69,9 @@ def reload_loop():
     allowed, forbidden = targets("reload-loop")
     path = profile("rf-loop", where="/etc/ringfence/profiles")
     command = ["ringfence", "run", "--profile", "rf-loop", "--", hammer(), "until"]
-    count = 0
+    count = tried = had = 0
     # A slow machine takes more rounds: the scene's limit ends them.
-    while count <= 20:
+    while count <= 20 or min(tried, had) <= 1000:
         running = [subprocess.Popen([*command, name, "12"], stdout=subprocess.PIPE, text=True) for name in (forbidden, allowed)]
         while any(one.poll() is None for one in running):
             profile("rf-loop", read=[f"/srv/rf/nothing-{count}"], where="/etc/ringfence/profiles")
@@ -75,8 +79,9 @@ def reload_loop():
             count += 1
             time.sleep(0.1)
         refused, granted = (json.loads(one.stdout.read()) for one in running)
-        assert refused["tried"] > 1000 and refused["opened"] == 0, f"denied opens succeeded: {refused}"
-        assert granted["opened"] == granted["tried"] > 1000, f"granted opens failed: {granted}"
+        tried, had = tried + refused["tried"], had + granted["tried"]
+        assert refused["opened"] == 0, f"denied opens succeeded: {refused}"
+        assert granted["opened"] == granted["tried"], f"granted opens failed: {granted}"
     os.unlink(path)
 
 
@@ -92,13 +97,13 @@ def flood():
                                  f"read go; exec {hammer()} opens {forbidden} {FLOOD}"],
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_event(lambda event: event["op"] == "exec" and event.get("path") == "/usr/bin/dash")
-    kill_role("daemon", signal.SIGSTOP)
+    kill_role("daemon", number=signal.SIGSTOP)
     try:
-        out, _ = prepared.communicate("go\n", timeout=200)
+        out, _ = prepared.communicate("go\n", timeout=800)
         counted = json.loads(out)
         worker.check(allowed, forbidden, "while the core is stopped")
     finally:
-        kill_role("daemon", signal.SIGCONT)
+        kill_role("daemon", number=signal.SIGCONT)
     assert counted["opened"] == 0 and counted["tried"] == FLOOD, f"not every open was denied: {counted}"
     wait_event(denied(forbidden))
     worker.check(allowed, forbidden, "after")
@@ -138,7 +143,7 @@ def kill_auditor():
     worker.check(allowed, forbidden, "before")
     old = kill_role("auditor")
     worker.check(allowed, forbidden, "with the auditor dead")
-    wait_for(lambda: role_pids("auditor") and not set(role_pids("auditor")) & set(old), "another auditor", 60)
+    wait_for(lambda: role_pids("auditor") and not set(role_pids("auditor")) & set(old), "another auditor")
     with open(f"{BASE}/deny/later", "w") as file:
         file.write("x")
     worker.check(allowed, f"{BASE}/deny/later", "with the new auditor")
@@ -153,10 +158,7 @@ def kill_both():
     allowed, forbidden = targets("kill-both")
     worker = Worker(profile("rf-kill-both"))
     worker.check(allowed, forbidden, "before")
-    for role in ("daemon", "auditor"):
-        for pid in role_pids(role):
-            os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not role_pids("daemon") and not role_pids("auditor"), "both to be gone")
+    kill_role("daemon", "auditor")
     worker.check(allowed, forbidden, "with both dead")
     start_daemon()
     worker.check(allowed, forbidden, "after the restart")
@@ -170,10 +172,7 @@ def corrupt():
     allowed, forbidden = targets("corrupt")
     worker = Worker(profile("rf-corrupt"))
     worker.check(allowed, forbidden, "before")
-    for role in ("daemon", "auditor"):
-        for pid in role_pids(role):
-            os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not role_pids("daemon") and not role_pids("auditor"), "both to be gone")
+    kill_role("daemon", "auditor")
     state = "/var/lib/ringfence"
     with open(f"{state}/audit.db", "r+b") as file:
         file.write(b"this is no database " * 1000)
@@ -217,7 +216,7 @@ def full_disk():
     with open(f"{BASE}/deny/room", "w") as file:
         file.write("x")
     time.sleep(1)
-    end = time.monotonic() + 40
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         worker.check(allowed, f"{BASE}/deny/room", "with room again")
         try:
@@ -236,7 +235,7 @@ def second_daemon():
     allowed, forbidden = targets("second")
     worker = Worker(profile("rf-second"))
     first = role_pids("daemon")
-    result = ringfence("daemon", timeout=30)
+    result = ringfence("daemon")
     assert result.returncode != 0, f"a second daemon started: {said(result)}"
     assert "running" in result.stderr or "already" in result.stderr, f"it does not say why: {said(result)}"
     assert role_pids("daemon") == first, "the first is gone"

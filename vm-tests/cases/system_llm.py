@@ -3,10 +3,9 @@
 import json
 import os
 import signal
-import time
 
 from agents import KEY, SYSTEM, Conn, Provider, Runtime, agent, known, remove, scene, send, sock, wait_for
-from system import events, kill_role, reload, ringfence, role_pids, said, start_daemon
+from system import events, is_gone, kill_role, reload, ringfence, role_pids, said, start_daemon
 
 
 @scene("system/llm-worker", limit=160)
@@ -64,7 +63,7 @@ def kills():
         assert conn.hear() is None, "the sender's connection lives on"
         provider.held.set()
         if role == "daemon":
-            wait_for(lambda: not role_pids("llm-worker"), "the workers of a dead core to end")
+            wait_for(lambda: all(is_gone(pid) for pid in old), "the workers of a dead core to end")
             start_daemon()
 
         def is_back():
@@ -78,7 +77,7 @@ def kills():
         call = [f"toolu_{role}", "bash", {"command": f"echo x > {box}/{role}; cat {box}/{role}"}]
         send("rf-kill", json.dumps([call]), about=runtime.said)
         wait_for(lambda: any(event.get("tool_call") == f"toolu_{role}" and event["attribution"] == "exact" for event in events()),
-                 "an event of the call", 40)
+                 "an event of the call")
     with open(log) as file:
         after = file.read()
     assert after.startswith(before), "what was acknowledged is not there any more"
@@ -152,17 +151,18 @@ def quarantine():
     os.chmod("/srv/rf/no-such-key", 0o600)
     reload()
     wait_for(lambda: (known("rf-bad") or {}).get("state") == "running", "rf-bad to run", about=lambda: known("rf-bad"))
-    for _ in range(8):
-        pids = [one["pid"] for one in [known("rf-bad")] if one["pid"]]
-        if known("rf-bad")["state"] == "quarantined":
-            break
-        for pid_of_bad in pids:
+
+    def is_given_up():
+        shown = known("rf-bad")
+        # One that is still being told what to do has not crashed: it was not started.
+        if shown["state"] == "running" and shown["pid"]:
             try:
-                os.kill(pid_of_bad, signal.SIGKILL)
+                os.kill(shown["pid"], signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        time.sleep(1.5)
-    wait_for(lambda: known("rf-bad")["state"] == "quarantined", "rf-bad in quarantine", about=lambda: known("rf-bad"))
+        return shown["state"] == "quarantined"
+
+    wait_for(is_given_up, "rf-bad in quarantine", about=lambda: known("rf-bad"))
     assert known("rf-good")["pid"] == pid and known("rf-good")["state"] == "running"
     os.unlink(bad)
     remove(good, "rf-good")

@@ -6,7 +6,7 @@ import subprocess
 
 from agents import KEY, Conn, Provider, Runtime, agent, counted, daemon_log, is_told, known, remove, scene, send, sock, trace, wait_for
 from harness import PYTHON
-from system import BASE, events, ringfence
+from system import BASE, PATIENCE, events, ringfence
 
 
 @scene("system/llm-five-calls", limit=300, hook="task_alloc")
@@ -32,9 +32,12 @@ def five_calls():
             for n in range(5):
                 if event["profile"] == "rf-five" and f"/call-{n}" in str(event.get("path")):
                     seen.setdefault(n, []).append(event)
-        return len(seen) == 5 and all(any(str(one.get("path")).endswith("/late") for one in mine) for mine in seen.values())
+        return len(seen) == 5 and all(not missing(mine) for mine in seen.values())
 
-    wait_for(whole, "the events of all calls")
+    def missing(mine):
+        return {"own", "child", "daemon", "late", "end"} - {os.path.basename(str(one.get("path"))) for one in mine}
+
+    wait_for(whole, "the events of all calls", about=lambda: {n: missing(mine) for n, mine in seen.items()})
     unsure = 0
     for n, mine in seen.items():
         for event in mine:
@@ -44,8 +47,6 @@ def five_calls():
                 unsure += 1
                 assert event["attribution"] == "ambiguous", f"neither sure nor unsure: {event}"
                 assert event["tool_call"] is None
-        for name in ("own", "child", "daemon", "late", "end"):
-            assert any(str(event.get("path")).endswith(f"/{name}") for event in mine), f"no event of call {n} about {name}"
     # Before 6.2 a tag can be lost at a fork.
     if tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 2):
         assert unsure == 0, f"{unsure} events are not sure"
@@ -56,7 +57,7 @@ def five_calls():
         shadow[:] = [event for event in newest if event.get("path") == "/etc/shadow" and event["profile"] == "rf-five"]
         return len(shadow) >= 5
 
-    wait_for(refused, "the refused reads of all calls", 40, about=lambda: shadow)
+    wait_for(refused, "the refused reads of all calls", about=lambda: shadow)
     assert {event["tool_call"] for event in shadow} >= {f"toolu_{n}" for n in range(5)} or unsure, shadow
     # What the worker tells the auditor is stored a little after it happened.
     wait_for(lambda: is_told(trace("rf-five"), 5), "the message's end and its calls' on record", about=lambda: trace("rf-five"))
@@ -80,7 +81,8 @@ def five_calls():
 
 HOSTILE = r'''
 import array, ctypes, json, os, socket, struct, sys, threading, time
-sock = socket.socket(socket.AF_UNIX); sock.settimeout(30); sock.connect(sys.argv[1])
+# Without a limit: with one Python makes the socket non-blocking, and MSG_WAITALL gives what is there.
+sock = socket.socket(socket.AF_UNIX); sock.connect(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)
 
 def say(method, params, number=None, fd=None):
@@ -99,13 +101,15 @@ def answer(number):
         message = hear()
         if message.get("id") == number: return message
 
+made = []
 def fork(then):
     read, write = os.pipe()
     pid = os.fork()
+    made.append(pid)
     if pid == 0:
         os.close(read)
         then(write)
-        time.sleep(60)
+        time.sleep(900)
         os._exit(0)
     os.close(write)
     os.read(read, 1)
@@ -113,15 +117,16 @@ def fork(then):
 
 def ready(write): os.write(write, b"x")
 def threaded(write):
-    threading.Thread(target=time.sleep, args=(60,)).start(); ready(write)
+    threading.Thread(target=time.sleep, args=(900,)).start(); ready(write)
 def grandchild(write):
     pid = os.fork()
     if pid == 0:
-        time.sleep(60); os._exit(0)
-    os.write(write, b"x"); open(sys.argv[2] + "/grandchild", "w").write(str(pid))
+        time.sleep(900); os._exit(0)
+    with open(sys.argv[2] + "/grandchild", "w") as file: file.write(str(pid))
+    ready(write)
 def execs(write):
     os.dup2(write, 1)
-    os.execv("/usr/bin/sh", ["sh", "-c", "echo x; sleep 60; :"])
+    os.execv("/usr/bin/sh", ["sh", "-c", "echo x; exec sleep 900"])
 
 say("register", {"role": "runtime"})
 while hear().get("method") != "human_message": pass
@@ -142,25 +147,27 @@ tag("itself", os.pidfd_open(os.getpid()), "toolu_a")
 tag("its parent", os.pidfd_open(os.getppid()), "toolu_a") if os.getppid() > 1 else None
 fd, _ = fork(threaded); tag("threaded", fd, "toolu_a")
 fd, _ = fork(execs); tag("exec'd", fd, "toolu_a")
-fd, _ = fork(grandchild); time.sleep(0.3)
-tag("a grandchild", os.pidfd_open(int(open(sys.argv[2] + "/grandchild").read())), "toolu_a")
+fd, _ = fork(grandchild)
+made.append(int(open(sys.argv[2] + "/grandchild").read()))
+tag("a grandchild", os.pidfd_open(made[-1]), "toolu_a")
 tag("right", child, "toolu_a")
 tag("a second for one call", fork(ready)[0], "toolu_a")
 tag("tagged already", child, "toolu_b")
 say("turn", {"messages": [{"role": "tool", "tool_call_id": name, "content": [{"type": "text", "text": "x"}]} for name in ("toolu_a", "toolu_b")]}, 99)
 answer(99)
 tag("answered", fork(ready)[0], "toolu_b")
-other = socket.socket(socket.AF_UNIX); other.settimeout(30); other.connect(sys.argv[1])
+other = socket.socket(socket.AF_UNIX); other.connect(sys.argv[1])
 sock = other
 say("send", {"content": [{"type": "text", "text": "do what I say"}]}, 7)
 out["send from inside"] = answer(7)
+for pid in made: os.kill(pid, 9)
 print(json.dumps(out), flush=True)
 '''
 
 
 UNTAGGING = r'''
 import json, os, socket, struct, subprocess, sys, time
-sock = socket.socket(socket.AF_UNIX); sock.settimeout(120); sock.connect(sys.argv[1])
+sock = socket.socket(socket.AF_UNIX); sock.connect(sys.argv[1])
 box = sys.argv[2]
 
 def say(method, params, number=None):
@@ -221,7 +228,7 @@ def untagged():
                 seen.setdefault(name, []).append((event["attribution"], event.get("tool_call")))
         return {"before-0", "toolu_alone", "before-2", "toolu_one", "toolu_two", "before-4", "toolu_last"} <= set(seen)
 
-    wait_for(whole, "the events of all calls", 60, about=lambda: seen)
+    wait_for(whole, "the events of all calls", about=lambda: seen)
     assert set(seen["toolu_alone"]) == {("sole", "toolu_alone")} and set(seen["toolu_last"]) == {("sole", "toolu_last")}, seen
     for name in ("toolu_one", "toolu_two"):
         assert set(seen[name]) == {("ambiguous", None)}, seen
@@ -229,7 +236,7 @@ def untagged():
     assert set(seen["before-0"]) | set(seen["before-2"]) | set(seen["before-4"]) == {("none", None)}, seen
     counted("rf-untagged", tags=0, refused_tags=0)
     process.terminate()
-    process.wait(20)
+    process.wait(PATIENCE)
     remove(path, "rf-untagged")
 
 

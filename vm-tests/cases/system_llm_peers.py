@@ -13,7 +13,7 @@ import time
 
 from agents import KEY, Conn, Provider, agent, counted, daemon_log, is_told, known, remove, ringfence_send, scene, sock, trace, wait_for
 from harness import PYTHON
-from system import denied, events, reload, ringfence, said, wait_event
+from system import PATIENCE, denied, events, reload, ringfence, said, wait_event
 
 
 CALLER = r'''
@@ -21,7 +21,7 @@ import http.client, json, socket, sys
 
 class Unix(http.client.HTTPConnection):
     def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(30); self.sock.connect(sys.argv[1])
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.connect(sys.argv[1])
 
 conn = Unix("agent")
 body = {"model": "theirs", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -35,7 +35,7 @@ def call(path, script, container=None):
     """What a client of the HTTP endpoint is answered: status and body. `container`: the profile it runs under."""
     inside = ["ringfence", "run", "--profile", container, "--"] if container else []
     done = subprocess.run([*inside, PYTHON, "-E", "-s", "-S", "-B", script, path], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, cwd="/", timeout=90)
+                          text=True, cwd="/", timeout=PATIENCE)
     assert done.returncode == 0, f"the client: {said(done)}; {daemon_log()}"
     return json.loads(done.stdout)
 
@@ -106,7 +106,7 @@ class Unix(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX); self.sock.connect(sys.argv[1])
 
 def ask(messages):
-    connection = Unix("agent", timeout=60)
+    connection = Unix("agent")
     connection.request("POST", "/v1/messages", json.dumps({"max_tokens": 9, "stream": True, "messages": messages}))
     return connection.getresponse().read().decode()
 
@@ -137,7 +137,7 @@ def http_trace():
         file.write(LOOPER)
     asked = json.dumps([["toolu_http", "read", {"path": "within"}]])
     command = ["ringfence", "run", "--profile", "rf-sdk", "--", PYTHON, "-E", "-s", "-S", "-B", f"{box}/looper.py", api, box, asked]
-    done = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, said(done)
     wait_for(lambda: is_told(trace("rf-sdk"), 1), "the intent's end and its call's on record", about=lambda: trace("rf-sdk"))
     seen = {}
@@ -175,7 +175,7 @@ def http_trace():
         token = file.read().strip()
     assert token_file in ringfence("show", "rf-sdk").stdout
     for key, status in (("sk-theirs", 401), (token, 200)):
-        connection = http.client.HTTPConnection("127.0.0.1", 4117, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", 4117, timeout=PATIENCE)
         body = json.dumps({"max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hello"}]})
         connection.request("POST", "/v1/messages", body, {"x-api-key": key})
         response = connection.getresponse()
@@ -271,9 +271,14 @@ def reborn(number):
     wanted = (ctypes.c_int * 1)(number)
     arguments = struct.pack("=11Q", 0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(wanted), 1, 0)
     buffer = ctypes.create_string_buffer(arguments, len(arguments))
-    pid = ctypes.CDLL(None, use_errno=True).syscall(435, buffer, ctypes.c_size_t(len(arguments)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    end = time.monotonic() + PATIENCE
+    # /proc shows a process no more a moment before its number is free.
+    while (pid := libc.syscall(435, buffer, ctypes.c_size_t(len(arguments)))) == -1 and ctypes.get_errno() == errno.EEXIST:
+        assert time.monotonic() < end, f"the process id {number} does not get free"
+        time.sleep(0.05)
     if pid == 0:
-        time.sleep(120)
+        time.sleep(900)
         os._exit(0)
     assert pid == number, f"clone3 gave {pid} for {number}: {os.strerror(ctypes.get_errno())}"
 
@@ -295,10 +300,10 @@ def forged():
         process = subprocess.Popen(["ringfence", "run", "--profile", "rf-forged", "--", PYTHON, "-E", "-s", "-S", "-B", script,
                                     sock("rf-forged")], stdin=theirs, stderr=subprocess.PIPE, cwd="/")
         theirs.close()
-        ours.settimeout(60)
+        ours.settimeout(PATIENCE)
         data, descriptors, _, _ = socket.recv_fds(ours, 100, 1)
         assert data, f"the container did not connect: {process.stderr.read()[-1500:]}"
-        process.wait(30)
+        process.wait(PATIENCE)
         number = int(data)
         wait_for(lambda: not os.path.exists(f"/proc/{number}"), "the container's process to be gone")
         reborn(number)

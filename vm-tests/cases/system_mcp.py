@@ -5,21 +5,20 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 
 import agents
 from case import scene
 from harness import HERE, PYTHON
-from system import BASE, events, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
+from system import BASE, PATIENCE, events, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
 
 SYSTEM = "/etc/ringfence/profiles"
 SCRIPT = f"{BASE}/allow/mcp-server.py"
 
 # Opens files by way of a child; calls run side by side. A line per message, no library.
 SERVER = r'''
-import json, subprocess, sys, threading, time
+import json, os, subprocess, sys, threading, time
 lock = threading.Lock()
 
 def answer(number, text):
@@ -30,15 +29,17 @@ def cat(path):
     done = subprocess.run(["/usr/bin/cat", path], capture_output=True, text=True)
     return done.stdout or done.stderr
 
+def until(path):
+    while path and not os.path.exists(path):
+        time.sleep(0.05)
+
 def call(number, name, given):
     if name == "read_file":
-        time.sleep(given.get("before", 0.05))
-        text = cat(given["path"])
-        time.sleep(given.get("after", 0))
-        answer(number, text)
+        until(given.get("until"))
+        answer(number, cat(given["path"]))
     elif name == "get_later":
         def later():
-            time.sleep(given["seconds"])
+            until(given["until"])
             cat(given["path"])
         threading.Thread(target=later).start()
         answer(number, "it will be read")
@@ -88,7 +89,8 @@ class Client:
         self.process = subprocess.Popen([*(become(uid) if uid else []), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, cwd="/", env=home(uid))
         self.errors = []
-        threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True).start()
+        self.hearing = threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)
+        self.hearing.start()
         self.answers = {}
         self.changed = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
@@ -117,7 +119,7 @@ class Client:
         """Calls a tool; the request's id."""
         return self.send("tools/call", {"name": tool, "arguments": given})
 
-    def wait(self, number, seconds=60):
+    def wait(self, number, seconds=PATIENCE):
         """The answer."""
         with self.changed:
             self.changed.wait_for(lambda: number in self.answers or None in self.answers, seconds)
@@ -135,9 +137,10 @@ class Client:
         return self.process.pid
 
     def stop(self):
-        """Ends the session."""
+        """Ends the session. What was said on standard error is read by then."""
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
+        self.hearing.join(PATIENCE)
 
 
 def children(pid):
@@ -161,14 +164,49 @@ def rows(*args, uid=0):
 def command(uid, *args):
     """Runs the command line as a user."""
     words = [*(become(uid) if uid else []), "ringfence", *args]
-    return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", env=home(uid), timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", env=home(uid), timeout=PATIENCE)
+
+
+def recorded(tool, uid=0, **given):
+    """Calls of a tool with such arguments, whole: rows are made from the journal a little after the client has its answer."""
+    found = []
+
+    def are_whole():
+        found[:] = [one for one in calls("--limit", "500", uid=uid)
+                    if one["tool_name"] == tool and given.items() <= one["arguments"].items()]
+        return found and all(one["responded_at"] for one in found)
+
+    wait_for(are_whole, f"{tool} {given} on record, with its answer")
+    return found
 
 
 def call_of(tool, path, uid=0):
     """The one call of a tool about a path."""
-    found = [one for one in calls("--limit", "500", uid=uid) if one["tool_name"] == tool and one["arguments"].get("path") == path]
+    found = recorded(tool, uid, path=path)
     assert len(found) == 1, f"{tool} of {path}: {found}"
     return found[0]
+
+
+def attributed(path, word):
+    """The denied open of a path, once it is attributed so: how far a journal was read is a part of that, and of what is
+    behind it an event is not sure yet."""
+    seen = []
+
+    def is_so():
+        seen[:] = [wait_event(denial(path))]
+        return seen[0]["attribution"] == word
+
+    try:
+        wait_for(is_so, f"{path} to be {word}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {seen}") from None
+    return seen[0]
+
+
+def touch(path):
+    """Makes a file that a call waits for."""
+    with open(path, "w"):
+        pass
 
 
 def denial(path):
@@ -197,10 +235,9 @@ def sole():
         for path in (first, second):
             assert "ermission denied" in json.dumps(client.call("read_file", path=path))
         for path in (first, second):
-            wait_event(denial(path))
             call = call_of("read_file", path, uid)
-            event = wait_event(denial(path))
-            assert (event["attribution"], event["tool_call"]) == ("sole", call["id"]), f"{event} is not {call['id']}'s"
+            event = attributed(path, "sole")
+            assert event["tool_call"] == call["id"], f"{event} is not {call['id']}'s"
             assert event["uid"] == uid and event["container"] == call["container"], (event, call)
             shown = rows("calls", call["id"], uid=uid)[0]
             paths = [one.get("path") for one in shown["events"] if one["attribution"] == "sole"]
@@ -218,22 +255,29 @@ def ambiguous():
     both, own, later = forbidden_files("mcp-ambiguous", 3)
     allowed, _ = targets("mcp-ambiguous")
     client = Client("files", "rf-mcp-two")
-    slow = client.ask("read_file", path=allowed, before=2.5)
-    time.sleep(0.3)
-    client.call("read_file", path=both, before=0.2, after=0.2)
+    # Each waits for a file, so that what is in flight at once is so on any machine.
+    both_over, later_begins = (f"{BASE}/allow/mcp-{name}" for name in ("both-over", "later-begins"))
+    for path in (both_over, later_begins):
+        if os.path.exists(path):
+            os.unlink(path)
+    slow = client.ask("read_file", path=allowed, until=both_over)
+    client.call("read_file", path=both)
+    assert slow not in client.answers, "the other call is over"
+    touch(both_over)
     client.wait(slow)
     client.call("get_own", path=own)
-    client.call("get_later", path=later, seconds=1)
-    time.sleep(1.5)
-    for path in (both, own, later):
-        wait_event(denial(path))
+    client.call("get_later", path=later, until=later_begins)
+    # The answer is on record: nothing is in flight.
+    call_of("get_later", later)
+    touch(later_begins)
     two = {call_of("read_file", both)["id"], call_of("read_file", allowed)["id"]}
-    event = wait_event(denial(both))
-    assert event["attribution"] == "ambiguous" and set(event["candidates"]) == two and event["tool_call"] is None, event
-    event = wait_event(denial(own))
-    assert event["attribution"] == "ambiguous" and event["candidates"] == [call_of("get_own", own)["id"]], event
-    event = wait_event(denial(later))
-    assert event["attribution"] == "none" and event["tool_call"] is None and not event.get("candidates"), event
+    event = attributed(both, "ambiguous")
+    assert set(event["candidates"]) == two and event["tool_call"] is None, event
+    only = call_of("get_own", own)["id"]
+    event = attributed(own, "ambiguous")
+    assert event["candidates"] == [only], event
+    event = attributed(later, "none")
+    assert event["tool_call"] is None and not event.get("candidates"), event
     client.stop()
     os.unlink(f"{SYSTEM}/rf-mcp-two.toml")
 
@@ -242,7 +286,9 @@ def ambiguous():
 def approvals():
     """another uid, a governed process and what the client started approve nothing; the right user does"""
     uid, other = 65534, 65533
-    client = Client("files", None, uid)
+    # A call that nobody decides is refused after a time: not while this scene is on its way to it.
+    waits = ("--approval-timeout", "3600")
+    client = Client("files", None, uid, options=waits)
     number = client.ask("delete_thing", path="/x")
     wait_for(lambda: rows("approvals", uid=uid), "the call to wait")
     waiting = rows("approvals", uid=uid)[0]["id"]
@@ -277,7 +323,7 @@ landlock = "off"
     assert result.returncode != 0, "it counted twice"
     client.stop()
     # This process is the client now.
-    client = Client("files", None, own=True)
+    client = Client("files", None, own=True, options=waits)
     number = client.ask("delete_thing", path="/y")
     wait_for(lambda: rows("approvals"), "the call to wait")
     waiting = rows("approvals")[0]["id"]
@@ -304,24 +350,28 @@ def kill():
     read(20)
     old = kill_role("auditor")
     read(20)
-    wait_for(lambda: role_pids("auditor") and not set(role_pids("auditor")) & set(old), "another auditor", 60)
+    wait_for(lambda: role_pids("auditor") and not set(role_pids("auditor")) & set(old), "another auditor")
     read(20)
-    number = client.ask("read_file", path=allowed, before=30)
-    time.sleep(0.3)
+    session = max(recorded("get_own", name=names[-1]), key=lambda one: one["requested_at"])["session_id"]
+
+    def of_session(tool):
+        return [one for one in calls("--session", session, "--limit", "500") if one["tool_name"] == tool]
+
+    number = client.ask("read_file", path=allowed, until=f"{BASE}/allow/never")
+    wait_for(lambda: of_session("read_file"), "the call to be forwarded")
     pid = client.interceptor()
     server = [one for one in descendants(pid) if SCRIPT.encode() in open(f"/proc/{one}/cmdline", "rb").read()]
     assert server, f"no server below {pid}"
     os.kill(pid, 9)
     wait_for(lambda: not any(os.path.exists(f"/proc/{one}") and alive(one) for one in server), "the server to be gone")
-    client.process.wait(20)
+    client.process.wait(PATIENCE)
     assert number not in client.answers
-    session = max(rows("sessions"), key=lambda one: one["started_at"])["id"]
-    found = [one for one in calls("--session", session, "--limit", "500") if one["tool_name"] == "get_own"]
+    # What the interceptor left is read after its end.
+    wait_for(lambda: next(one for one in rows("sessions") if one["id"] == session)["ended_at"], "the session's end on record")
+    found = of_session("get_own")
     assert sorted(one["arguments"]["name"] for one in found) == sorted(names), f"{len(found)} of {len(names)} are on record"
-    cut = [one for one in calls("--session", session, "--limit", "500") if one["tool_name"] == "read_file"]
+    cut = of_session("read_file")
     assert len(cut) == 1 and cut[0]["responded_at"] is None, cut
-    row = next(one for one in rows("sessions") if one["id"] == session)
-    assert row["ended_at"], row
     verified = ringfence("audit", "verify", env=home(0))
     assert verified.returncode == 0, said(verified)
     os.unlink(f"{SYSTEM}/rf-mcp-kill.toml")
@@ -349,6 +399,7 @@ def dashboard():
         client = Client(f"of-{uid}", None, uid)
         client.call("get_things", path=f"/of/{uid}")
         client.stop()
+        call_of("get_things", f"/of/{uid}", uid)
     seen = {}
     for uid in (0, 65534, 65533):
         link = command(uid, "dashboard")
@@ -377,7 +428,7 @@ def dashboard():
 def get(address, token, path):
     """A GET with the token."""
     request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         return json.load(answer)
 
 
@@ -405,7 +456,7 @@ def runtime():
         return text
 
     def of(tool):
-        found = [one for one in calls("--limit", "500") if one["tool_name"] == tool]
+        found = recorded(tool)
         assert len(found) == 1, f"{tool}: {found}; {provider.asked[-1][1]['messages'][-1]}"
         return rows("calls", found[0]["id"])[0]
 
@@ -429,7 +480,7 @@ def profile_errors():
                                        ("rf-mcp-good", "no-such-server", 127, "not found"),
                                        ("rf-mcp-good", f"{HERE}/lib/case.py", 126, "executable")):
         result = subprocess.run(["ringfence", "mcp", "--profile", name, "--", server], input=request, capture_output=True, text=True,
-                                cwd="/", env=home(0), timeout=60)
+                                cwd="/", env=home(0), timeout=PATIENCE)
         assert result.returncode == status, f"{name} {server}: {said(result)}"
         answer = json.loads(result.stdout)
         assert answer["id"] == 7 and word in answer["error"]["message"], answer

