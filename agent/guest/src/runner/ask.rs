@@ -16,7 +16,7 @@ use std::{
 pub(super) const SOCKET_VARIABLE: &str = "RINGFENCE_TOOLRUNNER_SOCKET";
 
 /// How long the daemon may take for an answer. A tool does not wait longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no leave.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ use std::{
 };
 
 /// How long the daemon may take for one tag. A tool does not wait longer for being told apart.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks for a call's process to be tagged.
 pub(super) trait Tagger {
