@@ -13,8 +13,7 @@ fn the_tool_keeps_its_parent_and_all_that_it_was_given() {
     for dir in ["first", "work/sub"] {
         fs::create_dir(runner.at(dir)).unwrap();
     }
-    fs::write(runner.at("first/od"), script).unwrap();
-    fs::set_permissions(runner.at("first/od"), PermissionsExt::from_mode(0o755)).unwrap();
+    runner.program("first/od", script);
     runner.file("three", "three\n");
     let path = format!("{}:{}:{PATH}", runner.at("shims").display(), runner.at("first").display());
     let script = "cd sub; umask 027; ulimit -n 77; export A='a b'; echo $$; od 3<../three <<< stdin | cat";

@@ -98,6 +98,18 @@ impl Runner {
         path
     }
 
+    /// A program. Another process writes it: of a file that is open here for writing, what the tests beside start just now
+    /// has a copy until it execs, and until then nobody can run it ("text file busy").
+    pub(crate) fn program(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.at(name);
+        let mut writer = command("sh");
+        writer.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(&path).stdin(Stdio::piped());
+        let mut writer = writer.spawn().unwrap();
+        writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
+        path
+    }
+
     pub(crate) fn path(&self) -> String {
         format!("{}:{PATH}", self.at("shims").display())
     }

@@ -38,8 +38,7 @@ fn streams_and_codes_are_kept_apart() {
 #[test]
 fn a_script_without_an_interpreter_is_sh_s() {
     let runner = Runner::start(&[]);
-    let script = runner.file("plain", "echo \"$1 $#\"\n");
-    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    runner.program("work/plain", "echo \"$1 $#\"\n");
     assert_eq!(decode(&runner.exchange(b"./plain\ta\tb\n")), ("a 2\n".into(), String::new(), 0));
 }
 
@@ -96,18 +95,23 @@ fn who_hangs_up_ends_the_tool() {
 
 #[test]
 fn a_tool_that_takes_too_long_is_killed_with_its_group() {
-    let runner = Runner::start(&["--timeout", "1"]);
-    let begin = Instant::now();
-    let request = b"sh\t-c\techo before; sleep 600 & echo $!; wait\n";
-    let (out, err, code) = decode(&runner.exchange(request));
-    assert!(begin.elapsed() >= Duration::from_secs(1));
-    assert_eq!(code, 124);
-    assert!(err.contains("killed after 1 s"), "{err}");
-    let (before, sleep) = out.trim_end().split_once('\n').unwrap();
-    assert_eq!(before, "before");
-    let state = || fs::read_to_string(format!("/proc/{sleep}/stat")).unwrap_or_default();
-    wait_until("what it started is gone", || state().is_empty() || state().contains(") Z "));
-    assert_eq!(runner.log("sh", 1)[0]["timed_out"], true);
+    // A busy machine may need more than a second until there is a group.
+    let is_killed = |seconds: u64| {
+        let runner = Runner::start(&["--timeout", &seconds.to_string()]);
+        let begin = Instant::now();
+        let request = b"sh\t-c\techo before; sleep 600 & echo $!; wait\n";
+        let (out, err, code) = decode(&runner.exchange(request));
+        assert!(begin.elapsed() >= Duration::from_secs(seconds));
+        assert_eq!(code, 124);
+        assert!(err.contains(&format!("killed after {seconds} s")), "{err}");
+        assert_eq!(runner.log("sh", 1)[0]["timed_out"], true);
+        let Some((before, sleep)) = out.trim_end().split_once('\n') else { return false };
+        assert_eq!(before, "before");
+        let state = || fs::read_to_string(format!("/proc/{sleep}/stat")).unwrap_or_default();
+        wait_until("what it started is gone", || state().is_empty() || state().contains(") Z "));
+        true
+    };
+    assert!([1, 5, 40].into_iter().any(is_killed), "not even in 40 seconds was there a group");
 }
 
 #[test]

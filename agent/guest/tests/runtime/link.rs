@@ -150,6 +150,8 @@ fn after_a_restart_of_the_daemon_it_registers_and_introduces_itself_again() {
     daemon.hear();
     scene.close();
     drop(daemon);
+    eventually("a failed connection", || scene.stderr().contains("No such file").then_some(()));
+    // A few more tries.
     thread::sleep(Duration::from_millis(700));
     scene.listen();
     let mut daemon = scene.registered();

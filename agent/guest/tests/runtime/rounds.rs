@@ -16,7 +16,7 @@ fn five_calls_run_together_and_their_results_come_in_order() {
                 4 - index,
                 index % 2
             );
-            (format!("tc-{index}"), json!({"command": wait, "timeout": 50}))
+            (format!("tc-{index}"), json!({"command": wait, "timeout": 300}))
         })
         .collect();
     let calls: Vec<(&str, &str, Value)> =
@@ -185,6 +185,8 @@ fn a_call_with_a_lock_in_its_way_ends_in_time() {
     let (said, is_error) = daemon.tool("edit_file", edit.clone());
     assert_eq!((said.as_str(), is_error), ("[killed after 1 seconds, the time for this call]", true));
     drop(directory);
-    assert!(!daemon.tool("edit_file", edit).1);
-    eventually("the edit", || (fs::read_to_string(scene.work().join("a")).unwrap() == "y").then_some(()));
+    // On a busy machine an edit may be over its second with nothing in its way.
+    let is_done = || fs::read_to_string(scene.work().join("a")).unwrap() == "y";
+    eventually("the edit", || (!daemon.tool("edit_file", edit.clone()).1 || is_done()).then_some(()));
+    assert!(is_done());
 }

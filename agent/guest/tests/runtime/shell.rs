@@ -100,7 +100,13 @@ fn binary_output_is_text_with_holes() {
 
 #[test]
 fn a_call_that_never_ends_is_killed_with_all_that_it_started() {
-    let scene = Scene::new(&["--tool-timeout", "1"]);
+    // A busy machine may need more than a second until all of it has started.
+    assert!([1, 5, 60].into_iter().any(all_is_killed), "not even in a minute did all of it start");
+}
+
+/// Whether all had started that is killed when a call's time is over.
+fn all_is_killed(seconds: u32) -> bool {
+    let scene = Scene::new(&["--tool-timeout", &seconds.to_string()]);
     let mut daemon = scene.registered();
     // In the group, in a session of its own, a daemon whose parents are gone, one that ignores signals, a stopped one.
     let command = "echo started
@@ -111,29 +117,37 @@ fn a_call_that_never_ends_is_killed_with_all_that_it_started() {
         sh -c 'echo $$ > stopped; kill -STOP $$' &
         while true; do sleep 0.05; done";
     let (said, is_error) = daemon.bash(command);
-    assert_eq!(
-        (said.as_str(), is_error),
-        ("started\n[killed after 1 seconds, the time for this call]", true)
-    );
+    let killed = format!("[killed after {seconds} seconds, the time for this call]");
+    assert!(said.ends_with(&killed) && is_error, "{said}");
+    let mut started = said == format!("started\n{killed}");
     for name in ["group", "session", "daemon", "deaf", "stopped"] {
-        let pid = pid_in(&scene.work().join(name));
-        assert!(!runs(pid), "{name} lives");
+        // Killed as it was, it may have left half a line.
+        let pid = fs::read_to_string(scene.work().join(name)).ok().filter(|text| text.ends_with('\n'));
+        started &= pid.is_some();
+        assert!(pid.is_none_or(|pid| !runs(pid.trim().parse().unwrap())), "{name} lives");
     }
-    assert_eq!(daemon.bash("echo next").0, "next\n");
+    eventually("the next call", || daemon.bash("echo next").0.starts_with("next\n").then_some(()));
+    started
 }
 
 #[test]
 fn a_fork_bomb_is_killed() {
-    let scene = Scene::new(&["--tool-timeout", "1"]);
-    let mut daemon = scene.registered();
-    // Each generation leaves its parent's group and ends: a moving target, of bounded width.
-    fs::write(scene.work().join("hop"), "#!/bin/sh\necho $$ > last\nsleep 0.01\nsetsid ./hop &\n").unwrap();
-    let (_, is_error) = daemon.bash("chmod +x hop; ./hop & ./hop & ./hop & sleep 1000");
-    assert!(is_error);
-    let last = scene.work().join("last");
-    fs::remove_file(&last).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(!last.exists(), "it hops on");
+    let is_killed = |seconds: u32| {
+        let scene = Scene::new(&["--tool-timeout", &seconds.to_string()]);
+        let mut daemon = scene.registered();
+        // Each generation leaves its parent's group and ends: a moving target, of bounded width.
+        let hop = "#!/bin/sh\necho $$ > last\nsleep 0.01\nsetsid ./hop &\n";
+        fs::write(scene.work().join("hop"), hop).unwrap();
+        let (_, is_error) = daemon.bash("chmod +x hop; ./hop & ./hop & ./hop & sleep 1000");
+        assert!(is_error);
+        let last = scene.work().join("last");
+        let hopped = fs::remove_file(&last).is_ok();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert!(!last.exists(), "it hops on");
+        hopped
+    };
+    // A busy machine may need more than a second until it hops.
+    assert!([1, 5, 60].into_iter().any(is_killed), "not even in a minute did it hop");
 }
 
 #[test]
@@ -247,13 +261,21 @@ fn a_tool_that_kills_its_keeper_is_an_error_and_no_more() {
     let pid = pid_in(&scene.work().join("pid"));
     eventually("the shell's end", || (!runs(pid)).then_some(()));
     // A keeper that is stopped cannot end its tree: it is ended itself, and its group.
-    let scene = Scene::new(&["--tool-timeout", "1"]);
-    let mut daemon = scene.registered();
-    let (said, is_error) = daemon.bash("echo $$ > pid; kill -STOP $PPID; sleep 1000");
-    assert!(said.contains("killed after 1 seconds") && is_error, "{said}");
-    let pid = pid_in(&scene.work().join("pid"));
-    eventually("the shell's end", || (!runs(pid)).then_some(()));
-    assert_eq!(daemon.bash("echo on").0, "on\n");
+    let is_ended = |seconds: u32| {
+        let scene = Scene::new(&["--tool-timeout", &seconds.to_string()]);
+        let mut daemon = scene.registered();
+        let (said, is_error) = daemon.bash("echo $$ > pid; kill -STOP $PPID; touch stopped; sleep 1000");
+        assert!(said.contains(&format!("killed after {seconds} seconds")) && is_error, "{said}");
+        if !scene.work().join("stopped").exists() {
+            return false;
+        }
+        let pid = pid_in(&scene.work().join("pid"));
+        eventually("the shell's end", || (!runs(pid)).then_some(()));
+        eventually("another call", || (daemon.bash("echo on").0 == "on\n").then_some(()));
+        true
+    };
+    // A busy machine may need more than a second until the keeper is stopped.
+    assert!([1, 5, 60].into_iter().any(is_ended), "not even in a minute was the keeper stopped");
 }
 
 #[test]
