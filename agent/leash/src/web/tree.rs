@@ -310,7 +310,8 @@ mod tests {
             assert!(document.text().contains("before"), "{tag}");
             assert!(depth(&document) <= 2 * Bounds::default().depth + 2, "{tag}: {}", depth(&document));
             assert!(cut.is_some() || tag.contains("select"), "{tag}");
-            assert!(begun.elapsed() < Duration::from_secs(20), "{tag}: {:?}", begun.elapsed());
+            // Its own limit is five seconds.
+            assert!(begun.elapsed() < Duration::from_secs(60), "{tag}: {:?}", begun.elapsed());
         }
     }
 
@@ -339,7 +340,8 @@ mod tests {
         let begun = Instant::now();
         let (_, cut) = parse(&format!("<p{attributes}>x"), &Url::parse("http://a/").unwrap(), bounds);
         assert_eq!(cut, Some(Cut::Time));
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        // Without end it takes many minutes.
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
 
     #[test]

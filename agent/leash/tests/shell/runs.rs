@@ -21,7 +21,7 @@ fn said(result: &Value, status: i32, stdout: &str, stderr: &str) {
 /// Waits, within a limit, until no process of this id is left.
 #[track_caller]
 fn gone(pid: &str) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     let ended = || match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
         Err(_) => true,
@@ -97,17 +97,23 @@ fn output_beyond_the_bound_is_cut_in_the_middle_and_said() {
 #[test]
 fn when_the_time_is_over_everything_is_killed() {
     let session = Session::new();
-    let begun = Instant::now();
-    let script = "sh -c 'echo $$; sleep 300 & echo $!; wait' | cat; echo never";
-    let over = session.call(&Grant::top(), json!({"script": script, "timeout_secs": 1})).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-    assert_eq!(
-        (&over["exit_code"], &over["timed_out"], &over["timeout_secs"]),
-        (&Value::Null, &json!(true), &json!(1))
-    );
-    let said = over["stdout"].as_str().unwrap();
-    assert_eq!(said.lines().count(), 2, "{said}");
-    said.lines().for_each(gone);
+    let script = "sh -c 'echo $$; sleep 1000 & echo $!; wait' | cat; echo never";
+    // A busy machine may need more than a second until there is something to kill.
+    for seconds in [1, 5, 60] {
+        let begun = Instant::now();
+        let over = session.call(&Grant::top(), json!({"script": script, "timeout_secs": seconds})).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(500), "{:?}", begun.elapsed());
+        assert_eq!(
+            (&over["exit_code"], &over["timed_out"], &over["timeout_secs"]),
+            (&Value::Null, &json!(true), &json!(seconds))
+        );
+        let said = over["stdout"].as_str().unwrap();
+        said.lines().for_each(gone);
+        if said.lines().count() == 2 {
+            return;
+        }
+    }
+    panic!("not even in a minute was there something to kill");
 }
 
 #[test]
