@@ -61,12 +61,16 @@ pub(crate) fn run(
     what: &str,
     prepare: impl FnOnce(&mut Command),
 ) -> Result<Tally> {
-    let place = packages(tests, name)?;
-    // Beside the packages, where node looks for them; the checkout stays clean.
+    let packages = packages(tests, name)?.join("node_modules");
+    // A folder of this run's own: another checkout's tests may be running from the same packages. The checkout stays clean.
+    let place = tempfile::Builder::new().prefix("ringfence-tests-").tempdir();
+    let place = place.context("cannot make a temporary folder for the tests")?;
+    std::os::unix::fs::symlink(&packages, place.path().join("node_modules"))
+        .with_context(|| format!("cannot link {} into {}", packages.display(), place.path().display()))?;
     for entry in fs::read_dir(tests).with_context(|| format!("cannot read {}", tests.display()))? {
         let path = entry.with_context(|| format!("cannot read {}", tests.display()))?.path();
         if path.extension().is_some_and(|extension| extension == "mjs" || extension == "py") {
-            copy(&path, &place)?;
+            copy(&path, place.path())?;
         }
     }
     let mut node = Command::new("node");
