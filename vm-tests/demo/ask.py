@@ -12,7 +12,7 @@ import sys
 import time
 
 # Until the agent's worker and its runtime are there, and until all is on record.
-PATIENCE = 60.0
+PATIENCE = 180.0
 QUESTION = "Summarise this repository."
 
 

@@ -19,7 +19,7 @@ clean_up() {
     if [ -n "${has_agent:-}" ]; then
         rm -f "$profile"
         # Its worker ends when the daemon sees that the profile is gone.
-        for _ in {1..50}; do
+        for _ in {1..300}; do
             [ -e "/run/ringfence/sockets/$agent" ] || break
             sleep 0.2
         done
@@ -63,7 +63,7 @@ read -r port <"$demo/port"
 has_agent=yes
 sed -e "s|@UID@|$(id -u "$user")|; s|@PORT@|$port|; s|@DEMO@|$demo|g" "$here/$agent.toml" >"$demo/$agent.toml"
 install -m 644 "$demo/$agent.toml" "$profile"
-for _ in {1..150}; do
+for _ in {1..900}; do
     [ -S "/run/ringfence/sockets/$agent/agent.sock" ] && break
     sleep 0.2
 done

@@ -12,7 +12,7 @@ import sys
 import time
 
 # Events are stored in batches; the last may take a moment.
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 def main():

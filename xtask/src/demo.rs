@@ -42,7 +42,7 @@ fn in_vm(folder: &Path) -> Result<ExitCode> {
     let mut job = Job::new(Series::V6_12, &command);
     job.added.push(Added { host: folder.to_owned(), guest: GUEST_DIR.into() });
     job.added.push(Added { host: guest::runtime()?, guest: runtime.clone().into() });
-    let status = vm::lines(&job, Duration::from_secs(180), |line| println!("{line}"))?;
+    let status = vm::lines(&job, Duration::from_secs(600), |line| println!("{line}"))?;
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }
 
