@@ -193,7 +193,10 @@ def kill_role(*roles, number=signal.SIGKILL):
     pids = [pid for role in roles for pid in role_pids(role)]
     assert pids, f"no process `ringfence {' or '.join(roles)}`"
     for pid in pids:
-        os.kill(pid, number)
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:  # some end with those before them
+            pass
     if number in (signal.SIGKILL, signal.SIGTERM):
         wait_for(lambda: all(is_gone(pid) for pid in pids), f"{' and '.join(roles)} to be gone")
     return pids
