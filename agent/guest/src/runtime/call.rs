@@ -32,7 +32,7 @@ const MOST_LEFT: usize = 1 << 20;
 pub(super) const MOST_BACKGROUND: usize = 64;
 
 /// How long a call's keeper has to end everything, before it is ended itself.
-const ENDING: Duration = Duration::from_secs(8);
+const ENDING: Duration = Duration::from_secs(14);
 
 /// How a tool call ended, for the model.
 #[derive(Debug)]

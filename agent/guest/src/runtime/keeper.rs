@@ -147,7 +147,6 @@ fn shell(control: &File, mut status: &File, out: OwnedFd, command: &str) -> io::
     let shell =
         sys::fork_child(&[out.as_raw_fd(), failed.as_raw_fd()], || become_shell(&out, &command, &failed))?;
     drop(out);
-    status.write_all(&Report::Shell(shell.as_raw_nonzero().get()).encode())?;
 
     let mut end: Option<(Report, Instant)> = None;
     let mut told = false;
@@ -209,6 +208,9 @@ fn how(status: WaitStatus) -> Report {
 fn become_shell(out: &OwnedFd, command: &CString, mut failed: &File) -> u8 {
     let exec = || -> io::Result<std::convert::Infallible> {
         process::setsid()?;
+        // Before anything of the command runs: it may stop the keeper, and then whoever is to end it has to know it.
+        let mut told = failed;
+        told.write_all(&Report::Shell(process::getpid().as_raw_nonzero().get()).encode())?;
         let null = File::open("/dev/null")?;
         stdio::dup2_stdin(&null)?;
         stdio::dup2_stdout(out)?;

@@ -200,6 +200,6 @@ fn hostile_html_is_read_as_far_as_it_goes() {
             // On a machine that is slow enough.
             Err(error) => assert!(error.contains("reading text out of the page"), "{start}: {error}"),
         }
-        assert!(begun.elapsed() < PATIENCE + Duration::from_secs(10), "{start}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < PATIENCE * 3, "{start}: {:?}", begun.elapsed());
     }
 }
