@@ -78,7 +78,7 @@ pub(crate) fn end_but(kept: &[Pid]) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..ROUNDS {
-        for child in children().filter(|child| !kept.contains(child) && !is_zombie(*child)) {
+        for child in children().filter(|child| !kept.contains(child) && !is_dead(*child)) {
             // The group first: what a child forks while we look is in it.
             let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
             let _ = kill(child, Signal::SIGKILL);
@@ -108,7 +108,7 @@ pub(crate) fn reap() -> bool {
 
 /// Children that are not dead.
 pub(crate) fn living() -> Vec<Pid> {
-    children().filter(|child| !is_zombie(*child)).collect()
+    children().filter(|child| !is_dead(*child)).collect()
 }
 
 /// Children of every thread of this process, those that nobody has waited for included.
@@ -120,14 +120,45 @@ fn children() -> impl Iterator<Item = Pid> {
         .map(Pid::from_raw)
 }
 
-fn is_zombie(pid: Pid) -> bool {
+/// Whether nothing of a process runs. Where only its first thread has ended, it is a zombie for /proc, and others go on.
+fn is_dead(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+    let has_ended = stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']));
+    has_ended && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) < 2
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Awaited, Pid, Signal, WaitStatus};
+    use super::{Awaited, Pid, Signal, WaitStatus, is_dead};
+    use std::{
+        process::{Command, Stdio},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_lives_while_another_does() {
+        let script = "import threading, sys, ctypes\n\
+                      threading.Thread(target=sys.stdin.read).start()\n\
+                      ctypes.CDLL(None).pthread_exit(None)";
+        let mut python = Command::new("python3");
+        let mut python = python.args(["-c", script]).stdin(Stdio::piped()).spawn().expect("python3");
+        let pid = Pid::from_raw(python.id().cast_signed());
+        let until = Instant::now() + Duration::from_secs(60);
+        let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is not waited for");
+        while !stat().contains(") Z ") {
+            assert!(!is_dead(pid), "it has not even begun to end");
+            assert!(Instant::now() < until, "its first thread does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!is_dead(pid), "its other thread reads");
+        python.kill().expect("it is there");
+        while !is_dead(pid) {
+            assert!(Instant::now() < until, "it does not die");
+            thread::sleep(Duration::from_millis(5));
+        }
+        python.wait().expect("its end");
+    }
 
     #[test]
     fn the_status_that_somebody_waits_for_is_kept_and_no_other() {
