@@ -18,7 +18,7 @@ use std::{
 };
 
 /// How long killing goes on: a process that forks faster than this kills is not caught up with.
-const TIME: Duration = Duration::from_secs(2);
+const TIME: Duration = Duration::from_secs(10);
 
 /// Ends the orphans of a process all of whose children are tools.
 #[derive(Debug)]
