@@ -19,7 +19,7 @@ def right_boot():
 @scene("nobpf/daemon-refuses", group="nobpf")
 def daemon():
     """the daemon refuses to start and says what is missing, with the line to boot with"""
-    result = ringfence("daemon", timeout=30)
+    result = ringfence("daemon")
     assert result.returncode not in (0, None), f"it started: {said(result)}"
     assert "lsm=" in result.stderr and "bpf" in result.stderr, f"it does not say what is missing: {said(result)}"
     assert not os.path.exists("/sys/fs/bpf/ringfence") or not os.listdir("/sys/fs/bpf/ringfence"), "it left pins"

@@ -10,12 +10,14 @@ import urllib.request
 from agents import Conn, Provider, Runtime, agent, known, remove, send, sock
 from case import scene
 from harness import PYTHON
-from system import Worker, denied, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
+from system import PATIENCE, Worker, denied, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
 
 UNIT = "ringfence.service"
+# Seconds for a start, most of which the verifier takes: what the unit allows it, and a little more.
+LONG = 400
 
 
-def systemctl(*args, timeout=120):
+def systemctl(*args, timeout=LONG):
     """Runs systemctl; its result, output as text."""
     return subprocess.run(["systemctl", *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout)
 
@@ -36,7 +38,7 @@ def install():
     """`ringfence install` starts the unit, which says when it is ready; a second time nothing changes"""
     with open("/proc/1/comm") as file:
         assert file.read().strip() == "systemd", "this boot has another first process"
-    result = ringfence("install", timeout=280)
+    result = ringfence("install", timeout=LONG)
     assert result.returncode == 0 and "the daemon runs" in result.stdout, f"{said(result)}\n{journal()}"
     # Type=notify: systemctl returned when the daemon had said that it is ready.
     assert shown("ActiveState") == "active" and shown("SubState") == "running", journal()
@@ -45,7 +47,7 @@ def install():
     assert status.returncode == 0, f"{said(status)}\n{journal()}"
     with open("/etc/systemd/system/ringfence.service") as file:
         before = file.read()
-    again = ringfence("install", timeout=280)
+    again = ringfence("install", timeout=LONG)
     assert again.returncode == 0 and "installed already" in again.stdout, said(again)
     with open("/etc/systemd/system/ringfence.service") as file:
         assert file.read() == before
@@ -87,10 +89,10 @@ def dashboard():
     place, token = link.split("/#token=") if "/#token=" in link else (link, None)
     assert place.startswith("http://127.0.0.1:") and token, link
     request = urllib.request.Request(f"{place}/api/stats", headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         assert answer.status == 200, answer.status
     try:
-        urllib.request.urlopen(f"{place}/api/stats", timeout=20)
+        urllib.request.urlopen(f"{place}/api/stats", timeout=PATIENCE)
     except urllib.error.HTTPError as error:
         assert error.code == 401, error.code
     else:
@@ -118,13 +120,13 @@ def restart():
     allowed, forbidden = targets("systemd-restart")
     worker = Worker(profile("rf-systemd-restart"))
     worker.check(allowed, forbidden, "before")
-    result = systemctl("restart", UNIT, timeout=300)
+    result = systemctl("restart", UNIT)
     assert result.returncode == 0, f"{result.stderr}\n{journal()}"
     worker.check(allowed, forbidden, "after a restart")
     first = role_pids("daemon")
     kill_role("daemon")
     worker.check(allowed, forbidden, "with the core dead")
-    wait_for(lambda: role_pids("daemon") not in ([], first) and ringfence("status").returncode in (0, 2), "systemd's restart", 240)
+    wait_for(lambda: role_pids("daemon") not in ([], first) and ringfence("status").returncode in (0, 2), "systemd's restart", LONG)
     worker.check(allowed, forbidden, "after systemd's restart")
     listed = json.loads(ringfence("status", "--json").stdout)
     assert any(one["profile"].startswith("rf-systemd-restart") for one in listed["containers"]), listed["containers"]
@@ -136,14 +138,28 @@ def restart():
     worker.stop()
 
 
+def touch(path):
+    """Makes a file that something waits for."""
+    with open(path, "w"):
+        pass
+
+
+def exactly(one, count):
+    """So many bytes, in how many pieces they may come."""
+    data = b""
+    while len(data) < count and (part := one.recv(count - len(data))):
+        data += part
+    return data
+
+
 # Says that it is there; for each line that it reads: connects to the agent's socket, says that it did, and then what it is answered to a `send`.
 SENDER = r"""
 import json, socket, struct, sys
 body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "send", "params": {"content": [{"type": "text", "text": "obey"}]}}).encode()
 print("ready", flush=True)
 for line in sys.stdin:
+    # Without a limit: with one Python makes the socket non-blocking, and MSG_WAITALL gives what is there.
     made = socket.socket(socket.AF_UNIX)
-    made.settimeout(150)
     made.connect(sys.argv[1])
     made.sendall(struct.pack(">I", len(body)) + body)
     print("connected", flush=True)
@@ -157,11 +173,13 @@ def sockets():
     """who connects to an agent while the daemon restarts, or was killed, waits, is judged and answered; after a stop nobody waits"""
     settings = f"/run/systemd/system/{UNIT}.d"
     os.makedirs(settings, exist_ok=True)
-    # So that there is a while without a daemon.
+    # There is no daemon until the scene says so, however long the machine takes for what is to be shown meanwhile.
+    may_start = "/run/rf-cases/may-start"
+    touch(may_start)
     with open(f"{settings}/scene.conf", "w") as file:
-        file.write("[Service]\nExecStopPost=/bin/sleep 20\n")
+        file.write(f"[Service]\nTimeoutStopSec=900\nExecStopPost=/bin/sh -c 'until [ -e {may_start} ]; do sleep 0.2; done'\n")
     assert systemctl("daemon-reload").returncode == 0
-    assert systemctl("restart", UNIT, timeout=300).returncode == 0, journal()
+    assert systemctl("restart", UNIT).returncode == 0, journal()
     provider = Provider()
     api = "/run/ringfence/sockets/rf-stays/http.sock"
     path, box = agent("rf-stays", provider, extra="http = true")
@@ -180,32 +198,34 @@ def sockets():
         return [os.stat(file).st_ino for file in files]
 
     def wait_away():
-        wait_for(lambda: not role_pids("daemon") and not role_pids("llm-worker"), "the daemon and its workers to be gone", 90)
+        wait_for(lambda: not role_pids("daemon") and not role_pids("llm-worker"), "the daemon and its workers to be gone")
 
     def wait_back():
-        wait_for(lambda: (known("rf-stays") or {}).get("counts", {}).get("runtime"), "the agent and its runtime to be back", 120)
+        wait_for(lambda: (known("rf-stays") or {}).get("counts", {}).get("runtime"), "the agent and its runtime to be back", LONG)
 
     first = inodes()
     for how in ("restart", "kill"):
         open_before = Conn("rf-stays")
         restarting = None
+        os.unlink(may_start)
         if how == "restart":
             restarting = subprocess.Popen(["systemctl", "restart", UNIT], stdin=subprocess.DEVNULL)
         else:
             kill_role("daemon")
         wait_away()
         waiting = Conn("rf-stays")
-        waiting.sock.settimeout(150)
+        waiting.sock.settimeout(LONG)
         waiting.say("send", {"content": [{"type": "text", "text": f"said during a {how}"}]}, 1)
         inside.stdin.write("go\n")
         inside.stdin.flush()
         assert inside.stdout.readline() == "connected\n", f"{how}: the container's process did not connect"
-        with socket.create_connection(("127.0.0.1", 4118), timeout=150) as loopback:
-            assert not role_pids("daemon"), "the daemon was back too soon: nothing was shown"
+        with socket.create_connection(("127.0.0.1", 4118), timeout=LONG) as loopback:
             loopback.sendall(b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:4118\r\nConnection: close\r\n\r\n")
+            assert not role_pids("daemon"), "the daemon was back too soon: nothing was shown"
+            touch(may_start)
             answered = waiting.answer(1)
             # 401: it has no token, and is told so by who knows that.
-            assert loopback.recv(12) == b"HTTP/1.1 401", how
+            assert exactly(loopback, 12) == b"HTTP/1.1 401", how
         # A runtime that is back in time has it, else it hears that there is none: answered it is.
         told = answered.get("result", {}).get("status") or answered["error"]["message"]
         assert told in ("delivered", "queued", "runtime not connected"), answered
@@ -213,7 +233,7 @@ def sockets():
         refused = json.loads(inside.stdout.readline())
         assert refused["error"]["code"] == -32003 and "never from a container" in refused["error"]["message"], refused
         if restarting:
-            assert restarting.wait(200) == 0, journal()
+            assert restarting.wait(LONG) == 0, journal()
         wait_back()
         try:
             while open_before.hear() is not None:
@@ -224,20 +244,20 @@ def sockets():
         assert (os.stat(sock("rf-stays")).st_mode & 0o777, os.stat(sock("rf-stays")).st_uid) == (0o600, 0)
         send("rf-stays", f"after a {how}")
     # Without the store: nobody waits, and everything is bound anew.
-    assert systemctl("stop", UNIT, timeout=120).returncode == 0, journal()
+    assert systemctl("stop", UNIT).returncode == 0, journal()
     for file in files:
         with socket.socket(socket.AF_UNIX) as one:
             assert one.connect_ex(file) != 0, f"{file} is listened on, and no daemon runs"
     # This one's profile goes meanwhile, and its socket's file with the next start.
     os.unlink(other)
-    assert systemctl("start", UNIT, timeout=300).returncode == 0, journal()
+    assert systemctl("start", UNIT).returncode == 0, journal()
     wait_back()
     assert not os.path.exists(os.path.dirname(sock("rf-goes"))), "the socket of an agent that is no more"
     files.pop()
     assert not set(inodes()) & set(first), "nobody kept them, and they are the same"
     send("rf-stays", "after a stop")
     inside.stdin.close()
-    inside.wait(60)
+    inside.wait(PATIENCE)
     runtime.stop()
     remove(path, "rf-stays")
     wait_for(lambda: shown("NFileDescriptorStore") == "1", "the manager to have nothing of ours but the witness")
@@ -251,10 +271,10 @@ def stop():
     allowed, forbidden = targets("systemd-stop")
     worker = Worker(profile("rf-systemd-stop"))
     worker.check(allowed, forbidden, "before")
-    result = systemctl("stop", UNIT, timeout=120)
+    result = systemctl("stop", UNIT)
     assert result.returncode == 0 and not role_pids("daemon") and not role_pids("auditor"), f"{result.stderr}\n{journal()}"
     worker.check(allowed, forbidden, "stopped")
-    result = systemctl("start", UNIT, timeout=300)
+    result = systemctl("start", UNIT)
     assert result.returncode == 0, f"{result.stderr}\n{journal()}"
     wait_event(denied(forbidden))
     refused = ringfence("uninstall")
@@ -267,12 +287,12 @@ def stop():
 def uninstall():
     """uninstall stops the unit, removes it and every pin; a second time nothing is there to do"""
     wait_for(lambda: not json.loads(ringfence("status", "--json").stdout)["containers"], "the last container to end")
-    result = ringfence("uninstall", timeout=150)
+    result = ringfence("uninstall", timeout=LONG)
     assert result.returncode == 0, f"{said(result)}\n{journal()}"
     assert not role_pids("daemon") and not os.path.exists(f"/etc/systemd/system/{UNIT}")
     assert not os.path.exists("/sys/fs/bpf/ringfence") or not os.listdir("/sys/fs/bpf/ringfence"), "pins are left"
     assert systemctl("is-active", UNIT).stdout.strip() in ("inactive", "unknown", "failed")
-    again = ringfence("uninstall", timeout=150)
+    again = ringfence("uninstall", timeout=LONG)
     assert again.returncode == 0, said(again)
     _, forbidden = targets("systemd-after")
     assert subprocess.run(["cat", forbidden], capture_output=True).returncode == 0, "an ungoverned task is denied"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 from case import scene
-from system import said, wait_for
+from system import PATIENCE, said, wait_for
 
 USER = pwd.getpwnam("user") if "user" in {entry.pw_name for entry in pwd.getpwall()} else None
 UNIT = "ringfence.service"
@@ -26,7 +26,7 @@ def environment(**more):
             "XDG_RUNTIME_DIR": f"/run/user/{USER.pw_uid}", **more}
 
 
-def as_user(*words, env=None, timeout=120):
+def as_user(*words, env=None, timeout=PATIENCE):
     """Runs a command as the user; its result, output as text."""
     become = ["setpriv", f"--reuid={USER.pw_uid}", f"--regid={USER.pw_gid}", "--init-groups"]
     return subprocess.run([*become, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout,
@@ -75,7 +75,7 @@ def log_in():
     lingers = subprocess.run(["loginctl", "enable-linger", USER.pw_name], capture_output=True, text=True)
     assert lingers.returncode == 0, said(lingers)
     wait_for(lambda: as_user("systemctl", "--user", "is-system-running").stdout.strip() in ("running", "degraded"),
-             "the user's manager", 120)
+             "the user's manager")
 
 
 @scene("systemd/user-init", group="systemd", limit=500)
@@ -103,7 +103,7 @@ def init():
     second = as_user("ringfence", "start")
     assert second.returncode == 1 and f"pid {pid}" in second.stderr, said(second)
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: (served() or (pid,))[0] != pid, "systemd to start it again", 60)
+    wait_for(lambda: (served() or (pid,))[0] != pid, "systemd to start it again")
     pid, agents = served()
     assert str(pid) == shown("MainPID") and agents == ["first"], (pid, agents)
     write(f"{USER.pw_dir}/.config/ringfence/agents/second.toml", PROFILE)
