@@ -11,6 +11,8 @@ from system import denied, hammer, profile, ringfence, said, wait_event
 BASE = "/srv/rf/race"
 # Opens of the denied file. Under emulation a million take some minutes; `RINGFENCE_RACE_OPENS` asks for fewer.
 OPENS = int(os.environ.get("RINGFENCE_RACE_OPENS", "1000000"))
+# Seconds of renames beside: more than any scene has.
+UNTIL_KILLED = "100000"
 
 
 def arena():
@@ -30,7 +32,7 @@ def arena():
 def race(path, count):
     """Nine threads open by descriptor; what they counted, denied and allowed."""
     result = ringfence("run", "--profile", path, "--", hammer(), "race", f"{BASE}/a/p/secret",
-                       f"{BASE}/steady/1/2/3/4/file", str(count), timeout=1500)
+                       f"{BASE}/steady/1/2/3/4/file", str(count), timeout=6000)
     assert result.returncode == 0, said(result)
     counted = json.loads(result.stdout)
     return counted["denied"], counted["allowed"]
@@ -43,7 +45,7 @@ def preempted():
     quiet_denied, quiet_allowed = race(path, 20_000)
     assert quiet_denied["opened"] == 0 and quiet_denied["tried"] >= 20_000, f"without renames: {quiet_denied}"
     assert quiet_allowed["opened"] == quiet_allowed["tried"] > 10_000, f"granted opens failed without renames: {quiet_allowed}"
-    churn = subprocess.Popen([hammer(), "churn", f"{BASE}/a/p", f"{BASE}/b/q", f"{BASE}/mount", "1500"],
+    churn = subprocess.Popen([hammer(), "churn", f"{BASE}/a/p", f"{BASE}/b/q", f"{BASE}/mount", UNTIL_KILLED],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         refused, granted = race(path, OPENS)
@@ -84,10 +86,10 @@ def exec_threads():
     path = arena()
     shutil.copy("/usr/bin/echo", f"{BASE}/a/p/program")
     path = profile("rf-race-exec", read=[BASE])
-    churn = subprocess.Popen([hammer(), "churn", f"{BASE}/a/p", f"{BASE}/b/q", f"{BASE}/mount", "150"], stderr=subprocess.PIPE)
+    churn = subprocess.Popen([hammer(), "churn", f"{BASE}/a/p", f"{BASE}/b/q", f"{BASE}/mount", UNTIL_KILLED], stderr=subprocess.PIPE)
     script = f"i=0; while [ $i -lt 400 ]; do {BASE}/a/p/program ran; {BASE}/b/q/program ran; i=$((i+1)); done 2>/dev/null"
     try:
-        result = ringfence("run", "--profile", path, "--", "/usr/bin/sh", "-c", script, timeout=150)
+        result = ringfence("run", "--profile", path, "--", "/usr/bin/sh", "-c", script, timeout=700)
     finally:
         churn.kill()
         churn.wait()

@@ -218,7 +218,7 @@ fn a_task_is_governed_from_its_exec_on() {
     drop(input);
     child.wait().unwrap();
     assert!(matches!(kernel.lookup(fd.as_fd()), Err(TaskError::Gone)));
-    let gone = (0..200).any(|_| {
+    let gone = (0..3000).any(|_| {
         thread::sleep(Duration::from_millis(20));
         kernel.counters(id).unwrap().tasks == 0
     });
@@ -288,20 +288,30 @@ fn records_arrive() {
     assert_eq!(kernel.counters(id).unwrap().denied, 1);
 
     // A flood is counted, not written: every denial is one record or one repeat.
-    let flood = "\nfor i in range(5000):\n    try: open('/tmp/secret/x')\n    except PermissionError: pass\nprint('done')";
-    assert_eq!(python(&kernel, id, flood), "done");
-    let (mut written, mut counted, mut flushed) = (0, 0, Vec::new());
     let is = |record: &[u8], wanted: u8| record[offset_of!(Header, verdict)] == wanted;
-    while let Some(record) = rings.next() {
-        written += u64::from(is(&record, verdict::DENIED));
-    }
-    rings.flush_repeats(&mut flushed).unwrap();
-    for record in flushed.iter().filter(|record| is(record, verdict::DENIED)) {
-        let at = offset_of!(Header, repeats);
-        counted += u64::from(u32::from_ne_bytes(record[at..at + 4].try_into().unwrap()));
+    let (mut tried, mut written, mut counted) = (0, 0, 0);
+    // On a busy machine a flood may be slower than what is written in any case: then a longer one comes.
+    for more in [5_000, 20_000, 80_000] {
+        let flood = format!(
+            "\nfor i in range({more}):\n    try: open('/tmp/secret/x')\n    except PermissionError: pass\nprint('done')"
+        );
+        assert_eq!(python(&kernel, id, &flood), "done");
+        tried += more;
+        while let Some(record) = rings.next() {
+            written += u64::from(is(&record, verdict::DENIED));
+        }
+        let mut flushed = Vec::new();
+        rings.flush_repeats(&mut flushed).unwrap();
+        for record in flushed.iter().filter(|record| is(record, verdict::DENIED)) {
+            let at = offset_of!(Header, repeats);
+            counted += u64::from(u32::from_ne_bytes(record[at..at + 4].try_into().unwrap()));
+        }
+        if counted > 0 {
+            break;
+        }
     }
     eprintln!("# {written} written, {counted} counted");
-    assert_eq!(written + counted + kernel.counters(id).unwrap().lost_denied, 5000);
+    assert_eq!(written + counted + kernel.counters(id).unwrap().lost_denied, tried);
     assert!(counted > 0 && written >= 1000);
 }
 

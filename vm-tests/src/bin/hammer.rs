@@ -20,7 +20,10 @@ use std::{
     fs,
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -115,14 +118,18 @@ fn race(denied: &str, allowed: &str, count: u64) -> Result<()> {
     let denied_path = format!("/proc/self/fd/{}", denied_handle.as_raw_fd());
     let allowed_path = format!("/proc/self/fd/{}", allowed_handle.as_raw_fd());
     let total = AtomicU64::new(0);
+    // On a busy machine the first thread could be done before the last one is there.
+    let together = Barrier::new(BESIDE + 1);
     let mut denied_tally = Tally::default();
     let mut allowed_tally = Tally::default();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..=BESIDE)
             .map(|number| {
-                let (denied_path, allowed_path, total) = (&denied_path, &allowed_path, &total);
+                let (denied_path, allowed_path, total, together) =
+                    (&denied_path, &allowed_path, &total, &together);
                 scope.spawn(move || {
                     let (mut refused, mut granted) = (Tally::default(), Tally::default());
+                    together.wait();
                     while total.fetch_add(32, Ordering::Relaxed) < count {
                         for _ in 0..32 {
                             refused.open(denied_path);
