@@ -19,10 +19,14 @@ use std::{
 
 /// How long a message may take.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long an auditor that was just started may take to listen.
-const STARTING: Duration = Duration::from_secs(5);
+/// The same where somebody asks, or hands over a journal: what is asked for may come after much that is stored first.
+const ANSWER: Duration = Duration::from_secs(30);
+/// How long an auditor that was just started may take to listen. One that cannot run ends before.
+const STARTING: Duration = Duration::from_secs(15);
 /// How long one that is ending may take to let go of its socket and its database.
-const ENDING: Duration = Duration::from_millis(200);
+const ENDING: Duration = Duration::from_secs(10);
+/// Between the first two tries to find its successor; each pause is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why the auditor cannot be asked.
 #[derive(Debug, thiserror::Error)]
@@ -126,22 +130,27 @@ pub(crate) fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Err
         let _ = offer_journals(places, || connect(places, DEFAULT_PORT));
     }
     let once = || {
-        let mut conn = connect(places, DEFAULT_PORT)?;
+        let mut conn = connect(places, DEFAULT_PORT)?.within(ANSWER);
         conn.send(request)?;
         reply(&mut conn)
     };
     // A decision is not made twice.
-    if matches!(request, McpRequest::Decide { .. }) { once() } else { again(once) }
+    if matches!(request, McpRequest::Decide { .. }) { once() } else { again(ENDING, once) }
 }
 
-/// Does it once more where the auditor hangs up: one that is ending may still accept.
-fn again<T>(work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-    match work() {
-        Err(Error::Talk(FrameError::Closed)) => {
-            thread::sleep(ENDING);
-            work()
+/// Does it again while the auditor hangs up, for `most`: one that is ending may still accept, and how long it takes to end is
+/// the machine's matter.
+pub(super) fn again<T>(most: Duration, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    let until = Instant::now() + most;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match work() {
+            Err(Error::Talk(FrameError::Closed | FrameError::Cut { .. })) if Instant::now() < until => {
+                thread::sleep(pause);
+            }
+            outcome => return outcome,
         }
-        outcome => outcome,
+        pause *= 2;
     }
 }
 
@@ -162,12 +171,12 @@ pub(crate) fn offer_journals(
     connect: impl Fn() -> Result<Conn, Error>,
 ) -> Result<(), Error> {
     // What was taken is not wanted again.
-    again(|| offer_all(places, &connect))
+    again(ENDING, || offer_all(places, &connect))
 }
 
 fn offer_all(places: &Places, connect: &impl Fn() -> Result<Conn, Error>) -> Result<(), Error> {
     for part in places.journals().chunks(MAX_OFFERED) {
-        let mut conn = connect()?;
+        let mut conn = connect()?.within(ANSWER);
         conn.send(&McpRequest::Offer {
             sessions: part.iter().map(|(session, _)| session.clone()).collect(),
         })?;
@@ -181,7 +190,7 @@ fn offer_all(places: &Places, connect: &impl Fn() -> Result<Conn, Error>) -> Res
         for (session, path) in part.iter().filter(|(session, _)| sessions.contains(session)) {
             let Some(file) = journal::abandoned(path) else { continue };
             let journal = path.display().to_string();
-            let mut conn = connect()?;
+            let mut conn = connect()?.within(ANSWER);
             let request = McpRequest::Journal { session: session.clone(), journal };
             conn.send_with_descriptors(&request, &[file.as_fd()])?;
             match reply(&mut conn) {

@@ -40,6 +40,10 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// daemon that is started again is no reason to split a session.
 const RETURN: Duration = Duration::from_secs(30);
 
+/// How long an auditor that hangs up may be one that is just ending. Calls that wait have their time meanwhile, and are told
+/// a little later that it is over.
+const ENDING: Duration = Duration::from_secs(2);
+
 /// How long the auditor may take for what it has not read yet when the session is over: some hundred thousand calls.
 const LAST_WORD: Duration = Duration::from_secs(60);
 
@@ -233,8 +237,10 @@ impl Link {
 
     /// An auditor that serves the session, and whether it is the daemon's; else why there is none.
     fn connect(&self, patient: bool) -> Result<(Up, bool), String> {
-        if let Some(conn) = client::connect_daemon(&self.places) {
-            let up = self.introduce(conn)?;
+        let by_daemon = client::again(ENDING, || {
+            client::connect_daemon(&self.places).map(|conn| self.introduce(conn)).transpose()
+        });
+        if let Some(up) = by_daemon.map_err(|error| chain(&error))? {
             let places = self.places.clone();
             self.offer(move || {
                 let gone = io::ErrorKind::ConnectionRefused.into();
@@ -246,8 +252,8 @@ impl Link {
         if patient {
             return Err("the daemon's auditor is gone; trying again".to_owned());
         }
-        let conn = client::connect_own(&self.places, self.port).map_err(|error| chain(&error))?;
-        let up = self.introduce(conn)?;
+        let own = client::again(ENDING, || self.introduce(client::connect_own(&self.places, self.port)?));
+        let up = own.map_err(|error| chain(&error))?;
         let (places, port) = (self.places.clone(), self.port);
         self.offer(move || client::connect_own(&places, port));
         Ok((up, false))
@@ -260,14 +266,15 @@ impl Link {
         thread::spawn(move || client::offer_journals(&places, connect));
     }
 
-    fn introduce(&self, mut conn: Conn) -> Result<Up, String> {
-        let file = File::open(&self.journal)
-            .map_err(|error| format!("cannot read the journal {}: {error}", self.journal.display()))?;
+    fn introduce(&self, mut conn: Conn) -> Result<Up, client::Error> {
+        let refused = client::Error::Refused;
+        let file = File::open(&self.journal).map_err(|error| {
+            refused(format!("cannot read the journal {}: {error}", self.journal.display()))
+        })?;
         let request =
             McpRequest::Session { session: self.id.clone(), journal: self.journal.display().to_string() };
-        let talk = |error| format!("talking to the auditor failed: {}", chain(&error));
-        conn.send_with_descriptors(&request, &[file.as_fd()]).map_err(talk)?;
-        match conn.receive::<McpReply>().map_err(talk)? {
+        conn.send_with_descriptors(&request, &[file.as_fd()])?;
+        match conn.receive::<McpReply>()? {
             McpReply::Welcome { port, rules } => {
                 self.session.rules().set_stored(&rules);
                 if ![0, self.port].contains(&port) && self.port != 0 {
@@ -275,12 +282,14 @@ impl Link {
                 }
             }
             McpReply::Failed(failure) => {
-                return Err(format!("the auditor refuses this session: {}", failure.error));
+                return Err(refused(format!("the auditor refuses this session: {}", failure.error)));
             }
-            _ => return Err("the auditor answered something else".to_owned()),
+            _ => return Err(refused("the auditor answered something else".to_owned())),
         }
-        let stream =
-            conn.stream().try_clone().map_err(|error| format!("cannot duplicate the link: {error}"))?;
+        let stream = conn
+            .stream()
+            .try_clone()
+            .map_err(|error| refused(format!("cannot duplicate the link: {error}")))?;
         let mut reading = Conn::new(stream, LIMIT, MAX_MESSAGE);
         let (sender, orders) = mpsc::channel();
         let session = Arc::clone(&self.session);

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// How long the first call waits for the database's rules. Longer than a link takes to fail.
-const PATIENCE: Duration = Duration::from_secs(12);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Rules that can be replaced while calls are judged.
 #[derive(Debug)]

@@ -57,6 +57,12 @@ impl Conn {
         Ok(Self::new(UnixStream::from(socket), limit, MAX_FRAME))
     }
 
+    /// The same connection, with `limit` for each message from now on.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
     /// The socket itself, for poll and peer credentials.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
