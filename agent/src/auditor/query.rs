@@ -38,7 +38,7 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// How long a peer may leave an answer unread: a pager that waits for its user holds one thread, within the bounds.
 const READ_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// How long the core may take to hand over what its rings hold.
-const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 /// Events read at once.
 const PAGE: u32 = 512;
 

@@ -22,8 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Connections to one agent's socket at a time.
 const CONNECTIONS: usize = 128;
-/// A dead runtime's connection may be noticed a little after its successor's: how often and how long to wait for that.
-const TAKEOVER_TRIES: u32 = 5;
+/// A dead runtime's connection may be noticed a little after its successor's, on a busy machine later still: how often and how
+/// long to wait for that.
+const TAKEOVER_TRIES: u32 = 20;
 const TAKEOVER_WAIT: Duration = Duration::from_millis(100);
 
 /// What connections tell the worker.

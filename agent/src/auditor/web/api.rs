@@ -31,7 +31,7 @@ const LONGEST_BODY: usize = 64 << 10;
 /// Rows where nobody says how many.
 const ROWS: u32 = 100;
 /// How long an interceptor may take to carry a decision out.
-const DECIDED: Duration = Duration::from_secs(5);
+const DECIDED: Duration = Duration::from_secs(20);
 
 type Shared = State<Arc<Dashboard>>;
 /// Whose token it is: the gate put it there.

@@ -32,7 +32,7 @@ const BODY: Duration = Duration::from_secs(60);
 /// How much of a request that is refused is read, and for how long: a client that still writes would see its connection
 /// break, and not the refusal.
 const HEARD_OUT: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// When a client whose request or answer had no room shall try again, seconds.
 const AFTER: u64 = 2;
 /// Most bytes of an answer.

@@ -38,7 +38,7 @@ const QUEUE_BYTES: usize = 32 << 20;
 const DRAIN: Duration = Duration::from_secs(20);
 /// How long a message waits for a connection that was there before it to say that it is the runtime. `register` has no
 /// answer, so whoever starts a runtime cannot know when to send.
-const INTRODUCTION: Duration = Duration::from_millis(200);
+const INTRODUCTION: Duration = Duration::from_secs(1);
 
 fn bounds(config: &AgentConfig) -> Limits {
     Limits { queue: QUEUE, queue_bytes: QUEUE_BYTES, rounds: config.llm.max_rounds }
