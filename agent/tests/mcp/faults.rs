@@ -3,7 +3,7 @@
 use crate::support::{Client, Home, answered, call, eventually, kill_auditors, verified};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
-use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt};
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};
 
 /// Limits how long a file the interceptor may write: for it, the disk is full there.
 fn limit(client: &Client, bytes: Option<u64>) {
@@ -145,8 +145,9 @@ fn a_database_that_cannot_be_used_is_warned_about_on_every_call_where_that_was_a
 fn a_server_that_cannot_be_started_is_told_to_the_client() {
     let home = Home::new();
     fs::write(home.path("plain"), "no program").expect("written");
-    fs::write(home.path("broken"), "#!/no/such/interpreter\n").expect("written");
-    fs::set_permissions(home.path("broken"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    // By another process: a child of another test, forked while we write, would keep the file busy.
+    let script = "printf '#!/no/such/interpreter\\n' > \"$0\" && chmod 755 \"$0\"";
+    assert!(Command::new("sh").args(["-c", script, &home.text("broken")]).status().expect("sh").success());
     let cases = [
         ("no-such-server-anywhere".to_owned(), 127),
         (home.text("missing"), 127),

@@ -5,7 +5,14 @@ use crate::support::{
 };
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{collections::HashSet, os::unix::process::ExitStatusExt, process::Command, thread, time::Duration};
+use std::{
+    collections::HashSet,
+    fs,
+    os::unix::process::ExitStatusExt,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 fn gone(pids: &[i32]) {
     for pid in pids {
@@ -18,11 +25,11 @@ fn the_end_of_input_reaches_the_server() {
     let home = Home::new();
     let mut client = home.client(&[], &["polite"]);
     client.works("1");
-    let below = descendants(client.pid());
+    let below = home.below(&client);
     assert!(client.end().success());
     assert!(home.received().ends_with(b"end of input\n"), "it ended by itself");
     assert_eq!(client.out.rest(), "");
-    gone(&below.into_iter().filter(|pid| !home.auditors().contains(pid)).collect::<Vec<_>>());
+    gone(&below);
 }
 
 #[test]
@@ -105,9 +112,7 @@ fn the_server_and_what_it_started_end_with_a_killed_interceptor() {
     client.call("1", "read_escapee");
     let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
     let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
-    let auditors = home.auditors();
-    let mut below: Vec<i32> =
-        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect();
+    let mut below = home.below(&client);
     assert!(
         below.len() >= 4 && below.contains(&escapee),
         "guard, keeper, server, and what left its group: {below:?}"
@@ -130,13 +135,12 @@ fn nothing_outlives(what: &str, kill: impl Fn(&[i32])) {
     client.call("1", "read_escapee");
     let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
     let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
-    let auditors = eventually("an auditor", || Some(home.auditors()).filter(|found| !found.is_empty()));
-    let below =
-        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid) && *pid != escapee);
+    let below = home.below(&client).into_iter().filter(|pid| *pid != escapee);
     // The server's own children come behind it.
     let keepers: Vec<i32> = std::iter::once(client.pid()).chain(below).take(KEEPERS.len()).collect();
     assert!(keepers.len() == KEEPERS.len() && keepers.iter().all(|pid| lives(*pid)), "{what}: {keepers:?}");
     assert!(lives(escapee), "{what}: the control");
+    let auditors = home.serving();
     kill(&keepers);
     assert!(!client.wait().success(), "{what}");
     gone(&keepers);
@@ -198,28 +202,36 @@ fn a_paused_call_survives_its_auditor() {
 fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
     let home = Home::new();
     let mut sent = 0;
-    for round in 0_u32..10 {
+    for round in 0..10 {
         let mut client = home.client(&[], &[]);
         client.works(&format!("\"round {round}\""));
-        let pid = client.pid();
-        let killer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(u64::from(round * 3)));
-            kill(pid);
+        let mut lines = (0..80).map(|n| {
+            call(&format!("{}", 100 * (round + 1) + n), "read_it")
+                .replace("{}", &format!("{{\"n\":\"{round}-{n}\"}}"))
         });
-        let lines: String = (0..80)
-            .map(|n| {
-                call(&format!("{round}{n:02}"), "read_it")
-                    .replace("{}", &format!("{{\"n\":\"{round}-{n}\"}}"))
-            })
-            .collect();
-        for line in lines.lines() {
-            // It may be gone in the middle.
-            if !client.try_send(&format!("{line}\n")) {
-                break;
+        // It is halted while lines come and go, wherever it is then, and killed before it goes on: what is sent in between
+        // it never reads. How fast the machine is decides nothing.
+        let pid = client.pid();
+        let enough = home.received().len() + 150 + 500 * round;
+        let received = home.path("received");
+        let halting = thread::spawn(move || {
+            let long = || fs::metadata(&received).map_or(0, |file| file.len()) >= enough as u64;
+            let until = Instant::now() + Duration::from_secs(60);
+            while !long() && Instant::now() < until {
+                thread::sleep(Duration::from_micros(100));
             }
+            signal(pid, Signal::STOP);
+        });
+        for line in lines.by_ref().take(70) {
+            client.send(&line);
             sent += 1;
         }
-        killer.join().expect("killed");
+        halting.join().expect("halted");
+        for line in lines {
+            client.send(&line);
+            sent += 1;
+        }
+        kill(pid);
         assert_eq!(client.wait().signal(), Some(9));
         eventually("the server is gone", || client.out.is_over().then_some(()));
     }
@@ -318,10 +330,8 @@ fn a_signal_ends_an_interceptor_whose_server_is_gone() {
     // An auditor that is stopped takes the session's last word late: the interceptor waits for it.
     let mut client = home.client(&[], &[]);
     client.works("1");
-    let auditors = eventually("an auditor", || Some(home.auditors()).filter(|found| !found.is_empty()));
-    auditors.iter().for_each(|auditor| signal(*auditor, Signal::STOP));
-    let below: Vec<i32> =
-        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect();
+    let below = home.below(&client);
+    home.serving().iter().for_each(|auditor| signal(*auditor, Signal::STOP));
     client.close();
     gone(&below);
     assert!(client.child.try_wait().expect("a child").is_none(), "it waits for the auditor");

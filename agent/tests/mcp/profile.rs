@@ -1,6 +1,6 @@
 //! `--profile` where no daemon runs: what Landlock and seccomp hold of it, what is said and recorded, and what is refused.
 
-use crate::support::{Client, Home, call, descendants, eventually, kill, lives, signal};
+use crate::support::{Client, Home, call, eventually, kill, lives, signal};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{fs, io::Write, process::Stdio};
@@ -155,8 +155,7 @@ fn the_held_server_does_not_outlive_a_killed_interceptor() {
     let home = home();
     let mut client = client(&home);
     client.works("1");
-    let below: Vec<i32> =
-        descendants(client.pid()).into_iter().filter(|pid| !home.auditors().contains(pid)).collect();
+    let below = home.below(&client);
     assert!(below.len() >= 2, "guard and server: {below:?}");
     client.send(call("2", "read_silence"));
     kill(client.pid());
@@ -170,8 +169,7 @@ fn a_killed_guard_does_not_free_the_held_server() {
     let home = home();
     let mut client = client(&home);
     client.works("1");
-    let below: Vec<i32> =
-        descendants(client.pid()).into_iter().filter(|pid| !home.auditors().contains(pid)).collect();
+    let below = home.below(&client);
     kill(below[0]);
     assert_eq!(client.wait().code(), Some(128 + 9));
     for pid in below {

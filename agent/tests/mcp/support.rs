@@ -13,8 +13,8 @@ use std::{
 
 /// The server's script.
 pub(crate) const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp/server.py");
-/// How long anything may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long anything may take before a test gives up: longer than the program itself waits for anything.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A user's home.
 pub(crate) struct Home {
@@ -98,11 +98,26 @@ impl Home {
             .filter(|file| file.path().extension().is_some_and(|kind| kind == "journal"))
             .flat_map(|file| {
                 let text = fs::read_to_string(file.path()).expect("a journal");
-                text.lines()
+                // A line that is just being written may be seen in part.
+                text.split_inclusive('\n')
+                    .filter(|line| line.ends_with('\n'))
                     .map(|line| serde_json::from_str(&line[65..]).expect("JSON"))
                     .collect::<Vec<Value>>()
             })
             .collect()
+    }
+
+    /// Every process below a client of this home, but for the auditor, which outlives it: guard, keeper, server and what that
+    /// has started, in this order.
+    pub(crate) fn below(&self, client: &Client) -> Vec<i32> {
+        // One that is just started is known for an auditor only when it has exec'd.
+        let auditors = self.serving();
+        descendants(client.pid()).into_iter().filter(|pid| !auditors.contains(pid)).collect()
+    }
+
+    /// The same as [`Home::auditors`], once there are any.
+    pub(crate) fn serving(&self) -> Vec<i32> {
+        eventually("an auditor", || Some(self.auditors()).filter(|found| !found.is_empty()))
     }
 
     /// Pids of this home's auditors.
@@ -129,8 +144,7 @@ impl Drop for Home {
 
 /// Kills what serves this home, and waits until it is gone.
 pub(crate) fn kill_auditors(home: &Home) {
-    let auditors = eventually("an auditor", || Some(home.auditors()).filter(|found| !found.is_empty()));
-    for auditor in auditors {
+    for auditor in home.serving() {
         kill(auditor);
         eventually("the auditor is gone", || (!lives(auditor)).then_some(()));
     }
@@ -294,12 +308,6 @@ impl Client {
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let stdin = self.stdin.as_mut().expect("an open session");
         stdin.write_all(bytes.as_ref()).and_then(|()| stdin.flush()).expect("sent");
-    }
-
-    /// The same, to somebody who may be gone.
-    pub(crate) fn try_send(&mut self, bytes: &str) -> bool {
-        let stdin = self.stdin.as_mut().expect("an open session");
-        stdin.write_all(bytes.as_bytes()).and_then(|()| stdin.flush()).is_ok()
     }
 
     /// Calls a tool; the line that was sent.
