@@ -135,6 +135,8 @@ fn a_reader_that_leaves_is_no_error() {
     for _ in 0..20 {
         core.records((0..500).map(|_| denied("/etc/shadow")));
     }
+    // Storing so many may take longer than the command waits for it before it says so.
+    core.settle();
     let mut child = core
         .command(&["events", "--json"])
         .stdout(Stdio::piped())
@@ -166,7 +168,9 @@ fn a_user_sees_only_its_own() {
     assert!(why.contains("/etc/b"), "{why}");
     // A copy, for the binary may lie where the stranger cannot go.
     let copy = core.dir.path().join("ringfence");
-    std::fs::copy(env!("CARGO_BIN_EXE_ringfence"), &copy).expect("copies");
+    // By another process: a child of another test, forked while we write, would keep the copy busy.
+    let mut cp = std::process::Command::new("cp");
+    assert!(cp.arg(env!("CARGO_BIN_EXE_ringfence")).arg(&copy).status().expect("cp").success());
     let mut as_stranger = std::process::Command::new(&copy);
     as_stranger.args(["events", "--json"]).uid(stranger).gid(stranger);
     as_stranger.env("RINGFENCE_RUNTIME_DIR", core.dir.path());

@@ -127,13 +127,11 @@ fn what_a_client_started_confirms_nothing() {
     let home = Home::new(&[]);
     write(&home, STRICT);
     // The shell is the client. A background job's standard input would be nothing: the interceptor gets the shell's.
-    let script = format!(
-        "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & sleep 0.5; echo '{LOOSE}' > '{}'; sleep 2; \"$0\" rules confirm --yes",
-        file(&home).display()
-    );
+    let script = "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & \
+        until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \"$0\" rules confirm --yes";
     let inner = home.ringfence(&[]);
     let mut shell = Command::new("sh")
-        .args(["-c", &script])
+        .args(["-c", script])
         .arg(inner.get_program())
         .env_clear()
         .envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))))
@@ -142,7 +140,10 @@ fn what_a_client_started_confirms_nothing() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("sh");
+    eventually("the first text is on record", || home.has_rows("rule_files"));
+    write(&home, LOOSE);
     eventually("the change waits", || pending(&home) == 1);
+    fs::write(home.dir.path().join("go"), "").expect("written");
     let (mut said, input) = (String::new(), shell.stdin.take());
     assert!(!shell.wait().expect("an end").success(), "the confirmation is refused");
     drop(input);

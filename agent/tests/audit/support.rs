@@ -9,6 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Says a line on standard error, then answers every request with its id.
 const SERVER: &str = r#"echo it begins >&2; sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
 
@@ -106,6 +109,13 @@ impl Home {
             .collect();
         files.sort();
         files
+    }
+
+    /// Whether a table of the database has rows.
+    pub(crate) fn has_rows(&self, table: &str) -> bool {
+        let db = rusqlite::Connection::open(self.data().join("audit.db")).expect("the database");
+        let rows = db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0));
+        rows.expect(table) > 0
     }
 
     pub(crate) fn sql(&self, text: &str) {
@@ -216,9 +226,9 @@ impl Drop for Halted {
 
 /// Tries until it holds.
 pub(crate) fn eventually(what: &str, mut attempt: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     while !attempt() {
-        assert!(Instant::now() < until, "not in 20 s: {what}");
+        assert!(Instant::now() < until, "not in {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

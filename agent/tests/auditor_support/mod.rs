@@ -37,7 +37,7 @@ use std::{
 };
 
 /// Longest wait for anything; the tests do not depend on how long things take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A record's numbers and names, ready to be laid out.
 #[derive(Clone)]

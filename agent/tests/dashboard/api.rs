@@ -1,8 +1,14 @@
 //! The dashboard's API: lists and filters, decisions that count once, rules that bind at once.
 
-use crate::support::{Home, eventually};
+use crate::{
+    auditor_support::PATIENCE,
+    support::{Home, eventually},
+};
 use serde_json::{Value, json};
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 fn tools(list: &Value) -> Vec<&str> {
     list.as_array().expect("a list").iter().map(|row| row["tool_name"].as_str().expect("a name")).collect()
@@ -11,17 +17,17 @@ fn tools(list: &Value) -> Vec<&str> {
 /// Four calls on two servers, stored.
 fn filled() -> Home {
     let home = Home::new();
-    let mut files = home.session("files", &[]);
+    // Both run before the first call, so that no start of a process comes between two calls: they are one burst.
+    let (mut files, mut notes) = (home.session("files", &[]), home.session("notes", &[]));
     for (tool, arguments) in
         [("read_file", r#"{"path":"/a"}"#), ("create_file", "{}"), ("o'read\"; DROP_%_x", "{}")]
     {
         files.call(tool, arguments);
         files.line();
     }
-    files.end();
-    let mut notes = home.session("notes", &[]);
     notes.call("list_notes", "{}");
     notes.line();
+    files.end();
     notes.end();
     home
 }
@@ -180,8 +186,12 @@ fn late_and_cancelled_calls_are_not_approved() {
     let home = Home::new();
     let mut session = home.session("files", &["--approval-timeout", "1"]);
     session.call("delete_thing", "{}");
-    let call = home.waiting();
     assert!(session.line().contains(r#""isError":true"#), "denied by the clock");
+    // Known from the record: whoever looks for it among those that wait may come too late.
+    let call = eventually("the end of its time is on record", || {
+        let calls = home.json("/api/tool-calls");
+        (calls[0]["outcome"] == "timeout").then(|| calls[0]["id"].as_str().expect("an id").to_owned())
+    });
     let approve = |call: &str| home.ask("POST", &format!("/api/tool-calls/{call}/approve"), Some("{}"));
     assert_eq!(approve(&call).status, 409);
     assert_eq!(home.json(&format!("/api/tool-calls/{call}"))["outcome"], "timeout");
@@ -292,17 +302,21 @@ fn metrics_count_calls_and_what_became_of_them() {
     assert!(text.contains("ringfence_mcp_calls_waiting 1"), "{text}");
     assert_eq!(home.ask("POST", &format!("/api/tool-calls/{call}/deny"), Some("{}")).status, 200);
     session.line();
-    thread::sleep(Duration::from_millis(100));
-    let text = home.ask("GET", "/metrics", None).body;
-    for line in [
+    // What is counted is what is stored, and the link of a session that has ended is taken down after its last word.
+    let mut text = String::new();
+    let lines = [
         r#"ringfence_mcp_tool_calls_total{server="files",action="pause"} 1"#,
         r#"ringfence_mcp_tool_calls_total{server="notes",action="pass"} 1"#,
         r#"ringfence_mcp_tool_call_outcomes_total{server="files",outcome="denied"} 1"#,
         "ringfence_mcp_calls_waiting 0",
         "ringfence_mcp_sessions_linked 1",
         "# EOF",
-    ] {
-        assert!(text.contains(line), "{line} is not in\n{text}");
+    ];
+    let until = Instant::now() + PATIENCE;
+    while let Some(missing) = lines.iter().find(|line| !text.contains(**line)) {
+        assert!(Instant::now() < until, "{missing} is not in\n{text}");
+        thread::sleep(Duration::from_millis(20));
+        text = home.ask("GET", "/metrics", None).body;
     }
 }
 

@@ -1,16 +1,16 @@
 //! The dashboard's WebSocket: who may listen, and what is heard.
 
-use crate::support::{Home, eventually};
+use crate::{
+    auditor_support::PATIENCE,
+    support::{Home, eventually},
+};
 use serde_json::Value;
 use std::{
     io::{Read, Write},
     net::TcpStream,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
-
-/// How long a page waits for one message.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks for a WebSocket; the head of the answer, and the stream behind it.
 fn upgrade(home: &Home, headers: &[(&str, &str)]) -> (String, TcpStream) {

@@ -1,6 +1,6 @@
 //! What tests of the dashboard share: a home of its own, an auditor, sessions, and HTTP by hand over plain TCP.
 
-use crate::auditor_support::Core;
+use crate::auditor_support::{Core, PATIENCE};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -157,7 +157,7 @@ impl Home {
     /// A connection to the dashboard.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the dashboard");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream
     }
 
@@ -262,12 +262,12 @@ impl Answer {
 
 /// Tries until it gives something.
 pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = attempt() {
             return found;
         }
-        assert!(Instant::now() < until, "not in 20 s: {what}");
+        assert!(Instant::now() < until, "not in {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
