@@ -139,8 +139,8 @@ impl Lab {
             prompt_cache: false,
             max_mcp_rounds: 3,
             max_rounds: 10,
-            timeout: Duration::from_secs(10),
-            runtime_timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(120),
+            runtime_timeout: Duration::from_secs(120),
         };
         let mcp = |name: &str| Mcp {
             name: name.into(),
@@ -204,7 +204,7 @@ impl Lab {
         self.turns.job(job).await;
         let mut streamed = String::new();
         loop {
-            let frame = self.heard.next(Some(Duration::from_secs(5))).await.unwrap();
+            let frame = self.heard.next(Some(Duration::from_secs(120))).await.unwrap();
             let frame: Value = serde_json::from_slice(&frame).unwrap();
             if frame.get("id").is_some() {
                 return (frame, streamed);

@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Gate, Mock, anthropic_events, says, text_block},
-    support::{Client, Home, eventually, text_of, turn, user},
+    support::{Client, Home, PATIENCE, Port, eventually, text_of, turn, user},
 };
 use serde_json::{Value, json};
 use std::{
@@ -11,7 +11,6 @@ use std::{
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
-    time::Duration,
 };
 
 /// What a process of ours is told by.
@@ -65,14 +64,12 @@ impl Drop for Process {
 #[test]
 #[ignore = "a process of another test's: the provider that is killed"]
 fn provider() {
-    if env::var_os(TOLD).is_none() {
-        return;
-    }
+    let Ok(port) = env::var(TOLD) else { return };
     let events = anthropic_events(&[text_block(&["half of ", "it"])], "end_turn");
-    let mock =
-        Mock::with([Answer::Gated(events[..4].concat(), Arc::new(Gate::default()), events[4..].concat())]);
+    let mock = Mock::at(port.parse().unwrap());
+    mock.then([Answer::Gated(events[..4].concat(), Arc::new(Gate::default()), events[4..].concat())]);
     println!("\nserving {}", mock.url);
-    thread::sleep(Duration::from_secs(60));
+    thread::sleep(10 * PATIENCE);
 }
 
 #[test]
@@ -85,7 +82,7 @@ fn runtime() {
     runtime.write(&turn(1, json!([user("1")])));
     // And the beginning of a frame.
     runtime.raw(&[0, 0, 1]);
-    thread::sleep(Duration::from_secs(60));
+    thread::sleep(10 * PATIENCE);
 }
 
 fn texts(mock: &Mock) -> Vec<Value> {
@@ -94,9 +91,10 @@ fn texts(mock: &Mock) -> Vec<Value> {
 
 #[test]
 fn a_provider_that_is_killed_fails_the_turn_and_nothing_else() {
-    let mut provider = Process::start("provider", "yes");
+    // Nobody else takes it in between.
+    let port = Port::new();
+    let mut provider = Process::start("provider", &port.number.to_string());
     let url = provider.says("serving ");
-    let port = url.rsplit(':').next().unwrap().parse().unwrap();
     let home = Home::empty();
     home.profile("a", &format!(
         "[llm.m]\nprovider = \"anthropic\"\nmodel = \"m\"\napi_key = \"sk-12345678\"\nbase_url = \"{url}\"\n"
@@ -118,7 +116,7 @@ fn a_provider_that_is_killed_fails_the_turn_and_nothing_else() {
     assert_eq!(roles, ["user"]);
     // Nobody listens: an error as well. Somebody again: as if nothing had been.
     assert_eq!(runtime.says(2, "2")["error"]["code"], -32603);
-    let mock = Mock::at(port);
+    let mock = Mock::at(port.number);
     mock.then([says(&["whole"])]);
     assert_eq!(runtime.says(3, "3")["result"]["content"][0]["text"], "whole");
     assert_eq!(texts(&mock), ["1", "2", "3"]);

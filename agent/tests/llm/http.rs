@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Gate, Mock, anthropic_events, calls, chunk, openai, says, text_block},
-    support::{Client, Home, PATIENCE, eventually},
+    support::{Client, Home, PATIENCE, Port, eventually},
 };
 use serde_json::{Value, json};
 use std::{
@@ -222,7 +222,8 @@ fn a_stream_that_breaks_breaks_for_the_client_too() {
     assert_eq!((got.status, got.whole), (200, false), "no end that looks like one");
     eventually("it is counted as failed", || (daemon.status("a")["worker"]["failed"] == 1).then_some(()));
     drop(mock);
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = Port::new();
+    let nobody = format!("127.0.0.1:{}", port.number);
     home.profile(
         "b",
         &format!(
@@ -235,7 +236,7 @@ fn a_stream_that_breaks_breaks_for_the_client_too() {
     let got = read(stream);
     assert_eq!(got.status, 502);
     let message = got.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("cannot be reached") && !message.contains(&nobody.to_string()), "{message}");
+    assert!(message.contains("cannot be reached") && !message.contains(&nobody), "{message}");
 }
 
 #[test]
@@ -331,7 +332,8 @@ fn requests_have_a_bound_together_and_one_agent_leaves_room() {
 
 #[test]
 fn loopback_wants_the_token_and_no_browser() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let kept = Port::new();
+    let port = kept.number;
     let mock = Mock::with([says(&["ok"]), says(&["ok"])]);
     let home = home(&mock, "anthropic", &format!("http = true\nhttp_port = {port}"), "");
     let _daemon = home.start();

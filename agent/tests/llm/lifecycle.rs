@@ -10,7 +10,7 @@ use std::{
     fs,
     io::Write,
     os::unix::fs::{FileTypeExt, PermissionsExt},
-    process::Stdio,
+    process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -78,6 +78,7 @@ fn a_subscriber_that_does_not_read_delays_nobody() {
     assert_eq!(text_of(&streamed).len(), 30_000_000);
     assert!(answer["error"]["message"].as_str().unwrap().contains("most of a frame"), "{}", answer["error"]);
     assert_eq!(runtime.says(2, "2")["result"]["content"][0]["text"], "next");
+    eventually("the second turn is counted", || (daemon.status("a")["worker"]["turns"] == 2).then_some(()));
     assert_eq!(daemon.status("a")["worker"]["slow_peers"], 1);
 }
 
@@ -321,9 +322,13 @@ fn a_log_is_followed() {
 #[test]
 fn the_users_service_is_installed_and_removed() {
     let home = Home::with(&Mock::new());
-    // A systemctl that writes down what it is asked.
-    home.write("bin/systemctl", "#!/bin/sh\necho \"$@\" >> \"$HOME/asked\"\n");
-    fs::set_permissions(home.path("bin/systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    // A systemctl that writes down what it is asked. Another process makes it: a child of another test, forked while we write,
+    // would keep the file busy.
+    home.write("systemctl", "#!/bin/sh\necho \"$@\" >> \"$HOME/asked\"\n");
+    fs::create_dir(home.path("bin")).unwrap();
+    let mut install = Command::new("install");
+    install.args(["-m", "755"]).arg(home.path("systemctl")).arg(home.path("bin/systemctl"));
+    assert!(install.status().unwrap().success());
     let run = |arguments: &[&str]| {
         let path = format!("{}:/usr/bin:/bin", home.path("bin").display());
         let output = home.ringfence(arguments).env("PATH", path).output().unwrap();

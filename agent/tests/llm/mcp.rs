@@ -3,7 +3,7 @@
 use crate::{
     mcp_mock::{Era, McpServer, tool},
     mock::{Mock, calls, says},
-    support::{Client, Home, eventually, tool_result, turn, user},
+    support::{Client, Home, Port, eventually, tool_result, turn, user},
 };
 use serde_json::{Value, json};
 use std::{
@@ -331,12 +331,13 @@ fn a_server_that_is_away_or_refuses_is_named_and_comes_back() {
     server.behaviour.lock().unwrap().authorization = None;
     assert_eq!(runtime.says(2, "x")["result"]["content"][0]["text"], "ok");
 
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    home.agent("b", &mock, &format!("[mcp.away]\nurl = \"http://{nobody}/mcp\""));
+    let nobody = Port::new();
+    let address = format!("127.0.0.1:{}", nobody.number);
+    home.agent("b", &mock, &format!("[mcp.away]\nurl = \"http://{address}/mcp\""));
     let mut runtime = Client::runtime(&home.socket("b"));
     let error = runtime.says(1, "x")["error"]["message"].as_str().unwrap().to_owned();
     assert!(error.contains("[mcp.away]") && error.contains("refused"), "{error}");
-    assert!(!error.contains(&nobody.to_string()), "the agent need not know where: {error}");
+    assert!(!error.contains(&address), "the agent need not know where: {error}");
 }
 
 #[test]

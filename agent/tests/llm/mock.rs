@@ -1,5 +1,6 @@
 //! A provider that answers as it is told: each request takes the next answer of its script.
 
+use crate::support::PATIENCE;
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,
@@ -37,7 +38,8 @@ impl Gate {
 
     fn wait(&self) {
         let open = self.0.lock().unwrap();
-        let _ = self.1.wait_timeout_while(open, Duration::from_secs(60), |open| !*open).unwrap();
+        // Longer than any test waits: what opens a gate is the test, not the time.
+        let _ = self.1.wait_timeout_while(open, 10 * PATIENCE, |open| !*open).unwrap();
     }
 }
 
@@ -117,8 +119,7 @@ impl Mock {
     /// Waits until there were so many requests.
     pub(crate) fn wait_asked(&self, count: usize) {
         let asked = self.state.asked.lock().unwrap();
-        let (asked, _) =
-            self.state.more.wait_timeout_while(asked, Duration::from_secs(20), |a| a.len() < count).unwrap();
+        let (asked, _) = self.state.more.wait_timeout_while(asked, PATIENCE, |a| a.len() < count).unwrap();
         assert!(asked.len() >= count, "{} requests came, {count} were expected", asked.len());
     }
 }

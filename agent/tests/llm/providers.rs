@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Mock, anthropic_events, chunk, openai, says, text_block, tool_block},
-    support::{Client, Home, text_of, tool_result, turn, user},
+    support::{Client, Home, eventually, text_of, tool_result, turn, user},
 };
 use serde_json::{Value, json};
 
@@ -376,7 +376,11 @@ fn openai_is_asked_and_understood() {
             json!({ "role": "tool", "tool_call_id": "c2", "content": [{ "type": "text", "text": "[the tool failed]" }, { "type": "text", "text": "no date" }] }),
         ]
     );
-    let worker = &daemon.status("a")["worker"];
+    // Both turns are counted, the second after its answer.
+    let worker = eventually("two turns", || {
+        let worker = daemon.status("a")["worker"].clone();
+        (worker["turns"] == 2).then_some(worker)
+    });
     assert_eq!([&worker["input_tokens"], &worker["output_tokens"], &worker["cache_read_tokens"]], [7, 4, 2]);
 }
 

@@ -86,7 +86,7 @@ fn a_queued_sender_hears_nothing_before_delivered() {
     assert_eq!(third.expect()["result"]["status"], "queued");
     drop(third);
     assert!(second.is_silent());
-    assert_eq!(daemon.status("a")["worker"]["waiting"], 2);
+    eventually("both wait", || (daemon.status("a")["worker"]["waiting"] == 2).then_some(()));
     gate.open();
     assert_eq!(method(&first.expect()), "end_turn");
     runtime.answer();

@@ -1,11 +1,16 @@
 //! What the tests share: a user's home, the daemon in it, and clients of the agent's socket.
 
 use crate::mock::Mock;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use serde_json::{Value, json};
 use std::{
     fs,
     io::{Read, Write},
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    net::{Ipv4Addr, SocketAddrV4},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, net::UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -13,7 +18,7 @@ use std::{
 };
 
 /// Longest time that anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A user's home.
 pub(crate) struct Home {
@@ -183,6 +188,24 @@ impl Drop for Daemon<'_> {
         if thread::panicking() {
             eprintln!("{}", self.log());
         }
+    }
+}
+
+/// A port of loopback that is kept for this test: nobody listens there, and only who names it may.
+pub(crate) struct Port {
+    _socket: OwnedFd,
+    pub(crate) number: u16,
+}
+
+impl Port {
+    pub(crate) fn new() -> Self {
+        let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.unwrap();
+        // A listener may share it, as long as this one does not listen.
+        net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();
+        Self { _socket: socket, number: address.port() }
     }
 }
 

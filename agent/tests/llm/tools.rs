@@ -138,22 +138,30 @@ fn a_runtime_that_stops_by_itself_frees_the_agent() {
 
 #[test]
 fn a_runtime_that_falls_silent_is_given_up_but_may_come_back() {
-    let mock = Mock::with([calls(&[("t1", "bash", "{}")]), says(&["late"])]);
-    let home = Home::empty();
-    home.agent("a", &mock, "runtime_timeout = 1");
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut first = Client::sender(&home.socket("a"), "1");
-    first.expect();
-    runtime.human();
-    runtime.says(1, "1");
-    let mut second = Client::sender(&home.socket("a"), "2");
-    assert_eq!(second.expect()["result"]["status"], "queued");
-    assert_eq!(first.expect()["method"], "error");
-    assert_eq!(second.expect()["method"], "delivered");
-    runtime.human();
-    runtime.write(&turn(2, json!([tool_result("t1", "")])));
-    assert_eq!(runtime.answer().0["result"]["content"][0]["text"], "late");
+    // On a machine that stands still for the second that the runtime has, the first is given up before the second comes: as
+    // often as it takes.
+    let mut tries = 0..50;
+    while tries.next().expect("a second message that comes within a second") < 50 {
+        let mock = Mock::with([calls(&[("t1", "bash", "{}")]), says(&["late"])]);
+        let home = Home::empty();
+        home.agent("a", &mock, "runtime_timeout = 1");
+        let _daemon = home.start();
+        let mut runtime = Client::runtime(&home.socket("a"));
+        let mut first = Client::sender(&home.socket("a"), "1");
+        first.expect();
+        runtime.human();
+        runtime.says(1, "1");
+        let mut second = Client::sender(&home.socket("a"), "2");
+        if second.expect()["result"]["status"] != "queued" {
+            continue;
+        }
+        assert_eq!(first.expect()["method"], "error");
+        assert_eq!(second.expect()["method"], "delivered");
+        runtime.human();
+        runtime.write(&turn(2, json!([tool_result("t1", "")])));
+        assert_eq!(runtime.answer().0["result"]["content"][0]["text"], "late");
+        return;
+    }
 }
 
 #[test]

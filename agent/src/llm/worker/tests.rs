@@ -29,7 +29,7 @@ fn config() -> AgentConfig {
             "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
             "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
             "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
-            "timeout": {"secs": 20, "nanos": 0}, "runtime_timeout": {"secs": 20, "nanos": 0},
+            "timeout": {"secs": 120, "nanos": 0}, "runtime_timeout": {"secs": 120, "nanos": 0},
         },
     }))
     .unwrap()
@@ -101,7 +101,7 @@ impl Lab {
     }
 
     async fn hears(&mut self) -> Value {
-        serde_json::from_slice(&self.heard.next(Some(Duration::from_secs(5))).await.unwrap()).unwrap()
+        serde_json::from_slice(&self.heard.next(Some(Duration::from_secs(120))).await.unwrap()).unwrap()
     }
 }
 
@@ -139,5 +139,5 @@ async fn a_worker_whose_turns_cannot_run_ends() {
     drop((orders, reports_out));
     let shutdown = CancellationToken::new();
     let serving = hub.serve(inputs, reports, replacements, &shutdown);
-    tokio::time::timeout(Duration::from_secs(10), serving).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(120), serving).await.unwrap();
 }
