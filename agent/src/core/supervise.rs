@@ -206,6 +206,10 @@ impl Spawn for AuditorRole {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::{
+        sys::wait::{Id, WaitPidFlag, waitid},
+        unistd::Pid,
+    };
 
     #[test]
     fn pauses_grow_and_begin_anew_after_a_good_life() {
@@ -222,6 +226,9 @@ mod tests {
     fn the_way_a_process_ended_is_told() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let child = Command::new("sh").args(["-c", "exit 3"]).stdin(OwnedFd::from(theirs)).spawn().unwrap();
+        // It has ended, and nobody has waited for it.
+        let id = Id::Pid(Pid::from_raw(child.id().try_into().unwrap()));
+        waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
         assert!(Process::new(child, ours).kill().contains('3'));
         let (ours, theirs) = UnixStream::pair().unwrap();
         let child = Command::new("sleep").arg("60").stdin(OwnedFd::from(theirs)).spawn().unwrap();
@@ -229,6 +236,6 @@ mod tests {
         // cat ends at the end of its input.
         let (ours, theirs) = UnixStream::pair().unwrap();
         let child = Command::new("cat").stdin(OwnedFd::from(theirs)).spawn().unwrap();
-        assert!(Process::new(child, ours).finish(Duration::from_secs(10)).contains('0'));
+        assert!(Process::new(child, ours).finish(Duration::from_secs(120)).contains('0'));
     }
 }

@@ -57,6 +57,7 @@ fn only_root_writes(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_system_binary_is_trusted_and_one_in_a_shared_directory_is_not() {
@@ -74,6 +75,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("ringfence");
         copy(Path::new("/bin/true"), &to).unwrap();
-        assert!(std::process::Command::new(&to).status().unwrap().success());
+        // A child of another test, forked while it was written, keeps it busy until it execs.
+        let until = Instant::now() + Duration::from_secs(120);
+        let ran = loop {
+            match std::process::Command::new(&to).status() {
+                Err(busy) if busy.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {}
+                ran => break ran.unwrap(),
+            }
+        };
+        assert!(ran.success());
     }
 }

@@ -111,6 +111,8 @@ mod tests {
         time::Duration,
     };
 
+    const PATIENCE: Duration = Duration::from_secs(120);
+
     #[test]
     fn nothing_waits_and_what_is_dropped_is_said() {
         static QUEUE: Queue = Queue::new();
@@ -124,15 +126,25 @@ mod tests {
         }
         QUEUE.wait(Duration::from_millis(20));
         let mut heard = Vec::new();
-        ours.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let end = b"nobody read them in time\n";
+        while !heard.ends_with(end) {
+            let mut piece = vec![0; 1 << 16];
+            let read = (&ours).read(&mut piece).expect("it stays open, and comes to its end");
+            assert!(read > 0, "it stays open");
+            heard.extend_from_slice(&piece[..read]);
+        }
+        QUEUE.wait(PATIENCE);
+        ours.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         let outcome = (&ours).read_to_end(&mut heard);
-        assert_eq!(outcome.expect_err("it stays open").kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(outcome.expect_err("nothing more").kind(), io::ErrorKind::WouldBlock);
+        ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let said = String::from_utf8(heard).expect("text");
         let shown = said.bytes().filter(|byte| *byte == b'x').count();
         assert!((MOST..=MOST + (1 << 20)).contains(&shown), "{shown}");
         assert!(said.contains(&format!("{} bytes of this were dropped", 10 * (1 << 20) - shown)));
         QUEUE.push(b"again", output);
-        QUEUE.wait(Duration::from_secs(5));
+        QUEUE.wait(PATIENCE);
         let mut again = [0; 5];
         (&ours).read_exact(&mut again).expect("it goes on");
         assert_eq!(&again, b"again");

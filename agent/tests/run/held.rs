@@ -78,7 +78,7 @@ fn attributes_are_closed_where_nothing_may_be_written() {
 fn programs_outside_the_grant_do_not_start() {
     let host = Host::new();
     fs::create_dir(host.path("data")).unwrap();
-    fs::copy("/bin/true", host.path("data/true")).unwrap();
+    host.executable("data/true", &fs::read("/bin/true").unwrap());
     let data = host.path("data");
     host.confined(&[&data], &[], r#"{ only = [] }"#, "");
     succeeds(&host.in_confined(&["--", "true"]));
@@ -264,9 +264,7 @@ fn i386_program() -> Vec<u8> {
 #[test]
 fn a_call_of_a_foreign_architecture_ends_the_process() {
     let host = Host::new();
-    let program = host.path("i386");
-    fs::write(&program, i386_program()).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    host.executable("i386", &i386_program());
     host.profile("off", &OPEN.replace("[kernel]", "[kernel]\nseccomp = \"off\""));
     let control = host.run(&["-p", "off", "--", "./i386"]);
     if status(&control) != 42 {

@@ -22,7 +22,7 @@ mod signals;
 
 const RINGFENCE: &str = env!("CARGO_BIN_EXE_ringfence");
 /// How long anything may take before a test fails instead of hanging.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Everything is granted and every gap accepted: for tests of the launcher itself.
 const OPEN: &str = r#"
@@ -52,6 +52,16 @@ impl Host {
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// A file that can be executed. Another process writes it: a child of another test, forked while we write, would keep it
+    /// busy.
+    fn executable(&self, name: &str, content: &[u8]) {
+        let mut command = Command::new("sh");
+        command.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(self.path(name));
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(content).unwrap();
+        assert!(child.wait().unwrap().success());
     }
 
     fn profile(&self, name: &str, text: &str) -> &Self {
@@ -166,10 +176,8 @@ fn the_exit_status_passes_through() {
 fn a_command_that_is_missing_is_127_and_one_that_cannot_run_is_126() {
     let host = Host::new();
     fs::write(host.path("plain"), "text").unwrap();
-    fs::write(host.path("noformat"), "text").unwrap();
-    fs::set_permissions(host.path("noformat"), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(host.path("orphan"), "#!/nonexistent/interpreter\n").unwrap();
-    fs::set_permissions(host.path("orphan"), fs::Permissions::from_mode(0o755)).unwrap();
+    host.executable("noformat", b"text");
+    host.executable("orphan", b"#!/nonexistent/interpreter\n");
     for (command, expected, why) in [
         ("no-such-command-here", 127, "command not found"),
         ("./absent", 127, "command not found"),

@@ -56,7 +56,7 @@ fn becomes(child: &Child, expected: char) {
 fn a_stop_and_its_end_are_shared() {
     use nix::sys::signal::Signal;
     let host = Host::new();
-    let mut child = ready(&host, "echo ready; trap 'exit 7' TERM; while :; do sleep 0.01; done");
+    let mut child = ready(&host, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done");
     signal(&child, Signal::SIGTSTP);
     becomes(&child, 'T');
     signal(&child, Signal::SIGCONT);

@@ -52,8 +52,10 @@ impl Process {
     /// Its children, whichever of its threads started them.
     fn children(&self) -> Vec<Self> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.id)).unwrap();
-        let lists =
-            threads.flatten().map(|thread| fs::read_to_string(thread.path().join("children")).unwrap());
+        // A thread may end meanwhile: another has its children then.
+        let lists = threads
+            .flatten()
+            .map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
         let ids: Vec<String> =
             lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
         ids.iter().map(|id| Self::new(id)).collect()
