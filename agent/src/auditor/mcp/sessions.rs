@@ -164,6 +164,11 @@ impl Sessions {
         linked.values().filter(|linked| uid == 0 || linked.uid == uid).cloned().collect()
     }
 
+    /// How many of a user's sessions are linked; for root, of all. Each one's client is known by then.
+    pub(crate) fn linked_count(&self, uid: u32) -> usize {
+        self.linked_of(uid).len()
+    }
+
     /// Whether the process may have what approves a user's calls: not if it is governed, nor if one of the clients
     /// started it.
     pub(super) fn may_approve(&self, uid: u32, connection: &UnixStream) -> Result<(), Refused> {

@@ -260,7 +260,7 @@ async fn waiting(State(dashboard): Shared, Extension(viewer): Asking) -> Json<Va
 async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
     let mut row = ask(&dashboard, move |reader| reader.stats(viewer)).await?;
     row["waiting"] = dashboard.sessions.waiting.list(viewer.0).len().into();
-    row["linked"] = dashboard.sessions.links.count(viewer.0).into();
+    row["linked"] = dashboard.sessions.linked_count(viewer.0).into();
     row["pending_rules"] = ask(&dashboard, move |reader| reader.pending_rules(viewer)).await?.len().into();
     row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
     Ok(Json(row))
