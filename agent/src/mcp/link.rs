@@ -30,8 +30,9 @@ use std::{
 
 /// How long a message may take.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long the auditor may be out of reach before calls that wait are denied.
-const NOBODY: Duration = Duration::from_secs(10);
+/// How long the auditor may be out of reach before calls that wait are denied: longer than one takes to start, so that it is
+/// looked for a second time.
+const NOBODY: Duration = Duration::from_secs(20);
 /// Pause between the first two tries to reach an auditor; each failure doubles it.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
