@@ -99,6 +99,11 @@ fn it_is_on_record_while_the_session_runs_and_when_it_is_killed() {
         "stderr",
     ]));
     client.works("1");
+    // The auditor hears of the session beside its calls.
+    let db = home.text("audit.db");
+    eventually("the session is on record", || {
+        (home.output(&["sessions", "--json", "--db", &db]).lines().count() == 1).then_some(())
+    });
     eventually("it is on record while the session runs", || (pieces(&home).0.len() == 204_800).then_some(()));
     client.call("2", "read_it");
     assert_eq!(client.out.line(), answered("2"));
