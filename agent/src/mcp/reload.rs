@@ -52,6 +52,8 @@ impl Watch {
         let stamp = stamp(&file);
         rules::parse(&text)?;
         let trusted = stamp.is_some() && only_roots(&file);
+        // Written since it was read: that is seen at the first look.
+        let stamp = stamp.filter(|_| read(&file).is_ok_and(|now| now == text));
         Ok(Self { file, stamp, seen: (text.clone(), trusted), text })
     }
 
@@ -248,7 +250,13 @@ mod tests {
         assert!(matches!(watch.look(), Some(Change::Refused(_))));
         fs::remove_file(&file).expect("removed");
         assert!(matches!(watch.look(), Some(Change::Refused(_))));
-        // One that was not there at the start is noticed when it comes.
+        // One that was written between the reading and the watch is noticed.
+        write("rules: []");
+        let mut watch = Watch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
+        assert!(matches!(watch.look(), Some(Change::Held(_))));
+        assert!(watch.look().is_none());
+        fs::remove_file(&file).expect("removed");
+        // And one that was not there at the start, when it comes.
         let mut watch = Watch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
         assert!(watch.look().is_none());
         write("rules: []");
