@@ -120,7 +120,15 @@ fn converse(mut guest: Guest, on_terminal: bool) -> Result<u32> {
 /// # Errors
 /// The guest died, said nothing for `silence`, or did not come up. A command that fails is a status, not an error.
 pub(crate) fn lines(job: &Job, silence: Duration, mut line: impl FnMut(&str)) -> Result<u32> {
-    let mut guest = job.start()?;
+    let mut guest = match job.start() {
+        Err(error) if died_bare(&format!("{error:#}")) => {
+            crate::report::say(&format!(
+                "notice: the emulated kernel crashed before anything of ours was in it; once more\n{error:#}"
+            ));
+            job.start()?
+        }
+        started => started?,
+    };
     guest.set_patience(Some(silence))?;
     let mut partial = Vec::new();
     loop {
@@ -146,6 +154,13 @@ pub(crate) fn lines(job: &Job, silence: Duration, mut line: impl FnMut(&str)) ->
     }
 }
 
+/// Whether a guest's kernel crashed while it had no module yet. The guest's init loads the first ones before it unpacks the
+/// payload: whatever crashed, of Ringfence nothing was there.
+fn died_bare(error: &str) -> bool {
+    let none = |line: &str| line.trim_end().ends_with("Modules linked in:");
+    error.contains("Kernel panic - not syncing: Fatal exception") && error.lines().any(none)
+}
+
 fn forward_stdin(writer: &Mutex<UnixStream>) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
@@ -163,4 +178,19 @@ fn send(writer: &Mutex<UnixStream>, frame: &ToGuest<'_>) -> bool {
 
 fn write_all(to: &mut impl Write, bytes: &[u8]) -> Result<()> {
     to.write_all(bytes).and_then(|()| to.flush()).context("cannot pass on the command's output")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::died_bare;
+
+    #[test]
+    fn only_a_crash_before_the_first_module_is_forgiven() {
+        let crash = "the guest went away before its command ended\n[    1.1] Modules linked in:\n[    1.1] CR2: ff2d\n\
+                     [    1.2] Kernel panic - not syncing: Fatal exception in interrupt\n";
+        assert!(died_bare(crash));
+        assert!(!died_bare(&crash.replace("linked in:", "linked in: virtio_console virtio_blk")));
+        assert!(!died_bare(&crash.replace("Fatal exception in interrupt", "VFS: Unable to mount root fs")));
+        assert!(!died_bare("the guest said nothing for too long\n[    1.1] Modules linked in:"));
+    }
 }
