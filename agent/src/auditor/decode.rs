@@ -193,7 +193,7 @@ pub(crate) fn op_name(number: u8) -> Option<&'static str> {
 
 /// Whether the operation is one on a socket, whose target is an address.
 pub(crate) fn is_socket(op: u8) -> bool {
-    matches!(op, op::SOCKET | op::CONNECT | op::BIND | op::LISTEN | op::SEND)
+    matches!(op, op::SOCKET | op::CONNECT | op::BIND | op::LISTEN | op::SEND | op::SETSOCKOPT | op::RECEIVE)
 }
 
 /// Whether an empty path section means `/`, rather than nothing.

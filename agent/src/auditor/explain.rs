@@ -160,6 +160,46 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "To allow it, remove the entry of `[deny]` that names something below it (`ringfence profile show` lists \
              them), or replace it by a narrower one. What is above a protected place stays where it is.",
         ),
+        fixed::COMMAND => (
+            "This ioctl is not on the list of those that are harmless on a file of this kind.",
+            "No line of a profile can allow it. If a program needs it for ordinary work, report it.",
+        ),
+        fixed::OPTION => (
+            "This socket option is not on the list of those that neither route nor redirect packets.",
+            "No line of a profile can allow it. Most programs go on without it; if one needs it, report it.",
+        ),
+        fixed::CAPABILITY => (
+            "The profile does not name this capability, and root in a container has only those that it names.",
+            "To allow it, add its name to `capabilities` of `[kernel]` in the profile.",
+        ),
+        fixed::OTHER_IPC => (
+            "The queue, semaphore set, memory segment or key was not made by this container.",
+            "No line of a profile can allow it. Share files or unix sockets instead, which a profile can grant.",
+        ),
+        fixed::TERMINAL => (
+            "The terminal was neither opened by this container nor given to it when it started.",
+            "No line of a profile can allow it. Start the command on the terminal that it is to use.",
+        ),
+        fixed::ROUTE => (
+            "The packet would travel by way of a host that no rule was asked about, or that `net` does not grant.",
+            never,
+        ),
+        fixed::CASE => (
+            "The directory takes upper and lower case for the same name, so another spelling could evade a deny.",
+            "Use the exact spelling of the rule, or keep what is denied on a file system that tells case apart.",
+        ),
+        fixed::WIDENS => (
+            "After the move something below the directory would be granted that is not granted now.",
+            "Copy instead: `mv` and build tools do that by themselves when a move is answered with EXDEV.",
+        ),
+        fixed::SETUID => (
+            "Whoever ran the file outside would get the rights of its owner, or of its file capabilities.",
+            never,
+        ),
+        fixed::UNKNOWN => (
+            "This kernel has a way in that this version of Ringfence does not know, and what is unknown is refused.",
+            "`ringfence doctor` names it. Report it, so that it can be added to the table.",
+        ),
         _ => ("The kernel's programs gave a reason that this version does not know.", never),
     };
     (None, reason.to_owned(), advice.to_owned(), None)

@@ -105,6 +105,16 @@ pub(crate) fn fixed_name(number: u32) -> &'static str {
         fixed::UNNAMED_PEER => "unnamed_peer",
         fixed::INTERNAL => "internal",
         fixed::PINNED => "pinned",
+        fixed::COMMAND => "command",
+        fixed::OPTION => "option",
+        fixed::CAPABILITY => "capability",
+        fixed::OTHER_IPC => "other_ipc",
+        fixed::TERMINAL => "terminal",
+        fixed::ROUTE => "route",
+        fixed::CASE => "case",
+        fixed::WIDENS => "widens",
+        fixed::SETUID => "setuid",
+        fixed::UNKNOWN => "not_in_table",
         _ => "unknown",
     }
 }
@@ -156,7 +166,25 @@ fn flags(record: &Decoded) -> Vec<String> {
             out.push(format!("target={}", record.target));
             out.push(format!("signal={detail}"));
         }
-        op::BPF => out.push(format!("command={}", record.target)),
+        op::BPF => out.push(format!("command={detail}")),
+        op::IOCTL => out.push(format!("command={detail:#x}")),
+        op::SETSOCKOPT => {
+            out.extend(socket_words(record));
+            out.push(format!("level={}", record.target >> 16));
+            out.push(format!("option={}", record.target & 0xffff));
+        }
+        op::CAPABILITY => {
+            out.push(format!("capability={detail}"));
+            out.push(format!("syscall={}", record.target));
+        }
+        op::IPC => {
+            let kind = ["message_queue", "semaphores", "shared_memory", "posix_queue"].get(detail as usize);
+            out.extend(kind.map(|kind| format!("type={kind}")));
+            out.push(format!("id={}", record.target));
+        }
+        op::KEY => out.push(format!("serial={}", record.target)),
+        op::RECEIVE => out.extend(socket_words(record)),
+        op::SYSCALL => out.push(format!("number={detail}")),
         _ => {}
     }
     if let Some(to) = &record.path2 {

@@ -175,6 +175,26 @@ pub mod fixed {
     pub const INTERNAL: u32 = 13;
     /// A directory is not renamed while something below it is denied or protected by its path.
     pub const PINNED: u32 = 14;
+    /// An ioctl that is not on the list for this kind of file.
+    pub const COMMAND: u32 = 15;
+    /// A socket option that is not on the list.
+    pub const OPTION: u32 = 16;
+    /// A capability that the profile does not name.
+    pub const CAPABILITY: u32 = 17;
+    /// A message queue, semaphore set, shared memory segment or key that another container, or nobody governed, made.
+    pub const OTHER_IPC: u32 = 18;
+    /// A terminal that the container neither opened nor was given.
+    pub const TERMINAL: u32 = 19;
+    /// A packet, an option or control data that leads by way of hosts no rule was asked about.
+    pub const ROUTE: u32 = 20;
+    /// A directory that folds case: a rule could be evaded by another spelling.
+    pub const CASE: u32 = 21;
+    /// A move after which something below the directory would have more rights than before.
+    pub const WIDENS: u32 = 22;
+    /// A mode or attribute that gives whoever runs the file rights of another (setuid, setgid, file capabilities).
+    pub const SETUID: u32 = 23;
+    /// Something the coverage table does not name.
+    pub const UNKNOWN: u32 = 24;
 }
 
 /// [`Header::op`]. The names are `ringfence events`' names, see [`op::NAMES`].
@@ -253,6 +273,22 @@ pub mod op {
         UMOUNT = 32, "umount";
         /// Limits, scheduling or memory placement of a process outside the container.
         CONTROL = 33, "control";
+        /// ioctl(2).
+        IOCTL = 34, "ioctl";
+        /// setsockopt(2).
+        SETSOCKOPT = 35, "setsockopt";
+        /// Use of a capability.
+        CAPABILITY = 36, "capability";
+        /// System V or POSIX message queue, semaphore set, shared memory segment.
+        IPC = 37, "ipc";
+        /// A key or keyring.
+        KEY = 38, "key";
+        /// A socket that another process passes in.
+        RECEIVE = 39, "receive";
+        /// A system call that is refused as such.
+        SYSCALL = 40, "syscall";
+        /// A hook that this version does not know.
+        HOOK = 41, "hook";
     }
 }
 

@@ -14,7 +14,7 @@ pub mod policy;
 pub mod task;
 
 /// Version of everything in this crate that ends up in a pinned map or a ring record.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Most path components (below the container's root) that are looked at; a deeper path is refused.
 pub const MAX_COMPONENTS: usize = 64;
