@@ -8,16 +8,16 @@
 //! | `none` | no call was in flight |
 //!
 //! All times are of one clock: nanoseconds since boot. The kernel gives it for events and births, the interceptor for the
-//! moments at which it forwarded a call and an answer.
+//! moments just before it forwarded a call and an answer.
 
 /// When a call was in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Span {
     /// The call's id.
     pub(crate) call: String,
-    /// It was forwarded to the server.
+    /// It was about to be forwarded to the server.
     pub(crate) began: u64,
-    /// Its answer was forwarded to the client; `None`: not yet, or never.
+    /// Its answer was there, and not yet forwarded to the client, who could begin the next; `None`: not yet, or never.
     pub(crate) ended: Option<u64>,
 }
 

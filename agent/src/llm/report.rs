@@ -70,19 +70,9 @@ impl Reporter {
         self.host.report(&Said::IntentEnded { id: intent.id.to_string(), error, moment: now() });
     }
 
-    /// The model wants a tool called. Its arguments were redacted where they were received.
-    pub(super) fn call(&self, intent: Option<&Intent>, call: &ToolCall, server: Option<&str>) {
-        self.call_at(intent, call, server, now());
-    }
-
-    /// The same, of a call that was asked for earlier.
-    pub(super) fn call_at(
-        &self,
-        intent: Option<&Intent>,
-        call: &ToolCall,
-        server: Option<&str>,
-        moment: u64,
-    ) {
+    /// The model wants a tool called. Its arguments were redacted where they were received. `moment`: taken before
+    /// anybody heard of the call who may begin it.
+    pub(super) fn call(&self, intent: Option<&Intent>, call: &ToolCall, server: Option<&str>, moment: u64) {
         if call.id.len() > MAX_ID {
             return;
         }

@@ -12,7 +12,7 @@ use super::{
     redact::Redactor,
     registry::{AgentConfig, Llm},
     remote::{RemoteResult, RemoteTool, RemoteTools},
-    report::{Intent, Reporter},
+    report::{self, Intent, Reporter},
     rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
     upstream::Provider,
     user::chain,
@@ -140,6 +140,8 @@ struct Heard {
     told: Option<Usage>,
     /// Bytes of what the model said.
     said: usize,
+    /// Calls and when each was first heard of: before the runtime was told, which may begin it at once.
+    began: Vec<(String, u64)>,
 }
 
 enum Stop {
@@ -369,7 +371,9 @@ impl Turns {
         }
         for call in &answer.tool_calls {
             let server = self.toolbox.as_ref().and_then(|toolbox| toolbox.remote.get(&call.name));
-            self.reporter.call(to.intent, call, server.map(String::as_str));
+            let began = heard.began.iter().find(|(id, _)| *id == call.id).map(|(_, moment)| *moment);
+            let moment = began.unwrap_or_else(report::now);
+            self.reporter.call(to.intent, call, server.map(String::as_str), moment);
         }
         let message = Message {
             role: Role::Assistant,
@@ -398,6 +402,7 @@ impl Turns {
             match piece {
                 Piece::Text(piece) => to.text(&text.push(&piece)).await?,
                 Piece::ToolStart { id, name } => {
+                    heard.began.push((id.clone(), report::now()));
                     let held = std::mem::replace(&mut input, self.parts.redactor.json_stream()).finish();
                     to.input(&held).await?;
                     // The runtime knows nothing of remote tools.

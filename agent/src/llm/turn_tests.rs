@@ -3,15 +3,18 @@
 use super::*;
 use crate::llm::{
     frame::{Counters, FrameReader, writer},
+    host::Host,
     message::{Block, raw},
     registry::{Mcp, ProviderKind},
     remote::Later,
 };
+use ringfence_wire::{agent::ToCore, trace::Said};
 use serde_json::{Value, json, value::RawValue};
 use std::{sync::Mutex, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
-    net::TcpListener,
+    net::{TcpListener, UnixStream},
+    sync::Notify,
 };
 
 /// Servers whose tools say what they were called with.
@@ -54,8 +57,11 @@ impl RemoteTools for Servers {
     }
 }
 
+/// Where an answer of the provider stands still until [`Lab::go_on`] is told.
+const PAUSE: &str = "PAUSE";
+
 /// A provider that gives these answers, and what it was asked.
-async fn provider(answers: Vec<String>) -> (String, Arc<Mutex<Vec<Value>>>) {
+async fn provider(answers: Vec<String>, go_on: Arc<Notify>) -> (String, Arc<Mutex<Vec<Value>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -82,9 +88,15 @@ async fn provider(answers: Vec<String>) -> (String, Arc<Mutex<Vec<Value>>>) {
                 let answer = answers.next().unwrap_or_default();
                 let head = format!(
                     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\n\r\n",
-                    answer.len()
+                    answer.replace(PAUSE, "").len()
                 );
-                stream.write_all((head + &answer).as_bytes()).await.unwrap();
+                stream.write_all(head.as_bytes()).await.unwrap();
+                for (at, piece) in answer.split(PAUSE).enumerate() {
+                    if at > 0 {
+                        go_on.notified().await;
+                    }
+                    stream.write_all(piece.as_bytes()).await.unwrap();
+                }
             }
         }
     });
@@ -114,6 +126,7 @@ struct Lab {
     turns: Turns,
     servers: Arc<Servers>,
     asked: Arc<Mutex<Vec<Value>>>,
+    go_on: Arc<Notify>,
     runtime: Peer,
     heard: FrameReader<DuplexStream>,
     epoch: u64,
@@ -126,7 +139,8 @@ impl Lab {
         allowed: Option<&[&str]>,
         answers: Vec<String>,
     ) -> Self {
-        let (url, asked) = provider(answers).await;
+        let go_on = Arc::<Notify>::default();
+        let (url, asked) = provider(answers, Arc::clone(&go_on)).await;
         let llm = Llm {
             name: "m".into(),
             provider: ProviderKind::Anthropic,
@@ -177,6 +191,7 @@ impl Lab {
             turns: Turns::new(parts, conversation),
             servers,
             asked,
+            go_on,
             runtime,
             heard: FrameReader::new(far),
             epoch: 0,
@@ -184,13 +199,13 @@ impl Lab {
         }
     }
 
-    /// The answer to a turn, and everything that streamed before it.
-    async fn turn(&mut self, params: Value) -> (Value, String) {
+    /// A turn that the runtime asks for.
+    fn job(&mut self, params: Value) -> Job {
         self.epoch += 1;
         let request =
             json!({ "jsonrpc": "2.0", "id": self.epoch, "method": "turn", "params": params }).to_string();
         let request = rpc::parse(request.as_bytes()).unwrap();
-        let job = Job {
+        Job {
             epoch: self.epoch,
             id: request.id.clone().unwrap(),
             params: rpc::params(&request).unwrap(),
@@ -200,7 +215,12 @@ impl Lab {
             last: false,
             cancel: CancellationToken::new(),
             answered: Arc::default(),
-        };
+        }
+    }
+
+    /// The answer to a turn, and everything that streamed before it.
+    async fn turn(&mut self, params: Value) -> (Value, String) {
+        let job = self.job(params);
         self.turns.job(job).await;
         let mut streamed = String::new();
         loop {
@@ -344,4 +364,59 @@ async fn a_tool_that_is_not_allowed_is_neither_listed_nor_called() {
     // The model made it up. The runtime has no such tool, and says so.
     assert_eq!(answer["result"]["tool_calls"][0]["name"], "drop_database");
     assert!(lab.servers.called.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_call_begins_before_the_runtime_hears_of_it_and_ends_before_the_model_does() {
+    let mut first = answer(&[("l1", "bash")]);
+    let begins = first.find("\n\n").unwrap() + 2;
+    first.insert_str(begins, PAUSE);
+    let mut lab = Lab::new(&[], None, vec![first, format!("{PAUSE}{}", answer(&[]))]).await;
+    let (near, far) = UnixStream::pair().unwrap();
+    let host = Host::new(near, CancellationToken::new(), CancellationToken::new());
+    lab.turns.reporter = Reporter::new(host, Arc::default(), true);
+
+    // The runtime begins the call as soon as its name has come, while the provider still talks.
+    let job = lab.job(json!({ "tools": local(&["bash"]), "messages": [says("x")] }));
+    let Lab { turns, heard, go_on, .. } = &mut lab;
+    let runtime = async {
+        let mut began = None;
+        loop {
+            let frame = heard.next(Some(Duration::from_secs(120))).await.unwrap();
+            let frame: Value = serde_json::from_slice(&frame).unwrap();
+            if frame.get("id").is_some() {
+                break began.expect("it heard of the call before the answer");
+            }
+            if began.is_none() && frame.to_string().contains("l1") {
+                began = Some(report::now());
+                go_on.notify_one();
+            }
+        }
+    };
+    let (_, began) = tokio::join!(turns.job(job), runtime);
+
+    // The model hears the result, and goes on when it wants to.
+    let job = lab.job(json!({ "messages": [result("l1")] }));
+    let Lab { turns, go_on, asked, .. } = &mut lab;
+    let model = async {
+        while asked.lock().unwrap().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let ended = report::now();
+        go_on.notify_one();
+        ended
+    };
+    let (_, ended) = tokio::join!(turns.job(job), model);
+
+    let mut core = FrameReader::new(far);
+    let mut moments = Vec::new();
+    while moments.len() < 2 {
+        let frame = core.next(Some(Duration::from_secs(120))).await.unwrap();
+        let ToCore::Report(text) = serde_json::from_slice(&frame).unwrap() else { continue };
+        match serde_json::from_str(&text).unwrap() {
+            Said::Call { moment, .. } | Said::CallEnded { moment, .. } => moments.push(moment),
+            _ => {}
+        }
+    }
+    assert!(moments[0] < began && began < moments[1] && moments[1] < ended, "{moments:?} {began} {ended}");
 }

@@ -81,7 +81,7 @@ pub(crate) enum Entry {
     Message {
         /// The message's id, a UUID.
         id: String,
-        /// When it was read; from the server: when it had been forwarded.
+        /// When it was read, before it was forwarded.
         at: i64,
         /// The same in nanoseconds since boot, the clock of the kernel's events.
         #[serde(default)]

@@ -118,6 +118,21 @@ pub(crate) fn since_boot() -> u64 {
     })
 }
 
+/// One moment on both clocks.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    /// Microseconds since 1970.
+    at: i64,
+    /// Nanoseconds since boot.
+    boot: u64,
+}
+
+impl Time {
+    fn now() -> Self {
+        Self { at: now(), boot: since_boot() }
+    }
+}
+
 impl<S: Write, C: Write> Session<S, C> {
     /// A session over an open journal, the server's stdin and the client's end. `seen` are the tools of this server
     /// that were called before.
@@ -163,7 +178,7 @@ impl<S: Write, C: Write> Session<S, C> {
     fn take(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let message = |burst: &mut Burst| {
-            self.draft(&mut burst.draft, Direction::ClientToServer, body, &[], None);
+            self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[], None);
             burst.push(bytes, None);
         };
         let line = match line::read(body) {
@@ -229,7 +244,7 @@ impl<S: Write, C: Write> Session<S, C> {
             notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
         }
         if judgement.action < Action::Pause {
-            self.draft(&mut burst.draft, Direction::ClientToServer, body, &[verdict], None);
+            self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[verdict], None);
             burst.push(bytes, Some(Refusable { id, tool: call.name, risk, judgement }));
             return Ok(());
         }

@@ -50,7 +50,7 @@ pub(crate) struct Intake {
     stored: u64,
     /// Which store that is.
     epoch: u64,
-    /// When the last entry was written, ns since boot.
+    /// The latest time of its entries so far, ns since boot.
     read_to: u64,
     /// For a line that is long: one of a user's sessions at a time has room for it.
     gate: Gate,
@@ -189,7 +189,10 @@ impl Intake {
             Entry::Governed { container, .. } => {
                 self.progress.governed.store(container.is_some(), Ordering::Relaxed);
             }
-            Entry::Message { boot, .. } | Entry::Decision { boot, .. } => self.read_to = *boot,
+            // An answer may follow what came of it: its time is taken before it is forwarded, and it is written after.
+            Entry::Message { boot, .. } | Entry::Decision { boot, .. } => {
+                self.read_to = self.read_to.max(*boot)
+            }
             _ => {}
         }
         let rows = self.fold.next(entry);

@@ -14,7 +14,7 @@ pub(crate) struct Inside {
     pub(crate) session: String,
     /// A call may have gone by unseen.
     pub(crate) gap: bool,
-    /// Time of its journal's last entry that is stored, ns since boot.
+    /// Latest time of its journal's entries that are stored, ns since boot.
     pub(crate) read_to: u64,
     /// It ended by its own word: its journal is whole.
     pub(crate) ended: bool,

@@ -144,7 +144,7 @@ impl Follow {
         }
         for call in calls {
             let moment = began.iter().find(|(id, _)| *id == call.id).map(|(_, moment)| *moment);
-            self.reporter.call_at(Some(&intent), call, None, moment.unwrap_or_else(report::now));
+            self.reporter.call(Some(&intent), call, None, moment.unwrap_or_else(report::now));
             thread.calls.push_back(call.id.clone());
             thread.open.push(call.id.clone());
             if thread.calls.len() > MOST_CALLS {

@@ -1,7 +1,7 @@
 //! Lines that came together: recorded by one write and forwarded by another, in their order. A client that does not wait
 //! for answers sends many at once, and a write for each would cost more than all that is done with them.
 
-use super::{Session, lock};
+use super::{Session, Time, lock};
 use crate::mcp::{
     answer::{self, Stopped},
     draft::Draft,
@@ -76,18 +76,22 @@ impl<S: Write, C: Write> Session<S, C> {
     /// Lines from the server: forwarded first, recorded then; but what asks the client's model is recorded first, so that
     /// calls that come of it follow it in the journal. Never judged, never stopped.
     ///
+    /// Their time is taken before they are forwarded: a client that has an answer may begin its next call before this
+    /// thread runs again, and the two calls would seem to overlap.
+    ///
     /// # Errors
     /// Those of writing to the client.
     pub(crate) fn server_lines(&self, bytes: &[u8]) -> io::Result<()> {
         // `sampling/createMessage`, however its slash is written.
         let asks = memchr::memmem::find(bytes, b"createMessage").is_some();
+        let time = Time::now();
         if !asks {
             self.piece_to_client(bytes)?;
         }
         let mut draft = lock(&self.answers);
         for body in bytes.split(|byte| *byte == b'\n') {
             if !body.iter().all(u8::is_ascii_whitespace) {
-                self.draft(&mut draft, Direction::ServerToClient, body, &[], None);
+                self.draft(&mut draft, time, Direction::ServerToClient, body, &[], None);
             }
         }
         self.record_lines_softly(&mut draft);

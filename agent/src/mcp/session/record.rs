@@ -1,6 +1,6 @@
 //! What of a session is on record, and what the link hears of that.
 
-use super::{Report, Session, lock, now, since_boot};
+use super::{Report, Session, Time, lock, now};
 use crate::mcp::{
     draft::{Draft, Message, Verdict},
     journal::{self, Direction, Entry},
@@ -65,7 +65,7 @@ impl<S: Write, C: Write> Session<S, C> {
         refused: Option<&str>,
     ) -> io::Result<()> {
         let mut draft = Draft::default();
-        self.draft(&mut draft, direction, body, calls, refused);
+        self.draft(&mut draft, Time::now(), direction, body, calls, refused);
         self.record_lines(&mut draft, 0..1)
     }
 
@@ -74,10 +74,11 @@ impl<S: Write, C: Write> Session<S, C> {
         said(self.record_message(direction, body, &[], refused));
     }
 
-    /// The entry of one line, without its end.
+    /// The entry of one line, without its end. `time`: when it went by, taken before it could have any effect.
     pub(super) fn draft(
         &self,
         draft: &mut Draft,
+        Time { at, boot }: Time,
         direction: Direction,
         body: &[u8],
         calls: &[Verdict<'_>],
@@ -86,7 +87,6 @@ impl<S: Write, C: Write> Session<S, C> {
         let text = String::from_utf8_lossy(body);
         let raw = if self.options.store_raw { text } else { redacted(text) };
         let (raw, outline) = journal::fitting(raw);
-        let at = now();
         let (seconds, micros) = (at.unsigned_abs() / 1_000_000, at.unsigned_abs() % 1_000_000);
         let time =
             uuid::Timestamp::from_unix(&self.ids, seconds, u32::try_from(micros * 1000).unwrap_or_default());
@@ -94,7 +94,7 @@ impl<S: Write, C: Write> Session<S, C> {
             // In the order of time: the database's index of messages grows at its end.
             id: uuid::Uuid::new_v7(time),
             at,
-            boot: since_boot(),
+            boot,
             direction,
             raw: &raw,
             bytes: body.len() as u64,
