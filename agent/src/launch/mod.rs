@@ -315,8 +315,8 @@ impl Launch<'_> {
     fn seccomp_policies(&self) -> Result<Vec<seccomp::Policy>, Error> {
         let policies = match &self.profile.kernel.seccomp {
             Seccomp::Off => Vec::new(),
-            Seccomp::Default => vec![seccomp::Policy::default_list()?],
-            Seccomp::Strict => vec![seccomp::Policy::default_list()?, seccomp::Policy::strict_list()?],
+            Seccomp::Default => seccomp::Policy::default_lists()?,
+            Seccomp::Strict => seccomp::Policy::strict_lists()?,
             Seccomp::File(path) => {
                 let capabilities = match &self.identity {
                     Some(identity) if !identity.uid.is_root() => Default::default(),

@@ -136,17 +136,16 @@ fn lines(axes: &[Held]) -> Vec<String> {
 
 /// The calls that no agent needs, always; and what the profile adds.
 fn own_policies(wanted: &Seccomp) -> Result<Vec<seccomp::Policy>, seccomp::Error> {
-    let mut policies = vec![seccomp::Policy::default_list()?];
     match wanted {
-        Seccomp::Default | Seccomp::Off => {}
-        Seccomp::Strict => policies.push(seccomp::Policy::strict_list()?),
+        Seccomp::Default | Seccomp::Off => seccomp::Policy::default_lists(),
+        Seccomp::Strict => seccomp::Policy::strict_lists(),
         Seccomp::File(path) => {
             let kernel = platform::version(&host::release()).unwrap_or_default();
             let conditions = seccomp::Conditions { kernel, capabilities: caps::effective() };
-            policies.push(seccomp::Policy::from_oci(path, &conditions)?);
+            let file = seccomp::Policy::from_oci(path, &conditions)?;
+            Ok(seccomp::Policy::default_lists()?.into_iter().chain([file]).collect())
         }
     }
-    Ok(policies)
 }
 
 /// Starts the thread, and waits until it is confined.

@@ -148,14 +148,19 @@ struct RuleFile {
 }
 
 impl Policy {
-    /// The deny list of what no agent needs.
-    pub(crate) fn default_list() -> Result<Policy, super::Error> {
-        Policy::shipped("default", include_str!("../../../../profiles/seccomp/default.toml"))
+    /// `"default"`, in the order in which they are loaded: the allow list, and what it allows with other arguments only.
+    pub(crate) fn default_lists() -> Result<Vec<Policy>, super::Error> {
+        Ok(vec![
+            Policy::shipped("default", include_str!("../../../../profiles/seccomp/default.toml"))?,
+            Policy::shipped("arguments", include_str!("../../../../profiles/seccomp/arguments.toml"))?,
+        ])
     }
 
-    /// The allow list that `strict` adds to the default list.
-    pub(crate) fn strict_list() -> Result<Policy, super::Error> {
-        Policy::shipped("strict", include_str!("../../../../profiles/seccomp/strict.toml"))
+    /// `"strict"`: the narrower allow list, and the default lists. It is loaded before them, for of two errors the kernel
+    /// gives that of the filter which was loaded last: ENOSYS for a number that is newer than both lists.
+    pub(crate) fn strict_lists() -> Result<Vec<Policy>, super::Error> {
+        let strict = Policy::shipped("strict", include_str!("../../../../profiles/seccomp/strict.toml"))?;
+        Ok([vec![strict], Policy::default_lists()?].concat())
     }
 
     /// What the auditor role may call itself.
