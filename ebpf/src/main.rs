@@ -29,6 +29,7 @@ mod search;
 mod storage;
 mod text;
 mod unix;
+mod unknown;
 mod walk;
 
 /// The kernel offers most helpers to GPL-compatible programs only; "Dual MIT/GPL" is one of the strings it accepts.

@@ -9,12 +9,14 @@ mkdir -p /bench/1/2/3/4/5/6 /etc/ringfence/profiles
 echo x | tee /bench/f > /bench/1/2/3/4/5/6/f
 cp /bin/true /bench/true
 cp "$here/workload" /bench/workload
-chmod 755 /bench/workload
+cp "$(realpath /usr/bin/python3)" /bench/python
+cp "$here/messages.py" /bench/messages.py
+chmod 755 /bench/workload /bench/python
 
 measure() { # condition command...
     local condition=$1
     shift
-    "$@" /bench/workload | sed "s/^/$condition /"
+    { "$@" /bench/workload; "$@" /bench/python -IS /bench/messages.py; } | sed "s/^/$condition /"
 }
 
 profile() { # file rules landlock

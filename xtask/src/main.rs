@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod coverage;
 mod dashboard;
 mod demo;
 mod digest;
@@ -41,6 +42,7 @@ enum Verb {
     Demo(demo::Args),
     Setup(setup::Args),
     BuildEbpf(build::EbpfArgs),
+    Coverage(coverage::Args),
     Build(build::BuildArgs),
     Test(test::Args),
     Tidy(tidy::Args),
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Setup(args) => setup::run(&args),
         Verb::BuildEbpf(args) => build::ebpf(&args),
+        Verb::Coverage(args) => coverage::run(&args),
         Verb::Build(args) => build::release(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Tidy(args) => tidy::run(&args),

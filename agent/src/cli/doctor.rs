@@ -5,9 +5,11 @@ use crate::{
     core::paths::Paths,
     kernel::host::{self, BpfLsm, LsmList},
     kernel::landlock,
+    kernel::surface,
     platform,
     profile::Axis,
 };
+use ringfence_coverage::Unknown;
 use serde::Serialize;
 use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode};
 
@@ -37,6 +39,8 @@ struct Facts {
     seccomp: bool,
     cgroup2: Option<String>,
     lockdown: Option<String>,
+    /// What the kernel has that the coverage table does not name; `None`: its symbols cannot be read.
+    beyond: Option<Unknown>,
     daemon: Daemon,
 }
 
@@ -116,6 +120,7 @@ fn facts() -> Facts {
         seccomp: host::seccomp(),
         cgroup2: host::cgroup2().map(|path| path.display().to_string()),
         lockdown: host::lockdown(),
+        beyond: surface::unknown().ok(),
         daemon: daemon(&Paths::from_env().enroll_socket()),
     }
 }
@@ -138,6 +143,7 @@ fn report(facts: &Facts) -> Report {
         landlock_check(facts),
         seccomp(facts),
         cgroup(facts),
+        coverage(facts),
     ];
     // Those that eBPF cannot do without come first; the rest is about other enforcers.
     let ebpf = facts.unsupported.is_none() && checks.iter().take(5).all(|check| check.ok);
@@ -261,6 +267,31 @@ fn cgroup(facts: &Facts) -> Check {
             "not mounted",
             Some("containers get no cgroup of their own; enforcement does not need one".into()),
         ),
+    }
+}
+
+/// Whether this version knows every way into this kernel. One that it does not know is refused, so enforcement is whole.
+fn coverage(facts: &Facts) -> Check {
+    let what = "coverage";
+    match &facts.beyond {
+        None => check(what, "not known: /proc/kallsyms cannot be read", None),
+        Some(beyond) if beyond.is_empty() => {
+            check(what, "every hook and system call of this kernel is in the table", None)
+        }
+        Some(beyond) => {
+            let names: Vec<String> = (beyond.hooks.iter().map(|hook| format!("hook {hook}")))
+                .chain(beyond.calls.iter().map(|call| format!("system call {call}")))
+                .collect();
+            check(
+                what,
+                format!("{} are not in the table: {}", names.len(), names.join(", ")),
+                Some(
+                    "what is not in the table is refused to governed tasks; report it, or add a line to \
+                     ebpf/coverage/coverage.toml"
+                        .into(),
+                ),
+            )
+        }
     }
 }
 

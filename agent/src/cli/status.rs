@@ -192,6 +192,9 @@ fn show(
     for hook in &core.missing {
         writeln!(out, "            no hook {}: {}", hook.hook, hook.effect)?;
     }
+    for way in &core.unknown {
+        writeln!(out, "            {}: {}", way.hook, way.effect)?;
+    }
     for axis in &core.axes {
         let by = axis.enforcers.join(", ");
         let by = if by.is_empty() { by } else { format!(" ({by})") };
@@ -337,6 +340,7 @@ mod tests {
             adopted: false,
             hooks: vec!["file_open".into()],
             missing: Vec::new(),
+            unknown: Vec::new(),
             axes: ["fs_read", "fs_write", "exec", "net"].map(axis).into(),
             auditor: AuditorProcess { running: true, pid: Some(78), ..AuditorProcess::default() },
             reload: None,

@@ -225,6 +225,13 @@ fn log_loaded(kernel: &Kernel, about: &About) {
     for hook in &coverage.missing {
         tracing::warn!("this kernel has no hook {}: {}", hook.name, hook.without);
     }
+    if !coverage.unknown.is_empty() {
+        tracing::warn!(
+            "this kernel has hooks and system calls that this version does not know ({}); `ringfence doctor` says what \
+             becomes of them",
+            [coverage.unknown.hooks.join(", "), coverage.unknown.calls.join(", ")].join("; ")
+        );
+    }
 }
 
 /// Reads profiles again in a thread of its own, however often that is wished for: between two times it leaves the state

@@ -48,6 +48,7 @@ pub(crate) struct About {
     adopted: bool,
     hooks: Vec<String>,
     missing: Vec<Missing>,
+    unknown: Vec<Missing>,
     axes: Vec<AxisStatus>,
 }
 
@@ -64,6 +65,7 @@ impl About {
             axes: axes(&coverage.attached, &missing),
             hooks: coverage.attached.iter().map(ToString::to_string).collect(),
             missing,
+            unknown: unknown(coverage),
         }
     }
 
@@ -71,6 +73,31 @@ impl About {
     pub(crate) fn held(&self) -> Vec<&str> {
         self.axes.iter().filter(|axis| axis.enforcement == "kernel").map(|axis| axis.axis.as_str()).collect()
     }
+}
+
+/// What the kernel has that the coverage table does not name, and what becomes of it.
+fn unknown(coverage: &Coverage) -> Vec<Missing> {
+    let hook = |hook: &String| Missing {
+        hook: hook.clone(),
+        effect: match coverage.refused.contains(hook) {
+            true => "not known to this version: refused to governed tasks".to_owned(),
+            false => "not known to this version, and cannot be refused".to_owned(),
+        },
+    };
+    let call = |call: &String| Missing {
+        hook: format!("__x64_sys_{call}"),
+        effect: match coverage
+            .refused
+            .iter()
+            .any(|refused| refused.strip_prefix("call_") == Some(call.as_str()))
+        {
+            true => "not known to this version: refused to governed tasks".to_owned(),
+            false => {
+                "not known to this version: refused only to commands that have a seccomp list".to_owned()
+            }
+        },
+    };
+    coverage.unknown.hooks.iter().map(hook).chain(coverage.unknown.calls.iter().map(call)).collect()
 }
 
 fn axes(attached: &[&str], missing: &[Missing]) -> Vec<AxisStatus> {
@@ -123,6 +150,7 @@ impl<E: Enforcer> State<E> {
             adopted: about.adopted,
             hooks: about.hooks.clone(),
             missing: about.missing.clone(),
+            unknown: about.unknown.clone(),
             axes: about.axes.clone(),
             auditor: self.link.status(),
             reload: self.last_reload.clone(),

@@ -27,7 +27,13 @@ impl Fixture {
     /// A server that answers on one socket, for as long as the test runs.
     fn start(door: Door) -> Self {
         let StateFixture { dir, kernel, state } = StateFixture::new();
-        let coverage = Coverage { attached: vec!["file_open"], missing: Vec::new(), adopted: false };
+        let coverage = Coverage {
+            attached: vec!["file_open"],
+            missing: Vec::new(),
+            unknown: Default::default(),
+            refused: Vec::new(),
+            adopted: false,
+        };
         let detached = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
         let server = Server::new(
             state,

@@ -13,6 +13,8 @@ use ringfence_common::{
     policy::{BUCKET_SLOTS, Counters, TABLE_BUCKETS},
 };
 
+use ringfence_coverage::Table;
+
 use super::{
     ContainerId, Coverage, Installed, LoadError, Membership, PolicyError, Rings, TaskError,
     load::{self, Ready},
@@ -48,7 +50,12 @@ impl Kernel {
     ///
     /// The rings are the only consumer of the records; there must be no other daemon with the same `pin_dir`.
     pub(crate) fn load_or_adopt(pin_dir: &Path) -> Result<(Self, Rings), LoadError> {
-        let Ready { object, pins, keys, coverage } = load::prepare(pin_dir)?;
+        Self::load_with(pin_dir, &super::surface::table())
+    }
+
+    /// The same, with a coverage table: what it does not name of the running kernel is refused.
+    pub(super) fn load_with(pin_dir: &Path, table: &Table) -> Result<(Self, Rings), LoadError> {
+        let Ready { object, pins, keys, coverage } = load::prepare(pin_dir, table)?;
         open(&object, &pins, keys, coverage)
     }
 

@@ -2,12 +2,13 @@
 
 use std::{
     fs, io,
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
-    maps::MapError,
+    maps::{MapData, MapError},
     programs::{
         Program, ProgramError,
         links::{FdLink, LinkError},
@@ -18,7 +19,7 @@ use ringfence_common::{
     enroll::{ITERATOR, Listed, Outcome},
     event::{Repeat, RepeatKey},
     hash::Keys,
-    layout::{HOOKS, Hook},
+    layout::{HOOKS, Hook, LEGACY, UNKNOWN_HOOK},
     net::{NetKey, NetVerdict},
     policy::{Bucket, Container, Counters, Policy, TABLE_BUCKETS},
     task::Task,
@@ -27,11 +28,14 @@ use ringfence_common::{
 use super::{
     PolicyError, RingError,
     btf::{self, BtfError, KernelTypes},
+    calls,
     globals::{self, GlobalsError},
     object::{Object, ObjectError},
     pins::{Boot, Pins, PinsError},
-    policies, rings,
+    policies, rings, surface,
 };
+use aya_obj::btf::BtfKind;
+use ringfence_coverage::{Table, Unknown};
 
 /// The list of active security modules.
 const LSM_LIST: &str = "/sys/kernel/security/lsm";
@@ -154,6 +158,10 @@ pub(crate) struct Coverage {
     pub(crate) attached: Vec<&'static str>,
     /// Hooks that this kernel lacks; [`Hook::without`] says who does their work.
     pub(crate) missing: Vec<Hook>,
+    /// What this kernel has that the coverage table does not name.
+    pub(crate) unknown: Unknown,
+    /// Hooks among the unknown ones at which governed tasks are refused, and system calls that are refused (`call_NAME`).
+    pub(crate) refused: Vec<String>,
     /// The programs were there already, from an earlier daemon of the same build.
     pub(crate) adopted: bool,
 }
@@ -170,8 +178,8 @@ pub(super) struct Ready {
     pub(super) coverage: Coverage,
 }
 
-/// Loads or adopts, see [`super::Kernel::load_or_adopt`].
-pub(super) fn prepare(pin_dir: &Path) -> Result<Ready, LoadError> {
+/// Loads or adopts, see [`super::Kernel::load_or_adopt`]. What `table` does not name is refused.
+pub(super) fn prepare(pin_dir: &Path, table: &Table) -> Result<Ready, LoadError> {
     check_host(Path::new(LSM_LIST), Path::new(LOCKDOWN))?;
     let object = Object::embedded()?;
     check_object(&object)?;
@@ -181,20 +189,21 @@ pub(super) fn prepare(pin_dir: &Path) -> Result<Ready, LoadError> {
     for (name, shape) in &object.maps {
         pins.map(name, shape)?; // before anything is loaded: a map of another layout must not be adopted
     }
-    let whole = coverage(&pins)?.is_ok() && pins.beside_hooks(ITERATOR)?.is_some();
+    let unknown = surface::among(table, Path::new(btf::KALLSYMS))?;
+    let whole = coverage(&pins, &unknown)?.is_ok() && pins.beside_hooks(ITERATOR)?.is_some();
     let adopted = boot.object == object.hash && whole;
     if adopted {
         pins.clean()?;
     } else {
         pins.set_boot(&Boot { object: 0, ..boot })?; // until the new load is whole
-        if let Err(error) = load(&object, &pins, &boot.keys) {
+        if let Err(error) = load(&object, &pins, &boot.keys, &unknown) {
             // Of the half that was attached nothing stays; an earlier load does, whole.
             pins.undo_load()?;
             return Err(error);
         }
         pins.set_boot(&Boot { object: object.hash, ..boot })?;
     }
-    let coverage = coverage(&pins)?.map_err(LoadError::NoHook)?;
+    let coverage = coverage(&pins, &unknown)?.map_err(LoadError::NoHook)?;
     Ok(Ready { object, pins, keys: boot.keys, coverage: Coverage { adopted, ..coverage } })
 }
 
@@ -219,7 +228,11 @@ fn check_object(object: &Object) -> Result<(), LoadError> {
             return Err(LoadError::Mismatch(format!("there is no program for hook `{}`", hook.name)));
         }
     }
-    if let Some(extra) = object.hooks.iter().find(|name| HOOKS.iter().all(|hook| hook.name != *name)) {
+    if !object.hooks.contains(UNKNOWN_HOOK) {
+        return Err(LoadError::Mismatch(format!("there is no program `{UNKNOWN_HOOK}`")));
+    }
+    let in_table = |name: &str| name == UNKNOWN_HOOK || HOOKS.iter().any(|hook| hook.name == name);
+    if let Some(extra) = object.hooks.iter().find(|name| !in_table(name)) {
         return Err(LoadError::Mismatch(format!("program `{extra}` is in no table")));
     }
     for (name, kind, key, value, entries) in MAPS {
@@ -237,18 +250,27 @@ fn check_object(object: &Object) -> Result<(), LoadError> {
 }
 
 /// What the pinned links cover; `Err`: the first hook that has no program and must have one.
-fn coverage(pins: &Pins) -> Result<Result<Coverage, &'static str>, PinsError> {
+fn coverage(pins: &Pins, unknown: &Unknown) -> Result<Result<Coverage, &'static str>, PinsError> {
     let pinned = pins.attached()?;
     let (attached, missing): (Vec<Hook>, Vec<Hook>) =
         HOOKS.iter().copied().partition(|hook| pinned.contains(hook.name));
     if let Some(hook) = missing.iter().find(|hook| hook.without.is_empty()) {
         return Ok(Err(hook.name));
     }
-    Ok(Ok(Coverage { attached: attached.iter().map(|hook| hook.name).collect(), missing, adopted: false }))
+    let hooks = unknown.hooks.iter().filter(|hook| pinned.contains(*hook)).cloned();
+    let calls = unknown.calls.iter().map(|call| call_pin(call)).filter(|pin| pinned.contains(pin));
+    let refused = hooks.chain(calls).collect();
+    Ok(Ok(Coverage {
+        attached: attached.iter().map(|hook| hook.name).collect(),
+        missing,
+        unknown: unknown.clone(),
+        refused,
+        adopted: false,
+    }))
 }
 
 /// Loads every program, attaches it, pins its link, and then lets go of an earlier load.
-fn load(object: &Object, pins: &Pins, keys: &Keys) -> Result<(), LoadError> {
+fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<(), LoadError> {
     let types = KernelTypes::running()?;
     let values = globals::values(&types, Path::new(btf::KALLSYMS), keys)?;
     let wanted = globals::wanted(&values, &object.globals)?;
@@ -283,8 +305,34 @@ fn load(object: &Object, pins: &Pins, keys: &Keys) -> Result<(), LoadError> {
         link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
     }
     pin_iterator(&mut loaded, &btf, &dir)?;
+    for hook in &unknown.hooks {
+        // One program has one place: each of these hooks gets a copy of its own, over the same pinned maps.
+        let mut copy = loader.load(object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
+        refuse_at(hook, &mut copy, &btf, &dir)?;
+    }
+    refuse_calls(unknown, &values, pins, object, &btf, &dir)?;
     pins.commit_load()?;
     Ok(())
+}
+
+/// Refuses governed tasks at a hook that is in no table. One that cannot refuse (it returns nothing, or no error) does not
+/// take the program; it is told as unknown all the same.
+fn refuse_at(hook: &str, copy: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), LoadError> {
+    let attach = |source| LoadError::Attach { hook: UNKNOWN_HOOK, source: Box::new(source) };
+    let Some(Program::Lsm(program)) = copy.program_mut(UNKNOWN_HOOK) else {
+        return Err(LoadError::Mismatch(format!("there is no program `{UNKNOWN_HOOK}`")));
+    };
+    if let Err(error) = program.load(hook, btf) {
+        tracing::warn!(
+            "this kernel's hook {hook} is in no table, and cannot be refused: {}",
+            refused(UNKNOWN_HOOK, error)
+        );
+        return Ok(());
+    }
+    let id = program.attach().map_err(attach)?;
+    let link: FdLink = program.take_link(id).map_err(attach)?.into();
+    let path = dir.join(hook);
+    link.pin(&path).map(drop).map_err(|source| LoadError::Pin { path, source })
 }
 
 /// The iterator that takes in running processes; reading its pinned link runs it.
@@ -301,6 +349,52 @@ fn pin_iterator(loaded: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), LoadErro
     let path = dir.join(ITERATOR);
     link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
     Ok(())
+}
+
+/// Refuses governed tasks the system calls that are in no table. One whose entry takes no program is told as unknown.
+fn refuse_calls(
+    unknown: &Unknown,
+    values: &globals::Values,
+    pins: &Pins,
+    object: &Object,
+    btf: &Btf,
+    dir: &Path,
+) -> Result<(), LoadError> {
+    if unknown.calls.is_empty() {
+        return Ok(());
+    }
+    let map = |name: &str| -> Result<MapData, LoadError> {
+        let missing = || LoadError::Mismatch(format!("there is no map {name}"));
+        let shape = object.maps.get(name).ok_or_else(missing)?;
+        pins.map(name, shape)?.ok_or_else(missing)
+    };
+    let [tasks, by_address, containers, policies, counters] =
+        [map("TASKS")?, map("TASKS_BY_ADDR")?, map("CONTAINERS")?, map("POLICIES")?, map("COUNTERS")?];
+    let maps = calls::Maps {
+        tasks: tasks.fd().as_fd(),
+        by_address: by_address.fd().as_fd(),
+        containers: containers.fd().as_fd(),
+        policies: policies.fd().as_fd(),
+        counters: counters.fd().as_fd(),
+    };
+    let value = |name: &str| values.get(name).copied().unwrap_or_default();
+    let kernel = calls::Kernel { storage: value("TASK_STORAGE"), legacy: value(LEGACY) != 0 };
+    for call in &unknown.calls {
+        let entry = btf.id_by_type_name_kind(&format!("__x64_sys_{call}"), BtfKind::Func);
+        let done = match entry {
+            Ok(entry) => calls::refuse(&maps, kernel, entry, &dir.join(call_pin(call))),
+            Err(error) => Err(io::Error::other(error)),
+        };
+        if let Err(error) = done {
+            tracing::warn!("this kernel's system call {call} is in no table, and cannot be refused: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// The name of the link that refuses a system call. A hook's link is named like the hook.
+fn call_pin(call: &str) -> String {
+    format!("call_{call}")
 }
 
 /// The end of the verifier's log is where it says why; the rest is megabytes.

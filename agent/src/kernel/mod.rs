@@ -4,6 +4,7 @@
 //! policies, tags of tasks. [`Rings`] are the records that the programs wrote.
 
 mod btf;
+mod calls;
 pub(crate) mod caps;
 mod globals;
 pub(crate) mod handed;
@@ -19,6 +20,7 @@ mod rings;
 mod running;
 pub(crate) mod seccomp;
 pub(crate) mod spawn;
+pub(crate) mod surface;
 mod sys;
 mod table;
 mod tasks;

@@ -19,6 +19,8 @@ use std::{
     time::Duration,
 };
 
+mod unknown;
+
 const PIN_DIR: &str = "/sys/fs/bpf/ringfence";
 
 fn pidfd(child: &Child) -> std::os::fd::OwnedFd {
@@ -124,12 +126,17 @@ static KERNEL: Mutex<()> = Mutex::new(());
 
 /// Loads afresh: nothing of another test is left.
 fn fresh() -> (MutexGuard<'static, ()>, Kernel, Rings) {
+    fresh_with(&surface::table())
+}
+
+/// The same, with a coverage table.
+fn fresh_with(table: &ringfence_coverage::Table) -> (MutexGuard<'static, ()>, Kernel, Rings) {
     let one = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
     unpin_all(Path::new(PIN_DIR)).unwrap();
     std::fs::create_dir_all("/tmp/secret").unwrap();
     std::fs::write("/tmp/secret/x", "x").unwrap();
     std::fs::write("/tmp/other", "x").unwrap();
-    let (kernel, rings) = Kernel::load_or_adopt(Path::new(PIN_DIR)).unwrap_or_else(|error| {
+    let (kernel, rings) = Kernel::load_with(Path::new(PIN_DIR), table).unwrap_or_else(|error| {
         let mut text = error.to_string();
         let mut cause = std::error::Error::source(&error);
         while let Some(error) = cause {

@@ -135,6 +135,9 @@ pub struct Status {
     pub hooks: Vec<String>,
     /// Hooks that this kernel lacks, with what that means.
     pub missing: Vec<Missing>,
+    /// Hooks and system calls of this kernel that this version does not know, with what becomes of them.
+    #[serde(default)]
+    pub unknown: Vec<Missing>,
     /// What holds each axis, for every container.
     pub axes: Vec<AxisStatus>,
     /// The auditor.
@@ -177,12 +180,12 @@ pub struct AgentProcess {
     pub counts: AgentCounts,
 }
 
-/// A hook that this kernel does not have.
+/// A hook that this kernel does not have, or one (or a system call) that this version does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Name of the hook.
+    /// Name of the hook; of a system call, its entry function's (`__x64_sys_NAME`).
     pub hook: String,
-    /// What is not held because of that.
+    /// What that means.
     pub effect: String,
 }
 

@@ -103,6 +103,9 @@ pub struct Hook {
     pub without: &'static str,
 }
 
+/// The program that is attached to each hook of the running kernel that the coverage table does not name.
+pub const UNKNOWN_HOOK: &str = "unknown_hook";
+
 macro_rules! hooks {
     ($($name:ident $(: $without:literal)?;)*) => {
         /// Every program, in the order in which they are attached: identity first, so that no task that is enrolled

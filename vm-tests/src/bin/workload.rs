@@ -31,6 +31,15 @@ fn main() -> Result<()> {
     let udp = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let peer = SockaddrIn::new(127, 0, 0, 1, 9);
     report("udp_connect", opens, || connect(udp.as_raw_fd(), &peer).context("connect to 127.0.0.1:9"))?;
+    report("udp_send", opens, || {
+        // Nobody listens there: the second send says so, the others go out.
+        let _ = rustix::net::send(&udp, b"x", rustix::net::SendFlags::empty());
+        Ok(())
+    })?;
+    report("setsockopt", opens, || {
+        rustix::net::sockopt::set_socket_keepalive(&udp, true).context("SO_KEEPALIVE")
+    })?;
+    report("ioctl", opens, || rustix::io::ioctl_fionread(&udp).map(drop).context("FIONREAD"))?;
     report("spawn", 200, || {
         let status = Command::new("/bench/true").status().context("/bench/true")?;
         anyhow::ensure!(status.success(), "/bench/true: {status}");

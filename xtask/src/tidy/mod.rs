@@ -1,5 +1,6 @@
 //! `tidy`: rules of this repository that no compiler checks.
 
+mod coverage;
 mod docs;
 mod sources;
 
@@ -47,7 +48,9 @@ pub(crate) fn run(_: &Args) -> Result<ExitCode> {
 pub(crate) fn check() -> Result<Vec<String>> {
     let files = files()?;
     let mut found = sources::check(&files);
-    found.extend(docs::check(&files, &cases()?));
+    let cases = cases()?;
+    found.extend(docs::check(&files, &cases));
+    found.extend(coverage::check(&files, &cases));
     found.sort();
     Ok(found)
 }

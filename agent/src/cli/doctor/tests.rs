@@ -13,6 +13,7 @@ fn good() -> Facts {
         seccomp: true,
         cgroup2: Some("/sys/fs/cgroup".into()),
         lockdown: Some("none".into()),
+        beyond: Some(Unknown::default()),
         daemon: Daemon::Running,
     }
 }
@@ -52,6 +53,15 @@ fn each_thing_that_ebpf_needs_is_told_when_it_is_missing() {
         let axes = report(&facts).axes;
         assert!(axes.iter().all(|axis| !axis.full && !axis.open.is_empty()), "{axes:?}");
     }
+}
+
+#[test]
+fn what_the_table_does_not_name_is_told_by_name() {
+    let beyond = Unknown { hooks: vec!["coffee_brew".into()], calls: vec!["brew".into()] };
+    let facts = Facts { beyond: Some(beyond), ..good() };
+    assert_eq!(report(&facts).verdict, Verdict::Full, "the unknown is refused");
+    let text = text(&report(&facts));
+    assert!(text.contains("hook coffee_brew, system call brew") && text.contains("report it"), "{text}");
 }
 
 #[test]

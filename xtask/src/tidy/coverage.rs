@@ -1,0 +1,81 @@
+//! Rules about the table of every way into the kernel: it names the programs that there are, and cases that exist.
+
+use super::{Source, find};
+use crate::coverage::{RENDERED, render};
+use ringfence_common::layout::HOOKS;
+use ringfence_coverage::{Group, Table};
+use std::collections::BTreeSet;
+
+const TABLE: &str = "ebpf/coverage/coverage.toml";
+/// Whoever decides beside the programs for hooks: the default list of system calls, the program that sees packets.
+const OTHERS: [&str; 2] = ["seccomp", "egress"];
+
+/// `cases` are the names of the VM tests.
+pub(super) fn check(files: &[Source], cases: &[String]) -> Vec<String> {
+    let programs: Vec<&str> = HOOKS.iter().map(|hook| hook.name).collect();
+    let Some(file) = find(files, TABLE) else { return Vec::new() };
+    let table = match Table::parse(&file.text) {
+        Ok(table) => table,
+        Err(error) => return vec![format!("{TABLE}: {error}")],
+    };
+    let mut found = against(&table, &programs, cases);
+    if find(files, RENDERED).is_none_or(|rendered| rendered.text != render(&table)) {
+        found.push(format!("{RENDERED}: not what {TABLE} says; run `cargo xtask coverage`"));
+    }
+    found
+}
+
+fn against(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    let groups = || table.hooks.iter().chain(&table.calls).chain(&table.families);
+    for Group { about, by, case, .. } in groups() {
+        for by in by.iter().filter(|by| !OTHERS.contains(&by.as_str()) && !programs.contains(&by.as_str())) {
+            found.push(format!("{TABLE}: {about}: there is no program for a hook `{by}`"));
+        }
+        if let Some(case) = case
+            && !cases.contains(case)
+        {
+            found.push(format!("{TABLE}: {about}: there is no case `{case}` in `vm-tests/run --list`"));
+        }
+    }
+    // A program's own hook is in a group that says so.
+    let decided: BTreeSet<&str> = table
+        .hooks
+        .iter()
+        .filter(|group| !group.by.is_empty())
+        .flat_map(|group| group.names.iter().filter(|name| group.by.contains(&name.name)))
+        .map(|name| name.name.as_str())
+        .collect();
+    for program in programs.iter().filter(|program| !decided.contains(*program)) {
+        found.push(format!("{TABLE}: the hook `{program}` has a program, and no group of hooks says so"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::against;
+    use ringfence_coverage::Table;
+
+    const TEXT: &str = r#"
+not_hooks = []
+call = []
+family = []
+[[hook]]
+about = "Opening"
+by = ["file_open", "seccomp"]
+why = "It is judged."
+case = "files/open"
+names = ["file_open", "file_post_open"]
+"#;
+
+    #[test]
+    fn programs_and_cases_are_those_that_there_are() {
+        let table = Table::parse(TEXT).unwrap();
+        let cases = ["files/open".to_owned()];
+        assert!(against(&table, &["file_open"], &cases).is_empty());
+        assert_eq!(against(&table, &["file_open"], &[]).len(), 1, "no such case");
+        assert_eq!(against(&table, &["file_open", "bpf"], &cases).len(), 1, "a program that no group names");
+        assert_eq!(against(&table, &[], &cases).len(), 1, "a group that names a program that there is not");
+    }
+}
