@@ -6,7 +6,7 @@ use crate::{
     kernel::host::{self, BpfLsm, LsmList},
     kernel::landlock,
     platform,
-    profile::Axis,
+    profile::{Axis, Capabilities},
 };
 use serde::Serialize;
 use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode};
@@ -138,6 +138,7 @@ fn report(facts: &Facts) -> Report {
         landlock_check(facts),
         seccomp(facts),
         cgroup(facts),
+        capabilities(),
     ];
     // Those that eBPF cannot do without come first; the rest is about other enforcers.
     let ebpf = facts.unsupported.is_none() && checks.iter().take(5).all(|check| check.ok);
@@ -262,6 +263,11 @@ fn cgroup(facts: &Facts) -> Check {
             Some("containers get no cgroup of their own; enforcement does not need one".into()),
         ),
     }
+}
+
+fn capabilities() -> Check {
+    let names = Capabilities::default().names().join(" ");
+    check("root keeps", format!("{names}, unless `capabilities` of the profile names others"), None)
 }
 
 fn axis_report(axis: Axis, ebpf: bool, facts: &Facts) -> AxisReport {

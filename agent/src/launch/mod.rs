@@ -258,7 +258,7 @@ struct Launch<'a> {
 impl Launch<'_> {
     /// What the child adds where eBPF holds every axis.
     fn beside_ebpf(&self) -> Result<Confinement, Error> {
-        let mut confinement = Confinement::default();
+        let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
         confinement.add_seccomp(&self.seccomp_policies()?)?;
         if self.profile.kernel.landlock == LandlockUse::Always {
             let rules = plan::landlock_rules(&self.compile()?, &self.homes());
@@ -283,7 +283,7 @@ impl Launch<'_> {
         if plan.refused(&accepted).next().is_some() {
             return Err(Error::Partial(partial(&self.profile.name, why, &plan, &accepted)));
         }
-        let mut confinement = Confinement::default();
+        let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
         if landlock_abi > 0 {
             confinement.landlock = plan.landlock.prepare(landlock_abi)?;
         }
@@ -320,7 +320,7 @@ impl Launch<'_> {
             Seccomp::File(path) => {
                 let capabilities = match &self.identity {
                     Some(identity) if !identity.uid.is_root() => Default::default(),
-                    _ => caps::effective(),
+                    _ => caps::effective_within(self.profile.kernel.capabilities.bits()),
                 };
                 let kernel = platform::version(&host::release()).unwrap_or_default();
                 vec![seccomp::Policy::from_oci(path, &seccomp::Conditions { kernel, capabilities })?]
