@@ -73,7 +73,7 @@ pub unsafe fn take_policy(task: *mut Task, container: u64) -> bool {
             && fetch(&raw const (*entry).id) == container
             && let Some(policy) = POLICIES.get_ptr(fetch(&raw const (*entry).policy) as u32)
         {
-            // Word by word: it is three of them.
+            // Word by word: three of them. The fourth, the capabilities, one hook reads where it is.
             let (from, to) = (policy.cast::<u64>(), (&raw mut (*scratch).policy).cast::<u64>());
             let seed = fetch(from);
             put(to, seed);
@@ -82,12 +82,10 @@ pub unsafe fn take_policy(task: *mut Task, container: u64) -> bool {
             return seed != 0;
         }
         // Nothing is allowed, audited or recorded by a policy that is not there.
-        put(&raw mut (*scratch).policy, NO_POLICY);
+        put(&raw mut (*scratch).policy, Policy::NONE);
         false
     }
 }
-
-const NO_POLICY: Policy = Policy { seed: 0, generation: 0, flags: 0, record: 0, initial: 0, reserved: 0 };
 
 /// Weighs a place that the verifier has types for: the fast way, for the hooks that matter most.
 ///

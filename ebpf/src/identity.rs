@@ -14,9 +14,9 @@ use ringfence_common::MAX_CONTAINERS;
 use ringfence_common::policy::Counters;
 use ringfence_common::task::Task;
 
-use crate::globals::{LEGACY, TASK_STORAGE, get};
+use crate::globals::{LEGACY, TASK_PID, TASK_STORAGE, get};
 use crate::memory::{add, load};
-use crate::storage::{CALLS, COUNTERS, MEMBERS, TASKS, TASKS_BY_ADDR};
+use crate::storage::{CALLS, COUNTERS, GROUPS, MEMBERS, TASKS, TASKS_BY_ADDR};
 
 const EAGAIN: i32 = 11;
 /// `BPF_NOEXIST`.
@@ -113,15 +113,17 @@ pub fn join(address: u64, container: u64) -> bool {
     true
 }
 
+/// Whether it was a member of one.
 #[inline(always)]
-fn leave(address: u64) {
+fn leave(address: u64) -> bool {
     // SAFETY: read before anything is removed.
-    let Some(container) = (unsafe { MEMBERS.get(&address) }).copied() else { return };
+    let Some(container) = (unsafe { MEMBERS.get(&address) }).copied() else { return false };
     let _ = MEMBERS.remove(&address);
     if let Some(counters) = counters(container) {
         // SAFETY: a counter in a map's value.
         unsafe { add(&raw mut (*counters).tasks, u64::MAX) };
     }
+    true
 }
 
 /// Gives a new task its parent's tags, or does not let it come into being.
@@ -186,7 +188,11 @@ unsafe fn inherit(child: *mut c_void, parent: *mut Task) -> bool {
 #[lsm(hook = "task_free")]
 pub fn task_free(ctx: LsmContext) -> i32 {
     let address: u64 = ctx.arg(0);
-    leave(address);
+    if leave(address) {
+        // SAFETY: the hook's argument is a task. Its number may soon be another's.
+        let number: u32 = unsafe { load(ctx.arg(0), get(&TASK_PID)) };
+        let _ = GROUPS.remove(&number);
+    }
     if get(&LEGACY) != 0 {
         let _ = TASKS_BY_ADDR.remove(&address);
     }

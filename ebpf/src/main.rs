@@ -11,6 +11,7 @@
 #![feature(asm_experimental_arch)]
 
 mod attributes;
+mod capable;
 mod decide;
 mod emit;
 mod enroll;
@@ -20,6 +21,7 @@ mod explain;
 mod files;
 mod fold;
 mod globals;
+mod groups;
 mod identity;
 mod memory;
 mod mounts;

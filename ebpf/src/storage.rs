@@ -24,6 +24,8 @@ const CREATE: u64 = 1;
 const RING: u32 = 4 << 20;
 /// Most governed tasks on the host; a fork beyond it fails.
 const MAX_TASKS: u32 = 1 << 16;
+/// Most process groups that governed processes made and that others of theirs may join; the oldest is forgotten.
+const MAX_GROUPS: u32 = 1 << 14;
 /// Most rules over addresses, all policies together.
 const MAX_NETS: u32 = 1 << 16;
 /// Most processes that are taken in at once.
@@ -128,6 +130,10 @@ pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TAS
 /// The container of each task that counts in it, by the task's address.
 #[map]
 pub static MEMBERS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_TASKS, 0);
+
+/// The container of each process group that a governed process made, by the group's number, which is its first process's.
+#[map]
+pub static GROUPS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(MAX_GROUPS, 0);
 
 /// Containers.
 #[map]

@@ -373,7 +373,7 @@ def core_dump(p):
         raise Refused("no core was dumped")
 
 
-@locked("process-accounting", "open", lambda p, v: v == "on", who=(FULL,), control=lambda p: put(p.target, "x"))
+@locked("process-accounting", "syscall", lambda p, v: v == "on", where=lambda p: "", who=(FULL,), control=lambda p: put(p.target, "x"))
 def accounting(p):
     """acct(2): the kernel writes to the file from then on"""
     raw("acct", b(p.target))

@@ -535,17 +535,3 @@ def many_forks(p):
             assert p.kind != "allow" or len(set(texts)) == 1, "not all could read"
             return text
     raise OSError(int(texts[0][6:]), "in every child")
-
-
-@OUT.case("module-load", who=(DOCKER,), events=lambda p: [], native=(8, 14, 22), control=lambda p: read(p.target))
-def module(p):
-    """init_module: refused by Docker's capability set, not by Ringfence"""
-    raw("init_module", b"\x7fELF" + bytes(100), 104, b"")
-    return p.token
-
-
-@OUT.case("kexec", who=(DOCKER,), events=lambda p: [], native=(22, 16, 14), control=lambda p: read(p.target))
-def kexec(p):
-    """kexec_load: refused by Docker's capability set, not by Ringfence"""
-    raw("kexec_load", 0, 1, 0, 0)
-    return p.token

@@ -271,3 +271,196 @@ def forgotten():
     assert "rf-forgotten" in ringfence("status").stdout, "status does not show it"
     worker.stop()
     wait_for(lambda: "rf-forgotten" not in ringfence("status").stdout, "the container to be forgotten")
+
+
+LIMITS = "/sys/fs/cgroup/rf-limits"
+FORKS = """
+import os, sys, time
+made = 0
+for _ in range(60):
+    try:
+        if os.fork() == 0:
+            time.sleep(600)
+    except BlockingIOError:
+        break
+    made += 1
+print(made, open("/proc/self/cgroup").read().strip().splitlines()[-1], flush=True)
+os.killpg(0, 9) if len(sys.argv) > 1 else os._exit(0)
+"""
+
+
+def removed():
+    """Removes the cgroup and those below it, once nobody is in them."""
+    try:
+        for name in os.listdir(LIMITS):
+            if name.startswith("ringfence-"):
+                os.rmdir(f"{LIMITS}/{name}")
+        os.rmdir(LIMITS)
+    except OSError:
+        return False
+    return True
+
+
+@scene("system/caller-limits", hook="all")
+def caller_limits():
+    """pids.max and memory.max of the cgroup that `ringfence run` is started in hold for the command"""
+    for controller in ("pids", "memory"):
+        with open("/sys/fs/cgroup/cgroup.subtree_control", "w") as file:
+            file.write(f"+{controller}")
+    path = profile("rf-limits", read=["/proc"])
+    os.makedirs(LIMITS, exist_ok=True)
+
+    def limited(*command):
+        enter = f'echo $$ > {LIMITS}/cgroup.procs && exec "$@"'
+        return subprocess.run(["/usr/bin/sh", "-c", enter, "sh", "ringfence", "run", "--profile", path, "--", *command],
+                              capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, cwd="/")
+
+    forks = [PYTHON, "-c", FORKS, "kill"]
+    try:
+        made = int(limited(*forks).stdout.split()[0])
+        assert made == 60, f"without a limit only {made} processes could be made"
+        assert limited(PYTHON, "-c", "print(len(bytearray(200 << 20)))").returncode == 0, "not even without a limit"
+        for name, value in (("pids.max", "20"), ("memory.max", str(50 << 20)), ("memory.swap.max", "0")):
+            if os.path.exists(f"{LIMITS}/{name}"):
+                with open(f"{LIMITS}/{name}", "w") as file:
+                    file.write(value)
+        result = limited(*forks)
+        made, where = result.stdout.split(maxsplit=1)
+        assert int(made) < 20, f"{made} processes under pids.max = 20: {said(result)}"
+        assert where.startswith("0::/rf-limits/ringfence-rf-limits-"), where
+        result = limited(PYTHON, "-c", "print(len(bytearray(200 << 20)))")
+        assert result.returncode == 137, f"200 MiB under memory.max = 50 MiB: {said(result)}"
+    finally:
+        wait_for(removed, "the cgroups to be empty")
+
+
+# On a terminal, in a group that is not in the foreground, beside a process of the user's.
+STOPS = """
+import ctypes, os, signal, sys
+outside = int(sys.argv[2])
+how = sys.argv[1]
+def report(text):
+    os.write(1, (text + "\\n").encode())
+if how == "read":
+    report("reading")
+    os.read(0, 1)
+elif how == "join":
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, outside)
+        except OSError as error:
+            os.write(1, f"refused {error.errno}\\n".encode())
+            os._exit(0)
+        os.kill(0, signal.SIGSTOP)
+        os._exit(0)
+    os.waitpid(child, os.WUNTRACED)
+    report("tried")
+elif how == "own":
+    first = os.fork()
+    if first == 0:
+        os.setpgid(0, 0)
+        signal.pause()
+    os.setpgid(first, first)
+    second = os.fork()
+    if second == 0:
+        try:
+            os.setpgid(0, first)
+            os.write(1, b"joined\\n")
+        except OSError as error:
+            os.write(1, f"refused {error.errno}\\n".encode())
+        os._exit(0)
+    os.waitpid(second, 0)
+    os.killpg(first, 9)
+    report("done")
+"""
+
+
+def beside_a_job(prefix, how, until):
+    """Runs STOPS on a terminal, in the group of a process outside; what it printed, and whether that process was stopped."""
+    import pty
+    import select
+    import signal
+    import termios
+
+    pid, terminal = pty.fork()
+    if pid == 0:  # the user's shell, in the foreground; its background group is beside's
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        beside = os.fork()
+        if beside == 0:
+            os.setpgid(0, 0)
+            os.execv("/usr/bin/sleep", ["sleep", "600"])
+        try:
+            os.setpgid(beside, beside)
+        except OSError:
+            pass
+        if os.fork() == 0:
+            os.setpgid(0, beside)
+            command = [*prefix, PYTHON, "-c", STOPS, how, str(beside)]
+            os.execvp(command[0], command)
+        os.write(1, f"beside {beside}\n".encode())
+        signal.pause()
+    attributes = termios.tcgetattr(terminal)
+    attributes[3] &= ~termios.TOSTOP
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+    text, beside = "", None
+    try:
+
+        def look():
+            nonlocal text, beside
+            while select.select([terminal], [], [], 0)[0]:
+                text += os.read(terminal, 4096).decode(errors="replace")
+            for line in text.splitlines():
+                if line.startswith("beside "):
+                    beside = int(line.split()[1])
+            return beside is not None and until(text, beside)
+
+        wait_for(look, f"{how} under {prefix[:2]} to come to something; so far {text!r}")
+        return text, state_of(beside)
+    finally:
+        for one in descendants(pid):
+            try:
+                os.kill(one, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def state_of(pid):
+    """The letter of a process's state."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
+
+
+def descendants(pid):
+    """Processes below one, the deepest last."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        children = [int(word) for word in file.read().split()]
+    return children + [one for child in children for one in descendants(child)]
+
+
+@scene("system/terminal-stops", hook="task_setpgid", limit=240)
+def terminal_stops():
+    """what stops its whole process group (reading the terminal in the background, SIGSTOP to group 0) stops no job outside"""
+    path = profile("rf-stops", read=["/proc"])
+    governed = ["ringfence", "run", "--profile", path, "--"]
+
+    def both_stopped(_text, beside):
+        """The command, and the launcher, which learns of it."""
+        with open(f"/proc/{beside}/stat") as file:
+            session = file.read().rsplit(")", 1)[1].split()[3]
+        return len([one for one in descendants(int(session)) if state_of(one) == "T"]) > 1
+
+    _, state = beside_a_job([], "read", lambda text, beside: state_of(beside) == "T")
+    assert state == "T", "reading in the background stops nobody even ungoverned"
+    text, state = beside_a_job(governed, "read", lambda text, beside: "reading" in text and both_stopped(text, beside))
+    assert state == "S", f"reading the terminal stopped a process outside: {text}"
+    text, state = beside_a_job([], "join", lambda text, beside: state_of(beside) == "T")
+    assert "refused" not in text, text
+    text, state = beside_a_job(governed, "join", lambda text, beside: "tried" in text)
+    assert "refused 1" in text and state == "S", f"{state}: {text}"
+    text, _ = beside_a_job(governed, "own", lambda text, beside: "done" in text)
+    assert "joined" in text and "refused" not in text, f"a job of two processes: {text}"
+    wait_event(lambda event: event["op"] == "control" and event["profile"] == "rf-stops" and event["verdict"] == "denied")

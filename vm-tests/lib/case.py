@@ -97,6 +97,8 @@ class Family:
         self.prepare = options.pop("prepare", None)
         self.finish = options.pop("finish", None)
         self.group = options.pop("group", "default")
+        # Its process runs already when it is enrolled, with everything that the launcher would have taken from it.
+        self.enrolled = options.pop("enrolled", False)
         self.cases = {}
         if options:
             raise TypeError(f"{name}: unknown options {sorted(options)}")

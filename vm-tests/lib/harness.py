@@ -161,13 +161,16 @@ def run_family(family, cases, follower, hooks_only, ungoverned_only):
         return [(case, [f"setup failed: {error!r}"], None) for case in cases]
     profile = f"{SPECS}/profiles/rf-{family.name}.toml"
     with open(profile, "w") as file:
-        file.write(family.profile([run.place for run in runs], HERE))
+        file.write(with_capabilities(family.profile([run.place for run in runs], HERE)))
     native = [run for run in runs if run.mode == "native"]
     governed = [run for run in runs if run.mode != "native"]
     if native:
         Agent(family, native, f"{family.name}-native", []).collect()
     if not ungoverned_only:
-        Agent(family, governed, f"{family.name}-governed", ["ringfence", "run", "--profile", profile, "--"]).collect()
+        prefix = ["ringfence", "run", "--profile", profile, "--"]
+        if family.enrolled:
+            prefix = ["/usr/bin/sh", "-c", 'ringfence enroll --profile "$0" --pid $$ >&2 && exec "$@"', profile]
+        Agent(family, governed, f"{family.name}-governed", prefix).collect()
     skipped = {}
     for run in runs:
         if run.result is not None:
@@ -181,6 +184,14 @@ def run_family(family, cases, follower, hooks_only, ungoverned_only):
         family.finish()
     return [(case, [f"{'; '.join(labels)}: {text}" for text, labels in problems[case.name].items()], skipped.get(case.name))
             for case in cases]
+
+
+def with_capabilities(profile):
+    """A profile that leaves root every capability, unless it says otherwise: what is tested is what the other hooks refuse."""
+    if "capabilities" in profile:
+        return profile
+    assert "[kernel]\n" in profile, "a family's profile has a [kernel] table"
+    return profile.replace("[kernel]\n", '[kernel]\ncapabilities = ["all"]\n')
 
 
 def is_missing(run, runs):

@@ -5,6 +5,8 @@ import selectors
 import socket
 import threading
 
+from attack import raw
+
 FDS = "/srv/rf/fds.sock"
 NET = "/srv/rf/net"
 ALLOWED_PORT = 7001
@@ -107,11 +109,21 @@ class Services:
 
 
 def hand_out(peer, text):
-    """Answers a request with a descriptor: a path opened for reading (or, after `path:`, with O_PATH), or a fresh TCP or UDP socket."""
+    """Answers a request with a descriptor: a path opened for reading (or, after `path:`, with O_PATH), a fresh TCP or UDP socket, or a
+    context for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made)."""
     if text in (b"tcp", b"udp"):
         kind = socket.SOCK_STREAM if text == b"tcp" else socket.SOCK_DGRAM
         with socket.socket(socket.AF_INET, kind) as one:
             socket.send_fds(peer, [b"x"], [one.fileno()])
+    elif text.startswith((b"fsopen:", b"fsmount:")):
+        step, name = text.split(b":")
+        context = raw("fsopen", name, 0)
+        try:
+            if step == b"fsmount":
+                raw("fsconfig", context, 6, 0, 0, 0)  # FSCONFIG_CMD_CREATE
+            socket.send_fds(peer, [b"x"], [context])
+        finally:
+            os.close(context)
     else:
         path = text.removeprefix(b"path:")
         fd = os.open(path, os.O_RDONLY if path == text else os.O_PATH)

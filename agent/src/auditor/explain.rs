@@ -135,9 +135,10 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "No line of a profile can allow it. Make the node before the container starts, and grant its path.",
         ),
         fixed::FAMILY => return by_family(stored),
-        fixed::PRIVILEGE => {
-            ("bpf(2), perf_event_open(2) and user namespaces are ways out of the confinement.", never)
-        }
+        fixed::PRIVILEGE => (
+            "bpf(2), perf_event_open(2), user namespaces and system calls that change the host are ways out of the confinement.",
+            never,
+        ),
         fixed::OTHER_CONTAINER => (
             "The other process does not belong to this container.",
             "No line of a profile can allow it. Processes of one container may trace and signal one another.",

@@ -6,6 +6,7 @@ use super::{
     decode::{self, Decoded},
     manifests::Decider,
 };
+use crate::profile::Capabilities;
 use nix::libc;
 use ringfence_common::event::{self, fixed, op, verdict};
 use ringfence_wire::event::{Event, Target, Verdict};
@@ -174,7 +175,8 @@ fn flags(record: &Decoded) -> Vec<String> {
             out.push(format!("option={}", record.target & 0xffff));
         }
         op::CAPABILITY => {
-            out.push(format!("capability={detail}"));
+            let name = Capabilities::name(detail).map_or_else(|| detail.to_string(), str::to_owned);
+            out.push(format!("capability={name}"));
             out.push(format!("syscall={}", record.target));
         }
         op::IPC => {

@@ -7,7 +7,7 @@ use crate::{
     kernel::landlock,
     kernel::surface,
     platform,
-    profile::Axis,
+    profile::{Axis, Capabilities},
 };
 use ringfence_coverage::Unknown;
 use serde::Serialize;
@@ -144,6 +144,7 @@ fn report(facts: &Facts) -> Report {
         seccomp(facts),
         cgroup(facts),
         coverage(facts),
+        capabilities(),
     ];
     // Those that eBPF cannot do without come first; the rest is about other enforcers.
     let ebpf = facts.unsupported.is_none() && checks.iter().take(5).all(|check| check.ok);
@@ -293,6 +294,11 @@ fn coverage(facts: &Facts) -> Check {
             )
         }
     }
+}
+
+fn capabilities() -> Check {
+    let names = Capabilities::default().names().join(" ");
+    check("root keeps", format!("{names}, unless `capabilities` of the profile names others"), None)
 }
 
 fn axis_report(axis: Axis, ebpf: bool, facts: &Facts) -> AxisReport {

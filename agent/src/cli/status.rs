@@ -8,6 +8,7 @@ use crate::{
         control::{self, UserStatus},
         home::Home,
     },
+    profile::Capabilities,
 };
 use jiff::{SignedDuration, Timestamp};
 use ringfence_wire::message::{AdminRequest, AgentProcess, AuditorStatus, ContainerStatus, Status};
@@ -286,8 +287,19 @@ fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> 
     if all.is_empty() {
         return writeln!(out, "no containers");
     }
-    let header =
-        ["CONTAINER", "PROFILE", "MODE", "ENFORCEMENT", "GEN", "AGE", "TASKS", "DENIED", "LOST", "FOLDED"];
+    let header = [
+        "CONTAINER",
+        "PROFILE",
+        "MODE",
+        "ENFORCEMENT",
+        "GEN",
+        "AGE",
+        "TASKS",
+        "DENIED",
+        "LOST",
+        "FOLDED",
+        "CAPABILITIES",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for container in all {
         let counts = &container.counts;
@@ -302,9 +314,16 @@ fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> 
             counts.denied.to_string(),
             format!("{}+{}", counts.lost_denied, counts.lost_allowed),
             counts.aggregated.to_string(),
+            capabilities(&container.capabilities),
         ]);
     }
     table(out, &rows)
+}
+
+/// In one word where there is one.
+fn capabilities(names: &[String]) -> String {
+    let known = names.iter().filter_map(|name| Capabilities::named(name));
+    printable(&known.fold(Capabilities::NONE, Capabilities::join).to_string())
 }
 
 /// How long ago, in two units: `3d 4h`, `12m 5s`, `0s`.
@@ -354,6 +373,7 @@ mod tests {
                 created_ms: 3_600_000,
                 uid: 1000,
                 tasks: 3,
+                capabilities: vec!["all".into()],
                 counts: Counts { denied: 5, lost_denied: 1, ..Counts::default() },
                 reload_error: None,
             }],

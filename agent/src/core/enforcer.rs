@@ -52,6 +52,8 @@ pub(crate) trait Enforcer: Send + 'static {
     fn containers(&self) -> Vec<ContainerId>;
     /// See [`Kernel::generation`].
     fn generation(&self, id: ContainerId) -> Option<u32>;
+    /// See [`Kernel::capabilities`].
+    fn capabilities(&self, id: ContainerId) -> Option<u64>;
 }
 
 impl Enforcer for Kernel {
@@ -101,6 +103,10 @@ impl Enforcer for Kernel {
 
     fn generation(&self, id: ContainerId) -> Option<u32> {
         Self::generation(self, id)
+    }
+
+    fn capabilities(&self, id: ContainerId) -> Option<u64> {
+        Self::capabilities(self, id)
     }
 }
 

@@ -1,7 +1,8 @@
 //! What `ringfence status` is told.
 
 use super::{enforcer::Enforcer, state::State};
-use crate::kernel::Coverage;
+use crate::kernel::{ContainerId, Coverage};
+use crate::profile::Capabilities;
 use nix::sys::utsname::uname;
 use ringfence_wire::message::{AxisStatus, ContainerStatus, Missing, Status};
 
@@ -117,6 +118,10 @@ fn axes(attached: &[&str], missing: &[Missing]) -> Vec<AxisStatus> {
     AXES.iter().map(axis).collect()
 }
 
+fn names(capabilities: u64) -> Vec<String> {
+    Capabilities::from_bits(capabilities).names().into_iter().map(str::to_owned).collect()
+}
+
 impl<E: Enforcer> State<E> {
     /// The whole status, counted just now.
     pub(crate) fn report(&mut self, about: &About) -> Status {
@@ -137,6 +142,10 @@ impl<E: Enforcer> State<E> {
                 created_ms: u64::try_from(record.created / 1000).unwrap_or(0),
                 uid: record.uid,
                 tasks: container.tasks,
+                capabilities: self
+                    .kernel
+                    .capabilities(ContainerId::from_raw(record.kernel_id))
+                    .map_or_else(Vec::new, names),
                 counts: container.counts,
                 reload_error: container.reload_error.clone(),
             }

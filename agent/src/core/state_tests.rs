@@ -145,6 +145,10 @@ impl Enforcer for FakeKernel {
         self.with(|inner| inner.containers.keys().map(|raw| ContainerId::from_raw(*raw)).collect())
     }
 
+    fn capabilities(&self, _: ContainerId) -> Option<u64> {
+        Some(0)
+    }
+
     fn generation(&self, id: ContainerId) -> Option<u32> {
         self.with(|inner| inner.containers.get(&id.raw()).map(|held| held.0))
     }

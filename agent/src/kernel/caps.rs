@@ -112,6 +112,44 @@ pub(crate) const TOOLS: &[Keep] = &[
     keep(Capability::CAP_SETUID, "as above"),
 ];
 
+/// Takes every capability that is not in a set (bit N: capability N) from this process and from what it becomes by exec: out
+/// of the ambient, inheritable, effective, permitted and, where CAP_SETPCAP is held, bounding sets. Without CAP_SETPCAP
+/// root's next exec gives it whatever the bounding set has.
+///
+/// # Errors
+/// As [`retain`].
+pub(crate) fn limit(allowed: u64) -> Result<(), Error> {
+    require_single_thread()?;
+    limit_in_thread(allowed)
+}
+
+fn limit_in_thread(allowed: u64) -> Result<(), Error> {
+    let set = |set| move |source| Error::Set { set, source };
+    let within = |held: CapsHashSet| -> CapsHashSet {
+        held.into_iter().filter(|capability| capability.bitmask() & allowed != 0).collect()
+    };
+    if holds(Capability::CAP_SETPCAP) {
+        let bounding = caps::read(None, CapSet::Bounding).map_err(set("bounding"))?;
+        for capability in bounding.iter().filter(|capability| capability.bitmask() & allowed == 0) {
+            caps::drop(None, CapSet::Bounding, *capability).map_err(set("bounding"))?;
+        }
+    }
+    // The kernel keeps the ambient set within the permitted and the inheritable one.
+    let sets = [
+        (CapSet::Inheritable, "inheritable"),
+        (CapSet::Effective, "effective"),
+        (CapSet::Permitted, "permitted"),
+    ];
+    for (which, name) in sets {
+        let held = caps::read(None, which).map_err(set(name))?;
+        let kept = within(held.clone());
+        if kept != held {
+            caps::set(None, which, &kept).map_err(set(name))?;
+        }
+    }
+    Ok(())
+}
+
 /// Gives up every capability, for good. See [`retain`].
 ///
 /// # Errors
@@ -158,7 +196,13 @@ pub(crate) fn holds(capability: Capability) -> bool {
 
 /// All capabilities that this thread may use now.
 pub(crate) fn effective() -> CapsHashSet {
-    caps::read(None, CapSet::Effective).unwrap_or_default()
+    effective_within(u64::MAX)
+}
+
+/// The capabilities of a set (bit N: capability N) that this thread may use now.
+pub(crate) fn effective_within(allowed: u64) -> CapsHashSet {
+    let held = caps::read(None, CapSet::Effective).unwrap_or_default();
+    held.into_iter().filter(|capability| capability.bitmask() & allowed != 0).collect()
 }
 
 fn require_single_thread() -> Result<(), Error> {
@@ -226,6 +270,30 @@ mod tests {
             }
             // Irrevocable: what was dropped cannot be taken back.
             assert!(caps::raise(None, CapSet::Permitted, Capability::CAP_SYS_ADMIN).is_err());
+        });
+    }
+
+    #[test]
+    fn a_limit_takes_what_is_outside_of_it_from_every_set() {
+        let before = held(CapSet::Permitted);
+        let allowed = Capability::CAP_KILL.bitmask() | Capability::CAP_CHOWN.bitmask();
+        let inside = move |capability: &Capability| capability.bitmask() & allowed != 0;
+        in_thread(move || {
+            limit_in_thread(allowed).unwrap();
+            let expected: CapsHashSet = before.iter().copied().filter(inside).collect();
+            assert_eq!(held(CapSet::Permitted), expected);
+            assert!(held(CapSet::Effective).is_subset(&expected));
+            assert!(held(CapSet::Ambient).is_subset(&expected));
+            assert!(held(CapSet::Inheritable).iter().all(inside));
+            if before.contains(&Capability::CAP_SETPCAP) {
+                assert!(held(CapSet::Bounding).iter().all(inside));
+                // What it execs has no more.
+                let status = std::process::Command::new("cat").arg("/proc/self/status").output().unwrap();
+                let status = String::from_utf8(status.stdout).unwrap();
+                let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+                let effective = u64::from_str_radix(effective.trim(), 16).unwrap();
+                assert_eq!(effective & !allowed, 0);
+            }
         });
     }
 

@@ -74,6 +74,11 @@ impl Kernel {
         self.policies.generation(id)
     }
 
+    /// The capabilities that the policy in force leaves a container, bit by bit.
+    pub(crate) fn capabilities(&self, id: ContainerId) -> Option<u64> {
+        self.policies.capabilities(id)
+    }
+
     /// A new, empty container. Until [`Self::install`], whoever enters it is denied everything.
     pub(crate) fn create_container(&mut self) -> Result<ContainerId, PolicyError> {
         self.policies.create()

@@ -153,6 +153,7 @@ impl Arrays {
             record: word(2) as u32,
             initial: (word(2) >> 32) as u16,
             reserved: (word(2) >> 48) as u16,
+            capabilities: word(3),
         }
     }
 
@@ -161,6 +162,7 @@ impl Arrays {
         word(1).store(u64::from(policy.generation) | u64::from(policy.flags) << 32, Ordering::Release);
         let initial = u64::from(policy.initial) << 32 | u64::from(policy.reserved) << 48;
         word(2).store(u64::from(policy.record) | initial, Ordering::Release);
+        word(3).store(policy.capabilities, Ordering::Release);
         word(0).store(policy.seed, Ordering::Release);
     }
 
@@ -253,6 +255,11 @@ impl<N: NetTrie> Policies<N> {
         self.policy_index(id).map(|index| self.arrays.policy(index).generation)
     }
 
+    /// The capabilities that a container's policy leaves it, bit by bit; `None`: it has no policy yet.
+    pub(super) fn capabilities(&self, id: ContainerId) -> Option<u64> {
+        self.policy_index(id).map(|index| self.arrays.policy(index).capabilities)
+    }
+
     fn policy_index(&self, id: ContainerId) -> Option<u16> {
         let container = self.arrays.container(id.index());
         let index =
@@ -312,6 +319,7 @@ impl<N: NetTrie> Policies<N> {
                 record: policy.record,
                 initial: policy.initial,
                 reserved: 0,
+                capabilities: policy.capabilities.bits(),
             },
         );
         self.arrays.container_word(id.index(), 1).store(u64::from(index), Ordering::Release);
@@ -430,8 +438,7 @@ impl<N: NetTrie> Policies<N> {
                     tracing::warn!(%error, "a network rule could not be removed from the kernel");
                 }
             }
-            let nothing = Policy { seed: 0, generation: 0, flags: 0, record: 0, initial: 0, reserved: 0 };
-            self.arrays.set_policy(*index, &nothing);
+            self.arrays.set_policy(*index, &Policy::NONE);
         }
     }
 }

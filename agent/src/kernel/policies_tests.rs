@@ -1,6 +1,7 @@
 //! Tests of the arrays' bookkeeping, on files in place of the kernel's maps.
 
 use super::*;
+use crate::profile::Capabilities;
 use crate::profile::compiled::{Kind, NetRule, PlaceRule};
 use std::{collections::HashMap, fs::File, os::fd::AsFd};
 
@@ -84,6 +85,7 @@ fn policy(places: usize, nets: u16) -> CompiledPolicy {
         initial: 2,
         record: 5,
         inet: true,
+        capabilities: Capabilities::from_bits(0x8000_0000_0000_0025),
         places: (0..places).map(place).collect(),
         nets: (1..=nets).map(net).collect(),
         rules: Vec::new(),
@@ -181,8 +183,7 @@ fn the_next_core_takes_over_and_frees_what_was_left_half_done() {
         // ... or after the record was written ...
         let (seed, _) = core.place(101, &policy(9, 0)).unwrap();
         core.place_nets(101, seed, &policy(0, 3)).unwrap();
-        core.arrays
-            .set_policy(101, &Policy { seed, generation: 1, flags: 0, record: 0, initial: 0, reserved: 0 });
+        core.arrays.set_policy(101, &Policy { seed, generation: 1, ..Policy::NONE });
         // ... or in the middle of the network rules.
         core.place_nets(102, 77, &policy(0, 2)).unwrap();
         let half = core.create().unwrap();

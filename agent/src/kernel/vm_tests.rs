@@ -108,6 +108,7 @@ fn policy(places: Vec<PlaceRule>, nets: Vec<NetRule>) -> CompiledPolicy {
         initial: axis::READ | axis::WRITE | axis::EXEC | axis::MAP,
         record: RECORD_EXEC | RECORD_FILE | RECORD_NET | RECORD_OTHER,
         inet: !nets.is_empty(),
+        capabilities: crate::profile::Capabilities::ALL,
         places,
         nets,
         rules: Vec::new(),

@@ -2,7 +2,6 @@
 //! on it: a task's identity is its tag, wherever it is moved.
 
 use crate::kernel::host;
-use nix::unistd::geteuid;
 use rustix::fs::{Mode, OFlags, open};
 use std::{
     fs, io,
@@ -21,26 +20,17 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes `ringfence/NAME` at the top of the hierarchy for root, `ringfence-NAME` below the own cgroup for others; with
-    /// a number behind it if that is taken. The command is born in it: to move it there later would wait for every
-    /// processor, some ten milliseconds.
+    /// Makes `ringfence-NAME` below the own cgroup, whose limits hold for it as they do for us; with a number behind it if
+    /// that is taken. The command is born in it: to move it there later would wait for every processor, some ten
+    /// milliseconds.
     ///
     /// # Errors
     /// Why there is none: no cgroup v2, or it is not ours to divide.
     pub(crate) fn make(name: &str) -> io::Result<Self> {
         let none = || io::Error::new(io::ErrorKind::NotFound, "no cgroup v2 is mounted");
         let mount = host::cgroup2().ok_or_else(none)?;
-        let stem = if geteuid().is_root() {
-            let parent = mount.join("ringfence");
-            match fs::create_dir(&parent) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => parent.join(name),
-            }
-        } else {
-            let text = fs::read_to_string("/proc/self/cgroup")?;
-            mount.join(own_cgroup(&text).ok_or_else(none)?).join(format!("ringfence-{name}"))
-        };
-        let path = free(&stem)?;
+        let text = fs::read_to_string("/proc/self/cgroup")?;
+        let path = free(&mount.join(own_cgroup(&text).ok_or_else(none)?).join(format!("ringfence-{name}")))?;
         match open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(directory) => Ok(Self { path, directory }),
             Err(errno) => {

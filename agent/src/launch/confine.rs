@@ -1,7 +1,10 @@
 //! What the child puts on itself between its enrolment and its exec.
 
 use super::{Error, wait::Signals};
-use crate::kernel::{caps, landlock, seccomp, spawn};
+use crate::{
+    kernel::{caps, landlock, seccomp, spawn},
+    profile::Capabilities,
+};
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 
@@ -10,6 +13,8 @@ use std::path::PathBuf;
 pub(crate) struct Confinement {
     /// Landlock's ruleset.
     pub(crate) landlock: Option<landlock::Prepared>,
+    /// The capabilities that stay; `None`: those that there are.
+    capabilities: Option<Capabilities>,
     filters: Vec<seccomp::Filter>,
 }
 
@@ -22,7 +27,7 @@ pub(crate) enum ConfineError {
     /// seccomp.
     #[error(transparent)]
     Seccomp(#[from] seccomp::Error),
-    /// no_new_privs.
+    /// Capabilities, no_new_privs.
     #[error(transparent)]
     Caps(#[from] caps::Error),
     /// Signals or descriptors.
@@ -34,6 +39,11 @@ pub(crate) enum ConfineError {
 }
 
 impl Confinement {
+    /// For a process with one thread: leaves it these capabilities.
+    pub(crate) fn with_capabilities(capabilities: Capabilities) -> Self {
+        Self { capabilities: Some(capabilities), ..Self::default() }
+    }
+
     /// Adds filters; each call is judged by all, and the strictest answer holds.
     ///
     /// # Errors
@@ -50,11 +60,14 @@ impl Confinement {
         self.landlock.as_ref().map_or(&[], |prepared| &prepared.missing)
     }
 
-    /// Puts everything in force, for good: Landlock first, whose calls a strict filter might refuse.
+    /// Puts everything in force, for good: the filters last, of which a strict one might refuse the others' calls.
     ///
     /// # Errors
     /// [`ConfineError`]
     pub(crate) fn enforce(self) -> Result<(), ConfineError> {
+        if let Some(capabilities) = self.capabilities {
+            caps::limit(capabilities.bits())?;
+        }
         if let Some(landlock) = self.landlock {
             landlock.enforce()?;
         }

@@ -68,6 +68,9 @@ pub(crate) enum Error {
     /// The command cannot have the streams that it was given.
     #[error("cannot put the command's standard streams in their places")]
     Streams(#[source] nix::Error),
+    /// The command cannot be a job of its own.
+    #[error("cannot make the command a process group or session of its own")]
+    Job(#[source] nix::Error),
     /// The socket to the child failed.
     #[error("cannot talk to the child before it runs the command")]
     Handshake(#[source] io::Error),

@@ -7,6 +7,7 @@
 //! | `confine` | the filters and rules that the child puts on itself |
 //! | `cgroup` | a cgroup, where one may be made |
 //! | `report` | what it says of all this |
+//! | `job` | its process group, session and terminal |
 //! | `wait` | signals, stops, the exit status |
 //! | `tree` | an end to everything that descends from a keeper |
 //!
@@ -19,6 +20,7 @@ pub(crate) mod confine;
 mod environment;
 mod error;
 mod identity;
+mod job;
 pub(crate) mod plan;
 mod report;
 pub(crate) mod tree;
@@ -44,6 +46,7 @@ use command::Command;
 use confine::Confinement;
 use environment::Environment;
 use identity::Identity;
+use job::Job;
 use nix::{
     sys::signal::Signal,
     unistd::{self, Pid},
@@ -99,9 +102,9 @@ pub(crate) struct Request {
 /// What the command has as its standard streams.
 #[derive(Debug)]
 pub(crate) enum Streams {
-    /// Those of the launcher, whose process group it stays in.
+    /// Those of the launcher.
     Own,
-    /// These, in a process group of its own.
+    /// These.
     Given([OwnedFd; 3]),
 }
 
@@ -155,6 +158,7 @@ pub(crate) fn start(request: &Request, streams: Streams) -> Result<Started, Erro
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Child,
+    job: Job,
     signals: wait::Signals,
     cgroup: Option<Cgroup>,
     /// The child's word, until its exec closes the other end.
@@ -210,7 +214,7 @@ impl Started {
 
     /// Stands in for the command until it ends; its exit status as a shell has it.
     fn wait(self) -> Result<u8, Error> {
-        let status = self.signals.wait(&self.child)?;
+        let status = self.signals.wait(&self.child, Some(&self.job))?;
         self.leave();
         Ok(status)
     }
@@ -258,7 +262,7 @@ struct Launch<'a> {
 impl Launch<'_> {
     /// What the child adds where eBPF holds every axis.
     fn beside_ebpf(&self) -> Result<Confinement, Error> {
-        let mut confinement = Confinement::default();
+        let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
         confinement.add_seccomp(&self.seccomp_policies()?)?;
         if self.profile.kernel.landlock == LandlockUse::Always {
             let rules = plan::landlock_rules(&self.compile()?, &self.homes());
@@ -283,7 +287,7 @@ impl Launch<'_> {
         if plan.refused(&accepted).next().is_some() {
             return Err(Error::Partial(partial(&self.profile.name, why, &plan, &accepted)));
         }
-        let mut confinement = Confinement::default();
+        let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
         if landlock_abi > 0 {
             confinement.landlock = plan.landlock.prepare(landlock_abi)?;
         }
@@ -320,7 +324,7 @@ impl Launch<'_> {
             Seccomp::File(path) => {
                 let capabilities = match &self.identity {
                     Some(identity) if !identity.uid.is_root() => Default::default(),
-                    _ => caps::effective(),
+                    _ => caps::effective_within(self.profile.kernel.capabilities.bits()),
                 };
                 let kernel = platform::version(&host::release()).unwrap_or_default();
                 vec![seccomp::Policy::from_oci(path, &seccomp::Conditions { kernel, capabilities })?]
@@ -346,13 +350,14 @@ impl Launch<'_> {
         let ours = Cell::new(Some(ours));
         wait::adopt_children()?;
         let signals = wait::Signals::block()?;
+        let job = Job::new(&streams);
         let cgroup = Cgroup::make(&format!("{}-{}", cgroup::plain(&self.profile.name), std::process::id()));
         tracing::debug!(?cgroup, "cgroup of the container");
         let cgroup = cgroup.ok();
         let child = spawn::spawn(cgroup.as_ref().map(AsFd::as_fd), || {
             // The child's copy of the launcher's end: without it, the death of the launcher ends the conversation.
             drop(ours.take());
-            self.in_child(theirs, &signals, confinement, streams, command)
+            self.in_child(theirs, (&signals, &job), confinement, streams, command)
         });
         let child = match child {
             Ok(child) => child,
@@ -376,6 +381,7 @@ impl Launch<'_> {
             let socket = ours;
             return Ok(Started {
                 child,
+                job,
                 signals,
                 cgroup,
                 socket,
@@ -392,7 +398,7 @@ impl Launch<'_> {
                 Err(error) => {
                     drop(ours);
                     let _ = nix::sys::signal::kill(child.pid(), Signal::SIGKILL);
-                    let _ = signals.wait(&child);
+                    let _ = signals.wait(&child, Some(&job));
                     cgroup.into_iter().for_each(Cgroup::leave);
                     return Err(Error::Enroll(error));
                 }
@@ -411,10 +417,11 @@ impl Launch<'_> {
                 eprintln!("ringfence: {line}");
             }
         }
+        job.begin(&child);
         // A child that is gone already is found by waiting for it.
         let _ = ours.write_all(&[u8::from(confine)]);
         let (socket, profile) = (ours, self.profile.name.clone());
-        Ok(Started { child, signals, cgroup, socket, early, profile, container, enforcement, lines })
+        Ok(Started { child, job, signals, cgroup, socket, early, profile, container, enforcement, lines })
     }
 
     fn enroll(
@@ -434,7 +441,7 @@ impl Launch<'_> {
     fn in_child(
         &self,
         mut socket: UnixStream,
-        signals: &wait::Signals,
+        (signals, job): (&wait::Signals, &Job),
         confinement: Confinement,
         streams: Streams,
         command: &Command,
@@ -447,6 +454,9 @@ impl Launch<'_> {
             status
         };
         let failed = |error: &dyn std::error::Error| not_run(FAILED, &chain(error));
+        if let Err(errno) = job.enter() {
+            return failed(&Error::Job(errno));
+        }
         if let Some(identity) = self.identity.as_ref().filter(|identity| !identity.is_current())
             && let Err(error) = caps::become_user(identity.uid, identity.gid, &identity.groups)
         {
@@ -477,12 +487,11 @@ impl Launch<'_> {
     }
 }
 
-/// Puts descriptors where a command looks for its streams, and the command into a process group of its own.
+/// Puts descriptors where a command looks for its streams.
 fn take_streams([input, output, errors]: &[OwnedFd; 3]) -> nix::Result<()> {
     unistd::dup2_stdin(input)?;
     unistd::dup2_stdout(output)?;
-    unistd::dup2_stderr(errors)?;
-    unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))
+    unistd::dup2_stderr(errors)
 }
 
 fn load_profile(name: Option<&str>, dirs: &Dirs) -> Result<Profile, Error> {

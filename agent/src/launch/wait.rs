@@ -1,13 +1,14 @@
 //! Standing in for the command until it ends: signals go through, stops and continuations are shared.
 //!
-//! The command stays in the launcher's process group, so that the terminal treats both as one job. A signal that the
-//! terminal made has reached both already; one that somebody sent reached only the launcher and is passed on.
+//! Where the command is a job of its own, what somebody sent to the launcher is passed on to the command, and what the
+//! terminal sent to the launcher's group to all of the command's. Where it is in the launcher's group, it has that already.
 
+use super::job::Job;
 use crate::kernel::spawn::{self, Child, shell_status};
 use nix::{
     errno::Errno,
     sys::{
-        signal::{SigSet, SigmaskHow, Signal, kill, raise, sigprocmask},
+        signal::{SigSet, SigmaskHow, Signal, kill, killpg, raise, sigprocmask},
         signalfd::{SfdFlags, SignalFd},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
@@ -52,8 +53,12 @@ impl Signals {
         let error = |what| move |source| Error { what, source };
         let mut set: SigSet = FORWARDED.iter().copied().collect();
         set.add(Signal::SIGCHLD);
+        // Only blocked: who takes a terminal back from the background would be stopped by it.
+        let mut blocked = set;
+        blocked.add(Signal::SIGTTOU);
         let mut before = SigSet::empty();
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before)).map_err(error("block signals"))?;
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&blocked), Some(&mut before))
+            .map_err(error("block signals"))?;
         let descriptor = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)
             .map_err(error("open a descriptor for signals"))?;
         Ok(Self { descriptor, before })
@@ -68,11 +73,11 @@ impl Signals {
             .map_err(|source| Error { what: "restore the signal mask", source })
     }
 
-    /// Waits until the command has ended; its status as a shell has it, 128+n after signal n.
+    /// Waits until the command has ended, which may be a job of its own; its status as a shell has it, 128+n after signal n.
     ///
     /// # Errors
     /// [`Error`] if the child is not ours to wait for.
-    pub(crate) fn wait(&self, child: &Child) -> Result<u8, Error> {
+    pub(crate) fn wait(&self, child: &Child, job: Option<&Job>) -> Result<u8, Error> {
         loop {
             let signal = match self.descriptor.read_signal() {
                 Ok(Some(signal)) => signal,
@@ -81,14 +86,23 @@ impl Signals {
             };
             match Signal::try_from(i32::try_from(signal.ssi_signo).unwrap_or_default()) {
                 Ok(Signal::SIGCHLD) => {
-                    if let Some(status) = reap(child)? {
+                    if let Some(status) = reap(child, job)? {
+                        if let Some(job) = job {
+                            job.end();
+                        }
                         return Ok(status);
                     }
                 }
-                // The terminal, or the kernel for a lost one: the command has it too.
-                Ok(_) if signal.ssi_code == nix::libc::SI_KERNEL => {}
                 // A child that is gone has left a SIGCHLD for the next round.
-                Ok(signal) => drop(kill(child.pid(), signal)),
+                Ok(passed) => match job {
+                    // The terminal, or the kernel for a lost one.
+                    Some(job) if signal.ssi_code == nix::libc::SI_KERNEL => {
+                        let _ = killpg(child.pid(), job.passes(passed, child));
+                    }
+                    Some(job) => drop(kill(child.pid(), job.passes(passed, child))),
+                    None if signal.ssi_code == nix::libc::SI_KERNEL => {}
+                    None => drop(kill(child.pid(), passed)),
+                },
                 Err(_) => {}
             }
         }
@@ -96,14 +110,16 @@ impl Signals {
 }
 
 /// Takes in what happened to the child; its status if it ended.
-fn reap(child: &Child) -> Result<Option<u8>, Error> {
+fn reap(child: &Child, job: Option<&Job>) -> Result<Option<u8>, Error> {
     loop {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED;
         match waitpid(child.pid(), Some(flags)) {
             Ok(WaitStatus::StillAlive) => return Ok(None),
-            // Stop as well, so that the shell that started the launcher gets its prompt back. `fg` continues the whole
-            // group; a SIGCONT to the launcher alone is passed on like any signal.
-            Ok(WaitStatus::Stopped(..)) => drop(raise(Signal::SIGSTOP)),
+            // So that whoever waits for this process notices.
+            Ok(WaitStatus::Stopped(_, by)) => match job {
+                Some(job) => job.stopped(child, by),
+                None => drop(raise(Signal::SIGSTOP)),
+            },
             Ok(status) => {
                 if let Some(status) = shell_status(status) {
                     return Ok(Some(status));

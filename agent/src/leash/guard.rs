@@ -96,7 +96,7 @@ pub(crate) fn serve(
         })
     })?;
     drop(watched.take());
-    let ended = signals.wait(&guard);
+    let ended = signals.wait(&guard, None);
     // What a guard that was killed has left.
     if let Some(server) = life.take().and_then(told_server) {
         tree::let_end(server, GRACE);
@@ -145,7 +145,7 @@ fn guard(
     if let Err(status) = said {
         return Ok(end(&child, &signals, status));
     }
-    let ended = signals.wait(&child);
+    let ended = signals.wait(&child, None);
     tree::end();
     Ok(ended?)
 }
@@ -210,6 +210,6 @@ fn serve_when_told(theirs: UnixStream, signals: &Signals, server: impl FnOnce(&s
 
 fn end(child: &Child, signals: &Signals, status: u8) -> u8 {
     let _ = kill(child.pid(), Signal::SIGKILL);
-    let _ = signals.wait(child);
+    let _ = signals.wait(child, None);
     status
 }

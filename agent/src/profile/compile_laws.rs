@@ -107,6 +107,7 @@ fn policy() -> impl Strategy<Value = CompiledPolicy> {
                 initial,
                 record: 0,
                 inet,
+                capabilities: crate::profile::Capabilities::NONE,
                 places: unique.into_values().collect(),
                 nets,
                 rules: vec![compiled::RuleSource {

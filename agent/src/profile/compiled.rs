@@ -1,6 +1,7 @@
 //! What a profile compiles to for the kernel: plain data, no hashes yet (those need the boot's keys, see
 //! `kernel::table`).
 
+use super::Capabilities;
 use std::{net::Ipv6Addr, path::PathBuf};
 
 /// Index into [`CompiledPolicy::rules`].
@@ -19,6 +20,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) record: u32,
     /// Whether internet sockets may be created at all.
     pub(crate) inet: bool,
+    /// The capabilities that may be used.
+    pub(crate) capabilities: Capabilities,
     /// Rules over paths, `**/NAME` and unix sockets. One entry per place and kind.
     pub(crate) places: Vec<PlaceRule>,
     /// Rules over internet addresses, one per prefix and port; verdicts already pushed down from shorter prefixes.

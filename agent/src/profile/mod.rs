@@ -10,6 +10,7 @@
 //! | `nest` | a policy inside another: what both allow |
 
 mod base;
+mod capabilities;
 mod compile;
 #[cfg(test)]
 mod compile_laws;
@@ -32,6 +33,7 @@ pub(crate) mod show;
 mod source;
 mod workdir;
 
+pub(crate) use capabilities::Capabilities;
 pub(crate) use compile::CompileContext;
 pub(crate) use dirs::{Dirs, is_name};
 pub(crate) use nest::meet as meet_policies;
@@ -256,6 +258,8 @@ pub(crate) struct KernelOptions {
     pub(crate) base: Base,
     /// Axes that may be held by no enforcer.
     pub(crate) accept_partial: Vec<Axis>,
+    /// What root may do beside an ordinary user.
+    pub(crate) capabilities: Capabilities,
 }
 
 /// `kernel.seccomp`.

@@ -1,7 +1,7 @@
 //! One file's keys, each checked where it stands, with every mistake collected.
 
 use super::{
-    AuditLevel, Axis, AxisRules, Base, LandlockUse, Mode, Rule, Seccomp,
+    AuditLevel, Axis, AxisRules, Base, Capabilities, LandlockUse, Mode, Rule, Seccomp,
     problem::{At, Problem, Wrong},
     rule::RuleError,
     schema::known_keys,
@@ -49,6 +49,7 @@ pub(super) struct Layer {
     pub(super) audit: Option<AuditLevel>,
     pub(super) base: Option<Base>,
     pub(super) accept_partial: Option<Vec<Axis>>,
+    pub(super) capabilities: Option<Capabilities>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) limits: Option<LimitsSection>,
@@ -260,6 +261,9 @@ impl Parser {
                 self.out.layer.base = self.choice("kernel.base", value, &known);
             }
             "accept_partial" => self.out.layer.accept_partial = self.axes("kernel.accept_partial", value),
+            "capabilities" => {
+                self.out.layer.capabilities = self.capabilities("kernel.capabilities", value);
+            }
             _ => return false,
         }
         true
@@ -312,6 +316,31 @@ impl Parser {
         };
         let known = Axis::ALL.map(|axis| (axis.name(), axis));
         Some(array.iter().filter_map(|v| self.choice(key, v, &known)).collect())
+    }
+
+    /// One word, or a list of them.
+    fn capabilities(&mut self, key: &str, value: &Value<'_>) -> Option<Capabilities> {
+        let words: Vec<&Value<'_>> = match value.get_ref() {
+            DeValue::String(_) => vec![value],
+            DeValue::Array(words) => words.iter().collect(),
+            _ => {
+                self.mistyped(key, value, "a list of capabilities");
+                return None;
+            }
+        };
+        let mut set = Capabilities::NONE;
+        for word in words {
+            let text = self.text(key, word)?;
+            match Capabilities::named(&text) {
+                Some(named) => set = set.join(named),
+                None => {
+                    let near = Capabilities::near(&text);
+                    self.wrong(word.span().start, key, Wrong::Capability { text, near });
+                    return None;
+                }
+            }
+        }
+        Some(set)
     }
 
     /// `"all"` or `{ only = [...] }`; the latter's list is given to `read`.

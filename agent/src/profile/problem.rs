@@ -60,6 +60,8 @@ pub(crate) enum Wrong {
     Type { wanted: &'static str, found: &'static str },
     #[error("{value:?} is not one of {}", known.join(", "))]
     Value { value: String, known: Vec<&'static str> },
+    #[error("{text:?} is not a capability")]
+    Capability { text: String, near: Option<&'static str> },
     #[error("is missing: a grant names all six axes")]
     MissingAxis { example: &'static str },
     #[error("{text:?}: {error}")]
@@ -135,6 +137,12 @@ impl Wrong {
             }
             Self::UnknownKey { near: Some(near), .. } => format!("did you mean `{near}`?"),
             Self::UnknownKey { known, .. } => format!("known here: {}", known.join(", ")),
+            Self::Capability { near: Some(near), .. } => format!("did you mean `{near}`?"),
+            Self::Capability { near: None, .. } => {
+                "capabilities(7) names them (`NET_ADMIN`, with or without `CAP_`); `default` is the set of container \
+                 engines, `all` is every one"
+                    .to_owned()
+            }
             Self::MissingAxis { example } => format!("for nothing at all write `{example}`"),
             Self::Path { text, error } | Self::Exec { text, error: ExecError::Path(error) } => {
                 path_hint(text, error)?

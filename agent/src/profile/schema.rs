@@ -284,7 +284,23 @@ struct KernelTable {
     base: Option<BaseKey>,
     /// Axes that may go without an enforcer on a host that has none for them.
     accept_partial: Option<Vec<AxisKey>>,
+    /// The capabilities that processes of the container may use: names, `default` (the set that container engines leave
+    /// root, which also holds where nothing is named), `all`.
+    capabilities: Option<CapabilityKey>,
 }
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum CapabilityKey {
+    /// One word.
+    One(CapabilityText),
+    /// Several.
+    Several(Vec<CapabilityText>),
+}
+
+/// A capability's name, with or without `CAP_`, in any case; `default`; `all`.
+#[derive(JsonSchema)]
+struct CapabilityText(String);
 
 #[derive(JsonSchema)]
 #[schemars(rename_all = "snake_case")]
@@ -375,7 +391,10 @@ mod tests {
             ["exec", "fs_read", "fs_write", "max_calls", "net", "valid_for_generation"]
         );
         assert_eq!(known_keys("deny"), ["exec", "fs_read", "fs_write", "net"]);
-        assert_eq!(known_keys("kernel"), ["accept_partial", "audit", "base", "landlock", "seccomp"]);
+        assert_eq!(
+            known_keys("kernel"),
+            ["accept_partial", "audit", "base", "capabilities", "landlock", "seccomp"]
+        );
         assert_eq!(known_keys("match"), ["image", "label", "name"]);
         let schema = schema();
         for (key, value) in schema.as_value()["properties"].as_object().unwrap() {

@@ -1,7 +1,7 @@
 //! A compiled profile for the eye and for machines: every rule that holds, where it holds, and where it comes from.
 
 use super::{
-    Profile,
+    Capabilities, Profile,
     compiled::{CompiledPolicy, Kind, NetRule, Place, RuleId},
 };
 use ringfence_common::policy::axis::{EXEC, MAP, READ, UNIX, WRITE};
@@ -139,6 +139,15 @@ pub(crate) fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String
         let axes: Vec<&str> = kernel.accept_partial.iter().map(|a| a.name()).collect();
         out += &format!("             may go without an enforcer: {}\n", axes.join(", "));
     }
+    out += &format!(
+        "capabilities {}{}\n",
+        policy.capabilities,
+        if policy.capabilities == Capabilities::default() {
+            ", those that container engines leave root"
+        } else {
+            ""
+        }
+    );
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net"] {
         let of_axis: Vec<&Line> = lines.iter().filter(|l| l.axis == axis).collect();

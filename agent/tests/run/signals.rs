@@ -98,6 +98,12 @@ impl Terminal {
     /// Waits until a text was printed, and forgets everything up to it.
     #[track_caller]
     fn expect(&mut self, text: &str) {
+        self.line(text);
+    }
+
+    /// The same; what was printed before it.
+    #[track_caller]
+    fn line(&mut self, text: &str) -> String {
         let start = Instant::now();
         loop {
             let mut some = [0; 4096];
@@ -107,9 +113,9 @@ impl Terminal {
                 Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
             }
             let seen = String::from_utf8_lossy(&self.seen).into_owned();
-            if let Some((_, rest)) = seen.split_once(text) {
+            if let Some((before, rest)) = seen.split_once(text) {
                 self.seen = rest.as_bytes().to_vec();
-                return;
+                return before.to_owned();
             }
             assert!(start.elapsed() < LIMIT, "no {text:?} in {seen:?}");
             std::thread::sleep(Duration::from_millis(5));
@@ -178,4 +184,120 @@ fn the_outer_shell_can_stop_and_continue_the_launcher() {
     terminal.type_in("echo status''=$?; exit 4\n");
     terminal.expect("status=130");
     assert_eq!(wait(&mut terminal.child), Some(4));
+}
+
+/// Process, process group, session and the terminal's foreground group, of `sh -c` itself.
+const WHERE: &str = "cut -d' ' -f1,5,6,8 /proc/$$/stat";
+
+fn numbers(text: &str) -> Vec<i64> {
+    text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+#[test]
+fn without_a_terminal_the_command_is_a_session_of_its_own() {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let output = host.command().args(["-p", "open", "--", "sh", "-c", WHERE]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let [pid, group, session, foreground] = numbers(&text)[..] else { panic!("{text:?}") };
+    assert_eq!((group, session, foreground), (pid, pid, -1));
+}
+
+#[test]
+fn on_a_terminal_the_command_is_the_foreground_group_of_the_same_session() {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    fs::write(host.path("where.sh"), format!("echo at=$({WHERE}).\n")).unwrap();
+    terminal.type_in(&format!("{RINGFENCE} run -p open -- sh where.sh\n"));
+    terminal.expect("at=");
+    let text = terminal.line(".");
+    let [pid, group, session, foreground] = numbers(&text)[..] else { panic!("{text:?}") };
+    assert_eq!((group, foreground), (pid, pid));
+    assert_ne!(session, pid);
+    terminal.type_in("exit 3\n");
+    assert_eq!(wait(&mut terminal.child), Some(3));
+}
+
+/// Signals that wait to be taken by the process.
+fn pending(child: &Child) -> String {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    status.lines().filter(|line| line.starts_with("ShdPnd") || line.starts_with("SigPnd")).collect()
+}
+
+#[test]
+fn a_stop_of_everything_inside_stops_nothing_outside() {
+    use nix::sys::signal::Signal;
+    let host = Host::new();
+    let script =
+        "trap 'exit 8' TERM; echo ready; cut -d' ' -f1 /proc/$$/stat > pid.new; mv pid.new pid; kill -STOP 0";
+    let mut child = ready(&host, script);
+    let start = Instant::now();
+    let inside = loop {
+        if let Ok(text) = fs::read_to_string(host.path("pid")) {
+            break text.trim().to_owned();
+        }
+        assert!(start.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let stopped = || fs::read_to_string(format!("/proc/{inside}/stat")).unwrap().contains(") T ");
+    while !stopped() || pending(&child).contains('1') {
+        assert!(start.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // It has seen that the command is stopped, and lives on.
+    becomes(&child, 'S');
+    signal(&child, Signal::SIGTERM);
+    signal(&child, Signal::SIGCONT);
+    assert_eq!(wait(&mut child), Some(8));
+}
+
+#[test]
+fn a_background_command_that_reads_is_stopped_until_it_is_in_the_foreground() {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    terminal.type_in(&format!("{RINGFENCE} run -p open -- {ANSWERING} &\n"));
+    terminal.expect("enforcement:");
+    terminal.type_in("while ! jobs -s | grep -q sed; do sleep 0.01; done; echo is''stopped\n");
+    terminal.expect("isstopped");
+    terminal.type_in("fg\n");
+    terminal.type_in("first\n");
+    terminal.expect("got:first");
+    terminal.type_in("\x03");
+    terminal.expect("bash-");
+    terminal.type_in("echo status''=$?; exit 4\n");
+    terminal.expect("status=130");
+    assert_eq!(wait(&mut terminal.child), Some(4));
+}
+
+#[test]
+fn a_command_of_a_script_gets_the_terminal_when_it_reads() {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    terminal.type_in(&format!("sh -c '{RINGFENCE} run -p open -- {ANSWERING}; echo after''=$?'\n"));
+    terminal.expect("enforcement:");
+    terminal.type_in("line\n");
+    terminal.expect("got:line");
+    terminal.type_in("\x04");
+    terminal.expect("after=0");
+    terminal.type_in("exit 5\n");
+    assert_eq!(wait(&mut terminal.child), Some(5));
+}
+
+#[test]
+fn an_interrupt_reaches_a_command_in_a_pipeline() {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    terminal.type_in(&format!(
+        "{RINGFENCE} run -p open -- sh -c 'trap \"exit 9\" INT; echo be''gun; while :; do sleep 0.01; done' | cat; \
+         true\n"
+    ));
+    terminal.expect("begun");
+    terminal.type_in("\x03");
+    terminal.expect("bash-");
+    terminal.type_in("exit 6\n");
+    assert_eq!(wait(&mut terminal.child), Some(6));
 }

@@ -248,6 +248,8 @@ pub struct ContainerStatus {
     pub uid: u32,
     /// Live tasks (threads).
     pub tasks: u64,
+    /// Names of the capabilities that the kernel leaves it; `all`: every one.
+    pub capabilities: Vec<String>,
     /// What was counted.
     pub counts: Counts,
     /// Why its profile's last change is not in force, if so.

@@ -30,6 +30,16 @@ fields! {
     TASK_PARENT = task_struct.real_parent;
     TASK_TGID = task_struct.tgid;
     TASK_START = task_struct.start_boottime;
+    TASK_PID = task_struct.pid;
+    TASK_THREAD_PID = task_struct.thread_pid;
+    TASK_SIGNAL = task_struct.signal;
+    PID_LEVEL = pid.level;
+    PID_NUMBER = pid.numbers / upid.nr;
+    SIGNAL_PIDS = signal_struct.pids;
+    TASK_CRED = task_struct.cred;
+    TASK_REAL_CRED = task_struct.real_cred;
+    TASK_COMPAT = task_struct.thread_info / thread_info.status;
+    REGS_CALL = pt_regs.orig_ax;
     FS_ROOT = fs_struct.root;
     MM_EXE = mm_struct.exe_file;
     PATH_MOUNT = path.mnt;
@@ -157,6 +167,7 @@ hooks! {
     ptrace_access_check;
     ptrace_traceme;
     task_kill;
+    task_setpgid;
     task_setrlimit;
     task_setnice;
     task_setioprio;
@@ -165,4 +176,6 @@ hooks! {
     bpf;
     perf_event_open;
     userns_create;
+    capable;
+    syslog;
 }

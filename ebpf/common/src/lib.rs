@@ -11,6 +11,7 @@ pub mod hash;
 pub mod layout;
 pub mod net;
 pub mod policy;
+pub mod syscalls;
 pub mod task;
 
 /// Version of everything in this crate that ends up in a pinned map or a ring record.

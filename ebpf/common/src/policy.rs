@@ -112,6 +112,14 @@ pub struct Policy {
     pub initial: u16,
     /// Room.
     pub reserved: u16,
+    /// Bit N: capability N may be used. Read by the program for the hook `capable` alone.
+    pub capabilities: u64,
+}
+
+impl Policy {
+    /// No policy: allows, audits and records nothing.
+    pub const NONE: Self =
+        Self { seed: 0, generation: 0, flags: 0, record: 0, initial: 0, reserved: 0, capabilities: 0 };
 }
 
 /// The index of a container's record and counters: the low bits of its id; the rest is a random serial.
@@ -163,6 +171,6 @@ pub struct Counters {
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);
-const _: () = assert!(size_of::<Policy>() == 24);
+const _: () = assert!(size_of::<Policy>() == 32);
 const _: () = assert!(size_of::<Container>() == 16);
 const _: () = assert!(size_of::<Counters>() == 128);

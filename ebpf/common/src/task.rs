@@ -73,7 +73,7 @@ pub struct Scratch {
     pub prefix: u64,
     /// The container whose policy judges: the task's own, or the one that its exec enters.
     pub container: u64,
-    /// The policy that judges, copied once per hook.
+    /// The policy that judges, copied once per hook, but for its capabilities.
     pub policy: Policy,
     /// What is being judged, for the record.
     pub request: Request,
@@ -143,7 +143,7 @@ impl Task {
                 start: NOWHERE,
                 prefix: 0,
                 container: 0,
-                policy: Policy { seed: 0, generation: 0, flags: 0, record: 0, initial: 0, reserved: 0 },
+                policy: Policy::NONE,
                 request: Request {
                     path: NOWHERE,
                     path2: NOWHERE,
@@ -169,4 +169,4 @@ impl Task {
 }
 
 const _: () = assert!(size_of::<Request>() == 200);
-const _: () = assert!(size_of::<Task>() == 32 + 144 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);
+const _: () = assert!(size_of::<Task>() == 32 + 152 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);
