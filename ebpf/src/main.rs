@@ -12,6 +12,7 @@
 
 mod attributes;
 mod decide;
+mod egress;
 mod emit;
 mod enroll;
 mod escape;
@@ -25,7 +26,10 @@ mod memory;
 mod mounts;
 mod names;
 mod net;
+mod options;
+mod received;
 mod search;
+mod socket;
 mod storage;
 mod text;
 mod unix;
