@@ -160,8 +160,11 @@ pub unsafe extern "C" fn record(task: *mut Task, allowed: u64) -> u32 {
 }
 
 /// Takes one record out of the container's rate. Two CPUs at once may take one for two: it is a rate, not a limit.
+///
+/// # Safety
+/// `counters` is the value of a map.
 #[inline(always)]
-unsafe fn within_rate(counters: *mut Counters, now: u64) -> bool {
+pub unsafe fn within_rate(counters: *mut Counters, now: u64) -> bool {
     // SAFETY: the value of a map.
     unsafe {
         let due = fetch(&raw const (*counters).due);

@@ -11,6 +11,7 @@ use crate::emit::{ask, settle, wants};
 use crate::globals::{FILE_FLAGS, FILE_MODE, FILE_PATH, PATH_DENTRY, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{load, put};
+use crate::received::receive;
 
 /// `FMODE_READ`.
 const FMODE_READ: u32 = 1;
@@ -71,7 +72,8 @@ pub fn file_open(ctx: LsmContext) -> i32 {
     }
 }
 
-/// A file that another process passes by a socket, or that is taken from one by `pidfd_getfd`, is opened anew.
+/// A file that another process passes by a socket, or that is taken from one by `pidfd_getfd`, is opened anew. A socket is
+/// judged by what it is bound and connected to.
 #[lsm(hook = "file_receive")]
 pub fn file_receive(ctx: LsmContext) -> i32 {
     let task = governed();
@@ -84,6 +86,9 @@ pub fn file_receive(ctx: LsmContext) -> i32 {
         let flags: u32 = load(file, get(&FILE_FLAGS));
         if flags & O_PATH != 0 {
             return 0;
+        }
+        if let Some(verdict) = receive(task, file) {
+            return verdict;
         }
         let axes = open_axes(load(file, get(&FILE_MODE)), flags);
         let dentry = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));

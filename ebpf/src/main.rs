@@ -13,6 +13,7 @@
 mod attributes;
 mod capable;
 mod decide;
+mod egress;
 mod emit;
 mod enroll;
 mod escape;
@@ -27,7 +28,10 @@ mod memory;
 mod mounts;
 mod names;
 mod net;
+mod options;
+mod received;
 mod search;
+mod socket;
 mod storage;
 mod text;
 mod unix;

@@ -14,195 +14,27 @@ use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
 use crate::emit::{EACCES, EPERM, ask, close, refuse, wants};
-use crate::globals::{
-    MSG_CONTROL, MSG_CONTROLLEN, MSG_FLAGS, MSG_NAME, MSG_NAMELEN, SK_ADDR4, SK_ADDR6, SK_FAMILY, SK_PORT,
-    SK_TYPE, SOCKET_SK, get,
-};
+use crate::globals::{MSG_CONTROL, MSG_CONTROLLEN, MSG_FLAGS, MSG_NAME, MSG_NAMELEN, get};
 use crate::identity::governed;
-use crate::memory::{fetch, load, probe, put};
+use crate::memory::{fetch, load, put};
+use crate::options::refused_control;
+use crate::received::{ENOMEM, own, was_received};
+use crate::socket::{
+    AF_INET, AF_INET6, AF_UNIX, Address, IPPROTO_TCP, IPPROTO_UDP, Named, SOCK_DGRAM, SOCK_STREAM, Socket,
+    read_address,
+};
 use crate::storage::NET;
 use crate::unix;
 
-pub(crate) const AF_UNSPEC: u16 = 0;
-pub(crate) const AF_UNIX: u16 = 1;
-pub(crate) const AF_INET: u16 = 2;
-pub(crate) const AF_INET6: u16 = 10;
-pub(crate) const SOCK_STREAM: u32 = 1;
-const SOCK_DGRAM: u32 = 2;
-const IPPROTO_TCP: u32 = 6;
-const IPPROTO_UDP: u32 = 17;
 /// `MSG_FASTOPEN`: connect and send in one.
 const MSG_FASTOPEN: u32 = 0x2000_0000;
-/// Bytes of a `sockaddr_in`, and of a `sockaddr_in6` up to the end of the address.
-const LEN4: u64 = 16;
-const LEN6: u64 = 24;
-/// The second word of `::ffff:0.0.0.0` as it lies in memory: 00 00 ff ff 00 00 00 00.
-const MAPPED: u64 = 0xffff_0000;
-
-/// An internet address as it lies in a [`NetKey`], v4 as v4-mapped v6, and a port in network byte order.
-#[derive(Clone, Copy)]
-struct Address {
-    high: u64,
-    low: u64,
-    port: u16,
-    family: u16,
-}
-
-impl Address {
-    #[inline(always)]
-    fn v4(address: u32, port: u16) -> Self {
-        Self { high: 0, low: MAPPED | (address as u64) << 32, port, family: AF_INET }
-    }
-
-    #[inline(always)]
-    fn v6(high: u64, low: u64, port: u16) -> Self {
-        Self { high, low, port, family: AF_INET6 }
-    }
-
-    #[inline(always)]
-    const fn is_mapped(&self) -> bool {
-        self.high == 0 && self.low & 0xffff_ffff == MAPPED
-    }
-
-    #[inline(always)]
-    const fn is_any4(&self) -> bool {
-        self.high == 0 && self.low == MAPPED
-    }
-
-    #[inline(always)]
-    const fn is_any6(&self) -> bool {
-        self.high == 0 && self.low == 0
-    }
-
-    #[inline(always)]
-    const fn is_any(&self) -> bool {
-        self.is_any4() || self.is_any6()
-    }
-}
-
-/// What a task named.
-enum Named {
-    /// An internet address.
-    Inet(Address),
-    /// No address: `AF_UNSPEC`.
-    Nothing,
-    /// Of another family, or too short to be what it says.
-    Other,
-}
-
-/// Reads a socket address of the kernel's. `unspec_is_v4`: a call that takes `AF_UNSPEC` for `AF_INET`.
-#[inline(always)]
-fn read_address(at: u64, len: u64, unspec_is_v4: bool) -> Named {
-    let mut words = [0u64; 3];
-    let to = (&raw mut words).cast::<u8>();
-    // SAFETY: `words` has 24 bytes.
-    let read = unsafe {
-        if len >= LEN6 {
-            probe(to, LEN6, at)
-        } else if len >= LEN4 {
-            probe(to, LEN4, at)
-        } else if len >= 2 {
-            probe(to, 2, at)
-        } else {
-            false
-        }
-    };
-    if !read {
-        return Named::Other;
-    }
-    let family = words[0] as u16;
-    let port = (words[0] >> 16) as u16;
-    if family == AF_INET6 && len >= LEN6 {
-        return Named::Inet(Address::v6(words[1], words[2], port));
-    }
-    if family == AF_INET || family == AF_UNSPEC && unspec_is_v4 {
-        if len < LEN4 {
-            return Named::Other;
-        }
-        return Named::Inet(Address::v4((words[0] >> 32) as u32, port));
-    }
-    if family == AF_UNSPEC { Named::Nothing } else { Named::Other }
-}
-
-/// A socket as the hooks know it: its `sock`, family and type.
-struct Socket {
-    sk: *const u8,
-    family: u16,
-    kind: u32,
-}
-
-impl Socket {
-    /// None: it has no `sock` any more, and so nothing can be done with it.
-    ///
-    /// # Safety
-    /// `socket` is a hook's `struct socket` argument.
-    #[inline(always)]
-    unsafe fn of(socket: *const u8) -> Option<Self> {
-        // SAFETY: typed loads from the hook's argument.
-        unsafe {
-            let sk: *const u8 = load(socket, get(&SOCKET_SK));
-            if sk.is_null() {
-                return None;
-            }
-            let family: u16 = load(sk, get(&SK_FAMILY));
-            let kind: u16 = load(sk, get(&SK_TYPE));
-            Some(Self { sk, family, kind: u32::from(kind) })
-        }
-    }
-
-    #[inline(always)]
-    const fn is_inet(&self) -> bool {
-        self.family == AF_INET || self.family == AF_INET6
-    }
-
-    #[inline(always)]
-    const fn detail(&self) -> u32 {
-        (self.family as u32) << 16 | self.kind
-    }
-
-    /// The address that it is bound to, its port included.
-    #[inline(always)]
-    unsafe fn local(&self) -> Address {
-        // SAFETY: typed loads; an internet socket has these fields.
-        unsafe {
-            let port = load::<u16>(self.sk, get(&SK_PORT)).to_be();
-            if self.family == AF_INET6 {
-                let high = load(self.sk, get(&SK_ADDR6));
-                Address::v6(high, load(self.sk, get(&SK_ADDR6) + 8), port)
-            } else {
-                Address::v4(load(self.sk, get(&SK_ADDR4)), port)
-            }
-        }
-    }
-
-    /// Where the kernel really goes when told to go to the unspecified address: to itself, by the address that the
-    /// socket is bound to, or else by loopback.
-    #[inline(always)]
-    unsafe fn itself(&self, any: Address) -> Address {
-        // SAFETY: as for `local`.
-        unsafe {
-            let port = any.port;
-            // 127.0.0.1 in memory.
-            let loopback4 = Address::v4(u32::from_ne_bytes([127, 0, 0, 1]), port);
-            if any.is_any6() {
-                let bound = self.local();
-                if self.family == AF_INET6 && bound.is_mapped() {
-                    return loopback4;
-                }
-                return Address::v6(0, u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, 1]), port);
-            }
-            let bound: u32 = load(self.sk, get(&SK_ADDR4));
-            if bound == 0 { loopback4 } else { Address::v4(bound, port) }
-        }
-    }
-}
 
 /// Judges an address for a governed task.
 ///
 /// # Safety
 /// `task` is a tag.
 #[inline(always)]
-unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Address) -> i32 {
+pub(crate) unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Address) -> i32 {
     // SAFETY: `task` is a tag.
     unsafe {
         let known = take_policy(task, fetch(&raw const (*task).container));
@@ -285,6 +117,17 @@ unsafe fn judge_remote(task: *mut Task, op: u8, socket: &Socket, address: Addres
     }
 }
 
+/// Judges the port that the kernel is about to choose for a socket which may get one that another has: like a port that
+/// was asked for. 0: it may, or it has a port already.
+///
+/// # Safety
+/// `task` is a tag, `socket` an internet socket.
+#[inline(always)]
+unsafe fn judge_chosen_port(task: *mut Task, socket: &Socket) -> i32 {
+    // SAFETY: by the caller's promise.
+    unsafe { if socket.shares_any_port() { judge(task, op::BIND, socket, socket.local()) } else { 0 } }
+}
+
 /// Refuses an address that is none.
 #[inline(always)]
 unsafe fn refuse_address(task: *mut Task, op: u8, socket: &Socket) -> i32 {
@@ -353,10 +196,23 @@ pub fn socket_connect(ctx: LsmContext) -> i32 {
         if !socket.is_inet() {
             return 0; // unix; no other kind could be made
         }
+        if !own(task, &socket, 0) {
+            return ENOMEM;
+        }
         let (address, len): (u64, i32) = (ctx.arg(1), ctx.arg(2));
         match read_address(address, len as u32 as u64, false) {
-            Named::Inet(address) => judge_remote(task, op::CONNECT, &socket, address),
-            Named::Nothing => 0, // it disconnects
+            Named::Inet(address) => {
+                let port = judge_chosen_port(task, &socket);
+                if port != 0 { port } else { judge_remote(task, op::CONNECT, &socket, address) }
+            }
+            Named::Nothing => {
+                // It disconnects. What was received for its peer keeps the port that it is bound to.
+                let local = socket.local();
+                if local.port != 0 && was_received(&socket) {
+                    return judge(task, op::BIND, &socket, local);
+                }
+                0
+            }
             Named::Other => refuse_address(task, op::CONNECT, &socket),
         }
     }
@@ -381,7 +237,7 @@ pub fn socket_bind(ctx: LsmContext) -> i32 {
             return 0;
         }
         match read_address(address, len, socket.family == AF_INET) {
-            Named::Inet(address) if address.is_any() && address.port == 0 => 0,
+            Named::Inet(address) if address.is_any() && address.port == 0 => judge_chosen_port(task, &socket),
             Named::Inet(address) => judge(task, op::BIND, &socket, address),
             Named::Nothing | Named::Other => refuse_address(task, op::BIND, &socket),
         }
@@ -406,82 +262,8 @@ pub fn socket_listen(ctx: LsmContext) -> i32 {
     }
 }
 
-/// Whether an option or control message routes packets by way of hosts that no rule was asked about: IPv4 options
-/// (source routes), IPv6 routing headers, and what can hold one.
-#[inline(always)]
-const fn is_route(level: i32, kind: i32) -> bool {
-    const SOL_IP: i32 = 0;
-    const IP_OPTIONS: i32 = 4;
-    const IP_RETOPTS: i32 = 7;
-    const SOL_IPV6: i32 = 41;
-    const IPV6_2292RTHDR: i32 = 5;
-    const IPV6_2292PKTOPTIONS: i32 = 6;
-    const IPV6_RTHDR: i32 = 57;
-    match level {
-        SOL_IP => kind == IP_OPTIONS || kind == IP_RETOPTS,
-        SOL_IPV6 => kind == IPV6_2292RTHDR || kind == IPV6_2292PKTOPTIONS || kind == IPV6_RTHDR,
-        _ => false,
-    }
-}
-
-/// Most control messages of one message that are looked at; one with more is refused.
-const CONTROLS: u32 = 8;
-/// Bytes of a `cmsghdr`.
-const CMSG: u64 = 16;
-
-/// Whether control data, a copy of the kernel's, holds a route; also if it cannot be read to its end.
-#[inline(always)]
-fn holds_route(mut at: u64, mut left: u64) -> bool {
-    let mut looked = 0;
-    while looked < CONTROLS {
-        looked += 1;
-        if left < CMSG {
-            return false;
-        }
-        let mut header = [0u64; 2];
-        // SAFETY: `header` has 16 bytes.
-        if !unsafe { probe((&raw mut header).cast::<u8>(), CMSG, at) } {
-            return true;
-        }
-        let (len, level, kind) = (header[0], header[1] as i32, (header[1] >> 32) as i32);
-        if is_route(level, kind) {
-            return true;
-        }
-        // The kernel refuses what is shorter than its header or longer than what is left.
-        if len < CMSG || len >= left {
-            return false;
-        }
-        let step = (len + 7) & !7;
-        if step >= left {
-            return false;
-        }
-        at += step;
-        left -= step;
-    }
-    true
-}
-
-/// setsockopt(2): routes are refused, all else is free.
-#[lsm(hook = "socket_setsockopt")]
-pub fn socket_setsockopt(ctx: LsmContext) -> i32 {
-    let task = governed();
-    if task.is_null() {
-        return 0;
-    }
-    let (level, option): (i32, i32) = (ctx.arg(1), ctx.arg(2));
-    if !is_route(level, option) {
-        return 0;
-    }
-    // SAFETY: `task` is a tag; the socket is the hook's argument.
-    unsafe {
-        let Some(socket) = Socket::of(ctx.arg(0)) else { return EACCES };
-        take_policy(task, fetch(&raw const (*task).container));
-        ask(task, op::SOCKET, 0, socket.detail());
-        refuse(task, fixed::FAMILY, EPERM)
-    }
-}
-
-/// A message with an address of its own, or with a route among its control data.
+/// A message with an address of its own, or with control data. Not every message comes by here: of those that sendmmsg
+/// sends to one address only the first. See `egress` for what the others carry.
 #[lsm(hook = "socket_sendmsg")]
 pub fn socket_sendmsg(ctx: LsmContext) -> i32 {
     let task = governed();
@@ -500,8 +282,16 @@ pub fn socket_sendmsg(ctx: LsmContext) -> i32 {
         if !socket.is_inet() {
             return 0;
         }
-        if controls != 0 && holds_route(load(message, get(&MSG_CONTROL)), controls) {
-            return refuse_address(task, op::SEND, &socket);
+        if !own(task, &socket, 0) {
+            return ENOMEM;
+        }
+        if controls != 0
+            && let Some(target) = refused_control(load(message, get(&MSG_CONTROL)), controls)
+        {
+            take_policy(task, fetch(&raw const (*task).container));
+            let request = ask(task, op::SEND, 0, socket.detail());
+            (*request).target = target;
+            return refuse(task, fixed::ROUTE, EACCES);
         }
         if name == 0 {
             return 0; // to whom it is connected
@@ -517,7 +307,8 @@ pub fn socket_sendmsg(ctx: LsmContext) -> i32 {
                 if address.is_any() && controls != 0 {
                     return refuse_address(task, op::SEND, &socket);
                 }
-                judge_remote(task, op::SEND, &socket, address)
+                let port = judge_chosen_port(task, &socket);
+                if port != 0 { port } else { judge_remote(task, op::SEND, &socket, address) }
             }
             Named::Nothing => 0, // to whom it is connected
             Named::Other => refuse_address(task, op::SEND, &socket),

@@ -9,13 +9,15 @@ use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use ringfence_common::enroll::{Listed, Outcome};
 use ringfence_common::event::{Repeat, RepeatKey};
-use ringfence_common::net::{NetKey, NetVerdict};
+use ringfence_common::net::{NetKey, NetVerdict, Owner};
 use ringfence_common::policy::{Bucket, Container, Counters, Policy, TABLE_BUCKETS};
 use ringfence_common::task::Task;
 use ringfence_common::{MAX_CONTAINERS, MAX_POLICIES};
 
 /// `BPF_F_NO_PREALLOC`.
 const NO_PREALLOC: u32 = 1;
+/// `BPF_F_CLONE`: what a listening socket has is copied to each connection that it accepts.
+const CLONE: u32 = 1 << 9;
 /// `BPF_F_MMAPABLE`: the agent writes these arrays through its own mapping.
 const MMAPABLE: u32 = 1 << 10;
 /// `BPF_LOCAL_STORAGE_GET_F_CREATE`.
@@ -82,32 +84,48 @@ impl<T> TaskStorage<T> {
 
 /// A map of type `BPF_MAP_TYPE_SK_STORAGE`. Its fields are read from BTF by the loader, never at run time.
 #[repr(C)]
-pub struct SocketStorage<T> {
+pub struct SocketStorage<T, const FLAGS: usize> {
     r#type: *const [i32; 24],
     key: *const i32,
     value: *const T,
     max_entries: *const [i32; 0],
-    map_flags: *const [i32; NO_PREALLOC as usize],
+    map_flags: *const [i32; FLAGS],
 }
 
 // SAFETY: as for `TaskStorage`.
-unsafe impl<T> Sync for SocketStorage<T> {}
+unsafe impl<T, const FLAGS: usize> Sync for SocketStorage<T, FLAGS> {}
 
-impl<T> SocketStorage<T> {
+impl<T, const FLAGS: usize> SocketStorage<T, FLAGS> {
     const fn new() -> Self {
         use core::ptr::null;
         Self { r#type: null(), key: null(), value: null(), max_entries: null(), map_flags: null() }
     }
 
+    #[inline(always)]
+    unsafe fn lookup(&self, sk: *mut c_void, flags: u64) -> *mut T {
+        let map = (&raw const *self).cast_mut().cast();
+        // SAFETY: the caller's promise about `sk`; the verifier holds us to it.
+        unsafe { bpf_sk_storage_get(map, sk, null_mut(), flags).cast() }
+    }
+
+    /// The socket's entry, or null.
+    ///
+    /// # Safety
+    /// `sk` must be a `struct sock` that the verifier knows: of a hook's argument, of a packet.
+    #[inline(always)]
+    pub unsafe fn of(&self, sk: *mut c_void) -> *mut T {
+        // SAFETY: as above.
+        unsafe { self.lookup(sk, 0) }
+    }
+
     /// The socket's entry, made (all zero) where there is none. Null: out of memory.
     ///
     /// # Safety
-    /// `sk` must be a `struct sock` that the verifier trusts: a hook's argument.
+    /// As for [`Self::of`].
     #[inline(always)]
     pub unsafe fn make(&self, sk: *mut c_void) -> *mut T {
-        let map = (&raw const *self).cast_mut().cast();
-        // SAFETY: the caller's promise about `sk`; the verifier holds us to it.
-        unsafe { bpf_sk_storage_get(map, sk, null_mut(), CREATE).cast() }
+        // SAFETY: as above.
+        unsafe { self.lookup(sk, CREATE) }
     }
 }
 
@@ -121,7 +139,11 @@ pub static CALLS: TaskStorage<u64> = TaskStorage::new();
 
 /// The container whose task made a connection, kept with the socket that `accept` returns.
 #[btf_map]
-pub static CALLERS: SocketStorage<u64> = SocketStorage::new();
+pub static CALLERS: SocketStorage<u64, { NO_PREALLOC as usize }> = SocketStorage::new();
+
+/// Whose each socket is that a governed task made, received or used; a connection has what its listener has.
+#[btf_map]
+pub static SOCKETS: SocketStorage<Owner, { (NO_PREALLOC | CLONE) as usize }> = SocketStorage::new();
 
 /// The tag of each governed task by the task's address, where [`TASKS`] cannot be relied on (`LEGACY`).
 #[map]

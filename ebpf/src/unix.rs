@@ -12,12 +12,12 @@ use crate::emit::{EACCES, ask, close, refuse, settle, wants};
 use crate::fold::{descend_by, slot_with, slots};
 use crate::globals::{
     K0, K1, K2, PATH_DENTRY, PATH_MOUNT, SK_TYPE, SOCKET_SK, UNIX_ADDRESS, UNIX_LEN, UNIX_NAME, UNIX_PATH,
-    get,
+    UNIX_PEER, get,
 };
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe, probe_word, put};
-use crate::net::AF_UNIX;
 use crate::search::weigh_anywhere;
+use crate::socket::AF_UNIX;
 use crate::storage::CALLERS;
 
 /// Bytes of the family before a name.
@@ -151,8 +151,8 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
             return EACCES; // gone
         }
         let bound = probe_word(other + get(&UNIX_ADDRESS));
-        if bound == 0 && op == op::SEND {
-            return 0; // without a name it can only be the other half of a pair
+        if bound == 0 && (op == op::SEND || op == op::RECEIVE) {
+            return 0; // without a name it can only be the other half of a pair, or have connected to us
         }
         let known = take_policy(task, fetch(&raw const (*task).container));
         let request = ask(task, op, axis::UNIX, (AF_UNIX as u32) << 16 | kind);
@@ -179,6 +179,22 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
             return refuse(task, fixed::UNREADABLE, EACCES);
         }
         judge_abstract(task, bound + get(&UNIX_NAME) + FAMILY + 1, len as u64 - FAMILY - 1)
+    }
+}
+
+/// Judges a unix socket that another process passes in: by its peer's name; one that is not connected, by its own.
+///
+/// # Safety
+/// `task` is a tag; `sk` is the address of a `struct unix_sock`.
+#[inline(always)]
+pub unsafe fn receive(task: *mut Task, kind: u32, sk: u64) -> i32 {
+    // SAFETY: as above.
+    unsafe {
+        // A number from here on, as in `judge_peer`.
+        put(&raw mut (*task).scratch.laundry, sk);
+        let sk = fetch(&raw const (*task).scratch.laundry);
+        let peer = probe_word(sk + get(&UNIX_PEER));
+        judge_peer(task, op::RECEIVE, kind, if peer == 0 { sk } else { peer })
     }
 }
 

@@ -377,7 +377,7 @@ def routed(p, value):
     return value == "sent"
 
 
-@NETWORK.case("ip-source-route-option", events=lambda p: [("socket", "")], effect=routed,
+@NETWORK.case("ip-source-route-option", events=lambda p: [("setsockopt", "")], effect=routed,
               control=lambda p: str(socket.socket(AF_INET, DGRAM).setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 3)))
 def source_route(p):
     """a granted address by a loose source route: the packet travels to another host first"""
@@ -400,7 +400,7 @@ def source_route_message(p):
 SEGMENTS = bytes([0, 4, 4, 1, 1, 0, 0, 0]) + 2 * socket.inet_pton(AF_INET6, "::1")
 
 
-@NETWORK.case("ipv6-routing-header-option", events=lambda p: [("socket", "")], effect=routed, native=(22, 101, 113),
+@NETWORK.case("ipv6-routing-header-option", events=lambda p: [("setsockopt", "")], effect=routed, native=(22, 101, 113),
               control=lambda p: str(socket.socket(AF_INET6, DGRAM).setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 3)))
 def routing_header(p):
     """a segment routing header: the packet travels to another host first"""

@@ -27,7 +27,7 @@ NR = {
     "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "fchmodat2": 452, "utimensat": 280,
     "mknodat": 259, "fanotify_init": 300, "fanotify_mark": 301, "inotify_init1": 294, "inotify_add_watch": 254,
     "acct": 163, "chroot": 161, "rt_sigqueueinfo": 129, "tgkill": 234, "prctl": 157, "capset": 126, "prlimit64": 302,
-    "linkat": 265, "ioprio_set": 251, "fchownat": 260, "setxattrat": 463,
+    "linkat": 265, "sendmsg": 46, "ioprio_set": 251, "fchownat": 260, "setxattrat": 463,
 }
 
 
@@ -47,6 +47,24 @@ def raw(name, *args):
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
     return result
+
+
+def int80(number, *args):
+    """A system call by its number in the 32-bit table, `int 0x80`; bytes go as pointers, up to five arguments. Its result, negative
+    errno and all."""
+    LIBC.mmap.restype = ctypes.c_void_p
+    low = LIBC.mmap(None, ctypes.c_size_t(4096), 7, 0x62, -1, 0)  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT
+    assert low and low < 2**32, hex(low or 0)
+    free = 256
+    code = b"\x53\xb8" + struct.pack("<I", number)  # push rbx; mov eax, number
+    for register, arg in zip(b"\xbb\xb9\xba\xbe\xbf", args):  # mov ebx, ecx, edx, esi, edi
+        if isinstance(arg, bytes):
+            ctypes.memmove(low + free, arg, len(arg))
+            arg, free = low + free, free + (len(arg) + 15) // 16 * 16
+        code += bytes([register]) + struct.pack("<I", arg & 0xFFFFFFFF)
+    code += b"\xcd\x80\x48\x98\x5b\xc3"  # int 0x80; cdqe; pop rbx; ret
+    ctypes.memmove(low, code, len(code))
+    return ctypes.CFUNCTYPE(ctypes.c_long)(low)()
 
 
 def b(path):

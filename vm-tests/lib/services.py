@@ -108,14 +108,48 @@ class Services:
         self.thread.join(2)
 
 
+# Ends of pairs, so that the other end goes on.
+PAIRS = []
+# A loose source route by way of 127.0.0.2.
+ROUTE = bytes([131, 11, 4]) + socket.inet_aton("127.0.0.2") + socket.inet_aton("127.0.0.1") + b"\0"
+
+
+def make(what, *words):
+    """A socket as it was asked for; `None`: it is a path that was asked for."""
+    inet, inet6, stream, dgram = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
+    kinds = {
+        "tcp": (inet, stream), "udp": (inet, dgram), "routed": (inet, dgram), "raw": (inet, socket.SOCK_RAW, 255),
+        "packet": (socket.AF_PACKET, socket.SOCK_RAW), "netlink": (socket.AF_NETLINK, socket.SOCK_RAW), "unix": (socket.AF_UNIX, stream),
+        "connected": (inet, stream), "connected6": (inet6, stream), "listening": (inet, stream), "datagram": (inet, dgram), "bound": (inet, dgram),
+    }
+    if what == "pair":
+        one, other = socket.socketpair()
+        PAIRS.append(other)
+        return one
+    if what not in kinds:
+        return None
+    one = socket.socket(*kinds[what])
+    if what == "routed":
+        one.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, ROUTE)
+    if what in ("listening", "bound"):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", int(words[0])))
+    if what == "listening":
+        one.listen(1)
+    if what == "datagram" and len(words) > 1:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", int(words[1])))
+    if what in ("connected", "connected6", "datagram"):
+        one.connect(("::1" if what == "connected6" else "127.0.0.1", int(words[0])))
+    if what == "unix":
+        one.connect(words[0])
+    return one
+
+
 def hand_out(peer, text):
-    """Answers a request with a descriptor: a path opened for reading (or, after `path:`, with O_PATH), a fresh TCP or UDP socket, or a
-    context for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made)."""
-    if text in (b"tcp", b"udp"):
-        kind = socket.SOCK_STREAM if text == b"tcp" else socket.SOCK_DGRAM
-        with socket.socket(socket.AF_INET, kind) as one:
-            socket.send_fds(peer, [b"x"], [one.fileno()])
-    elif text.startswith((b"fsopen:", b"fsmount:")):
+    """Answers a request with a descriptor: a socket (see `make`), a path opened for reading (after `path:`, with O_PATH), or a context
+    for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made)."""
+    if text.startswith((b"fsopen:", b"fsmount:")):
         step, name = text.split(b":")
         context = raw("fsopen", name, 0)
         try:
@@ -124,6 +158,11 @@ def hand_out(peer, text):
             socket.send_fds(peer, [b"x"], [context])
         finally:
             os.close(context)
+        return
+    made = make(*text.decode().split(":"))
+    if made:
+        with made:
+            socket.send_fds(peer, [b"x"], [made.fileno()])
     else:
         path = text.removeprefix(b"path:")
         fd = os.open(path, os.O_RDONLY if path == text else os.O_PATH)

@@ -17,8 +17,9 @@ ENTER_GETEVENTS = 1
 ENTER_SQ_WAKEUP = 2
 
 
-def submit(opcode, fd, addr, length, op_flags, offset=0, setup=0, sqe_flags=0):
-    """One request on a ring of its own; its result. Raises OSError where the request failed."""
+def submit(opcode, fd, addr, length, op_flags, offset=0, setup=0, sqe_flags=0, rest=b""):
+    """One request on a ring of its own; its result. `rest` goes behind the buffer's and personality's numbers. Raises OSError where
+    the request failed."""
     params = bytearray(120)
     struct.pack_into("<I", params, 8, setup)
     buffer = (ctypes.c_char * 120).from_buffer(params)
@@ -32,6 +33,7 @@ def submit(opcode, fd, addr, length, op_flags, offset=0, setup=0, sqe_flags=0):
         cq = mmap.mmap(ring, cq_cqes + cq_entries * 16, flags=mmap.MAP_SHARED, offset=0x8000000)
         sqes = mmap.mmap(ring, sq_entries * 64, flags=mmap.MAP_SHARED, offset=0x10000000)
         struct.pack_into("<BBHiQQII", sqes, 0, opcode, sqe_flags, 0, fd, offset, addr, length, op_flags)
+        sqes[44:44 + len(rest)] = rest
         tail = struct.unpack_from("<I", sq, sq_tail)[0]
         mask = struct.unpack_from("<I", sq, sq_mask)[0]
         struct.pack_into("<I", sq, sq_array + 4 * (tail & mask), 0)

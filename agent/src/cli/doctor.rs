@@ -140,14 +140,14 @@ fn report(facts: &Facts) -> Report {
         btf(facts),
         bpf(facts),
         lockdown(facts),
+        cgroup(facts),
         landlock_check(facts),
         seccomp(facts),
-        cgroup(facts),
         coverage(facts),
         capabilities(),
     ];
     // Those that eBPF cannot do without come first; the rest is about other enforcers.
-    let ebpf = facts.unsupported.is_none() && checks.iter().take(5).all(|check| check.ok);
+    let ebpf = facts.unsupported.is_none() && checks.iter().take(6).all(|check| check.ok);
     let axes: Vec<AxisReport> = Axis::ALL.into_iter().map(|axis| axis_report(axis, ebpf, facts)).collect();
     let verdict = match (ebpf, axes.iter().any(|axis| !axis.by.is_empty())) {
         (true, _) => Verdict::Full,
@@ -266,7 +266,11 @@ fn cgroup(facts: &Facts) -> Check {
         None => check(
             "cgroup v2",
             "not mounted",
-            Some("containers get no cgroup of their own; enforcement does not need one".into()),
+            Some(
+                "mount it: mount -t cgroup2 none /sys/fs/cgroup; outgoing packets are judged there, and the eBPF programs \
+                 are not loaded without it"
+                    .into(),
+            ),
         ),
     }
 }

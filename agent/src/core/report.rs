@@ -31,10 +31,13 @@ const AXES: [(&str, &[&str]); 4] = [
         "net",
         &[
             "socket_create",
+            "socket_post_create",
             "socket_connect",
             "socket_bind",
             "socket_listen",
             "socket_sendmsg",
+            "socket_setsockopt",
+            "file_receive",
             "unix_stream_connect",
             "unix_may_send",
         ],

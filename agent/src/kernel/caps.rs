@@ -37,6 +37,7 @@ pub(crate) const CORE: &[Keep] = &[
 /// What the core needs besides while it starts. With [`CORE`] it is the bounding set of the service.
 pub(crate) const CORE_START: &[Keep] = &[
     keep(Capability::CAP_PERFMON, "load LSM programs, which read kernel memory"),
+    keep(Capability::CAP_NET_ADMIN, "attach the program that judges outgoing packets"),
     keep(Capability::CAP_SYSLOG, "read the addresses of rename_lock and mount_lock"),
     keep(Capability::CAP_FOWNER, "set the mode of the auditor's state directory"),
     keep(Capability::CAP_SETPCAP, "take everything else out of the bounding set"),

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -10,7 +10,7 @@ use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     maps::{MapData, MapError},
     programs::{
-        Program, ProgramError,
+        CgroupAttachMode, CgroupSkbAttachType, Program, ProgramError,
         links::{FdLink, LinkError},
     },
 };
@@ -20,7 +20,7 @@ use ringfence_common::{
     event::{Repeat, RepeatKey},
     hash::Keys,
     layout::{HOOKS, Hook, LEGACY, UNKNOWN_HOOK},
-    net::{NetKey, NetVerdict},
+    net::{EGRESS, NetKey, NetVerdict, Owner},
     policy::{Bucket, Container, Counters, Policy, TABLE_BUCKETS},
     task::Task,
 };
@@ -30,6 +30,7 @@ use super::{
     btf::{self, BtfError, KernelTypes},
     calls,
     globals::{self, GlobalsError},
+    host,
     object::{Object, ObjectError},
     pins::{Boot, Pins, PinsError},
     policies, rings, surface,
@@ -43,13 +44,14 @@ const LSM_LIST: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
 /// Maps of the object that the agent reads or writes: name, `BPF_MAP_TYPE_*`, bytes of a key, bytes of a value, entries.
-const MAPS: [(&str, u32, usize, usize, Option<usize>); 12] = [
+const MAPS: [(&str, u32, usize, usize, Option<usize>); 13] = [
     ("TABLE", 2, 4, size_of::<Bucket>() * TABLE_BUCKETS, Some(1)),
     ("POLICIES", 2, 4, size_of::<Policy>(), Some(MAX_POLICIES)),
     ("CONTAINERS", 2, 4, size_of::<Container>(), Some(MAX_CONTAINERS)),
     ("COUNTERS", 2, 4, size_of::<Counters>(), Some(MAX_CONTAINERS)),
     ("TASKS", 29, 4, size_of::<Task>(), None),
     ("CALLERS", 24, 4, size_of::<u64>(), None),
+    ("SOCKETS", 24, 4, size_of::<Owner>(), None),
     ("NET", 11, 4 + size_of::<NetKey>(), size_of::<NetVerdict>(), None),
     ("LISTED", 1, 4, size_of::<Listed>(), None),
     ("OUTCOME", 2, 4, size_of::<Outcome>(), Some(1)),
@@ -119,6 +121,18 @@ pub(crate) enum LoadError {
         #[source]
         source: Box<LinkError>,
     },
+    /// Nowhere to judge outgoing packets.
+    #[error(
+        "cgroup v2 is not mounted, and to its root the program that judges outgoing packets is attached; mount it: \
+         mount -t cgroup2 none /sys/fs/cgroup (where cgroup v1 is there: none /sys/fs/cgroup/unified)"
+    )]
+    NoCgroup,
+    /// A part of the hierarchy, as a container sees it.
+    #[error(
+        "{0} cannot be used as the root of cgroup v2: it is unreadable, or only a part that a cgroup namespace shows, and a \
+         program there would not see every packet; run the daemon outside containers"
+    )]
+    PartOfCgroups(PathBuf),
     /// Pinning a link.
     #[error("{path}: the link cannot be pinned")]
     Pin {
@@ -190,7 +204,8 @@ pub(super) fn prepare(pin_dir: &Path, table: &Table) -> Result<Ready, LoadError>
         pins.map(name, shape)?; // before anything is loaded: a map of another layout must not be adopted
     }
     let unknown = surface::among(table, Path::new(btf::KALLSYMS))?;
-    let whole = coverage(&pins, &unknown)?.is_ok() && pins.beside_hooks(ITERATOR)?.is_some();
+    let beside = pins.beside_hooks(ITERATOR)?.is_some() && pins.beside_hooks(EGRESS)?.is_some();
+    let whole = coverage(&pins, &unknown)?.is_ok() && beside;
     let adopted = boot.object == object.hash && whole;
     if adopted {
         pins.clean()?;
@@ -305,6 +320,7 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
         link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
     }
     pin_iterator(&mut loaded, &btf, &dir)?;
+    pin_egress(&mut loaded, &dir)?;
     for hook in &unknown.hooks {
         // One program has one place: each of these hooks gets a copy of its own, over the same pinned maps.
         let mut copy = loader.load(object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
@@ -395,6 +411,31 @@ fn refuse_calls(
 /// The name of the link that refuses a system call. A hook's link is named like the hook.
 fn call_pin(call: &str) -> String {
     format!("call_{call}")
+}
+
+/// The inode of the root of every kernfs, cgroup v2 among them.
+const ROOT_INODE: u64 = 1;
+
+/// The program that judges outgoing packets, at the root of cgroup v2: by a link, which leaves other programs there alone
+/// and cannot be undone by programs of cgroups below.
+fn pin_egress(loaded: &mut Ebpf, dir: &Path) -> Result<(), LoadError> {
+    let attach = |source| LoadError::Attach { hook: EGRESS, source: Box::new(source) };
+    let mount = host::cgroup2().ok_or(LoadError::NoCgroup)?;
+    let root = fs::File::open(&mount).ok();
+    let is_root = |root: &fs::File| root.metadata().is_ok_and(|meta| meta.ino() == ROOT_INODE);
+    let Some(root) = root.filter(is_root) else { return Err(LoadError::PartOfCgroups(mount)) };
+    let Some(Program::CgroupSkb(program)) = loaded.program_mut(EGRESS) else {
+        return Err(LoadError::Mismatch(format!("there is no program `{EGRESS}`")));
+    };
+    program.load().map_err(|error| refused(EGRESS, error))?;
+    // A link is always one of several, and takes no mode.
+    let id = program.attach(root, CgroupSkbAttachType::Egress, CgroupAttachMode::Single).map_err(attach)?;
+    let link = program.take_link(id).map_err(attach)?;
+    let link: FdLink =
+        link.try_into().map_err(|source| LoadError::Link { hook: EGRESS, source: Box::new(source) })?;
+    let path = dir.join(EGRESS);
+    link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
+    Ok(())
 }
 
 /// The end of the verifier's log is where it says why; the rest is megabytes.

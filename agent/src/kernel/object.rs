@@ -8,7 +8,7 @@ use std::{
 
 use aya_obj::{EbpfSectionKind, ProgramSection};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
-use ringfence_common::enroll::ITERATOR;
+use ringfence_common::{enroll::ITERATOR, net::EGRESS};
 
 /// The object as built with this binary.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RINGFENCE_EBPF"));
@@ -77,6 +77,7 @@ impl Object {
             match program.section {
                 ProgramSection::Lsm { sleepable: false } => _ = hooks.insert(name.clone()),
                 ProgramSection::Iter { sleepable: false } if name == ITERATOR => {}
+                ProgramSection::CgroupSkb { .. } if name == EGRESS => {}
                 _ => return Err(ObjectError::NotLsm(name.clone())),
             }
         }

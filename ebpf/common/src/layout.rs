@@ -73,12 +73,19 @@ fields! {
     SK_PORT = sock.__sk_common / sock_common.skc_num;
     SK_ADDR4 = sock.__sk_common / sock_common.skc_rcv_saddr;
     SK_ADDR6 = sock.__sk_common / sock_common.skc_v6_rcv_saddr;
+    SK_DADDR4 = sock.__sk_common / sock_common.skc_daddr;
+    SK_DADDR6 = sock.__sk_common / sock_common.skc_v6_daddr;
+    SK_DPORT = sock.__sk_common / sock_common.skc_dport;
+    SK_STATE = sock.__sk_common / sock_common.skc_state;
+    SK_DEVICE = sock.__sk_common / sock_common.skc_bound_dev_if;
+    SK_PROTOCOL = sock.sk_protocol;
     MSG_NAME = msghdr.msg_name;
     MSG_NAMELEN = msghdr.msg_namelen;
     MSG_FLAGS = msghdr.msg_flags;
     MSG_CONTROLLEN = msghdr.msg_controllen;
     MSG_CONTROL = msghdr.msg_control;
     UNIX_ADDRESS = unix_sock.addr;
+    UNIX_PEER = unix_sock.peer;
     UNIX_PATH = unix_sock.path;
     UNIX_LEN = unix_address.len;
     UNIX_NAME = unix_address.name;
@@ -98,7 +105,8 @@ pub const LEGACY: &str = "LEGACY";
 pub const SETATTR_DENTRY: &str = "SETATTR_DENTRY";
 
 /// What else the programs take for granted of the layout: `(a, b, distance)`, offset a + distance == offset b.
-pub const PAIRS: &[(&str, &str, u64)] = &[("MOUNT_PARENT", "MOUNT_POINT", 8)];
+/// Between a socket's state and its device there is one byte, whose bits say how it shares its port: bits have no offset.
+pub const PAIRS: &[(&str, &str, u64)] = &[("MOUNT_PARENT", "MOUNT_POINT", 8), ("SK_STATE", "SK_DEVICE", 2)];
 
 /// The walker reads a dentry in one go from [`DENTRY_WINDOW`]`.0` on: these many bytes must reach to the end of the
 /// first 32 bytes of the short name.
@@ -157,6 +165,7 @@ hooks! {
     move_mount;
     sb_pivotroot;
     socket_create;
+    socket_post_create;
     socket_connect;
     socket_bind;
     socket_listen;

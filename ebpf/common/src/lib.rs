@@ -10,6 +10,7 @@ pub mod event;
 pub mod hash;
 pub mod layout;
 pub mod net;
+pub mod options;
 pub mod policy;
 pub mod syscalls;
 pub mod task;

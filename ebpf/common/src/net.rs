@@ -36,3 +36,30 @@ pub const DENY: u32 = 2;
 
 const _: () = assert!(size_of::<NetKey>() == 26);
 const _: () = assert!(size_of::<NetVerdict>() == 8);
+
+/// Whose a socket is, kept with the socket itself and copied to each connection that it accepts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The container whose task made, received or first used it; 0: nobody governed.
+    pub container: u64,
+    /// Start of that task's thread group leader, ns since boot.
+    pub start: u64,
+    /// Thread id of that task.
+    pub pid: u32,
+    /// Its process id.
+    pub tgid: u32,
+    /// Its user id.
+    pub uid: u32,
+    /// The socket's type (`SOCK_*`).
+    pub kind: u32,
+    /// 1: another process passed it in.
+    pub received: u32,
+    /// Room.
+    pub reserved: u32,
+}
+
+/// Name of the program that judges outgoing packets, and of the pin of its link.
+pub const EGRESS: &str = "outgoing_packet";
+
+const _: () = assert!(size_of::<Owner>() == 40);

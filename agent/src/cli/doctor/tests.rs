@@ -47,6 +47,7 @@ fn each_thing_that_ebpf_needs_is_told_when_it_is_missing() {
         (Facts { bpf_lsm: BpfLsm::Refused("Operation not permitted".into()), ..good() }, "VM of your own"),
         (Facts { lockdown: Some("confidentiality".into()), ..good() }, "lockdown=integrity"),
         (Facts { lsm: LsmList::Unknown, ..good() }, "securityfs"),
+        (Facts { cgroup2: None, ..good() }, "mount -t cgroup2"),
     ] {
         assert_eq!(report(&facts).verdict, Verdict::Partial, "{expected}");
         assert!(advice(&facts).contains(expected), "{}", advice(&facts));
