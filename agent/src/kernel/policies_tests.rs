@@ -84,6 +84,7 @@ fn policy(places: usize, nets: u16) -> CompiledPolicy {
         initial: 2,
         record: 5,
         inet: true,
+        setuid_files: false,
         places: (0..places).map(place).collect(),
         nets: (1..=nets).map(net).collect(),
         rules: Vec::new(),

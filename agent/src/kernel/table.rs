@@ -454,6 +454,7 @@ mod tests {
                 initial: 0,
                 record: 0,
                 inet: false,
+                setuid_files: false,
                 places: rules.clone(),
                 nets: Vec::new(),
                 rules: Vec::new(),

@@ -106,6 +106,7 @@ fn policy(places: Vec<PlaceRule>, nets: Vec<NetRule>) -> CompiledPolicy {
         initial: axis::READ | axis::WRITE | axis::EXEC | axis::MAP,
         record: RECORD_EXEC | RECORD_FILE | RECORD_NET | RECORD_OTHER,
         inet: !nets.is_empty(),
+        setuid_files: false,
         places,
         nets,
         rules: Vec::new(),

@@ -418,6 +418,7 @@ impl<'a> Builder<'a> {
             initial: self.initial,
             record: record(profile.kernel.audit),
             inet,
+            setuid_files: profile.kernel.setuid_files,
             places: self.places.into_values().collect(),
             nets,
             rules: self.rules,

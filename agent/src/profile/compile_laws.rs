@@ -107,6 +107,7 @@ fn policy() -> impl Strategy<Value = CompiledPolicy> {
                 initial,
                 record: 0,
                 inet,
+                setuid_files: false,
                 places: unique.into_values().collect(),
                 nets,
                 rules: vec![compiled::RuleSource {

@@ -256,6 +256,8 @@ pub(crate) struct KernelOptions {
     pub(crate) base: Base,
     /// Axes that may be held by no enforcer.
     pub(crate) accept_partial: Vec<Axis>,
+    /// Whether files may be given setuid and setgid bits and file capabilities.
+    pub(crate) setuid_files: bool,
 }
 
 /// `kernel.seccomp`.

@@ -27,6 +27,7 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy) -> CompiledPo
         initial: inner.initial & outer.initial,
         record: inner.record | outer.record,
         inet,
+        setuid_files: inner.setuid_files && outer.setuid_files,
         places: met.places.into_values().collect(),
         nets,
         rules: inner.rules.iter().cloned().chain(outer_rules).collect(),

@@ -49,6 +49,7 @@ pub(super) struct Layer {
     pub(super) audit: Option<AuditLevel>,
     pub(super) base: Option<Base>,
     pub(super) accept_partial: Option<Vec<Axis>>,
+    pub(super) setuid_files: Option<bool>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) limits: Option<LimitsSection>,
@@ -260,6 +261,7 @@ impl Parser {
                 self.out.layer.base = self.choice("kernel.base", value, &known);
             }
             "accept_partial" => self.out.layer.accept_partial = self.axes("kernel.accept_partial", value),
+            "setuid_files" => self.out.layer.setuid_files = self.flag("kernel.setuid_files", value),
             _ => return false,
         }
         true

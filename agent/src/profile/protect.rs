@@ -34,6 +34,7 @@ impl Builder<'_> {
             initial,
             record: 0,
             inet: false,
+            setuid_files: false,
             places: self.places.values().cloned().collect(),
             nets: Vec::new(),
             rules: Vec::new(),

@@ -284,6 +284,9 @@ struct KernelTable {
     base: Option<BaseKey>,
     /// Axes that may go without an enforcer on a host that has none for them.
     accept_partial: Option<Vec<AxisKey>>,
+    /// Whether files may be given setuid and setgid bits and file capabilities (default: no). Whoever executes such a
+    /// file has its owner's rights, outside of the container, too; installing packages in an image build needs it.
+    setuid_files: Option<bool>,
 }
 
 #[derive(JsonSchema)]
@@ -375,7 +378,10 @@ mod tests {
             ["exec", "fs_read", "fs_write", "max_calls", "net", "valid_for_generation"]
         );
         assert_eq!(known_keys("deny"), ["exec", "fs_read", "fs_write", "net"]);
-        assert_eq!(known_keys("kernel"), ["accept_partial", "audit", "base", "landlock", "seccomp"]);
+        assert_eq!(
+            known_keys("kernel"),
+            ["accept_partial", "audit", "base", "landlock", "seccomp", "setuid_files"]
+        );
         assert_eq!(known_keys("match"), ["image", "label", "name"]);
         let schema = schema();
         for (key, value) in schema.as_value()["properties"].as_object().unwrap() {

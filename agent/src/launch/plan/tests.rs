@@ -14,6 +14,7 @@ fn policy() -> CompiledPolicy {
         initial: 0,
         record: 0,
         inet: false,
+        setuid_files: false,
         places: Vec::new(),
         nets: Vec::new(),
         rules: Vec::new(),
