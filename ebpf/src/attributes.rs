@@ -11,12 +11,13 @@ use ringfence_common::policy::{RECORD_FILE, axis};
 use ringfence_common::task::Task;
 
 use crate::decide::{Weighing, take_policy};
-use crate::emit::{ask, settle, wants};
+use crate::emit::{EPERM, ask, refuse, settle, wants};
 use crate::files::{is_internal, judge};
 use crate::globals::{FILE_PATH, IATTR_VALID, PATH_DENTRY, PATH_MOUNT, SETATTR_DENTRY, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe_word, put};
 use crate::search::weigh_anywhere;
+use crate::setuid::{adds_rights, granted, is_file_capability, is_nameless, judge_rights};
 
 /// `ATTR_MODE`, `ATTR_UID`, `ATTR_GID`, `ATTR_SIZE`: these changes have hooks of their own, with a path.
 const ATTR_JUDGED: u32 = 0b1111;
@@ -54,7 +55,24 @@ pub fn file_truncate(ctx: LsmContext) -> i32 {
 /// chmod(2) and its kin.
 #[lsm(hook = "path_chmod")]
 pub fn path_chmod(ctx: LsmContext) -> i32 {
-    by_path!(ctx, 0, op::CHMOD, ctx.arg::<u64>(1) as u32 & 0xffff)
+    let task = governed();
+    if task.is_null() {
+        return 0;
+    }
+    // SAFETY: `task` is a tag; the path is the hook's argument.
+    unsafe {
+        let path: *const u8 = ctx.arg(0);
+        let (dentry, mount): (*const u8, *const u8) =
+            (load(path, get(&PATH_DENTRY)), load(path, get(&PATH_MOUNT)));
+        let mode = ctx.arg::<u64>(1) as u32 & 0xffff;
+        if adds_rights(dentry as u64, mode) {
+            let answer = judge_rights(task, op::CHMOD, dentry as u64, mount as u64, mode);
+            if answer != 0 {
+                return answer;
+            }
+        }
+        judge(task, op::CHMOD, axis::WRITE, RECORD_FILE, dentry, mount, mode)
+    }
 }
 
 /// chown(2) and its kin.
@@ -84,52 +102,65 @@ pub fn inode_setattr(ctx: LsmContext) -> i32 {
         if valid & ATTR_JUDGED != 0 || valid & ATTR_TIMES == 0 {
             return 0;
         }
-        judge_anywhere(task, op::UTIMES, dentry, valid)
+        judge_anywhere(task, op::UTIMES, dentry, valid, false)
     }
 }
 
-/// Judges a hook whose second argument is a dentry.
+/// Judges a hook one of whose arguments is a dentry.
 macro_rules! by_dentry {
-    ($ctx:ident) => {{
+    ($ctx:ident, $at:literal) => {{
         let task = governed();
         if task.is_null() {
             return 0;
         }
         // SAFETY: `task` is a tag.
-        unsafe { judge_anywhere(task, op::SETXATTR, $ctx.arg(1), 0) }
+        unsafe { judge_anywhere(task, op::SETXATTR, $ctx.arg($at), 0, false) }
     }};
 }
 
 /// setxattr(2) and its kin.
 #[lsm(hook = "inode_setxattr")]
 pub fn inode_setxattr(ctx: LsmContext) -> i32 {
-    by_dentry!(ctx)
+    let task = governed();
+    if task.is_null() {
+        return 0;
+    }
+    let rights = is_file_capability(ctx.arg(2));
+    // SAFETY: `task` is a tag.
+    unsafe { judge_anywhere(task, op::SETXATTR, ctx.arg(1), 0, rights) }
 }
 
 /// removexattr(2) and its kin.
 #[lsm(hook = "inode_removexattr")]
 pub fn inode_removexattr(ctx: LsmContext) -> i32 {
-    by_dentry!(ctx)
+    by_dentry!(ctx, 1)
 }
 
 /// An access control list set, from 6.2 on.
 #[lsm(hook = "inode_set_acl")]
 pub fn inode_set_acl(ctx: LsmContext) -> i32 {
-    by_dentry!(ctx)
+    by_dentry!(ctx, 1)
 }
 
 /// An access control list removed, from 6.2 on.
 #[lsm(hook = "inode_remove_acl")]
 pub fn inode_remove_acl(ctx: LsmContext) -> i32 {
-    by_dentry!(ctx)
+    by_dentry!(ctx, 1)
 }
 
-/// Judges writing to a dentry, by whichever mount the container can reach it.
+/// file_setattr(2), and chattr's ioctl where that comes this way, too.
+#[lsm(hook = "inode_file_setattr")]
+pub fn inode_file_setattr(ctx: LsmContext) -> i32 {
+    by_dentry!(ctx, 0)
+}
+
+/// Judges writing to a dentry, by whichever mount the container can reach it. `rights`: what is written gives rights of
+/// another to whoever executes the file.
 ///
 /// # Safety
 /// `task` is a tag; `dentry` is a hook's argument.
 #[inline(always)]
-unsafe fn judge_anywhere(task: *mut Task, op: u8, dentry: u64, detail: u32) -> i32 {
+unsafe fn judge_anywhere(task: *mut Task, op: u8, dentry: u64, detail: u32, rights: bool) -> i32 {
     // SAFETY: as above.
     unsafe {
         let container = (*task).container;
@@ -140,6 +171,11 @@ unsafe fn judge_anywhere(task: *mut Task, op: u8, dentry: u64, detail: u32) -> i
             return settle(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let weighing = Weighing(weigh_anywhere(task, axis::WRITE));
+        // An overlay gives its layers what its own files have.
+        let layer = is_internal(weighing) && !is_nameless(dentry);
+        if rights && !layer && !granted(task) {
+            return refuse(task, fixed::SETUID, EPERM);
+        }
         let allowed = weighing.allows(axis::WRITE);
         if is_internal(weighing) || (allowed && !wants(task, RECORD_FILE)) {
             return 0;

@@ -1,6 +1,7 @@
 //! Getting out: other processes' memory and signals, and the privileges that would undo all the rest. No grant covers
 //! any of it.
 
+use aya_ebpf::helpers::bpf_get_current_task_btf;
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op};
@@ -9,15 +10,18 @@ use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
 use crate::emit::{EPERM, ask, refuse};
-use crate::globals::{TASK_TGID, get};
+use crate::globals::{PID_LEVEL, PID_NUMBERS, TASK_LEADER, TASK_TGID, TASK_THREAD_PID, get};
 use crate::identity::governed;
-use crate::memory::{fetch, load, put};
+use crate::memory::{fetch, load, probe_word, put};
 use crate::storage::MEMBERS;
 
 /// `PTRACE_MODE_NOAUDIT`: the caller only asks, as reading /proc/PID does.
 const NOAUDIT: u32 = 4;
 /// `SEND_SIG_PRIV`: the kernel's own signal.
 const SIG_PRIV: u64 = 1;
+const SIGIO: u32 = 29;
+const F_SETOWN: u32 = 8;
+const F_SETOWN_EX: u32 = 15;
 
 /// Whether a task, by its address, is in a container.
 #[inline(always)]
@@ -117,6 +121,45 @@ pub fn task_kill(ctx: LsmContext) -> i32 {
         }
         deny(task, op::SIGNAL, signal as u32, load(target, get(&TASK_TGID)), fixed::OTHER_CONTAINER)
     }
+}
+
+/// The owner of a descriptor, to whom the kernel sends signals later, from whatever task: only the process itself. Of
+/// another it would have to be known then whose it is.
+#[lsm(hook = "file_fcntl")]
+pub fn file_fcntl(ctx: LsmContext) -> i32 {
+    let task = governed();
+    if task.is_null() {
+        return 0;
+    }
+    let (command, owner) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
+    if command != F_SETOWN && command != F_SETOWN_EX {
+        return 0;
+    }
+    // SAFETY: `task` is a tag.
+    unsafe {
+        if command == F_SETOWN && (owner == 0 || owner == own_process(task)) {
+            return 0;
+        }
+        deny(task, op::SIGNAL, SIGIO, owner, fixed::OTHER_CONTAINER)
+    }
+}
+
+/// The current process's id in its own pid namespace.
+#[inline(always)]
+unsafe fn own_process(task: *mut Task) -> u32 {
+    /// Bytes of `struct upid`: the number, and its namespace.
+    const UPID: u64 = 16;
+    // SAFETY: the current task and its leader, typed loads; `task` is its tag.
+    let pid = unsafe {
+        let me = bpf_get_current_task_btf().cast::<u8>().cast_const();
+        let leader: *const u8 = load(me, get(&TASK_LEADER));
+        // Through memory: to the verifier it is no pointer from here on.
+        let laundry = &raw mut (*task).scratch.laundry;
+        put(laundry, load::<u64>(leader, get(&TASK_THREAD_PID)));
+        fetch(laundry)
+    };
+    let level = probe_word(pid + get(&PID_LEVEL)) & 0xffff_ffff;
+    probe_word(pid + get(&PID_NUMBERS) + level * UPID) as u32
 }
 
 /// Refuses to change how a process outside runs: a limit of CPU time kills as well as a signal does.

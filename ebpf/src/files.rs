@@ -10,15 +10,21 @@ use crate::decide::{Weighing, take_policy, weigh, weigh_typed};
 use crate::emit::{ask, settle, wants};
 use crate::globals::{FILE_FLAGS, FILE_MODE, FILE_PATH, PATH_DENTRY, PATH_MOUNT, get};
 use crate::identity::governed;
-use crate::memory::{load, put};
+use crate::memory::{fetch, load, put};
+use crate::queues::{is_queue, judge_queue, weigh_queue};
 use crate::received::receive;
+use crate::setuid::{gives_rights, judge_rights, mode_of};
+use crate::syscall::executes;
 
 /// `FMODE_READ`.
 const FMODE_READ: u32 = 1;
 /// `FMODE_WRITE`.
 const FMODE_WRITE: u32 = 2;
-/// `__FMODE_EXEC` in a file's flags: the kernel opens what it is about to execute. No caller can set it.
+/// `__FMODE_EXEC` in a file's flags: the kernel opens what it is about to execute. Some calls take it from their caller,
+/// too: mq_open(2), an ioctl for the other end of a terminal, one of XFS.
 const FMODE_EXEC: u32 = 1 << 5;
+/// `__O_TMPFILE`.
+const TMPFILE: u32 = 0o20_000_000;
 /// `O_PATH`.
 const O_PATH: u32 = 0o10_000_000;
 /// `O_TRUNC`.
@@ -49,20 +55,39 @@ pub fn file_open(ctx: LsmContext) -> i32 {
     unsafe {
         let file: *const u8 = ctx.arg(0);
         let flags: u32 = load(file, get(&FILE_FLAGS));
-        // An open for execution is judged by `bprm_check_security` (programs) and `mmap_file` (their loader).
-        if flags & FMODE_EXEC != 0 {
-            return 0;
-        }
         let axes = open_axes(load(file, get(&FILE_MODE)), flags);
         let dentry: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
         let mount: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        if flags & (FMODE_EXEC | TMPFILE) != 0 {
+            // An open for execution is judged by `bprm_check_security` (programs) and `mmap_file` (their loader).
+            if flags & FMODE_EXEC != 0 && executes() {
+                return 0;
+            }
+            // A file without a name yet: no hook saw the mode that it was made with.
+            if flags & TMPFILE != 0 && gives_rights(mode_of(dentry as u64)) {
+                let answer =
+                    judge_rights(task, op::OPEN, dentry as u64, mount as u64, mode_of(dentry as u64));
+                if answer != 0 {
+                    return answer;
+                }
+            }
+        }
         let container = (*task).container;
         let known = take_policy(task, container);
         let mut weighing = Weighing::refused(fixed::NO_POLICY);
         if known {
             weighing = weigh_typed(task, dentry, mount);
-            if is_internal(weighing) || (weighing.allows(axes) && !wants(task, RECORD_FILE)) {
-                return 0;
+            if weighing.allows(axes) {
+                if !wants(task, RECORD_FILE) {
+                    return 0;
+                }
+            } else if is_nowhere(weighing) {
+                if is_queue(dentry as u64) {
+                    return judge_queue(task, op::OPEN, axes, dentry as u64, flags);
+                }
+                if is_internal(weighing) {
+                    return 0;
+                }
             }
         }
         let request = ask(task, op::OPEN, axes, flags);
@@ -134,7 +159,10 @@ pub unsafe fn judge_asked(task: *mut Task, known: bool, class: u32) -> i32 {
             return settle(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let axes = (*task).scratch.request.axes as u16;
-        let weighing = weigh(task, &raw const (*task).scratch.request.path, 0);
+        let mut weighing = weigh(task, &raw const (*task).scratch.request.path, 0);
+        if is_nowhere(weighing) && is_queue(fetch(&raw const (*task).scratch.request.path.dentry)) {
+            weighing = weigh_queue(task, axes);
+        }
         let allowed = weighing.allows(axes);
         if is_internal(weighing) || (allowed && !wants(task, class)) {
             return 0;
@@ -148,4 +176,10 @@ pub unsafe fn judge_asked(task: *mut Task, known: bool, class: u32) -> i32 {
 #[inline(always)]
 pub const fn is_internal(weighing: Weighing) -> bool {
     weighing.fixed() == fixed::INTERNAL
+}
+
+/// Whether a path was followed to its end, and that was not the container's root.
+#[inline(always)]
+const fn is_nowhere(weighing: Weighing) -> bool {
+    matches!(weighing.fixed(), fixed::INTERNAL | fixed::OUTSIDE)
 }

@@ -17,6 +17,7 @@ use crate::fold::{FAR_BELOW, is_pinned};
 use crate::globals::{DENTRY_INODE, INODE_MODE, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe, probe_word, put};
+use crate::setuid::{gives_rights, judge_rights};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFCHR: u32 = 0o020_000;
@@ -45,12 +46,21 @@ macro_rules! in_directory {
 #[lsm(hook = "path_mknod")]
 pub fn path_mknod(ctx: LsmContext) -> i32 {
     let mode = ctx.arg::<u64>(2) as u32 & 0xffff;
-    if mode & S_IFMT != S_IFCHR && mode & S_IFMT != S_IFBLK {
+    let device = mode & S_IFMT == S_IFCHR || mode & S_IFMT == S_IFBLK;
+    if !device && !gives_rights(mode) {
         return in_directory!(ctx, op::CREATE, mode);
     }
     let task = governed();
     if task.is_null() {
         return 0;
+    }
+    if !device {
+        // SAFETY: `task` is a tag; the directory and the dentry are the hook's arguments.
+        let answer = unsafe {
+            let mount: u64 = load(ctx.arg(0), get(&PATH_MOUNT));
+            judge_rights(task, op::CREATE, ctx.arg(1), mount, mode)
+        };
+        return if answer != 0 { answer } else { in_directory!(ctx, op::CREATE, mode) };
     }
     // SAFETY: `task` is a tag; the directory and the dentry are the hook's arguments.
     unsafe {

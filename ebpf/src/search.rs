@@ -19,7 +19,8 @@ const MAX_MOUNTS: usize = 4096;
 
 /// Weighs the request's dentry through the container's root mount if it is on that file system, else, or if it is not
 /// below that mount's root, through the file system's other mounts in the container's namespace, until one allows
-/// `axis`. Leaves the mount in the request.
+/// `axis`, or has no answer for another reason than that the dentry is not below it: what cannot be read through a mount
+/// that leads there is not made up for by others. Leaves the mount in the request.
 ///
 /// # Safety
 /// `task` is a tag or null.
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn weigh_anywhere(task: *mut Task, axis: u16) -> u64 {
         let sb = probe_word(fetch(&raw const (*path).dentry) + get(&DENTRY_SB));
         if sb == probe_word(root_mount + get(&VFSMOUNT_SB)) {
             let weighing = weigh(task, path, 0);
-            if weighing.fixed() == 0 {
+            if weighing.fixed() != fixed::OUTSIDE {
                 return weighing.0;
             }
         }
@@ -94,10 +95,11 @@ unsafe extern "C" fn next_mount(_step: u64, context: *mut c_void) -> i64 {
             put(&raw mut (*scratch).request.path.mount, mount);
             let weighing = weigh(task, &raw const (*scratch).request.path, 0);
             // A long name was hashed in this very buffer.
-            let answers = weighing.fixed() == 0;
+            let why = weighing.fixed();
+            let answers = why != fixed::OUTSIDE;
             put(state.add(1), if answers { weighing.0 } else { best });
             put(state.add(2), if answers { mount } else { by });
-            if weighing.allows(axis as u16) {
+            if answers && (why != 0 || weighing.allows(axis as u16)) {
                 return 1;
             }
         } else if its_namespace == INTERNAL_NS && best == Weighing::refused(fixed::OUTSIDE).0 {

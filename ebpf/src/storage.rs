@@ -10,7 +10,7 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use ringfence_common::enroll::{Listed, Outcome};
 use ringfence_common::event::{Repeat, RepeatKey};
 use ringfence_common::net::{NetKey, NetVerdict, Owner};
-use ringfence_common::policy::{Bucket, Container, Counters, Policy, TABLE_BUCKETS};
+use ringfence_common::policy::{Bucket, Container, Counters, MAX_KEYS, Policy, TABLE_BUCKETS};
 use ringfence_common::task::Task;
 use ringfence_common::{MAX_CONTAINERS, MAX_POLICIES};
 
@@ -34,6 +34,8 @@ const MAX_NETS: u32 = 1 << 16;
 const MAX_LISTED: u32 = 1 << 14;
 /// Most distinct events that are counted instead of recorded, all containers together.
 const MAX_REPEATS: u32 = 1024;
+/// Most System V objects and keys of all containers.
+const MAX_OBJECTS: u32 = 1 << 16;
 
 /// A map of type `BPF_MAP_TYPE_TASK_STORAGE`. Its fields are read from BTF by the loader, never at run time.
 #[repr(C)]
@@ -184,6 +186,14 @@ pub static ALLOWED: RingBuf = RingBuf::with_byte_size(RING, 0);
 /// Events of containers that are over their rate: counted, not recorded one by one.
 #[map]
 pub static REPEATS: LruHashMap<RepeatKey, Repeat> = LruHashMap::with_max_entries(MAX_REPEATS, 0);
+
+/// The container that made a System V object or a key, by the address of its `kern_ipc_perm` or `key`.
+#[map]
+pub static OBJECTS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_OBJECTS, NO_PREALLOC);
+
+/// Addresses of the keys that a container made, at its index; 0: a free slot.
+#[map]
+pub static KEYS_OF: Array<[u64; MAX_KEYS]> = Array::with_max_entries(MAX_CONTAINERS as u32, 0);
 
 /// The rules over internet addresses, of all policies.
 #[map]

@@ -3,7 +3,7 @@
 import os
 import time
 
-from attack import O_PATH, b, put, read
+from attack import O_PATH, b, put, raw, read
 from case import DOCKER
 from files import FILES, setup
 
@@ -67,6 +67,46 @@ def too_deep(p):
 def seventy(p):
     """70 components: refused even where the directory is allowed"""
     return read("/".join([p.dir, *chain(p, 70, 3), "target"]))
+
+
+OVERLAY = "/srv/rf/overlay"
+
+
+def beside_overlay(p):
+    """The same, with an overlay on the same file system: the kernel itself mounts that once more."""
+    too_deep(p)
+    layers = [f"{OVERLAY}/{name}" for name in ("lower", "upper", "work", "merged")]
+    for path in layers:
+        os.makedirs(path, exist_ok=True)
+    if not os.path.ismount(layers[3]):
+        options = "lowerdir={},upperdir={},workdir={}".format(*layers)
+        raw("mount", b"overlay", b(layers[3]), b"overlay", 0, b(options))
+
+
+def deepest(p):
+    """The file, by steps: its path is long."""
+    return descend(p.dir, chain(p, 70, 3))
+
+
+def old(p, _value):
+    """The file's time is the one that the attack sets."""
+    return int(os.stat("target", dir_fd=deepest(p)).st_mtime) == 1000000000
+
+
+@FILES.case("too-deep-utimes", setup=beside_overlay, kinds=("allow2", "deny", "ro"), effect=old, hook="inode_setattr",
+            events=lambda p: [("utimes", "target")], control=lambda p: os.utime(p.target, (1000000000, 1000000000)))
+def utimes_deep(p):
+    """utimensat of a file 70 components deep, with an overlay on the same file system"""
+    os.utime("target", (1000000000, 1000000000), dir_fd=deepest(p))
+
+
+@FILES.case("too-deep-setxattr", setup=beside_overlay, kinds=("allow2", "deny", "ro"), hook="inode_setxattr",
+            effect=lambda p, v: "user.rf" in os.listxattr(os.open("target", os.O_RDONLY, dir_fd=deepest(p))),
+            events=lambda p: [("setxattr", "target")], control=lambda p: os.setxattr(p.target, "user.rf", b"x"))
+def setxattr_deep(p):
+    """setxattr of a file 70 components deep, with an overlay on the same file system"""
+    os.chdir(deepest(p))
+    os.setxattr("target", "user.rf", b"x")
 
 
 def too_long(p):

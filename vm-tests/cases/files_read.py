@@ -261,8 +261,8 @@ def rename_parent_exchange(p):
 @FILES.case("created-later", kinds=("later",), during=lambda p: fresh(p), events=lambda p: [("open", p.target)])
 def created_later(p):
     """a denied name that did not exist at enrolment"""
-    # The case's limit ends it, where the harness makes no file.
-    while not os.path.exists(p.target):
+    # The case's limit ends it, where the harness makes no file. It is there before it is written.
+    while not os.path.exists(p.target) or not os.path.getsize(p.target):
         time.sleep(0.05)
     return read(p.target)
 

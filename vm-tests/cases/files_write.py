@@ -34,7 +34,7 @@ def made(p, _value):
 
 def mode(p, _value):
     """The target's mode is the one that the attack sets."""
-    return stat.S_IMODE(os.lstat(p.target).st_mode) == 0o4755
+    return stat.S_IMODE(os.lstat(p.target).st_mode) == 0o751
 
 
 def owner(p, _value):
@@ -184,27 +184,27 @@ def link_write(p):
 @locked("chmod", "chmod", mode, hook="path_chmod", who=(DOCKER, FULL))
 def chmod(p):
     """chmod(2)"""
-    os.chmod(p.target, 0o4755)
+    os.chmod(p.target, 0o751)
 
 
 @locked("fchmodat-o-path", "chmod", mode)
 def fchmodat(p):
     """chmod by /proc/self/fd of an O_PATH descriptor"""
     fd = os.open(p.target, O_PATH)
-    os.chmod(f"/proc/self/fd/{fd}", 0o4755)
+    os.chmod(f"/proc/self/fd/{fd}", 0o751)
 
 
 @locked("fchmod-read-only-fd", "chmod", mode, kinds=("ro",))
 def fchmod(p):
     """fchmod of a descriptor opened for reading only"""
-    os.fchmod(os.open(p.target, os.O_RDONLY), 0o4755)
+    os.fchmod(os.open(p.target, os.O_RDONLY), 0o751)
 
 
 @locked("fchmodat2", "chmod", mode, native=(38,))
 def fchmodat2(p):
     """fchmodat2 with AT_EMPTY_PATH (6.6 and newer)"""
     fd = os.open(p.target, O_PATH)
-    raw("fchmodat2", fd, b"", 0o4755, AT_EMPTY_PATH)
+    raw("fchmodat2", fd, b"", 0o751, AT_EMPTY_PATH)
 
 
 @locked("chown", "chown", owner, hook="path_chown", who=(DOCKER, FULL))

@@ -4,11 +4,10 @@ import ctypes
 import fcntl
 import os
 import struct
-import zlib
 
 import files
-from attack import AT_FDCWD, LIBC, b, raw
-from case import DOCKER, FULL, Family
+from attack import AT_FDCWD, b, raw
+from case import DOCKER, Family
 
 GAP = Family("gap", files.profile, kinds=("deny", "sealed"), locate=files.locate, setup=files.setup, events=lambda p: [])
 
@@ -74,33 +73,6 @@ def command_lines(p):
     with open("/proc/1/cmdline") as file:
         assert file.read()
     return p.token
-
-
-def key_of(p):
-    """A key for shared memory that both sides know."""
-    return zlib.crc32(p.run.encode()) & 0x7FFFFFFF | 1
-
-
-def share(p):
-    """Shared memory that holds the token, made outside."""
-    files.setup(p)
-    address = attach(LIBC.shmget(key_of(p), 4096, 0o1666))
-    ctypes.memmove(address, p.token.encode(), len(p.token))
-
-
-def attach(ident):
-    """The address of a shared memory segment."""
-    LIBC.shmat.restype = ctypes.c_void_p
-    address = LIBC.shmat(ident, None, 0) if ident >= 0 else ctypes.c_void_p(-1).value
-    if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "shared memory")
-    return address
-
-
-@gap("shared-memory", kinds=("deny",), who=(DOCKER, FULL), setup=share)
-def shared_memory(p):
-    """System V shared memory that a process outside made, by its key"""
-    return ctypes.string_at(attach(LIBC.shmget(key_of(p), 0, 0)), 200).decode("latin-1")
 
 
 @gap("file-handles")

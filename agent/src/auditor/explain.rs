@@ -195,7 +195,7 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
         ),
         fixed::SETUID => (
             "Whoever ran the file outside would get the rights of its owner, or of its file capabilities.",
-            never,
+            "To allow it (installing packages needs it), set `setuid_files = true` in `[kernel]` of the profile.",
         ),
         fixed::UNKNOWN => (
             "This kernel has a way in that this version of Ringfence does not know, and what is unknown is refused.",

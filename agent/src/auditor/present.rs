@@ -180,7 +180,7 @@ fn flags(record: &Decoded) -> Vec<String> {
             out.push(format!("syscall={}", record.target));
         }
         op::IPC => {
-            let kind = ["message_queue", "semaphores", "shared_memory", "posix_queue"].get(detail as usize);
+            let kind = ["message_queue", "semaphores", "shared_memory"].get(detail as usize);
             out.extend(kind.map(|kind| format!("type={kind}")));
             out.push(format!("id={}", record.target));
         }

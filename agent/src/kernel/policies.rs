@@ -13,7 +13,9 @@ use std::{
 use ringfence_common::{
     MAX_CONTAINERS, MAX_POLICIES,
     hash::Keys,
-    policy::{Container, Counters, FLAG_AUDIT, FLAG_INET, FLAG_NAMES, Policy, container_index},
+    policy::{
+        Container, Counters, FLAG_AUDIT, FLAG_INET, FLAG_NAMES, FLAG_SETUID_FILES, Policy, container_index,
+    },
 };
 use ringfence_wire::audit::Slot;
 
@@ -309,7 +311,12 @@ impl<N: NetTrie> Policies<N> {
             return Err(error);
         }
         let names = policy.places.iter().any(|rule| matches!(rule.place, Place::Name(_)));
-        let flags = [(policy.audit_mode, FLAG_AUDIT), (names, FLAG_NAMES), (policy.inet, FLAG_INET)];
+        let flags = [
+            (policy.audit_mode, FLAG_AUDIT),
+            (names, FLAG_NAMES),
+            (policy.inet, FLAG_INET),
+            (policy.setuid_files, FLAG_SETUID_FILES),
+        ];
         self.arrays.set_policy(
             index,
             &Policy {
@@ -402,7 +409,8 @@ impl<N: NetTrie> Policies<N> {
             fork_failed: word(5),
             due: word(6),
             tasks: word(7),
-            reserved: [0; 8],
+            ipc: word(8),
+            reserved: [0; 7],
         })
     }
 

@@ -86,6 +86,7 @@ fn policy(places: usize, nets: u16) -> CompiledPolicy {
         record: 5,
         inet: true,
         capabilities: Capabilities::from_bits(0x8000_0000_0000_0025),
+        setuid_files: false,
         places: (0..places).map(place).collect(),
         nets: (1..=nets).map(net).collect(),
         rules: Vec::new(),

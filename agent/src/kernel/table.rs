@@ -455,6 +455,7 @@ mod tests {
                 record: 0,
                 inet: false,
                 capabilities: crate::profile::Capabilities::NONE,
+                setuid_files: false,
                 places: rules.clone(),
                 nets: Vec::new(),
                 rules: Vec::new(),

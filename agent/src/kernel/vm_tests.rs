@@ -109,6 +109,7 @@ fn policy(places: Vec<PlaceRule>, nets: Vec<NetRule>) -> CompiledPolicy {
         record: RECORD_EXEC | RECORD_FILE | RECORD_NET | RECORD_OTHER,
         inet: !nets.is_empty(),
         capabilities: crate::profile::Capabilities::ALL,
+        setuid_files: false,
         places,
         nets,
         rules: Vec::new(),

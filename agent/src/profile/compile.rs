@@ -419,6 +419,7 @@ impl<'a> Builder<'a> {
             record: record(profile.kernel.audit),
             inet,
             capabilities: profile.kernel.capabilities,
+            setuid_files: profile.kernel.setuid_files,
             places: self.places.into_values().collect(),
             nets,
             rules: self.rules,

@@ -108,6 +108,7 @@ fn policy() -> impl Strategy<Value = CompiledPolicy> {
                 record: 0,
                 inet,
                 capabilities: crate::profile::Capabilities::NONE,
+                setuid_files: false,
                 places: unique.into_values().collect(),
                 nets,
                 rules: vec![compiled::RuleSource {

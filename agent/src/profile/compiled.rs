@@ -22,6 +22,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) inet: bool,
     /// The capabilities that may be used.
     pub(crate) capabilities: Capabilities,
+    /// Whether files may be given setuid and setgid bits and file capabilities.
+    pub(crate) setuid_files: bool,
     /// Rules over paths, `**/NAME` and unix sockets. One entry per place and kind.
     pub(crate) places: Vec<PlaceRule>,
     /// Rules over internet addresses, one per prefix and port; verdicts already pushed down from shorter prefixes.

@@ -260,6 +260,8 @@ pub(crate) struct KernelOptions {
     pub(crate) accept_partial: Vec<Axis>,
     /// What root may do beside an ordinary user.
     pub(crate) capabilities: Capabilities,
+    /// Whether files may be given setuid and setgid bits and file capabilities.
+    pub(crate) setuid_files: bool,
 }
 
 /// `kernel.seccomp`.

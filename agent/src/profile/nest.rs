@@ -28,6 +28,7 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy) -> CompiledPo
         record: inner.record | outer.record,
         inet,
         capabilities: inner.capabilities.meet(outer.capabilities),
+        setuid_files: inner.setuid_files && outer.setuid_files,
         places: met.places.into_values().collect(),
         nets,
         rules: inner.rules.iter().cloned().chain(outer_rules).collect(),

@@ -50,6 +50,7 @@ pub(super) struct Layer {
     pub(super) base: Option<Base>,
     pub(super) accept_partial: Option<Vec<Axis>>,
     pub(super) capabilities: Option<Capabilities>,
+    pub(super) setuid_files: Option<bool>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) limits: Option<LimitsSection>,
@@ -264,6 +265,7 @@ impl Parser {
             "capabilities" => {
                 self.out.layer.capabilities = self.capabilities("kernel.capabilities", value);
             }
+            "setuid_files" => self.out.layer.setuid_files = self.flag("kernel.setuid_files", value),
             _ => return false,
         }
         true

@@ -35,6 +35,7 @@ impl Builder<'_> {
             record: 0,
             inet: false,
             capabilities: super::Capabilities::NONE,
+            setuid_files: false,
             places: self.places.values().cloned().collect(),
             nets: Vec::new(),
             rules: Vec::new(),

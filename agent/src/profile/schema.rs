@@ -287,6 +287,9 @@ struct KernelTable {
     /// The capabilities that processes of the container may use: names, `default` (the set that container engines leave
     /// root, which also holds where nothing is named), `all`.
     capabilities: Option<CapabilityKey>,
+    /// Whether files may be given setuid and setgid bits and file capabilities (default: no). Whoever executes such a
+    /// file has its owner's rights, outside of the container, too; installing packages in an image build needs it.
+    setuid_files: Option<bool>,
 }
 
 #[derive(JsonSchema)]
@@ -393,7 +396,7 @@ mod tests {
         assert_eq!(known_keys("deny"), ["exec", "fs_read", "fs_write", "net"]);
         assert_eq!(
             known_keys("kernel"),
-            ["accept_partial", "audit", "base", "capabilities", "landlock", "seccomp"]
+            ["accept_partial", "audit", "base", "capabilities", "landlock", "seccomp", "setuid_files"]
         );
         assert_eq!(known_keys("match"), ["image", "label", "name"]);
         let schema = schema();

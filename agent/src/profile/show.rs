@@ -148,6 +148,9 @@ pub(crate) fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String
             ""
         }
     );
+    if kernel.setuid_files {
+        out += "             files may be given setuid and setgid bits and file capabilities\n";
+    }
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net"] {
         let of_axis: Vec<&Line> = lines.iter().filter(|l| l.axis == axis).collect();

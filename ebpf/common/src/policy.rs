@@ -86,6 +86,8 @@ pub const FLAG_AUDIT: u32 = 1 << 0;
 pub const FLAG_NAMES: u32 = 1 << 1;
 /// [`Policy::flags`]: internet sockets may be created (the net axis names at least one address, or is `all`).
 pub const FLAG_INET: u32 = 1 << 2;
+/// [`Policy::flags`]: files may be given setuid and setgid bits and file capabilities.
+pub const FLAG_SETUID_FILES: u32 = 1 << 3;
 
 /// [`Policy::record`]: record allowed exec events.
 pub const RECORD_EXEC: u32 = 1 << 0;
@@ -143,6 +145,11 @@ pub const RECORD_NS: u64 = 1_000_000_000 / 512;
 /// How far a container may run ahead of its rate: 1024 records.
 pub const BURST_NS: u64 = 1024 * RECORD_NS;
 
+/// Most System V message queues, semaphore sets and shared memory segments, together, that one container may have.
+pub const MAX_IPC: u64 = 1024;
+/// Most keys that one container may have.
+pub const MAX_KEYS: usize = 64;
+
 /// What one container's programs counted, at the same index as [`Container`]. Only ever added to, but for `tasks` and
 /// the token bucket.
 #[repr(C)]
@@ -166,8 +173,10 @@ pub struct Counters {
     /// Live tasks, counted by the programs alone: up when a pending task's exec enters the container and at each
     /// fork inside it, down when a task is freed (zombies count until they are reaped). A pending task does not count.
     pub tasks: u64,
+    /// System V objects that it made and that still exist.
+    pub ipc: u64,
     /// Room.
-    pub reserved: [u64; 8],
+    pub reserved: [u64; 7],
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);

@@ -15,6 +15,7 @@ fn policy() -> CompiledPolicy {
         record: 0,
         inet: false,
         capabilities: crate::profile::Capabilities::NONE,
+        setuid_files: false,
         places: Vec::new(),
         nets: Vec::new(),
         rules: Vec::new(),
