@@ -11,6 +11,7 @@ use crate::emit::{ask, settle, wants};
 use crate::globals::{FILE_FLAGS, FILE_MODE, FILE_PATH, PATH_DENTRY, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{load, put};
+use crate::terminal;
 
 /// `FMODE_READ`.
 const FMODE_READ: u32 = 1;
@@ -55,6 +56,13 @@ pub fn file_open(ctx: LsmContext) -> i32 {
         let axes = open_axes(load(file, get(&FILE_MODE)), flags);
         let dentry: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
         let mount: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        // Terminals are on a mount of their own.
+        if mount as u64 != (*task).root_mount {
+            let verdict = terminal::judge(task, op::OPEN, file, dentry, mount, flags);
+            if verdict != 0 {
+                return verdict;
+            }
+        }
         let container = (*task).container;
         let known = take_policy(task, container);
         let mut weighing = Weighing::refused(fixed::NO_POLICY);
@@ -86,8 +94,12 @@ pub fn file_receive(ctx: LsmContext) -> i32 {
             return 0;
         }
         let axes = open_axes(load(file, get(&FILE_MODE)), flags);
-        let dentry = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
-        let mount = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        let dentry: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
+        let mount: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        let verdict = terminal::judge(task, op::OPEN, file, dentry, mount, flags);
+        if verdict != 0 {
+            return verdict;
+        }
         judge(task, op::OPEN, axes, RECORD_FILE, dentry, mount, flags)
     }
 }

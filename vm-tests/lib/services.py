@@ -107,14 +107,22 @@ class Services:
 
 
 def hand_out(peer, text):
-    """Answers a request with a descriptor: a path opened for reading (or, after `path:`, with O_PATH), or a fresh TCP or UDP socket."""
+    """Answers a request with a descriptor: a path opened for reading (or, after `path:`, with O_PATH), a fresh TCP or UDP
+    socket, or (`pty`) the master of a new terminal."""
     if text in (b"tcp", b"udp"):
         kind = socket.SOCK_STREAM if text == b"tcp" else socket.SOCK_DGRAM
         with socket.socket(socket.AF_INET, kind) as one:
             socket.send_fds(peer, [b"x"], [one.fileno()])
+    elif text == b"pty":
+        master, slave = os.openpty()
+        try:
+            socket.send_fds(peer, [b"x"], [master])
+        finally:
+            os.close(master)
+            os.close(slave)
     else:
         path = text.removeprefix(b"path:")
-        fd = os.open(path, os.O_RDONLY if path == text else os.O_PATH)
+        fd = os.open(path, os.O_RDONLY | os.O_NOCTTY if path == text else os.O_PATH)
         try:
             socket.send_fds(peer, [b"x"], [fd])
         finally:

@@ -153,6 +153,7 @@ fn over(child: Layer, parent: Layer) -> Layer {
         audit: child.audit.or(parent.audit),
         base: child.base.or(parent.base),
         accept_partial: child.accept_partial.or(parent.accept_partial),
+        ioctl: child.ioctl.or(parent.ioctl),
         llm: child.llm.or(parent.llm),
         mcp: child.mcp.or(parent.mcp),
         limits: child.limits.or(parent.limits),
@@ -182,7 +183,8 @@ fn rules_of(layer: &Layer) -> usize {
     let axes = [&layer.fs_read, &layer.fs_write, &layer.exec, &layer.net];
     let denies = [&layer.deny_fs_read, &layer.deny_fs_write, &layer.deny_exec, &layer.deny_net];
     let allowed: usize = axes.into_iter().flatten().map(|axis| axis.listed().len()).sum();
-    allowed + denies.into_iter().flatten().map(Vec::len).sum::<usize>()
+    let ioctl = layer.ioctl.as_ref().map_or(0, Vec::len);
+    allowed + denies.into_iter().flatten().map(Vec::len).sum::<usize>() + ioctl
 }
 
 fn profile(
@@ -225,6 +227,7 @@ fn profile(
             base: layer.base.unwrap_or_default(),
             accept_partial: layer.accept_partial.unwrap_or_default(),
         },
+        ioctl: layer.ioctl.unwrap_or_default(),
         sources,
         llm: layer.llm.unwrap_or_default(),
         mcp: layer.mcp.unwrap_or_default(),

@@ -2,6 +2,7 @@
 
 use super::{
     AuditLevel, Axis, AxisRules, Base, LandlockUse, Mode, Rule, Seccomp,
+    commands::{self, Ioctl},
     problem::{At, Problem, Wrong},
     rule::RuleError,
     schema::known_keys,
@@ -49,6 +50,7 @@ pub(super) struct Layer {
     pub(super) audit: Option<AuditLevel>,
     pub(super) base: Option<Base>,
     pub(super) accept_partial: Option<Vec<Axis>>,
+    pub(super) ioctl: Option<Vec<Rule>>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) limits: Option<LimitsSection>,
@@ -260,6 +262,7 @@ impl Parser {
                 self.out.layer.base = self.choice("kernel.base", value, &known);
             }
             "accept_partial" => self.out.layer.accept_partial = self.axes("kernel.accept_partial", value),
+            "ioctl" => self.out.layer.ioctl = Some(self.rules("kernel.ioctl", value, Self::check_ioctl)),
             _ => return false,
         }
         true
@@ -364,7 +367,7 @@ impl Parser {
         Rule { text: text.to_owned(), file: Arc::clone(&self.file), line, key }
     }
 
-    fn rules<E: Entry>(
+    fn rules<E: Ord>(
         &mut self,
         key: &'static str,
         value: &Value<'_>,
@@ -404,6 +407,15 @@ impl Parser {
         let entry = self.checked(rule, result, |text, error| Wrong::Net { text, error })?;
         self.out.refused.extend(host_name(rule));
         Some(entry)
+    }
+
+    fn check_ioctl(&mut self, rule: &Rule) -> Option<Ioctl> {
+        let parsed = Ioctl::parse(&rule.text);
+        if parsed.is_none() {
+            let (text, near) = (rule.text.clone(), commands::near(&rule.text));
+            self.out.problems.push(Problem::new(place(rule), Wrong::Ioctl { text, near }));
+        }
+        parsed
     }
 
     fn checked<E, X>(

@@ -60,6 +60,8 @@ pub(crate) enum Wrong {
     Type { wanted: &'static str, found: &'static str },
     #[error("{value:?} is not one of {}", known.join(", "))]
     Value { value: String, known: Vec<&'static str> },
+    #[error("{text:?} is neither an ioctl command nor a device below /dev")]
+    Ioctl { text: String, near: Option<&'static str> },
     #[error("is missing: a grant names all six axes")]
     MissingAxis { example: &'static str },
     #[error("{text:?}: {error}")]
@@ -135,6 +137,11 @@ impl Wrong {
             }
             Self::UnknownKey { near: Some(near), .. } => format!("did you mean `{near}`?"),
             Self::UnknownKey { known, .. } => format!("known here: {}", known.join(", ")),
+            Self::Ioctl { near: Some(near), .. } => format!("did you mean `{near}`?"),
+            Self::Ioctl { near: None, .. } => {
+                "write the kernel's name of the command, its number (`0x5412`), or a device, for all of its commands"
+                    .to_owned()
+            }
             Self::MissingAxis { example } => format!("for nothing at all write `{example}`"),
             Self::Path { text, error } | Self::Exec { text, error: ExecError::Path(error) } => {
                 path_hint(text, error)?

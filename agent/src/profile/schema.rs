@@ -284,6 +284,9 @@ struct KernelTable {
     base: Option<BaseKey>,
     /// Axes that may go without an enforcer on a host that has none for them.
     accept_partial: Option<Vec<AxisKey>>,
+    /// ioctl commands that are allowed beside those that every container may use: the kernel's name of a command or its
+    /// number, or a device below `/dev`, for every command to it.
+    ioctl: Option<Vec<String>>,
 }
 
 #[derive(JsonSchema)]
@@ -375,7 +378,7 @@ mod tests {
             ["exec", "fs_read", "fs_write", "max_calls", "net", "valid_for_generation"]
         );
         assert_eq!(known_keys("deny"), ["exec", "fs_read", "fs_write", "net"]);
-        assert_eq!(known_keys("kernel"), ["accept_partial", "audit", "base", "landlock", "seccomp"]);
+        assert_eq!(known_keys("kernel"), ["accept_partial", "audit", "base", "ioctl", "landlock", "seccomp"]);
         assert_eq!(known_keys("match"), ["image", "label", "name"]);
         let schema = schema();
         for (key, value) in schema.as_value()["properties"].as_object().unwrap() {

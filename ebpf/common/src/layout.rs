@@ -30,6 +30,11 @@ fields! {
     TASK_PARENT = task_struct.real_parent;
     TASK_TGID = task_struct.tgid;
     TASK_START = task_struct.start_boottime;
+    TASK_SIGNAL = task_struct.signal;
+    TASK_FILES = task_struct.files;
+    SIGNAL_TTY = signal_struct.tty;
+    FILES_TABLE = files_struct.fdt;
+    TABLE_FILES = fdtable.fd;
     FS_ROOT = fs_struct.root;
     MM_EXE = mm_struct.exe_file;
     PATH_MOUNT = path.mnt;
@@ -37,6 +42,15 @@ fields! {
     FILE_PATH = file.f_path;
     FILE_MODE = file.f_mode;
     FILE_FLAGS = file.f_flags;
+    FILE_INODE = file.f_inode;
+    FILE_OPS = file.f_op;
+    FILE_PRIVATE = file.private_data;
+    OPS_IOCTL = file_operations.unlocked_ioctl;
+    TTY_FILE_TTY = tty_file_private.tty;
+    TTY_LINK = tty_struct.link;
+    TTY_DATA = tty_struct.driver_data;
+    URING_FILE = io_uring_cmd.file;
+    URING_COMMAND = io_uring_cmd.cmd_op;
     BPRM_FILE = linux_binprm.file;
     VMA_FILE = vm_area_struct.vm_file;
     VMA_FLAGS = vm_area_struct.vm_flags;
@@ -48,14 +62,18 @@ fields! {
     MOUNT_NS = mount.mnt_ns;
     MOUNT_NEXT = mount.mnt_instance | mnt_next_for_sb;
     SB_MOUNTS = super_block.s_mounts;
+    SB_MAGIC = super_block.s_magic;
     DENTRY_PARENT = dentry.d_parent;
     DENTRY_LEN = dentry.d_name / qstr.len;
     DENTRY_NAME = dentry.d_name / qstr.name;
     DENTRY_SHORT = dentry.d_iname | d_shortname;
     DENTRY_INODE = dentry.d_inode;
     DENTRY_SB = dentry.d_sb;
+    DENTRY_DATA = dentry.d_fsdata;
     DENTRY_HASHED = dentry.d_hash / hlist_bl_node.pprev;
     INODE_MODE = inode.i_mode;
+    INODE_SB = inode.i_sb;
+    INODE_DEVICE = inode.i_rdev;
     IATTR_VALID = iattr.ia_valid;
     SOCKET_SK = socket.sk;
     SK_FAMILY = sock.__sk_common / sock_common.skc_family;
@@ -75,7 +93,8 @@ fields! {
 }
 
 /// Globals that hold the address of a kernel symbol: name of the global, name of the symbol.
-pub const SYMBOLS: &[(&str, &str)] = &[("RENAME_LOCK", "rename_lock"), ("MOUNT_LOCK", "mount_lock")];
+pub const SYMBOLS: &[(&str, &str)] =
+    &[("RENAME_LOCK", "rename_lock"), ("MOUNT_LOCK", "mount_lock"), ("TTY_IOCTL", "tty_ioctl")];
 
 /// Globals that hold the multipliers of [`crate::hash::Keys`], in its order of fields.
 pub const KEYS: [&str; 3] = ["K0", "K1", "K2"];
@@ -121,6 +140,10 @@ hooks! {
     file_mprotect;
     file_open;
     file_receive;
+    file_ioctl;
+    file_ioctl_compat: "before 6.8 and its backports file_ioctl is called for 32-bit programs as well";
+    uring_cmd;
+    inode_alloc_security;
     path_mknod;
     path_mkdir;
     path_symlink;
