@@ -31,7 +31,7 @@ fn is_member(address: u64, container: u64) -> bool {
 /// # Safety
 /// `task` is a tag.
 #[inline(always)]
-unsafe fn deny(task: *mut Task, op: u8, detail: u32, target: u32, why: u32) -> i32 {
+pub unsafe fn deny(task: *mut Task, op: u8, detail: u32, target: u32, why: u32) -> i32 {
     // SAFETY: `task` is a tag.
     unsafe {
         let known = take_policy(task, fetch(&raw const (*task).container));

@@ -27,6 +27,7 @@ mod mounts;
 mod names;
 mod net;
 mod search;
+mod signals;
 mod storage;
 mod terminal;
 mod text;

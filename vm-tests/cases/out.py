@@ -307,7 +307,36 @@ def pidfd_kill(p):
     return wait_gone(p)
 
 
-@OUT.case("fd-owner-signal", setup=outside, events=lambda p: [("signal", "")], effect=gone, who=(DOCKER,), errno=None, gap=True)
+def to_oneself(p):
+    """Signals on input to oneself, which programs do ask for."""
+    import fcntl
+
+    arrived = []
+    signal.signal(signal.SIGUSR1, lambda *_: arrived.append(p.token))
+    one, two = socket.socketpair()
+    fcntl.fcntl(one, 8, os.getpid())  # F_SETOWN
+    fcntl.fcntl(one, 10, signal.SIGUSR1)  # F_SETSIG
+    fcntl.fcntl(one, 4, os.O_ASYNC | os.O_NONBLOCK)
+    two.send(b"x")
+    return arrived[0]
+
+
+@OUT.case("fd-owner-signal-ex", setup=outside, events=lambda p: [("signal", "")], effect=gone, who=(DOCKER,), control=to_oneself)
+def fcntl_owner_ex(p):
+    """F_SETOWN_EX, which takes the same from memory"""
+    import fcntl
+
+    pid = whom(p)
+    one, two = socket.socketpair()
+    fcntl.fcntl(one, 15, struct.pack("<ii", 1, pid))  # F_SETOWN_EX, F_OWNER_PID
+    fcntl.fcntl(one, 10, signal.SIGUSR1)
+    fcntl.fcntl(one, 4, os.O_ASYNC | os.O_NONBLOCK)
+    two.send(b"x")
+    return wait_gone(p)
+
+
+@OUT.case("fd-owner-signal", setup=outside, events=lambda p: [("signal", "")], effect=gone, who=(DOCKER,), control=to_oneself,
+          hook="file_fcntl")
 def fcntl_owner(p):
     """F_SETOWN and F_SETSIG: the kernel sends the signal"""
     import fcntl

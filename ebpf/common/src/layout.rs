@@ -31,6 +31,9 @@ fields! {
     TASK_TGID = task_struct.tgid;
     TASK_START = task_struct.start_boottime;
     TASK_SIGNAL = task_struct.signal;
+    TASK_PID = task_struct.thread_pid;
+    PID_LEVEL = pid.level;
+    PID_NUMBERS = pid.numbers;
     TASK_FILES = task_struct.files;
     SIGNAL_TTY = signal_struct.tty;
     FILES_TABLE = files_struct.fdt;
@@ -177,6 +180,7 @@ hooks! {
     ptrace_access_check;
     ptrace_traceme;
     task_kill;
+    file_fcntl;
     task_setrlimit;
     task_setnice;
     task_setioprio;
