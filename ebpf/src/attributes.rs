@@ -18,6 +18,7 @@ use crate::identity::governed;
 use crate::memory::{fetch, load, probe_word, put};
 use crate::search::weigh_anywhere;
 use crate::setuid::{adds_rights, granted, is_file_capability, is_nameless, judge_rights};
+use crate::terminal::judge_change;
 
 /// `ATTR_MODE`, `ATTR_UID`, `ATTR_GID`, `ATTR_SIZE`: these changes have hooks of their own, with a path.
 const ATTR_JUDGED: u32 = 0b1111;
@@ -34,7 +35,12 @@ macro_rules! by_path {
         // SAFETY: `task` is a tag; the path lies in the hook's argument.
         unsafe {
             let path = $ctx.arg::<*const u8>(0).add($at as usize);
-            let (dentry, mount) = (load(path, get(&PATH_DENTRY)), load(path, get(&PATH_MOUNT)));
+            let (dentry, mount): (*const u8, *const u8) =
+                (load(path, get(&PATH_DENTRY)), load(path, get(&PATH_MOUNT)));
+            let verdict = judge_change(task, $op, dentry as u64, mount as u64, $detail);
+            if verdict != 0 {
+                return verdict;
+            }
             judge(task, $op, axis::WRITE, RECORD_FILE, dentry, mount, $detail)
         }
     }};
@@ -163,6 +169,10 @@ pub fn inode_file_setattr(ctx: LsmContext) -> i32 {
 unsafe fn judge_anywhere(task: *mut Task, op: u8, dentry: u64, detail: u32, rights: bool) -> i32 {
     // SAFETY: as above.
     unsafe {
+        let verdict = judge_change(task, op, dentry, 0, detail);
+        if verdict != 0 {
+            return verdict;
+        }
         let container = (*task).container;
         let known = take_policy(task, container);
         let request = ask(task, op, axis::WRITE, detail);

@@ -15,6 +15,7 @@ use crate::globals::{
 use crate::identity::join;
 use crate::memory::{add, load};
 use crate::storage::{LISTED, MEMBERS, OUTCOME, TASKS, TASKS_BY_ADDR};
+use crate::terminal::give_terminals;
 
 /// What the kernel gives an iterator over tasks: `struct bpf_iter__task`, two pointers.
 #[repr(C)]
@@ -88,6 +89,7 @@ unsafe fn take_in(task: *const u8, listed: &Listed) -> Taken {
         (*tag).root_dentry = load(fs, get(&FS_ROOT) + get(&PATH_DENTRY));
         (*tag).root_mount = load(fs, get(&FS_ROOT) + get(&PATH_MOUNT));
         (*tag).container = container;
+        give_terminals(tag, task);
         if get(&LEGACY) != 0 && TASKS_BY_ADDR.insert(&address, &*tag, 0).is_err() {
             return Taken::Failed;
         }

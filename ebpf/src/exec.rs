@@ -17,6 +17,7 @@ use crate::globals::{
 use crate::identity::{governed, join, see_new_tag, tag};
 use crate::memory::{fetch, load, probe_word, put};
 use crate::storage::{TASKS, TASKS_BY_ADDR};
+use crate::terminal::give_terminals;
 
 const SIGKILL: u32 = 9;
 const PROT_EXEC: u64 = 4;
@@ -178,6 +179,7 @@ unsafe fn enter(task: *mut Task, next: u64) -> bool {
         }
         (*task).container = next;
         (*task).next = 0;
+        give_terminals(task, me.cast());
         if get(&LEGACY) == 0 {
             return true;
         }

@@ -15,6 +15,7 @@ use crate::queues::{is_queue, judge_queue, weigh_queue};
 use crate::received::receive;
 use crate::setuid::{gives_rights, judge_rights, mode_of};
 use crate::syscall::executes;
+use crate::terminal;
 
 /// `FMODE_READ`.
 const FMODE_READ: u32 = 1;
@@ -72,6 +73,13 @@ pub fn file_open(ctx: LsmContext) -> i32 {
                 }
             }
         }
+        // Terminals are on a mount of their own.
+        if mount as u64 != (*task).root_mount {
+            let verdict = terminal::judge(task, op::OPEN, file, dentry, mount, flags);
+            if verdict != 0 {
+                return verdict;
+            }
+        }
         let container = (*task).container;
         let known = take_policy(task, container);
         let mut weighing = Weighing::refused(fixed::NO_POLICY);
@@ -116,8 +124,12 @@ pub fn file_receive(ctx: LsmContext) -> i32 {
             return verdict;
         }
         let axes = open_axes(load(file, get(&FILE_MODE)), flags);
-        let dentry = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
-        let mount = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        let dentry: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
+        let mount: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
+        let verdict = terminal::judge(task, op::OPEN, file, dentry, mount, flags);
+        if verdict != 0 {
+            return verdict;
+        }
         judge(task, op::OPEN, axes, RECORD_FILE, dentry, mount, flags)
     }
 }

@@ -6,12 +6,12 @@ use core::ffi::c_void;
 
 use ringfence_common::MAX_COMPONENTS;
 use ringfence_common::event::fixed;
-use ringfence_common::hash::{Keys, descend, name_seed};
-use ringfence_common::policy::{BUCKET_SLOTS, FLAG_NAMES, bits, bucket_of};
+use ringfence_common::hash::{Keys, descend, name_seed, named_seed, number};
+use ringfence_common::policy::{BUCKET_SLOTS, FLAG_NAMES, axis, bits, bucket_of};
 use ringfence_common::task::Task;
 
 use crate::decide::Weighing;
-use crate::globals::{K2, get};
+use crate::globals::{K0, K1, K2, get};
 use crate::memory::{fetch, mask127, put, repeat};
 use crate::storage::TABLE;
 use crate::walk::FAST_COMPONENTS;
@@ -245,6 +245,18 @@ pub extern "C" fn slots(prefix: u64, left: u64) -> u64 {
 pub unsafe fn is_pinned(task: *mut Task) -> bool {
     // SAFETY: as above.
     at_prefix(unsafe { fetch(&raw const (*task).scratch.prefix) }, 0) & PINNED != 0
+}
+
+/// Whether the policy names a number of one of the kinds in `policy::named`.
+///
+/// # Safety
+/// `task` is a tag whose policy was taken.
+#[inline(always)]
+pub unsafe fn is_named(task: *mut Task, kind: u32, value: u64) -> bool {
+    // SAFETY: as above.
+    let seed = unsafe { fetch(&raw const (*task).scratch.policy.seed) };
+    let prefix = descend_by(named_seed(seed, kind), number(get(&K0), get(&K1), value), get(&K2));
+    at_prefix(prefix, 0) & u64::from(axis::READ) != 0
 }
 
 /// The number of the slot at a prefix that applies and has one of the bits in `mask`; [`NO_SLOT`]: none.

@@ -112,6 +112,19 @@ pub unsafe fn put<T: Copy>(to: *mut T, value: T) {
     unsafe { core::ptr::write_volatile(to, value) }
 }
 
+/// An address that the verifier has a type for, as the number that global functions and `probe` take.
+///
+/// # Safety
+/// `laundry` must be valid for reads and writes.
+#[inline(always)]
+pub unsafe fn number_of(laundry: *mut u64, address: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe {
+        put(laundry, address);
+        fetch(laundry)
+    }
+}
+
 /// `value & 127`, which the compiler may neither drop nor turn into a running pointer.
 #[inline(always)]
 pub fn mask127(mut value: u64) -> usize {

@@ -11,7 +11,7 @@ use ringfence_common::enroll::{Listed, Outcome};
 use ringfence_common::event::{Repeat, RepeatKey};
 use ringfence_common::net::{NetKey, NetVerdict, Owner};
 use ringfence_common::policy::{Bucket, Container, Counters, MAX_KEYS, Policy, TABLE_BUCKETS};
-use ringfence_common::task::Task;
+use ringfence_common::task::{Task, Terminal};
 use ringfence_common::{MAX_CONTAINERS, MAX_POLICIES};
 
 /// `BPF_F_NO_PREALLOC`.
@@ -36,6 +36,10 @@ const MAX_LISTED: u32 = 1 << 14;
 const MAX_REPEATS: u32 = 1024;
 /// Most System V objects and keys of all containers.
 const MAX_OBJECTS: u32 = 1 << 16;
+
+/// Most pseudo-terminals that are known at once; the kernel's own limit is half of it. What goes for lack of room can be
+/// used still, and not opened again.
+const MAX_TERMINALS: u32 = 1 << 13;
 
 /// A map of type `BPF_MAP_TYPE_TASK_STORAGE`. Its fields are read from BTF by the loader, never at run time.
 #[repr(C)]
@@ -206,3 +210,11 @@ pub static LISTED: HashMap<u32, Listed> = HashMap::with_max_entries(MAX_LISTED, 
 /// What the last pass of the iterator did.
 #[map]
 pub static OUTCOME: Array<Outcome> = Array::with_max_entries(1, MMAPABLE);
+
+/// When the slave's inode of each pseudo-terminal was made, in twice the nanoseconds since boot, by its address.
+#[map]
+pub static SLAVES: LruHashMap<u64, u64> = LruHashMap::with_max_entries(MAX_TERMINALS, 0);
+
+/// The pseudo-terminals that each container opened or was given: the word in [`SLAVES`], and whether it opened it.
+#[map]
+pub static TERMINALS: LruHashMap<Terminal, u64> = LruHashMap::with_max_entries(MAX_TERMINALS, 0);

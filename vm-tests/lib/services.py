@@ -148,7 +148,7 @@ def make(what, *words):
 
 def hand_out(peer, text):
     """Answers a request with a descriptor: a socket (see `make`), a path opened for reading (after `path:`, with O_PATH), or a context
-    for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made)."""
+    for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made), or (`pty`) the master of a new terminal."""
     if text.startswith((b"fsopen:", b"fsmount:")):
         step, name = text.split(b":")
         context = raw("fsopen", name, 0)
@@ -159,13 +159,21 @@ def hand_out(peer, text):
         finally:
             os.close(context)
         return
+    if text == b"pty":
+        master, slave = os.openpty()
+        try:
+            socket.send_fds(peer, [b"x"], [master])
+        finally:
+            os.close(master)
+            os.close(slave)
+        return
     made = make(*text.decode().split(":"))
     if made:
         with made:
             socket.send_fds(peer, [b"x"], [made.fileno()])
     else:
         path = text.removeprefix(b"path:")
-        fd = os.open(path, os.O_RDONLY if path == text else os.O_PATH)
+        fd = os.open(path, os.O_RDONLY | os.O_NOCTTY if path == text else os.O_PATH)
         try:
             socket.send_fds(peer, [b"x"], [fd])
         finally:

@@ -163,7 +163,7 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
         ),
         fixed::COMMAND => (
             "This ioctl is not on the list of those that are harmless on a file of this kind.",
-            "No line of a profile can allow it. If a program needs it for ordinary work, report it.",
+            "To allow it, name the command, or the device for every command to it, in `ioctl` of `[kernel]` in the profile.",
         ),
         fixed::OPTION => (
             "This socket option is not on the list of those that neither route nor redirect packets.",

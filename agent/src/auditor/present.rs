@@ -8,7 +8,10 @@ use super::{
 };
 use crate::profile::Capabilities;
 use nix::libc;
-use ringfence_common::event::{self, fixed, op, verdict};
+use ringfence_common::{
+    event::{self, fixed, op, verdict},
+    ioctls,
+};
 use ringfence_wire::event::{Event, Target, Verdict};
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -168,7 +171,10 @@ fn flags(record: &Decoded) -> Vec<String> {
             out.push(format!("signal={detail}"));
         }
         op::BPF => out.push(format!("command={detail}")),
-        op::IOCTL => out.push(format!("command={detail:#x}")),
+        op::IOCTL => out.push(match ioctls::name(detail) {
+            Some(name) => format!("command={name}"),
+            None => format!("command={detail:#x}"),
+        }),
         op::SETSOCKOPT => {
             out.extend(socket_words(record));
             out.push(format!("level={}", record.target >> 16));

@@ -96,7 +96,11 @@ mod tests {
             return;
         }
         let mut kallsyms = tempfile::NamedTempFile::new().unwrap();
-        writeln!(kallsyms, "ffffffff81000010 D rename_lock\nffffffff81000020 D mount_lock").unwrap();
+        writeln!(
+            kallsyms,
+            "ffffffff81000010 D rename_lock\nffffffff81000020 D mount_lock\nffffffff81000030 T tty_ioctl"
+        )
+        .unwrap();
         let values = values(&KernelTypes::running().unwrap(), kallsyms.path(), &KEYS).unwrap();
         assert_eq!((values["K2"], values["MOUNT_LOCK"]), (5, 0xffff_ffff_8100_0020));
         let object = Object::embedded().unwrap();

@@ -41,6 +41,7 @@ pub(super) fn prefix_of(keys: &Keys, seed: u64, place: &Place) -> u64 {
         Place::Path(path) => hash::path(keys, seed, path),
         Place::Name(name) => hash::descend(keys, hash::name_seed(seed), hash::component(keys, name)),
         Place::Abstract(name) => hash::descend(keys, hash::abstract_seed(seed), hash::component(keys, name)),
+        Place::Named { kind, value } => hash::named(keys, seed, *kind, *value),
     }
 }
 
@@ -393,7 +394,7 @@ mod tests {
                         place == components[..depth]
                     }
                     Place::Name(name) => depth > 0 && components[depth - 1] == name,
-                    Place::Abstract(_) => false,
+                    Place::Abstract(_) | Place::Named { .. } => false,
                 })
                 .filter(|rule| match rule.kind {
                     Kind::Tree => true,

@@ -163,7 +163,8 @@ pub(super) const PROTECTED: &[(&str, u16)] = &[
     ("/usr/local/bin/ringfence", WRITE),
 ];
 
-/// Devices that stay closed where a rule names `/dev` as a whole; the block devices that are found there are added.
+/// Devices that stay closed where a rule names `/dev` as a whole; the block devices and terminals that are found there
+/// are added.
 pub(super) const DEVICES: &[&str] = &[
     "/dev/mem",
     "/dev/kmem",

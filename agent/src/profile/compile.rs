@@ -168,12 +168,13 @@ impl<'a> Builder<'a> {
         for rule in &deny.net {
             self.deny_net(rule);
         }
+        self.commands(&profile.ioctl);
         if profile.kernel.base == Base::Userland {
             self.userland();
         }
     }
 
-    fn source(&mut self, rule: &Rule) -> RuleId {
+    pub(super) fn source(&mut self, rule: &Rule) -> RuleId {
         self.push(RuleSource {
             id: rule.id(),
             file: Some(rule.file.to_path_buf()),
@@ -243,7 +244,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn put_allow(&mut self, place: Place, kind: Kind, axes: u16, id: RuleId) {
+    pub(super) fn put_allow(&mut self, place: Place, kind: Kind, axes: u16, id: RuleId) {
         let rule = self.at(place, kind);
         rule.allow |= axes;
         for bit in bits(axes) {
@@ -299,7 +300,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn note(&mut self, rule: &Rule, text: &str) {
+    pub(super) fn note(&mut self, rule: &Rule, text: &str) {
         self.notes.push(format!(
             "{}:{}: {}: {:?}: {text}",
             rule.file.display(),

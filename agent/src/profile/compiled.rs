@@ -41,6 +41,13 @@ pub(crate) enum Place {
     Name(Vec<u8>),
     /// An abstract unix socket name, without the `@`.
     Abstract(Vec<u8>),
+    /// A number that `[kernel]` names.
+    Named {
+        /// Of what: one of `ringfence_common::policy::named`.
+        kind: u32,
+        /// The number.
+        value: u64,
+    },
 }
 
 /// Which paths a [`PlaceRule`] is about, relative to its place (`ringfence_common::policy::bits::KIND_*`).

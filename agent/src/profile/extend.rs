@@ -155,6 +155,7 @@ fn over(child: Layer, parent: Layer) -> Layer {
         accept_partial: child.accept_partial.or(parent.accept_partial),
         capabilities: child.capabilities.or(parent.capabilities),
         setuid_files: child.setuid_files.or(parent.setuid_files),
+        ioctl: child.ioctl.or(parent.ioctl),
         llm: child.llm.or(parent.llm),
         mcp: child.mcp.or(parent.mcp),
         limits: child.limits.or(parent.limits),
@@ -184,7 +185,8 @@ fn rules_of(layer: &Layer) -> usize {
     let axes = [&layer.fs_read, &layer.fs_write, &layer.exec, &layer.net];
     let denies = [&layer.deny_fs_read, &layer.deny_fs_write, &layer.deny_exec, &layer.deny_net];
     let allowed: usize = axes.into_iter().flatten().map(|axis| axis.listed().len()).sum();
-    allowed + denies.into_iter().flatten().map(Vec::len).sum::<usize>()
+    let ioctl = layer.ioctl.as_ref().map_or(0, Vec::len);
+    allowed + denies.into_iter().flatten().map(Vec::len).sum::<usize>() + ioctl
 }
 
 fn profile(
@@ -229,6 +231,7 @@ fn profile(
             capabilities: layer.capabilities.unwrap_or_default(),
             setuid_files: layer.setuid_files.unwrap_or_default(),
         },
+        ioctl: layer.ioctl.unwrap_or_default(),
         sources,
         llm: layer.llm.unwrap_or_default(),
         mcp: layer.mcp.unwrap_or_default(),

@@ -11,6 +11,7 @@
 
 mod base;
 mod capabilities;
+mod commands;
 mod compile;
 #[cfg(test)]
 mod compile_laws;
@@ -121,6 +122,8 @@ pub(crate) struct Profile {
     pub(crate) valid_for_generation: Scope<u64>,
     /// How the kernel is to enforce it.
     pub(crate) kernel: KernelOptions,
+    /// `kernel.ioctl`: what is allowed beside the commands that every container may use, as written.
+    pub(crate) ioctl: Vec<Rule>,
     /// The file, then those it extends.
     pub(crate) sources: Vec<Provenance>,
     /// The agent's model: `[llm.*]`, as this file or the one it extends has it.

@@ -155,6 +155,8 @@ impl Met {
                     let named = high.at(&rule.place).iter().map(|r| (rule.kind, r.allow));
                     named.chain([(rule.kind, high.policy.initial)]).collect()
                 }
+                // No grant is one of numbers: both must name it.
+                Place::Named { .. } => high.at(&rule.place).iter().map(|r| (rule.kind, r.allow)).collect(),
             };
             for (kind, axes) in common {
                 let axes = axes & rule.allow;

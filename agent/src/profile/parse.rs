@@ -2,6 +2,7 @@
 
 use super::{
     AuditLevel, Axis, AxisRules, Base, Capabilities, LandlockUse, Mode, Rule, Seccomp,
+    commands::{self, Ioctl},
     problem::{At, Problem, Wrong},
     rule::RuleError,
     schema::known_keys,
@@ -51,6 +52,7 @@ pub(super) struct Layer {
     pub(super) accept_partial: Option<Vec<Axis>>,
     pub(super) capabilities: Option<Capabilities>,
     pub(super) setuid_files: Option<bool>,
+    pub(super) ioctl: Option<Vec<Rule>>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) limits: Option<LimitsSection>,
@@ -266,6 +268,7 @@ impl Parser {
                 self.out.layer.capabilities = self.capabilities("kernel.capabilities", value);
             }
             "setuid_files" => self.out.layer.setuid_files = self.flag("kernel.setuid_files", value),
+            "ioctl" => self.out.layer.ioctl = Some(self.rules("kernel.ioctl", value, Self::check_ioctl)),
             _ => return false,
         }
         true
@@ -395,7 +398,7 @@ impl Parser {
         Rule { text: text.to_owned(), file: Arc::clone(&self.file), line, key }
     }
 
-    fn rules<E: Entry>(
+    fn rules<E: Ord>(
         &mut self,
         key: &'static str,
         value: &Value<'_>,
@@ -435,6 +438,15 @@ impl Parser {
         let entry = self.checked(rule, result, |text, error| Wrong::Net { text, error })?;
         self.out.refused.extend(host_name(rule));
         Some(entry)
+    }
+
+    fn check_ioctl(&mut self, rule: &Rule) -> Option<Ioctl> {
+        let parsed = Ioctl::parse(&rule.text);
+        if parsed.is_none() {
+            let (text, near) = (rule.text.clone(), commands::near(&rule.text));
+            self.out.problems.push(Problem::new(place(rule), Wrong::Ioctl { text, near }));
+        }
+        parsed
     }
 
     fn checked<E, X>(

@@ -62,6 +62,8 @@ pub(crate) enum Wrong {
     Value { value: String, known: Vec<&'static str> },
     #[error("{text:?} is not a capability")]
     Capability { text: String, near: Option<&'static str> },
+    #[error("{text:?} is neither an ioctl command nor a device below /dev")]
+    Ioctl { text: String, near: Option<&'static str> },
     #[error("is missing: a grant names all six axes")]
     MissingAxis { example: &'static str },
     #[error("{text:?}: {error}")]
@@ -141,6 +143,11 @@ impl Wrong {
             Self::Capability { near: None, .. } => {
                 "capabilities(7) names them (`NET_ADMIN`, with or without `CAP_`); `default` is the set of container \
                  engines, `all` is every one"
+                    .to_owned()
+            }
+            Self::Ioctl { near: Some(near), .. } => format!("did you mean `{near}`?"),
+            Self::Ioctl { near: None, .. } => {
+                "write the kernel's name of the command, its number (`0x5412`), or a device, for all of its commands"
                     .to_owned()
             }
             Self::MissingAxis { example } => format!("for nothing at all write `{example}`"),

@@ -12,7 +12,8 @@ impl Builder<'_> {
     /// The protected places that a broad allow would reach into. Where none does, the default already denies.
     pub(super) fn protected(&mut self) -> Protected {
         let mut candidates: Vec<(Vec<u8>, u16, String)> = Vec::new();
-        let devices = base::DEVICES.iter().map(|d| (*d).to_owned()).chain(self.resolver.block_devices());
+        let devices =
+            base::DEVICES.iter().map(|d| (*d).to_owned()).chain(self.resolver.disks_and_terminals());
         let devices = devices.map(|d| (d, READ | WRITE));
         let own = [
             ("RINGFENCE_RUNTIME_DIR", READ | WRITE | UNIX),
@@ -55,7 +56,7 @@ impl Builder<'_> {
                 && match &r.place {
                     Place::Path(path) => self.resolver.is_directory(path),
                     Place::Name(_) => true,
-                    Place::Abstract(_) => false,
+                    Place::Abstract(_) | Place::Named { .. } => false,
                 }
         });
         if broad_sockets {

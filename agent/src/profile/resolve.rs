@@ -4,13 +4,14 @@
 //! link. What does not exist is kept as it is written. Nothing below `/proc` is followed: its links answer
 //! differently to each process.
 
+use nix::sys::stat::{major, minor};
 use std::{
     collections::{HashMap, VecDeque},
     ffi::OsStr,
     fs, io,
     os::unix::{
         ffi::OsStrExt,
-        fs::{FileTypeExt, PermissionsExt},
+        fs::{FileTypeExt, MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
 };
@@ -21,6 +22,9 @@ const MAX_LINKS: usize = 40;
 /// Where PATH is searched for bare names.
 pub(crate) const PATH_DIRS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// How the names of terminals and of consoles' memory begin.
+const TERMINALS: [&str; 4] = ["tty", "console", "hvc", "vcs"];
 
 /// What a name in the root is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,12 +129,26 @@ impl Resolver {
         path == b"/" || self.look(path) == Node::Directory
     }
 
-    /// The block devices directly in `/dev`.
-    pub(super) fn block_devices(&mut self) -> Vec<String> {
+    /// The block devices and terminals directly in `/dev`, but for `/dev/tty`, which is the caller's own.
+    pub(super) fn disks_and_terminals(&mut self) -> Vec<String> {
         let dev = self.resolve(b"/dev");
         let Ok(entries) = fs::read_dir(self.host(&dev.path)) else { return Vec::new() };
-        let blocks = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_block_device()));
-        blocks.filter_map(|e| Some(format!("/dev/{}", e.file_name().to_str()?))).collect()
+        let names = entries.flatten().filter_map(|entry| {
+            let (kind, name) = (entry.file_type().ok()?, entry.file_name().into_string().ok()?);
+            let is_terminal = name != "tty" && TERMINALS.iter().any(|prefix| name.starts_with(prefix));
+            (kind.is_block_device() || kind.is_char_device() && is_terminal).then_some(name)
+        });
+        names.map(|name| format!("/dev/{name}")).collect()
+    }
+
+    /// The number of the device at a path, links resolved, and whether it is a block device.
+    pub(super) fn device(&mut self, path: &str) -> Option<(u64, bool)> {
+        let resolved = self.resolve(path.as_bytes()).path;
+        let meta = fs::symlink_metadata(self.host(&resolved)).ok()?;
+        let (kind, number) = (meta.file_type(), meta.rdev());
+        // As the kernel has it inside, not as stat(2) gives it.
+        let number = major(number) << 20 | minor(number);
+        (kind.is_char_device() || kind.is_block_device()).then_some((number, kind.is_block_device()))
     }
 
     fn host(&self, path: &[u8]) -> PathBuf {

@@ -290,6 +290,9 @@ struct KernelTable {
     /// Whether files may be given setuid and setgid bits and file capabilities (default: no). Whoever executes such a
     /// file has its owner's rights, outside of the container, too; installing packages in an image build needs it.
     setuid_files: Option<bool>,
+    /// ioctl commands that are allowed beside those that every container may use: the kernel's name of a command or its
+    /// number, or a device below `/dev`, for every command to it.
+    ioctl: Option<Vec<String>>,
 }
 
 #[derive(JsonSchema)]
@@ -396,7 +399,16 @@ mod tests {
         assert_eq!(known_keys("deny"), ["exec", "fs_read", "fs_write", "net"]);
         assert_eq!(
             known_keys("kernel"),
-            ["accept_partial", "audit", "base", "capabilities", "landlock", "seccomp", "setuid_files"]
+            [
+                "accept_partial",
+                "audit",
+                "base",
+                "capabilities",
+                "ioctl",
+                "landlock",
+                "seccomp",
+                "setuid_files"
+            ]
         );
         assert_eq!(known_keys("match"), ["image", "label", "name"]);
         let schema = schema();

@@ -1,7 +1,7 @@
 //! A compiled profile for the eye and for machines: every rule that holds, where it holds, and where it comes from.
 
 use super::{
-    Capabilities, Profile,
+    Capabilities, Profile, commands,
     compiled::{CompiledPolicy, Kind, NetRule, Place, RuleId},
 };
 use ringfence_common::policy::axis::{EXEC, MAP, READ, UNIX, WRITE};
@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 /// One effective rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Line {
-    /// `fs_read`, `fs_write`, `exec`, `map` (executable mapping without execution), `net`.
+    /// `fs_read`, `fs_write`, `exec`, `map` (executable mapping without execution), `net`, `ioctl`.
     axis: &'static str,
     /// `allow`, `deny`, `protect`.
     effect: &'static str,
@@ -51,6 +51,10 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
     }
     for rule in &policy.places {
         let place = pattern(&rule.place, rule.kind);
+        if matches!(rule.place, Place::Named { .. }) {
+            add("ioctl", "allow", place, rule.allow_rules[0]);
+            continue;
+        }
         for (bit, (mask, axis)) in AXES.iter().enumerate() {
             let bit = if *mask == UNIX { 4 } else { bit };
             // What may be executed may be mapped: said once.
@@ -95,6 +99,7 @@ fn pattern(place: &Place, kind: Kind) -> String {
     match (place, kind) {
         (Place::Name(name), _) => format!("**/{}", text(name)),
         (Place::Abstract(name), _) => format!("unix:@{}", text(name)),
+        (Place::Named { kind, value }, _) => commands::shown(*kind, *value),
         (Place::Path(path), Kind::Tree) => text(path),
         (Place::Path(path), Kind::Below) => format!("{}/**", text(path).trim_end_matches('/')),
         (Place::Path(path), Kind::Children) => format!("{}/*", text(path).trim_end_matches('/')),
@@ -152,8 +157,11 @@ pub(crate) fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String
         out += "             files may be given setuid and setgid bits and file capabilities\n";
     }
     let lines = lines(policy);
-    for axis in ["fs_read", "fs_write", "exec", "map", "net"] {
+    for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl"] {
         let of_axis: Vec<&Line> = lines.iter().filter(|l| l.axis == axis).collect();
+        if axis == "ioctl" && of_axis.is_empty() {
+            continue; // beside those that every container may use
+        }
         out += &format!("\n{axis}\n");
         if of_axis.is_empty() {
             out += "  nothing\n";

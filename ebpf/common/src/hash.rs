@@ -63,3 +63,21 @@ pub const fn name_seed(seed: u64) -> u64 {
 pub const fn abstract_seed(seed: u64) -> u64 {
     seed ^ 0x6162_7374_7261_6374
 }
+
+/// The seed of numbers that `[kernel]` names, one for each of [`crate::policy::named`]: a number is the one component
+/// `number(keys, N)`.
+#[inline(always)]
+pub const fn named_seed(seed: u64, kind: u32) -> u64 {
+    seed ^ 0x6e75_6d62_0000_0000 ^ kind as u64
+}
+
+/// Hash of a number, by [`Keys::k0`] and [`Keys::k1`]: that of its 8 bytes as a [`component`].
+#[inline(always)]
+pub const fn number(k0: u64, k1: u64, value: u64) -> u64 {
+    mum(k0 ^ 8 ^ value, k1) | 1
+}
+
+/// The prefix hash of a number that `[kernel]` names.
+pub const fn named(keys: &Keys, seed: u64, kind: u32, value: u64) -> u64 {
+    descend(keys, named_seed(seed, kind), number(keys.k0, keys.k1, value))
+}

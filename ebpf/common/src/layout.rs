@@ -41,6 +41,10 @@ fields! {
     TASK_COMPAT = task_struct.thread_info / thread_info.status;
     REGS_CALL = pt_regs.orig_ax;
     PID_NUMBERS = pid.numbers;
+    TASK_FILES = task_struct.files;
+    SIGNAL_TTY = signal_struct.tty;
+    FILES_TABLE = files_struct.fdt;
+    TABLE_FILES = fdtable.fd;
     FS_ROOT = fs_struct.root;
     MM_EXE = mm_struct.exe_file;
     PATH_MOUNT = path.mnt;
@@ -48,6 +52,15 @@ fields! {
     FILE_PATH = file.f_path;
     FILE_MODE = file.f_mode;
     FILE_FLAGS = file.f_flags;
+    FILE_INODE = file.f_inode;
+    FILE_OPS = file.f_op;
+    FILE_PRIVATE = file.private_data;
+    OPS_IOCTL = file_operations.unlocked_ioctl;
+    TTY_FILE_TTY = tty_file_private.tty;
+    TTY_LINK = tty_struct.link;
+    TTY_DATA = tty_struct.driver_data;
+    URING_FILE = io_uring_cmd.file;
+    URING_COMMAND = io_uring_cmd.cmd_op;
     BPRM_FILE = linux_binprm.file;
     VMA_FILE = vm_area_struct.vm_file;
     VMA_FLAGS = vm_area_struct.vm_flags;
@@ -67,8 +80,11 @@ fields! {
     DENTRY_SHORT = dentry.d_iname | d_shortname;
     DENTRY_INODE = dentry.d_inode;
     DENTRY_SB = dentry.d_sb;
+    DENTRY_DATA = dentry.d_fsdata;
     DENTRY_HASHED = dentry.d_hash / hlist_bl_node.pprev;
     INODE_MODE = inode.i_mode;
+    INODE_SB = inode.i_sb;
+    INODE_DEVICE = inode.i_rdev;
     IATTR_VALID = iattr.ia_valid;
     REGS_NUMBER = pt_regs.orig_ax;
     REGS_FIRST = pt_regs.di;
@@ -104,7 +120,8 @@ fields! {
 }
 
 /// Globals that hold the address of a kernel symbol: name of the global, name of the symbol.
-pub const SYMBOLS: &[(&str, &str)] = &[("RENAME_LOCK", "rename_lock"), ("MOUNT_LOCK", "mount_lock")];
+pub const SYMBOLS: &[(&str, &str)] =
+    &[("RENAME_LOCK", "rename_lock"), ("MOUNT_LOCK", "mount_lock"), ("TTY_IOCTL", "tty_ioctl")];
 
 /// Globals that hold the multipliers of [`crate::hash::Keys`], in its order of fields.
 pub const KEYS: [&str; 3] = ["K0", "K1", "K2"];
@@ -154,6 +171,10 @@ hooks! {
     file_mprotect;
     file_open;
     file_receive;
+    file_ioctl;
+    file_ioctl_compat: "before 6.8 and its backports file_ioctl is called for 32-bit programs as well";
+    uring_cmd;
+    inode_alloc_security;
     path_mknod;
     path_mkdir;
     path_symlink;

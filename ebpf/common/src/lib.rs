@@ -8,6 +8,7 @@
 pub mod enroll;
 pub mod event;
 pub mod hash;
+pub mod ioctls;
 pub mod layout;
 pub mod net;
 pub mod options;

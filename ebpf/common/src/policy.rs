@@ -49,6 +49,17 @@ pub mod axis {
     pub const ALL: u16 = 0x1f;
 }
 
+/// Numbers that `[kernel]` of a profile names: a slot at `hash::named` that allows [`axis::READ`], of kind
+/// [`bits::KIND_EXACT`].
+pub mod named {
+    /// An ioctl command, on any file.
+    pub const COMMAND: u32 = 1;
+    /// Every ioctl command of a device: its number as the kernel has it, `major << 20 | minor`, and [`BLOCK`].
+    pub const DEVICE: u32 = 2;
+    /// In a device's number: it is a block device.
+    pub const BLOCK: u64 = 1 << 32;
+}
+
 /// Layout of a slot's 16 bits: `allow` (5), `deny` (5), `reset` (4), `kind` (2).
 pub mod bits {
     /// Bits 0..5: axes this rule allows, see [`super::axis`].

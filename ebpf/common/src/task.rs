@@ -119,6 +119,16 @@ pub struct Request {
     pub name: [u64; 14],
 }
 
+/// A pseudo-terminal that a container opened or was given, as the key of a map.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminal {
+    /// The container's id.
+    pub container: u64,
+    /// Kernel address of the slave's inode.
+    pub inode: u64,
+}
+
 impl Task {
     /// The tag of a task whose next exec enters `container`, as the agent writes it at enrolment.
     pub const fn pending(container: u64) -> Self {

@@ -1,0 +1,278 @@
+"""The family `ioctl`: commands to files, sockets and devices that no grant covers."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import shutil
+import socket
+import struct
+import tty
+
+import uring
+from attack import LIBC, put
+from case import DOCKER, FULL, NOBODY, Family, returned
+
+BASE = "/srv/rf/ioctl"
+TIOCSTI, TIOCSETD, TIOCEXCL = 0x5412, 0x5423, 0x540C
+GETFLAGS, SETFLAGS = 0x80086601, 0x40086602
+NODUMP = 0x40
+
+
+def locate(p):
+    """`target` is a file that is granted for writing, or for reading only."""
+    p.dir = f"{BASE}/{'allow' if p.kind == 'allow' else 'ro'}/{p.run}"
+    p.target = p.dir + "/target"
+
+
+def setup(p):
+    """The file, open to all as far as modes go."""
+    os.makedirs(p.dir, exist_ok=True)
+    os.chmod(p.dir, 0o777)
+    put(p.target, p.token + "\n")
+    os.chmod(p.target, 0o666)
+    if p.who == NOBODY:
+        os.chown(p.target, 65534, 65534)
+
+
+def prepare():
+    """Once."""
+    shutil.rmtree(BASE, ignore_errors=True)
+
+
+def profile(_places, here):
+    """The profile's text."""
+    return f"""
+description = "vm test: ioctl"
+[grant]
+fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}"] }}
+fs_write = {{ only = ["{BASE}/allow"] }}
+exec = {{ only = ["/usr/bin"] }}
+net = {{ only = ["127.0.0.1:7001"] }}
+max_calls = "unlimited"
+valid_for_generation = "all"
+[kernel]
+seccomp = "off"
+landlock = "off"
+audit = "denied"
+ioctl = ["SIOCGIFMAP", "/dev/zero"]
+"""
+
+
+IOCTL = Family("ioctl", profile, kinds=("ro",), locate=locate, setup=setup, prepare=prepare, effect=returned)
+
+
+def never(name, control, where=lambda p: "", **options):
+    """A command that is refused on every file: the control is one that reads what this one would change."""
+    options.setdefault("hook", "file_ioctl")
+    options.setdefault("who", (FULL, DOCKER))
+    return IOCTL.case(name, control=control, events=lambda p: [("ioctl", where(p))], effect=lambda p, v: v == p.token, **options)
+
+
+def flags_of(path):
+    """A file's flags."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return struct.unpack("<q", fcntl.ioctl(fd, GETFLAGS, bytes(8)))[0]
+    finally:
+        os.close(fd)
+
+
+@IOCTL.case("file-flags", hook="file_ioctl", who=(DOCKER, NOBODY, FULL), events=lambda p: [("ioctl", p.target)],
+            effect=lambda p, v: bool(flags_of(p.target) & NODUMP))
+def file_flags(p):
+    """FS_IOC_SETFLAGS (chattr) on a file that is granted for reading only"""
+    fd = os.open(p.target, os.O_RDONLY)
+    flags = struct.unpack("<q", fcntl.ioctl(fd, GETFLAGS, bytes(8)))[0]
+    fcntl.ioctl(fd, SETFLAGS, struct.pack("<q", flags | NODUMP))
+
+
+@never("file-project", lambda p: flags_of(p.target), lambda p: p.target)
+def file_project(p):
+    """FS_IOC_FSSETXATTR: the project whose quota a file counts against"""
+    fd = os.open(p.target, os.O_RDONLY)
+    fcntl.ioctl(fd, 0x401C5820, fcntl.ioctl(fd, 0x801C581F, bytes(28)))
+    return p.token
+
+
+@never("freeze", lambda p: flags_of(p.target), lambda p: BASE)
+def freeze(p):
+    """FIFREEZE: the whole file system of the host stands still"""
+    fd = os.open(BASE, os.O_RDONLY)
+    fcntl.ioctl(fd, 0xC0045877, 0)
+    fcntl.ioctl(fd, 0xC0045878, 0)
+    return p.token
+
+
+def query(family=socket.AF_UNIX):
+    """Reads an interface's packet size: what programs ask, and may."""
+    with socket.socket(family, socket.SOCK_DGRAM) as one:
+        return fcntl.ioctl(one, 0x8921, struct.pack("<16s16x", b"lo"))
+
+
+def interface(name, **options):
+    """A case about the host's network, by a socket."""
+    return never(name, lambda p: query(), **options)
+
+
+@interface("interface-mtu")
+def mtu(p):
+    """SIOCSIFMTU by a unix socket, where no address is granted"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        fcntl.ioctl(one, 0x8922, query())
+    return p.token
+
+
+@interface("interface-address")
+def address(p):
+    """SIOCSIFADDR: an address of another host made this one's"""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        request = struct.pack("<16sHH4s8x", b"lo", socket.AF_INET, 0, socket.inet_aton("127.0.0.1"))
+        fcntl.ioctl(one, 0x8916, request)
+    return p.token
+
+
+def route_to(network):
+    """A `struct rtentry`: this network, by the loopback device; and the name that it points to."""
+    device = ctypes.create_string_buffer(b"lo")
+    addresses = [struct.pack("<HH4s8x", socket.AF_INET, 0, socket.inet_aton(one)) for one in (network, "0.0.0.0", "255.255.255.0")]
+    text = bytes(8) + b"".join(addresses) + struct.pack("<Hh4xQQh6x", 1, 0, 0, 0, 0)
+    return text + struct.pack("<QQQH6x", ctypes.addressof(device), 0, 0, 0), device
+
+
+@interface("route")
+def route(p):
+    """SIOCADDRT: a route"""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        entry, _device = route_to("198.51.100.0")
+        fcntl.ioctl(one, 0x890B, entry)
+        fcntl.ioctl(one, 0x890C, entry)
+    return p.token
+
+
+@interface("neighbour", native=(errno.ENXIO, errno.EINVAL, errno.ENODEV))
+def neighbour(p):
+    """SIOCSARP: the hardware address of another host"""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        internet = struct.pack("<HH4s8x", socket.AF_INET, 0, socket.inet_aton("127.0.0.9"))
+        hardware = struct.pack("<H6s8x", 772, bytes(6))
+        fcntl.ioctl(one, 0x8955, internet + hardware + struct.pack("<i16x16s", 2, b"lo"))
+    return p.token
+
+
+def request(number):
+    """Asks about the loopback device."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        fcntl.ioctl(one, number, struct.pack("<16sQ16x", b"lo", 0))
+
+
+@never("unnamed-command", lambda p: request(0x8970), who=(DOCKER, NOBODY), native=(errno.EOPNOTSUPP, errno.EFAULT))
+def unnamed(p):
+    """SIOCETHTOOL, where `kernel.ioctl` names another command"""
+    request(0x8946)
+    return p.token
+
+
+@interface("signal-owner", who=(DOCKER, NOBODY))
+def owner(p):
+    """FIOSETOWN: signals on input, to whomever"""
+    a, b = socket.socketpair()
+    with a, b:
+        fcntl.ioctl(a, 0x8901, struct.pack("<i", os.getppid()))
+    return p.token
+
+
+def terminal():
+    """A pseudo-terminal of the attacker's own, without line editing."""
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    return master, slave
+
+
+def modes(_p):
+    """What stty reads."""
+    return tty.tcgetattr(terminal()[1])
+
+
+def typed(p, slave):
+    """The token, if there is something to read."""
+    return p.token if select.select([slave], [], [], 0)[0] else "nothing was typed"
+
+
+@never("tiocsti", modes, lambda p: "pts/", who=(FULL,))
+def tiocsti(p):
+    """TIOCSTI: types into a terminal"""
+    _master, slave = terminal()
+    fcntl.ioctl(slave, TIOCSTI, b"x")
+    return typed(p, slave)
+
+
+@never("tiocsti-high-bits", modes, lambda p: "pts/", who=(FULL,))
+def tiocsti_high(p):
+    """TIOCSTI with bits above the 32 that the kernel looks at"""
+    _master, slave = terminal()
+    if LIBC.syscall(ctypes.c_long(16), ctypes.c_long(slave), ctypes.c_ulong(0x1_0000_0000 | TIOCSTI), ctypes.c_char_p(b"x")) < 0:
+        raise OSError(ctypes.get_errno(), "ioctl")
+    return typed(p, slave)
+
+
+@never("tiocsti-i386", modes, lambda p: "pts/", who=(FULL,), hook="file_ioctl_compat")
+def tiocsti_i386(p):
+    """TIOCSTI by int 0x80: the 32-bit system call table"""
+    _master, slave = terminal()
+    LIBC.mmap.restype = ctypes.c_void_p
+    low = LIBC.mmap(None, ctypes.c_size_t(4096), 7, 0x62, -1, 0)  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT
+    assert low and low < 2**32, hex(low or 0)
+    code = b"\x53\xb8" + struct.pack("<I", 54) + b"\xbb" + struct.pack("<I", slave)  # push rbx; mov eax, 54; mov ebx, slave
+    code += b"\xb9" + struct.pack("<I", TIOCSTI) + b"\xba" + struct.pack("<I", low + 256)  # mov ecx, TIOCSTI; mov edx, text
+    code += b"\xcd\x80\x48\x98\x5b\xc3"  # int 0x80; cdqe; pop rbx; ret
+    ctypes.memmove(low, code, len(code))
+    ctypes.memmove(low + 256, b"x", 1)
+    result = ctypes.CFUNCTYPE(ctypes.c_long)(low)()
+    if result < 0:
+        raise OSError(-result, f"int 0x80: {os.strerror(-result)}")
+    return typed(p, slave)
+
+
+@never("line-discipline", modes, lambda p: "pts/", who=(DOCKER, NOBODY))
+def discipline(p):
+    """TIOCSETD: another line discipline, for which the kernel may load a module"""
+    _master, slave = terminal()
+    fcntl.ioctl(slave, TIOCSETD, struct.pack("<i", 0))
+    return p.token
+
+
+@never("exclusive", modes, lambda p: "pts/", who=(DOCKER, NOBODY))
+def exclusive(p):
+    """TIOCEXCL: nobody else may open the terminal"""
+    _master, slave = terminal()
+    fcntl.ioctl(slave, TIOCEXCL, 0)
+    return p.token
+
+
+def to_named_device(p):
+    """The same to a device that `kernel.ioctl` names: what the driver says of it, and nobody else."""
+    try:
+        fcntl.ioctl(os.open("/dev/zero", os.O_RDWR), 0x12345678, 0)
+    except OSError as error:
+        if error.errno != errno.ENOTTY:
+            raise
+    return p.token
+
+
+@never("unknown-command", to_named_device, lambda p: "/dev/null", who=(DOCKER, NOBODY), native=(errno.ENOTTY,))
+def unknown(p):
+    """a command that no table knows, to a device"""
+    fd = os.open("/dev/null", os.O_RDWR)
+    fcntl.ioctl(fd, 0x12345678, 0)
+    return p.token
+
+
+@never("uring-command", lambda p: uring.openat(p.target), lambda p: "/dev/null", who=(DOCKER, NOBODY), hook="uring_cmd",
+       native=(errno.EOPNOTSUPP,))
+def uring_command(p):
+    """IORING_OP_URING_CMD: a command to a device, without ioctl(2)"""
+    fd = os.open("/dev/null", os.O_RDWR)
+    uring.submit(46, fd, 0, 0, 0)
+    return p.token
