@@ -7,8 +7,10 @@
 
 pub mod enroll;
 pub mod event;
+pub mod fold;
 pub mod hash;
 pub mod layout;
+pub mod moves;
 pub mod net;
 pub mod policy;
 pub mod task;
