@@ -4,10 +4,11 @@
 
 use ringfence_common::MAX_CONTAINERS;
 use ringfence_common::event::fixed;
-use ringfence_common::policy::{Policy, axis};
+use ringfence_common::moves::Reach;
+use ringfence_common::policy::Policy;
 use ringfence_common::task::{Place, Task};
 
-use crate::fold::{fold, fold_fast};
+use crate::fold::{fold, fold_fast, fold_reach};
 use crate::globals::{MOUNT_LOCK, MOUNT_NS, MOUNT_VFSMOUNT, RENAME_LOCK, get};
 use crate::identity::counters;
 use crate::memory::{add, fetch, probe_word, put, sequence, settled};
@@ -42,18 +43,6 @@ impl Weighing {
     pub const fn allows(self, axes: u16) -> bool {
         let axes = axes as u64;
         self.0 >> 32 == 0 && self.0 & axes == axes && (self.0 >> 16) & axes == 0
-    }
-
-    /// The axes that are denied.
-    #[inline(always)]
-    pub const fn denied(self) -> u16 {
-        (self.0 >> 16) as u16 & axis::ALL
-    }
-
-    /// The axes that are allowed.
-    #[inline(always)]
-    pub const fn allowed(self) -> u16 {
-        (self.0 & !(self.0 >> 16)) as u16 & axis::ALL
     }
 }
 
@@ -139,6 +128,20 @@ pub unsafe fn weigh(task: *mut Task, place: *const Place, further: u64) -> Weigh
     }
 }
 
+/// What holds at a place and below it, as a [`Reach`].
+///
+/// # Safety
+/// `task` is a tag whose policy was taken.
+#[inline(always)]
+pub unsafe fn reach(task: *mut Task, place: *const Place) -> Reach {
+    // SAFETY: as above; `place` lies in the tag.
+    unsafe {
+        put(&raw mut (*task).scratch.start.dentry, fetch(&raw const (*place).dentry));
+        put(&raw mut (*task).scratch.start.mount, fetch(&raw const (*place).mount));
+        Reach(reach_start(task))
+    }
+}
+
 /// Weighs the place in `scratch.start`, as a [`Weighing`]. See [`fold`] for `further`.
 ///
 /// # Safety
@@ -150,6 +153,31 @@ pub unsafe extern "C" fn weigh_start(task: *mut Task, further: u64) -> u64 {
         return Weighing::refused(fixed::UNREADABLE).0;
     }
     // SAFETY: `task` is the value of a map.
+    unsafe { settle_walk(task, || fold(task, further)) }
+}
+
+/// What holds at the place in `scratch.start` and below it, as a [`Reach`].
+///
+/// # Safety
+/// `task` is a tag or null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn reach_start(task: *mut Task) -> u64 {
+    if task.is_null() {
+        return Reach::refused(fixed::UNREADABLE).0;
+    }
+    // SAFETY: `task` is the value of a map.
+    unsafe { settle_walk(task, || fold_reach(task).0) }
+}
+
+/// Walks from `scratch.start` and answers with what `fold` makes of it, until no rename or mount ran beside; or why there
+/// is no answer, in the upper half, where [`Weighing`] and [`Reach`] both have it.
+///
+/// # Safety
+/// `task` is a tag.
+#[inline(always)]
+unsafe fn settle_walk(task: *mut Task, fold: impl Fn() -> u64) -> u64 {
+    // SAFETY: `task` is the value of a map.
     unsafe {
         let mut tries = 0;
         while tries < TRIES {
@@ -157,7 +185,7 @@ pub unsafe extern "C" fn weigh_start(task: *mut Task, further: u64) -> u64 {
             let renames = settled(get(&RENAME_LOCK));
             let mounts = settled(get(&MOUNT_LOCK));
             let why = walk(task);
-            let weighing = if why == 0 { fold(task, further) } else { Weighing::refused(why).0 };
+            let answer = if why == 0 { fold() } else { Weighing::refused(why).0 };
             if (renames | mounts) & 1 == 0
                 && mounts == sequence(get(&MOUNT_LOCK))
                 && renames == sequence(get(&RENAME_LOCK))
@@ -165,7 +193,7 @@ pub unsafe extern "C" fn weigh_start(task: *mut Task, further: u64) -> u64 {
                 if why == fixed::OUTSIDE && is_internal(fetch(&raw const (*task).scratch.start.mount)) {
                     return Weighing::refused(fixed::INTERNAL).0;
                 }
-                return weighing;
+                return answer;
             }
             if let Some(counters) = counters((*task).scratch.container) {
                 add(&raw mut (*counters).retried, 1);

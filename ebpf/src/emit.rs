@@ -25,6 +25,8 @@ use crate::text::{CUT, Text, text_large, text_small};
 
 /// What a refused path operation returns.
 pub const EACCES: i32 = -13;
+/// What a refused move returns: programs take it for a move between file systems, and copy.
+pub const EXDEV: i32 = -18;
 /// What an operation returns that is refused whatever the grant says.
 pub const EPERM: i32 = -1;
 

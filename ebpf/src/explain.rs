@@ -5,11 +5,12 @@ use core::ffi::c_void;
 
 use ringfence_common::MAX_COMPONENTS;
 use ringfence_common::event::rule;
+use ringfence_common::fold::{RULE, reset_axes};
 use ringfence_common::hash::name_seed;
 use ringfence_common::policy::{FLAG_NAMES, axis};
 use ringfence_common::task::{NAME_WORDS, Task};
 
-use crate::fold::{NO_SLOT, RULE, at_prefix, descend_by, reset_axes, slot_with};
+use crate::fold::{NO_SLOT, at_prefix, descend_by, slot_with};
 use crate::globals::{K2, get};
 use crate::memory::{fetch, mask127, put, repeat};
 

@@ -6,8 +6,10 @@ use core::ffi::c_void;
 
 use ringfence_common::MAX_COMPONENTS;
 use ringfence_common::event::fixed;
-use ringfence_common::hash::{Keys, descend, name_seed, named_seed, number};
-use ringfence_common::policy::{BUCKET_SLOTS, FLAG_NAMES, axis, bits, bucket_of};
+use ringfence_common::fold::{Answer, applies, matching};
+use ringfence_common::hash::{Keys, descend, mark, name_seed, named_seed, number};
+use ringfence_common::moves::{DEPTHS, Reach};
+use ringfence_common::policy::{BUCKET_SLOTS, FLAG_NAMES, axis, bucket_of};
 use ringfence_common::task::Task;
 
 use crate::decide::Weighing;
@@ -18,23 +20,8 @@ use crate::walk::FAST_COMPONENTS;
 
 /// Slot number of "no slot".
 pub const NO_SLOT: u64 = u32::MAX as u64;
-/// What the fold keeps of a slot: allow, deny and reset.
-pub const RULE: u64 = 0x3fff;
-/// [`slots`]: the path itself is pinned.
-const PINNED: u64 = 1 << 14;
-
-/// Added to how far a path goes on below a prefix: what would hold for something far below it.
-pub const FAR_BELOW: u64 = 2;
-
-/// The axes that a slot's reset bits take back.
-#[inline(always)]
-pub const fn reset_axes(rule: u64) -> u64 {
-    let resets = rule >> 10;
-    (resets & 3) | (resets & 4) | (resets & 4) << 1 | (resets & 8) << 1
-}
-
 /// Folds the components in the scratch over the table, from the container's root down; the answer is a [`Weighing`].
-/// `further` is 0 for the path itself, [`FAR_BELOW`] for what would be below it.
+/// `further` is 0 for the path itself, else how far below it is what is asked about.
 ///
 /// # Safety
 /// `task` is a tag or null.
@@ -146,24 +133,6 @@ pub unsafe fn fold_fast(task: *mut Task) -> Weighing {
     }
 }
 
-/// The answer so far: axes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Answer {
-    allow: u64,
-    deny: u64,
-}
-
-impl Answer {
-    #[inline(always)]
-    fn add(&mut self, rule: u64) {
-        if rule != 0 {
-            self.allow = (self.allow & !reset_axes(rule)) | (rule & 0x1f);
-            self.deny |= (rule >> 5) & 0x1f;
-        }
-    }
-}
-
 /// [`descend`] with the one key that it needs.
 #[inline(always)]
 pub fn descend_by(prefix: u64, component: u64, k2: u64) -> u64 {
@@ -195,56 +164,38 @@ unsafe fn is_absent(table: *const u64, prefix: u64) -> bool {
     }
 }
 
-/// Whether a slot's kind covers a path that goes on for `left` components below its prefix.
-#[inline(always)]
-const fn applies(slot: u64, left: u64) -> bool {
-    let kind = slot & bits::KIND_MASK as u64;
-    if kind == bits::KIND_TREE as u64 {
-        true
-    } else if kind == bits::KIND_BELOW as u64 {
-        left > 0
-    } else if kind == bits::KIND_CHILDREN as u64 {
-        left == 1
-    } else {
-        left == 0
-    }
-}
-
-/// The slots of one prefix that apply, or-ed: rule bits, and bit 14 where the path itself is pinned.
+/// The slots of one prefix that apply, or-ed: see [`matching`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn slots(prefix: u64, left: u64) -> u64 {
     let Some(table) = TABLE.get_ptr(0) else { return 0 };
     // SAFETY: `bucket_of` is below TABLE_BUCKETS.
     let bucket = unsafe { table.cast::<u64>().add(bucket_of(prefix) * BUCKET_SLOTS) };
-    let mut found = 0;
-    let mut index = 0;
-    while index < BUCKET_SLOTS {
-        // SAFETY: the value of a map, of BUCKET_SLOTS words.
-        let slot = unsafe { fetch(bucket.add(index)) };
-        if slot == 0 {
-            break;
-        }
-        if (slot ^ (prefix << 16)) < 1 << 16 && applies(slot, left) {
-            if slot & 0xffff == bits::PINNED as u64 {
-                found |= PINNED;
-            } else {
-                found |= slot & RULE;
-            }
-        }
-        index += 1;
-    }
-    found
+    // SAFETY: the value of a map, of BUCKET_SLOTS words.
+    matching(|index| unsafe { fetch(bucket.add(index)) }, prefix, left)
 }
 
-/// Whether the path that was folded last is a directory that may not be renamed.
+/// Folds the components in the scratch for the path itself, a child of it and whatever is further down, with the marks
+/// of the path. The path itself comes last, so that [`crate::explain`] goes on from it.
 ///
 /// # Safety
-/// `task` is a tag.
+/// `task` is a tag whose scratch has the components.
 #[inline(always)]
-pub unsafe fn is_pinned(task: *mut Task) -> bool {
+pub unsafe fn fold_reach(task: *mut Task) -> Reach {
     // SAFETY: as above.
-    at_prefix(unsafe { fetch(&raw const (*task).scratch.prefix) }, 0) & PINNED != 0
+    unsafe {
+        let mut reach = Reach::EMPTY;
+        let mut further = DEPTHS;
+        while further > 0 {
+            further -= 1;
+            let answer = Weighing(fold(task, further));
+            if answer.fixed() != 0 {
+                return Reach::refused(answer.fixed());
+            }
+            reach = reach.with(further, Answer { allow: answer.0 & 0xffff, deny: answer.0 >> 16 });
+        }
+        reach.marked(at_prefix(mark(fetch(&raw const (*task).scratch.prefix)), 0))
+    }
 }
 
 /// Whether the policy names a number of one of the kinds in `policy::named`.
@@ -274,11 +225,7 @@ pub extern "C" fn slot_with(prefix: u64, left: u64, mask: u64) -> u64 {
         if slot == 0 {
             break;
         }
-        if (slot ^ (prefix << 16)) < 1 << 16
-            && applies(slot, left)
-            && slot & 0xffff != bits::PINNED as u64
-            && slot & mask != 0
-        {
+        if (slot ^ (prefix << 16)) < 1 << 16 && applies(slot, left) && slot & mask != 0 {
             return (number * BUCKET_SLOTS + index) as u64;
         }
         index += 1;

@@ -1,19 +1,19 @@
 //! Names in directories: made, removed, moved, linked.
 //!
-//! A rename or a hard link gives a file a second answer, by its new name. It must not be a better one than a copy
-//! could have: see [`may_move`].
+//! A rename or a hard link gives a file another answer, by its new name, and what is in a directory with it. It must not
+//! be a better one: see [`may_move`].
 
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op, rule};
+use ringfence_common::moves::{Reach, S_IFDIR, objection};
 use ringfence_common::policy::{RECORD_FILE, axis};
 use ringfence_common::task::{Place, Task};
 
-use crate::decide::{Weighing, take_policy, weigh};
-use crate::emit::{EACCES, EPERM, ask, close, refuse, settle, wants};
+use crate::decide::{Weighing, reach, take_policy};
+use crate::emit::{EACCES, EPERM, EXDEV, ask, close, refuse, settle, wants};
 use crate::explain::explain;
 use crate::files::judge;
-use crate::fold::{FAR_BELOW, is_pinned};
 use crate::globals::{DENTRY_INODE, INODE_MODE, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe, probe_word, put};
@@ -22,7 +22,6 @@ use crate::setuid::{gives_rights, judge_rights};
 const S_IFMT: u32 = 0o170_000;
 const S_IFCHR: u32 = 0o020_000;
 const S_IFBLK: u32 = 0o060_000;
-const S_IFDIR: u32 = 0o040_000;
 /// `RENAME_EXCHANGE`.
 const EXCHANGE: u32 = 2;
 
@@ -148,13 +147,17 @@ unsafe fn conclude(task: *mut Task, known: bool, exchange: bool) -> i32 {
         if !known {
             return settle(task, Weighing::refused(fixed::NO_POLICY), false);
         }
-        let mut allowed = may_move(task) != 0;
-        if allowed && exchange {
+        let mut refusal = may_move(task);
+        if refusal == 0 && exchange {
             swap(task);
-            allowed = may_move(task) != 0;
+            refusal = may_move(task);
             swap(task);
         }
-        if allowed && !wants(task, RECORD_FILE) { 0 } else { close(task, allowed, EACCES) }
+        if refusal == 0 && !wants(task, RECORD_FILE) {
+            return 0;
+        }
+        // The verifier wants to see what a hook returns, which it does not of another function's result.
+        close(task, refusal == 0, if refusal == EXDEV { EXDEV } else { EACCES })
     }
 }
 
@@ -169,94 +172,75 @@ unsafe fn swap(task: *mut Task) {
     }
 }
 
-/// Whether what is at the request's path may be moved or linked to its second path (1), and by which rule.
+/// What the hook returns for what is at the request's path when it is moved or linked to its second path; notes the
+/// rule.
 ///
-/// - The old place must grant reading and writing: then a copy at the new place would give the same.
-/// - Nothing may be denied of it, on any axis: the new name would shed the denial.
-/// - A directory takes along what is below it: that must be granted as well, and the directory must not be pinned
-///   (something below it is denied or protected by its path).
-/// - The new place must grant writing, and must not open up a socket that was closed to the task: a copy of a socket
-///   is not that socket.
+/// - Both places must grant writing.
+/// - The new place must give nothing that the old one does not, on any axis: neither to the file nor, if it is a
+///   directory, to anything below it. Otherwise the answer is that of a move between file systems, at which programs
+///   copy, file by file, each of which is judged. (Why a file is not just compared with its copy: a copy is no setuid
+///   program, not that socket, and needs reading by its mode as well.)
 ///
 /// # Safety
 /// `task` is a tag or null.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn may_move(task: *mut Task) -> u32 {
+pub unsafe extern "C" fn may_move(task: *mut Task) -> i32 {
     if task.is_null() {
-        return 0;
+        return EACCES;
     }
     // SAFETY: `task` is the value of a map.
     unsafe {
         let request = &raw mut (*task).scratch.request;
-        let old = &raw const (*request).path;
-        let here = weigh(task, old, 0);
-        if !leaves(task, here) {
-            return 0;
-        }
-        if is_directory(old) {
-            if is_pinned(task) {
-                (*request).rule_kind = rule::FIXED;
-                (*request).rule = fixed::PINNED;
-                return 0;
-            }
-            if !leaves(task, weigh(task, old, FAR_BELOW)) {
-                return 0;
-            }
-        }
-        let there = weigh(task, &raw const (*request).path2, 0);
         (*request).axes = u32::from(axis::WRITE);
-        let allowed = there.allows(axis::WRITE);
-        note(task, there);
-        if allowed && there.allowed() & !here.allowed() & axis::UNIX != 0 {
-            (*request).axes = u32::from(axis::UNIX);
-            (*request).rule_kind = rule::DEFAULT;
-            (*request).rule = 0;
+        let old = reach(task, &raw const (*request).path);
+        if !old.allows(axis::WRITE) {
+            note(task, old);
+            return EACCES;
+        }
+        let new = reach(task, &raw const (*request).path2);
+        let allowed = new.allows(axis::WRITE);
+        if !allowed || wants(task, RECORD_FILE) {
+            note(task, new);
+        }
+        if !allowed {
+            return EACCES;
+        }
+        let (why, gained) = objection(old, new, mode_of(&raw const (*request).path));
+        if why == 0 {
             return 0;
         }
-        u32::from(allowed)
+        (*request).axes |= u32::from(gained);
+        (*request).rule_kind = rule::FIXED;
+        (*request).rule = why;
+        EXDEV
     }
 }
 
-/// Whether the old place lets go; notes the rule if it does not.
+/// Notes the rule behind an answer for the path that was folded last.
 #[inline(always)]
-unsafe fn leaves(task: *mut Task, weighing: Weighing) -> bool {
-    const NEEDED: u16 = axis::READ | axis::WRITE;
-    if weighing.allows(NEEDED) && weighing.denied() == 0 {
-        return true;
-    }
+unsafe fn note(task: *mut Task, reach: Reach) {
     // SAFETY: the caller's tag.
     unsafe {
-        (*task).scratch.request.axes = u32::from(NEEDED | weighing.denied());
-        note(task, weighing);
-    }
-    false
-}
-
-/// Notes the rule behind a weighing.
-#[inline(always)]
-unsafe fn note(task: *mut Task, weighing: Weighing) {
-    // SAFETY: the caller's tag.
-    unsafe {
-        if weighing.fixed() == 0 {
+        if reach.fixed() == 0 {
             explain(task);
         } else {
             (*task).scratch.request.rule_kind = rule::FIXED;
-            (*task).scratch.request.rule = weighing.fixed();
+            (*task).scratch.request.rule = reach.fixed();
         }
     }
 }
 
-/// Whether a place is a directory; yes, if it cannot be read.
+/// A place's type and mode; a directory, which is held to the most, if it cannot be read.
 #[inline(always)]
-unsafe fn is_directory(place: *const Place) -> bool {
+unsafe fn mode_of(place: *const Place) -> u32 {
     // SAFETY: `place` lies in the tag; 2 bytes of `mode`.
     unsafe {
         let inode = probe_word(fetch(&raw const (*place).dentry) + get(&DENTRY_INODE));
         let mut mode = 0u16;
         if inode == 0 || !probe((&raw mut mode).cast(), 2, inode + get(&INODE_MODE)) {
-            return true;
+            return S_IFDIR;
         }
-        u32::from(mode) & S_IFMT == S_IFDIR
+        u32::from(mode)
     }
 }

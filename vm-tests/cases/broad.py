@@ -1,5 +1,6 @@
 """The family `broad`: a profile that grants everything, and the places that are denied nevertheless."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -241,7 +242,7 @@ def run_rename(p):
 
 
 @BROAD.case("parent-of-protected-rename", events=lambda p: [("rename", "/var/lib")], native=False, who=(FULL,),
-            control=lambda p: os.rename(p.target, p.target + "2"))
+            errno=(errno.EXDEV,), control=lambda p: os.rename(p.target, p.target + "2"))
 def parent_rename(p):
     """rename of a directory that holds a protected one: the protection must not be left behind"""
     os.rename("/var/lib", "/var/lib2")

@@ -1,6 +1,7 @@
 """Reading what may not be read, by every road to a file."""
 
 import ctypes
+import errno
 import os
 import socket
 import struct
@@ -243,14 +244,14 @@ def rename_exchange(p):
     return read(p.mine + "/other/target")
 
 
-@FILES.case("rename-parent", kinds=("pinned",), events=lambda p: [("rename", p.parent)])
+@FILES.case("rename-parent", kinds=("pinned",), errno=(errno.EXDEV,), events=lambda p: [("rename", p.parent)])
 def rename_parent(p):
     """rename of an allowed ancestor of a denied path (the rule must not be left behind)"""
     os.rename(p.parent, p.mine + "/moved")
     return read(p.mine + "/moved/sealed/target")
 
 
-@FILES.case("rename-parent-exchange", kinds=("pinned",), events=lambda p: [("rename", p.parent)])
+@FILES.case("rename-parent-exchange", kinds=("pinned",), errno=(errno.EXDEV,), events=lambda p: [("rename", p.parent)])
 def rename_parent_exchange(p):
     """an allowed ancestor of a denied path exchanged with another directory"""
     os.mkdir(p.mine + "/other")

@@ -11,6 +11,7 @@ OP_OPENAT = 18
 OP_CONNECT = 16
 OP_SENDMSG = 9
 OP_OPENAT2 = 28
+OP_RENAMEAT = 35
 OP_UNLINKAT = 36
 SETUP_SQPOLL = 2
 ENTER_GETEVENTS = 1
@@ -61,3 +62,10 @@ def connect(fd, address):
     """IORING_OP_CONNECT with a raw socket address."""
     data = ctypes.create_string_buffer(address, len(address))
     return submit(OP_CONNECT, fd, ctypes.addressof(data), 0, 0, offset=len(address))
+
+
+def rename(old, new):
+    """IORING_OP_RENAMEAT."""
+    texts = [ctypes.create_string_buffer(os.fsencode(path)) for path in (old, new)]
+    here = -100 & 0xFFFFFFFF
+    return submit(OP_RENAMEAT, -100, ctypes.addressof(texts[0]), here, 0, offset=ctypes.addressof(texts[1]))

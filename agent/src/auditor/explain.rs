@@ -190,8 +190,10 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "Use the exact spelling of the rule, or keep what is denied on a file system that tells case apart.",
         ),
         fixed::WIDENS => (
-            "After the move something below the directory would be granted that is not granted now.",
-            "Copy instead: `mv` and build tools do that by themselves when a move is answered with EXDEV.",
+            "By its new name the file, or something below the directory, would be granted what it is not granted now, or \
+             would leave a denial behind.",
+            "Copy instead: `mv` and build tools do that by themselves when a move is answered with EXDEV, and each copied \
+             file is judged.",
         ),
         fixed::SETUID => (
             "Whoever ran the file outside would get the rights of its owner, or of its file capabilities.",

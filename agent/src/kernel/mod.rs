@@ -12,6 +12,8 @@ mod handle;
 pub(crate) mod host;
 pub(crate) mod landlock;
 mod load;
+#[cfg(test)]
+mod move_laws;
 mod net;
 mod object;
 mod pins;

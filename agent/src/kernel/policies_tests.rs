@@ -63,7 +63,7 @@ impl Boot {
 
 fn policy(places: usize, nets: u16) -> CompiledPolicy {
     let place = |n: usize| PlaceRule {
-        place: Place::Path(format!("/place/{n}").into()),
+        place: Place::Path(format!("/place{n}").into()),
         kind: Kind::Tree,
         allow: 1,
         deny: 0,
@@ -107,7 +107,7 @@ fn a_policy_is_written_as_the_programs_read_it() {
     assert_eq!(written.flags, FLAG_AUDIT | FLAG_INET);
     for slot in &installed.slots {
         let rule = slot.allow[0].unwrap();
-        let prefix = ringfence_common::hash::path(&KEYS, written.seed, format!("/place/{rule}").as_bytes());
+        let prefix = ringfence_common::hash::path(&KEYS, written.seed, format!("/place{rule}").as_bytes());
         let found = core.arrays.slots[slot.slot as usize].load(Ordering::Relaxed);
         assert_eq!(found >> 16, prefix & 0xffff_ffff_ffff, "the slot is that rule's");
         assert_eq!(slot.slot as usize / 8, ringfence_common::policy::bucket_of(prefix));

@@ -5,13 +5,13 @@
 //! exact, and lets a restarted core find what an earlier one left half written.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, hash_map::Entry as Vacancy},
     sync::atomic::{AtomicU16, AtomicU64, Ordering},
 };
 
 use ringfence_common::{
     hash::{self, Keys},
-    policy::{BUCKET_SLOTS, TABLE_BUCKETS, TOMBSTONE, axis, bits, bucket_of, slot},
+    policy::{BUCKET_SLOTS, TABLE_BUCKETS, TOMBSTONE, axis, bits, bucket_of, marks, slot},
 };
 
 use crate::profile::compiled::{Kind, Place, PlaceRule};
@@ -73,14 +73,14 @@ pub(super) struct Filed {
     pub(super) entry: Entry,
     /// Index of the rule.
     pub(super) rule: usize,
-    /// The entry is a [`bits::PINNED`] mark on a directory above the rule's place.
+    /// The entry is the mark of a directory above the rule's place.
     pub(super) mark: bool,
 }
 
 /// All rules of a policy as entries, in the order in which they must be inserted: where several kinds stand at one
 /// place, those that reset come first, because a program applies a bucket's slots in order and a reset must not take
 /// back what the same place allows. (At most one kind of a place may reset; only trees do.) Behind them, a mark on
-/// every directory above a denied or protected path, the root excepted: see [`bits::PINNED`].
+/// every directory above a path that a rule names, the root excepted: see [`marks`].
 pub(super) fn entries(keys: &Keys, seed: u64, places: &[PlaceRule]) -> Vec<Filed> {
     let file = |(rule, place): (usize, &PlaceRule)| Filed {
         entry: Entry { prefix: prefix_of(keys, seed, &place.place), bits: bits_of(place) },
@@ -90,15 +90,33 @@ pub(super) fn entries(keys: &Keys, seed: u64, places: &[PlaceRule]) -> Vec<Filed
     let mut all: Vec<_> = places.iter().enumerate().map(file).collect();
     all.sort_by_key(|filed| places[filed.rule].reset == 0);
 
-    let mut marked = HashSet::new();
-    for (rule, place) in places.iter().enumerate().filter(|(_, place)| place.deny | place.reset != 0) {
-        let Place::Path(path) = &place.place else { continue };
-        let mut components = path.split(|b| *b == b'/').filter(|c| !c.is_empty()).peekable();
-        let mut prefix = seed;
-        while let Some(component) = components.next() {
-            prefix = hash::descend(keys, prefix, hash::component(keys, component));
-            if components.peek().is_some() && marked.insert(prefix) {
-                all.push(Filed { entry: Entry { prefix, bits: bits::PINNED }, rule, mark: true });
+    let mut marked: HashMap<u64, usize> = HashMap::new();
+    // Denials first: where a directory is above both, an event names what is denied below it.
+    for mark in [marks::DENIES_BELOW, marks::GRANTS_BELOW] {
+        for (rule, place) in places.iter().enumerate() {
+            let axes = if mark == marks::DENIES_BELOW { place.deny | place.reset } else { place.allow };
+            let Place::Path(path) = &place.place else { continue };
+            if axes == 0 {
+                continue;
+            }
+            let mut components = path.split(|b| *b == b'/').filter(|c| !c.is_empty()).peekable();
+            let mut prefix = seed;
+            while let Some(component) = components.next() {
+                prefix = hash::descend(keys, prefix, hash::component(keys, component));
+                if components.peek().is_none() {
+                    break;
+                }
+                match marked.entry(prefix) {
+                    Vacancy::Occupied(at) => all[*at.get()].entry.bits |= mark,
+                    Vacancy::Vacant(none) => {
+                        none.insert(all.len());
+                        all.push(Filed {
+                            entry: Entry { prefix: hash::mark(prefix), bits: mark },
+                            rule,
+                            mark: true,
+                        });
+                    }
+                }
             }
         }
     }
@@ -242,9 +260,6 @@ mod tests {
                     continue;
                 }
                 let found = value as u16;
-                if found == bits::PINNED {
-                    continue;
-                }
                 let here = match found & bits::KIND_MASK {
                     bits::KIND_TREE => true,
                     bits::KIND_BELOW => below > 0,
@@ -324,23 +339,40 @@ mod tests {
     }
 
     #[test]
-    fn directories_above_what_is_denied_or_protected_are_marked_once() {
+    fn directories_above_what_rules_name_are_marked_once() {
         let rules = [
             rule(path("/home/u/p/.env"), Kind::Tree, 0, axis::READ, 0),
             rule(path("/home/u/p/key"), Kind::Tree, 0, axis::READ, 0),
             rule(path("/proc/sys"), Kind::Tree, 0, 0, axis::WRITE),
             rule(path("/srv/a/b"), Kind::Tree, axis::READ, 0, 0),
+            rule(path("/home/u/notes"), Kind::Tree, axis::READ, 0, 0),
             rule(Place::Name(b".ssh".to_vec()), Kind::Tree, 0, axis::READ, 0),
             rule(path("/"), Kind::Tree, 0, axis::EXEC, 0),
         ];
         let filed = entries(&KEYS, 7, &rules);
         let mut marks: Vec<_> = filed.iter().filter(|filed| filed.mark).map(|filed| filed.entry).collect();
         marks.sort_by_key(|entry| entry.prefix);
-        let mark = |text: &str| Entry { prefix: prefix_of(&KEYS, 7, &path(text)), bits: bits::PINNED };
-        let mut wanted = ["/home", "/home/u", "/home/u/p", "/proc"].map(mark);
+        let mark = |text: &str, below: u16| Entry {
+            prefix: hash::mark(prefix_of(&KEYS, 7, &path(text))),
+            bits: below,
+        };
+        let (denies, grants) = (marks::DENIES_BELOW, marks::GRANTS_BELOW);
+        let mut wanted = [
+            mark("/home", denies | grants),
+            mark("/home/u", denies | grants),
+            mark("/home/u/p", denies),
+            mark("/proc", denies),
+            mark("/srv", grants),
+            mark("/srv/a", grants),
+        ];
         wanted.sort_by_key(|entry| entry.prefix);
         assert_eq!(marks, wanted);
         assert_eq!(filed.len(), rules.len() + wanted.len());
+        let named = |text: &str| {
+            let prefix = hash::mark(prefix_of(&KEYS, 7, &path(text)));
+            filed.iter().find(|filed| filed.mark && filed.entry.prefix == prefix).unwrap().rule
+        };
+        assert_eq!((named("/home/u"), named("/srv/a")), (0, 3));
     }
 
     #[test]
@@ -348,13 +380,13 @@ mod tests {
         let memory = Memory::new();
         let table = memory.table();
         let rules: Vec<_> =
-            (0..500).map(|n| rule(path(&format!("/r/{n}")), Kind::Tree, axis::READ, 0, 0)).collect();
+            (0..500).map(|n| rule(path(&format!("/r{n}")), Kind::Tree, axis::READ, 0, 0)).collect();
         put(table, 1, 7, &rules).unwrap();
         put(table, 2, 8, &rules).unwrap();
         assert_eq!(table.retain(|owner| owner != 1), 500);
         assert_eq!(table.used(), 500);
-        assert_eq!(lookup(table, 7, 0, b"/r/1"), (0, 0));
-        assert_eq!(lookup(table, 8, 0, b"/r/1"), (axis::READ, 0));
+        assert_eq!(lookup(table, 7, 0, b"/r1"), (0, 0));
+        assert_eq!(lookup(table, 8, 0, b"/r1"), (axis::READ, 0));
         assert_eq!(table.retain(|owner| owner != 2), 500);
         assert!(table.slots.iter().all(|slot| slot.load(Ordering::Relaxed) == 0));
     }

@@ -57,6 +57,12 @@ pub const fn name_seed(seed: u64) -> u64 {
     seed ^ 0x6e61_6d65_6e61_6d65
 }
 
+/// Where the mark of the directory with this prefix is filed: see [`crate::policy::marks`].
+#[inline(always)]
+pub const fn mark(prefix: u64) -> u64 {
+    prefix ^ 0x6d61_726b_6d61_726b
+}
+
 /// The seed of abstract unix socket names, each one component: `descend(abstract_seed(seed), component)`.
 /// Names longer than 255 bytes cannot occur (`sun_path` holds 108).
 #[inline(always)]

@@ -84,11 +84,18 @@ pub mod bits {
     pub const KIND_CHILDREN: u16 = 2 << 14;
     /// The path itself and nothing else: what `base` needs of a directory on the way (`/`).
     pub const KIND_EXACT: u16 = 3 << 14;
-    /// Not a rule but a mark, in a slot of its own: something below this directory is denied or protected by its
-    /// path, so the directory may not be renamed (that would take the denied file out from under its rule). The
-    /// agent files one on every ancestor of each denied or protected path, the container's root excepted.
-    /// An exact slot with every reset and nothing else makes no sense as a rule, which is why it can be the mark.
-    pub const PINNED: u16 = KIND_EXACT | RESET_READ | RESET_WRITE | RESET_EXEC | RESET_UNIX;
+}
+
+/// Bits of a mark: a slot that is no rule, filed under [`crate::hash::mark`] of a directory's prefix, where no fold looks.
+/// What is below that directory depends on where it is, so that a move of it may change what holds there. The agent
+/// files one for every ancestor of each path that a rule names, the container's root excepted.
+pub mod marks {
+    /// Something below this directory is denied or protected by its path. The directory may not be moved away, which
+    /// would take the denied file out from under its rule.
+    pub const DENIES_BELOW: u16 = 1 << 0;
+    /// Something below this directory is granted by its path. No directory may be moved to here, which would put what it
+    /// holds under that rule.
+    pub const GRANTS_BELOW: u16 = 1 << 1;
 }
 
 /// [`Policy::flags`]: denials are recorded as `would_deny` and not enforced.
