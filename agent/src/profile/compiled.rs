@@ -1,6 +1,7 @@
 //! What a profile compiles to for the kernel: plain data, no hashes yet (those need the boot's keys, see
 //! `kernel::table`).
 
+use serde::{Deserialize, Serialize};
 use std::{net::Ipv6Addr, path::PathBuf};
 
 /// Index into [`CompiledPolicy::rules`].
@@ -39,7 +40,8 @@ pub(crate) enum Place {
 }
 
 /// Which paths a [`PlaceRule`] is about, relative to its place (`ringfence_common::policy::bits::KIND_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     /// The place and all below it.
     Tree,
@@ -70,6 +72,22 @@ pub(crate) struct PlaceRule {
     pub(crate) deny_rules: [Option<RuleId>; 5],
     /// The built-in rule behind the resets.
     pub(crate) reset_rule: Option<RuleId>,
+}
+
+impl PlaceRule {
+    /// A rule that says nothing yet.
+    pub(crate) fn nothing(place: Place, kind: Kind) -> Self {
+        Self {
+            place,
+            kind,
+            allow: 0,
+            deny: 0,
+            reset: 0,
+            allow_rules: [None; 5],
+            deny_rules: [None; 5],
+            reset_rule: None,
+        }
+    }
 }
 
 /// One prefix and port.
