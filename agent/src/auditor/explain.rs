@@ -65,6 +65,15 @@ fn by_rule(stored: &Stored, rule: &RuleText) -> (String, String, Option<String>)
         };
         return (reason, advice, None);
     }
+    if rule.key == "source" {
+        let reason = format!(
+            "The container's own profile is made of this file, or is reached by this link ({}). A container never writes \
+             what its policy comes from, whatever is granted.",
+            escape::line(&rule.text)
+        );
+        let advice = "Edit it from outside; to let the container write there, keep the profile elsewhere.";
+        return (reason, advice.to_owned(), None);
+    }
     if rule.key == "protected" {
         let reason = format!(
             "It is a protected place ({id}): a grant of something above it does not reach in, only one that names it."

@@ -1,11 +1,15 @@
 //! `ringfence profile`: checks, shows and explains profiles, without a daemon and without changing anything.
 
-use crate::profile::{
-    self, CompileContext, Dirs, LoadErrors, Problem, Profile,
-    compiled::CompiledPolicy,
-    decide::{Decider, Decision, Why},
-    problem::ProblemJson,
-    show,
+use crate::{
+    kernel::host,
+    launch::plan::{self, Enforcers},
+    profile::{
+        self, Compilation, CompileContext, Dirs, LandlockUse, LoadErrors, Problem, Profile, Seccomp,
+        compiled::CompiledPolicy,
+        decide::{Decider, Decision, Why},
+        problem::ProblemJson,
+        show,
+    },
 };
 use anyhow::{Context, bail};
 use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
@@ -98,7 +102,7 @@ struct PlaceArgs {
 
 impl PlaceArgs {
     fn context(&self, workdir: Option<PathBuf>) -> CompileContext<'_> {
-        CompileContext { root: &self.root, workdir, audit_override: false }
+        CompileContext::new(&self.root, workdir)
     }
 
     /// What was given, or the current directory.
@@ -117,7 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Check { profiles, place } => check(profiles, place, &dirs),
         Command::Show { profile, place } => {
             let profile = profile::load(profile, &dirs)?;
-            let (policy, notes) = profile.compile_with_notes(&place.context(place.here()))?;
+            let Compilation { policy, notes, .. } = profile.compile_whole(&place.context(place.here()))?;
             let notices: Vec<String> = profile.notices.iter().cloned().chain(notes).collect();
             let text = if place.json {
                 format!("{}\n", show::json(&profile, &policy, place.here().as_deref(), &notices)?)
@@ -129,7 +133,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Explain { profile, access, target, place } => {
             let profile = profile::load(profile, &dirs)?;
             let policy = profile.compile(&place.context(place.here()))?;
-            let answer = explain(&policy, *access, target, place)?;
+            let mut answer = explain(&policy, *access, target, place)?;
+            answer.on_this_host = not_held(&profile, &policy, answer.axis(), place.here().as_deref());
             print(&if place.json { answer.json(&profile, &policy) } else { answer.text(&profile, &policy) })
         }
         Command::Schema => {
@@ -161,8 +166,10 @@ fn check(names: &[String], place: &PlaceArgs, dirs: &Dirs) -> anyhow::Result<Exi
     for name in &names {
         let loaded = profile::load(name, dirs);
         let checked = loaded.and_then(|profile| {
-            let (_, notes) = profile.compile_with_notes(&place.context(Some(workdir.clone())))?;
-            Ok((profile, notes))
+            let mut done = profile.compile_whole(&place.context(Some(workdir.clone())))?;
+            let given = place.workdir.as_ref().map(|_| workdir.as_path());
+            done.notes.extend(profile::remarks::remarks(&profile, &done.policy, &place.root, given));
+            Ok((profile, done.notes))
         });
         match checked {
             Ok((profile, notes)) => {
@@ -204,6 +211,31 @@ struct Answer {
     /// The target as the kernel sees it.
     seen: String,
     decision: Decision,
+    /// What this host leaves open of the axis, if eBPF does not hold it here.
+    on_this_host: Option<String>,
+}
+
+/// What stays open of an axis where the kernel runs no eBPF programs for us.
+fn not_held(
+    profile: &Profile,
+    policy: &CompiledPolicy,
+    axis: &str,
+    workdir: Option<&Path>,
+) -> Option<String> {
+    if host::lsm_list().has("bpf") != Some(false) {
+        return None;
+    }
+    let enforcers = Enforcers {
+        landlock_abi: if profile.kernel.landlock == LandlockUse::Off { 0 } else { host::landlock_abi() },
+        seccomp: profile.kernel.seccomp != Seccomp::Off && host::seccomp(),
+    };
+    let home = env::var_os("HOME").map(PathBuf::from);
+    let homes: Vec<&Path> = home.as_deref().into_iter().chain(workdir).collect();
+    let plan = plan::without_ebpf(policy, &homes, enforcers);
+    let held = plan.axes.iter().find(|held| held.axis.name() == axis && !held.gaps.is_empty())?;
+    Some(format!(
+        "this host's kernel has no `bpf` in its LSM list, so it would not hold this in full: {held}"
+    ))
 }
 
 fn explain(
@@ -213,7 +245,13 @@ fn explain(
     place: &PlaceArgs,
 ) -> anyhow::Result<Answer> {
     let decider = Decider::new(policy);
-    let answer = |seen: String, decision| Answer { access, target: target.to_owned(), seen, decision };
+    let answer = |seen: String, decision| Answer {
+        access,
+        target: target.to_owned(),
+        seen,
+        decision,
+        on_this_host: None,
+    };
     let path = |axis, path: &str| -> anyhow::Result<Answer> {
         let seen = profile::resolved(&place.root, &absolute(path)?)
             .with_context(|| format!("{} cannot be looked at", place.root.display()))?;
@@ -285,8 +323,16 @@ impl Answer {
         }
     }
 
-    fn why(&self) -> &'static str {
+    /// Whether the target is denied because the profile is made of it.
+    fn is_source(&self, policy: &CompiledPolicy) -> bool {
+        self.decision.why == Why::Denied && self.rule(policy).starts_with("source:")
+    }
+
+    fn why(&self, policy: &CompiledPolicy) -> &'static str {
         match self.decision.why {
+            Why::Denied if self.is_source(policy) => {
+                "the profile is made of this file: a container never writes what its own policy comes from"
+            }
             Why::Denied => "a deny rule applies, and a deny at any depth beats every allow",
             Why::Allowed => "this is the longest rule that allows it, and no deny applies",
             Why::All => "the axis is \"all\", and no rule is against it",
@@ -298,10 +344,13 @@ impl Answer {
     }
 
     /// What to change for the other answer.
-    fn change(&self) -> Option<String> {
+    fn change(&self, policy: &CompiledPolicy) -> Option<String> {
         match self.decision.why {
             Why::Default | Why::Protected => {
                 Some(format!("to allow it, add {:?} to grant.{}", self.seen, self.axis()))
+            }
+            Why::Denied if self.is_source(policy) => {
+                Some("to let the container write there, keep the profile elsewhere".to_owned())
             }
             Why::Denied => Some("to allow it, remove or narrow that rule".to_owned()),
             Why::Allowed | Why::All => None,
@@ -325,9 +374,12 @@ impl Answer {
         } else {
             text += &format!("  rule:    {}\n", self.rule(policy));
         }
-        text += &format!("  why:     {}\n", self.why());
-        if let Some(change) = self.change() {
+        text += &format!("  why:     {}\n", self.why(policy));
+        if let Some(change) = self.change(policy) {
             text += &format!("  change:  {change} ({})\n", profile.file.display());
+        }
+        if let Some(open) = &self.on_this_host {
+            text += &format!("  host:    {open}\n");
         }
         if policy.audit_mode {
             text += "  note:    mode = \"audit\": it is recorded, not denied\n";
@@ -354,8 +406,9 @@ impl Answer {
             "rule": self.rule(policy),
             "file": rule.and_then(|r| r.file.as_ref()),
             "line": rule.map(|r| r.line).filter(|l| *l > 0),
-            "why": self.why(),
-            "change": self.change(),
+            "why": self.why(policy),
+            "change": self.change(policy),
+            "host": self.on_this_host,
         });
         format!("{line}\n")
     }

@@ -1,7 +1,12 @@
 //! The registry: every container with a live task, in memory and in `/run/ringfence/containers`, from where a restarted
 //! core adopts them. A record is written before the container's first task is tagged, whole or not at all.
 
-use crate::profile::{KernelOptions, compiled::CompiledPolicy};
+use crate::profile::{
+    KernelOptions,
+    compiled::CompiledPolicy,
+    fixed::{Fixed, History},
+    mounts::Mount,
+};
 use ringfence_wire::{audit::Manifest, message::Counts};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -18,6 +23,10 @@ use std::{
 
 /// Version of the records' format.
 const FORMAT: u32 = 1;
+/// The file with where paths led, beside the records.
+const PAST: &str = "past";
+/// Most paths of one user in it.
+const MAX_PAST: usize = 1 << 14;
 /// Most bytes of a record. Larger ones were not written by a core.
 const MAX_RECORD: u64 = 64 << 20;
 
@@ -91,6 +100,18 @@ pub(crate) struct Record {
     pub(crate) outer: Vec<Outer>,
     /// What the ids in its events mean.
     pub(crate) manifest: Manifest,
+    /// What `${HOME}` stands for.
+    #[serde(default)]
+    pub(crate) home: Option<PathBuf>,
+    /// Where its paths lead, and what it could have written.
+    #[serde(default)]
+    pub(crate) history: History,
+    /// What it saw mounted when it was entered. None: an earlier version did not look.
+    #[serde(default)]
+    pub(crate) mounts: Option<Vec<Mount>>,
+    /// The files that its profile is made of.
+    #[serde(default)]
+    pub(crate) sources: Vec<PathBuf>,
 }
 
 /// A container around a nested one, as it was when the inner one was enrolled.
@@ -104,6 +125,12 @@ pub(crate) struct Outer {
     pub(crate) workdir: Option<PathBuf>,
     /// Root asked for audit mode.
     pub(crate) audit: bool,
+    /// What `${HOME}` stands for in it.
+    #[serde(default)]
+    pub(crate) home: Option<PathBuf>,
+    /// Where its paths lead, and what it could have written.
+    #[serde(default)]
+    pub(crate) history: History,
 }
 
 /// One container.
@@ -151,6 +178,8 @@ impl Container {
 pub(crate) struct Registry {
     dir: PathBuf,
     containers: BTreeMap<u64, Container>,
+    /// For each user.
+    past: BTreeMap<u32, Fixed>,
 }
 
 impl Registry {
@@ -161,7 +190,8 @@ impl Registry {
     /// If the directory cannot be made or listed.
     pub(crate) fn open(dir: &Path, boot: &str) -> Result<(Self, Vec<RegistryError>), RegistryError> {
         make_private_dir(dir)?;
-        let mut registry = Self { dir: dir.to_owned(), containers: BTreeMap::new() };
+        let mut registry =
+            Self { dir: dir.to_owned(), containers: BTreeMap::new(), past: read_past(&dir.join(PAST)) };
         let mut errors = Vec::new();
         let list = |source| io_error("list", dir, "it must be root's", source);
         for entry in fs::read_dir(dir).map_err(list)? {
@@ -174,7 +204,7 @@ impl Registry {
                     Ok(_) => remove(&path),
                     Err(error) => errors.push(error),
                 }
-            } else {
+            } else if path.file_name().is_none_or(|name| name != PAST) {
                 // What a core that was killed left half written.
                 remove(&path);
             }
@@ -199,13 +229,7 @@ impl Registry {
     pub(crate) fn write(&self, record: &Record) -> Result<(), RegistryError> {
         let path = self.path(&record.id);
         let new = path.with_extension("new");
-        let result = (|| {
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec(record)?)?;
-            fs::rename(&new, &path)
-        })();
-        result.map_err(|source| {
+        write_whole(&path, &new, record).map_err(|source| {
             remove(&new);
             io_error("write", &path, "is the runtime directory full or read-only?", source)
         })
@@ -246,9 +270,48 @@ impl Registry {
         }
     }
 
+    /// Where the paths led that a user's earlier containers could turn into links.
+    pub(crate) fn past(&self, uid: u32) -> Option<&Fixed> {
+        self.past.get(&uid)
+    }
+
+    /// Keeps where such paths lead, for the user's next container that is granted them. It outlives the containers, not the
+    /// boot.
+    pub(crate) fn keep_past(&mut self, uid: u32, led: &Fixed) {
+        if !self.past.entry(uid).or_default().take_in(led, MAX_PAST) {
+            return;
+        }
+        let path = self.dir.join(PAST);
+        if let Err(error) = write_whole(&path, &path.with_extension("new"), &self.past) {
+            tracing::error!("cannot write {}: {error}", path.display());
+        }
+    }
+
     fn path(&self, id: &str) -> PathBuf {
         self.dir.join(id).with_extension("json")
     }
+}
+
+/// Reads where paths led, as far as that is known.
+fn read_past(path: &Path) -> BTreeMap<u32, Fixed> {
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+            tracing::error!("{} is damaged and not used: {error}", path.display());
+            BTreeMap::new()
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+        Err(error) => {
+            tracing::error!("cannot read {}: {error}", path.display());
+            BTreeMap::new()
+        }
+    }
+}
+
+/// Writes a file whole, or leaves the one that is there.
+fn write_whole(path: &Path, new: &Path, what: &impl Serialize) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
+    file.write_all(&serde_json::to_vec(what)?)?;
+    fs::rename(new, path)
 }
 
 /// Random bytes as hex digits.
@@ -354,6 +417,10 @@ pub(crate) mod tests {
             host_root: true,
             outer: Vec::new(),
             manifest,
+            home: None,
+            history: History::default(),
+            mounts: None,
+            sources: Vec::new(),
         }
     }
 

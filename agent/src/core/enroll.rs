@@ -10,15 +10,22 @@ use super::{
 use crate::{
     kernel::{ContainerId, Membership, PolicyError, TaskError},
     profile::{
-        self, CompileContext, CompileErrors, Dirs, KernelOptions, LoadErrors, Mode, Profile,
+        self, AxisRules, Compilation, CompileContext, CompileErrors, Dirs, KernelOptions, LoadErrors, Mode,
+        Profile,
         compiled::CompiledPolicy,
+        fixed::{Fixed, History},
+        mounts::{self, Mount},
     },
 };
 use ringfence_grant::Grant;
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, StatxFlags, open, statx};
 use std::{
+    ffi::OsString,
     io,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -91,6 +98,41 @@ pub(crate) enum EnrollError {
         name: String,
         /// The file: the profile's own or one that it extends.
         file: PathBuf,
+    },
+    /// A file of the profile that the container could have written.
+    #[error(
+        "profile {name}: the container may write {file}, of which its policy would be made, so it is not read again and the \
+         policy in force stays; keep the file where the container may not write, and start the container again",
+        file = .file.display()
+    )]
+    Writable {
+        /// The profile.
+        name: String,
+        /// The file, or a link on the way to it, where the container sees it.
+        file: PathBuf,
+    },
+    /// A file of the profile that has other names.
+    #[error(
+        "profile {name}: {file} has {names} names (hard links), and by another one the container could write it; make it a \
+         file of its own: cp FILE FILE.new && mv FILE.new FILE",
+        file = .file.display()
+    )]
+    Linked {
+        /// The profile.
+        name: String,
+        /// The file.
+        file: PathBuf,
+        /// How many names it has.
+        names: u64,
+    },
+    /// The mounts of the child cannot be listed.
+    #[error("cannot list what process {child} sees mounted")]
+    Mounts {
+        /// The process.
+        child: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
     },
     /// Audit mode, asked for by somebody who is not root.
     #[error("only root may ask for audit mode; profile {0} says `mode = \"enforce\"`")]
@@ -180,6 +222,8 @@ pub(crate) struct Request {
     pub(crate) audit: bool,
     /// Who asks.
     pub(crate) uid: u32,
+    /// What `${HOME}` stands for: the home of the user that the command runs as.
+    pub(crate) home: Option<PathBuf>,
 }
 
 /// A profile, compiled for one container.
@@ -193,6 +237,31 @@ pub(crate) struct Compiled {
     pub(crate) policy: CompiledPolicy,
     /// What the launcher set from the same profile.
     pub(crate) options: KernelOptions,
+    /// Where its paths lead, for the container's life.
+    pub(crate) fixed: Fixed,
+    /// Those that the container may turn into links.
+    pub(crate) own: Fixed,
+    /// What leads elsewhere than it did.
+    pub(crate) moved: Vec<String>,
+    /// The files that the profile is made of.
+    pub(crate) sources: Vec<PathBuf>,
+}
+
+/// What a profile is compiled into.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Surroundings<'a> {
+    /// The containers around it, outermost first.
+    pub(crate) outer: &'a [Outer],
+    /// The container's root directory.
+    pub(crate) root: BorrowedFd<'a>,
+    /// What is mounted there.
+    pub(crate) mounts: Option<&'a [Mount]>,
+    /// Where profiles are.
+    pub(crate) dirs: &'a Dirs,
+    /// The container's, if it runs already.
+    pub(crate) history: Option<&'a History>,
+    /// Where paths led that earlier containers could turn into links.
+    pub(crate) past: Option<&'a Fixed>,
 }
 
 /// Checks that `child` is a fresh child of the peer, and of its user.
@@ -250,30 +319,67 @@ pub(crate) fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, Enroll
     Ok(profile)
 }
 
-/// Compiles a request's profile for a container with this root, inside the containers around it.
-pub(crate) fn compile(
-    request: &Request,
-    outer: &[Outer],
-    root: BorrowedFd<'_>,
-    dirs: &Dirs,
-) -> Result<Compiled, EnrollError> {
-    let profile = load(&request.asked, request.uid, dirs)?;
+/// Compiles a request's profile for a container, inside the containers around it.
+pub(crate) fn compile(request: &Request, around: Surroundings<'_>) -> Result<Compiled, EnrollError> {
+    let profile = load(&request.asked, request.uid, around.dirs)?.at_home(request.home.as_deref());
     if request.audit && request.uid != 0 && profile.mode != Mode::Audit {
         return Err(EnrollError::AuditNotRoot(profile.name));
     }
     // A magic link: the very directory behind the descriptor, whatever happened to its process since.
-    let root = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
-    let one = |profile: &Profile, workdir: &Option<PathBuf>, audit| {
-        let context = CompileContext { root: &root, workdir: workdir.clone(), audit_override: audit };
-        profile.compile(&context).map_err(EnrollError::Compile)
+    let root = PathBuf::from(format!("/proc/self/fd/{}", around.root.as_raw_fd()));
+    let one = |profile: &Profile, workdir: &Option<PathBuf>, audit, history, past| {
+        check_sources(profile, around.mounts, history)?;
+        let context = CompileContext {
+            audit_override: audit,
+            mounts: around.mounts,
+            history,
+            past,
+            ..CompileContext::new(&root, workdir.clone())
+        };
+        profile.compile_whole(&context).map_err(EnrollError::Compile)
     };
-    let mut policy = one(&profile, &request.workdir, request.audit)?;
-    for around in outer.iter().rev() {
-        let outer = load(&around.asked, 0, dirs)?;
+    let Compilation { mut policy, mut moved, fixed, own, .. } =
+        one(&profile, &request.workdir, request.audit, around.history, around.past)?;
+    for outer in around.outer.iter().rev() {
+        let its = load(&outer.asked, 0, around.dirs)?.at_home(outer.home.as_deref());
+        let its = one(&its, &outer.workdir, outer.audit, Some(&outer.history), None)?;
         // In audit mode only if every container around it is: the meet sees to that.
-        policy = profile::meet_policies(&policy, &one(&outer, &around.workdir, around.audit)?);
+        policy = profile::meet_policies(&policy, &its.policy);
+        moved.extend(its.moved);
     }
-    Ok(Compiled { name: profile.name, file: profile.file, policy, options: profile.kernel })
+    let sources = profile.sources.into_iter().map(|source| source.file).collect();
+    let options = profile.kernel;
+    Ok(Compiled { name: profile.name, file: profile.file, policy, options, fixed, own, moved, sources })
+}
+
+/// A policy never comes from what its container can write. What it is made of is closed to it from its first policy on;
+/// so what it could have written is a file that came later, or one by another name.
+fn check_sources(
+    profile: &Profile,
+    mounts: Option<&[Mount]>,
+    history: Option<&History>,
+) -> Result<(), EnrollError> {
+    let name = || profile.name.clone();
+    let writes = match &profile.rules.fs_write {
+        AxisRules::All(_) => true,
+        AxisRules::Only(rules) => !rules.is_empty(),
+    };
+    if let Some(linked) = profile.sources.iter().find(|source| writes && source.names > 1) {
+        return Err(EnrollError::Linked { name: name(), file: linked.file.clone(), names: linked.names });
+    }
+    let Some(history) = history else { return Ok(()) };
+    let could = history.written.policies();
+    let could = could.judge();
+    let places = profile::source_places(profile, mounts);
+    match places.into_iter().find(|source| could(&source.path)) {
+        Some(open) => Err(EnrollError::Writable { name: name(), file: OsString::from_vec(open.path).into() }),
+        None => Ok(()),
+    }
+}
+
+/// What a process sees mounted.
+pub(crate) fn mounts_of(pid: u32) -> Result<Vec<Mount>, EnrollError> {
+    mounts::of(&pid.to_string()).map_err(|source| EnrollError::Mounts { child: pid, source })
 }
 
 /// The root directory of a process, and whether it is the host's.
@@ -317,124 +423,5 @@ impl EnrollError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{fs, os::fd::AsFd, os::unix::fs::PermissionsExt};
-
-    fn id(raw: u64) -> ContainerId {
-        ContainerId::from_raw(raw)
-    }
-
-    fn inside(raw: u64) -> Option<Membership> {
-        Some(Membership { container: Some(id(raw)), next: None })
-    }
-
-    fn process() -> Process {
-        Process { pid: 20, parent: 10, uids: [1000; 4], threads: 1, is_fork: true }
-    }
-
-    fn peer(uid: u32) -> Peer {
-        Peer { pid: 10, uid, pidfd: std::fs::File::open("/dev/null").unwrap().into() }
-    }
-
-    #[test]
-    fn only_a_fresh_child_of_the_same_user_is_taken() {
-        check_child(&peer(1000), &process()).unwrap();
-        let grandchild = Process { parent: 11, ..process() };
-        assert!(matches!(check_child(&peer(1000), &grandchild), Err(EnrollError::NotChild { .. })));
-        let threaded = Process { threads: 2, ..process() };
-        assert!(matches!(check_child(&peer(1000), &threaded), Err(EnrollError::Threads { .. })));
-        for n in 0..4 {
-            let mut other = process();
-            other.uids[n] = 0;
-            assert!(matches!(check_child(&peer(1000), &other), Err(EnrollError::OtherUser { .. })));
-            check_child(&peer(0), &other).unwrap();
-        }
-    }
-
-    #[test]
-    fn peer_and_child_are_in_one_place() {
-        assert_eq!(place((10, None), (20, None)).unwrap(), None);
-        assert_eq!(place((10, inside(5)), (20, inside(5))).unwrap(), Some(id(5)));
-        assert!(place((10, None), (20, inside(5))).is_err());
-        assert!(place((10, inside(5)), (20, inside(6))).is_err());
-        assert!(place((10, inside(5)), (20, None)).is_err());
-        let pending = Some(Membership { container: None, next: Some(id(5)) });
-        assert!(place((10, None), (20, pending)).is_err());
-        let twice = Some(Membership { container: Some(id(5)), next: Some(id(6)) });
-        assert!(place((10, inside(5)), (20, twice)).is_err());
-    }
-
-    #[test]
-    fn who_is_not_root_gets_root_s_profiles_by_name_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let profiles = dir.path().join("profiles");
-        fs::create_dir(&profiles).unwrap();
-        let file = profiles.join("p.toml");
-        fs::write(&file, "description = \"nothing\"\n").unwrap();
-        let dirs = Dirs { system: profiles, user: None };
-        let path = file.to_str().unwrap();
-        assert!(matches!(load(path, 1000, &dirs), Err(EnrollError::PathNotRoot(..))));
-        assert!(matches!(load("p.toml", 1000, &dirs), Err(EnrollError::PathNotRoot(..))));
-        load(path, 0, &dirs).unwrap();
-        if rustix::process::geteuid().is_root() {
-            load("p", 1000, &dirs).unwrap();
-        }
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
-        rustix::fs::chown(&file, None, Some(rustix::fs::Gid::from_raw(12345))).ok();
-        assert!(matches!(load("p", 1000, &dirs), Err(EnrollError::NotRoots { .. })));
-    }
-
-    #[test]
-    fn anyone_may_take_less_by_a_grant() {
-        let dirs = Dirs { system: "/nonexistent".into(), user: None };
-        let grant = Grant {
-            exec: ringfence_grant::Scope::only(["/bin/true".parse().unwrap()]),
-            net: ringfence_grant::Scope::only(["example.com".parse().unwrap(), "10.0.0.1".parse().unwrap()]),
-            ..Grant::top()
-        };
-        let asked = format!("{GRANT}{}", serde_json::to_string(&grant).unwrap());
-        let profile = load(&asked, 1000, &dirs).unwrap();
-        assert!(!profile::is_name(&profile.name), "{}", profile.name);
-        assert_eq!(profile.mode, Mode::Enforce);
-        let held = profile.grant(None);
-        assert_eq!(held.exec, grant.exec);
-        assert_eq!(held.net, ringfence_grant::Scope::only(["10.0.0.1".parse().unwrap()]));
-        let root = host_root().unwrap();
-        let request = Request { asked, workdir: None, audit: false, uid: 1000 };
-        compile(&request, &[], root.as_fd(), &dirs).unwrap();
-        for wrong in ["grant:", "grant:{}", "grant:[]"] {
-            assert!(matches!(load(wrong, 1000, &dirs), Err(EnrollError::Grant(_))), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn audit_mode_is_root_s_to_ask_for() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("p.toml"), "mode = \"enforce\"\n").unwrap();
-        fs::write(dir.path().join("a.toml"), "mode = \"audit\"\n").unwrap();
-        let dirs = Dirs { system: dir.path().to_owned(), user: None };
-        let root = host_root().unwrap();
-        let ask = |asked: &str, uid, audit, outer: &[Outer]| {
-            let request = Request { asked: asked.into(), workdir: None, audit, uid };
-            compile(&request, outer, root.as_fd(), &dirs)
-        };
-        if rustix::process::geteuid().is_root() {
-            assert!(matches!(ask("p", 1000, true, &[]), Err(EnrollError::AuditNotRoot(_))));
-            assert!(ask("a", 1000, true, &[]).unwrap().policy.audit_mode);
-        }
-        assert!(ask("p", 0, true, &[]).unwrap().policy.audit_mode);
-        assert!(!ask("p", 0, false, &[]).unwrap().policy.audit_mode);
-        // Inside a container that enforces, asking changes nothing.
-        let around = Outer { id: "0123456789ab".into(), asked: "p".into(), workdir: None, audit: false };
-        assert!(!ask("a", 0, true, &[around]).unwrap().policy.audit_mode);
-    }
-
-    #[test]
-    fn the_host_s_root_is_known_by_its_mount() {
-        let (_, host) = root_of(std::process::id()).unwrap();
-        assert!(host);
-        let tmp = open_dir(Path::new("/tmp")).unwrap();
-        assert!(!is_host_root(&tmp).unwrap());
-    }
-}
+#[path = "enroll_tests.rs"]
+mod tests;

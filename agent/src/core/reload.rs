@@ -3,7 +3,7 @@
 use super::{
     containers::now_us,
     enforcer::{Enforcer, chain},
-    enroll::{Compiled, EnrollError, Request, compile, host_root},
+    enroll::{Compiled, EnrollError, Request, Surroundings, compile, host_root},
     outbox::Word,
     state::{State, manifest},
 };
@@ -58,6 +58,9 @@ impl<E: Enforcer> State<E> {
         for error in &outcome.errors {
             tracing::error!("{error}");
         }
+        for note in &outcome.notes {
+            tracing::warn!("{note}");
+        }
         tracing::info!(
             "profiles read again: {} containers changed, {} errors",
             outcome.changed.len(),
@@ -86,8 +89,19 @@ impl<E: Enforcer> State<E> {
             workdir: record.workdir.clone(),
             audit: record.audit,
             uid: record.uid,
+            home: record.home.clone(),
         };
-        let compiled = compile(&request, &record.outer, root, &self.dirs)?;
+        let outer = self.as_now(&record.outer);
+        let around = Surroundings {
+            outer: &outer,
+            root,
+            mounts: record.mounts.as_deref(),
+            dirs: &self.dirs,
+            history: Some(&record.history),
+            past: None,
+        };
+        let compiled = compile(&request, around)?;
+        notes.extend(compiled.moved.iter().map(|note| format!("container {}: {note}", record.id)));
         let same = container.policy.as_ref() == Some(&compiled.policy);
         if same && self.kernel.generation(id) == Some(record.generation) {
             return Ok(false);
@@ -99,13 +113,15 @@ impl<E: Enforcer> State<E> {
         self.link.say(Word::Manifest(Arc::new(manifest.clone())));
         self.link.say(Word::Over { container: id.raw(), generation: Some(old) });
         let Some(container) = self.registry.by_kernel_id_mut(id.raw()) else { return Ok(false) };
-        let Compiled { name, file, policy, options } = compiled;
+        let Compiled { name, file, policy, options, fixed, sources, .. } = compiled;
         if let Some(before) = &container.options {
             notes.extend(at_next_start(&container.record.id, before, &options));
         }
         let record = &mut container.record;
         (record.profile, record.file, record.audit_mode) = (name, file, policy.audit_mode);
         (record.generation, record.manifest) = (generation, manifest);
+        (record.history.fixed, record.sources) = (fixed, sources);
+        record.history.written.add(&policy);
         (container.policy, container.options) = (Some(policy), Some(options));
         let record = record.clone();
         tracing::info!(
@@ -122,7 +138,8 @@ impl<E: Enforcer> State<E> {
 
     /// Directories whose files the profiles in use come from, and that of all profiles.
     pub(crate) fn profile_dirs(&self) -> BTreeSet<PathBuf> {
-        let used = self.registry.iter().filter_map(|c| c.record.file.parent().map(PathBuf::from));
+        let files = self.registry.iter().flat_map(|c| c.record.sources.iter().chain([&c.record.file]));
+        let used = files.filter_map(|file| file.parent().map(PathBuf::from));
         used.chain([self.dirs.system.clone()]).collect()
     }
 }

@@ -3,14 +3,17 @@
 use super::{
     agents::Agents,
     enforcer::{Enforcer, chain},
-    enroll::{self, EnrollError, Request},
+    enroll::{self, EnrollError, Request, Surroundings},
     peer::{Peer, PeerError, Process},
     quota::Connections,
     report::About,
     running::{self, Target},
     state::{Place, State},
 };
-use crate::kernel::{Membership, TaskError, unpin_all};
+use crate::{
+    kernel::{Membership, TaskError, unpin_all},
+    profile::home,
+};
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{
     audit::Reported,
@@ -150,11 +153,13 @@ impl<E: Enforcer> Server<E> {
         descriptors: Vec<OwnedFd>,
     ) -> Result<Enrolled, EnrollError> {
         let EnrollRequest::Enroll { profile, workdir, audit } = request;
-        let request = request_of(profile, workdir, audit, peer.uid)?;
+        let mut request = request_of(profile, workdir, audit, peer.uid)?;
         let [child] =
             <[OwnedFd; 1]>::try_from(descriptors).map_err(|all| EnrollError::Descriptors(all.len()))?;
         let process = Process::of(child.as_fd())?;
         enroll::check_child(peer, &process)?;
+        // The user that the command runs as, which is who asks unless root asked for another.
+        request.home = home::of(process.uids[0]);
         let (inside, outer, dirs) = {
             let state = self.state();
             state.check_quota(peer.uid)?;
@@ -165,13 +170,25 @@ impl<E: Enforcer> Server<E> {
             (inside, outer, state.dirs.clone())
         };
         let (root, host_root) = enroll::root_of(process.pid)?;
+        let mounts = enroll::mounts_of(process.pid)?;
         // Still the child: its root was read by pid.
         Process::of(child.as_fd())?;
+        let past = if host_root { self.state().past(peer.uid) } else { None };
         if let Some(inside) = inside {
             self.state().check_root(inside, &root)?;
         }
-        let compiled = enroll::compile(&request, &outer, root.as_fd(), &dirs)?;
-        self.state().admit(&request, compiled, Place { inside, outer, root, host_root }, child)
+        let compiled = {
+            let around = Surroundings {
+                outer: &outer,
+                root: root.as_fd(),
+                mounts: Some(&mounts),
+                dirs: &dirs,
+                history: None,
+                past: past.as_ref(),
+            };
+            enroll::compile(&request, around)?
+        };
+        self.state().admit(&request, compiled, Place { inside, outer, root, host_root, mounts }, child)
     }
 
     fn admin(&self, conn: &mut Conn, peer: &Peer) -> Result<(), ringfence_wire::frame::FrameError> {
@@ -221,7 +238,7 @@ impl<E: Enforcer> Server<E> {
         profile: String,
         peer: &Peer,
     ) -> Result<Enrolled, EnrollError> {
-        let (target, request) = (target?, request_of(profile, None, false, peer.uid)?);
+        let (target, mut request) = (target?, request_of(profile, None, false, peer.uid)?);
         let auditor = self.state().link.status().pid;
         // Before anything is frozen: it might be ourselves.
         running::check(&target.processes()?, auditor)?;
@@ -239,11 +256,27 @@ impl<E: Enforcer> Server<E> {
             first.get_or_insert(process);
         }
         let first = first.ok_or(PeerError::Gone)?;
-        let (root, host_root) = enroll::root_of(Process::of(first.as_fd())?.pid)?;
+        let Process { pid, uids, .. } = Process::of(first.as_fd())?;
+        request.home = home::of(uids[0]);
+        let (root, host_root) = enroll::root_of(pid)?;
+        let mounts = enroll::mounts_of(pid)?;
         Process::of(first.as_fd())?;
-        let dirs = self.state().dirs.clone();
-        let compiled = enroll::compile(&request, &[], root.as_fd(), &dirs)?;
-        let place = Place { inside: None, outer: Vec::new(), root, host_root };
+        let (dirs, past) = {
+            let state = self.state();
+            (state.dirs.clone(), if host_root { state.past(peer.uid) } else { None })
+        };
+        let compiled = {
+            let around = Surroundings {
+                outer: &[],
+                root: root.as_fd(),
+                mounts: Some(&mounts),
+                dirs: &dirs,
+                history: None,
+                past: past.as_ref(),
+            };
+            enroll::compile(&request, around)?
+        };
+        let place = Place { inside: None, outer: Vec::new(), root, host_root, mounts };
         self.state().take_in(&request, compiled, place, &target, &first)
     }
 
@@ -298,7 +331,7 @@ fn request_of(
             return Err(EnrollError::BadWorkdir(dir.clone()));
         }
     }
-    Ok(Request { asked: profile, workdir, audit, uid })
+    Ok(Request { asked: profile, workdir, audit, uid, home: None })
 }
 
 fn reply<T: Serialize>(result: Result<T, String>) -> Reply<T> {

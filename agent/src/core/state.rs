@@ -12,7 +12,12 @@ use super::{
 };
 use crate::{
     kernel::{ContainerId, Installed, TaskError},
-    profile::{Dirs, compiled::CompiledPolicy},
+    profile::{
+        Dirs,
+        compiled::CompiledPolicy,
+        fixed::{Fixed, History, Written},
+        mounts::Mount,
+    },
 };
 use ringfence_common::policy::Counters;
 use ringfence_wire::{
@@ -60,6 +65,8 @@ pub(crate) struct Place {
     pub(crate) root: OwnedFd,
     /// Whether that is the host's.
     pub(crate) host_root: bool,
+    /// What the task sees mounted.
+    pub(crate) mounts: Vec<Mount>,
 }
 
 impl<E: Enforcer> State<E> {
@@ -108,8 +115,24 @@ impl<E: Enforcer> State<E> {
             asked: record.asked.clone(),
             workdir: record.workdir.clone(),
             audit: record.audit,
+            home: record.home.clone(),
+            history: record.history.clone(),
         };
-        Ok(record.outer.iter().cloned().chain([own]).collect())
+        Ok(self.as_now(&record.outer).into_iter().chain([own]).collect())
+    }
+
+    /// Where the paths led that a user's earlier containers on the host's root could turn into links.
+    pub(crate) fn past(&self, uid: u32) -> Option<Fixed> {
+        self.registry.past(uid).cloned()
+    }
+
+    /// Containers around one, with what is known of them now, where they still run.
+    pub(super) fn as_now(&self, outer: &[Outer]) -> Vec<Outer> {
+        let now = |one: &Outer| {
+            let live = self.registry.iter().find(|container| container.record.id == one.id);
+            Outer { history: live.map_or(&one.history, |live| &live.record.history).clone(), ..one.clone() }
+        };
+        outer.iter().map(now).collect()
     }
 
     /// Refuses a nested container whose root is not that of the one around it. The kernel goes on judging paths from
@@ -250,6 +273,8 @@ impl<E: Enforcer> State<E> {
         let manifest = manifest(id, &public, request.uid, created, &compiled.policy, installed);
         // Before the task is tagged, and so before its first record.
         self.link.say(Word::Manifest(Arc::new(manifest.clone())));
+        let mut written = Written::default();
+        written.add(&compiled.policy);
         let record = Record {
             format: Record::FORMAT,
             boot: self.boot.clone(),
@@ -267,7 +292,17 @@ impl<E: Enforcer> State<E> {
             host_root: place.host_root,
             outer: place.outer,
             manifest,
+            home: request.home.clone(),
+            history: History { fixed: compiled.fixed, written },
+            mounts: Some(place.mounts),
+            sources: compiled.sources,
         };
+        for note in &compiled.moved {
+            tracing::warn!("container {}: {note}", record.id);
+        }
+        if place.host_root {
+            self.registry.keep_past(request.uid, &compiled.own);
+        }
         let container = Container {
             root: Some(place.root),
             policy: Some(compiled.policy),

@@ -9,7 +9,8 @@ use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     fs,
     num::NonZeroU64,
-    os::fd::BorrowedFd,
+    os::{fd::BorrowedFd, unix::ffi::OsStrExt},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::Mutex,
 };
@@ -215,15 +216,16 @@ impl Fixture {
     }
 
     fn admit(&mut self, asked: &str, uid: u32, child: &Sleeper) -> Result<Enrolled, EnrollError> {
-        let request = Request { asked: asked.into(), workdir: None, audit: false, uid };
+        let request = Request { asked: asked.into(), workdir: None, audit: false, uid, home: None };
         let place = self.place(None);
-        let compiled = enroll::compile(&request, &place.outer, place.root.as_fd(), &self.state.dirs)?;
+        let compiled = compiled(&request, &place, &self.state)?;
         self.state.admit(&request, compiled, place, child.pidfd())
     }
 
     fn place(&self, inside: Option<ContainerId>) -> Place {
         let outer = inside.map_or_else(Vec::new, |inside| self.state.around(inside).unwrap());
-        Place { inside, outer, root: enroll::host_root().unwrap(), host_root: true }
+        let (root, mounts) = (enroll::host_root().unwrap(), enroll::mounts_of(std::process::id()).unwrap());
+        Place { inside, outer, root, host_root: true, mounts }
     }
 
     fn only(&self) -> &Container {
@@ -231,6 +233,23 @@ impl Fixture {
         assert_eq!(all.len(), 1);
         all[0]
     }
+}
+
+fn compiled(
+    request: &Request,
+    place: &Place,
+    state: &State<FakeKernel>,
+) -> Result<enroll::Compiled, EnrollError> {
+    let past = state.past(request.uid);
+    let around = enroll::Surroundings {
+        outer: &place.outer,
+        root: place.root.as_fd(),
+        mounts: Some(&place.mounts),
+        dirs: &state.dirs,
+        history: None,
+        past: past.as_ref(),
+    };
+    enroll::compile(request, around)
 }
 
 /// A process to enrol.
@@ -309,9 +328,9 @@ fn a_process_that_ended_is_not_enrolled() {
     let pidfd = child.pidfd();
     child.0.kill().unwrap();
     child.0.wait().unwrap();
-    let request = Request { asked: "p".into(), workdir: None, audit: false, uid: 0 };
+    let request = Request { asked: "p".into(), workdir: None, audit: false, uid: 0, home: None };
     let place = fixture.place(None);
-    let compiled = enroll::compile(&request, &[], place.root.as_fd(), &fixture.state.dirs).unwrap();
+    let compiled = compiled(&request, &place, &fixture.state).unwrap();
     assert!(fixture.state.admit(&request, compiled, place, pidfd).is_err());
     assert!(fixture.kernel.with(|inner| inner.containers.is_empty()));
 }
@@ -322,10 +341,10 @@ fn a_user_s_quota_is_theirs_alone() {
     let children: Vec<Sleeper> = (0..quota::CONTAINERS_PER_UID + 2).map(|_| Sleeper::start()).collect();
     // Ownership of files in a test directory is not root's for every tester: go around the check of the profile's file.
     let mut admit = |child: &Sleeper, uid| {
-        let request = Request { asked: "p".into(), workdir: None, audit: false, uid };
+        let request = Request { asked: "p".into(), workdir: None, audit: false, uid, home: None };
         let place = fixture.place(None);
-        let root = Request { uid: 0, asked: "p".into(), workdir: None, audit: false };
-        let compiled = enroll::compile(&root, &[], place.root.as_fd(), &fixture.state.dirs).unwrap();
+        let root = Request { uid: 0, asked: "p".into(), workdir: None, audit: false, home: None };
+        let compiled = compiled(&root, &place, &fixture.state).unwrap();
         fixture.state.admit(&request, compiled, place, child.pidfd())
     };
     let (extra, rest) = children.split_at(2);
@@ -442,10 +461,9 @@ fn a_nested_container_gets_what_both_allow() {
         fixture.kernel.with(|inner| {
             inner.tags.insert(child.0.id(), Membership { container: Some(inside), next: None })
         });
-        let request = Request { asked: asked.into(), workdir: None, audit: false, uid: 0 };
+        let request = Request { asked: asked.into(), workdir: None, audit: false, uid: 0, home: None };
         let place = fixture.place(Some(inside));
-        let compiled =
-            enroll::compile(&request, &place.outer, place.root.as_fd(), &fixture.state.dirs).unwrap();
+        let compiled = compiled(&request, &place, &fixture.state).unwrap();
         let allows = compiled.policy.places.iter().any(|rule| {
             let here = rule.place == crate::profile::compiled::Place::Path(path.into());
             here && rule.allow & ringfence_common::policy::axis::READ != 0
@@ -456,4 +474,60 @@ fn a_nested_container_gets_what_both_allow() {
         assert_eq!(tag.container, Some(inside));
         assert!(tag.next.is_some_and(|next| next != inside));
     }
+}
+
+#[test]
+fn what_a_container_did_to_its_paths_does_not_outlive_a_restart_or_the_next_start() {
+    let mut fixture = Fixture::new();
+    let dir = fixture.dir.path().canonicalize().unwrap();
+    let at = |name: &str| dir.join(name);
+    for name in ["work", "work/d", "secret"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    let file = at("work/p.toml");
+    let write = |more: &str| {
+        let work = at("work");
+        let axis = format!("{{ only = [{:?}, {:?}] }}", work, at("work/d"));
+        let grant = GRANT.replace("fs_write = { only = [] }", "");
+        assert_ne!(grant, GRANT);
+        fs::write(&file, format!("[grant]\nfs_read = {axis}\nfs_write = {axis}\n{grant}{more}")).unwrap();
+    };
+    write("");
+    let child = Sleeper::start();
+    fixture.admit(file.to_str().unwrap(), 0, &child).unwrap();
+    let raw = fixture.only().record.kernel_id;
+    let may = |fixture: &Fixture, axis, path: &Path| {
+        let policy = fixture.kernel.with(|inner| inner.containers[&raw].1.clone().unwrap());
+        let decider = crate::profile::decide::Decider::new(&policy);
+        decider.path(axis, path.as_os_str().as_bytes()).allowed()
+    };
+    use ringfence_common::policy::axis::{READ, WRITE};
+    assert!(
+        may(&fixture, WRITE, &at("work/d/x")) && !may(&fixture, WRITE, &file),
+        "the profile is closed to it"
+    );
+    // The container's doing.
+    fs::remove_dir(at("work/d")).unwrap();
+    std::os::unix::fs::symlink(at("secret"), at("work/d")).unwrap();
+    // Root's edit, from outside, is put in force.
+    write("[deny]\nfs_read = [\"**/later\"]\n");
+    let outcome = fixture.state.reload();
+    assert_eq!(outcome.changed.len(), 1, "{outcome:?}");
+    assert!(outcome.notes.iter().any(|note| note.contains("secret")), "{outcome:?}");
+    assert!(!may(&fixture, READ, &at("work/x/later")) && may(&fixture, READ, &at("work/d/x")));
+    assert!(!may(&fixture, READ, &at("secret/key")) && !may(&fixture, WRITE, &at("secret/key")));
+    // A restarted core knows it by its record only.
+    fixture.restart();
+    let outcome = fixture.state.reload();
+    assert!(outcome.errors.is_empty(), "{outcome:?}");
+    assert!(!may(&fixture, READ, &at("secret/key")) && may(&fixture, READ, &at("work/d/x")));
+    // The same profile for the next container.
+    let next = Sleeper::start();
+    let request =
+        Request { asked: file.to_str().unwrap().into(), workdir: None, audit: false, uid: 0, home: None };
+    let place = fixture.place(None);
+    let policy = compiled(&request, &place, &fixture.state).unwrap().policy;
+    let decider = crate::profile::decide::Decider::new(&policy);
+    assert!(!decider.path(READ, at("secret/key").as_os_str().as_bytes()).allowed());
+    drop(next);
 }

@@ -129,6 +129,10 @@ pub(crate) fn start(request: &Request, streams: Streams) -> Result<Started, Erro
     let dirs = Dirs::from_env();
     let profile = load_profile(request.profile.as_deref(), &dirs)?;
     let identity = request.user.as_deref().map(Identity::named).transpose()?;
+    let profile = match &identity {
+        Some(identity) => profile.at_home(profile::home::of(identity.uid.as_raw()).as_deref()),
+        None => profile,
+    };
     let workdir = workdir(request.workdir.as_deref())?;
     let (environment, unset) = if request.whole_environment {
         (Environment::whole(std::env::vars_os()), Vec::new())
@@ -308,9 +312,8 @@ impl Launch<'_> {
 
     fn compile(&self) -> Result<profile::compiled::CompiledPolicy, Error> {
         let context = CompileContext {
-            root: Path::new("/"),
-            workdir: Some(self.workdir.to_owned()),
             audit_override: self.request.audit,
+            ..CompileContext::new(Path::new("/"), Some(self.workdir.to_owned()))
         };
         self.profile.compile(&context).map_err(Error::Compile)
     }

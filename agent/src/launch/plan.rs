@@ -201,11 +201,21 @@ fn narrowed(policy: &CompiledPolicy) -> Vec<String> {
 fn exceptions(policy: &CompiledPolicy, bit: u16) -> Vec<String> {
     let mut gaps = Vec::new();
     let denies = policy.places.iter().filter(|r| r.deny & bit != 0 && inside_an_allow(policy, &r.place, bit));
-    let denies = ids(policy, denies.map(|rule| id_at(&rule.deny_rules, bit)));
+    // The files that the policy is made of are protected, though by a deny.
+    let is_source = |rule: &&PlaceRule| {
+        let id = id_at(&rule.deny_rules, bit);
+        id.and_then(|id| policy.rules.get(id as usize)).is_some_and(|rule| rule.key == "source")
+    };
+    let (sources, denies): (Vec<&PlaceRule>, Vec<_>) = denies.partition(is_source);
+    let denies = ids(policy, denies.into_iter().map(|rule| id_at(&rule.deny_rules, bit)));
     if !denies.is_empty() {
         gaps.push(format!("what is denied inside an allow ({})", listed(&denies)));
     }
     let resets = policy.places.iter().filter(|rule| rule.reset & bit != 0 && rule.allow & bit == 0);
+    let sources = sources.into_iter().filter_map(|rule| match &rule.place {
+        Place::Path(path) => Some(file_path(path).display().to_string()),
+        Place::Name(_) | Place::Abstract(_) => None,
+    });
     let protected: BTreeSet<String> = resets
         .filter_map(|rule| match &rule.place {
             Place::Path(path) => reached(policy, path, bit).then(|| file_path(path).display().to_string()),
@@ -213,6 +223,7 @@ fn exceptions(policy: &CompiledPolicy, bit: u16) -> Vec<String> {
                 .then(|| format!("**/{}", String::from_utf8_lossy(name))),
             Place::Abstract(_) | Place::Named { .. } => None,
         })
+        .chain(sources)
         .collect();
     if !protected.is_empty() {
         let protected: Vec<String> = protected.into_iter().collect();

@@ -87,8 +87,7 @@ impl HostSpawner {
         workdir: &Path,
         by_ebpf: bool,
     ) -> Result<(Self, Vec<String>), Error> {
-        let context =
-            CompileContext { root: Path::new("/"), workdir: Some(workdir.to_owned()), audit_override: false };
+        let context = CompileContext::new(Path::new("/"), Some(workdir.to_owned()));
         let policy = profile.compile(&context).map_err(Error::Compile)?;
         let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let homes: Vec<&Path> = home.as_deref().into_iter().chain([workdir]).collect();

@@ -110,8 +110,13 @@ mod tests {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
 
     fn denies(text: &str) -> Denies {
-        let rule =
-            Rule { text: text.to_owned(), file: Arc::from(Path::new("p.toml")), line: 1, key: "deny.exec" };
+        let rule = Rule {
+            text: text.to_owned(),
+            file: Arc::from(Path::new("p.toml")),
+            line: 1,
+            key: "deny.exec",
+            home: None,
+        };
         let denials = Denials { exec: vec![rule.clone()], fs_read: vec![rule], ..Denials::default() };
         Denies::new(&denials, Path::new("/"))
     }

@@ -4,10 +4,14 @@ use super::{
     AuditLevel, AxisRules, Base, Mode, Profile, Rule, base,
     compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId, RuleSource},
     decide::Decider,
+    fixed::{Fixed, History},
+    lead::Followed,
+    mounts::Mount,
     nets::{Nets, prefixes},
     parse::place,
     problem::{At, CompileErrors, LoadErrors, Problem, Wrong},
-    resolve::{PATH_DIRS, Resolved, Resolver},
+    protect::Source,
+    resolve::{PATH_DIRS, Resolver},
     rule::RuleError,
     workdir::{self, Workdir},
 };
@@ -33,6 +37,34 @@ pub(crate) struct CompileContext<'a> {
     pub(crate) workdir: Option<PathBuf>,
     /// Record denials only, whatever the profile's mode.
     pub(crate) audit_override: bool,
+    /// What the container's processes see mounted, for where the profile's own files are. None: what this process sees.
+    pub(crate) mounts: Option<&'a [Mount]>,
+    /// The container that runs already, where this is not its first policy.
+    pub(crate) history: Option<&'a History>,
+    /// Where the paths led that earlier containers could turn into links.
+    pub(crate) past: Option<&'a Fixed>,
+}
+
+impl<'a> CompileContext<'a> {
+    /// For a container that is yet to be, in a root that this process sees as the container will.
+    pub(crate) fn new(root: &'a Path, workdir: Option<PathBuf>) -> Self {
+        Self { root, workdir, audit_override: false, mounts: None, history: None, past: None }
+    }
+}
+
+/// A profile, compiled.
+#[derive(Debug)]
+pub(crate) struct Compilation {
+    /// The policy.
+    pub(crate) policy: CompiledPolicy,
+    /// What the author should know: programs not found, links not followed.
+    pub(crate) notes: Vec<String>,
+    /// Paths that lead elsewhere than they did when the container was entered, and keep what they meant.
+    pub(crate) moved: Vec<String>,
+    /// Where each path leads, for the container's life.
+    pub(crate) fixed: Fixed,
+    /// Those of them that the container may turn into a link: for the next container that is granted them.
+    pub(crate) own: Fixed,
 }
 
 impl Profile {
@@ -41,58 +73,105 @@ impl Profile {
     /// # Errors
     /// Everything that stands against it, all at once.
     pub(crate) fn compile(&self, ctx: &CompileContext<'_>) -> Result<CompiledPolicy, CompileErrors> {
-        compile(self, ctx).map(|(policy, _)| policy)
+        compile(self, ctx).map(|done| done.policy)
     }
 
-    /// Compiles the profile; also returns what its author should know: programs not found, links not followed.
+    /// Compiles the profile; also returns what its author should know, and what is fixed for the container's life.
     ///
     /// # Errors
     /// As [`compile`](Self::compile).
-    pub(crate) fn compile_with_notes(
-        &self,
-        ctx: &CompileContext<'_>,
-    ) -> Result<(CompiledPolicy, Vec<String>), CompileErrors> {
+    pub(crate) fn compile_whole(&self, ctx: &CompileContext<'_>) -> Result<Compilation, CompileErrors> {
         compile(self, ctx)
     }
 }
 
-fn compile(
-    profile: &Profile,
-    ctx: &CompileContext<'_>,
-) -> Result<(CompiledPolicy, Vec<String>), CompileErrors> {
+fn compile(profile: &Profile, ctx: &CompileContext<'_>) -> Result<Compilation, CompileErrors> {
     let mut problems = profile.refused.clone();
     let mut resolver = Resolver::new(ctx.root).map_err(|e| {
         let what = Wrong::Root { root: ctx.root.to_owned(), reason: e.to_string() };
         LoadErrors::from(Problem::new(At::default(), what))
     })?;
+    let (no_history, no_past) = (History::default(), Fixed::default());
+    let history = ctx.history.unwrap_or(&no_history);
+    let sources = super::protect::sources(profile, ctx);
+    let mut fixed = history.fixed.clone();
     let workdir = match ctx.workdir.as_deref().filter(|_| uses_workdir(profile)) {
         None => Workdir::None,
-        Some(dir) => workdir::check(&mut resolver, dir)
+        Some(dir) => workdir::check(&mut resolver, &mut fixed, dir)
             .map_err(|what| LoadErrors::from(Problem::new(At::file(&profile.file), what)))?,
+    };
+    let outset = Outset {
+        workdir: &workdir,
+        sources: &sources,
+        history,
+        past: ctx.past.unwrap_or(&no_past),
+        fixed: &fixed,
     };
     // A link that the container may write is not followed by an allow: whoever points it elsewhere would widen the
     // grant. What may be written is known only once all links are followed, so there are two passes.
-    let mut first = Builder::new(&mut resolver, &workdir, None);
+    let mut first = Builder::new(&mut resolver, outset, None);
     first.profile(profile);
     problems.append(&mut first.problems);
     if !problems.is_empty() {
         return Err(LoadErrors(problems));
     }
-    let (policy, followed, notes) = first.finish(profile, ctx);
+    let (followed, as_written) = (std::mem::take(&mut first.followed), std::mem::take(&mut first.as_written));
+    let done = first.finish(profile, ctx);
     // A name is denied in every directory of PATH, and a range is split around another: rules can multiply.
-    let most = policy.places.len().max(policy.nets.len());
+    let most = done.policy.places.len().max(done.policy.nets.len());
     if most > MAX_PLACES {
         let what = Wrong::TooManyPlaces(most, MAX_PLACES);
         return Err(Problem::new(At::file(&profile.file), what).into());
     }
-    let decider = Decider::new(&policy);
-    if followed.iter().all(|link| !decider.path(WRITE, link).allowed()) {
-        return Ok((policy, notes));
+    // What a rule of this profile opens for writing where it stands, before its own links are followed: an earlier
+    // container may have made the link there.
+    let places = done.policy.places.iter().cloned().chain(as_written).collect();
+    let literal = CompiledPolicy { places, ..done.policy.clone() };
+    let (now, literal, could) =
+        (Decider::new(&done.policy), Decider::new(&literal), history.written.policies());
+    let could = could.judge();
+    let changeable = |link: &[u8]| now.path(WRITE, link).allowed() || could(link);
+    let was_own = |link: &[u8]| literal.path(WRITE, link).allowed();
+    let trusted = |link: &Vec<u8>| !changeable(link) && !was_own(link);
+    if history.written.is_empty() && followed.iter().all(trusted) {
+        let own = own(&done.fixed, was_own);
+        return Ok(Compilation { own, ..done });
     }
-    let mut second = Builder::new(&mut resolver, &workdir, Some(&decider));
+    let judge = Judge { changeable: &changeable, could: &could, was_own: &was_own };
+    let mut second = Builder::new(&mut resolver, outset, Some(judge));
     second.profile(profile);
-    let (policy, _, notes) = second.finish(profile, ctx);
-    Ok((policy, notes))
+    let done = second.finish(profile, ctx);
+    Ok(Compilation { own: own(&done.fixed, was_own), ..done })
+}
+
+/// The paths of a profile's rules, not the base's, that are the container's to change.
+fn own(fixed: &Fixed, changeable: impl Fn(&[u8]) -> bool) -> Fixed {
+    let is_base = |path: &[u8]| base::USERLAND.iter().any(|(of_base, _)| of_base.as_bytes() == path);
+    fixed.only(|path| changeable(path) && !is_base(path))
+}
+
+/// What a pass begins with.
+#[derive(Clone, Copy)]
+pub(super) struct Outset<'a> {
+    workdir: &'a Workdir,
+    /// Where the profile's own files are.
+    pub(super) sources: &'a [Source],
+    /// The container's, if it runs already.
+    pub(super) history: &'a History,
+    /// Where paths led for earlier containers.
+    pub(super) past: &'a Fixed,
+    fixed: &'a Fixed,
+}
+
+/// Who could have changed a link.
+#[derive(Clone, Copy)]
+pub(super) struct Judge<'a> {
+    /// The container, by this policy or an earlier one.
+    pub(super) changeable: &'a dyn Fn(&[u8]) -> bool,
+    /// The container, by an earlier policy.
+    pub(super) could: &'a dyn Fn(&[u8]) -> bool,
+    /// An earlier container that was granted the same, whose link it may be that the profile's own rule is turned by.
+    pub(super) was_own: &'a dyn Fn(&[u8]) -> bool,
 }
 
 fn uses_workdir(profile: &Profile) -> bool {
@@ -106,30 +185,37 @@ fn uses_workdir(profile: &Profile) -> bool {
 /// Collects places and rules.
 pub(super) struct Builder<'a> {
     pub(super) resolver: &'a mut Resolver,
-    workdir: &'a Workdir,
-    /// The first pass's policy: links that it lets the container write are not followed.
-    writable: Option<&'a Decider<'a>>,
+    pub(super) outset: Outset<'a>,
+    /// From the first pass: links that the container could have changed are not followed.
+    pub(super) judge: Option<Judge<'a>>,
     pub(super) places: BTreeMap<(Place, Kind), PlaceRule>,
     nets: Nets,
     pub(super) rules: Vec<RuleSource>,
     pub(super) initial: u16,
-    followed: Vec<Vec<u8>>,
+    pub(super) followed: Vec<Vec<u8>>,
+    /// What rules open for writing at places from which links lead on.
+    as_written: Vec<PlaceRule>,
     notes: Vec<String>,
+    pub(super) moved: Vec<String>,
+    pub(super) fixed: Fixed,
     problems: Vec<Problem>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(resolver: &'a mut Resolver, workdir: &'a Workdir, writable: Option<&'a Decider<'a>>) -> Self {
+    fn new(resolver: &'a mut Resolver, outset: Outset<'a>, judge: Option<Judge<'a>>) -> Self {
         Self {
             resolver,
-            workdir,
-            writable,
+            outset,
+            judge,
             places: BTreeMap::new(),
             nets: Nets::default(),
             rules: Vec::new(),
             initial: 0,
             followed: Vec::new(),
+            as_written: Vec::new(),
             notes: Vec::new(),
+            moved: Vec::new(),
+            fixed: outset.fixed.clone(),
             problems: Vec::new(),
         }
     }
@@ -184,7 +270,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn built_in(&mut self, id: String, text: &str) -> RuleId {
+    pub(super) fn built_in(&mut self, id: String, text: &str) -> RuleId {
         let key = id.split(':').next().unwrap_or_default().to_owned();
         self.push(RuleSource { id, file: None, line: 0, key, text: text.to_owned() })
     }
@@ -201,7 +287,7 @@ impl<'a> Builder<'a> {
         rule: &Rule,
         read: impl Fn(&Rule, Option<&Path>) -> Result<E, RuleError<X>>,
     ) -> Option<E> {
-        let why = match self.workdir {
+        let why = match self.outset.workdir {
             Workdir::None => Some("there is no working directory"),
             Workdir::Closed(_, why) => Some(*why),
             Workdir::Dir(_) => None,
@@ -219,7 +305,7 @@ impl<'a> Builder<'a> {
         rule: &Rule,
         read: impl Fn(&Rule, Option<&Path>) -> Result<E, RuleError<X>>,
     ) -> Option<E> {
-        let workdir = match self.workdir {
+        let workdir = match self.outset.workdir {
             Workdir::None => None,
             Workdir::Dir(dir) | Workdir::Closed(dir, _) => Some(dir.as_path()),
         };
@@ -227,21 +313,16 @@ impl<'a> Builder<'a> {
         // What else can be wrong with an entry, the loader has said.
         if matches!(result, Err(RuleError::NoWorkdir)) {
             self.problems.push(Problem::new(place(rule), Wrong::NoWorkdir(rule.text.clone())));
+        } else if matches!(result, Err(RuleError::NoHome)) {
+            self.note(rule, "the user has no home directory: the rule means nothing");
         }
         result.ok()
     }
 
     fn at(&mut self, place: Place, kind: Kind) -> &mut PlaceRule {
-        self.places.entry((place, kind)).or_insert_with_key(|(place, kind)| PlaceRule {
-            place: place.clone(),
-            kind: *kind,
-            allow: 0,
-            deny: 0,
-            reset: 0,
-            allow_rules: [None; 5],
-            deny_rules: [None; 5],
-            reset_rule: None,
-        })
+        self.places
+            .entry((place, kind))
+            .or_insert_with_key(|(place, kind)| PlaceRule::nothing(place.clone(), *kind))
     }
 
     pub(super) fn put_allow(&mut self, place: Place, kind: Kind, axes: u16, id: RuleId) {
@@ -252,7 +333,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn put_deny(&mut self, place: Place, kind: Kind, axes: u16, id: RuleId) {
+    pub(super) fn put_deny(&mut self, place: Place, kind: Kind, axes: u16, id: RuleId) {
         let rule = self.at(place, kind);
         rule.deny |= axes;
         for bit in bits(axes) {
@@ -260,27 +341,34 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The link on the way that the container may write, if there is one and links are being judged.
-    fn foul_link(&self, resolved: &Resolved) -> Option<Vec<u8>> {
-        let decider = self.writable?;
-        resolved.links.iter().find(|link| decider.path(WRITE, link).allowed()).cloned()
-    }
-
     fn allow(&mut self, rule: &Rule, entry: &PathEntry, axes: u16, id: RuleId) {
         if let Some(name) = entry.names().next() {
             return self.put_allow(Place::Name(name.into()), Kind::Tree, axes, id);
         }
-        let resolved = self.resolver.resolve(entry.anchor().as_bytes());
-        if let Some(link) = self.foul_link(&resolved) {
-            let link = String::from_utf8_lossy(&link).into_owned();
-            self.note(rule, &format!("{link} is a link that the container may change: it is not followed"));
-            return self.put_allow(Place::Path(entry.anchor().into()), kind_of(entry.reach()), axes, id);
-        }
+        let (anchor, kind) = (entry.anchor().as_bytes(), kind_of(entry.reach()));
+        let resolved = match self.follow(anchor, Some(rule)) {
+            Followed::To(resolved) => resolved,
+            Followed::NotBy(link) => {
+                let link = String::from_utf8_lossy(&link).into_owned();
+                self.note(
+                    rule,
+                    &format!("{link} is a link that the container may change: it is not followed"),
+                );
+                return self.put_allow(Place::Path(anchor.into()), kind, axes, id);
+            }
+        };
         if resolved.path.starts_with(b"/proc/self/") || resolved.path == b"/proc/self" {
             self.note(rule, "the kernel sees /proc/PID, never /proc/self: the rule matches nothing");
         }
+        if axes & WRITE != 0 {
+            let written = resolved.before.iter().map(|path| PlaceRule {
+                allow: WRITE,
+                ..PlaceRule::nothing(Place::Path(path.clone()), kind)
+            });
+            self.as_written.extend(written);
+        }
         self.followed.extend(resolved.links);
-        self.put_allow(Place::Path(resolved.path), kind_of(entry.reach()), axes, id);
+        self.put_allow(Place::Path(resolved.path), kind, axes, id);
     }
 
     fn allow_exec(&mut self, rule: &Rule) {
@@ -289,35 +377,23 @@ impl<'a> Builder<'a> {
         let Some(name) = entry.programs().next() else {
             return self.allow(rule, entry.paths(), EXEC | MAP, id);
         };
-        match self.resolver.program(name) {
-            Some(found) if self.foul_link(&found).is_none() => {
-                self.followed.extend(found.links);
-                self.put_allow(Place::Path(found.path), Kind::Tree, EXEC | MAP, id);
-            }
-            Some(_) => self
-                .note(rule, "PATH finds it through a link that the container may change: it is not granted"),
-            None => self.note(rule, "PATH finds no such program: nothing is granted"),
+        match self.program(name, rule) {
+            Ok(found) => self.put_allow(Place::Path(found), Kind::Tree, EXEC | MAP, id),
+            Err(why) => self.note(rule, why),
         }
     }
 
     pub(super) fn note(&mut self, rule: &Rule, text: &str) {
-        self.notes.push(format!(
-            "{}:{}: {}: {:?}: {text}",
-            rule.file.display(),
-            rule.line,
-            rule.key,
-            rule.text
-        ));
+        self.notes.push(noted(rule, text));
     }
 
     /// A deny holds at the resolved path and at each form before a link was followed, so that a link turned into a
-    /// directory is no way around it.
+    /// directory is no way around it; and where the path led when the container was entered, if that is elsewhere.
     fn deny(&mut self, entry: &PathEntry, axes: u16, id: RuleId) {
         if let Some(name) = entry.names().next() {
             return self.put_deny(Place::Name(name.into()), Kind::Tree, axes, id);
         }
-        let resolved = self.resolver.resolve(entry.anchor().as_bytes());
-        for path in resolved.before.into_iter().chain([resolved.path]) {
+        for path in self.every_form(entry.anchor().as_bytes()) {
             self.put_deny(Place::Path(path), kind_of(entry.reach()), axes, id);
         }
     }
@@ -330,8 +406,7 @@ impl<'a> Builder<'a> {
         };
         // In every directory, found or not: it may be installed later.
         for dir in PATH_DIRS {
-            let resolved = self.resolver.resolve(format!("{dir}/{name}").as_bytes());
-            for path in resolved.before.into_iter().chain([resolved.path]) {
+            for path in self.every_form(format!("{dir}/{name}").as_bytes()) {
                 self.put_deny(Place::Path(path), Kind::Tree, EXEC | MAP, id);
             }
         }
@@ -379,10 +454,14 @@ impl<'a> Builder<'a> {
     fn userland(&mut self) {
         let mut filed: BTreeSet<(u16, Vec<u8>)> = BTreeSet::new();
         for (path, axes) in base::USERLAND {
-            let resolved = self.resolver.resolve(path.as_bytes());
+            let resolved = match self.follow(path.as_bytes(), None) {
+                Followed::To(resolved) => resolved,
+                Followed::NotBy(_) => continue,
+            };
             if !resolved.exists {
                 continue;
             }
+            self.followed.extend(resolved.links);
             for bit in bits(*axes).map(|bit| 1 << bit) {
                 // `/bin` is in `/usr` on most systems: one place is enough.
                 let above = resolved.path.iter().enumerate().filter(|(_, b)| **b == b'/');
@@ -397,11 +476,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(
-        mut self,
-        profile: &Profile,
-        ctx: &CompileContext<'_>,
-    ) -> (CompiledPolicy, Vec<Vec<u8>>, Vec<String>) {
+    fn finish(mut self, profile: &Profile, ctx: &CompileContext<'_>) -> Compilation {
         let protected = self.protected();
         for (place, axes, text) in protected.resets {
             let id = self.built_in(format!("protected:{text}"), &text);
@@ -412,6 +487,7 @@ impl<'a> Builder<'a> {
         for (path, bit, id) in protected.given_back {
             self.put_allow(Place::Path(path), Kind::Tree, bit, id);
         }
+        self.deny_sources();
         let (nets, inet) = self.nets.finish();
         let policy = CompiledPolicy {
             profile: profile.name.clone(),
@@ -425,8 +501,13 @@ impl<'a> Builder<'a> {
             nets,
             rules: self.rules,
         };
-        (policy, self.followed, self.notes)
+        Compilation { policy, notes: self.notes, moved: self.moved, fixed: self.fixed, own: Fixed::default() }
     }
+}
+
+/// A remark about a rule, with its place.
+pub(super) fn noted(rule: &Rule, text: &str) -> String {
+    format!("{}:{}: {}: {:?}: {text}", rule.file.display(), rule.line, rule.key, rule.text)
 }
 
 pub(super) fn bits(axes: u16) -> impl Iterator<Item = usize> {

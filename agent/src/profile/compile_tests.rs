@@ -23,19 +23,19 @@ impl Lab {
         Self { dir }
     }
 
-    fn root(&self) -> PathBuf {
+    pub(super) fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 
-    fn dir(&self, path: &str) {
+    pub(super) fn dir(&self, path: &str) {
         fs::create_dir_all(self.root().join(path)).unwrap();
     }
 
-    fn link(&self, at: &str, target: &str) {
+    pub(super) fn link(&self, at: &str, target: &str) {
         symlink(target, self.root().join(at)).unwrap();
     }
 
-    fn program(&self, path: &str) {
+    pub(super) fn program(&self, path: &str) {
         let path = self.root().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, "x").unwrap();
@@ -54,8 +54,8 @@ impl Lab {
         workdir: Option<&str>,
     ) -> Result<(CompiledPolicy, Vec<String>), LoadErrors> {
         let root = self.root();
-        let ctx = CompileContext { root: &root, workdir: workdir.map(PathBuf::from), audit_override: false };
-        profile.compile_with_notes(&ctx)
+        let ctx = CompileContext::new(&root, workdir.map(PathBuf::from));
+        profile.compile_whole(&ctx).map(|done| (done.policy, done.notes))
     }
 
     fn try_compile(

@@ -2,6 +2,7 @@
 //! `kernel::table`).
 
 use super::Capabilities;
+use serde::{Deserialize, Serialize};
 use std::{net::Ipv6Addr, path::PathBuf};
 
 /// Index into [`CompiledPolicy::rules`].
@@ -51,7 +52,8 @@ pub(crate) enum Place {
 }
 
 /// Which paths a [`PlaceRule`] is about, relative to its place (`ringfence_common::policy::bits::KIND_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     /// The place and all below it.
     Tree,
@@ -82,6 +84,22 @@ pub(crate) struct PlaceRule {
     pub(crate) deny_rules: [Option<RuleId>; 5],
     /// The built-in rule behind the resets.
     pub(crate) reset_rule: Option<RuleId>,
+}
+
+impl PlaceRule {
+    /// A rule that says nothing yet.
+    pub(crate) fn nothing(place: Place, kind: Kind) -> Self {
+        Self {
+            place,
+            kind,
+            allow: 0,
+            deny: 0,
+            reset: 0,
+            allow_rules: [None; 5],
+            deny_rules: [None; 5],
+            reset_rule: None,
+        }
+    }
 }
 
 /// One prefix and port.

@@ -1,10 +1,12 @@
 //! The chain of `extends`, from a file to one [`Profile`].
 
 use super::{
-    AxisRules, Denials, KernelOptions, Match, Profile, Rules,
+    Denials, KernelOptions, Match, Profile, Rules,
     dirs::is_name,
+    home,
     parse::{Layer, host_name, parse},
     problem::{At, LoadErrors, Problem, Wrong},
+    rule::{Extendable, Listed},
     source::{Provenance, read},
 };
 use ringfence_grant::{CountBound, Grant, NetEntry, Scope};
@@ -35,25 +37,29 @@ pub(super) fn of_grant(grant: &Grant) -> Result<Profile, LoadErrors> {
     let wrong = |e: toml::ser::Error| Problem::new(At::file(file), Wrong::Syntax(e.to_string()));
     let text = toml::to_string(&table).map_err(wrong)?;
     let parsed = parse(file, &text);
-    let count = rules_of(&parsed.layer);
+    let (lists, to_nothing) = lists(&parsed.layer);
+    let count = lists.count();
     let mut problems = parsed.problems;
+    problems.extend(to_nothing);
     if count > MAX_RULES {
         problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
     }
     if !problems.is_empty() {
         return Err(LoadErrors(problems));
     }
-    Ok(profile(file, parsed.layer, Vec::new(), Vec::new(), parsed.refused))
+    Ok(profile(file, parsed.layer, lists, Vec::new(), Vec::new(), parsed.refused))
 }
 
 /// Loads a file and those it extends.
-pub(super) fn load(file: &Path) -> Result<Profile, LoadErrors> {
-    let mut chain = Chain::default();
+pub(super) fn load(file: &Path, installed: &Path) -> Result<Profile, LoadErrors> {
+    let mut chain = Chain { installed: installed.to_owned(), ..Chain::default() };
     chain.follow(file);
-    let Chain { files, layers, mut problems, refused: host_names } = chain;
+    let Chain { files, layers, mut problems, refused: host_names, mut notices, .. } = chain;
     let merged = layers.into_iter().reduce(over).unwrap_or_default();
+    let (lists, to_nothing) = lists(&merged);
+    problems.extend(to_nothing);
     problems.extend(missing_axes(&merged));
-    let count = rules_of(&merged);
+    let count = lists.count() + merged.ioctl.as_ref().map_or(0, Vec::len);
     if count > MAX_RULES {
         problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
     }
@@ -62,18 +68,21 @@ pub(super) fn load(file: &Path) -> Result<Profile, LoadErrors> {
         problems.sort_by(|a, b| (&a.at.file, a.at.line).cmp(&(&b.at.file, b.at.line)));
         return Err(LoadErrors(problems));
     }
-    let mut notices: Vec<String> = Vec::new();
     if merged.grant.is_none() {
         notices.push(format!("{}: no [grant]: nothing is granted but the base", file.display()));
     }
     // Only what holds in the end: a child may have replaced its parent's list.
-    let net = merged.net.iter().flat_map(AxisRules::listed);
-    let refused = net.chain(merged.deny_net.iter().flatten()).filter_map(host_name).collect();
-    Ok(profile(file, merged, files, notices, refused))
+    let net = lists.rules.net.listed().iter();
+    let refused = net.chain(&lists.denials.net).filter_map(host_name).collect();
+    let profile = profile(file, merged, lists, files, notices, refused);
+    Ok(profile.at_home(home::of_this_user().as_deref()))
 }
 
 #[derive(Default)]
 struct Chain {
+    /// Where the host's profiles are.
+    installed: PathBuf,
+    notices: Vec<String>,
     files: Vec<Provenance>,
     layers: Vec<Layer>,
     problems: Vec<Problem>,
@@ -113,11 +122,31 @@ impl Chain {
         }
     }
 
-    /// The file that `extends` names: an absolute path, or a name beside the file.
+    /// The file that `extends` names: an absolute path, or a name: an installed profile's, else one beside the file. The
+    /// installed one wins, as it does for `--profile`: nobody who writes beside the file puts another in its place.
     fn parent(&mut self, file: &Path, name: &str, at: At) -> Option<(PathBuf, Option<At>)> {
         let parent = match name {
             _ if name.starts_with('/') => PathBuf::from(name),
-            _ if is_name(name) => file.with_file_name(format!("{name}.toml")),
+            _ if is_name(name) => {
+                let beside = file.with_file_name(format!("{name}.toml"));
+                let installed = self.installed.join(format!("{name}.toml"));
+                let is_there = |path: &Path| path.symlink_metadata().is_ok();
+                // A profile of the same name that is made out of the installed one is not the one it extends.
+                match is_there(&installed) && installed != file {
+                    true if beside != installed && beside != file && is_there(&beside) => {
+                        self.notices.push(format!(
+                            "{}:{}: extends: {name:?} is the installed {}, not {}; to extend that, give its absolute path",
+                            at.file.display(),
+                            at.line,
+                            installed.display(),
+                            beside.display()
+                        ));
+                        installed
+                    }
+                    true => installed,
+                    false => beside,
+                }
+            }
             _ => {
                 self.problems.push(Problem::new(at, Wrong::Name(name.to_owned())));
                 return None;
@@ -138,16 +167,16 @@ fn over(child: Layer, parent: Layer) -> Layer {
         name: child.name.or(parent.name),
         grant: child.grant.or(parent.grant),
         named: &child.named | &parent.named,
-        fs_read: child.fs_read.or(parent.fs_read),
-        fs_write: child.fs_write.or(parent.fs_write),
-        exec: child.exec.or(parent.exec),
-        net: child.net.or(parent.net),
+        fs_read: Listed::over(child.fs_read, parent.fs_read),
+        fs_write: Listed::over(child.fs_write, parent.fs_write),
+        exec: Listed::over(child.exec, parent.exec),
+        net: Listed::over(child.net, parent.net),
         max_calls: child.max_calls.or(parent.max_calls),
         valid_for_generation: child.valid_for_generation.or(parent.valid_for_generation),
-        deny_fs_read: child.deny_fs_read.or(parent.deny_fs_read),
-        deny_fs_write: child.deny_fs_write.or(parent.deny_fs_write),
-        deny_exec: child.deny_exec.or(parent.deny_exec),
-        deny_net: child.deny_net.or(parent.deny_net),
+        deny_fs_read: Listed::over(child.deny_fs_read, parent.deny_fs_read),
+        deny_fs_write: Listed::over(child.deny_fs_write, parent.deny_fs_write),
+        deny_exec: Listed::over(child.deny_exec, parent.deny_exec),
+        deny_net: Listed::over(child.deny_net, parent.deny_net),
         seccomp: child.seccomp.or(parent.seccomp),
         landlock: child.landlock.or(parent.landlock),
         audit: child.audit.or(parent.audit),
@@ -181,22 +210,57 @@ fn missing_axes(layer: &Layer) -> Vec<Problem> {
     missing.map(|(name, example)| Problem::new(at(name), Wrong::MissingAxis { example })).collect()
 }
 
-fn rules_of(layer: &Layer) -> usize {
-    let axes = [&layer.fs_read, &layer.fs_write, &layer.exec, &layer.net];
-    let denies = [&layer.deny_fs_read, &layer.deny_fs_write, &layer.deny_exec, &layer.deny_net];
-    let allowed: usize = axes.into_iter().flatten().map(|axis| axis.listed().len()).sum();
-    let ioctl = layer.ioctl.as_ref().map_or(0, Vec::len);
-    allowed + denies.into_iter().flatten().map(Vec::len).sum::<usize>() + ioctl
+/// The lists of a profile, as they are in the end.
+#[derive(Default)]
+struct Lists {
+    rules: Rules,
+    denials: Denials,
+}
+
+impl Lists {
+    fn count(&self) -> usize {
+        let (rules, deny) = (&self.rules, &self.denials);
+        let axes = [&rules.fs_read, &rules.fs_write, &rules.exec, &rules.net];
+        let denies = [&deny.fs_read, &deny.fs_write, &deny.exec, &deny.net];
+        let allowed: usize = axes.into_iter().map(|axis| axis.listed().len()).sum();
+        allowed + denies.into_iter().map(Vec::len).sum::<usize>()
+    }
+}
+
+/// The lists of a layer, and each that is added to where there is nothing.
+fn lists(layer: &Layer) -> (Lists, Vec<Problem>) {
+    let mut problems = Vec::new();
+    let rules = Rules {
+        fs_read: whole(&layer.fs_read, &mut problems),
+        fs_write: whole(&layer.fs_write, &mut problems),
+        exec: whole(&layer.exec, &mut problems),
+        net: whole(&layer.net, &mut problems),
+    };
+    let denials = Denials {
+        fs_read: whole(&layer.deny_fs_read, &mut problems),
+        fs_write: whole(&layer.deny_fs_write, &mut problems),
+        exec: whole(&layer.deny_exec, &mut problems),
+        net: whole(&layer.deny_net, &mut problems),
+    };
+    (Lists { rules, denials }, problems)
+}
+
+fn whole<T: Extendable + Clone + Default>(list: &Option<Listed<T>>, problems: &mut Vec<Problem>) -> T {
+    let done = list.clone().map_or_else(|| Ok(T::default()), Listed::whole);
+    done.unwrap_or_else(|at| {
+        problems.push(Problem::new(at, Wrong::NothingToAddTo));
+        T::default()
+    })
 }
 
 fn profile(
     file: &Path,
     layer: Layer,
+    lists: Lists,
     sources: Vec<Provenance>,
     notices: Vec<String>,
     refused: Vec<Problem>,
 ) -> Profile {
-    let axis = |rules: Option<AxisRules>| rules.unwrap_or_default();
     let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     Profile {
         name,
@@ -208,18 +272,8 @@ fn profile(
             label: layer.label.unwrap_or_default(),
             name: layer.name.unwrap_or_default(),
         },
-        rules: Rules {
-            fs_read: axis(layer.fs_read),
-            fs_write: axis(layer.fs_write),
-            exec: axis(layer.exec),
-            net: axis(layer.net),
-        },
-        denials: Denials {
-            fs_read: layer.deny_fs_read.unwrap_or_default(),
-            fs_write: layer.deny_fs_write.unwrap_or_default(),
-            exec: layer.deny_exec.unwrap_or_default(),
-            net: layer.deny_net.unwrap_or_default(),
-        },
+        rules: lists.rules,
+        denials: lists.denials,
         max_calls: layer.max_calls.unwrap_or(CountBound::AtMost(0)),
         valid_for_generation: layer.valid_for_generation.unwrap_or_else(Scope::none),
         kernel: KernelOptions {

@@ -6,7 +6,9 @@
 //! | `schema` | every key, documented; the JSON Schema |
 //! | `parse`, `extend` | bytes to keys with their lines; the chain of `extends` to one [`Profile`] |
 //! | `resolve`, `workdir`, `base`, `protect`, `compile` | rules to [`compiled::CompiledPolicy`], inside a container's root |
+//! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
 //! | `decide` | what a compiled policy says of a path or address, as the kernel folds it |
+//! | `remarks` | what is odd about a profile |
 //! | `nest` | a policy inside another: what both allow |
 
 mod base;
@@ -21,11 +23,20 @@ pub(crate) mod compiled;
 pub(crate) mod decide;
 mod dirs;
 mod extend;
+#[cfg(test)]
+mod extend_tests;
+pub(crate) mod fixed;
+#[cfg(test)]
+mod fixed_tests;
+pub(crate) mod home;
+mod lead;
+pub(crate) mod mounts;
 mod nest;
 mod nets;
 mod parse;
 pub(crate) mod problem;
 mod protect;
+pub(crate) mod remarks;
 mod resolve;
 mod rule;
 pub(crate) mod schema;
@@ -35,10 +46,11 @@ mod source;
 mod workdir;
 
 pub(crate) use capabilities::Capabilities;
-pub(crate) use compile::CompileContext;
+pub(crate) use compile::{Compilation, CompileContext};
 pub(crate) use dirs::{Dirs, is_name};
 pub(crate) use nest::meet as meet_policies;
 pub(crate) use problem::{CompileErrors, LoadErrors, Problem};
+pub(crate) use protect::source_places;
 pub(crate) use rule::{AxisRules, Denials, Rule, Rules};
 pub(crate) use source::Provenance;
 
@@ -49,6 +61,7 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     str::FromStr,
+    sync::Arc,
 };
 
 /// Loads a profile: by name from `dirs`, or from a path (a text with a slash).
@@ -56,7 +69,7 @@ use std::{
 /// # Errors
 /// Everything that is wrong with the file and those it extends, all at once.
 pub(crate) fn load(name_or_path: &str, dirs: &Dirs) -> Result<Profile, LoadErrors> {
-    extend::load(&dirs.find(name_or_path)?)
+    extend::load(&dirs.find(name_or_path)?, &dirs.system)
 }
 
 /// The profile that a grant alone is, for the kernel: host names left out, which denies them.
@@ -153,6 +166,19 @@ impl Profile {
     pub(crate) fn has_denials(&self) -> bool {
         let Denials { fs_read, fs_write, exec, net } = &self.denials;
         [fs_read, fs_write, exec, net].into_iter().any(|rules| !rules.is_empty())
+    }
+
+    /// The profile with a home that `${HOME}` stands for.
+    pub(crate) fn at_home(mut self, home: Option<&Path>) -> Self {
+        let home: Option<Arc<Path>> = home.map(Arc::from);
+        let (rules, deny) = (&mut self.rules, &mut self.denials);
+        let allows = [&mut rules.fs_read, &mut rules.fs_write, &mut rules.exec, &mut rules.net];
+        let allows = allows.into_iter().flat_map(AxisRules::each_mut);
+        let denies = [&mut deny.fs_read, &mut deny.fs_write, &mut deny.exec, &mut deny.net];
+        for rule in allows.chain(denies.into_iter().flatten()) {
+            rule.home.clone_from(&home);
+        }
+        self
     }
 
     /// The grant as the lattice has it, with `${WORKDIR}` replaced. Denies are not part of it, nor is `base`.

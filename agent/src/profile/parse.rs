@@ -4,7 +4,7 @@ use super::{
     AuditLevel, Axis, AxisRules, Base, Capabilities, LandlockUse, Mode, Rule, Seccomp,
     commands::{self, Ioctl},
     problem::{At, Problem, Wrong},
-    rule::RuleError,
+    rule::{Listed, RuleError},
     schema::known_keys,
     sections::{LimitsSection, LlmSection, Located, McpSection},
 };
@@ -19,8 +19,9 @@ use toml::{
     de::{DeString, DeTable, DeValue},
 };
 
-/// The directory that stands for `${WORKDIR}` while entries are checked.
+/// The directories that stand for `${WORKDIR}` and `${HOME}` while entries are checked.
 const SOME_WORKDIR: &str = "/workdir";
+const SOME_HOME: &str = "/home/user";
 
 /// The keys that one file has.
 #[derive(Debug, Default)]
@@ -35,16 +36,16 @@ pub(super) struct Layer {
     pub(super) grant: Option<At>,
     /// The axes that `[grant]` names, rightly or not.
     pub(super) named: BTreeSet<String>,
-    pub(super) fs_read: Option<AxisRules>,
-    pub(super) fs_write: Option<AxisRules>,
-    pub(super) exec: Option<AxisRules>,
-    pub(super) net: Option<AxisRules>,
+    pub(super) fs_read: Option<Listed<AxisRules>>,
+    pub(super) fs_write: Option<Listed<AxisRules>>,
+    pub(super) exec: Option<Listed<AxisRules>>,
+    pub(super) net: Option<Listed<AxisRules>>,
     pub(super) max_calls: Option<CountBound>,
     pub(super) valid_for_generation: Option<Scope<u64>>,
-    pub(super) deny_fs_read: Option<Vec<Rule>>,
-    pub(super) deny_fs_write: Option<Vec<Rule>>,
-    pub(super) deny_exec: Option<Vec<Rule>>,
-    pub(super) deny_net: Option<Vec<Rule>>,
+    pub(super) deny_fs_read: Option<Listed<Vec<Rule>>>,
+    pub(super) deny_fs_write: Option<Listed<Vec<Rule>>>,
+    pub(super) deny_exec: Option<Listed<Vec<Rule>>>,
+    pub(super) deny_net: Option<Listed<Vec<Rule>>>,
     pub(super) seccomp: Option<Seccomp>,
     pub(super) landlock: Option<LandlockUse>,
     pub(super) audit: Option<AuditLevel>,
@@ -226,14 +227,12 @@ impl Parser {
 
     fn deny_key(&mut self, key: &str, value: &Value<'_>) -> bool {
         match key {
-            "fs_read" => {
-                self.out.layer.deny_fs_read = Some(self.rules("deny.fs_read", value, Self::check_path))
-            }
+            "fs_read" => self.out.layer.deny_fs_read = self.denied("deny.fs_read", value, Self::check_path),
             "fs_write" => {
-                self.out.layer.deny_fs_write = Some(self.rules("deny.fs_write", value, Self::check_path))
+                self.out.layer.deny_fs_write = self.denied("deny.fs_write", value, Self::check_path)
             }
-            "exec" => self.out.layer.deny_exec = Some(self.rules("deny.exec", value, Self::check_exec)),
-            "net" => self.out.layer.deny_net = Some(self.rules("deny.net", value, Self::check_net)),
+            "exec" => self.out.layer.deny_exec = self.denied("deny.exec", value, Self::check_exec),
+            "net" => self.out.layer.deny_net = self.denied("deny.net", value, Self::check_net),
             _ => return false,
         }
         true
@@ -365,7 +364,10 @@ impl Parser {
                     if name.get_ref() == "only" {
                         only = Some(list);
                     } else {
-                        let what = Wrong::UnknownKey { near: None, known: vec!["only".to_owned()] };
+                        let adds = key != "grant.valid_for_generation";
+                        let known = [Some("only"), adds.then_some("add")].into_iter().flatten();
+                        let known = known.map(str::to_owned).collect();
+                        let what = Wrong::UnknownKey { near: None, known };
                         self.wrong(name.span().start, &format!("{key}.{}", name.get_ref()), what);
                     }
                 }
@@ -386,16 +388,32 @@ impl Parser {
         key: &'static str,
         value: &Value<'_>,
         check: impl Fn(&mut Self, &Rule) -> Option<E>,
-    ) -> Option<AxisRules> {
-        match self.scope(key, value)? {
-            None => Some(AxisRules::All(self.rule(key, value, "all"))),
-            Some(list) => Some(AxisRules::Only(self.rules(key, list, check))),
+    ) -> Option<Listed<AxisRules>> {
+        if let Some(list) = added(value) {
+            return Some(Listed::Added(self.rules(key, list, check), self.at(value.span().start, key)));
         }
+        Some(Listed::Whole(match self.scope(key, value)? {
+            None => AxisRules::All(self.rule(key, value, "all")),
+            Some(list) => AxisRules::Only(self.rules(key, list, check)),
+        }))
+    }
+
+    /// A deny's list, or what is added to that of the file it extends.
+    fn denied<E: Entry>(
+        &mut self,
+        key: &'static str,
+        value: &Value<'_>,
+        check: impl Fn(&mut Self, &Rule) -> Option<E>,
+    ) -> Option<Listed<Vec<Rule>>> {
+        Some(match added(value) {
+            Some(list) => Listed::Added(self.rules(key, list, check), self.at(value.span().start, key)),
+            None => Listed::Whole(self.rules(key, value, check)),
+        })
     }
 
     fn rule(&self, key: &'static str, value: &Value<'_>, text: &str) -> Rule {
         let line = self.at(value.span().start, "").line;
-        Rule { text: text.to_owned(), file: Arc::clone(&self.file), line, key }
+        Rule { text: text.to_owned(), file: Arc::clone(&self.file), line, key, home: None }
     }
 
     fn rules<E: Ord>(
@@ -424,17 +442,17 @@ impl Parser {
     }
 
     fn check_path(&mut self, rule: &Rule) -> Option<ringfence_grant::PathEntry> {
-        let result = rule.path(Some(Path::new(SOME_WORKDIR)));
+        let result = in_some_home(rule).path(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Path { text, error })
     }
 
     fn check_exec(&mut self, rule: &Rule) -> Option<ringfence_grant::ExecEntry> {
-        let result = rule.exec(Some(Path::new(SOME_WORKDIR)));
+        let result = in_some_home(rule).exec(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Exec { text, error })
     }
 
     fn check_net(&mut self, rule: &Rule) -> Option<NetEntry> {
-        let result = rule.net(Some(Path::new(SOME_WORKDIR)));
+        let result = in_some_home(rule).net(Some(Path::new(SOME_WORKDIR)));
         let entry = self.checked(rule, result, |text, error| Wrong::Net { text, error })?;
         self.out.refused.extend(host_name(rule));
         Some(entry)
@@ -458,7 +476,8 @@ impl Parser {
         let text = rule.text.clone();
         let what = match result {
             Ok(entry) => return Some(entry),
-            Err(RuleError::Workdir) => Wrong::Workdir { text },
+            // There is some home while entries are checked.
+            Err(RuleError::Workdir | RuleError::NoHome) => Wrong::Workdir { text },
             Err(RuleError::NoWorkdir) => Wrong::NoWorkdir(text),
             Err(RuleError::Entry(error)) => wrong(text, error),
         };
@@ -501,6 +520,20 @@ impl Parser {
         let numbers: Vec<u64> = array.iter().filter_map(|v| self.count(key, v)).collect();
         Some(Scope::only(numbers))
     }
+}
+
+/// The list of `{ add = [...] }`.
+fn added<'v, 'a>(value: &'v Value<'a>) -> Option<&'v Value<'a>> {
+    match value.get_ref() {
+        DeValue::Table(table) if table.len() == 1 => {
+            table.iter().find(|(name, _)| name.get_ref() == "add").map(|(_, list)| list)
+        }
+        _ => None,
+    }
+}
+
+fn in_some_home(rule: &Rule) -> Rule {
+    Rule { home: Some(Path::new(SOME_HOME).into()), ..rule.clone() }
 }
 
 /// What the kernel's compiler says to a net rule that is a host name.

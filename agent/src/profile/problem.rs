@@ -72,7 +72,7 @@ pub(crate) enum Wrong {
     Exec { text: String, error: ExecError },
     #[error("{text:?}: {error}")]
     Net { text: String, error: NetError },
-    #[error("{text:?}: `${{WORKDIR}}` stands at the beginning of a path only")]
+    #[error("{text:?}: `${{WORKDIR}}` and `${{HOME}}` stand at the beginning of a path only")]
     Workdir { text: String },
     #[error("{text:?} is there already, in line {line}")]
     Duplicate { text: String, line: u32 },
@@ -86,6 +86,8 @@ pub(crate) enum Wrong {
     Loop { chain: Vec<PathBuf> },
     #[error("extends a chain of more than {0} files")]
     TooLongAChain(usize),
+    #[error("adds to a list that there is not")]
+    NothingToAddTo,
     #[error("the profile it extends cannot be loaded")]
     Parent,
     #[error("{0:?} uses `${{WORKDIR}}`, and there is no working directory")]
@@ -162,7 +164,12 @@ impl Wrong {
                 "the forms are ip[:port], cidr[:port], [v6]:port, host[:port], unix:/path, unix:@abstract"
                     .to_owned()
             }
-            Self::Workdir { .. } => "write `${WORKDIR}` or `${WORKDIR}/below`".to_owned(),
+            Self::Workdir { .. } => {
+                "write `${WORKDIR}` or `${WORKDIR}/below`, `${HOME}` or `${HOME}/below`".to_owned()
+            }
+            Self::NothingToAddTo => {
+                "`extends` a profile that grants this axis, or write `{ only = [...] }`".to_owned()
+            }
             Self::Duplicate { .. } => "remove one".to_owned(),
             Self::HostName { text } if text.starts_with("localhost") => {
                 "write the addresses: 127.0.0.1 and [::1]".to_owned()
@@ -196,7 +203,7 @@ impl Wrong {
 fn path_hint(text: &str, error: &PathError) -> Option<String> {
     Some(match error {
         PathError::Relative if text.starts_with('~') || text.starts_with('$') => {
-            "`~` and variables are not expanded: write the absolute path, `${WORKDIR}/...` or `**/NAME`".to_owned()
+            "`~` and variables are not expanded: write the absolute path, `${HOME}/...`, `${WORKDIR}/...` or `**/NAME`".to_owned()
         }
         PathError::Relative if text.starts_with('*') => "write `/*`, `/**` or `**/NAME`".to_owned(),
         PathError::Relative => {

@@ -5,6 +5,8 @@ use std::{path::Path, sync::Arc};
 
 /// Stands for the working directory at the beginning of a path.
 pub(crate) const WORKDIR: &str = "${WORKDIR}";
+/// Stands for the home directory at the beginning of a path.
+pub(crate) const HOME: &str = "${HOME}";
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,13 +19,17 @@ pub(crate) struct Rule {
     pub(crate) line: u32,
     /// Key path: `grant.fs_read`, `deny.exec`.
     pub(crate) key: &'static str,
+    /// What `${HOME}` stands for.
+    pub(crate) home: Option<Arc<Path>>,
 }
 
 /// Why a rule cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RuleError<E> {
-    /// `${WORKDIR}` elsewhere than at the beginning of a path.
+    /// `${WORKDIR}` or `${HOME}` elsewhere than at the beginning of a path.
     Workdir,
+    /// `${HOME}`, and there is none.
+    NoHome,
     /// `${WORKDIR}`, and none is known.
     NoWorkdir,
     /// The entry is none.
@@ -43,42 +49,53 @@ impl Rule {
 
     /// As a path entry.
     pub(crate) fn path(&self, workdir: Option<&Path>) -> Result<PathEntry, RuleError<PathError>> {
-        expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
+        self.expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
     }
 
     /// As an exec entry.
     pub(crate) fn exec(&self, workdir: Option<&Path>) -> Result<ExecEntry, RuleError<ExecError>> {
-        expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
+        self.expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
     }
 
     /// As a net entry.
     pub(crate) fn net(&self, workdir: Option<&Path>) -> Result<NetEntry, RuleError<NetError>> {
         let text = match self.text.strip_prefix("unix:") {
-            Some(path) => format!("unix:{}", expand(path, workdir)?),
+            Some(path) => format!("unix:{}", self.expand(path, workdir)?),
             None => self.text.clone(),
         };
         text.parse().map_err(RuleError::Entry)
     }
 }
 
-/// Puts the working directory in, its own glob characters escaped.
-fn expand<E>(text: &str, workdir: Option<&Path>) -> Result<String, RuleError<E>> {
-    let Some(rest) = text.strip_prefix(WORKDIR) else {
-        return if text.contains(WORKDIR) { Err(RuleError::Workdir) } else { Ok(text.to_owned()) };
-    };
-    if rest.contains(WORKDIR) || !(rest.is_empty() || rest.starts_with('/')) {
-        return Err(RuleError::Workdir);
-    }
-    let workdir = workdir.and_then(Path::to_str).ok_or(RuleError::NoWorkdir)?;
-    let mut expanded = String::with_capacity(workdir.len() + rest.len());
-    for c in workdir.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '\\') {
-            expanded.push('\\');
+impl Rule {
+    /// Puts the working directory or the home in.
+    fn expand<E>(&self, text: &str, workdir: Option<&Path>) -> Result<String, RuleError<E>> {
+        let (rest, stands_for) = if let Some(rest) = text.strip_prefix(WORKDIR) {
+            (rest, workdir.and_then(Path::to_str).ok_or(RuleError::NoWorkdir))
+        } else if let Some(rest) = text.strip_prefix(HOME) {
+            (rest, self.home.as_deref().and_then(Path::to_str).ok_or(RuleError::NoHome))
+        } else if text.contains(WORKDIR) || text.contains(HOME) {
+            return Err(RuleError::Workdir);
+        } else {
+            return Ok(text.to_owned());
+        };
+        if rest.contains(WORKDIR) || rest.contains(HOME) || !(rest.is_empty() || rest.starts_with('/')) {
+            return Err(RuleError::Workdir);
         }
-        expanded.push(c);
+        Ok(escaped(stands_for?) + rest)
     }
-    expanded.push_str(rest);
-    Ok(expanded)
+}
+
+/// A path's own glob characters, escaped.
+fn escaped(dir: &str) -> String {
+    let mut text = String::with_capacity(dir.len());
+    for c in dir.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '\\') {
+            text.push('\\');
+        }
+        text.push(c);
+    }
+    text
 }
 
 /// What one axis grants.
@@ -97,6 +114,14 @@ impl Default for AxisRules {
 }
 
 impl AxisRules {
+    /// Every rule, the one that says `"all"` too.
+    pub(crate) fn each_mut(&mut self) -> &mut [Rule] {
+        match self {
+            Self::All(rule) => std::slice::from_mut(rule),
+            Self::Only(rules) => rules,
+        }
+    }
+
     /// The rules of an axis that is not `"all"`.
     pub(crate) fn listed(&self) -> &[Rule] {
         match self {
@@ -137,4 +162,75 @@ pub(crate) struct Denials {
     pub(crate) exec: Vec<Rule>,
     /// `deny.net`.
     pub(crate) net: Vec<Rule>,
+}
+
+/// A list of one file: in place of what it extends has there, or added to that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Listed<T> {
+    /// In its place.
+    Whole(T),
+    /// `{ add = [...] }`, and where that stands.
+    Added(Vec<Rule>, super::problem::At),
+}
+
+/// What can be added to.
+pub(crate) trait Extendable: Sized {
+    /// It, with more.
+    fn with(self, more: Vec<Rule>) -> Self;
+    /// What there is if only something is added, if that is anything.
+    fn from_added(more: Vec<Rule>) -> Option<Self>;
+}
+
+/// Some rules and more of them; what is there twice stays where it was first.
+fn joined(mut rules: Vec<Rule>, more: Vec<Rule>) -> Vec<Rule> {
+    for rule in more {
+        if rules.iter().all(|there| there.text != rule.text) {
+            rules.push(rule);
+        }
+    }
+    rules
+}
+
+impl Extendable for AxisRules {
+    fn with(self, more: Vec<Rule>) -> Self {
+        match self {
+            Self::All(rule) => Self::All(rule),
+            Self::Only(rules) => Self::Only(joined(rules, more)),
+        }
+    }
+
+    fn from_added(_: Vec<Rule>) -> Option<Self> {
+        None
+    }
+}
+
+impl Extendable for Vec<Rule> {
+    fn with(self, more: Vec<Rule>) -> Self {
+        joined(self, more)
+    }
+
+    fn from_added(more: Vec<Rule>) -> Option<Self> {
+        Some(more)
+    }
+}
+
+impl<T: Extendable> Listed<T> {
+    /// A file's list over that of the file it extends.
+    pub(crate) fn over(child: Option<Self>, parent: Option<Self>) -> Option<Self> {
+        match (child, parent) {
+            (Some(Self::Added(more, _)), Some(Self::Whole(rules))) => Some(Self::Whole(rules.with(more))),
+            (Some(Self::Added(more, at)), Some(Self::Added(rules, _))) => {
+                Some(Self::Added(joined(rules, more), at))
+            }
+            (child, parent) => child.or(parent),
+        }
+    }
+
+    /// The list in the end; where it stands, if it adds to nothing.
+    pub(crate) fn whole(self) -> Result<T, super::problem::At> {
+        match self {
+            Self::Whole(rules) => Ok(rules),
+            Self::Added(more, at) => T::from_added(more).ok_or(at),
+        }
+    }
 }

@@ -188,6 +188,9 @@ enum PathScope {
     /// These and nothing else.
     #[schemars(untagged)]
     Only(Only<PathText>),
+    /// What the profile that this one extends grants, and these.
+    #[schemars(untagged)]
+    Add(Add<PathText>),
 }
 
 #[derive(JsonSchema)]
@@ -198,6 +201,9 @@ enum ExecScope {
     /// These and nothing else.
     #[schemars(untagged)]
     Only(Only<ExecText>),
+    /// What the profile that this one extends grants, and these.
+    #[schemars(untagged)]
+    Add(Add<ExecText>),
 }
 
 #[derive(JsonSchema)]
@@ -208,6 +214,9 @@ enum NetScope {
     /// These and nothing else.
     #[schemars(untagged)]
     Only(Only<NetText>),
+    /// What the profile that this one extends grants, and these.
+    #[schemars(untagged)]
+    Add(Add<NetText>),
 }
 
 #[derive(JsonSchema)]
@@ -228,6 +237,22 @@ struct Only<T> {
 }
 
 #[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Add<T> {
+    /// The entries, beside those of the profile that this one extends.
+    add: Vec<T>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Denied<T> {
+    /// The entries, in place of those of the profile that this one extends.
+    Listed(Vec<T>),
+    /// More of them.
+    Added(Add<T>),
+}
+
+#[derive(JsonSchema)]
 #[schemars(rename_all = "snake_case")]
 enum Calls {
     /// As many as one likes.
@@ -245,7 +270,8 @@ struct AtMost {
 }
 
 /// `/path` (a file, or a directory and all below it), `/dir/*` (its direct children), `/dir/**` (all below it),
-/// `**/NAME` (that name at any depth, and all below it), `${WORKDIR}` at the beginning: the working directory.
+/// `**/NAME` (that name at any depth, and all below it), `${WORKDIR}` at the beginning: the working directory;
+/// `${HOME}`: the home of the user that the command runs as.
 #[derive(JsonSchema)]
 struct PathText(String);
 
@@ -262,13 +288,13 @@ struct NetText(String);
 #[schemars(deny_unknown_fields)]
 struct DenyTable {
     /// What is not read.
-    fs_read: Option<Vec<PathText>>,
+    fs_read: Option<Denied<PathText>>,
     /// What is not written or changed.
-    fs_write: Option<Vec<PathText>>,
+    fs_write: Option<Denied<PathText>>,
     /// What is neither executed nor mapped executable.
-    exec: Option<Vec<ExecText>>,
+    exec: Option<Denied<ExecText>>,
     /// What is neither connected or sent to, nor bound.
-    net: Option<Vec<NetText>>,
+    net: Option<Denied<NetText>>,
 }
 
 #[derive(JsonSchema)]

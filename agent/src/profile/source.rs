@@ -24,6 +24,8 @@ pub(crate) struct Provenance {
     pub(crate) gid: u32,
     /// Its permission bits.
     pub(crate) mode: u32,
+    /// How many names (hard links) it has.
+    pub(crate) names: u64,
     /// Whether the file and the directory it is in belong to root and nobody else may write either.
     pub(crate) root_only: bool,
 }
@@ -66,7 +68,17 @@ pub(crate) fn read(file: &Path) -> Result<(String, Provenance), LoadErrors> {
         LoadErrors::from(Problem::new(At { line, ..At::file(file) }, Wrong::NotUtf8))
     })?;
     let root_only = roots(meta.uid(), meta.gid(), mode) && way_is_roots(file);
-    Ok((text, Provenance { file: file.to_owned(), uid: meta.uid(), gid: meta.gid(), mode, root_only }))
+    Ok((
+        text,
+        Provenance {
+            file: file.to_owned(),
+            uid: meta.uid(),
+            gid: meta.gid(),
+            mode,
+            names: meta.nlink(),
+            root_only,
+        },
+    ))
 }
 
 fn roots(uid: u32, gid: u32, mode: u32) -> bool {

@@ -1,6 +1,11 @@
 //! What `${WORKDIR}` may stand for.
 
-use super::{base, problem::Wrong, resolve::Resolver};
+use super::{
+    base,
+    fixed::Fixed,
+    problem::Wrong,
+    resolve::{Resolved, Resolver},
+};
 use ringfence_common::policy::axis::{READ, WRITE};
 use ringfence_grant::PathEntry;
 use std::path::{Path, PathBuf};
@@ -16,13 +21,29 @@ pub(super) enum Workdir {
 }
 
 /// The working directory comes from whoever starts the command, so it must not be a way to name a protected place, or
-/// everything.
-pub(super) fn check(resolver: &mut Resolver, dir: &Path) -> Result<Workdir, Wrong> {
+/// everything. Its links are followed once, when the container is entered: the container may be able to replace it.
+pub(super) fn check(resolver: &mut Resolver, fixed: &mut Fixed, dir: &Path) -> Result<Workdir, Wrong> {
     let bad = |why| Wrong::BadWorkdir { dir: dir.to_owned(), why };
     let text = dir.to_str().ok_or_else(|| bad("its name is not UTF-8"))?;
     let literal =
         PathEntry::tree(text).map_err(|_| bad("it is not an absolute path without `.` and `..`"))?;
-    let resolved = resolver.resolve(literal.anchor().as_bytes());
+    let named = literal.anchor().as_bytes();
+    let resolved = match fixed.path(named) {
+        Some(then) => then,
+        None => {
+            let now = resolver.resolve(named);
+            fixed.fix(named, &now);
+            // The rules that begin with it say its real name.
+            let real = Resolved {
+                path: now.path.clone(),
+                exists: now.exists,
+                links: Vec::new(),
+                before: Vec::new(),
+            };
+            fixed.fix(&now.path, &real);
+            now
+        }
+    };
     let path = String::from_utf8(resolved.path).map_err(|_| bad("its name is not UTF-8"))?;
     if path == "/" {
         return Ok(Workdir::Closed(
