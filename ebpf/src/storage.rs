@@ -6,11 +6,13 @@ use core::ptr::null_mut;
 use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_task_storage_get};
 use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::lpm_trie::LpmTrie;
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, RingBuf};
 use ringfence_common::enroll::{Listed, Outcome};
-use ringfence_common::event::{Repeat, RepeatKey};
-use ringfence_common::net::{NetKey, NetVerdict};
-use ringfence_common::policy::{Bucket, Container, Counters, Policy, TABLE_BUCKETS};
+use ringfence_common::event::{FOLDED_EACH, Folding, Repeat, RepeatKey};
+use ringfence_common::net::{MAX_NETS, NetKey, NetVerdict};
+use ringfence_common::policy::{
+    Bucket, Container, Counters, MAX_OWNERS, MAX_TASKS, Owner, Policy, TABLE_BUCKETS,
+};
 use ringfence_common::task::Task;
 use ringfence_common::{MAX_CONTAINERS, MAX_POLICIES};
 
@@ -21,15 +23,12 @@ const MMAPABLE: u32 = 1 << 10;
 /// `BPF_LOCAL_STORAGE_GET_F_CREATE`.
 const CREATE: u64 = 1;
 /// Bytes of each ring.
-const RING: u32 = 4 << 20;
-/// Most governed tasks on the host; a fork beyond it fails.
-const MAX_TASKS: u32 = 1 << 16;
-/// Most rules over addresses, all policies together.
-const MAX_NETS: u32 = 1 << 16;
+pub const RING: u32 = 4 << 20;
 /// Most processes that are taken in at once.
 const MAX_LISTED: u32 = 1 << 14;
-/// Most distinct events that are counted instead of recorded, all containers together.
-const MAX_REPEATS: u32 = 1024;
+/// Most distinct events that are folded at once: the share of every container that there may be, so that none takes
+/// another's. An entry takes memory only while it is there.
+const MAX_REPEATS: u32 = MAX_CONTAINERS as u32 * FOLDED_EACH as u32;
 
 /// A map of type `BPF_MAP_TYPE_TASK_STORAGE`. Its fields are read from BTF by the loader, never at run time.
 #[repr(C)]
@@ -123,11 +122,11 @@ pub static CALLERS: SocketStorage<u64> = SocketStorage::new();
 
 /// The tag of each governed task by the task's address, where [`TASKS`] cannot be relied on (`LEGACY`).
 #[map]
-pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TASKS, NO_PREALLOC);
+pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TASKS as u32, NO_PREALLOC);
 
 /// The container of each task that counts in it, by the task's address.
 #[map]
-pub static MEMBERS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_TASKS, 0);
+pub static MEMBERS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_TASKS as u32, 0);
 
 /// Containers.
 #[map]
@@ -153,13 +152,21 @@ pub static DENIED: RingBuf = RingBuf::with_byte_size(RING, 0);
 #[map]
 pub static ALLOWED: RingBuf = RingBuf::with_byte_size(RING, 0);
 
-/// Events of containers that are over their rate: counted, not recorded one by one.
+/// Events of containers that are over their rate or their share of a ring: counted, not recorded one by one.
 #[map]
-pub static REPEATS: LruHashMap<RepeatKey, Repeat> = LruHashMap::with_max_entries(MAX_REPEATS, 0);
+pub static REPEATS: HashMap<RepeatKey, Repeat> = HashMap::with_max_entries(MAX_REPEATS, NO_PREALLOC);
+
+/// Which of [`REPEATS`] are being counted.
+#[map]
+pub static FOLDING: Array<Folding> = Array::with_max_entries(1, MMAPABLE);
+
+/// Users who own containers, and how many tasks they have in them.
+#[map]
+pub static USERS: Array<Owner> = Array::with_max_entries(MAX_OWNERS as u32, MMAPABLE);
 
 /// The rules over internet addresses, of all policies.
 #[map]
-pub static NET: LpmTrie<NetKey, NetVerdict> = LpmTrie::with_max_entries(MAX_NETS, 0);
+pub static NET: LpmTrie<NetKey, NetVerdict> = LpmTrie::with_max_entries(MAX_NETS as u32, 0);
 
 /// Processes to take in, by process id.
 #[map]

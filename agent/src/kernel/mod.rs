@@ -3,6 +3,7 @@
 //! [`Kernel`] is the whole of eBPF for the core: programs and maps that are loaded or adopted, containers and their
 //! policies, tags of tasks. [`Rings`] are the records that the programs wrote.
 
+mod arrays;
 mod btf;
 pub(crate) mod caps;
 mod globals;
@@ -18,10 +19,13 @@ mod policies;
 mod rings;
 mod running;
 pub(crate) mod seccomp;
+mod share;
 pub(crate) mod spawn;
 mod sys;
 mod table;
 mod tasks;
+#[cfg(test)]
+mod vm_record_tests;
 #[cfg(test)]
 mod vm_tests;
 
