@@ -149,3 +149,24 @@ fn a_daemon_that_talks_nonsense_is_no_crash() {
     }
     server.join().unwrap();
 }
+
+#[test]
+fn a_daemon_that_gives_no_answer_is_said_to_give_none_at_once_and_in_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("run")).unwrap();
+    // Connections are queued, as those of a stopped process are.
+    let _socket = UnixListener::bind(dir.path().join("run/admin.sock")).unwrap();
+    let mut command = ringfence(dir.path(), &["status"]);
+    command.env("HOME", dir.path()).env_remove("XDG_RUNTIME_DIR");
+    let output = finish(command);
+    let said = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((output.status.code(), lines.len()), (Some(1), 2), "{said}");
+    assert!(lines[0].starts_with("the daemon has not answered yet"), "{said}");
+    assert!(lines.iter().all(|line| line.contains("enforced by the kernel")), "{said}");
+    assert!(
+        lines[1].contains("does not answer") && lines[1].contains("systemctl status ringfence"),
+        "{said}"
+    );
+    assert!(output.stdout.is_empty(), "{:?}", output.stdout);
+}

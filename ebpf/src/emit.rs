@@ -1,15 +1,18 @@
 //! From a decision to what the hook returns, and to a record where one is due. The verdict comes first and does not
-//! depend on anything here: a record that finds no room is counted, and that is all.
+//! depend on anything here. What gets no record of its own (the container is over its rate, or over its share of a ring
+//! that nobody reads) is folded into an entry of `REPEATS`; what finds no room there either is counted as lost. So
+//! each denial is in an event or in `lost`, and no container takes another's room.
 
 use aya_ebpf::helpers::generated::{bpf_get_current_uid_gid, bpf_ktime_get_boot_ns};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_task_btf};
+use aya_ebpf::maps::RingBuf;
 use ringfence_common::ABI_VERSION;
 use ringfence_common::event::{
-    FLAG_CUT, FLAG_EXE_CUT, FLAG_RACED, Header, LARGE_SECTION, Record, Repeat, RepeatKey, SMALL_SECTION,
-    rule, verdict,
+    FLAG_CUT, FLAG_EXE_CUT, FLAG_RACED, FOLDED_ALLOWED, FOLDED_EACH, Header, LARGE_SECTION, Record, Repeat,
+    RepeatKey, SMALL_SECTION, rule, verdict,
 };
 use ringfence_common::hash::mum;
-use ringfence_common::policy::{BURST_NS, Counters, FLAG_AUDIT, RECORD_NS};
+use ringfence_common::policy::{BURST_NS, Counters, FLAG_AUDIT, RECORD_NS, Unread};
 use ringfence_common::task::{Request, Task};
 
 use crate::decide::Weighing;
@@ -20,7 +23,7 @@ use crate::globals::{
 };
 use crate::identity::counters;
 use crate::memory::{add, fetch, load, probe_word, put, sequence};
-use crate::storage::{ALLOWED, CALLS, DENIED, REPEATS};
+use crate::storage::{ALLOWED, CALLS, DENIED, FOLDING, REPEATS, RING};
 use crate::text::{CUT, Text, text_large, text_small};
 
 /// What a refused path operation returns.
@@ -29,6 +32,14 @@ pub const EACCES: i32 = -13;
 pub const EXDEV: i32 = -18;
 /// What an operation returns that is refused whatever the grant says.
 pub const EPERM: i32 = -1;
+/// `BPF_NOEXIST`.
+const NOEXIST: u64 = 1;
+/// `BPF_RB_CONS_POS`: up to where a ring was read.
+const READ_TO: u64 = 2;
+/// `BPF_RB_PROD_POS`: up to where it is written.
+const WRITTEN_TO: u64 = 3;
+/// Most bytes of a ring that one container fills while nobody reads it.
+const RING_SHARE: u64 = RING as u64 / 8;
 
 /// Whether the policy wants allowed operations of a class (`RECORD_*`) recorded.
 ///
@@ -135,29 +146,67 @@ pub unsafe extern "C" fn record(task: *mut Task, allowed: u64) -> u32 {
         };
         let now = bpf_ktime_get_boot_ns();
         let verdict = u64::from(verdict);
-        if !within_rate(counters, now) {
-            add(&raw mut (*counters).aggregated, 1);
-            return repeat(task, verdict, now);
-        }
-        let ring = if allowed != 0 { &ALLOWED } else { &DENIED };
-        let lost =
-            if allowed != 0 { &raw mut (*counters).lost_allowed } else { &raw mut (*counters).lost_denied };
-        let Some(mut small) = ring.reserve::<Record<SMALL_SECTION>>(0) else {
-            add(lost, 1);
+        if within_rate(counters, now) && written(task, counters, verdict, now) {
             return 0;
-        };
+        }
+        if fold_event(task, verdict, now) == 0 {
+            add(&raw mut (*counters).aggregated, 1);
+        } else if verdict == u64::from(verdict::DENIED) {
+            add(&raw mut (*counters).lost_denied, 1);
+        } else {
+            add(&raw mut (*counters).lost_allowed, 1);
+        }
+        0
+    }
+}
+
+/// Writes a record of its own into the ring. False: there is no room, or the container has more than its share of it
+/// already.
+#[inline(always)]
+unsafe fn written(task: *mut Task, counters: *mut Counters, verdict: u64, now: u64) -> bool {
+    // SAFETY: the values of maps.
+    unsafe {
+        let allowed = verdict == u64::from(verdict::ALLOWED);
+        let ring = if allowed { &ALLOWED } else { &DENIED };
+        let unread =
+            if allowed { &raw mut (*counters).allowed_unread } else { &raw mut (*counters).denied_unread };
+        if !within_share(ring, unread, size_of::<Record<SMALL_SECTION>>() as u64) {
+            return false;
+        }
+        let Some(mut small) = ring.reserve::<Record<SMALL_SECTION>>(0) else { return false };
         if fill_small(task, small.as_mut_ptr(), verdict, now) & FLAG_CUT == 0 {
             small.submit(0);
-            return 0;
+            return true;
         }
         small.discard(0);
-        let Some(mut large) = ring.reserve::<Record<LARGE_SECTION>>(0) else {
-            add(lost, 1);
-            return 0;
-        };
+        if !within_share(ring, unread, size_of::<Record<LARGE_SECTION>>() as u64) {
+            return false;
+        }
+        let Some(mut large) = ring.reserve::<Record<LARGE_SECTION>>(0) else { return false };
         fill_large(task, large.as_mut_ptr(), verdict, now);
         large.submit(0);
-        0
+        true
+    }
+}
+
+/// Takes room for one record out of the container's share of a ring. Where nobody reads the ring, that is all the
+/// container gets of it; where somebody does, it may have twice as much unread for a moment, because what it wrote while
+/// the reader came to its mark is not counted again. Two CPUs at once may take one for two.
+#[inline(always)]
+unsafe fn within_share(ring: &RingBuf, unread: *mut Unread, size: u64) -> bool {
+    // SAFETY: the value of a map.
+    unsafe {
+        if ring.query(READ_TO) >= fetch(&raw const (*unread).mark) {
+            put(&raw mut (*unread).mark, ring.query(WRITTEN_TO) + size);
+            put(&raw mut (*unread).bytes, size);
+            return true;
+        }
+        let bytes = fetch(&raw const (*unread).bytes) + size;
+        if bytes > RING_SHARE {
+            return false;
+        }
+        put(&raw mut (*unread).bytes, bytes);
+        true
     }
 }
 
@@ -218,17 +267,18 @@ static NO_REPEAT: Repeat = Repeat {
     },
 };
 
-/// Counts a request that is over the container's rate: the first of its kind is kept whole, the others only counted.
+/// Counts a request that gets no record of its own: the first of its kind is kept whole, the others only counted.
+/// 0: it was counted; otherwise there is no room for one more kind.
 ///
 /// # Safety
 /// `task` is a tag or null.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn repeat(task: *mut Task, verdict: u64, now: u64) -> u32 {
+pub unsafe extern "C" fn fold_event(task: *mut Task, verdict: u64, now: u64) -> u32 {
     if task.is_null() {
-        return 0;
+        return 1;
     }
-    // SAFETY: `task` is the value of a map.
+    // SAFETY: `task` is the value of a map, as are the others.
     unsafe {
         let scratch = &raw const (*task).scratch;
         let request = &raw const (*scratch).request;
@@ -239,29 +289,42 @@ pub unsafe extern "C" fn repeat(task: *mut Task, verdict: u64, now: u64) -> u32 
         target = mum(target ^ (*request).addr[0], k2);
         target = mum(target ^ (*request).addr[1] ^ u64::from((*request).port), k2);
         target = mum(target ^ u64::from((*request).target) << 32 ^ u64::from((*request).axes), k2);
+        target = mum(target ^ u64::from((*request).detail), k2);
         // What one tool call's tree does is not folded into another's.
         let call = CALLS.of(bpf_get_current_task_btf().cast());
         let call = if call.is_null() { 0 } else { *call };
         target = mum(target ^ call, k2);
+        let Some(folding) = FOLDING.get_ptr_mut(0) else { return 1 };
+        // Read once: the agent waits for whoever read it.
+        let epoch = fetch(&raw const (*folding).epoch) & 1;
         let key = RepeatKey {
             container: (*scratch).container,
             target,
-            kind: u64::from((*request).op) | verdict << 8,
+            kind: u64::from((*request).op) | verdict << 8 | epoch << 16,
         };
         if let Some(entry) = REPEATS.get_ptr_mut(&key) {
             add(&raw mut (*entry).count, 1);
             return 0;
         }
-        if REPEATS.insert(&key, &NO_REPEAT, 1).is_err() {
-            return 0;
+        let Some(counters) = counters((*scratch).container) else { return 1 };
+        let folded = if epoch == 0 { &raw mut (*counters).folded[0] } else { &raw mut (*counters).folded[1] };
+        let most = if verdict == u64::from(verdict::ALLOWED) { FOLDED_ALLOWED } else { FOLDED_EACH };
+        if fetch(folded) >= most {
+            return 1;
         }
-        if let Some(entry) = REPEATS.get_ptr_mut(&key) {
+        let made = REPEATS.insert(&key, &NO_REPEAT, NOEXIST).is_ok();
+        // Another CPU may have made it just now: then it is there, and only to be counted.
+        let Some(entry) = REPEATS.get_ptr_mut(&key) else { return 1 };
+        if made {
+            add(folded, 1);
+            let entries =
+                if epoch == 0 { &raw mut (*folding).entries[0] } else { &raw mut (*folding).entries[1] };
+            add(entries, 1);
             fill_small(task, &raw mut (*entry).record, verdict, now);
             // Before 6.2 one lookup may fail where the other does not: the key's is what the others are counted by.
             (*entry).record.header.call = call;
-            // Last: an entry with a count is whole.
-            add(&raw mut (*entry).count, 1);
         }
+        add(&raw mut (*entry).count, 1);
         0
     }
 }

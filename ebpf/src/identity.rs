@@ -11,12 +11,14 @@ use aya_ebpf::helpers::bpf_get_current_task_btf;
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::MAX_CONTAINERS;
-use ringfence_common::policy::Counters;
+use ringfence_common::policy::{
+    Counters, OWNER_ROOT, OWNER_USERS, TASKS_EACH, TASKS_OF_USER, TASKS_OF_USERS,
+};
 use ringfence_common::task::Task;
 
 use crate::globals::{LEGACY, TASK_PID, TASK_STORAGE, get};
-use crate::memory::{add, load};
-use crate::storage::{CALLS, COUNTERS, GROUPS, MEMBERS, TASKS, TASKS_BY_ADDR};
+use crate::memory::{add, fetch, load};
+use crate::storage::{CALLS, COUNTERS, GROUPS, MEMBERS, TASKS, TASKS_BY_ADDR, USERS};
 
 const EAGAIN: i32 = 11;
 /// `BPF_NOEXIST`.
@@ -99,18 +101,58 @@ pub fn counters(container: u64) -> Option<*mut Counters> {
     COUNTERS.get_ptr_mut((container & (MAX_CONTAINERS as u64 - 1)) as u32)
 }
 
-/// Counts a task as a member of a container, and no longer of any other. False: no room.
+/// Counts a task as a member of a container, and no longer of any other. False: no room, or none in the container's or
+/// its owner's share.
 #[inline(always)]
 pub fn join(address: u64, container: u64) -> bool {
     leave(address);
-    if MEMBERS.insert(&address, &container, 0).is_err() {
-        return false;
-    }
-    if let Some(counters) = counters(container) {
-        // SAFETY: a counter in a map's value.
-        unsafe { add(&raw mut (*counters).tasks, 1) };
+    let Some(counters) = counters(container) else { return false };
+    // SAFETY: counters in maps' values. Two CPUs at once may take one place for two: the table has room for that.
+    unsafe {
+        if !room(counters) || MEMBERS.insert(&address, &container, 0).is_err() {
+            return false;
+        }
+        count_task(counters, 1);
     }
     true
+}
+
+/// Whether the container, and whoever owns it, may have one more task.
+#[inline(always)]
+unsafe fn room(counters: *mut Counters) -> bool {
+    // SAFETY: the values of maps.
+    unsafe {
+        if fetch(&raw const (*counters).tasks) >= TASKS_EACH {
+            return false;
+        }
+        let owner = fetch(&raw const (*counters).owner);
+        if owner == OWNER_ROOT {
+            return true;
+        }
+        let below = |index: u64, most: u64| match USERS.get_ptr(index as u32) {
+            Some(owner) => fetch(&raw const (*owner).tasks) < most,
+            None => false,
+        };
+        below(owner, TASKS_OF_USER) && below(OWNER_USERS, TASKS_OF_USERS)
+    }
+}
+
+/// Adds to the tasks of a container, of its owner and, unless that is root, of all users.
+#[inline(always)]
+unsafe fn count_task(counters: *mut Counters, by: u64) {
+    // SAFETY: the values of maps.
+    unsafe {
+        add(&raw mut (*counters).tasks, by);
+        let index = fetch(&raw const (*counters).owner);
+        if let Some(owner) = USERS.get_ptr_mut(index as u32) {
+            add(&raw mut (*owner).tasks, by);
+        }
+        if index != OWNER_ROOT
+            && let Some(all) = USERS.get_ptr_mut(OWNER_USERS as u32)
+        {
+            add(&raw mut (*all).tasks, by);
+        }
+    }
 }
 
 /// Whether it was a member of one.
@@ -121,7 +163,7 @@ fn leave(address: u64) -> bool {
     let _ = MEMBERS.remove(&address);
     if let Some(counters) = counters(container) {
         // SAFETY: a counter in a map's value.
-        unsafe { add(&raw mut (*counters).tasks, u64::MAX) };
+        unsafe { count_task(counters, u64::MAX) };
     }
     true
 }

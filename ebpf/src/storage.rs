@@ -8,9 +8,11 @@ use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use ringfence_common::enroll::{Listed, Outcome};
-use ringfence_common::event::{Repeat, RepeatKey};
-use ringfence_common::net::{NetKey, NetVerdict, Owner};
-use ringfence_common::policy::{Bucket, Container, Counters, MAX_KEYS, Policy, TABLE_BUCKETS};
+use ringfence_common::event::{FOLDED_EACH, Folding, Repeat, RepeatKey};
+use ringfence_common::net::{MAX_NETS, NetKey, NetVerdict, Owner as SocketOwner};
+use ringfence_common::policy::{
+    Bucket, Container, Counters, MAX_KEYS, MAX_OWNERS, MAX_TASKS, Owner, Policy, TABLE_BUCKETS,
+};
 use ringfence_common::task::{Task, Terminal};
 use ringfence_common::{MAX_CONTAINERS, MAX_POLICIES};
 
@@ -23,23 +25,19 @@ const MMAPABLE: u32 = 1 << 10;
 /// `BPF_LOCAL_STORAGE_GET_F_CREATE`.
 const CREATE: u64 = 1;
 /// Bytes of each ring.
-const RING: u32 = 4 << 20;
-/// Most governed tasks on the host; a fork beyond it fails.
-const MAX_TASKS: u32 = 1 << 16;
+pub const RING: u32 = 4 << 20;
 /// Most process groups that governed processes made and that others of theirs may join; the oldest is forgotten.
 const MAX_GROUPS: u32 = 1 << 14;
-/// Most rules over addresses, all policies together.
-const MAX_NETS: u32 = 1 << 16;
-/// Most processes that are taken in at once.
-const MAX_LISTED: u32 = 1 << 14;
-/// Most distinct events that are counted instead of recorded, all containers together.
-const MAX_REPEATS: u32 = 1024;
 /// Most System V objects and keys of all containers.
 const MAX_OBJECTS: u32 = 1 << 16;
-
 /// Most pseudo-terminals that are known at once; the kernel's own limit is half of it. What goes for lack of room can be
 /// used still, and not opened again.
 const MAX_TERMINALS: u32 = 1 << 13;
+/// Most processes that are taken in at once.
+const MAX_LISTED: u32 = 1 << 14;
+/// Most distinct events that are folded at once: the share of every container that there may be, so that none takes
+/// another's. An entry takes memory only while it is there.
+const MAX_REPEATS: u32 = MAX_CONTAINERS as u32 * FOLDED_EACH as u32;
 
 /// A map of type `BPF_MAP_TYPE_TASK_STORAGE`. Its fields are read from BTF by the loader, never at run time.
 #[repr(C)]
@@ -149,15 +147,15 @@ pub static CALLERS: SocketStorage<u64, { NO_PREALLOC as usize }> = SocketStorage
 
 /// Whose each socket is that a governed task made, received or used; a connection has what its listener has.
 #[btf_map]
-pub static SOCKETS: SocketStorage<Owner, { (NO_PREALLOC | CLONE) as usize }> = SocketStorage::new();
+pub static SOCKETS: SocketStorage<SocketOwner, { (NO_PREALLOC | CLONE) as usize }> = SocketStorage::new();
 
 /// The tag of each governed task by the task's address, where [`TASKS`] cannot be relied on (`LEGACY`).
 #[map]
-pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TASKS, NO_PREALLOC);
+pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TASKS as u32, NO_PREALLOC);
 
 /// The container of each task that counts in it, by the task's address.
 #[map]
-pub static MEMBERS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_TASKS, 0);
+pub static MEMBERS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_TASKS as u32, 0);
 
 /// The container of each process group that a governed process made, by the group's number, which is its first process's.
 #[map]
@@ -187,9 +185,17 @@ pub static DENIED: RingBuf = RingBuf::with_byte_size(RING, 0);
 #[map]
 pub static ALLOWED: RingBuf = RingBuf::with_byte_size(RING, 0);
 
-/// Events of containers that are over their rate: counted, not recorded one by one.
+/// Events of containers that are over their rate or their share of a ring: counted, not recorded one by one.
 #[map]
-pub static REPEATS: LruHashMap<RepeatKey, Repeat> = LruHashMap::with_max_entries(MAX_REPEATS, 0);
+pub static REPEATS: HashMap<RepeatKey, Repeat> = HashMap::with_max_entries(MAX_REPEATS, NO_PREALLOC);
+
+/// Which of [`REPEATS`] are being counted.
+#[map]
+pub static FOLDING: Array<Folding> = Array::with_max_entries(1, MMAPABLE);
+
+/// Users who own containers, and how many tasks they have in them.
+#[map]
+pub static USERS: Array<Owner> = Array::with_max_entries(MAX_OWNERS as u32, MMAPABLE);
 
 /// The container that made a System V object or a key, by the address of its `kern_ipc_perm` or `key`.
 #[map]
@@ -201,7 +207,7 @@ pub static KEYS_OF: Array<[u64; MAX_KEYS]> = Array::with_max_entries(MAX_CONTAIN
 
 /// The rules over internet addresses, of all policies.
 #[map]
-pub static NET: LpmTrie<NetKey, NetVerdict> = LpmTrie::with_max_entries(MAX_NETS, 0);
+pub static NET: LpmTrie<NetKey, NetVerdict> = LpmTrie::with_max_entries(MAX_NETS as u32, 0);
 
 /// Processes to take in, by process id.
 #[map]

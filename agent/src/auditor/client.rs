@@ -49,9 +49,12 @@ impl Client {
 /// The auditor's own state, for `ringfence status`.
 ///
 /// # Errors
-/// As [`Client::ask`] and [`Client::next`].
-pub(crate) fn status(socket: &Path) -> Result<AuditorStatus, ClientError> {
-    match Client::ask(socket, &QueryRequest::Status)?.next()? {
+/// As [`Client::ask`] and [`Client::next`]; `Silent` where no answer comes, of which `say` tells early.
+pub(crate) fn status(socket: &Path, say: impl FnOnce()) -> Result<AuditorStatus, ClientError> {
+    let conn = client::or_say(socket, "everybody may", say, |conn| {
+        conn.send(&QueryRequest::Status).map_err(ClientError::Talk)
+    })?;
+    match (Client { conn }).next().map_err(|error| client::silent(error, socket))? {
         Some(QueryReply::Status(status)) => Ok(status),
         _ => Err(unexpected()),
     }

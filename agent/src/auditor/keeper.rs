@@ -180,8 +180,10 @@ impl Keeper {
                 tracing::error!("{events} events cannot be stored; they are counted as lost");
                 for incoming in pending {
                     if let Incoming::Event(event) = incoming {
+                        let event = *event;
                         let refused = is_refused(&event.record);
-                        self.shared.drop_event(event.record.container, event.identity, refused);
+                        let (container, repeats) = (event.record.container, event.record.repeats);
+                        self.shared.drop_event(container, event.identity, refused, repeats);
                     }
                 }
             }

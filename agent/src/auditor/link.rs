@@ -140,7 +140,8 @@ impl Link<'_> {
                     for incoming in incoming {
                         if let Incoming::Event(event) = incoming {
                             let Event { record, identity, .. } = *event;
-                            self.shared.drop_event(record.container, identity, is_refused(&record));
+                            let refused = is_refused(&record);
+                            self.shared.drop_event(record.container, identity, refused, record.repeats);
                         }
                     }
                     if let Some(sequence) = sequence {

@@ -1,6 +1,6 @@
-//! Counts of MCP sessions for `/metrics`, since this auditor began. A bounded number of series, whatever servers are called.
+//! Counts of MCP sessions for `/metrics`, since this auditor began, and of what the record of the kernel's events lost. A bounded number of series, whatever servers are called.
 
-use super::mcp::ingest::Row;
+use super::{mcp::ingest::Row, store::Losses};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -40,6 +40,13 @@ struct ToolLabels {
     gen_ai_tool_name: String,
 }
 
+/// Where what is in no event was lost, and what it was.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LostLabels {
+    place: &'static str,
+    verdict: &'static str,
+}
+
 /// The metrics of one auditor.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -51,13 +58,15 @@ pub(crate) struct Metrics {
     duration: Histogram,
     linked: Gauge,
     waiting: Gauge,
+    denied: Gauge,
+    lost: Family<LostLabels, Gauge>,
     servers: Mutex<HashSet<String>>,
     tools: Mutex<HashSet<String>>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("ringfence_mcp");
+        let mut all = Registry::with_prefix("ringfence");
         let metrics = Self {
             calls: Family::default(),
             outcomes: Family::default(),
@@ -66,10 +75,18 @@ impl Default for Metrics {
             duration: Histogram::new(SECONDS),
             linked: Gauge::default(),
             waiting: Gauge::default(),
+            denied: Gauge::default(),
+            lost: Family::default(),
             servers: Mutex::default(),
             tools: Mutex::default(),
             registry: Registry::default(),
         };
+        let help = "Operations denied in the containers that the database still knows";
+        all.register("operations_denied", help, metrics.denied.clone());
+        let help = "Operations of these containers that are in no event: no room in the kernel or in the store, or missing \
+                    (on their way, or in the memory of a daemon that was killed)";
+        all.register("operations_lost", help, metrics.lost.clone());
+        let registry = all.sub_registry_with_prefix("mcp");
         registry.register(
             "tool_calls",
             "Tool calls asked for, by what the policy did",
@@ -93,7 +110,7 @@ impl Default for Metrics {
             metrics.linked.clone(),
         );
         registry.register("calls_waiting", "Calls that wait for approval", metrics.waiting.clone());
-        Self { registry, ..metrics }
+        Self { registry: all, ..metrics }
     }
 }
 
@@ -136,7 +153,20 @@ impl Metrics {
     ///
     /// # Errors
     /// None that is known; the encoder's type has them.
-    pub(crate) fn text(&self, linked: usize, waiting: usize) -> Result<String, fmt::Error> {
+    pub(crate) fn text(&self, linked: usize, waiting: usize, losses: Losses) -> Result<String, fmt::Error> {
+        let set = |gauge: &Gauge, n| {
+            gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
+        };
+        set(&self.denied, losses.denied);
+        for (place, verdict, n) in [
+            ("kernel", "denied", losses.kernel_denied),
+            ("kernel", "other", losses.kernel_other),
+            ("store", "denied", losses.store_denied),
+            ("store", "other", losses.store_other),
+            ("missing", "denied", losses.missing_denied),
+        ] {
+            set(&self.lost.get_or_create(&LostLabels { place, verdict }), n);
+        }
         self.linked.set(i64::try_from(linked).unwrap_or(i64::MAX));
         self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let mut text = String::new();
@@ -177,7 +207,7 @@ fn known(word: &str, words: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_SERVERS, MOST_TOOLS, Metrics};
+    use super::{Losses, MOST_SERVERS, MOST_TOOLS, Metrics};
     use crate::{
         auditor::mcp::ingest::{CallRow, Row},
         mcp::journal::Judged,
@@ -215,7 +245,7 @@ mod tests {
         for n in 0..MOST_TOOLS + 7 {
             metrics.count("server", &called(format!("tool\"{n}")));
         }
-        let text = metrics.text(0, 0).expect("text");
+        let text = metrics.text(0, 0, Losses::default()).expect("text");
         let line = |tool: &str, n: u32| {
             format!(
                 r#"ringfence_mcp_operations_total{{mcp_method_name="tools/call",gen_ai_tool_name="{tool}"}} {n}"#
@@ -233,7 +263,11 @@ mod tests {
             metrics.count(&format!("server-{n}"), &decided("denied"));
         }
         metrics.count("server-0", &decided("made up"));
-        let text = metrics.text(3, 1).expect("text");
+        let losses = Losses { denied: 9, kernel_denied: 4, missing_denied: 1, ..Losses::default() };
+        let text = metrics.text(3, 1, losses).expect("text");
+        assert!(text.contains("ringfence_operations_denied 9"), "{text}");
+        assert!(text.contains(r#"ringfence_operations_lost{place="kernel",verdict="denied"} 4"#), "{text}");
+        assert!(text.contains(r#"ringfence_operations_lost{place="missing",verdict="denied"} 1"#), "{text}");
         assert!(text.contains(r#"outcomes_total{server="a\"}\n1",outcome="approved"} 1"#), "{text}");
         assert!(text.contains(r#"{server="other",outcome="denied"} 51"#), "{text}");
         assert!(text.contains(r#"{server="server-0",outcome="other"} 1"#), "{text}");

@@ -174,13 +174,19 @@ impl Shared {
         *count += 1;
     }
 
-    /// Counts an event that cannot be stored.
-    pub(crate) fn drop_event(&self, container: u64, identity: Option<Arc<Identity>>, refused: bool) {
+    /// Counts an event that cannot be stored, as often as it happened.
+    pub(crate) fn drop_event(
+        &self,
+        container: u64,
+        identity: Option<Arc<Identity>>,
+        refused: bool,
+        repeats: u32,
+    ) {
         let mut all = lock(&self.dropped);
         let key = if all.len() < MAX_DROPPING || all.contains_key(&container) { container } else { 0 };
         let dropped = all.entry(key).or_default();
         dropped.identity = identity.filter(|_| key == container);
-        *(if refused { &mut dropped.denied } else { &mut dropped.allowed }) += 1;
+        *(if refused { &mut dropped.denied } else { &mut dropped.allowed }) += u64::from(repeats);
     }
 
     /// The batch of this number was dropped, its events counted.
@@ -239,12 +245,12 @@ mod tests {
     fn drops_are_counted_per_container_within_a_bound() {
         let shared = Shared::new(UnixStream::pair().expect("a pair").0);
         for container in 1..=10_000 {
-            shared.drop_event(container, None, container % 2 == 0);
+            shared.drop_event(container, None, container % 2 == 0, 3);
         }
         let dropped = shared.take_dropped();
         assert!(dropped.len() <= MAX_DROPPING + 1);
-        assert_eq!(dropped.values().map(|d| d.denied).sum::<u64>(), 5_000);
-        assert_eq!(dropped.values().map(|d| d.allowed).sum::<u64>(), 5_000);
+        assert_eq!(dropped.values().map(|d| d.denied).sum::<u64>(), 15_000);
+        assert_eq!(dropped.values().map(|d| d.allowed).sum::<u64>(), 15_000);
         assert!(shared.dropped().is_empty());
     }
 }

@@ -3,7 +3,10 @@
 use super::pin;
 use crate::{
     auditor::{self, printable},
-    core::{client, paths::Paths},
+    core::{
+        client::{self, ClientError},
+        paths::Paths,
+    },
     llm::{
         control::{self, UserStatus},
         home::Home,
@@ -53,7 +56,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(Err(error)) => (None, Some(error.to_string())),
         None => (None, None),
     };
-    let core: Option<Status> = match client::admin(&paths.admin_socket(), &AdminRequest::Status, &[]) {
+    // At once, since the answer may be long in coming: whoever asks should not take silence for the end of enforcement.
+    let say = |who: &'static str| {
+        move || {
+            eprintln!(
+                "{who} has not answered yet; it may be stopped, or busy. What is in force stays enforced by the kernel \
+                 meanwhile."
+            );
+        }
+    };
+    let mut silent = None;
+    let asked = client::admin_or_say(&paths.admin_socket(), &AdminRequest::Status, say("the daemon"));
+    let core: Option<Status> = match asked {
         Ok(core) => Some(core),
         Err(error) if user.is_none() => {
             let error = anyhow::Error::from(error);
@@ -63,10 +77,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 None => error,
             });
         }
+        Err(error @ ClientError::Silent { .. }) => {
+            silent = Some(error.to_string());
+            None
+        }
         Err(_) => None,
     };
-    let store = auditor::client::status(&paths.query_socket()).map_err(|error| error.to_string());
+    let store = auditor::client::status(&paths.query_socket(), say("the auditor")).map_err(|e| e.to_string());
     let mut amiss = core.as_ref().map(|core| amiss(core, &store)).unwrap_or_default();
+    amiss.extend(silent.clone());
     amiss.extend(user.iter().flat_map(amiss_of_user));
     if let (Some(user), Some(home)) = (&user, Home::from_env()) {
         amiss.extend(pin::amiss(&home, &user.agents));
@@ -77,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let whole = Whole { core: core.as_ref(), store: store.as_ref().ok(), user: user.as_ref(), amiss };
         serde_json::to_writer(&mut out, &whole).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
-        show_all(&mut out, core.as_ref(), store.as_ref().ok(), user.as_ref(), &amiss)
+        show_all(&mut out, core.as_ref(), silent.is_some(), store.as_ref().ok(), user.as_ref(), &amiss)
     };
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -90,6 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn show_all(
     out: &mut impl Write,
     core: Option<&Status>,
+    silent: bool,
     store: Option<&AuditorStatus>,
     user: Option<&UserStatus>,
     amiss: &[String],
@@ -99,7 +119,11 @@ fn show_all(
         Some(core) => show(out, core, store, amiss, now)?,
         None => {
             complain(out, amiss)?;
-            writeln!(out, "daemon      not running: nothing is enforced by the kernel")?;
+            let state = match silent {
+                true => "does not answer: what was in force stays enforced by the kernel",
+                false => "not running: nothing is enforced by the kernel",
+            };
+            writeln!(out, "daemon      {state}")?;
         }
     }
     let Some(user) = user else { return Ok(()) };
@@ -222,9 +246,17 @@ fn show(
         for lost in &store.lost {
             writeln!(
                 out,
-                "            lost of container {}: {} denials and {} others in the rings, {} and {} in the store",
+                "            lost of container {}: {} denials and {} others in the kernel, {} and {} in the store",
                 lost.container, lost.ring_denied, lost.ring_allowed, lost.store_denied, lost.store_allowed
             )?;
+            if lost.missing_denied > 0 {
+                writeln!(
+                    out,
+                    "            of container {}: {} more denials are counted that did not come; they are on their way, or \
+                     went with a daemon that was killed",
+                    lost.container, lost.missing_denied
+                )?;
+            }
         }
     }
     if let Some(reload) = &core.reload {

@@ -5,6 +5,10 @@ use ringfence_wire::{
     frame::FrameError,
     message::{AdminRequest, EnrollRequest, Enrolled, Reply},
 };
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
 use serde::de::DeserializeOwned;
 use std::{
     io,
@@ -15,6 +19,10 @@ use std::{
 
 /// How long one request or answer may take. The core compiles a profile meanwhile, on a machine that may be busy.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a person who asks how things are waits without a word, and then for the answer.
+const WORDLESS: Duration = Duration::from_secs(2);
+const ASKED: Duration = Duration::from_secs(10);
 
 /// Who may connect to the enrolment socket.
 const ENROLLING: &str = "it is for root and members of the group `ringfence`";
@@ -44,6 +52,15 @@ pub(crate) enum ClientError {
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// Somebody listens and gives no answer.
+    #[error(
+        "the daemon does not answer (it is stopped, or hangs; nobody answered on {}); what is in force stays enforced by the \
+         kernel; `systemctl status ringfence` and its log may tell why", .path.display()
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
     },
     /// The conversation failed.
     #[error("talking to the daemon failed")]
@@ -114,13 +131,68 @@ pub(crate) fn admin<T: DeserializeOwned>(
     answer(&mut conn)
 }
 
+/// As [`admin`], for a person who wants to know how things are: calls `say` when there is no answer for a while, and does
+/// not wait long for a daemon that is stopped.
+///
+/// # Errors
+/// As [`enroll`], and `Silent`.
+pub(crate) fn admin_or_say<T: DeserializeOwned>(
+    socket: &Path,
+    request: &AdminRequest,
+    say: impl FnOnce(),
+) -> Result<T, ClientError> {
+    or_say(socket, "it is root's", say, |conn| {
+        conn.send(request).map_err(ClientError::Talk)?;
+        Ok(())
+    })
+    .and_then(|mut conn| answer(&mut conn).map_err(|error| silent(error, socket)))
+}
+
+/// Connects and asks; calls `say` when no answer begins for a while.
+///
+/// # Errors
+/// As [`connect`], those of `ask`, and `Silent` where nobody takes the connection.
+pub(crate) fn or_say(
+    socket: &Path,
+    hint: &'static str,
+    say: impl FnOnce(),
+    ask: impl FnOnce(&mut Conn) -> Result<(), ClientError>,
+) -> Result<Conn, ClientError> {
+    let mut conn = connect_within(socket, hint, WORDLESS).map_err(|error| match error {
+        // The queue is full of others who wait.
+        ClientError::Connect { path, source } if source.kind() == io::ErrorKind::WouldBlock => {
+            ClientError::Silent { path }
+        }
+        error => error,
+    })?;
+    ask(&mut conn)?;
+    let mut polled = [PollFd::new(conn.stream(), PollFlags::IN)];
+    let wait = Timespec { tv_sec: WORDLESS.as_secs() as i64, tv_nsec: 0 };
+    if matches!(poll(&mut polled, Some(&wait)), Ok(0)) {
+        say();
+    }
+    Ok(conn.within(ASKED))
+}
+
+/// An answer that did not come in time, by what it means.
+pub(crate) fn silent(error: ClientError, socket: &Path) -> ClientError {
+    match error {
+        ClientError::Talk(FrameError::TimedOut) => ClientError::Silent { path: socket.to_owned() },
+        error => error,
+    }
+}
+
 /// Connects to one of the daemon's sockets; `hint` says who may.
 ///
 /// # Errors
 /// `NoDaemon`, `NotPermitted` and `Connect`.
 pub(crate) fn connect(socket: &Path, hint: &'static str) -> Result<Conn, ClientError> {
+    connect_within(socket, hint, LIMIT)
+}
+
+fn connect_within(socket: &Path, hint: &'static str, limit: Duration) -> Result<Conn, ClientError> {
     let path = socket.to_owned();
-    Conn::connect(socket, LIMIT).map_err(|source| match source.kind() {
+    Conn::connect(socket, limit).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NoDaemon { path },
         io::ErrorKind::PermissionDenied => ClientError::NotPermitted { path, hint },
         _ => ClientError::Connect { path, source },

@@ -14,7 +14,7 @@ use std::{
 /// [`Kernel`]'s.
 pub(crate) trait Enforcer: Send + 'static {
     /// See [`Kernel::create_container`].
-    fn create(&mut self) -> Result<ContainerId, PolicyError>;
+    fn create(&mut self, owner: u32) -> Result<ContainerId, PolicyError>;
     /// See [`Kernel::install`].
     fn install(&mut self, id: ContainerId, policy: &CompiledPolicy) -> Result<Installed, PolicyError>;
     /// See [`Kernel::enroll`].
@@ -57,8 +57,8 @@ pub(crate) trait Enforcer: Send + 'static {
 }
 
 impl Enforcer for Kernel {
-    fn create(&mut self) -> Result<ContainerId, PolicyError> {
-        self.create_container()
+    fn create(&mut self, owner: u32) -> Result<ContainerId, PolicyError> {
+        self.create_container(owner)
     }
 
     fn install(&mut self, id: ContainerId, policy: &CompiledPolicy) -> Result<Installed, PolicyError> {

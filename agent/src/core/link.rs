@@ -54,8 +54,8 @@ pub(crate) trait Rings: Send + 'static {
     /// Hands the next record to `take`, denials first, and frees its place. False: there is none.
     fn next(&mut self, take: &mut dyn FnMut(&[u8])) -> bool;
 
-    /// Takes out the records of what was counted instead of written.
-    fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>);
+    /// Takes out some records of what was counted instead of written. True: there are more.
+    fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) -> bool;
 }
 
 impl Rings for crate::kernel::Rings {
@@ -71,10 +71,11 @@ impl Rings for crate::kernel::Rings {
         true
     }
 
-    fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) {
-        if let Err(error) = self.flush_repeats(out) {
+    fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) -> bool {
+        self.flush_repeats(out).unwrap_or_else(|error| {
             tracing::error!("{}", super::enforcer::chain(&error));
-        }
+            false
+        })
     }
 }
 
@@ -160,8 +161,12 @@ pub(crate) struct Link<R, S> {
     spawn: S,
     greeting: Notice,
     outbox: Outbox,
-    /// Records of repeats that did not fit the last batch. The map they come from bounds their number.
+    /// Records of repeats that are not in a batch yet: some of those that are to be taken out.
     repeats: Vec<Vec<u8>>,
+    /// More of them wait in the kernel.
+    more_repeats: bool,
+    /// They are to be taken out from the beginning: somebody waits for all that happened until now.
+    flush_due: bool,
     flushed: Instant,
     auditor: Option<Auditor>,
     backoff: Backoff,
@@ -192,6 +197,8 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             greeting: Notice::Hello { session, boot },
             outbox: Outbox::default(),
             repeats: Vec::new(),
+            more_repeats: false,
+            flush_due: false,
             flushed: Instant::now(),
             auditor: None,
             backoff: Backoff::default(),
@@ -207,6 +214,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         loop {
             let stopping = self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner).stop;
             if stopping {
+                self.flush_due |= deadline.is_none();
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + LAST_WORDS);
                 if self.quiet() || Instant::now() >= deadline {
                     break;
@@ -228,7 +236,8 @@ impl<R: Rings, S: Spawn> Link<R, S> {
 
     /// Nothing is left to send or to be acknowledged.
     fn quiet(&mut self) -> bool {
-        self.auditor.as_ref().is_none_or(|auditor| auditor.waiting.is_empty())
+        let told = !self.flush_due && !self.more_repeats && self.repeats.is_empty();
+        self.auditor.as_ref().is_none_or(|auditor| auditor.waiting.is_empty() && told)
             && self.outbox.unacknowledged() == 0
             && self.outbox.has_room()
             && !self.readable()
@@ -324,6 +333,9 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         let (batch, records, empty) = self.take_records();
         let words =
             std::mem::take(&mut self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner).queue);
+        // What the last records belong to may be over only when records that were made before have been taken.
+        let over_now = words.iter().any(|word| matches!(word, Word::Over { .. }));
+        self.flush_due |= over_now;
         for word in words {
             let notices = self.outbox.take(word);
             if let Some(auditor) = self.auditor.as_mut().filter(|auditor| auditor.greeted) {
@@ -356,7 +368,9 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         heard?;
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         if empty {
-            self.outbox.rings_empty().iter().for_each(|notice| auditor.tell(notice));
+            if !over_now {
+                self.outbox.rings_empty().iter().for_each(|notice| auditor.tell(notice));
+            }
             for token in std::mem::take(&mut auditor.flushes) {
                 auditor.tell(&Notice::Flushed { token });
             }
@@ -374,10 +388,8 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         if !self.wants_records() {
             return (batch, 0, false);
         }
-        let asked = self.auditor.as_ref().is_some_and(|auditor| !auditor.flushes.is_empty());
-        if asked || self.outbox.waits_for_rings() || self.flushed.elapsed() >= FLUSH_EVERY {
-            self.flushed = Instant::now();
-            self.rings.flush_repeats(&mut self.repeats);
+        if self.flushed.elapsed() >= FLUSH_EVERY {
+            self.flush_due = true;
         }
         while records < RECORDS_AT_ONCE && bytes + LARGEST_RECORD < MAX_RECORDS {
             let mut take = |record: &[u8]| {
@@ -388,6 +400,15 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             };
             match self.repeats.pop() {
                 Some(record) => take(&record),
+                None if self.more_repeats => {
+                    self.more_repeats = self.rings.flush_repeats(&mut self.repeats);
+                    continue;
+                }
+                None if self.flush_due => {
+                    (self.flush_due, self.flushed) = (false, Instant::now());
+                    self.more_repeats = self.rings.flush_repeats(&mut self.repeats);
+                    continue;
+                }
                 None if self.rings.next(&mut take) => {}
                 None => return (batch, records, true),
             }
@@ -419,6 +440,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                         return Err("it asks for too much at once".into());
                     }
                     auditor.flushes.push_back(token);
+                    self.flush_due = true;
                 }
             }
         }

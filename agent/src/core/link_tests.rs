@@ -53,8 +53,9 @@ impl Rings for FakeRings {
         true
     }
 
-    fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) {
+    fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) -> bool {
         out.append(&mut self.repeats.lock().unwrap());
+        false
     }
 }
 

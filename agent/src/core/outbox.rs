@@ -181,12 +181,6 @@ impl Outbox {
         self.reports_bytes
     }
 
-    /// Whether something is over whose records may still be in the rings.
-    pub(crate) fn waits_for_rings(&self) -> bool {
-        self.ended.values().any(|over| *over == Over::InRings)
-            || self.known.values().any(|known| known.over == Some(Over::InRings))
-    }
-
     /// The rings were empty just now: what was over then is in the batches made so far. Gives the notices of
     /// containers that ended.
     pub(crate) fn rings_empty(&mut self) -> Vec<Notice> {

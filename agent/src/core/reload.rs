@@ -8,7 +8,7 @@ use super::{
     state::{State, manifest},
 };
 use crate::{
-    kernel::ContainerId,
+    kernel::{ContainerId, Installed, PolicyError},
     profile::{self, KernelOptions, LandlockUse},
 };
 use ringfence_wire::message::{ReloadStatus, Reloaded};
@@ -23,7 +23,7 @@ impl<E: Enforcer> State<E> {
     /// Reads all profiles again. Each container changes as one, or not at all.
     pub(crate) fn reload(&mut self) -> Reloaded {
         let mut outcome = Reloaded::default();
-        let mut failed: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut failed: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
         let ids: Vec<u64> = self.registry.iter().map(|container| container.record.kernel_id).collect();
         for raw in ids {
             let result = self.reload_one(ContainerId::from_raw(raw), &mut outcome.notes);
@@ -35,7 +35,8 @@ impl<E: Enforcer> State<E> {
                 Err(error) => {
                     let text = error.message();
                     container.reload_error = Some(text.clone());
-                    failed.entry(text).or_default().push(id);
+                    let shut = matches!(error, EnrollError::Policy(PolicyError::Shut { .. }));
+                    failed.entry((text, shut)).or_default().push(id);
                     continue;
                 }
             }
@@ -44,12 +45,13 @@ impl<E: Enforcer> State<E> {
         // Those that nobody uses yet: better told now than when somebody needs them.
         for name in self.dirs.names() {
             if let Err(errors) = profile::load(&name, &self.dirs) {
-                failed.entry(errors.to_string()).or_default();
+                failed.entry((errors.to_string(), false)).or_default();
             }
         }
-        for (error, ids) in failed {
+        for ((error, shut), ids) in failed {
             let kept = match ids.as_slice() {
                 [] => String::new(),
+                ids if shut => format!(" (container {})", ids.join(", ")),
                 [id] => format!(" (container {id} keeps the policy it has)"),
                 _ => format!(" (containers {} keep the policies they have)", ids.join(", ")),
             };
@@ -106,14 +108,28 @@ impl<E: Enforcer> State<E> {
         if same && self.kernel.generation(id) == Some(record.generation) {
             return Ok(false);
         }
-        let installed = self.kernel.install(id, &compiled.policy)?;
-        let generation = installed.generation;
+        let installed = match self.kernel.install(id, &compiled.policy) {
+            Ok(installed) => installed,
+            Err(PolicyError::Shut { generation, source }) => {
+                self.shut(id, compiled, generation);
+                return Err(PolicyError::Shut { generation, source }.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (generation, interrupted) = (installed.generation, installed.interrupted);
         let manifest = manifest(id, &record.id, record.uid, record.created, &compiled.policy, installed);
         let old = record.generation;
         self.link.say(Word::Manifest(Arc::new(manifest.clone())));
         self.link.say(Word::Over { container: id.raw(), generation: Some(old) });
         let Some(container) = self.registry.by_kernel_id_mut(id.raw()) else { return Ok(false) };
         let Compiled { name, file, policy, options, fixed, sources, .. } = compiled;
+        if interrupted {
+            notes.push(format!(
+                "container {}: there was no room for its changed profile beside the one in force, so everything was \
+                 denied to it for the moment in between",
+                container.record.id
+            ));
+        }
         if let Some(before) = &container.options {
             notes.extend(at_next_start(&container.record.id, before, &options));
         }
@@ -134,6 +150,25 @@ impl<E: Enforcer> State<E> {
             tracing::error!("{}", chain(&error));
         }
         Ok(true)
+    }
+
+    /// Notes that a container is denied everything, because its next policy found no room.
+    fn shut(&mut self, id: ContainerId, compiled: Compiled, generation: u32) {
+        let Some(container) = self.registry.by_kernel_id_mut(id.raw()) else { return };
+        let record = &mut container.record;
+        let old = record.generation;
+        // Its events are told by the rules of none.
+        let installed = Installed { generation, slots: Vec::new(), interrupted: true };
+        record.manifest = manifest(id, &record.id, record.uid, record.created, &compiled.policy, installed);
+        (record.generation, record.audit_mode) = (generation, compiled.policy.audit_mode);
+        // So that no later reload takes it for in force.
+        container.policy = None;
+        let record = record.clone();
+        self.link.say(Word::Manifest(Arc::new(record.manifest.clone())));
+        self.link.say(Word::Over { container: id.raw(), generation: Some(old) });
+        if let Err(error) = self.registry.write(&record) {
+            tracing::error!("{}", chain(&error));
+        }
     }
 
     /// Directories whose files the profiles in use come from, and that of all profiles.

@@ -260,7 +260,7 @@ impl<E: Enforcer> State<E> {
         }
         self.check_quota(request.uid)?;
         let public = self.registry.new_id().map_err(EnrollError::Random)?;
-        let id = self.kernel.create()?;
+        let id = self.kernel.create(request.uid)?;
         let created = now_us();
         let installed = match self.kernel.install(id, &compiled.policy) {
             Ok(installed) => installed,

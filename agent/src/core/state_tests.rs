@@ -42,7 +42,7 @@ fn pid(pidfd: BorrowedFd<'_>) -> Result<u32, TaskError> {
 }
 
 impl Enforcer for FakeKernel {
-    fn create(&mut self) -> Result<ContainerId, PolicyError> {
+    fn create(&mut self, _owner: u32) -> Result<ContainerId, PolicyError> {
         self.with(|inner| {
             inner.next += 1;
             let raw = inner.next << 12 | inner.next;
@@ -58,7 +58,7 @@ impl Enforcer for FakeKernel {
             }
             let held = inner.containers.get_mut(&id.raw()).ok_or(PolicyError::NoContainer(id))?;
             *held = (held.0 + 1, Some(policy.clone()));
-            Ok(Installed { generation: held.0, slots: Vec::new() })
+            Ok(Installed { generation: held.0, slots: Vec::new(), interrupted: false })
         })
     }
 

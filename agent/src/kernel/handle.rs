@@ -17,11 +17,12 @@ use ringfence_coverage::Table;
 
 use super::{
     ContainerId, Coverage, Installed, LoadError, Membership, PolicyError, Rings, TaskError,
+    arrays::Arrays,
     load::{self, Ready},
     net::KernelTrie,
     object::{Object, Shape},
     pins::Pins,
-    policies::{Arrays, Policies},
+    policies::Policies,
     rings,
     running::Running,
     sys::{Mapped, Shared},
@@ -79,9 +80,10 @@ impl Kernel {
         self.policies.capabilities(id)
     }
 
-    /// A new, empty container. Until [`Self::install`], whoever enters it is denied everything.
-    pub(crate) fn create_container(&mut self) -> Result<ContainerId, PolicyError> {
-        self.policies.create()
+    /// A new, empty container that user `owner` answers for. Until [`Self::install`], whoever enters it is denied
+    /// everything.
+    pub(crate) fn create_container(&mut self, owner: u32) -> Result<ContainerId, PolicyError> {
+        self.policies.create(owner)
     }
 
     /// Puts a policy in force for a container, its first or its next, in one step.
@@ -102,6 +104,12 @@ impl Kernel {
     /// What was counted for a container; `tasks` is the number of its live threads, pending ones not included.
     pub(crate) fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError> {
         self.policies.counters(id)
+    }
+
+    /// Counts tasks that do not exist.
+    #[cfg(test)]
+    pub(super) fn pretend_tasks(&self, id: ContainerId, tasks: u64) {
+        self.policies.pretend_tasks(id, tasks);
     }
 
     /// What the tag of the process behind a pidfd says; `None`: it is not governed. Its first thread's tag, that is:
@@ -164,19 +172,24 @@ fn open(object: &Object, pins: &Pins, keys: Keys, coverage: Coverage) -> Result<
         pins.map(name, shape)?.ok_or_else(absent)
     };
     let owners = pins.own_array::<[u16; BUCKET_SLOTS]>(OWNERS, TABLE_BUCKETS as u32, BPF_F_MMAPABLE)?;
-    let [slots_len, owners_len, policies_len, containers_len, counters_len] = Arrays::LENGTHS;
+    let [slots_len, owners_len, policies_len, containers_len, counters_len, users_len] = Arrays::LENGTHS;
     let arrays = Arrays {
         slots: share("TABLE", &map("TABLE")?, slots_len)?,
         owners: share(OWNERS, &owners, owners_len)?,
         policies: share("POLICIES", &map("POLICIES")?, policies_len)?,
         containers: share("CONTAINERS", &map("CONTAINERS")?, containers_len)?,
         counters: share("COUNTERS", &map("COUNTERS")?, counters_len)?,
+        users: share("USERS", &map("USERS")?, users_len)?,
     };
     let net = Map::from_map_data(map("NET")?)
         .and_then(LpmTrie::try_from)
         .map_err(|source| LoadError::Map { map: "NET", source })?;
     let policies = Policies::adopt(arrays, KernelTrie(net), keys).map_err(LoadError::Adopt)?;
-    let rings = Rings::new([map(rings::MAPS[0])?, map(rings::MAPS[1])?, map(rings::MAPS[2])?])?;
+    let rings = Rings::new(
+        [map(rings::MAPS[0])?, map(rings::MAPS[1])?, map(rings::MAPS[2])?],
+        share("FOLDING", &map("FOLDING")?, rings::FOLDING_WORDS)?,
+        share("COUNTERS", &map("COUNTERS")?, counters_len)?,
+    )?;
     let listed = Map::from_map_data(map("LISTED")?)
         .and_then(HashMap::try_from)
         .map_err(|source| LoadError::Map { map: "LISTED", source })?;

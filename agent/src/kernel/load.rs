@@ -17,11 +17,11 @@ use aya::{
 use ringfence_common::{
     MAX_CONTAINERS, MAX_POLICIES,
     enroll::{ITERATOR, Listed, Outcome},
-    event::{Repeat, RepeatKey},
+    event::{Folding, Repeat, RepeatKey},
     hash::Keys,
     layout::{HOOKS, Hook, LEGACY, UNKNOWN_HOOK},
-    net::{EGRESS, NetKey, NetVerdict, Owner},
-    policy::{Bucket, Container, Counters, Policy, TABLE_BUCKETS},
+    net::{EGRESS, NetKey, NetVerdict, Owner as SocketOwner},
+    policy::{Bucket, Container, Counters, MAX_OWNERS, Owner, Policy, TABLE_BUCKETS},
     task::Task,
 };
 
@@ -44,20 +44,22 @@ const LSM_LIST: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
 /// Maps of the object that the agent reads or writes: name, `BPF_MAP_TYPE_*`, bytes of a key, bytes of a value, entries.
-const MAPS: [(&str, u32, usize, usize, Option<usize>); 13] = [
+const MAPS: [(&str, u32, usize, usize, Option<usize>); 15] = [
     ("TABLE", 2, 4, size_of::<Bucket>() * TABLE_BUCKETS, Some(1)),
     ("POLICIES", 2, 4, size_of::<Policy>(), Some(MAX_POLICIES)),
     ("CONTAINERS", 2, 4, size_of::<Container>(), Some(MAX_CONTAINERS)),
     ("COUNTERS", 2, 4, size_of::<Counters>(), Some(MAX_CONTAINERS)),
     ("TASKS", 29, 4, size_of::<Task>(), None),
     ("CALLERS", 24, 4, size_of::<u64>(), None),
-    ("SOCKETS", 24, 4, size_of::<Owner>(), None),
+    ("SOCKETS", 24, 4, size_of::<SocketOwner>(), None),
     ("NET", 11, 4 + size_of::<NetKey>(), size_of::<NetVerdict>(), None),
     ("LISTED", 1, 4, size_of::<Listed>(), None),
     ("OUTCOME", 2, 4, size_of::<Outcome>(), Some(1)),
     (rings::MAPS[0], 27, 0, 0, None),
     (rings::MAPS[1], 27, 0, 0, None),
-    (rings::MAPS[2], 9, size_of::<RepeatKey>(), size_of::<Repeat>(), None),
+    (rings::MAPS[2], 1, size_of::<RepeatKey>(), size_of::<Repeat>(), None),
+    ("FOLDING", 2, 4, size_of::<Folding>(), Some(1)),
+    ("USERS", 2, 4, size_of::<Owner>(), Some(MAX_OWNERS)),
 ];
 
 /// Why the kernel side cannot be brought up. Nothing that was in force before is taken away.

@@ -3,6 +3,7 @@
 //! [`Kernel`] is the whole of eBPF for the core: programs and maps that are loaded or adopted, containers and their
 //! policies, tags of tasks. [`Rings`] are the records that the programs wrote.
 
+mod arrays;
 mod btf;
 mod calls;
 pub(crate) mod caps;
@@ -21,11 +22,14 @@ mod policies;
 mod rings;
 mod running;
 pub(crate) mod seccomp;
+mod share;
 pub(crate) mod spawn;
 pub(crate) mod surface;
 mod sys;
 mod table;
 mod tasks;
+#[cfg(test)]
+mod vm_record_tests;
 #[cfg(test)]
 mod vm_tests;
 

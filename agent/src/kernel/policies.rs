@@ -4,9 +4,9 @@
 //! Nothing that a program may be reading is ever reused: what a swap or a release frees waits for a grace period.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt, io,
-    sync::atomic::{AtomicU16, AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -14,15 +14,18 @@ use ringfence_common::{
     MAX_CONTAINERS, MAX_POLICIES,
     hash::Keys,
     policy::{
-        Container, Counters, FLAG_AUDIT, FLAG_INET, FLAG_NAMES, FLAG_SETUID_FILES, Policy, container_index,
+        Counters, FLAG_AUDIT, FLAG_INET, FLAG_NAMES, FLAG_SETUID_FILES, MAX_OWNERS, OWNER_ROOT, OWNER_USERS,
+        Policy, container_index,
     },
 };
 use ringfence_wire::audit::Slot;
 
 use super::{
+    arrays::{Arrays, COUNTER_WORDS, OWNER, TASKS},
     net::{self, Key, Verdict},
-    sys::{self, Mapped},
-    table::{self, RuleTable, SLOTS},
+    share::{Held, Kind, Need, Share},
+    sys,
+    table::{self, SLOTS},
 };
 use crate::profile::compiled::{CompiledPolicy, Place};
 
@@ -31,12 +34,8 @@ const SEEDS: usize = 64;
 /// How long freed memory waits where the kernel offers no grace period. A program runs for microseconds, and a kernel
 /// reports a stalled read section after 21 s.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// [`Container::policy`] of a container that has none yet: beyond the array, so that programs deny.
+/// Policy of a container that has none yet: beyond the array, so that programs deny.
 const NO_POLICY: u64 = u64::MAX;
-
-const POLICY_WORDS: usize = size_of::<Policy>() / 8;
-const CONTAINER_WORDS: usize = size_of::<Container>() / 8;
-const COUNTER_WORDS: usize = size_of::<Counters>() / 8;
 
 /// The kernel's name of a container: a random serial above an index. Valid until reboot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,9 +70,12 @@ pub(crate) struct Installed {
     pub(crate) generation: u32,
     /// Which slots of the rule table stand for which rules.
     pub(crate) slots: Vec<Slot>,
+    /// There was no room beside the policy before: everything was denied while the one was replaced by the other.
+    pub(crate) interrupted: bool,
 }
 
-/// Why a container or policy could not be put into the kernel. The one in force, if any, stays.
+/// Why a container or policy could not be put into the kernel. But for [`Self::Shut`], the policy in force, if any,
+/// stays.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PolicyError {
     /// No free container record.
@@ -102,9 +104,31 @@ pub(crate) enum PolicyError {
         #[source]
         source: io::Error,
     },
+    /// The owner's share, or that of all users but root, is used up.
+    #[error("profile {profile}: {need}")]
+    Share { profile: String, need: Need },
+    /// No room for a container's next policy, even with the one before taken out. That one may have granted more, so it
+    /// is not in force any more either: everything is denied.
+    #[error("everything is denied to the container now, because its changed profile found no room")]
+    Shut {
+        /// The generation that denies everything.
+        generation: u32,
+        #[source]
+        source: Box<PolicyError>,
+    },
     /// No randomness.
     #[error("/dev/urandom cannot be read, so no unguessable name can be made for a policy")]
     Random(#[source] io::Error),
+}
+
+impl PolicyError {
+    /// Whether there would have been none with more room.
+    fn is_room(&self) -> bool {
+        matches!(
+            self,
+            Self::TooManyPolicies | Self::TableFull { .. } | Self::NetFull { .. } | Self::Share { .. }
+        )
+    }
 }
 
 /// The longest-prefix map of net rules, in the kernel or in a test.
@@ -115,71 +139,6 @@ pub(super) trait NetTrie {
     fn remove(&mut self, key: &Key) -> io::Result<()>;
     /// Every key there is.
     fn keys(&self) -> io::Result<Vec<Key>>;
-}
-
-/// The kernel's arrays.
-#[derive(Debug)]
-pub(super) struct Arrays {
-    /// The rule table, see [`RuleTable::slots`].
-    pub(super) slots: Mapped<AtomicU64>,
-    /// See [`RuleTable::owners`].
-    pub(super) owners: Mapped<AtomicU16>,
-    /// [`Policy`] records.
-    pub(super) policies: Mapped<AtomicU64>,
-    /// [`Container`] records.
-    pub(super) containers: Mapped<AtomicU64>,
-    /// [`Counters`] records.
-    pub(super) counters: Mapped<AtomicU64>,
-}
-
-impl Arrays {
-    /// Integers in each array, in the order of the fields.
-    pub(super) const LENGTHS: [usize; 5] = [
-        SLOTS,
-        SLOTS,
-        MAX_POLICIES * POLICY_WORDS,
-        MAX_CONTAINERS * CONTAINER_WORDS,
-        MAX_CONTAINERS * COUNTER_WORDS,
-    ];
-
-    fn table(&self) -> RuleTable<'_> {
-        RuleTable { slots: &self.slots, owners: &self.owners }
-    }
-
-    fn policy(&self, index: u16) -> Policy {
-        let word = |n: usize| self.policies[usize::from(index) * POLICY_WORDS + n].load(Ordering::Acquire);
-        Policy {
-            seed: word(0),
-            generation: word(1) as u32,
-            flags: (word(1) >> 32) as u32,
-            record: word(2) as u32,
-            initial: (word(2) >> 32) as u16,
-            reserved: (word(2) >> 48) as u16,
-            capabilities: word(3),
-        }
-    }
-
-    fn set_policy(&self, index: u16, policy: &Policy) {
-        let word = |n: usize| &self.policies[usize::from(index) * POLICY_WORDS + n];
-        word(1).store(u64::from(policy.generation) | u64::from(policy.flags) << 32, Ordering::Release);
-        let initial = u64::from(policy.initial) << 32 | u64::from(policy.reserved) << 48;
-        word(2).store(u64::from(policy.record) | initial, Ordering::Release);
-        word(3).store(policy.capabilities, Ordering::Release);
-        word(0).store(policy.seed, Ordering::Release);
-    }
-
-    fn container(&self, index: usize) -> Container {
-        let word = |n: usize| self.containers[index * CONTAINER_WORDS + n].load(Ordering::Acquire);
-        Container { id: word(0), policy: word(1) }
-    }
-
-    fn container_word(&self, index: usize, word: usize) -> &AtomicU64 {
-        &self.containers[index * CONTAINER_WORDS + word]
-    }
-
-    fn counter(&self, index: usize, word: usize) -> &AtomicU64 {
-        &self.counters[index * COUNTER_WORDS + word]
-    }
 }
 
 /// Freed, but perhaps still seen by a program that runs.
@@ -196,8 +155,8 @@ pub(super) struct Policies<N> {
     arrays: Arrays,
     net: N,
     keys: Keys,
-    /// Policy records in use or not yet free, and the net keys of each.
-    policies: BTreeMap<u16, Vec<Key>>,
+    /// Policy records in use or not yet free, and what each holds.
+    policies: BTreeMap<u16, Held>,
     garbage: Garbage,
 }
 
@@ -210,33 +169,28 @@ impl<N: NetTrie> Policies<N> {
         for key in this.net.keys()? {
             by_seed.entry(key.seed()).or_default().push(key);
         }
+        let mut slots: HashMap<u16, usize> = HashMap::new();
+        for owner in this.arrays.owners.iter().map(|owner| owner.load(Ordering::Relaxed)) {
+            if owner != 0 {
+                *slots.entry(owner - 1).or_default() += 1;
+            }
+        }
         for id in this.ids() {
             if let Some(index) = this.policy_index(id) {
-                let keys = by_seed.remove(&this.arrays.policy(index).seed).unwrap_or_default();
-                this.policies.insert(index, keys);
+                let nets = by_seed.remove(&this.arrays.policy(index).seed).unwrap_or_default();
+                let slots = slots.remove(&index).unwrap_or(0);
+                this.policies.insert(index, Held { nets, slots, owner: this.owner(id) });
             }
         }
-        // An earlier core may have swapped these out just now: a program may still be reading them.
+        // An earlier core may have swapped these out just now: a program may still be reading them. Or it left slots of a
+        // policy whose record was not written yet.
         for index in 0..MAX_POLICIES as u16 {
-            let orphan = !this.policies.contains_key(&index);
-            if orphan && this.arrays.policy(index).seed != 0 {
-                let keys = by_seed.remove(&this.arrays.policy(index).seed).unwrap_or_default();
-                this.policies.insert(index, keys);
+            let seed = this.arrays.policy(index).seed;
+            let left = seed != 0 || slots.contains_key(&index);
+            if left && !this.policies.contains_key(&index) {
+                let nets = by_seed.remove(&seed).unwrap_or_default();
+                this.policies.insert(index, Held { nets, ..Held::default() });
                 this.garbage.policies.insert(index);
-            }
-        }
-        let unnamed: BTreeSet<u16> = this
-            .arrays
-            .owners
-            .iter()
-            .map(|owner| owner.load(Ordering::Relaxed))
-            .filter(|owner| *owner != 0)
-            .collect();
-        for owner in unnamed {
-            // Slots of a policy whose record was not written yet.
-            if let Entry::Vacant(vacant) = this.policies.entry(owner - 1) {
-                vacant.insert(Vec::new());
-                this.garbage.policies.insert(owner - 1);
             }
         }
         for key in by_seed.into_values().flatten() {
@@ -274,23 +228,66 @@ impl<N: NetTrie> Policies<N> {
         if there { Ok(()) } else { Err(PolicyError::NoContainer(id)) }
     }
 
-    /// A new container without tasks and without a policy: whoever is in it is denied everything.
-    pub(super) fn create(&mut self) -> Result<ContainerId, PolicyError> {
+    /// The user who answers for a container.
+    fn owner(&self, id: ContainerId) -> u32 {
+        let index = self.arrays.counter(id.index(), OWNER).load(Ordering::Relaxed);
+        let user = self.arrays.user(index, 0).map_or(0, |user| user.load(Ordering::Relaxed));
+        user.checked_sub(1).and_then(|user| u32::try_from(user).ok()).unwrap_or(0)
+    }
+
+    /// The entry that counts a user's tasks. There is always a free one: more entries than containers.
+    fn owner_index(&self, user: u32) -> Result<u64, PolicyError> {
+        if user == 0 {
+            return Ok(OWNER_ROOT);
+        }
+        let name = u64::from(user) + 1;
+        let word = |index, word| self.arrays.user(index, word).map_or(0, |word| word.load(Ordering::Relaxed));
+        let mut entries = OWNER_USERS + 1..MAX_OWNERS as u64;
+        if let Some(index) = entries.clone().find(|index| word(*index, 0) == name) {
+            return Ok(index);
+        }
+        let used: BTreeSet<u64> = self
+            .ids()
+            .iter()
+            .map(|id| self.arrays.counter(id.index(), OWNER).load(Ordering::Relaxed))
+            .collect();
+        let index = entries
+            .find(|index| word(*index, 0) == 0 || word(*index, 1) == 0 && !used.contains(index))
+            .ok_or(PolicyError::TooManyContainers)?;
+        if let Some(user) = self.arrays.user(index, 0) {
+            user.store(name, Ordering::Release);
+        }
+        Ok(index)
+    }
+
+    /// A new container without tasks and without a policy: whoever is in it is denied everything. `owner` is the user who
+    /// answers for it.
+    pub(super) fn create(&mut self, owner: u32) -> Result<ContainerId, PolicyError> {
         self.reclaim();
-        let free =
-            |index: &usize| self.arrays.container(*index).id == 0 && !self.garbage.containers.contains(index);
+        // Where tasks of a container are left that was released, they are still counted.
+        let free = |index: &usize| {
+            self.arrays.container(*index).id == 0
+                && !self.garbage.containers.contains(index)
+                && self.arrays.counter(*index, TASKS).load(Ordering::Relaxed) == 0
+        };
         let index = (0..MAX_CONTAINERS).find(free).ok_or(PolicyError::TooManyContainers)?;
+        let owner = self.owner_index(owner)?;
         let serial = random()? | MAX_CONTAINERS as u64; // never only an index
         let id = ContainerId(serial & !(MAX_CONTAINERS as u64 - 1) | index as u64);
         for word in 0..COUNTER_WORDS {
             self.arrays.counter(index, word).store(0, Ordering::Relaxed);
         }
+        self.arrays.counter(index, OWNER).store(owner, Ordering::Relaxed);
         self.arrays.container_word(index, 1).store(NO_POLICY, Ordering::Release);
         self.arrays.container_word(index, 0).store(id.0, Ordering::Release);
         Ok(id)
     }
 
     /// Puts a policy in force for a container, in one step: every operation is judged by the old one or by the new.
+    ///
+    /// Where there is no room for the new beside the old, there are two steps: first everything is denied, then the old one
+    /// makes room for the new. A policy that narrows always fits so: it takes no more than the old did. If not even that
+    /// is enough, everything stays denied ([`PolicyError::Shut`]): the old policy is not what was asked for.
     pub(super) fn install(
         &mut self,
         id: ContainerId,
@@ -298,14 +295,45 @@ impl<N: NetTrie> Policies<N> {
     ) -> Result<Installed, PolicyError> {
         self.exists(id)?;
         self.reclaim();
-        let old = self.policy_index(id);
-        let generation = old.map_or(0, |index| self.arrays.policy(index).generation).wrapping_add(1);
-        let index = (0..MAX_POLICIES as u16)
-            .find(|index| !self.policies.contains_key(index))
-            .ok_or(PolicyError::TooManyPolicies)?;
+        match (self.put(id, policy, None), self.policy_index(id)) {
+            (Err(error), Some(old)) if error.is_room() => {
+                tracing::info!("container {id}: no room beside its present policy ({error})");
+                let seed = self.arrays.policy(old).seed;
+                let generation = self.shut(id, old, policy.audit_mode)?;
+                match self.put(id, policy, Some(seed)) {
+                    Ok(installed) => Ok(Installed { interrupted: true, ..installed }),
+                    Err(error) => Err(PolicyError::Shut { generation, source: Box::new(error) }),
+                }
+            }
+            (result, _) => result,
+        }
+    }
 
-        let (seed, slots) = self.place(index, policy)?;
-        self.policies.insert(index, Vec::new());
+    /// Puts a policy beside the present one, if any, and then in its place. `seed`: one to try first. Of a policy that was
+    /// taken out it is one under which at least that policy's own rules find room again.
+    fn put(
+        &mut self,
+        id: ContainerId,
+        policy: &CompiledPolicy,
+        seed: Option<u64>,
+    ) -> Result<Installed, PolicyError> {
+        let old = self.policy_index(id);
+        let owner = self.owner(id);
+        let generation = old.map_or(0, |index| self.arrays.policy(index).generation).wrapping_add(1);
+        let index = self.free_policy()?;
+        let held: Vec<&Held> = self
+            .policies
+            .iter()
+            .filter(|(index, _)| Some(**index) != old && !self.garbage.policies.contains(index))
+            .map(|(_, held)| held)
+            .collect();
+        let before = old.and_then(|old| self.policies.get(&old));
+        let share = |kind| Share::of(owner, kind, &held, before);
+        let outside = |need| PolicyError::Share { profile: policy.profile.clone(), need };
+        share(Kind::Nets).take(policy.nets.len()).map_err(outside)?;
+        let slots = share(Kind::Slots);
+        let (seed, slots) = self.place(index, policy, seed, slots)?;
+        self.policies.insert(index, Held { nets: Vec::new(), slots: slots.len(), owner });
         if let Err(error) = self.place_nets(index, seed, policy) {
             self.free_policies(&BTreeSet::from([index])); // no container named it: no program can have seen it
             return Err(error);
@@ -317,28 +345,69 @@ impl<N: NetTrie> Policies<N> {
             (policy.inet, FLAG_INET),
             (policy.setuid_files, FLAG_SETUID_FILES),
         ];
+        let flags = flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
+        let (record, initial) = (policy.record, policy.initial);
+        let capabilities = policy.capabilities.bits();
         self.arrays.set_policy(
             index,
-            &Policy {
-                seed,
-                generation,
-                flags: flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag),
-                record: policy.record,
-                initial: policy.initial,
-                reserved: 0,
-                capabilities: policy.capabilities.bits(),
-            },
+            &Policy { seed, generation, flags, record, initial, reserved: 0, capabilities },
         );
         self.arrays.container_word(id.index(), 1).store(u64::from(index), Ordering::Release);
 
         if let Some(old) = old {
             self.discard(|garbage| garbage.policies.insert(old));
         }
-        Ok(Installed { generation, slots })
+        Ok(Installed { generation, slots, interrupted: false })
+    }
+
+    fn free_policy(&self) -> Result<u16, PolicyError> {
+        (0..MAX_POLICIES as u16)
+            .find(|index| !self.policies.contains_key(index))
+            .ok_or(PolicyError::TooManyPolicies)
+    }
+
+    /// Puts a policy without any rule in force, which takes no room and denies everything, and frees the old one. Returns
+    /// its generation. `audit`: what is to come denies nothing, so this does not either.
+    fn shut(&mut self, id: ContainerId, old: u16, audit: bool) -> Result<u32, PolicyError> {
+        let generation = self.arrays.policy(old).generation.wrapping_add(1);
+        let index = match self.free_policy() {
+            Ok(index) => {
+                let flags = if audit { FLAG_AUDIT } else { 0 };
+                let policy =
+                    Policy { seed: self.seed()?, generation, flags, record: 0, initial: 0, reserved: 0 };
+                self.policies.insert(index, Held { owner: self.owner(id), ..Held::default() });
+                self.arrays.set_policy(index, &policy);
+                u64::from(index)
+            }
+            Err(_) => NO_POLICY,
+        };
+        self.arrays.container_word(id.index(), 1).store(index, Ordering::Release);
+        self.discard(|garbage| garbage.policies.insert(old));
+        Ok(generation)
+    }
+
+    /// A new policy's seed.
+    fn seed(&self) -> Result<u64, PolicyError> {
+        loop {
+            let seed = random()?;
+            if seed != 0 && !self.is_used(seed) {
+                return Ok(seed);
+            }
+        }
+    }
+
+    fn is_used(&self, seed: u64) -> bool {
+        self.policies.keys().any(|index| self.arrays.policy(*index).seed == seed)
     }
 
     /// Puts the rules over places into the table, under a seed for which every bucket has room.
-    fn place(&self, index: u16, policy: &CompiledPolicy) -> Result<(u64, Vec<Slot>), PolicyError> {
+    fn place(
+        &self,
+        index: u16,
+        policy: &CompiledPolicy,
+        first: Option<u64>,
+        share: Share,
+    ) -> Result<(u64, Vec<Slot>), PolicyError> {
         let table = self.arrays.table();
         let (mut placed, used) = (0, table.used());
         let full = |placed| PolicyError::TableFull {
@@ -350,12 +419,17 @@ impl<N: NetTrie> Policies<N> {
         if policy.places.len() > SLOTS - used {
             return Err(full(SLOTS - used));
         }
-        for _ in 0..SEEDS {
-            let seed = random()?;
-            if seed == 0 || self.policies.keys().any(|index| self.arrays.policy(*index).seed == seed) {
-                continue;
-            }
+        let first = first.filter(|seed| !self.is_used(*seed));
+        for n in 0..SEEDS {
+            let seed = match first {
+                Some(seed) if n == 0 => seed,
+                _ => self.seed()?,
+            };
             let filed = table::entries(&self.keys, seed, &policy.places);
+            if n == 0 {
+                let outside = |need| PolicyError::Share { profile: policy.profile.clone(), need };
+                share.take(filed.len()).map_err(outside)?;
+            }
             match table.insert(index + 1, filed.iter().map(|filed| filed.entry)) {
                 Ok(at) => {
                     let slots = at.into_iter().zip(&filed).map(|(slot, filed)| describe(slot, filed, policy));
@@ -375,7 +449,7 @@ impl<N: NetTrie> Policies<N> {
                 rules: policy.nets.len(),
                 source,
             })?;
-            self.policies.entry(index).or_default().push(key);
+            self.policies.entry(index).or_default().nets.push(key);
         }
         Ok(())
     }
@@ -408,10 +482,21 @@ impl<N: NetTrie> Policies<N> {
             retried: word(4),
             fork_failed: word(5),
             due: word(6),
-            tasks: word(7),
-            ipc: word(8),
-            reserved: [0; 7],
+            tasks: word(TASKS),
+            ..Counters::default()
         })
+    }
+
+    /// Counts tasks that do not exist, as the programs count.
+    #[cfg(test)]
+    pub(super) fn pretend_tasks(&self, id: ContainerId, tasks: u64) {
+        self.arrays.counter(id.index(), TASKS).fetch_add(tasks, Ordering::Relaxed);
+        let owner = self.arrays.counter(id.index(), OWNER).load(Ordering::Relaxed);
+        for index in [owner, OWNER_USERS] {
+            if let Some(tasks_of) = self.arrays.user(index, 1).filter(|_| owner != OWNER_ROOT) {
+                tasks_of.fetch_add(tasks, Ordering::Relaxed);
+            }
+        }
     }
 
     fn discard(&mut self, what: impl FnOnce(&mut Garbage) -> bool) {
@@ -439,8 +524,8 @@ impl<N: NetTrie> Policies<N> {
     fn free_policies(&mut self, indexes: &BTreeSet<u16>) {
         self.arrays.table().retain(|owner| !indexes.contains(&(owner - 1)));
         for index in indexes {
-            let keys = self.policies.remove(index).unwrap_or_default();
-            for key in &keys {
+            let held = self.policies.remove(index).unwrap_or_default();
+            for key in &held.nets {
                 if let Err(error) = self.net.remove(key) {
                     // It stays unreachable (no policy has its seed), and the next core's scan tries again.
                     tracing::warn!(%error, "a network rule could not be removed from the kernel");

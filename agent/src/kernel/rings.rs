@@ -6,17 +6,29 @@
 use std::{
     mem::offset_of,
     os::fd::{AsFd, BorrowedFd},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
 
-use super::sys;
+use super::sys::{self, Mapped};
 use aya::{
     maps::{HashMap, IterableMap as _, Map, MapData, MapError, RingBuf},
     sys::SyscallError,
 };
-use ringfence_common::event::{Header, Record, Repeat, RepeatKey, SMALL_SECTION};
+use ringfence_common::{
+    MAX_CONTAINERS,
+    event::{Folding, Header, Record, Repeat, RepeatKey, SMALL_SECTION},
+    policy::Counters,
+};
 
 /// Names of the maps that this file reads.
 pub(super) const MAPS: [&str; 3] = ["DENIED", "ALLOWED", "REPEATS"];
+/// Integers of `FOLDING`.
+pub(super) const FOLDING_WORDS: usize = size_of::<Folding>() / 8;
+/// Most entries that are taken out at a time, so that what waits here is bounded.
+const AT_A_TIME: usize = 1024;
+/// How long entries wait where the kernel offers no grace period, see `policies::PATIENCE`.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A ring or the map of repeats cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -35,11 +47,25 @@ pub(crate) struct Rings {
     denied: RingBuf<MapData>,
     allowed: RingBuf<MapData>,
     repeats: HashMap<MapData, RepeatKeyWords, RepeatBytes>,
+    /// [`Folding`].
+    folding: Mapped<AtomicU64>,
+    /// [`Counters`] records.
+    counters: Mapped<AtomicU64>,
+    /// Entries that no program counts in any more.
+    quiet: Vec<RepeatKeyWords>,
+    /// When the epoch was changed last, while programs of the one before may still run.
+    changed: Option<Instant>,
+    /// Epochs that an earlier core may have left half taken out.
+    inherited: u8,
 }
 
 impl Rings {
     /// From the maps, in the order of [`MAPS`].
-    pub(super) fn new([denied, allowed, repeats]: [MapData; 3]) -> Result<Self, RingError> {
+    pub(super) fn new(
+        [denied, allowed, repeats]: [MapData; 3],
+        folding: Mapped<AtomicU64>,
+        counters: Mapped<AtomicU64>,
+    ) -> Result<Self, RingError> {
         fn typed<T: TryFrom<Map, Error = MapError>>(
             map: &'static str,
             data: MapData,
@@ -50,6 +76,11 @@ impl Rings {
             denied: typed(MAPS[0], denied)?,
             allowed: typed(MAPS[1], allowed)?,
             repeats: typed(MAPS[2], repeats)?,
+            folding,
+            counters,
+            quiet: Vec::new(),
+            changed: None,
+            inherited: 2,
         })
     }
 
@@ -66,28 +97,85 @@ impl Rings {
         }
     }
 
-    /// Takes out what was counted instead of written, as records with `repeats`. Call it now and then (once a second):
-    /// entries are the residue of floods, and a container that stopped flooding writes no record that would carry it.
+    /// Takes out some of what was counted instead of written, as records with `repeats`. Call it now and then (once a
+    /// second), and again while it returns true: entries are the residue of floods, and a container that stopped flooding
+    /// writes no record that would carry it. What it hands out was counted before the call that began it.
     ///
     /// # Errors
-    /// What was taken until then is lost only if the caller drops `out`.
-    pub(crate) fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) -> Result<(), RingError> {
-        let failed = |source| RingError { map: MAPS[2], source };
-        let keys: Vec<RepeatKeyWords> = self.repeats.keys().filter_map(Result::ok).collect();
-        for key in keys {
-            match self.repeats.get(&key, 0) {
-                Ok(value) if value[0] != 0 => {}
-                Ok(_) => continue,                      // still being written
-                Err(MapError::KeyNotFound) => continue, // another entry needed its place
-                Err(error) => return Err(failed(error)),
-            }
-            let taken = sys::take(self.repeats.map().fd().as_fd(), &key).map_err(|io_error| {
-                failed(SyscallError { call: "bpf_map_lookup_and_delete_elem", io_error }.into())
-            })?;
-            out.extend(taken.map(|value| record_of(&value)));
+    /// What is not in `out` is still in the kernel, and is handed out by a later call.
+    pub(crate) fn flush_repeats(&mut self, out: &mut Vec<Vec<u8>>) -> Result<bool, RingError> {
+        if self.quiet.is_empty() && !self.quieten() {
+            return Ok(false);
         }
-        Ok(())
+        let keep = self.quiet.len().saturating_sub(AT_A_TIME);
+        for key in self.quiet.split_off(keep) {
+            match sys::take(self.repeats.map().fd().as_fd(), &key) {
+                Ok(taken) => out.extend(taken.map(|value| record_of(&value))),
+                Err(io_error) => {
+                    // Whatever is left is found again when its epoch's turn comes, as an earlier core's would be.
+                    self.quiet.clear();
+                    self.emptied();
+                    self.inherited = 2;
+                    let call = "bpf_map_lookup_and_delete_elem";
+                    return Err(RingError { map: MAPS[2], source: SyscallError { call, io_error }.into() });
+                }
+            }
+        }
+        if self.quiet.is_empty() {
+            self.emptied();
+            return Ok(self.inherited > 0);
+        }
+        Ok(true)
     }
+
+    fn entries(&self, epoch: u64) -> &AtomicU64 {
+        &self.folding[offset_of!(Folding, entries) / 8 + epoch as usize]
+    }
+
+    /// Changes the epoch and lists what belongs to the one before, as soon as no program counts in it any more. False:
+    /// there is nothing to take out, or not yet.
+    fn quieten(&mut self) -> bool {
+        let epoch = &self.folding[offset_of!(Folding, epoch) / 8];
+        if self.changed.is_none() {
+            let any = (0..2).any(|n| self.entries(n).load(Ordering::Acquire) != 0);
+            if !any && self.inherited == 0 {
+                return false;
+            }
+            epoch.store(1 - (epoch.load(Ordering::Acquire) & 1), Ordering::Release);
+            self.changed = Some(Instant::now());
+        }
+        if let Err(error) = sys::grace_period()
+            && self.changed.is_some_and(|changed| changed.elapsed() < PATIENCE)
+        {
+            tracing::debug!(%error, "no grace period to be had: folded events wait for {PATIENCE:?}");
+            return false;
+        }
+        let old = 1 - (epoch.load(Ordering::Acquire) & 1);
+        self.quiet = self.repeats.keys().filter_map(Result::ok).filter(|key| epoch_of(key) == old).collect();
+        if self.quiet.is_empty() {
+            self.emptied();
+            // Of an earlier core's there may be some in the other.
+            return self.inherited > 0 && self.quieten();
+        }
+        true
+    }
+
+    /// Gives the containers their places in the epoch that was taken out.
+    fn emptied(&mut self) {
+        let old = 1 - (self.folding[offset_of!(Folding, epoch) / 8].load(Ordering::Acquire) & 1);
+        let word = offset_of!(Counters, folded) / 8 + old as usize;
+        for container in 0..MAX_CONTAINERS {
+            self.counters[container * (size_of::<Counters>() / 8) + word].store(0, Ordering::Release);
+        }
+        self.entries(old).store(0, Ordering::Release);
+        self.changed = None;
+        self.inherited = self.inherited.saturating_sub(1);
+    }
+}
+
+/// The epoch that an entry belongs to.
+fn epoch_of(key: &RepeatKeyWords) -> u64 {
+    key[offset_of!(RepeatKey, kind) / 8] >> 16 & 1
 }
 
 /// The record inside an entry, with its count.

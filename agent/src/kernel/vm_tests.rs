@@ -21,15 +21,15 @@ use std::{
 
 mod unknown;
 
-const PIN_DIR: &str = "/sys/fs/bpf/ringfence";
+pub(super) const PIN_DIR: &str = "/sys/fs/bpf/ringfence";
 
-fn pidfd(child: &Child) -> std::os::fd::OwnedFd {
+pub(super) fn pidfd(child: &Child) -> std::os::fd::OwnedFd {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap()
 }
 
 /// A shell that waits for a line and then becomes python, which runs `code`.
-fn waiting(code: &str) -> Child {
+pub(super) fn waiting(code: &str) -> Child {
     let mut child = Command::new("/bin/sh")
         .args(["-c", "echo && read _ && exec /usr/bin/python3 -IS -c \"$0\"", code])
         .stdin(Stdio::piped())
@@ -48,7 +48,7 @@ fn go(mut child: Child) -> Output {
 }
 
 /// Runs python code as a new member of a container; what it printed.
-fn python(kernel: &Kernel, id: ContainerId, code: &str) -> String {
+pub(super) fn python(kernel: &Kernel, id: ContainerId, code: &str) -> String {
     let child = waiting(code);
     kernel.enroll(pidfd(&child).as_fd(), id).unwrap();
     let output = go(child);
@@ -116,7 +116,7 @@ fn policy(places: Vec<PlaceRule>, nets: Vec<NetRule>) -> CompiledPolicy {
     }
 }
 
-fn secret_denied() -> CompiledPolicy {
+pub(super) fn secret_denied() -> CompiledPolicy {
     policy(vec![place("/tmp/secret", 0, axis::READ)], Vec::new())
 }
 
@@ -127,7 +127,7 @@ const READ_OTHER: &str = "open('/tmp/other').read()";
 static KERNEL: Mutex<()> = Mutex::new(());
 
 /// Loads afresh: nothing of another test is left.
-fn fresh() -> (MutexGuard<'static, ()>, Kernel, Rings) {
+pub(super) fn fresh() -> (MutexGuard<'static, ()>, Kernel, Rings) {
     fresh_with(&surface::table())
 }
 
@@ -186,7 +186,7 @@ fn loads_and_is_adopted() {
 
     let (mut kernel, rings) = Kernel::load_or_adopt(Path::new(PIN_DIR)).unwrap();
     assert!(kernel.coverage().adopted, "the same build is adopted, not loaded again");
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     kernel.install(id, &secret_denied()).unwrap();
     check(&kernel, id, READ_SECRET, "EACCES");
     check(&kernel, id, READ_OTHER, "ok");
@@ -207,7 +207,7 @@ fn loads_and_is_adopted() {
 #[ignore = "loads eBPF: for the guest"]
 fn a_task_is_governed_from_its_exec_on() {
     let (_one, mut kernel, _rings) = fresh();
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     kernel.install(id, &secret_denied()).unwrap();
     let child = waiting("import sys; print('up', flush=True); sys.stdin.read()");
     let fd = pidfd(&child);
@@ -247,7 +247,7 @@ fn a_task_is_governed_from_its_exec_on() {
 fn a_swap_leaves_no_moment_without_a_policy() {
     const SWAPS: u32 = 20;
     let (_one, mut kernel, _rings) = fresh();
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     kernel.install(id, &secret_denied()).unwrap();
     let _ = std::fs::remove_file("/tmp/stop");
     let mut child = waiting(
@@ -278,7 +278,7 @@ fn a_swap_leaves_no_moment_without_a_policy() {
 #[ignore = "loads eBPF: for the guest"]
 fn records_arrive() {
     let (_one, mut kernel, mut rings) = fresh();
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     let installed = kernel.install(id, &secret_denied()).unwrap();
     check(&kernel, id, READ_SECRET, "EACCES");
     let mut seen = Vec::new();
@@ -295,40 +295,13 @@ fn records_arrive() {
     assert_eq!(rule.deny[0], Some(2));
     assert!(seen.iter().any(|(kind, _)| *kind == (op::EXEC, verdict::ALLOWED)));
     assert_eq!(kernel.counters(id).unwrap().denied, 1);
-
-    // A flood is counted, not written: every denial is one record or one repeat.
-    let is = |record: &[u8], wanted: u8| record[offset_of!(Header, verdict)] == wanted;
-    let (mut tried, mut written, mut counted) = (0, 0, 0);
-    // On a busy machine a flood may be slower than what is written in any case: then a longer one comes.
-    for more in [5_000, 20_000, 80_000] {
-        let flood = format!(
-            "\nfor i in range({more}):\n    try: open('/tmp/secret/x')\n    except PermissionError: pass\nprint('done')"
-        );
-        assert_eq!(python(&kernel, id, &flood), "done");
-        tried += more;
-        while let Some(record) = rings.next() {
-            written += u64::from(is(&record, verdict::DENIED));
-        }
-        let mut flushed = Vec::new();
-        rings.flush_repeats(&mut flushed).unwrap();
-        for record in flushed.iter().filter(|record| is(record, verdict::DENIED)) {
-            let at = offset_of!(Header, repeats);
-            counted += u64::from(u32::from_ne_bytes(record[at..at + 4].try_into().unwrap()));
-        }
-        if counted > 0 {
-            break;
-        }
-    }
-    eprintln!("# {written} written, {counted} counted");
-    assert_eq!(written + counted + kernel.counters(id).unwrap().lost_denied, tried);
-    assert!(counted > 0 && written >= 1000);
 }
 
 #[test]
 #[ignore = "loads eBPF: for the guest"]
 fn addresses_are_judged() {
     let (_one, mut kernel, _rings) = fresh();
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     // Two servers outside, one granted.
     let granted = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -406,7 +379,7 @@ fn addresses_are_judged() {
 #[ignore = "loads eBPF: for the guest"]
 fn unix_peers_are_judged() {
     let (_one, mut kernel, _rings) = fresh();
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     let _ = std::fs::remove_dir_all("/tmp/unix");
     std::fs::create_dir_all("/tmp/unix").unwrap();
     let _servers = ["granted", "other"]
@@ -450,7 +423,7 @@ fn unix_peers_are_judged() {
 #[ignore = "loads eBPF: for the guest"]
 fn nobody_gets_out() {
     let (_one, mut kernel, _rings) = fresh();
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     kernel.install(id, &policy(Vec::new(), Vec::new())).unwrap();
     // Since 6.15 CAP_PERFMON reads another process's environment without asking LSM, so that reader has no capability.
     const NOBODY: u32 = 65534;
@@ -502,8 +475,8 @@ fn nobody_gets_out() {
 #[ignore = "loads eBPF: for the guest"]
 fn a_nested_grant_needs_both() {
     let (_one, mut kernel, _rings) = fresh();
-    let outer = kernel.create_container().unwrap();
-    let inner = kernel.create_container().unwrap();
+    let outer = kernel.create_container(0).unwrap();
+    let inner = kernel.create_container(0).unwrap();
     kernel.install(outer, &secret_denied()).unwrap();
     kernel.install(inner, &policy(vec![place("/tmp/other", 0, axis::READ)], Vec::new())).unwrap();
     let child = waiting(
@@ -534,7 +507,7 @@ fn a_nested_grant_needs_both() {
 #[ignore = "loads eBPF: for the guest"]
 fn running_processes_are_taken_in() {
     let (_one, mut kernel, _rings) = fresh();
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     kernel.install(id, &secret_denied()).unwrap();
     // Three threads and one child that was born before; each tells whether it may read before and after.
     let code = "import os, threading\n\
@@ -570,7 +543,7 @@ fn running_processes_are_taken_in() {
     let member = Membership { container: Some(id), next: None };
     assert_eq!(kernel.lookup(pidfd(&child).as_fd()).unwrap(), Some(member));
     assert_eq!(kernel.enroll_running(&[pidfd(&child)], id).unwrap(), 0, "all are in already");
-    let other = kernel.create_container().unwrap();
+    let other = kernel.create_container(0).unwrap();
     assert!(matches!(kernel.enroll_running(&[pidfd(&child)], other), Err(TaskError::Elsewhere(4))));
     input.write_all(b"\n").unwrap();
     drop(input);

@@ -203,11 +203,11 @@ pub struct Counted {
     pub container: u64,
     /// Denied operations, recorded or not.
     pub denied: u64,
-    /// Denials that did not fit the ring.
+    /// Denials that are in no event.
     pub lost_denied: u64,
-    /// Allowed events that did not fit the ring.
+    /// Other operations that should have been recorded and are in no event.
     pub lost_allowed: u64,
-    /// Events folded into one with `repeats`.
+    /// Operations folded into events with `repeats`.
     pub aggregated: u64,
 }
 

@@ -259,13 +259,13 @@ pub struct ContainerStatus {
 /// What a container's programs counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Operations denied (in audit mode: that would have been), recorded or not.
+    /// Operations denied, recorded or not. What audit mode would have denied was done, and is not counted here.
     pub denied: u64,
-    /// Denials that did not fit the ring.
+    /// Denials that are in no event, since the kernel had no room for them.
     pub lost_denied: u64,
-    /// Allowed events that did not fit the ring.
+    /// Other operations that should have been recorded and are in no event: allowed, or in audit mode.
     pub lost_allowed: u64,
-    /// Events folded into others with `repeats`.
+    /// Operations folded into events with `repeats`.
     pub aggregated: u64,
     /// Forks refused because the child could not be tagged.
     pub fork_failed: u64,
@@ -421,14 +421,18 @@ pub struct Lost {
     pub container: String,
     /// Its profile.
     pub profile: String,
-    /// Denials that did not fit the kernel's ring.
+    /// Denials that the kernel had no room for.
     pub ring_denied: u64,
-    /// Allowed events that did not fit the kernel's ring.
+    /// Other operations that the kernel had no room for.
     pub ring_allowed: u64,
     /// Denials the auditor could not store (full disk).
     pub store_denied: u64,
-    /// Allowed events the auditor could not store.
+    /// Other operations the auditor could not store.
     pub store_allowed: u64,
+    /// Denials that the kernel counted, and that are neither in an event nor in one of the above: they are on their way, or
+    /// were in the memory of a core that was killed.
+    #[serde(default)]
+    pub missing_denied: u64,
 }
 
 #[cfg(test)]

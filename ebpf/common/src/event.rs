@@ -86,6 +86,25 @@ pub struct Record<const N: usize> {
     pub slack: [u8; SLACK],
 }
 
+/// Most distinct events of one container that are folded at once, see [`Folding`]; what comes then is counted as lost.
+pub const FOLDED_EACH: u64 = 64;
+/// How many of them may be allowed ones: a flood of what is allowed takes no place from denials.
+pub const FOLDED_ALLOWED: u64 = FOLDED_EACH / 2;
+
+/// Which folded events are being counted, and which are being taken out.
+///
+/// An entry of the map of repeats belongs to the epoch that its key names. The agent changes `epoch`, waits until every
+/// program that may have read the old value has ended, and only then takes out what belongs to it: no count can move
+/// under its hands, and none is lost between the reading of an entry and its removal.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Folding {
+    /// 0 or 1.
+    pub epoch: u64,
+    /// Entries that were made in each epoch since it was emptied.
+    pub entries: [u64; 2],
+}
+
 /// Key of the map of aggregated events.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +113,7 @@ pub struct RepeatKey {
     pub container: u64,
     /// Hash of what was asked for: path, second path, address, target; and of the call tag.
     pub target: u64,
-    /// `op | verdict << 8`.
+    /// `op | verdict << 8 | epoch << 16`.
     pub kind: u64,
 }
 
@@ -102,7 +121,7 @@ pub struct RepeatKey {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Repeat {
-    /// How many times. 0: the entry is still being written; leave it alone.
+    /// How many times.
     pub count: u64,
     /// The first of them; its `repeats` is 1.
     pub record: Record<SMALL_SECTION>,

@@ -4,6 +4,8 @@
 //! longest prefix's value already holds the denies and allows of every shorter one, so two lookups decide (the
 //! exact port, then port 0, which stands for any): a deny in either denies, an allow in either allows.
 
+/// Most rules over addresses, all policies together.
+pub const MAX_NETS: usize = 1 << 16;
 /// Bits of a key before the address: seed and port.
 pub const FIXED_BITS: u32 = 64 + 16;
 

@@ -175,11 +175,12 @@ pub const MAX_KEYS: usize = 64;
 pub struct Counters {
     /// Denied operations, recorded or not.
     pub denied: u64,
-    /// Denials that did not fit the ring of denials.
+    /// Denied operations that are in no event: there was no room to write or to fold them.
     pub lost_denied: u64,
-    /// Allowed events that did not fit the ring of allowed events.
+    /// Other operations that should have been recorded and are in no event: allowed ones, and what audit mode would have
+    /// denied.
     pub lost_allowed: u64,
-    /// Events folded into one with `repeats` because the container flooded.
+    /// Operations folded into an event with `repeats`, because the container flooded or its ring was full.
     pub aggregated: u64,
     /// Walks tried again because a rename or mount ran beside them.
     pub retried: u64,
@@ -193,11 +194,55 @@ pub struct Counters {
     pub tasks: u64,
     /// System V objects that it made and that still exist.
     pub ipc: u64,
-    /// Room.
-    pub reserved: [u64; 7],
+    /// Distinct events that are folded now, in each epoch: [`crate::event::Folding`].
+    pub folded: [u64; 2],
+    /// The container's unread bytes in the ring of denials.
+    pub denied_unread: Unread,
+    /// The container's unread bytes in the ring of allowed events.
+    pub allowed_unread: Unread,
+    /// Index of the user who answers for the container's tasks in the array of [`Owner`]s.
+    pub owner: u64,
 }
+
+/// What one container has in a ring that was not read yet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// The ring's position behind the first record that `bytes` counts. When the reader is past it, all that the container
+    /// wrote before has been read, and the count begins anew.
+    pub mark: u64,
+    /// Bytes written since.
+    pub bytes: u64,
+}
+
+/// Who answers for containers: a user, and how many tasks live in all of that user's containers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// User id + 1; 0: a free entry.
+    pub user: u64,
+    /// Live tasks of all their containers. Counted by the programs alone.
+    pub tasks: u64,
+}
+
+/// Most governed tasks on the host.
+pub const MAX_TASKS: u64 = 1 << 16;
+/// Most tasks of one container.
+pub const TASKS_EACH: u64 = MAX_TASKS / 4;
+/// Most tasks in all containers of one user who is not root. A fork beyond fails, as it does beyond a limit of the
+/// kernel's own.
+pub const TASKS_OF_USER: u64 = MAX_TASKS / 8;
+/// Most tasks in the containers of all users who are not root: root's can always start some.
+pub const TASKS_OF_USERS: u64 = MAX_TASKS / 4 * 3;
+/// The entry of the array of [`Owner`]s that belongs to root, whose tasks no sum limits.
+pub const OWNER_ROOT: u64 = 0;
+/// The entry that counts the tasks of all users who are not root.
+pub const OWNER_USERS: u64 = 1;
+/// Entries of the array of [`Owner`]s: one for each container that there may be, and the two above.
+pub const MAX_OWNERS: usize = 2 * crate::MAX_CONTAINERS;
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 const _: () = assert!(size_of::<Policy>() == 32);
 const _: () = assert!(size_of::<Container>() == 16);
 const _: () = assert!(size_of::<Counters>() == 128);
+const _: () = assert!(size_of::<Owner>() == 16);

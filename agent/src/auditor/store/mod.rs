@@ -21,7 +21,7 @@ pub(crate) use agents::{AgentCall, AgentIntent, Asked};
 pub(crate) use mcp_read::{CallFilter, SessionReader, Shown};
 pub(crate) use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub(crate) use mcp_write::{Position, SessionWriter};
-pub(crate) use read::{Filter, Reader, Viewer};
+pub(crate) use read::{Filter, Losses, Reader, Viewer};
 pub(crate) use retain::Limits;
 pub(crate) use retire::SessionLimits;
 pub(crate) use rule_files::Standing;

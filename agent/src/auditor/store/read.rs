@@ -151,6 +151,32 @@ impl Reader {
         Ok((rows.cast_unsigned(), bytes))
     }
 
+    /// What was lost, all in all.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn losses(&self) -> Result<Losses, Error> {
+        let number = |row: &Row<'_>, at| row.get::<_, i64>(at).map(i64::cast_unsigned);
+        self.connection
+            .query_row(
+                "SELECT coalesce(sum(denied), 0), coalesce(sum(ring_denied), 0), coalesce(sum(ring_allowed), 0),
+                     coalesce(sum(store_denied), 0), coalesce(sum(store_allowed), 0),
+                     coalesce(sum(max(0, denied - told - ring_denied - store_denied)), 0) FROM containers",
+                [],
+                |row| {
+                    Ok(Losses {
+                        denied: number(row, 0)?,
+                        kernel_denied: number(row, 1)?,
+                        kernel_other: number(row, 2)?,
+                        store_denied: number(row, 3)?,
+                        store_other: number(row, 4)?,
+                        missing_denied: number(row, 5)?,
+                    })
+                },
+            )
+            .map_err(sql("read counters"))
+    }
+
     /// What was lost, per container that lost anything.
     ///
     /// # Errors
@@ -161,8 +187,10 @@ impl Reader {
         let mut statement = self
             .connection
             .prepare_cached(
-                "SELECT public, profile, ring_denied, ring_allowed, store_denied, store_allowed FROM containers
-                 WHERE ring_denied + ring_allowed + store_denied + store_allowed > 0 AND (?1 = 0 OR uid = ?1)
+                "SELECT public, profile, ring_denied, ring_allowed, store_denied, store_allowed,
+                     max(0, denied - told - ring_denied - store_denied) AS missing
+                 FROM containers
+                 WHERE ring_denied + ring_allowed + store_denied + store_allowed + missing > 0 AND (?1 = 0 OR uid = ?1)
                  ORDER BY id DESC LIMIT 1000",
             )
             .map_err(&fail)?;
@@ -175,11 +203,29 @@ impl Reader {
                     ring_allowed: number(row, 3)?,
                     store_denied: number(row, 4)?,
                     store_allowed: number(row, 5)?,
+                    missing_denied: number(row, 6)?,
                 })
             })
             .map_err(&fail)?;
         rows.collect::<Result<_, _>>().map_err(&fail)
     }
+}
+
+/// What was counted and what was lost, over all containers that the database knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    /// Denied operations.
+    pub(crate) denied: u64,
+    /// Of those: in no event, since the kernel had no room.
+    pub(crate) kernel_denied: u64,
+    /// Others that the kernel had no room for.
+    pub(crate) kernel_other: u64,
+    /// Denials that could not be stored.
+    pub(crate) store_denied: u64,
+    /// Others that could not be stored.
+    pub(crate) store_other: u64,
+    /// Denials that did not come, see [`Lost::missing_denied`].
+    pub(crate) missing_denied: u64,
 }
 
 /// What [`params_for`] is for. The plus signs keep SQLite in the order of ids.

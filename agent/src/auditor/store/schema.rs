@@ -92,4 +92,9 @@ pub(super) const MIGRATIONS: &[&str] = &[
     super::agents::BY_CALL,
     super::agents::VIA,
     super::mcp_schema::STDERR,
+    // 12: denials that are in stored events, kept or deleted since, to be compared with what the kernel counted.
+    "
+    ALTER TABLE containers ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
+    UPDATE containers SET told = denied - min(denied, ring_denied + store_denied);
+    ",
 ];

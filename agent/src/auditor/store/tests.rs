@@ -134,6 +134,23 @@ fn a_session_remembers_its_last_batch_and_losses_add_up() {
     assert_eq!(lost.len(), 1);
     let lost = &lost[0];
     assert_eq!((lost.ring_denied, lost.ring_allowed, lost.store_denied, lost.store_allowed), (2, 1, 2, 20));
+    assert_eq!(lost.missing_denied, 9 - 1 - 2 - 2, "what is counted and did not come");
+
+    // What comes late is not missing any more, and a repeat counts as often as it happened.
+    let repeated = Decoded { repeats: 4, ..samples::decoded() };
+    writer.write(&[of(0xa1, 1, repeated)]).expect("writes");
+    let lost = Reader::open(&dir.path().join(FILE)).expect("opens").lost(Viewer(1)).expect("reads");
+    assert_eq!(lost[0].missing_denied, 0);
+    let all = Reader::open(&dir.path().join(FILE)).expect("opens").losses().expect("reads");
+    let wanted = Losses {
+        denied: 9,
+        kernel_denied: 2,
+        kernel_other: 1,
+        store_denied: 2,
+        store_other: 20,
+        missing_denied: 0,
+    };
+    assert_eq!(all, wanted);
 }
 
 #[test]

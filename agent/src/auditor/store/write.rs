@@ -82,6 +82,7 @@ struct Learnt {
     containers: HashMap<u64, i64>,
     rules: HashMap<Arc<RuleText>, i64>,
     bytes: HashMap<i64, i64>,
+    told: HashMap<i64, i64>,
 }
 
 impl Writer {
@@ -152,6 +153,11 @@ impl Writer {
         for (container, bytes) in &learnt.bytes {
             step.prepare_cached("UPDATE containers SET bytes = bytes + ?2 WHERE id = ?1")
                 .and_then(|mut s| s.execute([container, bytes]))
+                .map_err(sql("store counters"))?;
+        }
+        for (container, told) in &learnt.told {
+            step.prepare_cached("UPDATE containers SET told = told + ?2 WHERE id = ?1")
+                .and_then(|mut s| s.execute([container, told]))
                 .map_err(sql("store counters"))?;
         }
         if let Some(sequence) = sequence {
@@ -238,6 +244,9 @@ impl Rows<'_> {
         // The row's numbers and its index entries take about 120 bytes.
         let bytes = 120 + text(&record.path) + text(&record.path2) + record.exe.len();
         *self.learnt.bytes.entry(container).or_default() += bytes as i64;
+        if record.verdict == verdict::DENIED {
+            *self.learnt.told.entry(container).or_default() += i64::from(record.repeats);
+        }
         self.step
             .prepare_cached(
                 "INSERT INTO events (ts, container, op, verdict, flags, detail, target, pid, tgid, ppid, uid, start,

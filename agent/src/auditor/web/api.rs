@@ -7,7 +7,7 @@ use crate::auditor::{
         server,
         waiting::{Decider, Refused},
     },
-    store::{self, CallFilter, SessionReader, Viewer},
+    store::{self, CallFilter, Reader, SessionReader, Viewer},
 };
 use axum::{
     Extension, Json, Router,
@@ -273,7 +273,11 @@ async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<
         return Err(Refusal::new(StatusCode::FORBIDDEN, error));
     }
     let waiting = sessions.waiting.list(0).len();
-    let text = sessions.metrics.text(sessions.links.count(0), waiting).map_err(|_| {
+    let db = sessions.db.clone();
+    // A database that cannot be read is said elsewhere; the other counts do not depend on it.
+    let losses = beside(move || Ok(Reader::open(&db).and_then(|reader| reader.losses()).unwrap_or_default()));
+    let losses = losses.await?;
+    let text = sessions.metrics.text(sessions.links.count(0), waiting, losses).map_err(|_| {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The metrics cannot be written as text.")
     })?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
