@@ -1,7 +1,7 @@
 //! One file's keys, each checked where it stands, with every mistake collected.
 
 use super::{
-    AuditLevel, Axis, AxisRules, Base, LandlockUse, Mode, Rule, Seccomp,
+    AuditLevel, AxisRules, Base, LandlockUse, Mode, Partial, Rule, Seccomp,
     problem::{At, Problem, Wrong},
     rule::RuleError,
     schema::known_keys,
@@ -48,7 +48,7 @@ pub(super) struct Layer {
     pub(super) landlock: Option<LandlockUse>,
     pub(super) audit: Option<AuditLevel>,
     pub(super) base: Option<Base>,
-    pub(super) accept_partial: Option<Vec<Axis>>,
+    pub(super) accept_partial: Option<Vec<Partial>>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) limits: Option<LimitsSection>,
@@ -259,7 +259,9 @@ impl Parser {
                 let known = [("userland", Base::Userland), ("none", Base::None)];
                 self.out.layer.base = self.choice("kernel.base", value, &known);
             }
-            "accept_partial" => self.out.layer.accept_partial = self.axes("kernel.accept_partial", value),
+            "accept_partial" => {
+                self.out.layer.accept_partial = self.partial("kernel.accept_partial", value);
+            }
             _ => return false,
         }
         true
@@ -305,12 +307,12 @@ impl Parser {
         }
     }
 
-    fn axes(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Axis>> {
+    fn partial(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Partial>> {
         let Some(array) = value.get_ref().as_array() else {
             self.mistyped(key, value, "a list of axes");
             return None;
         };
-        let known = Axis::ALL.map(|axis| (axis.name(), axis));
+        let known = Partial::ALL.map(|part| (part.name(), part));
         Some(array.iter().filter_map(|v| self.choice(key, v, &known)).collect())
     }
 
