@@ -19,6 +19,7 @@ fn the_json_and_the_exit_status_agree() {
         "full" => 0,
         "partial" => 1,
         "none" => 2,
+        "unknown" => 3,
         other => panic!("{other}"),
     };
     assert_eq!(output.status.code(), Some(expected));
@@ -45,6 +46,32 @@ fn the_text_names_every_axis_and_what_is_missing() {
         assert!(text.contains(word), "{word}: {text}");
     }
     let last = text.lines().last().unwrap();
-    let verdict = ["Full", "Partial", "None"][usize::try_from(output.status.code().unwrap()).unwrap()];
+    let verdict =
+        ["Full", "Partial", "None", "Unknown"][usize::try_from(output.status.code().unwrap()).unwrap()];
     assert!(last.starts_with(verdict), "{last}");
+}
+
+/// As an ordinary user, who cannot ask the kernel: nothing is promised that was not looked at.
+#[test]
+fn an_ordinary_user_hears_what_is_unknown_and_no_success() {
+    use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = dir.path().join("ringfence");
+    std::fs::copy(env!("CARGO_BIN_EXE_ringfence"), &binary).unwrap();
+    let mut command = Command::new("sh");
+    // A child of another test, forked while the file was copied, keeps it busy for a moment.
+    let script = "while :; do \"$0\" doctor --json; code=$?; [ $code = 126 ] || exit $code; done";
+    command.args(["-c", script, binary.to_str().unwrap()]);
+    command.env("RINGFENCE_RUNTIME_DIR", dir.path());
+    if nix::unistd::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_ne!(report["verdict"], "full", "{report}");
+    assert_ne!(output.status.code(), Some(0));
+    let check = report["checks"].as_array().unwrap().iter().find(|check| check["what"] == "bpf lsm").unwrap();
+    assert_eq!((&check["ok"], &check["unknown"]), (&Value::Bool(false), &Value::Bool(true)), "{check}");
+    assert!(check["found"].as_str().unwrap().starts_with("unknown"), "{check}");
 }

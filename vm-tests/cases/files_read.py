@@ -166,8 +166,10 @@ def daemonize(p):
     out, back = os.pipe()
     if os.fork() == 0:
         os.setsid()
+        parent = os.getpid()
         if os.fork() == 0:
-            time.sleep(0.05)  # until the parent is gone and init has taken over
+            while os.getppid() == parent:  # until it is gone and init has taken over
+                time.sleep(0.01)
             try:
                 os.write(back, read(p.target).encode())
             except OSError as error:

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import socket
+import subprocess
 
 from case import scene
-from system import profile, ringfence, said, targets
+from system import BASE, profile, ringfence, said, targets
 
 
 @scene("nobpf/boot-is-the-right-one", group="nobpf")
@@ -68,6 +70,61 @@ def accepted():
     result = ringfence("run", "--profile", path, "--accept-partial", "fs_read,fs_write,exec,net", "--", "/usr/bin/cat", allowed, forbidden)
     assert result.stdout.count("secret") == 1 and result.returncode == 1, said(result)
     assert "Permission denied" in result.stderr, said(result)
+
+
+# Connects to the socket it is given, also by a pair of datagram sockets, which need no call of socket().
+CONNECT = """
+import socket, sys
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    try:
+        if kind == socket.SOCK_STREAM:
+            socket.socket(socket.AF_UNIX, kind).connect(sys.argv[1])
+        else:
+            socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b"x", sys.argv[1] + ".dgram")
+        print("reached", flush=True)
+    except OSError:
+        pass
+"""
+
+
+@scene("nobpf/unix-sockets-stay-closed", group="nobpf")
+def unix_sockets():
+    """with the flags that the refusal prints, an ordinary user's command reaches no unix socket outside; one of its own, once accepted"""
+    with open(fallback("rf-unix")) as file:
+        text = file.read()
+    # Where an ordinary user can read it.
+    path = f"{BASE}/rf-unix.toml"
+    work, outside = f"{BASE}/allow/work", "/tmp/rf-outside.sock"
+    os.makedirs(work, exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text.replace("net = { only = [] }", 'net = { only = ["unix:${WORKDIR}"] }'))
+    os.chmod(path, 0o644)
+    sockets = []
+    for place in (outside, f"{work}/inside.sock"):
+        for kind, name in ((socket.SOCK_STREAM, place), (socket.SOCK_DGRAM, place + ".dgram")):
+            if os.path.exists(name):
+                os.unlink(name)
+            sockets.append(socket.socket(socket.AF_UNIX, kind))
+            sockets[-1].bind(name)
+            os.chmod(name, 0o777)
+            if kind == socket.SOCK_STREAM:
+                sockets[-1].listen()
+    user = {"user": 65534, "group": 65534, "extra_groups": []}
+    python = ["/usr/bin/python3", "-Ic", CONNECT]
+    free = subprocess.run([*python, outside], capture_output=True, text=True, **user)
+    assert free.stdout == "reached\nreached\n", free
+
+    run = ["run", "--profile", path, "--workdir", work]
+    refused = ringfence(*run, "--", "/usr/bin/true", **user)
+    assert refused.returncode == 125 and "--accept-partial" in refused.stderr, said(refused)
+    flags = refused.stderr[refused.stderr.rindex("--accept-partial"):].split()
+    assert "unix" not in flags[1], said(refused)
+    closed = ringfence(*run, *flags, "--", *python, outside, **user)
+    assert closed.returncode == 0 and closed.stdout == "", said(closed)
+    opened = ringfence(*run, flags[0], flags[1] + ",unix", "--", *python, f"{work}/inside.sock", **user)
+    assert opened.stdout == "reached\nreached\n", said(opened)
+    for one in sockets:
+        one.close()
 
 
 @scene("nobpf/events-say-there-is-no-daemon", group="nobpf")

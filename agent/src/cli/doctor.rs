@@ -15,7 +15,8 @@ use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode};
 
 /// Tells what this host can enforce, per axis, and how to get what is missing.
 ///
-/// Exit status: 0 if the eBPF programs hold everything, 1 if Landlock and seccomp hold a part, 2 if nothing does.
+/// Exit status: 0 if the eBPF programs hold everything, 1 if Landlock and seccomp hold a part, 2 if nothing does, 3 if that
+/// is not known, for only root can look.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -59,6 +60,8 @@ enum Verdict {
     Full,
     Partial,
     None,
+    /// Nothing that was looked at is missing, and not all was.
+    Unknown,
 }
 
 /// One line of the report.
@@ -66,7 +69,11 @@ enum Verdict {
 struct Check {
     what: &'static str,
     found: String,
+    /// It was looked at, and nothing is missing.
     ok: bool,
+    /// It was not looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unknown: bool,
     /// What to do, where something is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
@@ -105,6 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Verdict::Full => 0,
         Verdict::Partial => 1,
         Verdict::None => 2,
+        Verdict::Unknown => 3,
     }))
 }
 
@@ -147,10 +155,13 @@ fn report(facts: &Facts) -> Report {
         capabilities(),
     ];
     // Those that eBPF cannot do without come first; the rest is about other enforcers.
-    let ebpf = facts.unsupported.is_none() && checks.iter().take(6).all(|check| check.ok);
+    let needed = || checks.iter().take(6);
+    let possible = facts.unsupported.is_none() && needed().all(|check| check.ok || check.unknown);
+    let ebpf = possible && needed().all(|check| check.ok);
     let axes: Vec<AxisReport> = Axis::ALL.into_iter().map(|axis| axis_report(axis, ebpf, facts)).collect();
     let verdict = match (ebpf, axes.iter().any(|axis| !axis.by.is_empty())) {
         (true, _) => Verdict::Full,
+        (false, _) if possible => Verdict::Unknown,
         (false, true) => Verdict::Partial,
         (false, false) => Verdict::None,
     };
@@ -165,7 +176,12 @@ fn report(facts: &Facts) -> Report {
 }
 
 fn check(what: &'static str, found: impl Into<String>, advice: Option<String>) -> Check {
-    Check { what, found: found.into(), ok: advice.is_none(), advice }
+    Check { what, found: found.into(), ok: advice.is_none(), unknown: false, advice }
+}
+
+/// What was not looked at, and how it can be.
+fn unknown(what: &'static str, why: &str, how: &str) -> Check {
+    Check { what, found: format!("unknown: {why}"), ok: false, unknown: true, advice: Some(how.to_owned()) }
 }
 
 fn kernel(facts: &Facts) -> Check {
@@ -180,7 +196,7 @@ fn lsm(facts: &Facts) -> Check {
         }
         LsmList::Unknown => {
             let how = "mount it and ask again: mount -t securityfs securityfs /sys/kernel/security";
-            check("lsm list", "not known: /sys/kernel/security/lsm cannot be read", Some(how.into()))
+            unknown("lsm list", "/sys/kernel/security/lsm cannot be read", how)
         }
     }
 }
@@ -216,7 +232,11 @@ fn bpf(facts: &Facts) -> Check {
     let what = "bpf lsm";
     match &facts.bpf_lsm {
         BpfLsm::Permitted => check(what, "the kernel takes LSM programs", None),
-        BpfLsm::NotChecked => check(what, "not asked (root can)", None),
+        // Only a daemon whose programs the kernel took answers.
+        BpfLsm::NotChecked if facts.daemon == Daemon::Running => {
+            check(what, "the kernel took the running daemon's programs", None)
+        }
+        BpfLsm::NotChecked => unknown(what, "only root can ask the kernel", "ask as root: sudo ringfence doctor"),
         BpfLsm::Unsupported => check(
             what,
             "the kernel does not know LSM programs",
@@ -342,8 +362,8 @@ fn axis_report(axis: Axis, ebpf: bool, facts: &Facts) -> AxisReport {
             } else {
                 open.push("addresses and ports, where any is granted (TCP ports: Landlock ABI 4, Linux 6.7)");
             }
-            if abi < landlock::ABI_UNIX_PATH {
-                open.push("unix sockets, where any is granted (by path: Landlock ABI 9, Linux 7.1)");
+            if abi < landlock::ABI_UNIX_PATH && !facts.seccomp {
+                open.push("unix sockets (by path: Landlock ABI 9, Linux 7.1)");
             }
         }
     }
@@ -356,7 +376,11 @@ fn text(report: &Report) -> String {
         return format!("{sentence}\n");
     }
     for check in &report.checks {
-        let mark = if check.ok { "ok" } else { "--" };
+        let mark = match check {
+            Check { ok: true, .. } => "ok",
+            Check { unknown: true, .. } => "??",
+            _ => "--",
+        };
         text.push_str(&format!("{mark}  {:<10} {}\n", check.what, check.found));
         if let Some(advice) = &check.advice {
             text.push_str(&format!("               {advice}\n"));
@@ -369,7 +393,10 @@ fn text(report: &Report) -> String {
     };
     let mark = if report.daemon == Daemon::Running { "ok" } else { "--" };
     text.push_str(&format!("{mark}  {:<10} {daemon}\n", "daemon"));
-    text.push_str("\nWhat would hold each axis of a profile here:\n");
+    text.push_str(match report.verdict {
+        Verdict::Unknown => "\nWhat would hold each axis of a profile here, if the eBPF programs do not:\n",
+        _ => "\nWhat would hold each axis of a profile here:\n",
+    });
     for axis in &report.axes {
         let by = if axis.by.is_empty() { "nothing".into() } else { axis.by.join(" + ") };
         let open = if axis.open.is_empty() { String::new() } else { format!("; open: {}", axis.open) };
@@ -382,6 +409,9 @@ fn text(report: &Report) -> String {
             "\nPartial: nothing is recorded, and `ringfence run` asks for --accept-partial where its profile needs more.\n"
         }
         Verdict::None => "\nNone: nothing here can hold a profile.\n",
+        Verdict::Unknown => {
+            "\nUnknown: nothing that was looked at is missing, and not all could be looked at; sudo ringfence doctor can.\n"
+        }
     });
     text
 }

@@ -14,7 +14,7 @@ use crate::{
         session::{Options, Session, now},
         state,
     },
-    profile::Axis,
+    profile::Partial,
 };
 use anyhow::{Context, bail};
 use nix::sys::signal::SigSet;
@@ -60,9 +60,10 @@ pub(crate) struct Args {
     /// none runs. It keeps its environment.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Axes that may be held in part or not at all where eBPF does not hold them: exec, fs_read, fs_write, net.
-    #[arg(long, value_name = "AXIS,...", value_delimiter = ',', requires = "profile")]
-    accept_partial: Vec<Axis>,
+    /// What may stay open, in part or altogether, where eBPF does not hold: exec, fs_read, fs_write, net; unix: every unix
+    /// socket that file modes allow; home: the home as working directory.
+    #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "profile")]
+    accept_partial: Vec<Partial>,
     /// Store payloads as they are, secrets included.
     #[arg(long)]
     store_raw: bool,
@@ -99,7 +100,7 @@ pub(crate) struct GuardArgs {
     #[arg(long)]
     profile: Option<String>,
     #[arg(long, value_delimiter = ',', requires = "profile")]
-    accept_partial: Vec<Axis>,
+    accept_partial: Vec<Partial>,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -115,7 +116,7 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
             audit: false,
             accepted: args.accept_partial.clone(),
             words: args.command.clone(),
-            say: false,
+            say: launch::Say::Nothing,
             whole_environment: true,
         }),
     };
@@ -236,8 +237,8 @@ fn guard_arguments(args: &Args) -> Vec<String> {
     let mut arguments = vec!["mcp-guard".to_owned()];
     if let Some(profile) = &args.profile {
         arguments.extend(["--profile".to_owned(), profile.clone()]);
-        for axis in &args.accept_partial {
-            arguments.extend(["--accept-partial".to_owned(), axis.name().to_owned()]);
+        for part in &args.accept_partial {
+            arguments.extend(["--accept-partial".to_owned(), part.name().to_owned()]);
         }
     }
     arguments

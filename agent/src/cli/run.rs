@@ -1,8 +1,8 @@
 //! `ringfence run`.
 
 use crate::{
-    launch::{self, Request, Variable},
-    profile::Axis,
+    launch::{self, Request, Say, Variable},
+    profile::Partial,
 };
 use std::{
     ffi::OsString,
@@ -40,9 +40,10 @@ pub(crate) struct Args {
     /// Deny nothing, record what would be denied (the daemon's root decides who may)
     #[arg(long)]
     audit: bool,
-    /// Axes that may be held in part or not at all where eBPF does not hold them: exec, fs_read, fs_write, net
-    #[arg(long, value_name = "AXIS,...", value_delimiter = ',')]
-    accept_partial: Vec<Axis>,
+    /// What may stay open, in part or altogether, where eBPF does not hold: exec, fs_read, fs_write, net; unix: every unix
+    /// socket that file modes allow; home: the home as working directory
+    #[arg(long, value_name = "WHAT,...", value_delimiter = ',')]
+    accept_partial: Vec<Partial>,
     /// Say what enforces, even if standard error is not a terminal
     #[arg(long, short)]
     verbose: bool,
@@ -62,7 +63,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         accepted: args.accept_partial,
         words: args.command,
         whole_environment: false,
-        say: args.verbose || io::stderr().is_terminal(),
+        say: if args.verbose || io::stderr().is_terminal() { Say::All } else { Say::Closed },
     };
     match launch::run(&request) {
         Ok(status) => ExitCode::from(status),

@@ -39,7 +39,7 @@ use crate::{
         spawn::{self, Child},
     },
     platform,
-    profile::{self, Axis, CompileContext, Dirs, LandlockUse, Mode, Profile, Seccomp},
+    profile::{self, CompileContext, Dirs, LandlockUse, Mode, Partial, Profile, Seccomp},
 };
 use cgroup::Cgroup;
 use command::Command;
@@ -89,14 +89,25 @@ pub(crate) struct Request {
     pub(crate) variables: Vec<Variable>,
     /// Record what would be denied, deny nothing.
     pub(crate) audit: bool,
-    /// Axes that may be held in part, or not at all.
-    pub(crate) accepted: Vec<Axis>,
+    /// What may stay open where eBPF does not hold.
+    pub(crate) accepted: Vec<Partial>,
     /// The command and its arguments.
     pub(crate) words: Vec<OsString>,
-    /// Say what enforces, on standard error.
-    pub(crate) say: bool,
+    /// What of the enforcement is said on standard error.
+    pub(crate) say: Say,
     /// Pass on the whole environment, not the allowlist.
     pub(crate) whole_environment: bool,
+}
+
+/// What is said of the enforcement before the command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Say {
+    /// Nothing: the caller says it ([`Started::lines`]).
+    Nothing,
+    /// What is closed though it is granted: otherwise nobody finds out why the command fails.
+    Closed,
+    /// That, and what enforces.
+    All,
 }
 
 /// What the command has as its standard streams.
@@ -283,11 +294,15 @@ impl Launch<'_> {
         let policy = self.compile()?;
         let kernel = &self.profile.kernel;
         let landlock_abi = if kernel.landlock == LandlockUse::Off { 0 } else { host::landlock_abi() };
-        let enforcers =
-            Enforcers { landlock_abi, seccomp: kernel.seccomp != Seccomp::Off && host::seccomp() };
-        let plan = plan::without_ebpf(&policy, &self.homes(), enforcers);
-        let accepted: Vec<Axis> =
+        let accepted: Vec<Partial> =
             self.request.accepted.iter().chain(&kernel.accept_partial).copied().collect();
+        let enforcers = Enforcers {
+            landlock_abi,
+            seccomp: kernel.seccomp != Seccomp::Off && host::seccomp(),
+            open_unix: accepted.contains(&Partial::Unix),
+        };
+        let mut plan = plan::without_ebpf(&policy, &self.homes(), enforcers);
+        plan.parts.extend(plan::home(&policy, self.workdir, &self.all_homes()));
         if plan.refused(&accepted).next().is_some() {
             return Err(Error::Partial(partial(&self.profile.name, why, &plan, &accepted)));
         }
@@ -308,6 +323,17 @@ impl Launch<'_> {
     fn homes(&self) -> Vec<&Path> {
         let home = self.environment.value("HOME").map(Path::new).filter(|home| home.is_absolute());
         home.into_iter().chain([self.workdir]).collect()
+    }
+
+    /// Every directory that may be the home of who runs the command: the environment's word, and the user database's.
+    fn all_homes(&self) -> Vec<PathBuf> {
+        let user = match &self.identity {
+            Some(identity) => Some(identity.home.clone()),
+            None => unistd::User::from_uid(unistd::getuid()).ok().flatten().map(|user| user.dir),
+        };
+        let named = self.environment.value("HOME").map(PathBuf::from);
+        let absolute = user.into_iter().chain(named).filter(|home| home.is_absolute());
+        absolute.map(|home| home.canonicalize().unwrap_or(home)).collect()
     }
 
     fn compile(&self) -> Result<profile::compiled::CompiledPolicy, Error> {
@@ -415,10 +441,15 @@ impl Launch<'_> {
         let said = holding
             .map(|holding| (holding.enforcement(), report::lines(&self.profile.name, &holding, &missing)));
         let (enforcement, lines) = said.unwrap_or_default();
-        if self.request.say {
-            for line in &lines {
-                eprintln!("ringfence: {line}");
-            }
+        let closed = lines.len().saturating_sub(1);
+        let said = match self.request.say {
+            Say::Nothing => 0,
+            Say::Closed => closed,
+            Say::All => lines.len(),
+        };
+        // What enforces is the first of them.
+        for line in lines.iter().skip(lines.len() - said) {
+            eprintln!("ringfence: {line}");
         }
         job.begin(&child);
         // A child that is gone already is found by waiting for it.

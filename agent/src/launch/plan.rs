@@ -1,9 +1,10 @@
 //! What Landlock and seccomp hold of a policy where eBPF does not, axis by axis, and what they leave open. Pure.
 //!
 //! Landlock allows a tree and all below it. It may come out looser than the policy, and every way in which it does is
-//! a gap that the user accepts or the command does not start. It is not made tighter, but in two cases in which the
+//! a gap that the user accepts or the command does not start. It is not made tighter, but in three cases in which the
 //! looser choice would open nearly everything: a granted path that does not exist when the command starts cannot be
-//! named and stays closed, and a name at any depth (`**/.gitconfig`) is open in the home and the working directory only.
+//! named and stays closed; a name at any depth (`**/.gitconfig`) is open in the home and the working directory only; and
+//! unix sockets are closed where the granted ones cannot be told from the others.
 
 use crate::{
     kernel::{
@@ -11,7 +12,7 @@ use crate::{
         seccomp::When,
     },
     profile::{
-        Axis,
+        Partial, WORKDIR,
         compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId},
     },
 };
@@ -39,13 +40,15 @@ pub(crate) struct Enforcers {
     pub(crate) landlock_abi: u32,
     /// Whether seccomp filters may be loaded.
     pub(crate) seccomp: bool,
+    /// Where a unix socket cannot be told from others, all are open if some are granted, and not all closed.
+    pub(crate) open_unix: bool,
 }
 
-/// What holds one axis.
+/// What holds an axis, or what is accepted by a name of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Which axis.
-    pub(crate) axis: Axis,
+    /// Which.
+    pub(crate) part: Partial,
     /// The enforcers that hold some of it.
     pub(crate) by: Vec<String>,
     /// What stays open. Empty: the axis is held in full.
@@ -55,20 +58,22 @@ pub(crate) struct Held {
 /// How a policy is enforced without eBPF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Each axis once.
-    pub(crate) axes: Vec<Held>,
+    /// Each axis once, then unix sockets, then the home if it is open.
+    pub(crate) parts: Vec<Held>,
     /// Landlock's part.
     pub(crate) landlock: Rules,
     /// Rules of which Landlock opens less than they say.
     pub(crate) narrowed: Vec<String>,
+    /// What is closed though it is granted, in sentences.
+    pub(crate) closed: Vec<String>,
     /// Conditions for seccomp's fallback list.
     pub(crate) seccomp: Vec<When>,
 }
 
 impl Plan {
-    /// Axes with a gap that is not accepted.
-    pub(crate) fn refused<'a>(&'a self, accepted: &'a [Axis]) -> impl Iterator<Item = &'a Held> {
-        self.axes.iter().filter(|held| !held.gaps.is_empty() && !accepted.contains(&held.axis))
+    /// What has a gap that is not accepted.
+    pub(crate) fn refused<'a>(&'a self, accepted: &'a [Partial]) -> impl Iterator<Item = &'a Held> {
+        self.parts.iter().filter(|held| !held.gaps.is_empty() && !accepted.contains(&held.part))
     }
 }
 
@@ -84,12 +89,12 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = if self.by.is_empty() { "nothing".to_owned() } else { self.by.join(" and ") };
         match self.gaps.as_slice() {
-            [] if self.by.is_empty() => write!(f, "{:<9} not restricted by the profile", self.axis.name()),
-            [] => write!(f, "{:<9} held by {by}", self.axis.name()),
+            [] if self.by.is_empty() => write!(f, "{:<9} not restricted by the profile", self.part.name()),
+            [] => write!(f, "{:<9} held by {by}", self.part.name()),
             gaps if self.by.is_empty() => {
-                write!(f, "{:<9} held by nothing; open: {}", self.axis.name(), gaps.join("; "))
+                write!(f, "{:<9} held by nothing; open: {}", self.part.name(), gaps.join("; "))
             }
-            gaps => write!(f, "{:<9} held in part by {by}; open: {}", self.axis.name(), gaps.join("; ")),
+            gaps => write!(f, "{:<9} held in part by {by}; open: {}", self.part.name(), gaps.join("; ")),
         }
     }
 }
@@ -145,32 +150,53 @@ pub(crate) fn landlock_rules(policy: &CompiledPolicy, homes: &[&Path]) -> Rules 
 
 /// The plan for a host where eBPF does not hold.
 pub(crate) fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforcers) -> Plan {
-    let rules = landlock_rules(policy, homes);
+    let mut rules = landlock_rules(policy, homes);
     let no_write = policy.initial & axis::WRITE == 0
         && allows(policy, axis::WRITE)
             .all(|rule| id_at(&rule.allow_rules, axis::WRITE).is_none_or(|id| is_built_in(policy, id)));
-    let no_unix = policy.initial & axis::UNIX == 0 && allows(policy, axis::UNIX).next().is_none();
+    let Unix { held: unix, closed, no_sockets } = unix(policy, &mut rules, enforcers);
     let mut seccomp = Vec::new();
     if enforcers.seccomp {
         let tcp_held = rules.tcp.is_some() && enforcers.landlock_abi >= landlock::ABI_TCP;
         seccomp.extend((!policy.inet).then_some(When::NoInet));
-        seccomp.extend(no_unix.then_some(When::NoUnix));
+        seccomp.extend(no_sockets.then_some(When::NoUnix));
         seccomp.extend(no_write.then_some(When::NoWrite));
         seccomp.extend((policy.inet && tcp_held).then_some(When::TcpPorts));
     }
-    let axes = vec![
-        files(policy, Axis::FsRead, axis::READ, enforcers),
+    let parts = vec![
+        files(policy, Partial::FsRead, axis::READ, enforcers),
         writes(policy, no_write, enforcers),
         exec(policy, enforcers),
-        net(policy, &rules, no_unix, enforcers),
+        net(policy, &rules, enforcers),
+        unix,
     ];
     let narrowed = if enforcers.landlock_abi == 0 { Vec::new() } else { narrowed(policy) };
-    Plan { axes, landlock: rules, narrowed, seccomp }
+    Plan { parts, landlock: rules, narrowed, closed, seccomp }
+}
+
+/// The gap that a working directory is which is the home or holds it, where the profile grants it as `${WORKDIR}`: Landlock
+/// takes nothing from a granted tree, so that keys, settings and what starts at the next login are granted with it. eBPF
+/// holds what a profile denies there, and nothing is asked then.
+pub(crate) fn home(policy: &CompiledPolicy, workdir: &Path, homes: &[PathBuf]) -> Option<Held> {
+    let home = homes.iter().find(|home| home.starts_with(workdir))?;
+    let of_files = [axis::READ, axis::WRITE, axis::EXEC];
+    let granted = of_files.into_iter().filter(|bit| policy.initial & bit == 0).any(|bit| {
+        let rules = allows(policy, bit).filter_map(|rule| id_at(&rule.allow_rules, bit));
+        rules.filter_map(|id| policy.rules.get(id as usize)).any(|rule| rule.text.starts_with(WORKDIR))
+    });
+    let what = if home == workdir { "is" } else { "holds" };
+    let gap = format!(
+        "what is in the home {}, keys, settings and programs that start by themselves among it, for the working directory \
+         {} {what} it; start in a directory of the work's own",
+        home.display(),
+        workdir.display()
+    );
+    granted.then(|| Held { part: Partial::Home, by: Vec::new(), gaps: vec![gap] })
 }
 
 /// What Landlock holds of one bit of the table, with the gaps that all of them share.
-fn files(policy: &CompiledPolicy, axis: Axis, bit: u16, enforcers: Enforcers) -> Held {
-    let mut held = Held { axis, by: Vec::new(), gaps: exceptions(policy, bit) };
+fn files(policy: &CompiledPolicy, part: Partial, bit: u16, enforcers: Enforcers) -> Held {
+    let mut held = Held { part, by: Vec::new(), gaps: exceptions(policy, bit) };
     if policy.initial & bit != 0 {
         return held;
     }
@@ -179,12 +205,16 @@ fn files(policy: &CompiledPolicy, axis: Axis, bit: u16, enforcers: Enforcers) ->
         return held;
     }
     held.by.push(format!("Landlock (ABI {})", enforcers.landlock_abi));
+    held.gaps.extend(finer(policy, bit));
+    held
+}
+
+/// Allows of a part of a tree, all of which Landlock opens.
+fn finer(policy: &CompiledPolicy, bit: u16) -> Option<String> {
     let finer = allows(policy, bit).filter(|rule| matches!(rule.kind, Kind::Children | Kind::Below));
     let finer = ids(policy, finer.map(|rule| id_at(&rule.allow_rules, bit)));
-    if !finer.is_empty() {
-        held.gaps.push(format!("the whole tree where only a part of it is allowed ({})", listed(&finer)));
-    }
-    held
+    let gap = || format!("the whole tree where only a part of it is allowed ({})", listed(&finer));
+    (!finer.is_empty()).then(gap)
 }
 
 /// Allows of a name at any depth, on the axes that Landlock restricts.
@@ -240,7 +270,7 @@ fn ids(policy: &CompiledPolicy, rules: impl Iterator<Item = Option<RuleId>>) -> 
 }
 
 fn writes(policy: &CompiledPolicy, no_write: bool, enforcers: Enforcers) -> Held {
-    let mut held = files(policy, Axis::FsWrite, axis::WRITE, enforcers);
+    let mut held = files(policy, Partial::FsWrite, axis::WRITE, enforcers);
     if policy.initial & axis::WRITE != 0 {
         return held;
     }
@@ -256,7 +286,7 @@ fn writes(policy: &CompiledPolicy, no_write: bool, enforcers: Enforcers) -> Held
 }
 
 fn exec(policy: &CompiledPolicy, enforcers: Enforcers) -> Held {
-    let mut held = files(policy, Axis::Exec, axis::EXEC, enforcers);
+    let mut held = files(policy, Partial::Exec, axis::EXEC, enforcers);
     if policy.initial & axis::EXEC == 0 {
         held.gaps.push(
             "any readable program by way of `ld.so PROGRAM`, and code in memory (memfd, libraries)".into(),
@@ -265,47 +295,88 @@ fn exec(policy: &CompiledPolicy, enforcers: Enforcers) -> Held {
     held
 }
 
-fn net(policy: &CompiledPolicy, rules: &Rules, no_unix: bool, enforcers: Enforcers) -> Held {
-    let mut held = Held { axis: Axis::Net, by: Vec::new(), gaps: Vec::new() };
+fn net(policy: &CompiledPolicy, rules: &Rules, enforcers: Enforcers) -> Held {
+    let mut held = Held { part: Partial::Net, by: Vec::new(), gaps: Vec::new() };
     let abi = enforcers.landlock_abi;
-    let (mut by_seccomp, mut by_landlock) = (false, false);
     if !policy.inet {
-        by_seccomp |= enforcers.seccomp;
-        if !enforcers.seccomp {
+        if enforcers.seccomp {
+            held.by.push("seccomp".into());
+        } else {
             held.gaps.push("internet sockets: seccomp is turned off".into());
         }
     } else if !inet_unrestricted(policy) {
         match &rules.tcp {
             Some(_) if abi >= landlock::ABI_TCP => {
-                by_landlock = true;
+                held.by.push(format!("Landlock (ABI {abi})"));
                 held.gaps.push("addresses (only TCP ports are held), and UDP".into());
             }
             Some(_) => held.gaps.push("addresses and ports (TCP ports: Landlock ABI 4, Linux 6.7)".into()),
             None => held.gaps.push("addresses".into()),
         }
     }
-    if no_unix && enforcers.seccomp {
-        by_seccomp = true;
-    } else {
-        held.gaps.extend(exceptions(policy, axis::UNIX));
+    held
+}
+
+/// What becomes of unix sockets.
+struct Unix {
+    held: Held,
+    /// What is closed though it is granted.
+    closed: Vec<String>,
+    /// seccomp lets no unix socket be made, but for pairs.
+    no_sockets: bool,
+}
+
+/// A unix socket is as much as whoever listens there will do: a terminal multiplexer types for its client. So what cannot
+/// be told from what is granted is closed, and open only once that is accepted by its own name.
+fn unix(policy: &CompiledPolicy, rules: &mut Rules, enforcers: Enforcers) -> Unix {
+    let Enforcers { landlock_abi: abi, seccomp, open_unix } = enforcers;
+    let mut unix = Unix {
+        held: Held { part: Partial::Unix, by: Vec::new(), gaps: Vec::new() },
+        closed: Vec::new(),
+        no_sockets: false,
+    };
+    let held = &mut unix.held;
+    if unix_unrestricted(policy) {
+        held.gaps = exceptions(policy, axis::UNIX);
+        return unix;
     }
-    if !(no_unix && enforcers.seccomp || unix_unrestricted(policy)) {
-        by_landlock |= abi >= landlock::ABI_SCOPES;
-        if abi < landlock::ABI_UNIX_PATH {
-            held.gaps
-                .push("every unix socket that file modes allow (by path: Landlock ABI 9, Linux 7.1)".into());
+    let granted = ids(policy, allows(policy, axis::UNIX).map(|rule| id_at(&rule.allow_rules, axis::UNIX)));
+    let none = allows(policy, axis::UNIX).next().is_none();
+    let by_path = abi >= landlock::ABI_UNIX_PATH;
+    let instead = "`--accept-partial unix` opens every one that file modes allow";
+    if seccomp && (none || !by_path && !open_unix) {
+        held.by.push("seccomp".into());
+        unix.no_sockets = true;
+        if !none {
+            unix.closed.push(format!(
+                "unix sockets are closed, though {} grants some: Landlock before ABI 9 (Linux 7.1) cannot tell one by its \
+                 path; {instead}",
+                listed(&granted)
+            ));
         }
-        if abi < landlock::ABI_SCOPES || !rules.scope_abstract {
-            held.gaps.push("abstract unix sockets".into());
-        }
+        return unix;
     }
-    if by_landlock {
+    if abi >= landlock::ABI_SCOPES {
         held.by.push(format!("Landlock (ABI {abi})"));
     }
-    if by_seccomp {
-        held.by.push("seccomp".into());
+    if by_path {
+        held.gaps.extend(exceptions(policy, axis::UNIX));
+        held.gaps.extend(finer(policy, axis::UNIX));
+    } else {
+        held.gaps.push("every unix socket that file modes allow (by path: Landlock ABI 9, Linux 7.1)".into());
     }
-    held
+    if abi < landlock::ABI_SCOPES {
+        held.gaps.push("every abstract unix socket (Landlock ABI 6, Linux 6.12)".into());
+    } else if !rules.scope_abstract && open_unix {
+        held.gaps.push("every abstract unix socket: Landlock cannot tell one by its name".into());
+    } else if !rules.scope_abstract {
+        rules.scope_abstract = true;
+        unix.closed.push(format!(
+            "abstract unix sockets are closed, though {} grants some: Landlock cannot tell one by its name; {instead}",
+            listed(&granted)
+        ));
+    }
+    unix
 }
 
 /// The ports that Landlock can hold; `None`: some rule allows any port, or no address is restricted.

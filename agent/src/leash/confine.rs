@@ -11,7 +11,7 @@ use crate::{
         plan::{self, Enforcers, Held},
     },
     platform,
-    profile::{Axis, CompileContext, CompileErrors, Mode, Profile, Seccomp},
+    profile::{Axis, CompileContext, CompileErrors, Mode, Partial, Profile, Seccomp},
 };
 use ringfence_grant::{Grant, Scope};
 use ringfence_leash::spawn::{self, Child, Enforcement, Holder, Running, Spawner, Stage};
@@ -91,7 +91,11 @@ impl HostSpawner {
         let policy = profile.compile(&context).map_err(Error::Compile)?;
         let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let homes: Vec<&Path> = home.as_deref().into_iter().chain([workdir]).collect();
-        let enforcers = Enforcers { landlock_abi: host::landlock_abi(), seccomp: host::seccomp() };
+        let enforcers = Enforcers {
+            landlock_abi: host::landlock_abi(),
+            seccomp: host::seccomp(),
+            open_unix: profile.kernel.accept_partial.contains(&Partial::Unix),
+        };
         let plan = plan::without_ebpf(&policy, &homes, enforcers);
         let audit = profile.mode == Mode::Audit;
         let prepare = || plan.landlock.prepare(enforcers.landlock_abi);
@@ -114,7 +118,14 @@ impl HostSpawner {
             (true, _) => Holder::None,
             _ if audit => Holder::Gate,
             (_, true) => Holder::Kernel,
-            _ if plan.axes.iter().any(|held| held.axis == axis && held.holds_the_grant()) => Holder::Kernel,
+            _ if plan
+                .parts
+                .iter()
+                .filter(|held| held.part.axis() == Some(axis))
+                .all(Held::holds_the_grant) =>
+            {
+                Holder::Kernel
+            }
             _ => Holder::Gate,
         };
         let holders = Enforcement {
@@ -123,14 +134,15 @@ impl HostSpawner {
             fs_write: holder(Axis::FsWrite, session.fs_write == Scope::All),
             net: holder(Axis::Net, session.net == Scope::All),
         };
-        let lines = if by_ebpf { vec!["every axis: held by eBPF".into()] } else { lines(&plan.axes) };
+        let lines =
+            if by_ebpf { vec!["every axis: held by eBPF".into()] } else { lines(&plan.parts, &plan.closed) };
         let queue = start(measures)?;
         Ok((Self { session: session.clone(), holders, queue, landlock }, lines))
     }
 }
 
-fn lines(axes: &[Held]) -> Vec<String> {
-    axes.iter().map(ToString::to_string).collect()
+fn lines(parts: &[Held], closed: &[String]) -> Vec<String> {
+    parts.iter().map(ToString::to_string).chain(closed.iter().cloned()).collect()
 }
 
 /// The calls that no agent needs, always; and what the profile adds.

@@ -51,7 +51,7 @@ pub(crate) use dirs::{Dirs, is_name};
 pub(crate) use nest::meet as meet_policies;
 pub(crate) use problem::{CompileErrors, LoadErrors, Problem};
 pub(crate) use protect::source_places;
-pub(crate) use rule::{AxisRules, Denials, Rule, Rules};
+pub(crate) use rule::{AxisRules, Denials, Rule, Rules, WORKDIR};
 pub(crate) use source::Provenance;
 
 use ringfence_grant::{CountBound, Grant, Scope};
@@ -261,16 +261,70 @@ impl fmt::Display for Axis {
     }
 }
 
-/// A text that names no axis.
+/// What may stay open on a host where the eBPF programs do not hold, once that is accepted: an axis, in part or altogether,
+/// and two things for which the name of an axis says too little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Partial {
+    /// Reading files.
+    FsRead,
+    /// Writing and changing files.
+    FsWrite,
+    /// Executing files.
+    Exec,
+    /// The network.
+    Net,
+    /// Every unix socket that file modes allow, where they cannot be told apart: whoever listens there acts outside.
+    Unix,
+    /// The home, as a working directory that is it or holds it.
+    Home,
+}
+
+impl Partial {
+    /// All of them, in the order they are shown.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::FsRead, Self::FsWrite, Self::Exec, Self::Net, Self::Unix, Self::Home];
+
+    /// The name in profiles and on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FsRead => Axis::FsRead.name(),
+            Self::FsWrite => Axis::FsWrite.name(),
+            Self::Exec => Axis::Exec.name(),
+            Self::Net => Axis::Net.name(),
+            Self::Unix => "unix",
+            Self::Home => "home",
+        }
+    }
+
+    /// The axis that it is part of; `None`: of those of files, all.
+    pub(crate) fn axis(self) -> Option<Axis> {
+        match self {
+            Self::FsRead => Some(Axis::FsRead),
+            Self::FsWrite => Some(Axis::FsWrite),
+            Self::Exec => Some(Axis::Exec),
+            Self::Net | Self::Unix => Some(Axis::Net),
+            Self::Home => None,
+        }
+    }
+}
+
+impl fmt::Display for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names nothing that can be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an axis: one of fs_read, fs_write, exec, net")]
-pub(crate) struct NotAnAxis(String);
+#[error("{0:?} cannot be accepted: one of fs_read, fs_write, exec, net, unix, home")]
+pub(crate) struct NotPartial(String);
 
-impl FromStr for Axis {
-    type Err = NotAnAxis;
+impl FromStr for Partial {
+    type Err = NotPartial;
 
-    fn from_str(text: &str) -> Result<Self, NotAnAxis> {
-        Self::ALL.into_iter().find(|a| a.name() == text).ok_or_else(|| NotAnAxis(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, NotPartial> {
+        Self::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| NotPartial(text.to_owned()))
     }
 }
 
@@ -285,8 +339,8 @@ pub(crate) struct KernelOptions {
     pub(crate) audit: AuditLevel,
     /// What is granted beside the grant.
     pub(crate) base: Base,
-    /// Axes that may be held by no enforcer.
-    pub(crate) accept_partial: Vec<Axis>,
+    /// What may stay open where no enforcer holds it.
+    pub(crate) accept_partial: Vec<Partial>,
     /// What root may do beside an ordinary user.
     pub(crate) capabilities: Capabilities,
     /// Whether files may be given setuid and setgid bits and file capabilities.

@@ -1,7 +1,7 @@
 //! One file's keys, each checked where it stands, with every mistake collected.
 
 use super::{
-    AuditLevel, Axis, AxisRules, Base, Capabilities, LandlockUse, Mode, Rule, Seccomp,
+    AuditLevel, AxisRules, Base, Capabilities, LandlockUse, Mode, Partial, Rule, Seccomp,
     commands::{self, Ioctl},
     problem::{At, Problem, Wrong},
     rule::{Listed, RuleError},
@@ -50,7 +50,7 @@ pub(super) struct Layer {
     pub(super) landlock: Option<LandlockUse>,
     pub(super) audit: Option<AuditLevel>,
     pub(super) base: Option<Base>,
-    pub(super) accept_partial: Option<Vec<Axis>>,
+    pub(super) accept_partial: Option<Vec<Partial>>,
     pub(super) capabilities: Option<Capabilities>,
     pub(super) setuid_files: Option<bool>,
     pub(super) ioctl: Option<Vec<Rule>>,
@@ -262,7 +262,9 @@ impl Parser {
                 let known = [("userland", Base::Userland), ("none", Base::None)];
                 self.out.layer.base = self.choice("kernel.base", value, &known);
             }
-            "accept_partial" => self.out.layer.accept_partial = self.axes("kernel.accept_partial", value),
+            "accept_partial" => {
+                self.out.layer.accept_partial = self.partial("kernel.accept_partial", value);
+            }
             "capabilities" => {
                 self.out.layer.capabilities = self.capabilities("kernel.capabilities", value);
             }
@@ -313,12 +315,12 @@ impl Parser {
         }
     }
 
-    fn axes(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Axis>> {
+    fn partial(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Partial>> {
         let Some(array) = value.get_ref().as_array() else {
             self.mistyped(key, value, "a list of axes");
             return None;
         };
-        let known = Axis::ALL.map(|axis| (axis.name(), axis));
+        let known = Partial::ALL.map(|part| (part.name(), part));
         Some(array.iter().filter_map(|v| self.choice(key, v, &known)).collect())
     }
 

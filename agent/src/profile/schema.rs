@@ -308,8 +308,9 @@ struct KernelTable {
     audit: Option<AuditKey>,
     /// `userland` (the default) adds what any Linux program needs: loader, libraries, `/dev/null` and the like.
     base: Option<BaseKey>,
-    /// Axes that may go without an enforcer on a host that has none for them.
-    accept_partial: Option<Vec<AxisKey>>,
+    /// What may stay open on a host where no enforcer holds it: axes, in part or altogether; `unix`: every unix socket that
+    /// file modes allow, where they cannot be told apart; `home`: the home, as a working directory that is it or holds it.
+    accept_partial: Option<Vec<PartialKey>>,
     /// The capabilities that processes of the container may use: names, `default` (the set that container engines leave
     /// root, which also holds where nothing is named), `all`.
     capabilities: Option<CapabilityKey>,
@@ -361,11 +362,13 @@ enum BaseKey {
 
 #[derive(JsonSchema)]
 #[schemars(rename_all = "snake_case")]
-enum AxisKey {
+enum PartialKey {
     FsRead,
     FsWrite,
     Exec,
     Net,
+    Unix,
+    Home,
 }
 
 /// The JSON Schema of a profile.

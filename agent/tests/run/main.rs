@@ -17,6 +17,7 @@ use std::{
 };
 use tempfile::TempDir;
 
+mod closed;
 mod held;
 mod signals;
 
@@ -34,7 +35,7 @@ net = "all"
 max_calls = "unlimited"
 valid_for_generation = "all"
 [kernel]
-accept_partial = ["fs_read", "fs_write", "exec", "net"]
+accept_partial = ["fs_read", "fs_write", "exec", "net", "unix"]
 "#;
 
 /// A host without a daemon, with profiles of its own.

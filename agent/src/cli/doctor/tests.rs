@@ -46,7 +46,6 @@ fn each_thing_that_ebpf_needs_is_told_when_it_is_missing() {
         (Facts { bpf_lsm: BpfLsm::Unsupported, ..good() }, "CONFIG_BPF_LSM"),
         (Facts { bpf_lsm: BpfLsm::Refused("Operation not permitted".into()), ..good() }, "VM of your own"),
         (Facts { lockdown: Some("confidentiality".into()), ..good() }, "lockdown=integrity"),
-        (Facts { lsm: LsmList::Unknown, ..good() }, "securityfs"),
         (Facts { cgroup2: None, ..good() }, "mount -t cgroup2"),
     ] {
         assert_eq!(report(&facts).verdict, Verdict::Partial, "{expected}");
@@ -63,6 +62,31 @@ fn what_the_table_does_not_name_is_told_by_name() {
     assert_eq!(report(&facts).verdict, Verdict::Full, "the unknown is refused");
     let text = text(&report(&facts));
     assert!(text.contains("hook coffee_brew, system call brew") && text.contains("report it"), "{text}");
+}
+
+#[test]
+fn what_was_not_looked_at_is_unknown_and_nothing_is_promised() {
+    for (facts, expected) in [
+        (Facts { bpf_lsm: BpfLsm::NotChecked, daemon: Daemon::NotRunning, ..good() }, "as root"),
+        (Facts { bpf_lsm: BpfLsm::NotChecked, daemon: Daemon::NotPermitted, ..good() }, "as root"),
+        (Facts { lsm: LsmList::Unknown, ..good() }, "securityfs"),
+    ] {
+        let report = report(&facts);
+        assert_eq!(report.verdict, Verdict::Unknown);
+        assert!(advice(&facts).contains(expected), "{}", advice(&facts));
+        assert!(report.axes.iter().all(|axis| !axis.full), "{:?}", report.axes);
+        let text = text(&report);
+        assert!(
+            text.contains("unknown: ") && text.contains("\n??  ") && text.contains("\nUnknown: "),
+            "{text}"
+        );
+    }
+    // What is known to be missing is not made better by what is not known.
+    let facts =
+        Facts { bpf_lsm: BpfLsm::NotChecked, btf: Err("gone".into()), daemon: Daemon::NotRunning, ..good() };
+    assert_eq!(report(&facts).verdict, Verdict::Partial);
+    // A daemon that answers has its programs in the kernel.
+    assert_eq!(report(&Facts { bpf_lsm: BpfLsm::NotChecked, ..good() }).verdict, Verdict::Full);
 }
 
 #[test]

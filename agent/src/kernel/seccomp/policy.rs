@@ -45,7 +45,7 @@ impl Action {
 pub(crate) enum When {
     /// The grant names no internet address.
     NoInet,
-    /// The grant names no unix socket.
+    /// The grant names no unix socket, or nothing can tell those that it names from the others.
     NoUnix,
     /// The grant lets nothing be written.
     NoWrite,

@@ -422,6 +422,7 @@ fn foreign_architectures_end_the_process() {
 
 #[test]
 fn conditions_of_the_fallback_list_take_effect() {
+    const DENIED: u32 = 0x0005_0000 | Errno::EACCES as u32;
     let inet = [2, 1, 0, 0, 0, 0];
     let unix = [1, 1, 0, 0, 0, 0];
     let netlink = [16, 3, 0, 0, 0, 0];
@@ -441,7 +442,13 @@ fn conditions_of_the_fallback_list_take_effect() {
     assert_eq!(no_udp.call("socket", &[1, 2, 0, 0, 0, 0]), ALLOW, "a unix datagram");
     let no_unix = program(&[When::NoUnix]);
     assert_ne!(no_unix.call("socket", &unix), ALLOW);
-    assert_eq!(no_unix.call("socketpair", &unix), ALLOW, "a pair reaches nobody");
+    for (kind, expected) in [(1, ALLOW), (5, ALLOW), (2, DENIED), (3, DENIED), (2 | 0o2000000, DENIED)] {
+        let answer = no_unix.call("socketpair", &[1, kind, 0, 0, 0, 0]);
+        assert_eq!(
+            answer, expected,
+            "{kind:#x}: a pair of streams reaches nobody, datagrams go where they name"
+        );
+    }
     assert_ne!(program(&[When::NoWrite]).call("chmod", &[0; 6]), ALLOW);
 }
 

@@ -3,9 +3,9 @@
 use super::*;
 use crate::profile::compiled::{NetRule, RuleSource};
 
-const ALL: Enforcers = Enforcers { landlock_abi: 7, seccomp: true };
+const ALL: Enforcers = Enforcers { landlock_abi: 7, seccomp: true, open_unix: false };
 const HOMES: &[&Path] = &[];
-const NOTHING: Enforcers = Enforcers { landlock_abi: 0, seccomp: false };
+const NOTHING: Enforcers = Enforcers { landlock_abi: 0, seccomp: false, open_unix: false };
 
 fn policy() -> CompiledPolicy {
     CompiledPolicy {
@@ -48,33 +48,33 @@ fn path(text: &str) -> Place {
     Place::Path(text.as_bytes().to_vec())
 }
 
-fn held(plan: &Plan, axis: Axis) -> &Held {
-    plan.axes.iter().find(|held| held.axis == axis).unwrap()
+fn held(plan: &Plan, part: Partial) -> &Held {
+    plan.parts.iter().find(|held| held.part == part).unwrap()
 }
 
-fn gaps(plan: &Plan, axis: Axis) -> String {
-    held(plan, axis).gaps.join("; ")
+fn gaps(plan: &Plan, part: Partial) -> String {
+    held(plan, part).gaps.join("; ")
 }
 
 #[test]
 fn a_grant_of_nothing_is_held_but_for_what_landlock_cannot_see() {
     let plan = without_ebpf(&policy(), HOMES, ALL);
-    assert_eq!(gaps(&plan, Axis::FsRead), "");
-    assert_eq!(gaps(&plan, Axis::FsWrite), "");
-    assert_eq!(held(&plan, Axis::FsWrite).by, ["Landlock (ABI 7)", "seccomp"]);
-    assert_eq!(gaps(&plan, Axis::Net), "");
-    assert_eq!(held(&plan, Axis::Net).by, ["seccomp"]);
-    assert!(gaps(&plan, Axis::Exec).contains("ld.so"));
+    assert_eq!(gaps(&plan, Partial::FsRead), "");
+    assert_eq!(gaps(&plan, Partial::FsWrite), "");
+    assert_eq!(held(&plan, Partial::FsWrite).by, ["Landlock (ABI 7)", "seccomp"]);
+    assert_eq!(gaps(&plan, Partial::Net), "");
+    assert_eq!(held(&plan, Partial::Net).by, ["seccomp"]);
+    assert!(gaps(&plan, Partial::Exec).contains("ld.so"));
     assert_eq!(plan.seccomp, [When::NoInet, When::NoUnix, When::NoWrite]);
-    let refused: Vec<Axis> = plan.refused(&[]).map(|held| held.axis).collect();
-    assert_eq!(refused, [Axis::Exec]);
-    assert_eq!(plan.refused(&[Axis::Exec]).count(), 0);
+    let refused: Vec<Partial> = plan.refused(&[]).map(|held| held.part).collect();
+    assert_eq!(refused, [Partial::Exec]);
+    assert_eq!(plan.refused(&[Partial::Exec]).count(), 0);
 }
 
 #[test]
 fn without_any_enforcer_every_axis_is_open() {
     let plan = without_ebpf(&policy(), HOMES, NOTHING);
-    assert!(plan.axes.iter().all(|held| held.by.is_empty() && !held.gaps.is_empty()), "{:?}", plan.axes);
+    assert!(plan.parts.iter().all(|held| held.by.is_empty() && !held.gaps.is_empty()), "{:?}", plan.parts);
     assert!(plan.seccomp.is_empty());
 }
 
@@ -86,7 +86,7 @@ fn an_axis_that_is_all_needs_no_enforcer() {
     let any = NetRule { addr: std::net::Ipv6Addr::UNSPECIFIED, prefix: 0, port: None, allow: true, rule: 0 };
     policy.nets.push(any);
     let plan = without_ebpf(&policy, HOMES, NOTHING);
-    assert!(plan.axes.iter().all(|held| held.gaps.is_empty()), "{:?}", plan.axes);
+    assert!(plan.parts.iter().all(|held| held.gaps.is_empty()), "{:?}", plan.parts);
     assert_eq!(plan.landlock.restricted, Access::default());
 }
 
@@ -94,11 +94,11 @@ fn an_axis_that_is_all_needs_no_enforcer() {
 fn what_a_tree_cannot_say_is_a_gap() {
     let mut policy = policy();
     place(&mut policy, path("/srv"), Kind::Tree, axis::READ, 0, 0);
-    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Axis::FsRead), "");
+    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead), "");
     place(&mut policy, Place::Name(b".ssh".to_vec()), Kind::Tree, 0, axis::READ, 0);
-    assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Axis::FsRead).contains("denied inside an allow"));
+    assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead).contains("denied inside an allow"));
     place(&mut policy, path("/opt"), Kind::Children, axis::READ, 0, 0);
-    assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Axis::FsRead).contains("only a part"));
+    assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead).contains("only a part"));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_name_at_any_depth_is_open_at_home_and_said_to_be_closed_elsewhere() {
     assert!(
         plan.landlock.restricted.read && plan.landlock.hierarchies.iter().all(|tree| tree.may_be_missing)
     );
-    assert_eq!(gaps(&plan, Axis::FsRead), "");
+    assert_eq!(gaps(&plan, Partial::FsRead), "");
     assert_eq!(plan.narrowed.len(), 1);
 }
 
@@ -120,10 +120,10 @@ fn a_protected_place_is_a_gap_only_where_an_allow_reaches_it() {
     let mut policy = policy();
     place(&mut policy, path("/proc/sys"), Kind::Tree, 0, 0, axis::READ);
     place(&mut policy, path("/srv"), Kind::Tree, axis::READ, 0, 0);
-    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Axis::FsRead), "");
+    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead), "");
     place(&mut policy, path("/proc"), Kind::Tree, axis::READ, 0, 0);
-    assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Axis::FsRead).contains("/proc/sys"));
-    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Axis::FsWrite), "");
+    assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead).contains("/proc/sys"));
+    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsWrite), "");
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn what_may_be_written_may_be_changed_and_only_base_does_not_count() {
     let mut policy = policy();
     place(&mut policy, path("/dev/null"), Kind::Exact, axis::WRITE, 0, 0);
     policy.rules[0].file = None;
-    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Axis::FsWrite), "");
+    assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsWrite), "");
     place(&mut policy, path("/srv"), Kind::Tree, axis::WRITE, 0, 0);
     let plan = without_ebpf(&policy, HOMES, ALL);
-    assert!(gaps(&plan, Axis::FsWrite).contains("mode, owner"));
+    assert!(gaps(&plan, Partial::FsWrite).contains("mode, owner"));
     assert!(!plan.seccomp.contains(&When::NoWrite));
 }
 
@@ -146,21 +146,69 @@ fn ports_are_held_and_addresses_are_a_gap() {
     policy.nets.push(NetRule { addr, prefix: 128, port: Some(443), allow: true, rule: 0 });
     let plan = without_ebpf(&policy, HOMES, ALL);
     assert_eq!(plan.landlock.tcp, Some([443].into()));
-    assert!(gaps(&plan, Axis::Net).contains("addresses"));
+    assert!(gaps(&plan, Partial::Net).contains("addresses"));
     assert!(plan.seccomp.contains(&When::TcpPorts));
     let old = without_ebpf(&policy, HOMES, Enforcers { landlock_abi: 3, ..ALL });
-    assert!(gaps(&old, Axis::Net).contains("ABI 4"));
+    assert!(gaps(&old, Partial::Net).contains("ABI 4"));
     assert!(!old.seccomp.contains(&When::TcpPorts));
     policy.nets[0].port = None;
     assert_eq!(without_ebpf(&policy, HOMES, ALL).landlock.tcp, None);
 }
 
 #[test]
-fn a_granted_unix_socket_opens_the_others_before_abi_9() {
+fn a_granted_unix_socket_opens_no_other_unless_that_is_accepted() {
     let mut policy = policy();
     place(&mut policy, path("/run/x.sock"), Kind::Exact, axis::UNIX, 0, 0);
-    let plan = without_ebpf(&policy, HOMES, ALL);
-    assert!(gaps(&plan, Axis::Net).contains("ABI 9"));
-    assert!(!plan.seccomp.contains(&When::NoUnix));
-    assert_eq!(gaps(&without_ebpf(&policy, HOMES, Enforcers { landlock_abi: 9, ..ALL }), Axis::Net), "");
+    for landlock_abi in 1..landlock::ABI_UNIX_PATH {
+        let plan = without_ebpf(&policy, HOMES, Enforcers { landlock_abi, ..ALL });
+        assert_eq!(gaps(&plan, Partial::Unix), "", "{landlock_abi}");
+        assert!(plan.seccomp.contains(&When::NoUnix), "{landlock_abi}: closed");
+        assert!(plan.closed[0].contains("--accept-partial unix"), "and said: {:?}", plan.closed);
+        let open = without_ebpf(&policy, HOMES, Enforcers { landlock_abi, open_unix: true, ..ALL });
+        assert!(!open.seccomp.contains(&When::NoUnix) && open.closed.is_empty());
+        assert!(gaps(&open, Partial::Unix).contains("every unix socket"), "{landlock_abi}");
+        assert_eq!(gaps(&open, Partial::Net), "", "the network is another matter");
+        // Nothing could close them: then it is a gap, whether it is accepted or not.
+        let none = without_ebpf(&policy, HOMES, Enforcers { landlock_abi, seccomp: false, ..ALL });
+        assert!(gaps(&none, Partial::Unix).contains("every unix socket"), "{landlock_abi}");
+        assert_eq!(none.refused(&[Partial::Net]).filter(|held| held.part == Partial::Unix).count(), 1);
+    }
+    let by_path = without_ebpf(&policy, HOMES, Enforcers { landlock_abi: 9, ..ALL });
+    assert_eq!(gaps(&by_path, Partial::Unix), "");
+    assert!(!by_path.seccomp.contains(&When::NoUnix) && by_path.closed.is_empty());
+    place(&mut policy, path("/srv"), Kind::Below, axis::UNIX, 0, 0);
+    let finer = without_ebpf(&policy, HOMES, Enforcers { landlock_abi: 9, ..ALL });
+    assert!(gaps(&finer, Partial::Unix).contains("only a part"));
+}
+
+#[test]
+fn an_abstract_socket_that_is_granted_opens_no_other_unless_that_is_accepted() {
+    let mut policy = policy();
+    place(&mut policy, Place::Abstract(b"name".to_vec()), Kind::Exact, axis::UNIX, 0, 0);
+    let newest = Enforcers { landlock_abi: 9, ..ALL };
+    let plan = without_ebpf(&policy, HOMES, newest);
+    assert!(plan.landlock.scope_abstract && plan.closed[0].contains("abstract"), "{:?}", plan.closed);
+    assert_eq!(gaps(&plan, Partial::Unix), "");
+    let open = without_ebpf(&policy, HOMES, Enforcers { open_unix: true, ..newest });
+    assert!(!open.landlock.scope_abstract && open.closed.is_empty());
+    assert!(gaps(&open, Partial::Unix).contains("abstract"));
+}
+
+#[test]
+fn a_working_directory_that_is_or_holds_the_home_is_a_gap_where_the_profile_grants_it_as_such() {
+    let mut policy = policy();
+    place(&mut policy, path("/home/u"), Kind::Tree, axis::READ, 0, 0);
+    let homes = [PathBuf::from("/nonexistent"), PathBuf::from("/home/u")];
+    assert_eq!(home(&policy, Path::new("/home/u"), &homes), None, "it is granted by its own name");
+    policy.rules[0].text = "${WORKDIR}".into();
+    for (workdir, word) in [("/home/u", " is it"), ("/home", " holds it"), ("/", " holds it")] {
+        let held = home(&policy, Path::new(workdir), &homes).unwrap();
+        assert_eq!(held.part, Partial::Home);
+        assert!(held.gaps[0].contains("/home/u") && held.gaps[0].contains(word), "{:?}", held.gaps);
+    }
+    for workdir in ["/home/u/work", "/home/u2", "/srv"] {
+        assert_eq!(home(&policy, Path::new(workdir), &homes), None, "{workdir}");
+    }
+    policy.initial = axis::ALL;
+    assert_eq!(home(&policy, Path::new("/home/u"), &homes), None, "everything is granted");
 }
