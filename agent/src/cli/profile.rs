@@ -228,11 +228,12 @@ fn not_held(
     let enforcers = Enforcers {
         landlock_abi: if profile.kernel.landlock == LandlockUse::Off { 0 } else { host::landlock_abi() },
         seccomp: profile.kernel.seccomp != Seccomp::Off && host::seccomp(),
+        open_unix: false,
     };
     let home = env::var_os("HOME").map(PathBuf::from);
     let homes: Vec<&Path> = home.as_deref().into_iter().chain(workdir).collect();
     let plan = plan::without_ebpf(policy, &homes, enforcers);
-    let held = plan.axes.iter().find(|held| held.axis.name() == axis && !held.gaps.is_empty())?;
+    let held = plan.parts.iter().find(|held| held.part.name() == axis && !held.gaps.is_empty())?;
     Some(format!(
         "this host's kernel has no `bpf` in its LSM list, so it would not hold this in full: {held}"
     ))

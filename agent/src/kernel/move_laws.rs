@@ -123,6 +123,8 @@ fn policy(initial: u16, rules: Vec<PlaceRule>) -> CompiledPolicy {
         initial,
         record: 0,
         inet: false,
+        capabilities: crate::profile::Capabilities::NONE,
+        setuid_files: false,
         places,
         nets: Vec::new(),
         rules: Vec::new(),

@@ -373,8 +373,7 @@ impl<N: NetTrie> Policies<N> {
         let index = match self.free_policy() {
             Ok(index) => {
                 let flags = if audit { FLAG_AUDIT } else { 0 };
-                let policy =
-                    Policy { seed: self.seed()?, generation, flags, record: 0, initial: 0, reserved: 0 };
+                let policy = Policy { seed: self.seed()?, generation, flags, ..Policy::NONE };
                 self.policies.insert(index, Held { owner: self.owner(id), ..Held::default() });
                 self.arrays.set_policy(index, &policy);
                 u64::from(index)

@@ -244,7 +244,7 @@ fn exceptions(policy: &CompiledPolicy, bit: u16) -> Vec<String> {
     let resets = policy.places.iter().filter(|rule| rule.reset & bit != 0 && rule.allow & bit == 0);
     let sources = sources.into_iter().filter_map(|rule| match &rule.place {
         Place::Path(path) => Some(file_path(path).display().to_string()),
-        Place::Name(_) | Place::Abstract(_) => None,
+        Place::Name(_) | Place::Abstract(_) | Place::Named { .. } => None,
     });
     let protected: BTreeSet<String> = resets
         .filter_map(|rule| match &rule.place {

@@ -133,8 +133,8 @@ mod tests {
         };
         let profile = load("\"TIOCSTI\", \"/dev/null\", \"/dev/no-such-device\"").unwrap();
         let root = std::path::Path::new("/");
-        let ctx = crate::profile::CompileContext { root, workdir: None, audit_override: false };
-        let (policy, notes) = profile.compile_with_notes(&ctx).unwrap();
+        let ctx = crate::profile::CompileContext::new(root, None);
+        let crate::profile::Compilation { policy, notes, .. } = profile.compile_whole(&ctx).unwrap();
         let places: Vec<_> =
             policy.places.iter().map(|rule| (rule.place.clone(), rule.kind, rule.allow)).collect();
         let place = |kind, value| (Place::Named { kind, value }, Kind::Exact, axis::READ);

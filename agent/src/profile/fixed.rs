@@ -194,7 +194,7 @@ impl Written {
         let place = |rule: &PlaceRule| {
             let at = match &rule.place {
                 Place::Path(bytes) | Place::Name(bytes) => Bytes(bytes.clone()),
-                Place::Abstract(_) => return None,
+                Place::Abstract(_) | Place::Named { .. } => return None,
             };
             let has = |axes: u16| axes & WRITE != 0;
             let (allow, deny, reset) = (has(rule.allow), has(rule.deny), has(rule.reset));
@@ -248,6 +248,8 @@ impl Writable {
             initial: bit(self.all),
             record: 0,
             inet: false,
+            capabilities: crate::profile::Capabilities::NONE,
+            setuid_files: false,
             places: self.places.iter().map(rule).collect(),
             nets: Vec::new(),
             rules: Vec::new(),

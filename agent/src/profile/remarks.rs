@@ -107,10 +107,12 @@ fn is_granted(policy: &CompiledPolicy, place: &Place, bit: u16) -> bool {
             Place::Path(path) => allows.into_iter().any(|rule| match &rule.place {
                 Place::Path(other) => is_below(path, other) || is_below(other, path),
                 Place::Name(_) => true,
-                Place::Abstract(_) => false,
+                Place::Abstract(_) | Place::Named { .. } => false,
             }),
-            Place::Name(_) => allows.into_iter().any(|rule| !matches!(rule.place, Place::Abstract(_))),
-            Place::Abstract(_) => allows.into_iter().any(|rule| rule.place == *place),
+            Place::Name(_) => {
+                allows.into_iter().any(|rule| matches!(rule.place, Place::Path(_) | Place::Name(_)))
+            }
+            Place::Abstract(_) | Place::Named { .. } => allows.into_iter().any(|rule| rule.place == *place),
         }
 }
 

@@ -11,7 +11,7 @@ fn a_hook_that_no_line_names_is_refused_to_governed_tasks() {
     {
         let (_one, mut kernel, _rings) = fresh_with(&table);
         assert!(kernel.coverage().unknown.is_empty(), "{:?}", kernel.coverage().unknown);
-        let id = kernel.create_container().unwrap();
+        let id = kernel.create_container(0).unwrap();
         kernel.install(id, &secret_denied()).unwrap();
         check(&kernel, id, CALL, "ok");
     }
@@ -24,7 +24,7 @@ fn a_hook_that_no_line_names_is_refused_to_governed_tasks() {
         (&coverage.unknown.hooks, &coverage.refused),
         (&vec![HOOK.to_owned()], &vec![HOOK.to_owned()])
     );
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     kernel.install(id, &secret_denied()).unwrap();
     check_all(
         &kernel,
@@ -55,7 +55,7 @@ fn a_system_call_that_no_line_names_is_refused_to_governed_tasks() {
     let coverage = kernel.coverage();
     assert_eq!(coverage.unknown.calls, ["sysinfo"]);
     assert_eq!(coverage.refused, ["call_sysinfo"]);
-    let id = kernel.create_container().unwrap();
+    let id = kernel.create_container(0).unwrap();
     kernel.install(id, &secret_denied()).unwrap();
     check_all(
         &kernel,
