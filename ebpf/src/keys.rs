@@ -98,13 +98,14 @@ unsafe fn own(task: *mut Task, key: u64) -> bool {
         if slot >= MAX_KEYS as u64 {
             return false;
         }
-        let slot = slots.cast::<u64>().add(slot as usize & (MAX_KEYS - 1));
+        let slot = slots.cast::<u64>().add((slot as usize & (MAX_KEYS - 1)) * 2);
         let before = fetch(slot);
         // The kernel does not tell of a key's end on every version.
         if before != 0 && before != key && is_own(before, container) {
             disclaim(before);
         }
         put(slot, key);
+        put(slot.add(1), probe_word(key + get(&KEY_TYPE)));
         claim(key, container)
     }
 }
@@ -117,7 +118,8 @@ struct Free {
     slot: u64,
 }
 
-/// Whether the key in a slot is gone: it is somebody else's by now, or nothing refers to it.
+/// Whether the key in a slot is gone: it is somebody else's by now, nothing refers to it, or what is at its address is no
+/// key of that type any more.
 ///
 /// # Safety
 /// `context` points to a [`Free`].
@@ -125,8 +127,13 @@ unsafe extern "C" fn is_free(step: u64, context: *mut c_void) -> i64 {
     // SAFETY: as above.
     unsafe {
         let free = context.cast::<Free>();
-        let key = fetch((*free).slots.add(step as usize & (MAX_KEYS - 1)));
-        if key != 0 && is_own(key, (*free).container) && probe_word(key + get(&KEY_USAGE)) as u32 != 0 {
+        let slot = (*free).slots.add((step as usize & (MAX_KEYS - 1)) * 2);
+        let (key, kind) = (fetch(slot), fetch(slot.add(1)));
+        if key != 0
+            && is_own(key, (*free).container)
+            && probe_word(key + get(&KEY_TYPE)) == kind
+            && probe_word(key + get(&KEY_USAGE)) as u32 != 0
+        {
             return 0;
         }
         put(&raw mut (*free).slot, step);

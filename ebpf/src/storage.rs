@@ -201,9 +201,9 @@ pub static USERS: Array<Owner> = Array::with_max_entries(MAX_OWNERS as u32, MMAP
 #[map]
 pub static OBJECTS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_OBJECTS, NO_PREALLOC);
 
-/// Addresses of the keys that a container made, at its index; 0: a free slot.
+/// The keys that a container made, at its index: each one's address (0: a free slot) and its type's.
 #[map]
-pub static KEYS_OF: Array<[u64; MAX_KEYS]> = Array::with_max_entries(MAX_CONTAINERS as u32, 0);
+pub static KEYS_OF: Array<[[u64; 2]; MAX_KEYS]> = Array::with_max_entries(MAX_CONTAINERS as u32, 0);
 
 /// The rules over internet addresses, of all policies.
 #[map]

@@ -1,13 +1,14 @@
 """The family `exec`: running what may not be run."""
 
 import ctypes
+import errno
 import mmap
 import os
 import shutil
 import threading
 
 from attack import AT_EMPTY_PATH, LIBC, O_PATH, O_TMPFILE, execveat, memfd, place_program, raw, read, spawn, tiny_program
-from case import DOCKER, FULL, NOBODY, Family, Refused
+from case import DOCKER, FULL, NOBODY, REFUSED, Family, Refused
 
 BASE = "/srv/rf/exec"
 
@@ -88,14 +89,18 @@ def symlink(p):
     return run(p.granted + "/link")
 
 
-@EXEC.case("hard-link", events=lambda p: [("link", p.target)])
+# EXDEV: a better answer under the new name; `mv` and `ln` fall back to copying, which reading would have to be granted for.
+MOVED = (*REFUSED, errno.EXDEV)
+
+
+@EXEC.case("hard-link", events=lambda p: [("link", p.target)], errno=MOVED)
 def hard_link(p):
     """a hard link in an allowed directory"""
     os.link(p.target, p.granted + "/alias")
     return run(p.granted + "/alias")
 
 
-@EXEC.case("renamed", events=lambda p: [("rename", p.target)])
+@EXEC.case("renamed", events=lambda p: [("rename", p.target)], errno=MOVED)
 def renamed(p):
     """moved into an allowed directory"""
     os.rename(p.target, p.granted + "/moved")

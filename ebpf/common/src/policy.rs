@@ -166,7 +166,7 @@ pub const BURST_NS: u64 = 1024 * RECORD_NS;
 /// Most System V message queues, semaphore sets and shared memory segments, together, that one container may have.
 pub const MAX_IPC: u64 = 1024;
 /// Most keys that one container may have.
-pub const MAX_KEYS: usize = 64;
+pub const MAX_KEYS: usize = 256;
 
 /// What one container's programs counted, at the same index as [`Container`]. Only ever added to, but for `tasks` and
 /// the token bucket.
