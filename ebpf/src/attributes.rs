@@ -71,6 +71,10 @@ pub fn path_chmod(ctx: LsmContext) -> i32 {
         let (dentry, mount): (*const u8, *const u8) =
             (load(path, get(&PATH_DENTRY)), load(path, get(&PATH_MOUNT)));
         let mode = ctx.arg::<u64>(1) as u32 & 0xffff;
+        let verdict = judge_change(task, op::CHMOD, dentry as u64, mount as u64, mode);
+        if verdict != 0 {
+            return verdict;
+        }
         if adds_rights(dentry as u64, mode) {
             let answer = judge_rights(task, op::CHMOD, dentry as u64, mount as u64, mode);
             if answer != 0 {

@@ -92,8 +92,12 @@ unsafe fn own(task: *mut Task, key: u64) -> bool {
         let container = fetch(&raw const (*task).container);
         let index = (container & (MAX_CONTAINERS as u64 - 1)) as u32;
         let Some(slots) = KEYS_OF.get_ptr_mut(index) else { return false };
-        let mut free = Free { slots: slots.cast(), container, slot: MAX_KEYS as u64 };
-        repeat(MAX_KEYS, is_free, (&raw mut free).cast());
+        // An address stands in one slot at most: that of the key before, if it was the container's too.
+        let mut free = Free { slots: slots.cast(), container, key, slot: MAX_KEYS as u64 };
+        repeat(MAX_KEYS, is_same, (&raw mut free).cast());
+        if fetch(&raw const free.slot) >= MAX_KEYS as u64 {
+            repeat(MAX_KEYS, is_free, (&raw mut free).cast());
+        }
         let slot = fetch(&raw const free.slot);
         if slot >= MAX_KEYS as u64 {
             return false;
@@ -115,7 +119,24 @@ unsafe fn own(task: *mut Task, key: u64) -> bool {
 struct Free {
     slots: *mut u64,
     container: u64,
+    key: u64,
     slot: u64,
+}
+
+/// Whether a slot has the very address.
+///
+/// # Safety
+/// `context` points to a [`Free`].
+unsafe extern "C" fn is_same(step: u64, context: *mut c_void) -> i64 {
+    // SAFETY: as above.
+    unsafe {
+        let free = context.cast::<Free>();
+        if fetch((*free).slots.add((step as usize & (MAX_KEYS - 1)) * 2)) != fetch(&raw const (*free).key) {
+            return 0;
+        }
+        put(&raw mut (*free).slot, step);
+        1
+    }
 }
 
 /// Whether the key in a slot is gone: it is somebody else's by now, nothing refers to it, or what is at its address is no
