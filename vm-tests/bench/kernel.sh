@@ -58,7 +58,7 @@ profile /etc/ringfence/profiles/bench-landlock.toml 10 always
 measure bare env
 apparmor 10 | apparmor_parser --replace --skip-cache > /dev/stderr
 measure apparmor-10 aa-exec -p ringfence_bench --
-measure landlock-10 ringfence run --profile bench-landlock --accept-partial fs_read,fs_write,exec,net --
+measure landlock-10 ringfence run --profile bench-landlock --accept-partial fs_read,fs_write,exec,net,unix --
 
 ringfence daemon >&2 &
 for ((i = 0; i < 600; i++)); do ringfence status > /dev/null 2>&1 && break; sleep 0.1; done

@@ -194,10 +194,6 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "The packet would travel by way of a host that no rule was asked about, or that `net` does not grant.",
             never,
         ),
-        fixed::CASE => (
-            "The directory takes upper and lower case for the same name, so another spelling could evade a deny.",
-            "Use the exact spelling of the rule, or keep what is denied on a file system that tells case apart.",
-        ),
         fixed::WIDENS => (
             "By its new name the file, or something below the directory, would be granted what it is not granted now, or \
              would leave a denial behind.",
@@ -207,10 +203,6 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
         fixed::SETUID => (
             "Whoever ran the file outside would get the rights of its owner, or of its file capabilities.",
             "To allow it (installing packages needs it), set `setuid_files = true` in `[kernel]` of the profile.",
-        ),
-        fixed::UNKNOWN => (
-            "This kernel has a way in that this version of Ringfence does not know, and what is unknown is refused.",
-            "`ringfence doctor` names it. Report it, so that it can be added to the table.",
         ),
         _ => ("The kernel's programs gave a reason that this version does not know.", never),
     };

@@ -115,10 +115,8 @@ pub(crate) fn fixed_name(number: u32) -> &'static str {
         fixed::OTHER_IPC => "other_ipc",
         fixed::TERMINAL => "terminal",
         fixed::ROUTE => "route",
-        fixed::CASE => "case",
         fixed::WIDENS => "widens",
         fixed::SETUID => "setuid",
-        fixed::UNKNOWN => "not_in_table",
         _ => "unknown",
     }
 }

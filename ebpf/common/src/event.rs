@@ -206,14 +206,10 @@ pub mod fixed {
     pub const TERMINAL: u32 = 19;
     /// A packet, an option or control data that leads by way of hosts no rule was asked about.
     pub const ROUTE: u32 = 20;
-    /// A directory that folds case: a rule could be evaded by another spelling.
-    pub const CASE: u32 = 21;
     /// A move after which something below the directory would have more rights than before.
     pub const WIDENS: u32 = 22;
     /// A mode or attribute that gives whoever runs the file rights of another (setuid, setgid, file capabilities).
     pub const SETUID: u32 = 23;
-    /// Something the coverage table does not name.
-    pub const UNKNOWN: u32 = 24;
 }
 
 /// [`Header::op`]. The names are `ringfence events`' names, see [`op::NAMES`].
@@ -306,8 +302,6 @@ pub mod op {
         RECEIVE = 39, "receive";
         /// A system call that is refused as such.
         SYSCALL = 40, "syscall";
-        /// A hook that this version does not know.
-        HOOK = 41, "hook";
     }
 }
 
