@@ -25,6 +25,7 @@ pub(super) fn table() -> Table {
     // unknown, which is refused.
     Table::parse(TEXT).unwrap_or(Table {
         not_hooks: Default::default(),
+        not_calls: Default::default(),
         hooks: Vec::new(),
         calls: Vec::new(),
         families: Vec::new(),
@@ -37,10 +38,11 @@ pub(super) fn among(table: &Table, symbols: &Path) -> Result<Unknown, BtfError> 
     let mut names = Vec::new();
     for line in BufReader::new(File::open(symbols).map_err(unreadable)?).lines() {
         let line = line.map_err(unreadable)?;
-        let mut words = line.split_ascii_whitespace().skip(2);
-        // A module's symbol has a word more.
-        if let (Some(name), None) = (words.next(), words.next())
+        let mut words = line.split_ascii_whitespace().skip(1);
+        // Functions only, and not the parts that the compiler split off. A module's symbol has a word more.
+        if let (Some("t" | "T" | "w" | "W"), Some(name), None) = (words.next(), words.next(), words.next())
             && (name.starts_with("bpf_lsm_") || name.starts_with("__x64_sys_"))
+            && !name.contains('.')
         {
             names.push(name.to_owned());
         }
@@ -59,6 +61,7 @@ mod tests {
         write!(
             file,
             "ffffffff81000010 T bpf_lsm_file_open\nffffffff81000020 T bpf_lsm_coffee_brew\n\
+             ffffffff82000010 D bpf_lsm_hooks\nffffffff81000030 t __x64_sys_brew.cold\n\
              0000000000000000 T __x64_sys_brew\n0000000000000000 T __x64_sys_read\n\
              ffffffffc0000000 t __x64_sys_module\t[brewer]\n"
         )

@@ -23,6 +23,8 @@ const HOLE: &str = "ni_syscall";
 pub struct Table {
     /// Functions that are named like hooks and are none.
     pub not_hooks: BTreeSet<String>,
+    /// Entry functions that no number of the 64-bit table leads to.
+    pub not_calls: BTreeSet<String>,
     /// LSM hooks, in groups.
     #[serde(rename = "hook")]
     pub hooks: Vec<Group>,
@@ -106,7 +108,7 @@ impl Table {
         toml::from_str(text)
     }
 
-    /// What of a kernel, whose symbols are given by name, the table does not name.
+    /// What of a kernel, whose functions are given by name, the table does not name.
     pub fn unknown<'a>(&self, symbols: impl IntoIterator<Item = &'a str>) -> Unknown {
         let known = |groups: &[Group]| -> BTreeSet<String> {
             groups.iter().flat_map(|group| &group.names).map(|name| name.name.clone()).collect()
@@ -121,6 +123,7 @@ impl Table {
             } else if let Some(call) = symbol.strip_prefix(CALL)
                 && call != HOLE
                 && !calls.contains(call)
+                && !self.not_calls.contains(call)
             {
                 other_calls.insert(call.to_owned());
             }

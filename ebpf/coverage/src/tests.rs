@@ -45,7 +45,7 @@ fn what_a_kernel_has_beyond_the_table_is_found_by_name() {
 fn a_range_that_is_none_is_an_error() {
     let with = |name: &str| {
         Table::parse(&format!(
-            "not_hooks = []\nfamily = []\ncall = []\n[[hook]]\nabout = \"a\"\nwhy = \"b\"\nnames = [\"{name}\"]"
+            "not_hooks = []\nnot_calls = []\nfamily = []\ncall = []\n[[hook]]\nabout = \"a\"\nwhy = \"b\"\nnames = [\"{name}\"]"
         ))
     };
     for good in ["file_open", "file_open 6.2..", "file_open ..6.8", "file_open 6.2..6.8"] {

@@ -59,6 +59,7 @@ mod tests {
 
     const TEXT: &str = r#"
 not_hooks = []
+not_calls = []
 call = []
 family = []
 [[hook]]
