@@ -28,8 +28,8 @@ pub(crate) fn render(table: &Table) -> String {
         "# Every way into the kernel\n\n\
          What holds each LSM hook, system call and socket family for a governed task, or why nothing has to. Made by\n\
          `cargo xtask coverage` from `ebpf/coverage/coverage.toml`; the VM test `kernel/surface` compares it with the kernels\n\
-         6.1, 6.12 and the newest, and fails on a name too many or too few. What a kernel has that is not here is refused to\n\
-         governed tasks and named by `ringfence doctor`. [bypasses.md](bypasses.md) is the list of attacks.\n\n\
+         6.1, 6.12 and the newest, and fails on a name too many or too few. A hook that is not here is refused to\n\
+         governed tasks, a system call by the seccomp lists; `ringfence doctor` names both. [bypasses.md](bypasses.md) is the list of attacks.\n\n\
          Names in *decides* are hooks with a program; `seccomp` is the default list of system calls. A range such as `6.2..` says\n\
          which kernels have a name.\n",
     );

@@ -311,7 +311,7 @@ fn coverage(facts: &Facts) -> Check {
                 what,
                 format!("{} are not in the table: {}", names.len(), names.join(", ")),
                 Some(
-                    "what is not in the table is refused to governed tasks; report it, or add a line to \
+                    "such hooks are refused to governed tasks, such system calls by seccomp; report it, or add a line to \
                      ebpf/coverage/coverage.toml"
                         .into(),
                 ),

@@ -2,13 +2,13 @@
 
 use std::{
     fs, io,
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
-    maps::{MapData, MapError},
+    maps::MapError,
     programs::{
         CgroupAttachMode, CgroupSkbAttachType, Program, ProgramError,
         links::{FdLink, LinkError},
@@ -19,7 +19,7 @@ use ringfence_common::{
     enroll::{ITERATOR, Listed, Outcome},
     event::{Folding, Repeat, RepeatKey},
     hash::Keys,
-    layout::{HOOKS, Hook, LEGACY, UNKNOWN_HOOK},
+    layout::{HOOKS, Hook, UNKNOWN_HOOK},
     net::{EGRESS, NetKey, NetVerdict, Owner as SocketOwner},
     policy::{Bucket, Container, Counters, MAX_OWNERS, Owner, Policy, TABLE_BUCKETS},
     task::Task,
@@ -28,14 +28,12 @@ use ringfence_common::{
 use super::{
     PolicyError, RingError,
     btf::{self, BtfError, KernelTypes},
-    calls,
     globals::{self, GlobalsError},
     host,
     object::{Object, ObjectError},
     pins::{Boot, Pins, PinsError},
     policies, rings, surface,
 };
-use aya_obj::btf::BtfKind;
 use ringfence_coverage::{Table, Unknown};
 
 /// The list of active security modules.
@@ -176,7 +174,7 @@ pub(crate) struct Coverage {
     pub(crate) missing: Vec<Hook>,
     /// What this kernel has that the coverage table does not name.
     pub(crate) unknown: Unknown,
-    /// Hooks among the unknown ones at which governed tasks are refused, and system calls that are refused (`call_NAME`).
+    /// Hooks among the unknown ones at which governed tasks are refused.
     pub(crate) refused: Vec<String>,
     /// The programs were there already, from an earlier daemon of the same build.
     pub(crate) adopted: bool,
@@ -274,9 +272,7 @@ fn coverage(pins: &Pins, unknown: &Unknown) -> Result<Result<Coverage, &'static 
     if let Some(hook) = missing.iter().find(|hook| hook.without.is_empty()) {
         return Ok(Err(hook.name));
     }
-    let hooks = unknown.hooks.iter().filter(|hook| pinned.contains(*hook)).cloned();
-    let calls = unknown.calls.iter().map(|call| call_pin(call)).filter(|pin| pinned.contains(pin));
-    let refused = hooks.chain(calls).collect();
+    let refused = unknown.hooks.iter().filter(|hook| pinned.contains(*hook)).cloned().collect();
     Ok(Ok(Coverage {
         attached: attached.iter().map(|hook| hook.name).collect(),
         missing,
@@ -328,7 +324,6 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
         let mut copy = loader.load(object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
         refuse_at(hook, &mut copy, &btf, &dir)?;
     }
-    refuse_calls(unknown, &values, pins, object, &btf, &dir)?;
     pins.commit_load()?;
     Ok(())
 }
@@ -367,52 +362,6 @@ fn pin_iterator(loaded: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), LoadErro
     let path = dir.join(ITERATOR);
     link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
     Ok(())
-}
-
-/// Refuses governed tasks the system calls that are in no table. One whose entry takes no program is told as unknown.
-fn refuse_calls(
-    unknown: &Unknown,
-    values: &globals::Values,
-    pins: &Pins,
-    object: &Object,
-    btf: &Btf,
-    dir: &Path,
-) -> Result<(), LoadError> {
-    if unknown.calls.is_empty() {
-        return Ok(());
-    }
-    let map = |name: &str| -> Result<MapData, LoadError> {
-        let missing = || LoadError::Mismatch(format!("there is no map {name}"));
-        let shape = object.maps.get(name).ok_or_else(missing)?;
-        pins.map(name, shape)?.ok_or_else(missing)
-    };
-    let [tasks, by_address, containers, policies, counters] =
-        [map("TASKS")?, map("TASKS_BY_ADDR")?, map("CONTAINERS")?, map("POLICIES")?, map("COUNTERS")?];
-    let maps = calls::Maps {
-        tasks: tasks.fd().as_fd(),
-        by_address: by_address.fd().as_fd(),
-        containers: containers.fd().as_fd(),
-        policies: policies.fd().as_fd(),
-        counters: counters.fd().as_fd(),
-    };
-    let value = |name: &str| values.get(name).copied().unwrap_or_default();
-    let kernel = calls::Kernel { storage: value("TASK_STORAGE"), legacy: value(LEGACY) != 0 };
-    for call in &unknown.calls {
-        let entry = btf.id_by_type_name_kind(&format!("__x64_sys_{call}"), BtfKind::Func);
-        let done = match entry {
-            Ok(entry) => calls::refuse(&maps, kernel, entry, &dir.join(call_pin(call))),
-            Err(error) => Err(io::Error::other(error)),
-        };
-        if let Err(error) = done {
-            tracing::warn!("this kernel's system call {call} is in no table, and cannot be refused: {error}");
-        }
-    }
-    Ok(())
-}
-
-/// The name of the link that refuses a system call. A hook's link is named like the hook.
-fn call_pin(call: &str) -> String {
-    format!("call_{call}")
 }
 
 /// The inode of the root of every kernfs, cgroup v2 among them.

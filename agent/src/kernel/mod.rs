@@ -5,7 +5,6 @@
 
 mod arrays;
 mod btf;
-mod calls;
 pub(crate) mod caps;
 mod globals;
 pub(crate) mod handed;

@@ -4,11 +4,10 @@
 #![expect(unsafe_code, reason = "raw system calls and shared memory; each block names what its callee needs")]
 
 use std::{
-    ffi::CStr,
     io,
     num::NonZeroUsize,
     ops::Deref,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU16, AtomicU64},
 };
@@ -21,9 +20,6 @@ use ringfence_common::task::Task;
 
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
-const BPF_PROG_LOAD: libc::c_int = 5;
-const BPF_OBJ_PIN: libc::c_int = 6;
-const BPF_RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_int = 21;
 
 /// What an update expects of the entry that it writes.
@@ -166,101 +162,6 @@ pub(super) fn take<const K: usize, const V: usize>(
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// One eBPF instruction, as the kernel reads it.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Instruction {
-    /// Operation.
-    pub(super) code: u8,
-    /// Destination register in the low, source register in the high half.
-    pub(super) registers: u8,
-    /// Offset of a jump (instructions) or of memory (bytes).
-    pub(super) offset: i16,
-    /// Number, map, helper.
-    pub(super) immediate: i32,
-}
-
-/// The part of `union bpf_attr` that loading a program reads, up to `attach_btf_id`.
-#[repr(C)]
-struct LoadAttr {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-    prog_name: [u8; 16],
-    prog_ifindex: u32,
-    expected_attach_type: u32,
-    prog_btf_fd: u32,
-    func_info_rec_size: u32,
-    func_info: u64,
-    func_info_cnt: u32,
-    line_info_rec_size: u32,
-    line_info: u64,
-    line_info_cnt: u32,
-    attach_btf_id: u32,
-}
-
-/// Loads a program that may change what a kernel function returns (`fmod_ret`), attaches it to the function with this
-/// BTF id, and returns the link: as long as it or a pin of it is there, the program is called.
-///
-/// # Errors
-/// Those of bpf(2): `EINVAL` if the verifier refuses the program or the function takes none.
-pub(super) fn modify_return(program: &[Instruction], function: u32) -> io::Result<OwnedFd> {
-    const TRACING: u32 = 26;
-    const MODIFY_RETURN: u32 = 26;
-    const LICENSE: &CStr = c"Dual MIT/GPL";
-    let mut attr = LoadAttr {
-        prog_type: TRACING,
-        insn_cnt: u32::try_from(program.len()).unwrap_or(u32::MAX),
-        insns: program.as_ptr() as u64,
-        license: LICENSE.as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log_buf: 0,
-        kern_version: 0,
-        prog_flags: 0,
-        prog_name: *b"ringfence_call\0\0",
-        prog_ifindex: 0,
-        expected_attach_type: MODIFY_RETURN,
-        prog_btf_fd: 0,
-        func_info_rec_size: 0,
-        func_info: 0,
-        func_info_cnt: 0,
-        line_info_rec_size: 0,
-        line_info: 0,
-        line_info_cnt: 0,
-        attach_btf_id: function,
-    };
-    // SAFETY: `LoadAttr` is laid out as BPF_PROG_LOAD reads it; instructions and licence outlive the call, which only
-    // reads them, as many as `insn_cnt` says and up to the NUL.
-    let loaded = descriptor(unsafe { bpf(BPF_PROG_LOAD, &mut attr) }?);
-    // BPF_RAW_TRACEPOINT_OPEN: a name, which tracing programs have not, and the program.
-    let mut open = [0u64, u64::from(loaded.as_raw_fd().cast_unsigned())];
-    // SAFETY: two words as that command reads them (`prog_fd` is the low half of the second); there is no address in them.
-    Ok(descriptor(unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &mut open) }?))
-}
-
-/// Pins a link at a path of bpffs.
-///
-/// # Errors
-/// Those of bpf(2).
-pub(super) fn pin(link: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
-    let mut attr = [path.as_ptr() as u64, u64::from(link.as_raw_fd().cast_unsigned())];
-    // SAFETY: BPF_OBJ_PIN reads a path's address and a descriptor (the low half of the second word); the path outlives it.
-    unsafe { bpf(BPF_OBJ_PIN, &mut attr) }.map(drop)
-}
-
-/// A descriptor that bpf(2) has just returned.
-fn descriptor(number: libc::c_long) -> OwnedFd {
-    // SAFETY: bpf(2) returned it, so it is open, and nobody else has it yet.
-    unsafe { OwnedFd::from_raw_fd(number as i32) }
 }
 
 /// Sends a signal to the process behind `pidfd`; 0 only asks whether it is still there.
