@@ -90,16 +90,7 @@ fn unknown(coverage: &Coverage) -> Vec<Missing> {
     };
     let call = |call: &String| Missing {
         hook: format!("__x64_sys_{call}"),
-        effect: match coverage
-            .refused
-            .iter()
-            .any(|refused| refused.strip_prefix("call_") == Some(call.as_str()))
-        {
-            true => "not known to this version: refused to governed tasks".to_owned(),
-            false => {
-                "not known to this version: refused only to commands that have a seccomp list".to_owned()
-            }
-        },
+        effect: "not known to this version: refused to commands that have a seccomp list".to_owned(),
     };
     coverage.unknown.hooks.iter().map(hook).chain(coverage.unknown.calls.iter().map(call)).collect()
 }
