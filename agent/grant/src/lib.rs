@@ -9,12 +9,14 @@
 //! That is what the laws (see `tests/laws.rs`) hold for. It is never looser than the sets of paths and addresses
 //! that the entries mean; where several entries only together cover another, it is tighter.
 
+mod denied;
 mod exec;
 pub mod gate;
 mod net;
 mod path;
 mod scope;
 
+pub use denied::{Denied, End, MAX_PATTERN, NamePattern};
 pub use exec::{ExecEntry, ExecError};
 pub use net::{NetEntry, NetError};
 pub use path::{MAX_COMPONENTS, MAX_PATH, PathEntry, PathError, Reach, parent, prefixes};

@@ -1,6 +1,9 @@
 //! Path entries: `/dir`, `/dir/*`, `/dir/**`, `**/NAME`, and what they have in common.
 
-use crate::scope::{Entry, deserialize_atoms, serialize_atoms};
+use crate::{
+    denied::{MAX_PATTERN, NamePattern},
+    scope::{Entry, deserialize_atoms, serialize_atoms},
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -25,6 +28,15 @@ pub enum PathError {
     /// A glob that is not one of the three that are known.
     #[error("unsupported glob: only a trailing `/*` or `/**`, or a leading `**/NAME`")]
     Glob,
+    /// The same where something is denied, which has two more.
+    #[error("unsupported glob: only a trailing `/*` or `/**`, or `**/NAME`, `**/NAME*`, `**/*NAME`")]
+    DeniedGlob,
+    /// `**/NAME*` or `**/*NAME` where something is granted.
+    #[error("a pattern can only be denied")]
+    Pattern,
+    /// A pattern of more than [`MAX_PATTERN`] bytes.
+    #[error("it is too long a pattern: at most {MAX_PATTERN} bytes beside the `*`")]
+    LongPattern,
     /// `.` or `..`.
     #[error("it has a `.` or `..` component")]
     Dots,
@@ -75,6 +87,12 @@ impl PathEntry {
     /// The names that must be among the components, beside the anchor's own.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.iter().map(String::as_str)
+    }
+
+    /// The name, if this is `**/NAME` and nothing else.
+    pub fn anywhere(&self) -> Option<&str> {
+        let mut names = self.names();
+        names.next().filter(|_| names.len() == 0 && self.anchor == "/")
     }
 
     /// The path itself and all below it. `path` must be absolute and without `.`, `..`; it is taken literally.
@@ -162,7 +180,11 @@ impl FromStr for PathEntry {
     fn from_str(text: &str) -> Result<Self, PathError> {
         check_text(text)?;
         if let Some(name) = text.strip_prefix("**/") {
-            let name = unescape(name)?;
+            let name = unescape(name).map_err(|error| match text.parse::<NamePattern>() {
+                Err(PathError::Glob) => error,
+                // However long it is, a shorter one would be refused as well.
+                _ => PathError::Pattern,
+            })?;
             if name.contains('/') {
                 return Err(PathError::Glob);
             }
@@ -259,7 +281,7 @@ fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
 
-fn check_text(text: &str) -> Result<(), PathError> {
+pub(crate) fn check_text(text: &str) -> Result<(), PathError> {
     match text {
         "" => Err(PathError::Empty),
         _ if text.chars().any(char::is_control) => Err(PathError::Control),
@@ -347,7 +369,8 @@ mod tests {
             ("/a/*/b", PathError::Glob),
             ("/a/**/b", PathError::Glob),
             ("**/a/b", PathError::Glob),
-            ("**/*.py", PathError::Glob),
+            ("**/*.py", PathError::Pattern),
+            ("**/*.p?", PathError::Glob),
             ("/a/fil?", PathError::Glob),
             ("/a/[id]", PathError::Glob),
             ("/a/{b,c}", PathError::Glob),
