@@ -9,6 +9,7 @@ use ringfence_common::{
     event::{FLAG_CUT, FLAG_OUTSIDE, FLAG_UNLINKED, fixed, verdict},
     policy::axis,
 };
+use ringfence_grant::NamePattern;
 use ringfence_wire::event::{Explanation, RuleText, Target};
 
 /// The explanation of one event.
@@ -55,6 +56,12 @@ fn by_rule(stored: &Stored, rule: &RuleText) -> (String, String, Option<String>)
     if rule.key.starts_with("deny") {
         let reason = format!("The rule {id} denies it ({place}). A deny beats every allow, at any depth.");
         let advice = match &rule.file {
+            Some(_) if rule.text.parse::<NamePattern>().is_ok() => format!(
+                "To allow it, grant the name that {} means by itself (`**/NAME`): such a name is out of a pattern's reach. Or \
+                 remove the pattern from `{}`, {place}.",
+                toml(&rule.text),
+                rule.key
+            ),
             Some(_) => format!(
                 "To allow it, remove {} from `{}`, {place}, or replace it by a narrower entry; then grant it, if nothing \
                  grants it yet.",

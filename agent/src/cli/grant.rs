@@ -177,7 +177,7 @@ fn ask(
         Grant { max_calls: CountBound::Unlimited, valid_for_generation: Scope::All, ..grant.clone() };
     let mut gate = Gate::new(HostPrograms::default());
     if let Some(profile) = profile {
-        gate = gate.forbidding(Denies::new(&profile.denials, &workdir()?));
+        gate = gate.forbidding(Denies::new(&profile.denials, &profile.rules, &workdir()?));
     }
     let gate = Arc::new(gate);
     let context = gate.authorize(&Asking, &Value::Null, &unbounded)?;

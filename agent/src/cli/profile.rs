@@ -13,7 +13,7 @@ use crate::{
 };
 use anyhow::{Context, bail};
 use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
-use ringfence_grant::NetEntry;
+use ringfence_grant::{NamePattern, NetEntry};
 use serde_json::json;
 use std::{
     env,
@@ -353,9 +353,22 @@ impl Answer {
             Why::Denied if self.is_source(policy) => {
                 Some("to let the container write there, keep the profile elsewhere".to_owned())
             }
-            Why::Denied => Some("to allow it, remove or narrow that rule".to_owned()),
+            Why::Denied => Some(match self.pattern(policy) {
+                Some(component) => format!(
+                    "to allow it, add \"**/{component}\" to grant.{}: a name that is granted whole is out of a pattern's reach",
+                    self.axis()
+                ),
+                None => "to allow it, remove or narrow that rule".to_owned(),
+            }),
             Why::Allowed | Why::All => None,
         }
+    }
+
+    /// The component that the rule means, if it is a pattern.
+    fn pattern(&self, policy: &CompiledPolicy) -> Option<&str> {
+        let rule = self.decision.rule.and_then(|id| policy.rules.get(id as usize))?;
+        let pattern: NamePattern = rule.text.parse().ok()?;
+        self.seen.rsplit('/').find(|component| pattern.matches(component))
     }
 
     fn text(&self, profile: &Profile, policy: &CompiledPolicy) -> String {

@@ -140,7 +140,7 @@ fn serve(
     };
     let mut gate = tools.gate().recording(recorder);
     if let Some(profile) = &session.profile {
-        gate = gate.forbidding(Denies::new(&profile.denials, workdir));
+        gate = gate.forbidding(Denies::new(&profile.denials, &profile.rules, workdir));
     }
     // This process has no children but tools.
     let shell = Shell::new(workdir, &tools.programs.path(), tools.spawner.clone()).ending_orphans();

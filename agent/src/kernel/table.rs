@@ -40,6 +40,8 @@ pub(super) fn prefix_of(keys: &Keys, seed: u64, place: &Place) -> u64 {
     match place {
         Place::Path(path) => hash::path(keys, seed, path),
         Place::Name(name) => hash::descend(keys, hash::name_seed(seed), hash::component(keys, name)),
+        Place::Prefix(name) => hash::descend(keys, hash::prefix_seed(seed), hash::component(keys, name)),
+        Place::Suffix(name) => hash::descend(keys, hash::suffix_seed(seed), hash::component(keys, name)),
         Place::Abstract(name) => hash::descend(keys, hash::abstract_seed(seed), hash::component(keys, name)),
         Place::Named { kind, value } => hash::named(keys, seed, *kind, *value),
     }
@@ -225,6 +227,24 @@ mod tests {
         fn table(&self) -> RuleTable<'_> {
             RuleTable { slots: &self.0, owners: &self.1 }
         }
+    }
+
+    #[test]
+    fn the_same_text_is_filed_elsewhere_for_each_kind_of_place() {
+        let text = || b".pem".to_vec();
+        let places = [
+            Place::Path(b"/.pem".to_vec()),
+            Place::Name(text()),
+            Place::Prefix(text()),
+            Place::Suffix(text()),
+            Place::Abstract(text()),
+        ];
+        let prefixes: std::collections::BTreeSet<u64> =
+            places.iter().map(|p| prefix_of(&KEYS, 7, p)).collect();
+        assert_eq!(prefixes.len(), places.len());
+        let of = |seed| hash::descend(&KEYS, seed, hash::component(&KEYS, b".pem"));
+        assert_eq!(prefix_of(&KEYS, 7, &places[2]), of(hash::prefix_seed(7)));
+        assert_eq!(prefix_of(&KEYS, 7, &places[3]), of(hash::suffix_seed(7)));
     }
 
     fn rule(place: Place, kind: Kind, allow: u16, deny: u16, reset: u16) -> PlaceRule {
@@ -426,7 +446,7 @@ mod tests {
                         place == components[..depth]
                     }
                     Place::Name(name) => depth > 0 && components[depth - 1] == name,
-                    Place::Abstract(_) | Place::Named { .. } => false,
+                    Place::Prefix(_) | Place::Suffix(_) | Place::Abstract(_) | Place::Named { .. } => false,
                 })
                 .filter(|rule| match rule.kind {
                     Kind::Tree => true,

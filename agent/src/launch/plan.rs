@@ -116,7 +116,10 @@ pub(crate) fn landlock_rules(policy: &CompiledPolicy, homes: &[&Path]) -> Rules 
             Place::Name(name) => {
                 (homes.iter().map(|home| home.join(OsStr::from_bytes(name))).collect(), true)
             }
-            Place::Abstract(_) | Place::Named { .. } => (Vec::new(), false),
+            // Patterns allow nothing.
+            Place::Prefix(_) | Place::Suffix(_) | Place::Abstract(_) | Place::Named { .. } => {
+                (Vec::new(), false)
+            }
         };
         let (access, exact) = (access(rule.allow), rule.kind == Kind::Exact);
         let may_be_missing = named || rule.allow_rules.iter().flatten().all(|id| is_built_in(policy, *id));
@@ -244,14 +247,17 @@ fn exceptions(policy: &CompiledPolicy, bit: u16) -> Vec<String> {
     let resets = policy.places.iter().filter(|rule| rule.reset & bit != 0 && rule.allow & bit == 0);
     let sources = sources.into_iter().filter_map(|rule| match &rule.place {
         Place::Path(path) => Some(file_path(path).display().to_string()),
-        Place::Name(_) | Place::Abstract(_) | Place::Named { .. } => None,
+        Place::Name(_) | Place::Prefix(_) | Place::Suffix(_) | Place::Abstract(_) | Place::Named { .. } => {
+            None
+        }
     });
     let protected: BTreeSet<String> = resets
         .filter_map(|rule| match &rule.place {
             Place::Path(path) => reached(policy, path, bit).then(|| file_path(path).display().to_string()),
             Place::Name(name) => inside_an_allow(policy, &rule.place, bit)
                 .then(|| format!("**/{}", String::from_utf8_lossy(name))),
-            Place::Abstract(_) | Place::Named { .. } => None,
+            // Neither protects.
+            Place::Prefix(_) | Place::Suffix(_) | Place::Abstract(_) | Place::Named { .. } => None,
         })
         .chain(sources)
         .collect();
@@ -409,7 +415,11 @@ fn reached(policy: &CompiledPolicy, path: &[u8], bit: u16) -> bool {
             Place::Path(above) => {
                 matches!(rule.kind, Kind::Tree | Kind::Below) && file_path(path).starts_with(file_path(above))
             }
-            Place::Name(_) | Place::Abstract(_) | Place::Named { .. } => false,
+            Place::Name(_)
+            | Place::Prefix(_)
+            | Place::Suffix(_)
+            | Place::Abstract(_)
+            | Place::Named { .. } => false,
         })
 }
 
@@ -419,12 +429,14 @@ fn inside_an_allow(policy: &CompiledPolicy, place: &Place, bit: u16) -> bool {
         allows(policy, bit).any(|rule| match &rule.place {
             Place::Path(allowed) => file_path(allowed).starts_with(file_path(path)),
             Place::Name(_) => true,
-            Place::Abstract(_) | Place::Named { .. } => false,
+            Place::Prefix(_) | Place::Suffix(_) | Place::Abstract(_) | Place::Named { .. } => false,
         })
     };
     match place {
         Place::Path(path) => reached(policy, path, bit) || below(path),
-        Place::Name(_) => policy.initial & bit != 0 || allows(policy, bit).next().is_some(),
+        Place::Name(_) | Place::Prefix(_) | Place::Suffix(_) => {
+            policy.initial & bit != 0 || allows(policy, bit).next().is_some()
+        }
         Place::Abstract(_) => true,
         Place::Named { .. } => false,
     }

@@ -1,25 +1,48 @@
-//! A profile's denies at the gate: they beat every allow, and no grant has them.
+//! A profile's denies at the gate: they beat every allow, and no grant has them. Only a pattern gives way, to a name that
+//! the profile's own grant has whole.
 
 use super::place;
-use crate::profile::{Denials, Rule};
+use crate::profile::{AxisRules, Denials, Rule, Rules};
 use ringfence_grant::{
-    ExecEntry, NetEntry, PathEntry, Scope,
+    Denied, ExecEntry, NamePattern, NetEntry, PathEntry, Scope,
     gate::{Found, Question, Veto},
 };
-use std::{net::IpAddr, path::Path};
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 /// The denies of a profile, each with its text.
 #[derive(Debug, Default)]
 pub(crate) struct Denies {
-    fs_read: Vec<(String, PathEntry)>,
-    fs_write: Vec<(String, PathEntry)>,
-    exec: Vec<(String, ExecEntry)>,
+    fs_read: Axis<PathEntry>,
+    fs_write: Axis<PathEntry>,
+    exec: Axis<ExecEntry>,
     net: Vec<(String, NetEntry)>,
 }
 
+/// What is denied on an axis of files.
+#[derive(Debug)]
+struct Axis<E> {
+    denied: Vec<(String, Denied<E>)>,
+    /// The names that the grant has whole, which no pattern means.
+    granted: BTreeSet<String>,
+}
+
+impl<E> Default for Axis<E> {
+    fn default() -> Self {
+        Self { denied: Vec::new(), granted: BTreeSet::new() }
+    }
+}
+
+impl<E> Axis<E> {
+    /// Whether a pattern means some component of a path.
+    fn has(&self, pattern: &NamePattern, path: &PathEntry) -> bool {
+        path.anchor().split('/').any(|part| pattern.matches(part) && !self.granted.contains(part))
+    }
+}
+
 impl Denies {
-    /// Reads them. A path is denied as it is written and as it is with its links followed.
-    pub(crate) fn new(denials: &Denials, workdir: &Path) -> Self {
+    /// Reads them, and the grant that they stand beside. A path is denied as it is written and as it is with its links
+    /// followed.
+    pub(crate) fn new(denials: &Denials, granted: &Rules, workdir: &Path) -> Self {
         fn read<E>(rules: &[Rule], entry: impl Fn(&Rule) -> Vec<E>) -> Vec<(String, E)> {
             rules.iter().flat_map(|rule| entry(rule).into_iter().map(|e| (rule.text.clone(), e))).collect()
         }
@@ -28,16 +51,28 @@ impl Denies {
             let followed = place::placed(&entry, &Scope::none());
             if followed == entry { vec![entry] } else { vec![entry, followed] }
         };
-        let path = |rule: &Rule| rule.path(Some(workdir)).map(both).unwrap_or_default();
-        let exec = |rule: &Rule| match rule.exec(Some(workdir)) {
-            Ok(entry) => both(entry.paths().clone()).into_iter().map(|p| entry.with_paths(p)).collect(),
+        let path = |rule: &Rule| match rule.denied_path(Some(workdir)) {
+            Ok(Denied::Entry(entry)) => both(entry).into_iter().map(Denied::Entry).collect(),
+            Ok(Denied::Pattern(pattern)) => vec![Denied::Pattern(pattern)],
+            Err(_) => Vec::new(),
+        };
+        let exec = |rule: &Rule| match rule.denied_exec(Some(workdir)) {
+            Ok(Denied::Entry(entry)) => {
+                let paths = both(entry.paths().clone()).into_iter();
+                paths.map(|path| Denied::Entry(entry.with_paths(path))).collect()
+            }
+            Ok(Denied::Pattern(pattern)) => vec![Denied::Pattern(pattern)],
             Err(_) => Vec::new(),
         };
         let net = |rule: &Rule| rule.net(Some(workdir)).into_iter().collect();
+        let names = |rules: &AxisRules| {
+            let entries = rules.listed().iter().filter_map(|rule| rule.path(Some(workdir)).ok());
+            entries.filter_map(|entry| entry.anywhere().map(str::to_owned)).collect()
+        };
         Self {
-            fs_read: read(&denials.fs_read, path),
-            fs_write: read(&denials.fs_write, path),
-            exec: read(&denials.exec, exec),
+            fs_read: Axis { denied: read(&denials.fs_read, path), granted: names(&granted.fs_read) },
+            fs_write: Axis { denied: read(&denials.fs_write, path), granted: names(&granted.fs_write) },
+            exec: Axis { denied: read(&denials.exec, exec), granted: names(&granted.exec) },
             net: read(&denials.net, net),
         }
     }
@@ -64,31 +99,38 @@ fn exact(path: &Path) -> Option<PathEntry> {
     PathEntry::exact(path.to_str()?).ok()
 }
 
-fn on_path(denies: &[(String, PathEntry)], path: &Path) -> Option<String> {
-    if denies.is_empty() {
+fn on_path(axis: &Axis<PathEntry>, path: &Path) -> Option<String> {
+    if axis.denied.is_empty() {
         return None;
     }
     let Some(exact) = exact(path) else { return Some(UNNAMEABLE.to_owned()) };
-    let rule = denies.iter().find(|(_, entry)| entry.has(&exact))?;
+    let rule = axis.denied.iter().find(|(_, denied)| match denied {
+        Denied::Entry(entry) => entry.has(&exact),
+        Denied::Pattern(pattern) => axis.has(pattern, &exact),
+    })?;
     Some(rule.0.clone())
 }
 
 impl Denies {
     /// A name denies the program of that name wherever it is, and what a link of that name leads to.
     fn on_program(&self, Found { path, target }: &Found) -> Option<String> {
-        if self.exec.is_empty() {
+        if self.exec.denied.is_empty() {
             return None;
         }
         let (Some(exact_path), Some(exact_target)) = (exact(path), exact(target)) else {
             return Some(UNNAMEABLE.to_owned());
         };
         let names = |path: &Path, name: &str| path.file_name().is_some_and(|of| of == name);
-        let forbids = |(_, entry): &&(String, ExecEntry)| {
-            [&exact_path, &exact_target].into_iter().any(|at| {
-                entry.paths().has(at) && entry.programs().all(|name| names(path, name) || names(target, name))
+        let forbids = |(_, denied): &&(String, Denied<ExecEntry>)| {
+            [&exact_path, &exact_target].into_iter().any(|at| match denied {
+                Denied::Entry(entry) => {
+                    entry.paths().has(at)
+                        && entry.programs().all(|name| names(path, name) || names(target, name))
+                }
+                Denied::Pattern(pattern) => self.exec.has(pattern, at),
             })
         };
-        self.exec.iter().find(forbids).map(|(rule, _)| rule.clone())
+        self.exec.denied.iter().find(forbids).map(|(rule, _)| rule.clone())
     }
 
     fn on_host(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Option<String> {
@@ -110,15 +152,44 @@ mod tests {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
 
     fn denies(text: &str) -> Denies {
-        let rule = Rule {
+        beside(text, &[])
+    }
+
+    /// The denies, beside a grant of some entries.
+    fn beside(text: &str, granted: &[&str]) -> Denies {
+        let rule = |text: &str| Rule {
             text: text.to_owned(),
             file: Arc::from(Path::new("p.toml")),
             line: 1,
             key: "deny.exec",
             home: None,
         };
-        let denials = Denials { exec: vec![rule.clone()], fs_read: vec![rule], ..Denials::default() };
-        Denies::new(&denials, Path::new("/"))
+        let denials = Denials { exec: vec![rule(text)], fs_read: vec![rule(text)], ..Denials::default() };
+        let granted = || AxisRules::Only(granted.iter().map(|text| rule(text)).collect());
+        let rules = Rules { exec: granted(), fs_read: granted(), ..Rules::default() };
+        Denies::new(&denials, &rules, Path::new("/"))
+    }
+
+    #[test]
+    fn a_pattern_gives_way_to_a_name_that_is_granted_whole() {
+        let forbidden = |denies: &Denies, path: &str| {
+            let path = Path::new(path);
+            let found = Found { path: path.to_owned(), target: path.to_owned() };
+            let said =
+                [Question::Read(path), Question::Exec(path)].map(|of| denies.forbids(of, Some(&found)));
+            assert_eq!(said[0], said[1]);
+            said[0].as_deref() == Some("**/*.pem")
+        };
+        let all = denies("**/*.pem");
+        for path in ["/a/b.pem", "/.pem", "/a.pem/below", "/a/cacert.pem"] {
+            assert!(forbidden(&all, path), "{path}");
+        }
+        assert!(!forbidden(&all, "/a/b.pem.txt"));
+        let some = beside("**/*.pem", &["**/cacert.pem", "/srv/ca.pem", "tool"]);
+        assert!(!forbidden(&some, "/a/cacert.pem") && !forbidden(&some, "/cacert.pem/x"));
+        for path in ["/a/b.pem", "/cacert.pem/b.pem", "/b.pem/cacert.pem", "/srv/ca.pem", "/xcacert.pem"] {
+            assert!(forbidden(&some, path), "{path}");
+        }
     }
 
     #[test]

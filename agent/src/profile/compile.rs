@@ -19,7 +19,7 @@ use ringfence_common::policy::{
     RECORD_EXEC, RECORD_FILE, RECORD_NET, RECORD_OTHER,
     axis::{EXEC, MAP, READ, UNIX, WRITE},
 };
-use ringfence_grant::{NetEntry, PathEntry, Reach};
+use ringfence_grant::{Denied, End, NamePattern, NetEntry, PathEntry, Reach};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -243,8 +243,10 @@ impl<'a> Builder<'a> {
         for (rules, bits) in [(&deny.fs_read, READ), (&deny.fs_write, WRITE)] {
             for rule in rules {
                 let id = self.source(rule);
-                if let Some(entry) = self.denied(rule, Rule::path) {
-                    self.deny(&entry, bits, id);
+                match self.denied(rule, Rule::denied_path) {
+                    Some(Denied::Entry(entry)) => self.deny(&entry, bits, id),
+                    Some(Denied::Pattern(pattern)) => self.deny_pattern(&pattern, bits, id),
+                    None => {}
                 }
             }
         }
@@ -398,9 +400,22 @@ impl<'a> Builder<'a> {
         }
     }
 
+    fn deny_pattern(&mut self, pattern: &NamePattern, axes: u16, id: RuleId) {
+        let name = pattern.name().into();
+        let place = match pattern.end() {
+            End::Begins => Place::Prefix(name),
+            End::Ends => Place::Suffix(name),
+        };
+        self.put_deny(place, Kind::Tree, axes, id);
+    }
+
     fn deny_exec(&mut self, rule: &Rule) {
         let id = self.source(rule);
-        let Some(entry) = self.denied(rule, Rule::exec) else { return };
+        let entry = match self.denied(rule, Rule::denied_exec) {
+            Some(Denied::Entry(entry)) => entry,
+            Some(Denied::Pattern(pattern)) => return self.deny_pattern(&pattern, EXEC | MAP, id),
+            None => return,
+        };
         let Some(name) = entry.programs().next() else {
             return self.deny(entry.paths(), EXEC | MAP, id);
         };

@@ -58,7 +58,13 @@ fn place_rule() -> impl Strategy<Value = PlaceRule> {
     let name = prop::sample::select(vec!["a", "b", "c"]);
     let path = prop::collection::vec(name.clone(), 0..4)
         .prop_map(|c| Place::Path(format!("/{}", c.join("/")).into()));
-    let place = prop_oneof![5 => path, 1 => name.prop_map(|n| Place::Name(n.into()))];
+    let named = |of: fn(Vec<u8>) -> Place| name.clone().prop_map(move |n| of(n.into()));
+    let place = prop_oneof![
+        10 => path,
+        2 => named(Place::Name),
+        1 => named(Place::Prefix),
+        1 => named(Place::Suffix),
+    ];
     let kind = prop::sample::select(vec![Kind::Tree, Kind::Tree, Kind::Below, Kind::Children, Kind::Exact]);
     let bits = prop::sample::select(vec![
         (READ, 0, 0),
@@ -68,17 +74,27 @@ fn place_rule() -> impl Strategy<Value = PlaceRule> {
         (0, 0, READ),
         (READ, 0, READ),
     ]);
-    (place, kind, bits).prop_map(|(place, kind, (allow, deny, reset))| PlaceRule {
-        // Only trees reset, and only trees are filed under a name.
-        kind: if reset != 0 || matches!(place, Place::Name(_)) { Kind::Tree } else { kind },
-        place,
-        allow,
-        deny,
-        reset,
-        allow_rules: [(allow != 0).then_some(0); 5],
-        deny_rules: [(deny != 0).then_some(0); 5],
-        reset_rule: (reset != 0).then_some(0),
-    })
+    (place, kind, bits)
+        .prop_map(|(place, kind, (allow, deny, reset))| PlaceRule {
+            // Only trees reset, and only trees are filed under a name.
+            kind: if reset != 0 || !matches!(place, Place::Path(_)) { Kind::Tree } else { kind },
+            place,
+            allow,
+            deny,
+            reset,
+            allow_rules: [(allow != 0).then_some(0); 5],
+            deny_rules: [(deny != 0).then_some(0); 5],
+            reset_rule: (reset != 0).then_some(0),
+        })
+        .prop_map(|rule| match rule.place {
+            // Patterns only deny.
+            Place::Prefix(_) | Place::Suffix(_) => PlaceRule {
+                deny: READ,
+                deny_rules: [Some(0); 5],
+                ..PlaceRule::nothing(rule.place, Kind::Tree)
+            },
+            _ => rule,
+        })
 }
 
 fn policy() -> impl Strategy<Value = CompiledPolicy> {
@@ -125,7 +141,7 @@ fn policy() -> impl Strategy<Value = CompiledPolicy> {
 
 /// Without resets and names, the kernel's terms can say exactly what two policies have in common.
 fn plain(policy: &CompiledPolicy) -> bool {
-    policy.places.iter().all(|r| r.reset == 0 && matches!(r.place, Place::Path(_)))
+    policy.places.iter().all(|r| r.reset == 0 && !matches!(r.place, Place::Name(_)))
 }
 
 proptest! {

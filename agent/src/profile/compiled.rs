@@ -25,7 +25,7 @@ pub(crate) struct CompiledPolicy {
     pub(crate) capabilities: Capabilities,
     /// Whether files may be given setuid and setgid bits and file capabilities.
     pub(crate) setuid_files: bool,
-    /// Rules over paths, `**/NAME` and unix sockets. One entry per place and kind.
+    /// Rules over paths, `**/NAME`, patterns and unix sockets. One entry per place and kind.
     pub(crate) places: Vec<PlaceRule>,
     /// Rules over internet addresses, one per prefix and port; verdicts already pushed down from shorter prefixes.
     pub(crate) nets: Vec<NetRule>,
@@ -40,6 +40,10 @@ pub(crate) enum Place {
     Path(Vec<u8>),
     /// One component, at any depth, and all below it: `**/NAME`.
     Name(Vec<u8>),
+    /// One component that begins so, at any depth, and all below it: `**/NAME*`. Denied only, as a tree.
+    Prefix(Vec<u8>),
+    /// The same of one that ends so: `**/*NAME`.
+    Suffix(Vec<u8>),
     /// An abstract unix socket name, without the `@`.
     Abstract(Vec<u8>),
     /// A number that `[kernel]` names.
@@ -49,6 +53,17 @@ pub(crate) enum Place {
         /// The number.
         value: u64,
     },
+}
+
+impl Place {
+    /// Whether it is a pattern, and the component one that it means.
+    pub(crate) fn is_pattern_of(&self, component: &[u8]) -> bool {
+        match self {
+            Self::Prefix(name) => component.starts_with(name),
+            Self::Suffix(name) => component.ends_with(name),
+            Self::Path(_) | Self::Name(_) | Self::Abstract(_) | Self::Named { .. } => false,
+        }
+    }
 }
 
 /// Which paths a [`PlaceRule`] is about, relative to its place (`ringfence_common::policy::bits::KIND_*`).

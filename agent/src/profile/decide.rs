@@ -1,7 +1,10 @@
 //! What a compiled policy says of a path or an address: the kernel's fold, in plain words.
 
 use super::compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId};
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+};
 
 /// How a decision came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,16 +41,25 @@ impl Decision {
 pub(crate) struct Decider<'a> {
     policy: &'a CompiledPolicy,
     places: HashMap<&'a Place, Vec<&'a PlaceRule>>,
+    /// How long the patterns are, each length once.
+    prefixes: BTreeSet<usize>,
+    suffixes: BTreeSet<usize>,
 }
 
 impl<'a> Decider<'a> {
     /// Indexes a policy.
     pub(crate) fn new(policy: &'a CompiledPolicy) -> Self {
         let mut places: HashMap<&Place, Vec<&PlaceRule>> = HashMap::new();
+        let (mut prefixes, mut suffixes) = (BTreeSet::new(), BTreeSet::new());
         for rule in &policy.places {
             places.entry(&rule.place).or_default().push(rule);
+            match &rule.place {
+                Place::Prefix(name) => _ = prefixes.insert(name.len()),
+                Place::Suffix(name) => _ = suffixes.insert(name.len()),
+                Place::Path(_) | Place::Name(_) | Place::Abstract(_) | Place::Named { .. } => {}
+            }
         }
-        Self { policy, places }
+        Self { policy, places, prefixes, suffixes }
     }
 
     /// What holds for one axis (one bit of `ringfence_common::policy::axis`) at an absolute path, links resolved.
@@ -86,10 +98,23 @@ impl<'a> Decider<'a> {
             }
             prefix.push(b'/');
             prefix.extend_from_slice(name);
-            fold.rules(self.at(&Place::Name(name.to_vec())), below);
+            let named = self.at(&Place::Name(name.to_vec()));
+            // A name that is granted whole is more than a pattern that it happens to fit.
+            if named.iter().all(|rule| rule.allow & axis == 0) {
+                self.patterns(name).for_each(|rules| fold.rules(rules, below));
+            }
+            fold.rules(named, below);
             fold.rules(self.at(&Place::Path(prefix.clone())), below);
         }
         fold.decision()
+    }
+
+    /// The rules of the patterns that mean a component, those that are said of any longer one last.
+    fn patterns(&self, name: &[u8]) -> impl Iterator<Item = &[&'a PlaceRule]> {
+        let begins = self.prefixes.iter().filter_map(|length| name.get(..*length));
+        let ends = self.suffixes.iter().filter_map(|length| name.get(name.len().checked_sub(*length)?..));
+        let places = begins.map(|part| Place::Prefix(part.into()));
+        places.chain(ends.map(|part| Place::Suffix(part.into()))).map(|place| self.at(&place))
     }
 
     /// What holds for an address and port.

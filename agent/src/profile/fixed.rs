@@ -174,10 +174,21 @@ struct Writable {
 struct WritablePlace {
     /// A path (which begins with a slash), or a name at any depth.
     at: Bytes,
+    /// The name is a pattern's, and this end of it. Records of versions without patterns have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    end: Option<NameEnd>,
     kind: Kind,
     allow: bool,
     deny: bool,
     reset: bool,
+}
+
+/// What a pattern compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NameEnd {
+    Begins,
+    Ends,
 }
 
 /// What a container could have written, by any policy that it ever had.
@@ -192,13 +203,16 @@ impl Written {
     /// Adds what a policy allows.
     pub(crate) fn add(&mut self, policy: &CompiledPolicy) {
         let place = |rule: &PlaceRule| {
-            let at = match &rule.place {
-                Place::Path(bytes) | Place::Name(bytes) => Bytes(bytes.clone()),
+            let (at, end) = match &rule.place {
+                Place::Path(bytes) | Place::Name(bytes) => (bytes, None),
+                Place::Prefix(bytes) => (bytes, Some(NameEnd::Begins)),
+                Place::Suffix(bytes) => (bytes, Some(NameEnd::Ends)),
                 Place::Abstract(_) | Place::Named { .. } => return None,
             };
             let has = |axes: u16| axes & WRITE != 0;
             let (allow, deny, reset) = (has(rule.allow), has(rule.deny), has(rule.reset));
-            (allow || deny || reset).then_some(WritablePlace { at, kind: rule.kind, allow, deny, reset })
+            let at = Bytes(at.clone());
+            (allow || deny || reset).then_some(WritablePlace { at, end, kind: rule.kind, allow, deny, reset })
         };
         let new = Writable {
             all: policy.initial & WRITE != 0,
@@ -230,9 +244,11 @@ impl Writable {
     fn policy(&self) -> CompiledPolicy {
         let bit = |has: bool| if has { WRITE } else { 0 };
         let rule = |place: &WritablePlace| PlaceRule {
-            place: match place.at.0.first() {
-                Some(b'/') => Place::Path(place.at.0.clone()),
-                _ => Place::Name(place.at.0.clone()),
+            place: match (place.end, place.at.0.first()) {
+                (Some(NameEnd::Begins), _) => Place::Prefix(place.at.0.clone()),
+                (Some(NameEnd::Ends), _) => Place::Suffix(place.at.0.clone()),
+                (None, Some(b'/')) => Place::Path(place.at.0.clone()),
+                (None, _) => Place::Name(place.at.0.clone()),
             },
             kind: place.kind,
             allow: bit(place.allow),
@@ -323,6 +339,7 @@ mod tests {
             all: false,
             places: vec![WritablePlace {
                 at: Bytes(at.into()),
+                end: None,
                 kind: Kind::Tree,
                 allow: allow != 0,
                 deny: deny != 0,

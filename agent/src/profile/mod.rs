@@ -34,6 +34,8 @@ pub(crate) mod mounts;
 mod nest;
 mod nets;
 mod parse;
+#[cfg(test)]
+mod pattern_laws;
 pub(crate) mod problem;
 mod protect;
 pub(crate) mod remarks;

@@ -1,7 +1,8 @@
 //! A policy inside another: what both allow, what either denies.
 //!
 //! The result allows nothing that one of the two does not. Where what both allow cannot be said in the kernel's terms
-//! (a `**/NAME` of one inside a directory of the other) it allows less.
+//! (a `**/NAME` of one inside a directory of the other) it allows less; so it does where a `**/NAME` that is lost by that
+//! had kept a name out of the reach of a denied pattern.
 
 use super::{
     compiled::{CompiledPolicy, Kind, NetRule, Place, PlaceRule, RuleId, RuleSource},
@@ -19,6 +20,8 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy) -> CompiledPo
     let (a, b) = (Side::new(inner, 0), Side::new(outer, shift));
     met.allows_below(&a, &b);
     met.allows_below(&b, &a);
+    met.patterns_of(&a);
+    met.patterns_of(&b);
     let (nets, inet) = meet_nets(inner, outer, shift);
     let outer_rules = outer.rules.iter().map(|r| RuleSource { id: format!("outer:{}", r.id), ..r.clone() });
     CompiledPolicy {
@@ -151,6 +154,7 @@ impl Met {
                     let named = high.at(&rule.place).iter().map(|r| (rule.kind, r.allow));
                     named.chain([(rule.kind, high.policy.initial & !high.resets)]).collect()
                 }
+                Place::Prefix(_) | Place::Suffix(_) => Vec::new(),
                 Place::Abstract(_) => {
                     let named = high.at(&rule.place).iter().map(|r| (rule.kind, r.allow));
                     named.chain([(rule.kind, high.policy.initial)]).collect()
@@ -169,6 +173,29 @@ impl Met {
                     met.allow_rules.iter_mut().enumerate().filter(|(bit, _)| axes & 1 << bit != 0)
                 {
                     *mine = mine.or(rule.allow_rules[bit].map(|id| id.saturating_add(low.shift)));
+                }
+            }
+        }
+    }
+}
+
+impl Met {
+    /// A name that both allow is out of the reach of every pattern that it fits. Where only the other side grants it by
+    /// that name, this side's patterns are said of it as denies of their own.
+    fn patterns_of(&mut self, side: &Side<'_>) {
+        let is_pattern = |rule: &&&PlaceRule| matches!(rule.place, Place::Prefix(_) | Place::Suffix(_));
+        let patterns: Vec<&PlaceRule> = side.policy.places.iter().filter(|rule| is_pattern(&rule)).collect();
+        for met in self.places.values_mut() {
+            let Place::Name(name) = &met.place else { continue };
+            let own = side.at(&met.place).iter().fold(0, |all, rule| all | rule.allow);
+            let given = met.allow & !own;
+            for pattern in patterns.iter().filter(|rule| rule.place.is_pattern_of(name)) {
+                let axes = pattern.deny & given;
+                met.deny |= axes;
+                for (bit, mine) in
+                    met.deny_rules.iter_mut().enumerate().filter(|(bit, _)| axes & 1 << bit != 0)
+                {
+                    *mine = mine.or(pattern.deny_rules[bit].map(|id| id.saturating_add(side.shift)));
                 }
             }
         }

@@ -8,7 +8,7 @@ use super::{
     schema::known_keys,
     sections::{LimitsSection, LlmSection, Located, McpSection},
 };
-use ringfence_grant::{CountBound, Entry, NetEntry, Scope};
+use ringfence_grant::{CountBound, Denied, Entry, ExecEntry, NetEntry, PathEntry, Scope};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -227,11 +227,13 @@ impl Parser {
 
     fn deny_key(&mut self, key: &str, value: &Value<'_>) -> bool {
         match key {
-            "fs_read" => self.out.layer.deny_fs_read = self.denied("deny.fs_read", value, Self::check_path),
-            "fs_write" => {
-                self.out.layer.deny_fs_write = self.denied("deny.fs_write", value, Self::check_path)
+            "fs_read" => {
+                self.out.layer.deny_fs_read = self.denied("deny.fs_read", value, Self::check_denied_path)
             }
-            "exec" => self.out.layer.deny_exec = self.denied("deny.exec", value, Self::check_exec),
+            "fs_write" => {
+                self.out.layer.deny_fs_write = self.denied("deny.fs_write", value, Self::check_denied_path)
+            }
+            "exec" => self.out.layer.deny_exec = self.denied("deny.exec", value, Self::check_denied_exec),
             "net" => self.out.layer.deny_net = self.denied("deny.net", value, Self::check_net),
             _ => return false,
         }
@@ -401,7 +403,7 @@ impl Parser {
     }
 
     /// A deny's list, or what is added to that of the file it extends.
-    fn denied<E: Entry>(
+    fn denied<E: Ord>(
         &mut self,
         key: &'static str,
         value: &Value<'_>,
@@ -443,13 +445,23 @@ impl Parser {
         rules
     }
 
-    fn check_path(&mut self, rule: &Rule) -> Option<ringfence_grant::PathEntry> {
+    fn check_path(&mut self, rule: &Rule) -> Option<PathEntry> {
         let result = in_some_home(rule).path(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Path { text, error })
     }
 
-    fn check_exec(&mut self, rule: &Rule) -> Option<ringfence_grant::ExecEntry> {
+    fn check_exec(&mut self, rule: &Rule) -> Option<ExecEntry> {
         let result = in_some_home(rule).exec(Some(Path::new(SOME_WORKDIR)));
+        self.checked(rule, result, |text, error| Wrong::Exec { text, error })
+    }
+
+    fn check_denied_path(&mut self, rule: &Rule) -> Option<Denied<PathEntry>> {
+        let result = in_some_home(rule).denied_path(Some(Path::new(SOME_WORKDIR)));
+        self.checked(rule, result, |text, error| Wrong::Path { text, error })
+    }
+
+    fn check_denied_exec(&mut self, rule: &Rule) -> Option<Denied<ExecEntry>> {
+        let result = in_some_home(rule).denied_exec(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Exec { text, error })
     }
 

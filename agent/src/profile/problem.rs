@@ -205,7 +205,20 @@ fn path_hint(text: &str, error: &PathError) -> Option<String> {
         PathError::Relative if text.starts_with('~') || text.starts_with('$') => {
             "`~` and variables are not expanded: write the absolute path, `${HOME}/...`, `${WORKDIR}/...` or `**/NAME`".to_owned()
         }
-        PathError::Relative if text.starts_with('*') => "write `/*`, `/**` or `**/NAME`".to_owned(),
+        PathError::Relative if text.starts_with('*') => {
+            "write `/*`, `/**` or `**/NAME`; to deny all that is named so, `**/NAME*` or `**/*NAME`".to_owned()
+        }
+        PathError::Pattern => {
+            "allow the whole name (`**/NAME`) or a directory (`/dir`); `**/NAME*` and `**/*NAME` are for fs_read, fs_write \
+             and exec of `[deny]`"
+                .to_owned()
+        }
+        PathError::LongPattern => "a shorter end of the name denies more, and what it should not is granted by its whole name: `**/NAME`".to_owned(),
+        PathError::DeniedGlob => {
+            "a directory covers all below it; a pattern is one name with one `*`, first or last: `**/*.pem`, `**/.env.*`; a \
+             `*?[]{}` that belongs to a name takes a backslash: '/app/\\[id\\]'"
+                .to_owned()
+        }
         PathError::Relative => {
             format!("write it absolute, or `${{WORKDIR}}/{}`", text.trim_start_matches("./").trim_start_matches("../"))
         }

@@ -99,7 +99,7 @@ impl Builder<'_> {
                 && match &r.place {
                     Place::Path(path) => self.resolver.is_directory(path),
                     Place::Name(_) => true,
-                    Place::Abstract(_) | Place::Named { .. } => false,
+                    Place::Prefix(_) | Place::Suffix(_) | Place::Abstract(_) | Place::Named { .. } => false,
                 }
         });
         if broad_sockets {

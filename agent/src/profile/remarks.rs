@@ -70,7 +70,7 @@ fn idle(policy: &CompiledPolicy, rule: &Rule, bit: u16, anywhere: bool) -> Optio
     let others = || policy.places.iter().filter(|place| place.deny & bit != 0 && of(place) != Some(id));
     let by = mine
         .iter()
-        .map(|place| others().find(|other| covers(other, &place.place)))
+        .map(|place| others().find(|other| covers(policy, other, &place.place, bit)))
         .collect::<Option<Vec<_>>>();
     if let Some(by) = by {
         let by = by.first().and_then(|place| policy.rules.get(of(place)? as usize));
@@ -84,8 +84,20 @@ fn idle(policy: &CompiledPolicy, rule: &Rule, bit: u16, anywhere: bool) -> Optio
 }
 
 /// Whether a deny's whole tree takes in a place.
-fn covers(deny: &PlaceRule, place: &Place) -> bool {
+fn covers(policy: &CompiledPolicy, deny: &PlaceRule, place: &Place, bit: u16) -> bool {
+    // What a name that is granted keeps from one pattern, it keeps from all of them.
+    let is_granted = |name: &[u8]| {
+        let of_name = |rule: &&PlaceRule| matches!(&rule.place, Place::Name(of) if of == name);
+        policy.places.iter().filter(of_name).any(|rule| rule.allow & bit != 0)
+    };
+    let is_pattern_of = |name: &[u8]| deny.place.is_pattern_of(name) && !is_granted(name);
     match (&deny.place, place) {
+        (Place::Prefix(wide), Place::Prefix(narrow)) => narrow.starts_with(wide),
+        (Place::Suffix(wide), Place::Suffix(narrow)) => narrow.ends_with(wide),
+        (Place::Prefix(_) | Place::Suffix(_), Place::Name(name)) => is_pattern_of(name),
+        (Place::Prefix(_) | Place::Suffix(_), Place::Path(path)) => {
+            path.split(|b| *b == b'/').any(is_pattern_of)
+        }
         (Place::Path(above), Place::Path(below)) if deny.kind == Kind::Tree => is_below(below, above),
         (Place::Name(name), Place::Path(path)) => {
             path.split(|b| *b == b'/').any(|part| part == name.as_slice())
@@ -107,9 +119,9 @@ fn is_granted(policy: &CompiledPolicy, place: &Place, bit: u16) -> bool {
             Place::Path(path) => allows.into_iter().any(|rule| match &rule.place {
                 Place::Path(other) => is_below(path, other) || is_below(other, path),
                 Place::Name(_) => true,
-                Place::Abstract(_) | Place::Named { .. } => false,
+                Place::Prefix(_) | Place::Suffix(_) | Place::Abstract(_) | Place::Named { .. } => false,
             }),
-            Place::Name(_) => {
+            Place::Name(_) | Place::Prefix(_) | Place::Suffix(_) => {
                 allows.into_iter().any(|rule| matches!(rule.place, Place::Path(_) | Place::Name(_)))
             }
             Place::Abstract(_) | Place::Named { .. } => allows.into_iter().any(|rule| rule.place == *place),
@@ -146,6 +158,19 @@ mod tests {
         assert_eq!(
             shadowed,
             ["9: deny.fs_read: \"/srv/a\": it can never decide: deny.fs_read:/srv denies all of it"]
+        );
+        assert_eq!(of("", "\"**/*.x\""), [format!("9: deny.fs_read: \"**/*.x\": {idle}")]);
+        let within = of("\"/srv\"", "\"**/*.x\", \"**/*.a.x\", \"**/b.x\", \"/srv/c.x/d\"");
+        assert_eq!(within.len(), 4, "{within:?}");
+        assert!(
+            within[..3].iter().all(|line| line.ends_with("deny.fs_read:**/*.x denies all of it")),
+            "{within:?}"
+        );
+        let named = of("\"/srv\", \"**/b.x\"", "\"**/*.x\", \"**/b.x\"");
+        assert_eq!(
+            named,
+            Vec::<String>::new(),
+            "the pattern gives way to the name, the deny of the name does not"
         );
         let missing = of("\"/srv/none\", \"/srv/a\"", "");
         assert_eq!(missing.len(), 1, "{missing:?}");

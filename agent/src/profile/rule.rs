@@ -1,6 +1,6 @@
 //! Rules as their author wrote them, each with its place in the file.
 
-use ringfence_grant::{Entry, ExecEntry, ExecError, NetEntry, NetError, PathEntry, PathError, Scope};
+use ringfence_grant::{Denied, Entry, ExecEntry, ExecError, NetEntry, NetError, PathEntry, PathError, Scope};
 use std::{path::Path, sync::Arc};
 
 /// Stands for the working directory at the beginning of a path.
@@ -54,6 +54,22 @@ impl Rule {
 
     /// As an exec entry.
     pub(crate) fn exec(&self, workdir: Option<&Path>) -> Result<ExecEntry, RuleError<ExecError>> {
+        self.expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
+    }
+
+    /// As what a deny of paths has.
+    pub(crate) fn denied_path(
+        &self,
+        workdir: Option<&Path>,
+    ) -> Result<Denied<PathEntry>, RuleError<PathError>> {
+        self.expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
+    }
+
+    /// As what a deny of programs has.
+    pub(crate) fn denied_exec(
+        &self,
+        workdir: Option<&Path>,
+    ) -> Result<Denied<ExecEntry>, RuleError<ExecError>> {
         self.expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
     }
 

@@ -279,6 +279,16 @@ struct PathText(String);
 #[derive(JsonSchema)]
 struct ExecText(String);
 
+/// As for granted paths, or a pattern: `**/NAME*` (whatever begins with NAME, at any depth, and all below it), `**/*NAME`
+/// (whatever ends with it). NAME has 1 to 31 bytes. A name that the grant's same axis has whole (`**/cacert.pem`) is meant by
+/// no pattern.
+#[derive(JsonSchema)]
+struct DeniedPathText(String);
+
+/// As for denied paths, or a program's bare name.
+#[derive(JsonSchema)]
+struct DeniedExecText(String);
+
 /// `ip[:port]`, `cidr[:port]`, `[v6]:port`, `unix:/path` (with the globs of paths), `unix:@abstract`.
 #[derive(JsonSchema)]
 struct NetText(String);
@@ -288,11 +298,11 @@ struct NetText(String);
 #[schemars(deny_unknown_fields)]
 struct DenyTable {
     /// What is not read.
-    fs_read: Option<Denied<PathText>>,
+    fs_read: Option<Denied<DeniedPathText>>,
     /// What is not written or changed.
-    fs_write: Option<Denied<PathText>>,
+    fs_write: Option<Denied<DeniedPathText>>,
     /// What is neither executed nor mapped executable.
-    exec: Option<Denied<ExecText>>,
+    exec: Option<Denied<DeniedExecText>>,
     /// What is neither connected or sent to, nor bound.
     net: Option<Denied<NetText>>,
 }

@@ -98,6 +98,8 @@ fn pattern(place: &Place, kind: Kind) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match (place, kind) {
         (Place::Name(name), _) => format!("**/{}", text(name)),
+        (Place::Prefix(name), _) => format!("**/{}*", text(name)),
+        (Place::Suffix(name), _) => format!("**/*{}", text(name)),
         (Place::Abstract(name), _) => format!("unix:@{}", text(name)),
         (Place::Named { kind, value }, _) => commands::shown(*kind, *value),
         (Place::Path(path), Kind::Tree) => text(path),

@@ -70,8 +70,9 @@ fn a_profile_gives_its_grant_and_its_denies() {
     profile(
         &host,
         "exec = { only = [\"echo\", \"cat\"] }\nmax_calls = { at_most = 9 }",
-        "fs_read = [\"**/secret\"]\nexec = [\"cat\"]",
+        "fs_read = [\"**/secret\", \"**/*.pem\"]\nexec = [\"cat\"]",
     );
+    fs::write(host.path("work/a.pem"), "pem\n").unwrap();
     fs::write(host.path("work/plain"), "plain\n").unwrap();
     fs::write(host.path("work/secret"), "secret\n").unwrap();
     let said = host.say(
@@ -81,9 +82,11 @@ fn a_profile_gives_its_grant_and_its_denies() {
             call(2, "read_file", json!({"path": "secret"})),
             call(3, "shell", json!({"program": "echo", "args": ["hi"]})),
             call(4, "shell", json!({"program": "cat", "args": ["plain"]})),
+            call(5, "read_file", json!({"path": "a.pem"})),
         ],
     );
     assert_eq!(said.outcome(1).text, "plain\n", "{}", said.errors);
+    assert!(said.outcome(5).text.contains("forbidden by the rule **/*.pem"), "{:?}", said.outcome(5));
     assert!(said.outcome(2).text.contains("forbidden by the rule **/secret"), "{:?}", said.outcome(2));
     assert_eq!(said.outcome(3).stdout(), "hi\n");
     assert!(said.outcome(4).denied().contains("forbidden by the rule cat"));

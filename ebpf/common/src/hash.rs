@@ -57,6 +57,19 @@ pub const fn name_seed(seed: u64) -> u64 {
     seed ^ 0x6e61_6d65_6e61_6d65
 }
 
+/// The seed of `**/NAME*` rules: the beginning of a component, 1 to 31 bytes of it, is hashed as a [`component`] of its own
+/// and filed at `descend(prefix_seed(seed), component)`.
+#[inline(always)]
+pub const fn prefix_seed(seed: u64) -> u64 {
+    seed ^ 0x7072_6566_7072_6566
+}
+
+/// The seed of `**/*NAME` rules: the same of a component's end.
+#[inline(always)]
+pub const fn suffix_seed(seed: u64) -> u64 {
+    seed ^ 0x7375_6666_7375_6666
+}
+
 /// Where the mark of the directory with this prefix is filed: see [`crate::policy::marks`].
 #[inline(always)]
 pub const fn mark(prefix: u64) -> u64 {

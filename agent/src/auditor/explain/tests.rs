@@ -90,6 +90,18 @@ fn a_deny_names_the_line_to_remove() {
 }
 
 #[test]
+fn a_pattern_gives_way_to_a_name() {
+    let deny = rule("deny.fs_read:**/*.pem", "deny.fs_read", "**/*.pem", Some("/p.toml"));
+    let said = explained(deny, samples::decoded());
+    assert!(said.advice.contains("grant the name") && said.advice.contains("(`**/NAME`)"), "{}", said.advice);
+    assert!(
+        said.advice.contains("remove the pattern from `deny.fs_read`, /p.toml line 12"),
+        "{}",
+        said.advice
+    );
+}
+
+#[test]
 fn a_protected_place_must_be_named() {
     let protected = rule("protected:/proc/sys", "protected", "/proc/sys", None);
     let record =

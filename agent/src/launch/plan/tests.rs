@@ -95,8 +95,13 @@ fn what_a_tree_cannot_say_is_a_gap() {
     let mut policy = policy();
     place(&mut policy, path("/srv"), Kind::Tree, axis::READ, 0, 0);
     assert_eq!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead), "");
-    place(&mut policy, Place::Name(b".ssh".to_vec()), Kind::Tree, 0, axis::READ, 0);
-    assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead).contains("denied inside an allow"));
+    for named in
+        [Place::Name(b".ssh".to_vec()), Place::Prefix(b"id_".to_vec()), Place::Suffix(b".pem".to_vec())]
+    {
+        let mut policy = policy.clone();
+        place(&mut policy, named, Kind::Tree, 0, axis::READ, 0);
+        assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead).contains("denied inside an allow"));
+    }
     place(&mut policy, path("/opt"), Kind::Children, axis::READ, 0, 0);
     assert!(gaps(&without_ebpf(&policy, HOMES, ALL), Partial::FsRead).contains("only a part"));
 }
