@@ -297,7 +297,7 @@ fn explain_names_the_rule_its_line_and_what_to_change() {
     let file = lab.profile(
         "p",
         NOTHING.replacen("only = []", &format!("only = [\"{root}alias\", \"${{WORKDIR}}\"]"), 1)
-            + "[deny]\nfs_read = [\"**/secret\"]\nnet = [\"unix:/srv/x\"]\n",
+            + "[deny]\nfs_read = [\"**/secret\", \"**/*.pem\"]\nnet = [\"unix:/srv/x\"]\n",
     );
     let (status, out, _) = lab.run(&["explain", "p", "read", &format!("{root}alias/f")]);
     assert_eq!(status, 0);
@@ -308,6 +308,9 @@ fn explain_names_the_rule_its_line_and_what_to_change() {
         (&answer["verdict"], &answer["rule"], &answer["line"]),
         (&"denied".into(), &"deny.fs_read:**/secret".into(), &9.into())
     );
+    let answer = lab.explain(&["p", "read", "sub/a.pem/x"]);
+    assert_eq!(answer["rule"], "deny.fs_read:**/*.pem");
+    assert!(answer["change"].as_str().unwrap().contains("add \"**/a.pem\" to grant.fs_read"), "{answer}");
     assert_eq!(
         lab.explain(&["p", "read", "f"])["rule"],
         "fs_read:${WORKDIR}",
@@ -358,10 +361,28 @@ fn the_schema_is_json_and_names_every_key() {
 #[test]
 fn shipped_profiles_allow_and_deny() {
     let lab = Lab::new();
-    let cases: [(&str, &str, &str, &str); 27] = [
+    let cases: [(&str, &str, &str, &str); 49] = [
         ("coder", "write", "src/main.rs", "allowed"),
         ("coder", "read", "src/main.rs", "allowed"),
         ("coder", "read", ".env", "denied"),
+        ("coder", "read", ".env.local", "denied"),
+        ("coder", "read", "app/.env.production.local", "denied"),
+        ("coder", "read", ".env.example", "allowed"),
+        ("coder", "write", ".env.example", "allowed"),
+        ("coder", "read", "tls/server.pem", "denied"),
+        ("coder", "read", "tls/server.key", "denied"),
+        ("coder", "read", "AuthKey_1.p8", "denied"),
+        ("coder", "read", "app.p12", "denied"),
+        ("coder", "read", "app.pfx", "denied"),
+        ("coder", "read", "app.ppk", "denied"),
+        ("coder", "read", "app.jks", "denied"),
+        ("coder", "read", "app.keystore", "denied"),
+        ("coder", "read", "backup/id_rsa.bak", "denied"),
+        ("coder", "read", "src/key.rs", "allowed"),
+        ("coder", "read", ".venv/lib/python3.13/site-packages/certifi/cacert.pem", "allowed"),
+        ("coder", "read", "/usr/lib/python3/dist-packages/pip/_vendor/certifi/cacert.pem", "allowed"),
+        ("coder", "read", "/etc/ssl/certs/ca-certificates.crt", "allowed"),
+        ("coder", "read", "cacert.pem/server.pem", "denied"),
         ("coder", "read", "/root/.ssh/id_ed25519", "denied"),
         ("coder", "write", "/root/.bashrc", "denied"),
         ("coder", "write", "/etc/passwd", "denied"),
@@ -375,6 +396,8 @@ fn shipped_profiles_allow_and_deny() {
         ("coder", "net", "unix:/run/docker.sock", "denied"),
         ("coder", "net", "unix:test.sock", "allowed"),
         ("reader", "read", "README.md", "allowed"),
+        ("reader", "read", "tls/server.pem", "denied"),
+        ("reader", "read", ".env.sample", "allowed"),
         ("reader", "read", "/home/other/README.md", "denied"),
         ("reader", "write", "README.md", "denied"),
         ("reader", "write", "/tmp/x", "denied"),
@@ -385,6 +408,8 @@ fn shipped_profiles_allow_and_deny() {
         ("shell", "write", "/tmp/x", "allowed"),
         ("shell", "read", "/etc/hostname", "allowed"),
         ("shell", "read", "/etc/shadow", "denied"),
+        ("shell", "read", "/etc/tls/server.key", "denied"),
+        ("shell", "read", ".env.sample", "allowed"),
         ("shell", "net", "8.8.8.8:53", "denied"),
     ];
     for (profile, access, target, verdict) in cases {
