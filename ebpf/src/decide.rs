@@ -6,8 +6,9 @@ use ringfence_common::MAX_CONTAINERS;
 use ringfence_common::event::fixed;
 use ringfence_common::moves::Reach;
 use ringfence_common::policy::Policy;
-use ringfence_common::task::{Place, Task};
+use ringfence_common::task::{Place, Task, casing};
 
+use crate::casing::is_plain;
 use crate::fold::{fold, fold_fast, fold_reach};
 use crate::globals::{MOUNT_LOCK, MOUNT_NS, MOUNT_VFSMOUNT, RENAME_LOCK, get};
 use crate::identity::counters;
@@ -62,7 +63,7 @@ pub unsafe fn take_policy(task: *mut Task, container: u64) -> bool {
             && fetch(&raw const (*entry).id) == container
             && let Some(policy) = POLICIES.get_ptr(fetch(&raw const (*entry).policy) as u32)
         {
-            // Word by word: three of them. The fourth, the capabilities, one hook reads where it is.
+            // Word by word: three of them. The fourth, the capabilities, one hook reads where it is; the patterns, a walk.
             let (from, to) = (policy.cast::<u64>(), (&raw mut (*scratch).policy).cast::<u64>());
             let seed = fetch(from);
             put(to, seed);
@@ -89,8 +90,10 @@ pub unsafe fn weigh_typed(task: *mut Task, dentry: *const u8, mount: *const u8) 
         // The container's root mount does not move: files on it need no look at the mounts. What was seen is in
         // memory and not in a variable, so that the verifier follows one way through the fold and not one for
         // each way to it.
+        let plain = mount as u64 == (*task).plain_mount || is_plain(mount);
+        put(&raw mut (*scratch).casing, 0);
         put(&raw mut (*scratch).mounts, mounts_if_foreign(task, mount));
-        if walk_typed(task, dentry, mount) {
+        if plain && walk_typed(task, dentry, mount) {
             let weighing = fold_fast(task);
             let mounts = fetch(&raw const (*scratch).mounts);
             if (u64::from(renames) | mounts) & 1 == 0
@@ -184,7 +187,10 @@ unsafe fn settle_walk(task: *mut Task, fold: impl Fn() -> u64) -> u64 {
             tries += 1;
             let renames = settled(get(&RENAME_LOCK));
             let mounts = settled(get(&MOUNT_LOCK));
-            let why = walk(task);
+            let mut why = walk(task, 0);
+            if why == fixed::CASE && fetch(&raw const (*task).scratch.casing) & casing::FOLDED == 0 {
+                why = walk(task, casing::FOLDED);
+            }
             let answer = if why == 0 { fold() } else { Weighing::refused(why).0 };
             if (renames | mounts) & 1 == 0
                 && mounts == sequence(get(&MOUNT_LOCK))

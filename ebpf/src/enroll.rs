@@ -9,6 +9,7 @@ use core::mem::offset_of;
 
 use ringfence_common::enroll::{Listed, NANOS_PER_TICK};
 
+use crate::exec::put_root_mount;
 use crate::globals::{
     FS_ROOT, LEGACY, PATH_DENTRY, PATH_MOUNT, TASK_FS, TASK_LEADER, TASK_START, TASK_TGID, get,
 };
@@ -87,7 +88,7 @@ unsafe fn take_in(task: *const u8, listed: &Listed) -> Taken {
             return Taken::Elsewhere; // enrolled, perhaps not yet exec'd
         }
         (*tag).root_dentry = load(fs, get(&FS_ROOT) + get(&PATH_DENTRY));
-        (*tag).root_mount = load(fs, get(&FS_ROOT) + get(&PATH_MOUNT));
+        put_root_mount(tag, load(fs, get(&FS_ROOT) + get(&PATH_MOUNT)));
         (*tag).container = container;
         give_terminals(tag, task);
         if get(&LEGACY) != 0 && TASKS_BY_ADDR.insert(&address, &*tag, 0).is_err() {

@@ -8,6 +8,7 @@ use ringfence_common::event::{FLAG_UNLINKED, fixed, op};
 use ringfence_common::policy::{RECORD_EXEC, RECORD_OTHER, axis};
 use ringfence_common::task::Task;
 
+use crate::casing::is_plain;
 use crate::decide::{Weighing, take_policy, weigh};
 use crate::emit::{ask, settle, wants};
 use crate::globals::{
@@ -57,7 +58,20 @@ unsafe fn take_root(task: *mut Task) {
         let me = bpf_get_current_task_btf().cast::<u8>().cast_const();
         let fs: *const u8 = load(me, get(&TASK_FS));
         put(&raw mut (*task).root_dentry, load(fs, get(&FS_ROOT) + get(&PATH_DENTRY)));
-        put(&raw mut (*task).root_mount, load(fs, get(&FS_ROOT) + get(&PATH_MOUNT)));
+        put_root_mount(task, load(fs, get(&FS_ROOT) + get(&PATH_MOUNT)));
+    }
+}
+
+/// Notes the mount of a container's root.
+///
+/// # Safety
+/// `task` is a tag; `mount` is one that the verifier has a type for.
+#[inline(always)]
+pub unsafe fn put_root_mount(task: *mut Task, mount: *const u8) {
+    // SAFETY: as above.
+    unsafe {
+        put(&raw mut (*task).root_mount, mount as u64);
+        put(&raw mut (*task).plain_mount, if is_plain(mount) { mount as u64 } else { 0 });
     }
 }
 
@@ -189,6 +203,7 @@ unsafe fn enter(task: *mut Task, next: u64) -> bool {
             (*stored).next = 0;
             (*stored).root_dentry = (*task).root_dentry;
             (*stored).root_mount = (*task).root_mount;
+            (*stored).plain_mount = (*task).plain_mount;
         }
         // The address must lead to the tag, or the task would pass for ungoverned.
         TASKS_BY_ADDR.get_ptr_mut(&address).is_some()

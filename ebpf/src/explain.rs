@@ -6,19 +6,22 @@ use core::ffi::c_void;
 use ringfence_common::MAX_COMPONENTS;
 use ringfence_common::event::rule;
 use ringfence_common::fold::{RULE, reset_axes};
-use ringfence_common::hash::name_seed;
+use ringfence_common::hash::{folded_seed, name_seed};
 use ringfence_common::policy::{FLAG_NAMES, axis};
 use ringfence_common::task::{NAME_WORDS, Task};
 
-use crate::fold::{NO_SLOT, at_prefix, descend_by, slot_with};
+use crate::fold::{NO_SLOT, at_prefix, descend_by, lower_component, slot_with};
 use crate::globals::{K2, get};
 use crate::memory::{fetch, mask127, put, repeat};
+use crate::patterns::patterned;
 
 /// What [`explain`] keeps on its way down, in the scratch's name buffer.
 #[repr(C)]
 struct Deciders {
     axes: u64,
     prefix: u64,
+    /// The prefix in lower case.
+    folded: u64,
     left: u64,
     /// Slots that decided, or [`NO_SLOT`].
     allow: u64,
@@ -75,8 +78,19 @@ unsafe extern "C" fn explain_step(_step: u64, context: *mut c_void) -> i64 {
         let beyond = left + fetch(&raw const (*scratch).further);
         let k2 = get(&K2);
         let component = fetch((&raw const (*scratch).hashes).cast::<u64>().add(mask127(left)));
-        if (*scratch).policy.flags & FLAG_NAMES != 0 {
-            Deciders::look(found, descend_by(name_seed((*scratch).policy.seed), component, k2), beyond);
+        let seed = (*scratch).policy.seed;
+        let names = (*scratch).policy.flags & FLAG_NAMES != 0;
+        let lower = lower_component(scratch, left);
+        if names {
+            if lower != 0 {
+                Deciders::look(found, descend_by(name_seed(folded_seed(seed)), lower, k2), beyond);
+            }
+            Deciders::look(found, descend_by(name_seed(seed), component, k2), beyond);
+        }
+        if lower != 0 {
+            let folded = descend_by(fetch(&raw const (*found).folded), lower, k2);
+            Deciders::look(found, folded, beyond);
+            put(&raw mut (*found).folded, folded);
         }
         let prefix = descend_by(fetch(&raw const (*found).prefix), component, k2);
         Deciders::look(found, prefix, beyond);
@@ -106,6 +120,7 @@ pub unsafe extern "C" fn explain(task: *mut Task) -> u32 {
         let left = fetch(&raw const (*scratch).count);
         put(&raw mut (*found).axes, axes);
         put(&raw mut (*found).prefix, (*scratch).policy.seed);
+        put(&raw mut (*found).folded, folded_seed((*scratch).policy.seed));
         put(&raw mut (*found).left, left);
         put(&raw mut (*found).allow, NO_SLOT);
         put(&raw mut (*found).deny, NO_SLOT);
@@ -117,8 +132,18 @@ pub unsafe extern "C" fn explain(task: *mut Task) -> u32 {
         repeat(MAX_COMPONENTS, explain_step, (&raw mut context).cast());
         let (allow, deny) = (fetch(&raw const (*found).allow), fetch(&raw const (*found).deny));
         let reset = fetch(&raw const (*found).reset);
+        let by_pattern = patterned(scratch) & axes;
         let (kind, number) = if deny != NO_SLOT {
             (rule::SLOT, deny)
+        } else if by_pattern != 0 {
+            let place = if by_pattern & u64::from(axis::READ) != 0 {
+                0
+            } else if by_pattern & u64::from(axis::WRITE) != 0 {
+                1
+            } else {
+                2
+            };
+            (rule::SLOT, fetch((&raw const (*scratch).pattern_slots).cast::<u64>().add(place)))
         } else if fetch(&raw const (*found).allowed) != axes {
             if reset == NO_SLOT { (rule::DEFAULT, 0) } else { (rule::SLOT, reset) }
         } else if allow == NO_SLOT {

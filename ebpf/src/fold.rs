@@ -7,14 +7,15 @@ use core::ffi::c_void;
 use ringfence_common::MAX_COMPONENTS;
 use ringfence_common::event::fixed;
 use ringfence_common::fold::{Answer, applies, matching};
-use ringfence_common::hash::{Keys, descend, mark, name_seed, named_seed, number};
+use ringfence_common::hash::{Keys, descend, folded_seed, mark, name_seed, named_seed, number};
 use ringfence_common::moves::{DEPTHS, Reach};
 use ringfence_common::policy::{BUCKET_SLOTS, FLAG_NAMES, axis, bucket_of};
-use ringfence_common::task::Task;
+use ringfence_common::task::{Scratch, Task, casing};
 
 use crate::decide::Weighing;
 use crate::globals::{K0, K1, K2, get};
 use crate::memory::{fetch, mask127, put, repeat};
+use crate::patterns::patterned;
 use crate::storage::TABLE;
 use crate::walk::FAST_COMPONENTS;
 
@@ -41,7 +42,8 @@ pub unsafe extern "C" fn fold(task: *mut Task, further: u64) -> u64 {
         put(&raw mut (*fold).prefix, seed);
         put(&raw mut (*fold).left, left);
         put(&raw mut (*fold).answer.allow, u64::from((*scratch).policy.initial));
-        put(&raw mut (*fold).answer.deny, 0);
+        put(&raw mut (*fold).answer.deny, patterned(scratch));
+        put(&raw mut (*fold).folded, folded_seed(seed));
         let mut answer = fetch(&raw const (*fold).answer);
         answer.add(at_prefix(seed, left + further));
         put(&raw mut (*fold).answer, answer);
@@ -56,6 +58,8 @@ pub unsafe extern "C" fn fold(task: *mut Task, further: u64) -> u64 {
 #[repr(C)]
 struct Fold {
     prefix: u64,
+    /// The prefix in lower case, where case is not told apart.
+    folded: u64,
     left: u64,
     answer: Answer,
 }
@@ -79,8 +83,19 @@ unsafe extern "C" fn fold_step(_step: u64, context: *mut c_void) -> i64 {
         let k2 = get(&K2);
         let component = fetch((&raw const (*scratch).hashes).cast::<u64>().add(mask127(left)));
         let mut answer = fetch(&raw const (*fold).answer);
-        if (*scratch).policy.flags & FLAG_NAMES != 0 {
-            answer.add(at_prefix(descend_by(name_seed((*scratch).policy.seed), component, k2), beyond));
+        let (seed, names) = ((*scratch).policy.seed, (*scratch).policy.flags & FLAG_NAMES != 0);
+        let lower = lower_component(scratch, left);
+        if names {
+            if lower != 0 {
+                answer.add(at_prefix(descend_by(name_seed(folded_seed(seed)), lower, k2), beyond));
+            }
+            answer.add(at_prefix(descend_by(name_seed(seed), component, k2), beyond));
+        }
+        // What is filed in lower case denies or takes back; what the same place allows comes after that.
+        if lower != 0 {
+            let folded = descend_by(fetch(&raw const (*fold).folded), lower, k2);
+            answer.add(at_prefix(folded, beyond));
+            put(&raw mut (*fold).folded, folded);
         }
         let prefix = descend_by(fetch(&raw const (*fold).prefix), component, k2);
         answer.add(at_prefix(prefix, beyond));
@@ -88,6 +103,21 @@ unsafe extern "C" fn fold_step(_step: u64, context: *mut c_void) -> i64 {
         put(&raw mut (*fold).prefix, prefix);
         put(&raw mut (*fold).left, left);
         0
+    }
+}
+
+/// The hash in lower case of the component with `left` more below it; 0: the walk met no file system that folds case.
+///
+/// # Safety
+/// `scratch` is that of a tag, after a walk.
+#[inline(always)]
+pub unsafe fn lower_component(scratch: *const Scratch, left: u64) -> u64 {
+    // SAFETY: as above; the index is below HASH_WORDS.
+    unsafe {
+        if fetch(&raw const (*scratch).casing) & casing::FOLDED == 0 {
+            return 0;
+        }
+        fetch((&raw const (*scratch).hashes).cast::<u64>().add(mask127(left + MAX_COMPONENTS as u64)))
     }
 }
 
@@ -111,7 +141,7 @@ pub unsafe fn fold_fast(task: *mut Task) -> Weighing {
         let names = (*scratch).policy.flags & FLAG_NAMES != 0;
         let mut prefix = seed;
         let mut left = fetch(&raw const (*scratch).count);
-        let mut answer = Answer { allow: u64::from((*scratch).policy.initial), deny: 0 };
+        let mut answer = Answer { allow: u64::from((*scratch).policy.initial), deny: patterned(scratch) };
         answer.add(at_prefix(prefix, left));
         let mut step = 0;
         while step < FAST_COMPONENTS {

@@ -210,6 +210,7 @@ unsafe fn inherit(child: *mut c_void, parent: *mut Task) -> bool {
             (*task).next = (*parent).next;
             (*task).root_dentry = (*parent).root_dentry;
             (*task).root_mount = (*parent).root_mount;
+            (*task).plain_mount = (*parent).plain_mount;
         } else if !legacy {
             return false;
         }

@@ -12,6 +12,7 @@
 
 mod attributes;
 mod capable;
+mod casing;
 mod decide;
 mod egress;
 mod emit;
@@ -33,6 +34,7 @@ mod names;
 mod net;
 mod objects;
 mod options;
+mod patterns;
 mod queues;
 mod received;
 mod search;

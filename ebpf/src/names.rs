@@ -8,7 +8,7 @@ use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op, rule};
 use ringfence_common::moves::{Reach, S_IFDIR, objection};
 use ringfence_common::policy::{RECORD_FILE, axis};
-use ringfence_common::task::{Place, Task};
+use ringfence_common::task::{Place, Task, casing};
 
 use crate::decide::{Weighing, reach, take_policy};
 use crate::emit::{EACCES, EPERM, EXDEV, ask, close, refuse, settle, wants};
@@ -20,6 +20,8 @@ use crate::memory::{fetch, load, probe, probe_word, put};
 use crate::setuid::{gives_rights, judge_rights};
 
 const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
 const S_IFCHR: u32 = 0o020_000;
 const S_IFBLK: u32 = 0o060_000;
 /// `RENAME_EXCHANGE`.
@@ -207,6 +209,7 @@ pub unsafe extern "C" fn may_move(task: *mut Task) -> i32 {
             return EACCES;
         }
         let (why, gained) = objection(old, new, mode_of(&raw const (*request).path));
+        let why = if why == 0 && may_change_case(task, old) { fixed::CASE } else { why };
         if why == 0 {
             return 0;
         }
@@ -214,6 +217,22 @@ pub unsafe extern "C" fn may_move(task: *mut Task) -> i32 {
         (*request).rule_kind = rule::FIXED;
         (*request).rule = why;
         EXDEV
+    }
+}
+
+/// Whether what is moved may come under a grant that is spelled otherwise than its new name, once that is looked up by
+/// another spelling: only where case is not told apart, and unless the same could be had by copying: a link, or a file
+/// that may be read and written and gives no rights to whoever runs it.
+#[inline(always)]
+unsafe fn may_change_case(task: *mut Task, old: Reach) -> bool {
+    // SAFETY: the caller's tag, after the new place's walk. A move never crosses file systems.
+    unsafe {
+        if fetch(&raw const (*task).scratch.casing) & casing::FOLDED == 0 {
+            return false;
+        }
+        let mode = mode_of(&raw const (*task).scratch.request.path);
+        let copied = mode & S_IFMT == S_IFREG && old.allows(axis::READ | axis::WRITE) && !gives_rights(mode);
+        !copied && mode & S_IFMT != S_IFLNK
     }
 }
 

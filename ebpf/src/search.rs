@@ -17,6 +17,27 @@ use crate::memory::{fetch, probe_word, put, repeat};
 /// last.
 const MAX_MOUNTS: usize = 4096;
 
+/// Most of them in the container's own namespace.
+const MAX_WEIGHED: usize = 256;
+
+/// What is searched for, and where the search stands.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Search {
+    /// The mount to look at next, by the file system's list.
+    link: u64,
+    /// The file system.
+    sb: u64,
+    /// The container's namespace.
+    namespace: u64,
+    /// The mount that was found; 0: there are no more.
+    found: u64,
+    /// Not 0: the kernel itself has a mount of it, for a memfd, or a layer of an overlay that the kernel copies up to.
+    internal: u64,
+}
+
+const _: () = assert!(size_of::<Search>() == size_of::<[u64; 5]>());
+
 /// Weighs the request's dentry through the container's root mount if it is on that file system, else, or if it is not
 /// below that mount's root, through the file system's other mounts in the container's namespace, until one allows
 /// `axis`, or has no answer for another reason than that the dentry is not below it: what cannot be read through a mount
@@ -43,39 +64,49 @@ pub unsafe extern "C" fn weigh_anywhere(task: *mut Task, axis: u16) -> u64 {
                 return weighing.0;
             }
         }
+        let (mut best, mut by) = (Weighing::refused(fixed::OUTSIDE).0, root_mount);
         let namespace = probe_word(root_mount - get(&MOUNT_VFSMOUNT) + get(&MOUNT_NS));
-        let mut search = Search { task, sb, namespace, axis: axis as u64 };
-        let state = (&raw mut (*scratch).name).cast::<u64>();
-        put(state, probe_word(sb + get(&SB_MOUNTS)));
-        put(state.add(1), Weighing::refused(fixed::OUTSIDE).0);
-        put(state.add(2), root_mount);
-        repeat(MAX_MOUNTS, next_mount, (&raw mut search).cast());
-        put(&raw mut (*path).mount, fetch(state.add(2)));
-        fetch(state.add(1))
+        let state = (&raw mut (*scratch).search).cast::<Search>();
+        put(state, Search { link: probe_word(sb + get(&SB_MOUNTS)), sb, namespace, found: 0, internal: 0 });
+        let mut tries = 0;
+        while tries < MAX_WEIGHED {
+            tries += 1;
+            let mut context = task;
+            repeat(MAX_MOUNTS, next_mount, (&raw mut context).cast());
+            let mount = fetch(&raw const (*state).found);
+            if mount == 0 {
+                break;
+            }
+            put(&raw mut (*path).mount, mount);
+            let weighing = weigh(task, path, 0);
+            let why = weighing.fixed();
+            if why != fixed::OUTSIDE {
+                (best, by) = (weighing.0, mount);
+                if why != 0 || weighing.allows(axis) {
+                    break;
+                }
+            }
+        }
+        put(&raw mut (*path).mount, by);
+        if best == Weighing::refused(fixed::OUTSIDE).0 && fetch(&raw const (*state).internal) != 0 {
+            best = Weighing::refused(fixed::INTERNAL).0;
+        }
+        // Too many to look at each: what was not weighed might have been the one that is meant.
+        if tries == MAX_WEIGHED { Weighing::refused(fixed::TOO_LONG).0 } else { best }
     }
 }
 
-/// What is searched for. In the scratch's name buffer are the link to go on with, the best answer so far, and the mount that
-/// it came by.
-#[repr(C)]
-struct Search {
-    task: *mut Task,
-    sb: u64,
-    namespace: u64,
-    axis: u64,
-}
-
-/// Weighs through the next mount of the file system.
+/// Goes on to the next mount of the file system in the container's namespace.
 ///
 /// # Safety
-/// `context` points to a [`Search`].
+/// `context` points to a pointer to a tag.
 unsafe extern "C" fn next_mount(_step: u64, context: *mut c_void) -> i64 {
     // SAFETY: the tag is the value of a map; all else is read by `probe`.
     unsafe {
-        let Search { task, sb, namespace, axis } = context.cast::<Search>().read();
-        let scratch = &raw mut (*task).scratch;
-        let state = (&raw mut (*scratch).name).cast::<u64>();
-        let link = fetch(state);
+        let task = *context.cast::<*mut Task>();
+        let state = (&raw mut (*task).scratch.search).cast::<Search>();
+        let (link, sb) = (fetch(&raw const (*state).link), fetch(&raw const (*state).sb));
+        put(&raw mut (*state).found, 0);
         let sb_of = |base: u64| probe_word(base + get(&MOUNT_VFSMOUNT) + get(&VFSMOUNT_SB));
         // A link is the mount's address, or (a list's, up to 6.16) that of its link. Anything else is the end.
         let base = if link == 0 {
@@ -87,27 +118,15 @@ unsafe extern "C" fn next_mount(_step: u64, context: *mut c_void) -> i64 {
         } else {
             return 1;
         };
-        let next = probe_word(base + get(&MOUNT_NEXT));
-        let (best, by) = (fetch(state.add(1)), fetch(state.add(2)));
-        let its_namespace = probe_word(base + get(&MOUNT_NS));
-        if its_namespace == namespace {
-            let mount = base + get(&MOUNT_VFSMOUNT);
-            put(&raw mut (*scratch).request.path.mount, mount);
-            let weighing = weigh(task, &raw const (*scratch).request.path, 0);
-            // A long name was hashed in this very buffer.
-            let why = weighing.fixed();
-            let answers = why != fixed::OUTSIDE;
-            put(state.add(1), if answers { weighing.0 } else { best });
-            put(state.add(2), if answers { mount } else { by });
-            if answers && (why != 0 || weighing.allows(axis as u16)) {
-                return 1;
-            }
-        } else if its_namespace == INTERNAL_NS && best == Weighing::refused(fixed::OUTSIDE).0 {
-            // Nowhere in the container, but held by the kernel itself: a memfd, a layer of an overlay that the kernel
-            // copies up to.
-            put(state.add(1), Weighing::refused(fixed::INTERNAL).0);
+        put(&raw mut (*state).link, probe_word(base + get(&MOUNT_NEXT)));
+        let namespace = probe_word(base + get(&MOUNT_NS));
+        if namespace == INTERNAL_NS {
+            put(&raw mut (*state).internal, 1);
         }
-        put(state, next);
-        0
+        if namespace != fetch(&raw const (*state).namespace) {
+            return 0;
+        }
+        put(&raw mut (*state).found, base + get(&MOUNT_VFSMOUNT));
+        1
     }
 }

@@ -12,14 +12,16 @@ use core::mem::MaybeUninit;
 
 use ringfence_common::event::fixed;
 use ringfence_common::hash::mum;
-use ringfence_common::task::{Scratch, Task};
+use ringfence_common::task::{Scratch, Task, casing};
 use ringfence_common::{MAX_COMPONENTS, MAX_PATH};
 
+use crate::casing::{casing_of, lower_hash};
 use crate::globals::{
     DENTRY_LEN, DENTRY_NAME, DENTRY_PARENT, DENTRY_SHORT, K0, K1, MOUNT_PARENT, MOUNT_VFSMOUNT,
     VFSMOUNT_ROOT, get,
 };
-use crate::memory::{fetch, load, mask127, probe, probe_name, probe_word, put, repeat};
+use crate::memory::{fetch, load, mask127, number_of, probe, probe_name, probe_word, put, repeat};
+use crate::patterns::{begin_patterns, has_patterns, match_patterns, see_buffer, see_short};
 
 /// Steps of a walk: components and crossings of mounts.
 pub const STEPS: usize = 96;
@@ -48,6 +50,10 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
         let on_root_mount = mount as u64 == (*task).root_mount;
         let stop = if on_root_mount { (*task).root_dentry } else { load(mount, get(&VFSMOUNT_ROOT)) };
         let hashes = (&raw mut (*scratch).hashes).cast::<u64>();
+        let patterns = has_patterns(scratch);
+        if patterns {
+            begin_patterns(task);
+        }
         let mut at = dentry;
         let mut count = 0usize;
         let mut arrived = false;
@@ -58,15 +64,23 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
             }
             let len = u64::from(load::<u32>(at, len_at));
             let name: u64 = load(at, name_at);
-            let hash = if name == at.add(short_at as usize) as u64 && len < SHORT {
+            let short = name == at.add(short_at as usize) as u64 && len < SHORT;
+            let hash = if short {
                 short_hash(at, short_at, len)
             } else {
                 // Some kernels let the verifier know the name's pointer as one; it must be a number.
-                put(&raw mut (*scratch).laundry, name);
-                long_hash(task, fetch(&raw const (*scratch).laundry), len)
+                long_hash(task, number_of(&raw mut (*scratch).laundry, name), len)
             };
             if hash == 0 {
                 return false;
+            }
+            if patterns {
+                if short {
+                    let name = number_of(&raw mut (*scratch).laundry, name);
+                    see_short(task, at, short_at, name, len, hash);
+                } else {
+                    see_buffer(task, len, hash);
+                }
             }
             put(hashes.add(count), hash);
             at = load(at, parent_at);
@@ -96,12 +110,13 @@ unsafe fn within_limits(scratch: *mut Scratch) -> u32 {
     if count > MAX_COMPONENTS as u64 || bytes > MAX_PATH as u64 { fixed::TOO_LONG } else { 0 }
 }
 
-/// Walks from `scratch.start`, whatever it is, with reads that cannot fault. Returns 0, or one of [`fixed`].
+/// Walks from `scratch.start`, whatever it is, with reads that cannot fault. Returns 0, or one of [`fixed`]:
+/// [`fixed::CASE`] if there is a file system on the way that folds case and `folded` does not say so yet.
 ///
 /// # Safety
-/// `task` is a tag.
+/// `task` is a tag whose policy was taken.
 #[inline(always)]
-pub unsafe fn walk(task: *mut Task) -> u32 {
+pub unsafe fn walk(task: *mut Task, folded: u64) -> u32 {
     // SAFETY: `task` is the value of a map.
     unsafe {
         let scratch = &raw mut (*task).scratch;
@@ -111,6 +126,12 @@ pub unsafe fn walk(task: *mut Task) -> u32 {
         put(&raw mut (*scratch).mount, mount);
         put(&raw mut (*scratch).dentry, fetch(&raw const (*scratch).start.dentry));
         put(&raw mut (*scratch).mount_root, probe_word(mount + get(&VFSMOUNT_ROOT)));
+        let here = if mount == (*task).plain_mount { 0 } else { casing_of(mount) };
+        let folded = if here == 0 { folded } else { casing::FOLDED };
+        put(&raw mut (*scratch).casing, folded | here);
+        if has_patterns(scratch) {
+            begin_patterns(task);
+        }
         walk_on(task)
     }
 }
@@ -159,6 +180,12 @@ unsafe extern "C" fn walk_step(_step: u64, context: *mut c_void) -> i64 {
         }
         if dentry == fetch(&raw const (*scratch).mount_root) {
             let Some((upper, point)) = cross(mount) else { return end(scratch, fixed::OUTSIDE) };
+            let here = if upper == (*task).plain_mount { 0 } else { casing_of(upper) };
+            let folded = fetch(&raw const (*scratch).casing) & casing::FOLDED;
+            if here != 0 && folded == 0 {
+                return end(scratch, fixed::CASE);
+            }
+            put(&raw mut (*scratch).casing, folded | here);
             put(&raw mut (*scratch).mount, upper);
             put(&raw mut (*scratch).dentry, point);
             put(&raw mut (*scratch).mount_root, probe_word(upper + get(&VFSMOUNT_ROOT)));
@@ -169,9 +196,7 @@ unsafe extern "C" fn walk_step(_step: u64, context: *mut c_void) -> i64 {
             return end(scratch, fixed::TOO_LONG);
         }
         let parent_at = get(&DENTRY_PARENT);
-        // Uninitialised: zeroing would be a loop over bytes, for the verifier to walk through.
-        let mut window = MaybeUninit::<[u64; WINDOW / 8]>::uninit();
-        let window = window.as_mut_ptr().cast::<u8>();
+        let window = (&raw mut (*scratch).window).cast::<u8>();
         if !probe(window, WINDOW as u64, dentry + parent_at) {
             return end(scratch, fixed::UNREADABLE);
         }
@@ -182,15 +207,28 @@ unsafe extern "C" fn walk_step(_step: u64, context: *mut c_void) -> i64 {
         let len = u64::from(load::<u32>(window, get(&DENTRY_LEN) - parent_at));
         let name: u64 = load(window, get(&DENTRY_NAME) - parent_at);
         let short_at = get(&DENTRY_SHORT);
-        let hash = if name == dentry + short_at && len < SHORT {
-            short_hash(window, short_at - parent_at, len)
-        } else {
-            long_hash(task, name, len)
-        };
+        let folded = fetch(&raw const (*scratch).casing) & casing::FOLDED != 0;
+        let short = name == dentry + short_at && len < SHORT && !folded;
+        let hash =
+            if short { short_hash(window, short_at - parent_at, len) } else { long_hash(task, name, len) };
         if hash == 0 {
             return end(scratch, fixed::UNREADABLE);
         }
         let hashes = (&raw mut (*scratch).hashes).cast::<u64>();
+        if folded {
+            let lower = lower_hash(task, len);
+            if lower == 0 {
+                return end(scratch, fixed::CASE);
+            }
+            put(hashes.add(mask127(count + MAX_COMPONENTS as u64)), lower);
+        }
+        if has_patterns(scratch) {
+            if folded {
+                see_buffer(task, len, hash);
+            } else {
+                match_patterns(task, name, len, hash);
+            }
+        }
         put(hashes.add(mask127(count)), hash);
         put(&raw mut (*scratch).count, count + 1);
         put(&raw mut (*scratch).bytes, fetch(&raw const (*scratch).bytes) + len + 1);

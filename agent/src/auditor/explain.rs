@@ -201,6 +201,11 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "The packet would travel by way of a host that no rule was asked about, or that `net` does not grant.",
             never,
         ),
+        fixed::CASE => (
+            "The file system does not tell case apart, so that the name may be another spelling of one that a rule is about: it \
+             has a letter outside ASCII, or is that of a directory, which the file system would find by other spellings.",
+            "Copy instead of moving, or keep the files on a file system that tells case apart.",
+        ),
         fixed::WIDENS => (
             "By its new name the file, or something below the directory, would be granted what it is not granted now, or \
              would leave a denial behind.",

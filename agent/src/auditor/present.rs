@@ -115,6 +115,7 @@ pub(crate) fn fixed_name(number: u32) -> &'static str {
         fixed::OTHER_IPC => "other_ipc",
         fixed::TERMINAL => "terminal",
         fixed::ROUTE => "route",
+        fixed::CASE => "case",
         fixed::WIDENS => "widens",
         fixed::SETUID => "setuid",
         _ => "unknown",

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use ringfence_common::{
     MAX_CONTAINERS, MAX_POLICIES,
+    patterns::Patterns,
     policy::{Container, Counters, MAX_OWNERS, Owner, Policy},
 };
 
@@ -66,6 +67,7 @@ impl Arrays {
             initial: (word(2) >> 32) as u16,
             reserved: (word(2) >> 48) as u16,
             capabilities: word(3),
+            patterns: Patterns { heads: word(4), tails: word(5), lengths: word(6) },
         }
     }
 
@@ -76,6 +78,9 @@ impl Arrays {
         let initial = u64::from(policy.initial) << 32 | u64::from(policy.reserved) << 48;
         word(2).store(u64::from(policy.record) | initial, Ordering::Release);
         word(3).store(policy.capabilities, Ordering::Release);
+        word(4).store(policy.patterns.heads, Ordering::Release);
+        word(5).store(policy.patterns.tails, Ordering::Release);
+        word(6).store(policy.patterns.lengths, Ordering::Release);
         word(0).store(policy.seed, Ordering::Release);
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use ringfence_common::{
     hash::Keys,
-    layout::{DENTRY_WINDOW, FIELDS, Field, KEYS, LEGACY, PAIRS, SETATTR_DENTRY, SYMBOLS},
+    layout::{DENTRY_WINDOW, FIELDS, Field, KEYS, LEGACY, PAIRS, SB_ENCODING, SETATTR_DENTRY, SYMBOLS},
 };
 
 use super::btf::{self, BtfError, KernelTypes};
@@ -54,6 +54,13 @@ pub(super) fn values(types: &KernelTypes, kallsyms: &Path, keys: &Keys) -> Resul
     all.extend(SYMBOLS.iter().map(|(global, _)| *global).zip(addresses));
     all.extend(KEYS.into_iter().zip([keys.k0, keys.k1, keys.k2]));
     all.insert(LEGACY, u64::from(!types.has_function(NOT_LEGACY)));
+    all.insert(
+        SB_ENCODING,
+        match types.offset("super_block", "s_encoding") {
+            Err(BtfError::NoField { .. }) => 0,
+            found => found?,
+        },
+    );
     all.insert(SETATTR_DENTRY, types.parameter("bpf_lsm_inode_setattr", "dentry")?);
     Ok(all)
 }

@@ -13,9 +13,10 @@ use std::{
 use ringfence_common::{
     MAX_CONTAINERS, MAX_POLICIES,
     hash::Keys,
+    patterns::Patterns,
     policy::{
-        Counters, FLAG_AUDIT, FLAG_INET, FLAG_NAMES, FLAG_SETUID_FILES, MAX_OWNERS, OWNER_ROOT, OWNER_USERS,
-        Policy, container_index,
+        Counters, FLAG_AUDIT, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SETUID_FILES, MAX_OWNERS,
+        OWNER_ROOT, OWNER_USERS, Policy, container_index,
     },
 };
 use ringfence_wire::audit::Slot;
@@ -338,19 +339,21 @@ impl<N: NetTrie> Policies<N> {
             self.free_policies(&BTreeSet::from([index])); // no container named it: no program can have seen it
             return Err(error);
         }
+        let patterns = table::patterns(&policy.places);
         let names = policy.places.iter().any(|rule| matches!(rule.place, Place::Name(_)));
         let flags = [
             (policy.audit_mode, FLAG_AUDIT),
             (names, FLAG_NAMES),
             (policy.inet, FLAG_INET),
             (policy.setuid_files, FLAG_SETUID_FILES),
+            (patterns != Patterns::NONE, FLAG_PATTERNS),
         ];
         let flags = flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         let (record, initial) = (policy.record, policy.initial);
         let capabilities = policy.capabilities.bits();
         self.arrays.set_policy(
             index,
-            &Policy { seed, generation, flags, record, initial, reserved: 0, capabilities },
+            &Policy { seed, generation, flags, record, initial, reserved: 0, capabilities, patterns },
         );
         self.arrays.container_word(id.index(), 1).store(u64::from(index), Ordering::Release);
 

@@ -10,7 +10,8 @@ use std::{
 };
 
 use ringfence_common::{
-    hash::{self, Keys},
+    hash::{self, Keys, folded_seed},
+    patterns::{End, Patterns},
     policy::{BUCKET_SLOTS, TABLE_BUCKETS, TOMBSTONE, axis, bits, bucket_of, marks, slot},
 };
 
@@ -68,6 +69,32 @@ pub(super) fn bits_of(rule: &PlaceRule) -> u16 {
     }
 }
 
+/// The same place with ASCII capitals as small letters; `None`: it is no name of a file.
+fn lower(place: &Place) -> Option<Place> {
+    match place {
+        Place::Path(path) => Some(Place::Path(path.to_ascii_lowercase())),
+        Place::Name(name) => Some(Place::Name(name.to_ascii_lowercase())),
+        Place::Prefix(name) => Some(Place::Prefix(name.to_ascii_lowercase())),
+        Place::Suffix(name) => Some(Place::Suffix(name.to_ascii_lowercase())),
+        Place::Abstract(_) | Place::Named { .. } => None,
+    }
+}
+
+/// Which names the rules over patterns may match, in whatever case.
+pub(super) fn patterns(places: &[PlaceRule]) -> Patterns {
+    let mut patterns = Patterns::NONE;
+    for rule in places {
+        let (end, name) = match &rule.place {
+            Place::Prefix(name) => (End::Head, name),
+            Place::Suffix(name) => (End::Tail, name),
+            _ => continue,
+        };
+        patterns.add(end, name);
+        patterns.add(end, &name.to_ascii_lowercase());
+    }
+    patterns
+}
+
 /// An entry and what it stands for: a rule, by its index, and whether it is only the mark on one of its ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Filed {
@@ -82,7 +109,8 @@ pub(super) struct Filed {
 /// All rules of a policy as entries, in the order in which they must be inserted: where several kinds stand at one
 /// place, those that reset come first, because a program applies a bucket's slots in order and a reset must not take
 /// back what the same place allows. (At most one kind of a place may reset; only trees do.) Behind them, a mark on
-/// every directory above a path that a rule names, the root excepted: see [`marks`].
+/// every directory above a path that a rule names, the root excepted: see [`marks`]. What denies or takes back is there
+/// once more, in lower case, under the seed's [`folded_seed`].
 pub(super) fn entries(keys: &Keys, seed: u64, places: &[PlaceRule]) -> Vec<Filed> {
     let file = |(rule, place): (usize, &PlaceRule)| Filed {
         entry: Entry { prefix: prefix_of(keys, seed, &place.place), bits: bits_of(place) },
@@ -90,6 +118,14 @@ pub(super) fn entries(keys: &Keys, seed: u64, places: &[PlaceRule]) -> Vec<Filed
         mark: false,
     };
     let mut all: Vec<_> = places.iter().enumerate().map(file).collect();
+    // What denies or takes back, once more in lower case, for file systems that do not tell case apart.
+    for (rule, place) in places.iter().enumerate().filter(|(_, place)| place.deny | place.reset != 0) {
+        if let Some(lower) = lower(&place.place) {
+            let bits = bits_of(&PlaceRule { allow: 0, ..place.clone() });
+            let prefix = prefix_of(keys, folded_seed(seed), &lower);
+            all.push(Filed { entry: Entry { prefix, bits }, rule, mark: false });
+        }
+    }
     all.sort_by_key(|filed| places[filed.rule].reset == 0);
 
     let mut marked: HashMap<u64, usize> = HashMap::new();
@@ -320,6 +356,32 @@ mod tests {
     }
 
     #[test]
+    fn what_denies_or_takes_back_is_there_in_lower_case_and_what_allows_is_not() {
+        let memory = Memory::new();
+        let table = memory.table();
+        let rules = [
+            rule(path("/Srv"), Kind::Tree, axis::READ, 0, 0),
+            rule(path("/Srv/Secret"), Kind::Below, axis::EXEC, axis::READ, 0),
+            rule(Place::Name(b".ENV".to_vec()), Kind::Tree, 0, axis::WRITE, 0),
+            rule(path("/srv/Own"), Kind::Tree, 0, 0, axis::READ),
+            rule(Place::Suffix(b".Pem".to_vec()), Kind::Tree, 0, axis::READ, 0),
+        ];
+        put(table, 1, 7, &rules).unwrap();
+        let folded = folded_seed(7);
+        assert_eq!(lookup(table, folded, axis::ALL, b"/srv"), (axis::ALL, 0));
+        assert_eq!(lookup(table, folded, 0, b"/srv/secret/x"), (0, axis::READ));
+        assert_eq!(lookup(table, folded, 0, b"/srv/secret"), (0, 0));
+        assert_eq!(lookup(table, folded, 0, b"/a/.env/b"), (0, axis::WRITE));
+        assert_eq!(lookup(table, folded, axis::ALL, b"/srv/own"), (axis::ALL & !axis::READ, 0));
+        assert_eq!(lookup(table, 7, 0, b"/srv/secret/x"), (0, 0));
+        let found = patterns(&rules);
+        assert_eq!(found.lengths, 1 << (32 + 4));
+        for end in [b"em", b"EM"] {
+            assert_eq!(found.may_match(0, u16::from_le_bytes(*end)), end == b"em");
+        }
+    }
+
+    #[test]
     fn the_deepest_allow_and_any_deny_are_found() {
         let memory = Memory::new();
         let table = memory.table();
@@ -387,7 +449,8 @@ mod tests {
         ];
         wanted.sort_by_key(|entry| entry.prefix);
         assert_eq!(marks, wanted);
-        assert_eq!(filed.len(), rules.len() + wanted.len());
+        let in_lower_case = rules.iter().filter(|rule| rule.deny | rule.reset != 0).count();
+        assert_eq!(filed.len(), rules.len() + in_lower_case + wanted.len());
         let named = |text: &str| {
             let prefix = hash::mark(prefix_of(&KEYS, 7, &path(text)));
             filed.iter().find(|filed| filed.mark && filed.entry.prefix == prefix).unwrap().rule

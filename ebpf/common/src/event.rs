@@ -206,6 +206,9 @@ pub mod fixed {
     pub const TERMINAL: u32 = 19;
     /// A packet, an option or control data that leads by way of hosts no rule was asked about.
     pub const ROUTE: u32 = 20;
+    /// On a file system that does not tell case apart: a name that may be another spelling of one that a rule denies, or
+    /// a move whose new name may be.
+    pub const CASE: u32 = 21;
     /// A move after which something below the directory would have more rights than before.
     pub const WIDENS: u32 = 22;
     /// A mode or attribute that gives whoever runs the file rights of another (setuid, setgid, file capabilities).

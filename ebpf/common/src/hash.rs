@@ -57,6 +57,13 @@ pub const fn name_seed(seed: u64) -> u64 {
     seed ^ 0x6e61_6d65_6e61_6d65
 }
 
+/// The seed under which denials and protected places are filed once more, in lower case, for what is on a file system that
+/// does not tell case apart: `path(folded_seed(seed), ...)`, `descend(name_seed(folded_seed(seed)), component)`.
+#[inline(always)]
+pub const fn folded_seed(seed: u64) -> u64 {
+    seed ^ 0x666f_6c64_666f_6c64
+}
+
 /// The seed of `**/NAME*` rules: the beginning of a component, 1 to 31 bytes of it, is hashed as a [`component`] of its own
 /// and filed at `descend(prefix_seed(seed), component)`.
 #[inline(always)]
@@ -64,6 +71,7 @@ pub const fn prefix_seed(seed: u64) -> u64 {
     seed ^ 0x7072_6566_7072_6566
 }
 
+/// The seed of `**/*NAME` rules: the end of a component, alone, is `descend(suffix_seed(seed), component)`.
 /// The seed of `**/*NAME` rules: the same of a component's end.
 #[inline(always)]
 pub const fn suffix_seed(seed: u64) -> u64 {

@@ -74,6 +74,7 @@ fields! {
     SB_MOUNTS = super_block.s_mounts;
     SB_MAGIC = super_block.s_magic;
     SB_FLAGS = super_block.s_flags;
+    SB_ROOT = super_block.s_root;
     DENTRY_PARENT = dentry.d_parent;
     DENTRY_LEN = dentry.d_name / qstr.len;
     DENTRY_NAME = dentry.d_name / qstr.name;
@@ -81,6 +82,7 @@ fields! {
     DENTRY_INODE = dentry.d_inode;
     DENTRY_SB = dentry.d_sb;
     DENTRY_DATA = dentry.d_fsdata;
+    DENTRY_FLAGS = dentry.d_flags;
     DENTRY_HASHED = dentry.d_hash / hlist_bl_node.pprev;
     INODE_MODE = inode.i_mode;
     INODE_SB = inode.i_sb;
@@ -118,6 +120,10 @@ fields! {
     UNIX_LEN = unix_address.len;
     UNIX_NAME = unix_address.name;
 }
+
+/// Global: the offset of `super_block.s_encoding`. 0: the kernel was built without it, and so without the file systems of
+/// its own that do not tell case apart.
+pub const SB_ENCODING: &str = "SB_ENCODING";
 
 /// Globals that hold the address of a kernel symbol: name of the global, name of the symbol.
 pub const SYMBOLS: &[(&str, &str)] =

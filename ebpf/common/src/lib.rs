@@ -14,12 +14,13 @@ pub mod layout;
 pub mod moves;
 pub mod net;
 pub mod options;
+pub mod patterns;
 pub mod policy;
 pub mod syscalls;
 pub mod task;
 
 /// Version of everything in this crate that ends up in a pinned map or a ring record.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Most path components (below the container's root) that are looked at; a deeper path is refused.
 pub const MAX_COMPONENTS: usize = 64;

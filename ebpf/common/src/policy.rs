@@ -4,6 +4,8 @@
 //! never changed while a container names them; they are reused after a grace period (the core waits with
 //! `membarrier`, which is an RCU synchronisation).
 
+use crate::patterns::Patterns;
+
 /// Buckets of the rule table. A power of two: the top 16 bits of a prefix hash choose the bucket.
 pub const TABLE_BUCKETS: usize = 1 << 16;
 /// Slots of a bucket: 64 bytes, one cache line.
@@ -106,6 +108,8 @@ pub const FLAG_NAMES: u32 = 1 << 1;
 pub const FLAG_INET: u32 = 1 << 2;
 /// [`Policy::flags`]: files may be given setuid and setgid bits and file capabilities.
 pub const FLAG_SETUID_FILES: u32 = 1 << 3;
+/// [`Policy::flags`]: there are `**/NAME*` or `**/*NAME` rules; see [`crate::patterns`].
+pub const FLAG_PATTERNS: u32 = 1 << 4;
 
 /// [`Policy::record`]: record allowed exec events.
 pub const RECORD_EXEC: u32 = 1 << 0;
@@ -134,12 +138,22 @@ pub struct Policy {
     pub reserved: u16,
     /// Bit N: capability N may be used. Read by the program for the hook `capable` alone.
     pub capabilities: u64,
+    /// Which names a rule over patterns may match. Read by the programs with [`FLAG_PATTERNS`] alone.
+    pub patterns: Patterns,
 }
 
 impl Policy {
     /// No policy: allows, audits and records nothing.
-    pub const NONE: Self =
-        Self { seed: 0, generation: 0, flags: 0, record: 0, initial: 0, reserved: 0, capabilities: 0 };
+    pub const NONE: Self = Self {
+        seed: 0,
+        generation: 0,
+        flags: 0,
+        record: 0,
+        initial: 0,
+        reserved: 0,
+        capabilities: 0,
+        patterns: Patterns::NONE,
+    };
 }
 
 /// The index of a container's record and counters: the low bits of its id; the rest is a random serial.
@@ -242,7 +256,7 @@ pub const OWNER_USERS: u64 = 1;
 pub const MAX_OWNERS: usize = 2 * crate::MAX_CONTAINERS;
 
 const _: () = assert!(size_of::<Bucket>() == 64);
-const _: () = assert!(size_of::<Policy>() == 32);
+const _: () = assert!(size_of::<Policy>() == 56);
 const _: () = assert!(size_of::<Container>() == 16);
 const _: () = assert!(size_of::<Counters>() == 128);
 const _: () = assert!(size_of::<Owner>() == 16);

@@ -4,6 +4,16 @@ use crate::policy::Policy;
 
 /// Words of path hash that the scratch holds; twice [`crate::MAX_COMPONENTS`], so that a masked index is always inside.
 pub const HASH_WORDS: usize = 2 * crate::MAX_COMPONENTS;
+/// [`Scratch::casing`].
+pub mod casing {
+    /// The walk came by a file system that does not tell case apart: every component is hashed in lower case, too.
+    pub const FOLDED: u64 = 1 << 0;
+    /// The mount where the walk stands is on such a file system.
+    pub const HERE: u64 = 1 << 1;
+    /// And that file system has more names for a file than differ in case: short ones, ones with dots behind.
+    pub const FOREIGN: u64 = 1 << 2;
+}
+
 /// Words of the scratch's name buffer: 255 bytes and slack for masked reads.
 pub const NAME_WORDS: usize = 40;
 
@@ -27,6 +37,8 @@ pub struct Task {
     pub root_dentry: u64,
     /// The container's root: kernel address of the `vfsmount`.
     pub root_mount: u64,
+    /// The same, if its file system tells case apart: names on it can be judged as they are. Else 0.
+    pub plain_mount: u64,
     /// Working memory, meaningless between two hooks.
     pub scratch: Scratch,
 }
@@ -67,17 +79,29 @@ pub struct Scratch {
     pub flags: u64,
     /// A value on its way through memory, so that the verifier forgets what it knew of it.
     pub laundry: u64,
+    /// Whether names are compared without regard to case as well, and how the file system of the walk's mount does: bits of
+    /// [`casing`].
+    pub casing: u64,
+    /// Axes that a pattern denies to the components found so far.
+    pub patterned: u64,
+    /// The slots of those patterns: for reading, writing, executing.
+    pub pattern_slots: [u64; 3],
+    /// A dentry's parent and name, as the walk reads them: the stack is too small for them.
+    pub window: [u64; 8],
+    /// Where a search through the mounts of a file system stands: `ebpf/src/search.rs`.
+    pub search: [u64; 5],
     /// Where the walk starts.
     pub start: Place,
     /// Prefix hash of the whole path, after a fold.
     pub prefix: u64,
     /// The container whose policy judges: the task's own, or the one that its exec enters.
     pub container: u64,
-    /// The policy that judges, copied once per hook, but for its capabilities.
+    /// The policy that judges, copied once per hook, but for its capabilities. Its patterns are copied by a walk.
     pub policy: Policy,
     /// What is being judged, for the record.
     pub request: Request,
-    /// Component hashes, leaf first.
+    /// Component hashes, leaf first. From [`crate::MAX_COMPONENTS`] on, those of the same components in lower case, if
+    /// [`Scratch::casing`] asks for them.
     pub hashes: [u64; HASH_WORDS],
     /// A long name, or a small record under construction.
     pub name: [u64; NAME_WORDS],
@@ -138,6 +162,7 @@ impl Task {
             next: container,
             root_dentry: 0,
             root_mount: 0,
+            plain_mount: 0,
             scratch: Scratch {
                 count: 0,
                 bytes: 0,
@@ -150,6 +175,11 @@ impl Task {
                 used: 0,
                 flags: 0,
                 laundry: 0,
+                casing: 0,
+                patterned: 0,
+                pattern_slots: [0; 3],
+                window: [0; 8],
+                search: [0; 5],
                 start: NOWHERE,
                 prefix: 0,
                 container: 0,
@@ -179,4 +209,4 @@ impl Task {
 }
 
 const _: () = assert!(size_of::<Request>() == 200);
-const _: () = assert!(size_of::<Task>() == 32 + 152 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);
+const _: () = assert!(size_of::<Task>() == 40 + 320 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);
