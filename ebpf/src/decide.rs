@@ -86,7 +86,7 @@ pub unsafe fn weigh_typed(task: *mut Task, dentry: *const u8, mount: *const u8) 
     // SAFETY: as above.
     unsafe {
         let scratch = &raw mut (*task).scratch;
-        let renames = sequence(get(&RENAME_LOCK));
+        put(&raw mut (*scratch).renames, u64::from(sequence(get(&RENAME_LOCK))));
         // The container's root mount does not move: files on it need no look at the mounts. What was seen is in
         // memory and not in a variable, so that the verifier follows one way through the fold and not one for
         // each way to it.
@@ -95,10 +95,11 @@ pub unsafe fn weigh_typed(task: *mut Task, dentry: *const u8, mount: *const u8) 
         put(&raw mut (*scratch).mounts, mounts_if_foreign(task, mount));
         if plain && walk_typed(task, dentry, mount) {
             let weighing = fold_fast(task);
-            let mounts = fetch(&raw const (*scratch).mounts);
-            if (u64::from(renames) | mounts) & 1 == 0
+            let (renames, mounts) =
+                (fetch(&raw const (*scratch).renames), fetch(&raw const (*scratch).mounts));
+            if (renames | mounts) & 1 == 0
                 && mounts == mounts_if_foreign(task, mount)
-                && renames == sequence(get(&RENAME_LOCK))
+                && renames == u64::from(sequence(get(&RENAME_LOCK)))
             {
                 return weighing;
             }

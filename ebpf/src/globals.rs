@@ -27,7 +27,7 @@ globals! {
     INODE_DEVICE
     RENAME_LOCK MOUNT_LOCK
     K0 K1 K2
-    LEGACY SETATTR_DENTRY
+    LEGACY TASK_MARK SETATTR_DENTRY
 }
 
 /// The value that the agent set. Read once per use: the compiler must not fold the 0 that it sees.

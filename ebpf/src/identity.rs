@@ -16,7 +16,7 @@ use ringfence_common::policy::{
 };
 use ringfence_common::task::Task;
 
-use crate::globals::{LEGACY, TASK_PID, TASK_STORAGE, get};
+use crate::globals::{LEGACY, TASK_MARK, TASK_PID, TASK_STORAGE, get};
 use crate::memory::{add, fetch, load};
 use crate::storage::{CALLS, COUNTERS, GROUPS, MEMBERS, TASKS, TASKS_BY_ADDR, USERS};
 
@@ -30,13 +30,11 @@ pub fn tag() -> *mut Task {
     // SAFETY: the helper returns the current task, which the verifier trusts.
     unsafe {
         let me = bpf_get_current_task_btf().cast::<c_void>();
-        if get(&LEGACY) != 0 {
-            return legacy_tag(me);
-        }
-        if load::<u64>(me.cast(), get(&TASK_STORAGE)) == 0 {
+        // First, and without a look at `LEGACY`: most tasks of a host are ungoverned and leave here.
+        if load::<u64>(me.cast(), get(&TASK_MARK)) == 0 {
             return core::ptr::null_mut();
         }
-        TASKS.of(me)
+        if get(&LEGACY) != 0 { legacy_tag(me) } else { TASKS.of(me) }
     }
 }
 

@@ -77,7 +77,7 @@ fn gone(ctx: &LsmContext) {
 
 /// An object is used, as which kind of object.
 #[inline(always)]
-fn used(ctx: &LsmContext, kind: u32) -> i32 {
+fn used(ctx: &LsmContext, kind: impl FnOnce() -> u32) -> i32 {
     let task = governed();
     if task.is_null() {
         return 0;
@@ -89,7 +89,7 @@ fn used(ctx: &LsmContext, kind: u32) -> i32 {
         if object == 0 || is_own(object, fetch(&raw const (*task).container)) {
             return 0;
         }
-        deny(task, op::IPC, kind, probe_word(object + get(&IPC_ID)) as u32, fixed::OTHER_IPC)
+        deny(task, op::IPC, kind(), probe_word(object + get(&IPC_ID)) as u32, fixed::OTHER_IPC)
     }
 }
 
@@ -135,25 +135,25 @@ pub fn shm_free_security(ctx: LsmContext) -> i32 {
 /// An object of any kind is looked up or used.
 #[lsm(hook = "ipc_permission")]
 pub fn ipc_permission(ctx: LsmContext) -> i32 {
-    used(&ctx, kind_by_call())
+    used(&ctx, kind_by_call)
 }
 
 /// msgctl(2).
 #[lsm(hook = "msg_queue_msgctl")]
 pub fn msg_queue_msgctl(ctx: LsmContext) -> i32 {
-    used(&ctx, MESSAGES)
+    used(&ctx, || MESSAGES)
 }
 
 /// semctl(2).
 #[lsm(hook = "sem_semctl")]
 pub fn sem_semctl(ctx: LsmContext) -> i32 {
-    used(&ctx, SEMAPHORES)
+    used(&ctx, || SEMAPHORES)
 }
 
 /// shmctl(2).
 #[lsm(hook = "shm_shmctl")]
 pub fn shm_shmctl(ctx: LsmContext) -> i32 {
-    used(&ctx, MEMORY)
+    used(&ctx, || MEMORY)
 }
 
 /// The kind of object, for the record, where the hook does not tell.

@@ -48,12 +48,8 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
         let (parent_at, len_at) = (get(&DENTRY_PARENT), get(&DENTRY_LEN));
         let (name_at, short_at) = (get(&DENTRY_NAME), get(&DENTRY_SHORT));
         let on_root_mount = mount as u64 == (*task).root_mount;
-        let stop = if on_root_mount { (*task).root_dentry } else { load(mount, get(&VFSMOUNT_ROOT)) };
+        let stop: u64 = if on_root_mount { (*task).root_dentry } else { load(mount, get(&VFSMOUNT_ROOT)) };
         let hashes = (&raw mut (*scratch).hashes).cast::<u64>();
-        let patterns = has_patterns(scratch);
-        if patterns {
-            begin_patterns(task);
-        }
         let mut at = dentry;
         let mut count = 0usize;
         let mut arrived = false;
@@ -64,8 +60,7 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
             }
             let len = u64::from(load::<u32>(at, len_at));
             let name: u64 = load(at, name_at);
-            let short = name == at.add(short_at as usize) as u64 && len < SHORT;
-            let hash = if short {
+            let hash = if name == at.add(short_at as usize) as u64 && len < SHORT {
                 short_hash(at, short_at, len)
             } else {
                 // Some kernels let the verifier know the name's pointer as one; it must be a number.
@@ -73,14 +68,6 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
             };
             if hash == 0 {
                 return false;
-            }
-            if patterns {
-                if short {
-                    let name = number_of(&raw mut (*scratch).laundry, name);
-                    see_short(task, at, short_at, name, len, hash);
-                } else {
-                    see_buffer(task, len, hash);
-                }
             }
             put(hashes.add(count), hash);
             at = load(at, parent_at);
@@ -91,7 +78,11 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
         if !arrived || count > FAST_COMPONENTS {
             return false;
         }
-        if mount as u64 == (*task).root_mount {
+        if has_patterns(scratch) {
+            begin_patterns(task);
+            see_typed(task, dentry, stop);
+        }
+        if on_root_mount {
             return true;
         }
         put(&raw mut (*scratch).mount, mount as u64);
@@ -100,6 +91,37 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
         // At most a name of 255 bytes and a slash each; on from here they are counted.
         put(&raw mut (*scratch).bytes, count as u64 * 256);
         walk_on(task) == 0 && fetch(&raw const (*scratch).count) <= FAST_COMPONENTS as u64
+    }
+}
+
+/// Shows the components that [`walk_typed`] found to the policy's patterns: a loop of its own, so that who has no patterns
+/// does not pay for them at each component.
+#[inline(always)]
+unsafe fn see_typed(task: *mut Task, dentry: *const u8, stop: u64) {
+    // SAFETY: as there.
+    unsafe {
+        let scratch = &raw mut (*task).scratch;
+        let (len_at, name_at, short_at) = (get(&DENTRY_LEN), get(&DENTRY_NAME), get(&DENTRY_SHORT));
+        let hashes = (&raw const (*scratch).hashes).cast::<u64>();
+        let mut at = dentry;
+        let mut count = 0usize;
+        while count < FAST_COMPONENTS {
+            if at as u64 == stop {
+                break;
+            }
+            let len = u64::from(load::<u32>(at, len_at));
+            let name: u64 = load(at, name_at);
+            let short = name == at.add(short_at as usize) as u64 && len < SHORT;
+            let name = number_of(&raw mut (*scratch).laundry, name);
+            let component = fetch(hashes.add(count));
+            if short {
+                see_short(task, at, short_at, name, len, component);
+            } else {
+                match_patterns(task, name, len, component);
+            }
+            at = load(at, get(&DENTRY_PARENT));
+            count += 1;
+        }
     }
 }
 

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use ringfence_common::{
     hash::Keys,
-    layout::{DENTRY_WINDOW, FIELDS, Field, KEYS, LEGACY, PAIRS, SB_ENCODING, SETATTR_DENTRY, SYMBOLS},
+    layout::{
+        DENTRY_WINDOW, FIELDS, Field, KEYS, LEGACY, PAIRS, SB_ENCODING, SETATTR_DENTRY, SYMBOLS, TASK_MARK,
+    },
 };
 
 use super::btf::{self, BtfError, KernelTypes};
@@ -53,7 +55,9 @@ pub(super) fn values(types: &KernelTypes, kallsyms: &Path, keys: &Keys) -> Resul
     let addresses = btf::symbols(kallsyms, &symbols)?;
     all.extend(SYMBOLS.iter().map(|(global, _)| *global).zip(addresses));
     all.extend(KEYS.into_iter().zip([keys.k0, keys.k1, keys.k2]));
-    all.insert(LEGACY, u64::from(!types.has_function(NOT_LEGACY)));
+    let legacy = !types.has_function(NOT_LEGACY);
+    all.insert(LEGACY, u64::from(legacy));
+    all.insert(TASK_MARK, all[if legacy { "TASK_CRED" } else { "TASK_STORAGE" }]);
     all.insert(
         SB_ENCODING,
         match types.offset("super_block", "s_encoding") {

@@ -135,6 +135,10 @@ pub const KEYS: [&str; 3] = ["K0", "K1", "K2"];
 /// Global: 1 on kernels before 6.2, where a lookup in task storage fails while the CPU's storage is busy.
 pub const LEGACY: &str = "LEGACY";
 
+/// Global: the offset of a pointer in a task without which it has no tag: that of its own storage; with [`LEGACY`], where a
+/// tag may be elsewhere, one that every task has (`cred`).
+pub const TASK_MARK: &str = "TASK_MARK";
+
 /// Global: the index of the dentry among the arguments of the hook `inode_setattr` (it is the last but one: 0 up to
 /// 6.8, later 1, behind the idmap). That of `inode_setxattr` and `inode_removexattr` has always been 1.
 pub const SETATTR_DENTRY: &str = "SETATTR_DENTRY";

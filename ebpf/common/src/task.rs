@@ -69,6 +69,8 @@ pub struct Scratch {
     pub mount_root: u64,
     /// Count of `mount_lock` before the walk.
     pub mounts: u64,
+    /// Count of `rename_lock` before the walk.
+    pub renames: u64,
     /// How far beyond the path the last fold looked (0: the path itself).
     pub further: u64,
     /// How the walk ended: 0, or one of [`crate::event::fixed`].
@@ -170,6 +172,7 @@ impl Task {
                 mount: 0,
                 mount_root: 0,
                 mounts: 0,
+                renames: 0,
                 further: 0,
                 outcome: 0,
                 used: 0,
@@ -209,4 +212,4 @@ impl Task {
 }
 
 const _: () = assert!(size_of::<Request>() == 200);
-const _: () = assert!(size_of::<Task>() == 40 + 320 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);
+const _: () = assert!(size_of::<Task>() == 40 + 328 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);
