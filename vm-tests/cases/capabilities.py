@@ -16,7 +16,7 @@ BASE = "/srv/rf/capability"
 MOUNTS = []
 
 NR.update({
-    "mount_setattr": 442, "open_tree_attr": 467, "fspick": 433, "swapoff": 168, "delete_module": 176, "reboot": 169, "iopl": 172,
+    "mount_setattr": 442, "open_tree_attr": 467, "swapoff": 168, "delete_module": 176, "reboot": 169, "iopl": 172,
     "ioperm": 173, "clock_settime": 227, "settimeofday": 164, "adjtimex": 159, "clock_adjtime": 305, "sethostname": 170,
     "setdomainname": 171, "vhangup": 153, "syslog": 103, "kexec_file_load": 320, "mlock": 149, "quotactl": 179, "swapon": 167,
     "quotactl_fd": 443,
@@ -191,6 +191,13 @@ def fsopen(_p):
 def fsconfig(p):
     """fsconfig(CREATE) of a context that somebody outside prepared"""
     raw("fsconfig", receive(p, "fsopen:tmpfs"), 6, 0, 0, 0)
+    return "done"
+
+
+@call("fsconfig-reconfigure", setup=mounted)
+def reconfigure(p):
+    """fsconfig(RECONFIGURE) of a mounted file system that somebody outside picked"""
+    raw("fsconfig", receive(p, f"fspick:{p.mount}"), 7, 0, 0, 0)
     return "done"
 
 

@@ -64,6 +64,11 @@ EXEC = Family("exec", profile, kinds=("deny", "sealed", "named"), locate=locate,
               events=lambda p: [("exec", p.target)])
 
 
+# A process that was taken in while it ran: its first exec is not the launcher's.
+RUNNING = Family("running", profile, kinds=("deny", "sealed", "named"), locate=locate, setup=setup, prepare=prepare, enrolled=True,
+                 who=(DOCKER, FULL, NOBODY), events=lambda p: [("exec", p.target)])
+
+
 def run(path):
     """The output of a program."""
     return spawn(lambda: os.execv(path, [path]))
@@ -72,6 +77,12 @@ def run(path):
 @EXEC.case("absolute", hook="bprm_check_security", who=(DOCKER, FULL, NOBODY))
 def absolute(p):
     """execve by absolute path"""
+    return run(p.target)
+
+
+@RUNNING.case("exec")
+def running_exec(p):
+    """the same by a process that `ringfence enroll` took in"""
     return run(p.target)
 
 

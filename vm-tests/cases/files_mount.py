@@ -24,7 +24,7 @@ def there(p):
     return path
 
 
-@mounting("bind-mount", hook="sb_mount", who=(DOCKER, FULL), kinds=("deny", "sealed", "named"))
+@mounting("bind-mount", hook="sb_mount", who=(DOCKER, FULL), unable=(DOCKER,), kinds=("deny", "sealed", "named"))
 def bind(p):
     """a bind mount of the directory into an allowed one"""
     raw("mount", b(p.dir), b(there(p)), 0, MS_BIND, 0)
@@ -48,12 +48,19 @@ def overlay(p):
     return read(there(p) + "/target")
 
 
-@mounting("move-mount", op="move_mount", where=lambda p: p.mine[1:] + "/m", hook="move_mount")
+def elsewhere(p):
+    """A mount of somebody else's, to be moved."""
+    setup(p)
+    os.mkdir(p.mine + "/elsewhere")
+    raw("mount", b"tmpfs", b(p.mine + "/elsewhere"), b"tmpfs", 0, 0)
+    put(p.mine + "/elsewhere/file", p.token)
+
+
+@mounting("move-mount", op="move_mount", where=lambda p: p.mine[1:] + "/m", hook="move_mount", setup=elsewhere)
 def move_mount(p):
     """move_mount of what is mounted elsewhere"""
-    raw("move_mount", AT_FDCWD, b"/sys/fs/cgroup", AT_FDCWD, b(there(p)), 0)
-    os.stat(there(p) + "/cgroup.procs")
-    return p.token
+    raw("move_mount", AT_FDCWD, b(p.mine + "/elsewhere"), AT_FDCWD, b(there(p)), 0)
+    return read(there(p) + "/file")
 
 
 @mounting("detached-tree", op="syscall", where=lambda p: "", hook="capable")

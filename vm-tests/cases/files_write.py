@@ -6,6 +6,7 @@ import resource
 import socket
 import stat
 import struct
+import time
 
 import uring
 from attack import AT_EMPTY_PATH, AT_FDCWD, O_PATH, O_TMPFILE, b, put, raw
@@ -107,6 +108,27 @@ def truncate_fd(p):
     """truncate(2) by /proc/self/fd of an O_PATH descriptor"""
     fd = os.open(p.target, O_PATH)
     os.truncate(f"/proc/self/fd/{fd}", 0)
+
+
+def move_in(p):
+    """Outside: moves the attacker's open file over the target."""
+    while not os.path.exists(p.mine + "/opened") and not p.over.is_set():
+        time.sleep(0.05)
+    if not p.over.is_set():
+        os.rename(p.mine + "/file", p.target)
+
+
+@locked("ftruncate-after-move", "truncate", during=move_in,
+        effect=lambda p, v: v == "done" if p.kind == "allow" else os.path.getsize(p.target) == 1)
+def ftruncate_moved(p):
+    """ftruncate(2) by a descriptor from when the file lay where it may be written (a hook of its own since 6.2)"""
+    fd = os.open(p.mine + "/file", os.O_RDWR | os.O_CREAT, 0o666)
+    os.write(fd, p.token.encode())
+    put(p.mine + "/opened", "")
+    while os.path.exists(p.mine + "/file"):
+        time.sleep(0.05)
+    os.ftruncate(fd, 1)
+    return "done"
 
 
 @locked("unlink", "unlink", hook="path_unlink", who=(DOCKER, NOBODY))
@@ -264,6 +286,11 @@ def removexattr(p):
     os.removexattr(p.target, "user.rf")
 
 
+# Everything for the owner, user 65534, the group, the mask, others.
+ENTRIES = [(1, 7, 0xFFFFFFFF), (2, 7, 65534), (4, 7, 0xFFFFFFFF), (0x10, 7, 0xFFFFFFFF), (0x20, 7, 0xFFFFFFFF)]
+ACCESS_LIST = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in ENTRIES)
+
+
 def has_acl(p, _value):
     """The access list is there."""
     return "system.posix_acl_access" in os.listxattr(p.target)
@@ -272,8 +299,19 @@ def has_acl(p, _value):
 @locked("set-acl", "setxattr", has_acl, native=(95,))
 def set_acl(p):
     """a POSIX access list (an attribute with a hook of its own since 6.2)"""
-    entries = [(1, 7, 0xFFFFFFFF), (2, 7, 65534), (4, 7, 0xFFFFFFFF), (0x10, 7, 0xFFFFFFFF), (0x20, 7, 0xFFFFFFFF)]
-    os.setxattr(p.target, "system.posix_acl_access", struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in entries))
+    os.setxattr(p.target, "system.posix_acl_access", ACCESS_LIST)
+
+
+def with_acl(p):
+    """The target has an access list."""
+    setup(p)
+    os.setxattr(p.target, "system.posix_acl_access", ACCESS_LIST)
+
+
+@locked("remove-acl", "setxattr", lambda p, v: not has_acl(p, v), setup=with_acl)
+def remove_acl(p):
+    """a POSIX access list, removed (a hook of its own since 6.2, too)"""
+    os.removexattr(p.target, "system.posix_acl_access")
 
 
 @locked("create", "create", made, new, hook="path_mknod", who=(DOCKER, NOBODY))

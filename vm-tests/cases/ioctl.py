@@ -8,16 +8,18 @@ import select
 import shutil
 import socket
 import struct
+import subprocess
 import tty
 
 import uring
-from attack import LIBC, put
+from attack import LIBC, int80, put, spawn
 from case import DOCKER, FULL, NOBODY, Family, returned
 
 BASE = "/srv/rf/ioctl"
-TIOCSTI, TIOCSETD, TIOCEXCL = 0x5412, 0x5423, 0x540C
+TIOCSTI, TIOCSETD, TIOCEXCL, TIOCSCTTY = 0x5412, 0x5423, 0x540C, 0x540E
 GETFLAGS, SETFLAGS = 0x80086601, 0x40086602
 NODUMP = 0x40
+EVERYBODY = (DOCKER, NOBODY, FULL)
 
 
 def locate(p):
@@ -37,8 +39,9 @@ def setup(p):
 
 
 def prepare():
-    """Once."""
+    """Once. From 6.2 on a setting says whether TIOCSTI needs a capability."""
     shutil.rmtree(BASE, ignore_errors=True)
+    subprocess.run(["sysctl", "-q", "-w", "dev.tty.legacy_tiocsti=1"], check=False, stderr=subprocess.DEVNULL)
 
 
 def profile(_places, here):
@@ -79,7 +82,7 @@ def flags_of(path):
         os.close(fd)
 
 
-@IOCTL.case("file-flags", hook="file_ioctl", who=(DOCKER, NOBODY, FULL), events=lambda p: [("ioctl", p.target)],
+@IOCTL.case("file-flags", hook="file_ioctl", who=EVERYBODY, events=lambda p: [("ioctl", p.target)],
             effect=lambda p, v: bool(flags_of(p.target) & NODUMP))
 def file_flags(p):
     """FS_IOC_SETFLAGS (chattr) on a file that is granted for reading only"""
@@ -96,7 +99,7 @@ def file_project(p):
     return p.token
 
 
-@never("freeze", lambda p: flags_of(p.target), lambda p: BASE)
+@never("freeze", lambda p: flags_of(p.target), lambda p: BASE, unable=(DOCKER,))
 def freeze(p):
     """FIFREEZE: the whole file system of the host stands still"""
     fd = os.open(BASE, os.O_RDONLY)
@@ -112,7 +115,8 @@ def query(family=socket.AF_UNIX):
 
 
 def interface(name, **options):
-    """A case about the host's network, by a socket."""
+    """A case about the host's network, by a socket. Most need CAP_NET_ADMIN."""
+    options.setdefault("unable", (DOCKER,))
     return never(name, lambda p: query(), **options)
 
 
@@ -167,14 +171,14 @@ def request(number):
         fcntl.ioctl(one, number, struct.pack("<16sQ16x", b"lo", 0))
 
 
-@never("unnamed-command", lambda p: request(0x8970), who=(DOCKER, NOBODY), native=(errno.EOPNOTSUPP, errno.EFAULT))
+@never("unnamed-command", lambda p: request(0x8970), who=EVERYBODY, native=(errno.EOPNOTSUPP, errno.EFAULT))
 def unnamed(p):
     """SIOCETHTOOL, where `kernel.ioctl` names another command"""
     request(0x8946)
     return p.token
 
 
-@interface("signal-owner", who=(DOCKER, NOBODY))
+@interface("signal-owner", who=EVERYBODY, unable=())
 def owner(p):
     """FIOSETOWN: signals on input, to whomever"""
     a, b = socket.socketpair()
@@ -195,47 +199,49 @@ def modes(_p):
     return tty.tcgetattr(terminal()[1])
 
 
-def typed(p, slave):
-    """The token, if there is something to read."""
-    return p.token if select.select([slave], [], [], 0)[0] else "nothing was typed"
+def typing(p, act):
+    """`act` on a terminal of the attacker's own, which needs no capability if it is the one that controls the session; whether it typed."""
+
+    def in_session():
+        os.setsid()
+        _master, slave = terminal()
+        fcntl.ioctl(slave, TIOCSCTTY, 0)
+        act(slave)
+        os.write(1, p.token.encode() if select.select([slave], [], [], 0)[0] else b"nothing was typed")
+
+    return spawn(in_session)
 
 
-@never("tiocsti", modes, lambda p: "pts/", who=(FULL,))
+@never("tiocsti", modes, lambda p: "pts/", who=EVERYBODY)
 def tiocsti(p):
     """TIOCSTI: types into a terminal"""
-    _master, slave = terminal()
-    fcntl.ioctl(slave, TIOCSTI, b"x")
-    return typed(p, slave)
+    return typing(p, lambda slave: fcntl.ioctl(slave, TIOCSTI, b"x"))
 
 
-@never("tiocsti-high-bits", modes, lambda p: "pts/", who=(FULL,))
+@never("tiocsti-high-bits", modes, lambda p: "pts/", who=EVERYBODY)
 def tiocsti_high(p):
     """TIOCSTI with bits above the 32 that the kernel looks at"""
-    _master, slave = terminal()
-    if LIBC.syscall(ctypes.c_long(16), ctypes.c_long(slave), ctypes.c_ulong(0x1_0000_0000 | TIOCSTI), ctypes.c_char_p(b"x")) < 0:
-        raise OSError(ctypes.get_errno(), "ioctl")
-    return typed(p, slave)
+
+    def act(slave):
+        if LIBC.syscall(ctypes.c_long(16), ctypes.c_long(slave), ctypes.c_ulong(0x1_0000_0000 | TIOCSTI), ctypes.c_char_p(b"x")) < 0:
+            raise OSError(ctypes.get_errno(), "ioctl")
+
+    return typing(p, act)
 
 
-@never("tiocsti-i386", modes, lambda p: "pts/", who=(FULL,), hook="file_ioctl_compat")
+@never("tiocsti-i386", modes, lambda p: "pts/", who=EVERYBODY, hook="file_ioctl_compat")
 def tiocsti_i386(p):
     """TIOCSTI by int 0x80: the 32-bit system call table"""
-    _master, slave = terminal()
-    LIBC.mmap.restype = ctypes.c_void_p
-    low = LIBC.mmap(None, ctypes.c_size_t(4096), 7, 0x62, -1, 0)  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT
-    assert low and low < 2**32, hex(low or 0)
-    code = b"\x53\xb8" + struct.pack("<I", 54) + b"\xbb" + struct.pack("<I", slave)  # push rbx; mov eax, 54; mov ebx, slave
-    code += b"\xb9" + struct.pack("<I", TIOCSTI) + b"\xba" + struct.pack("<I", low + 256)  # mov ecx, TIOCSTI; mov edx, text
-    code += b"\xcd\x80\x48\x98\x5b\xc3"  # int 0x80; cdqe; pop rbx; ret
-    ctypes.memmove(low, code, len(code))
-    ctypes.memmove(low + 256, b"x", 1)
-    result = ctypes.CFUNCTYPE(ctypes.c_long)(low)()
-    if result < 0:
-        raise OSError(-result, f"int 0x80: {os.strerror(-result)}")
-    return typed(p, slave)
+
+    def act(slave):
+        result = int80(54, slave, TIOCSTI, b"x")
+        if result < 0:
+            raise OSError(-result, f"int 0x80: {os.strerror(-result)}")
+
+    return typing(p, act)
 
 
-@never("line-discipline", modes, lambda p: "pts/", who=(DOCKER, NOBODY))
+@never("line-discipline", modes, lambda p: "pts/", who=EVERYBODY)
 def discipline(p):
     """TIOCSETD: another line discipline, for which the kernel may load a module"""
     _master, slave = terminal()
@@ -243,7 +249,7 @@ def discipline(p):
     return p.token
 
 
-@never("exclusive", modes, lambda p: "pts/", who=(DOCKER, NOBODY))
+@never("exclusive", modes, lambda p: "pts/", who=EVERYBODY)
 def exclusive(p):
     """TIOCEXCL: nobody else may open the terminal"""
     _master, slave = terminal()
@@ -261,7 +267,7 @@ def to_named_device(p):
     return p.token
 
 
-@never("unknown-command", to_named_device, lambda p: "/dev/null", who=(DOCKER, NOBODY), native=(errno.ENOTTY,))
+@never("unknown-command", to_named_device, lambda p: "/dev/null", who=EVERYBODY, native=(errno.ENOTTY,))
 def unknown(p):
     """a command that no table knows, to a device"""
     fd = os.open("/dev/null", os.O_RDWR)
@@ -269,7 +275,7 @@ def unknown(p):
     return p.token
 
 
-@never("uring-command", lambda p: uring.openat(p.target), lambda p: "/dev/null", who=(DOCKER, NOBODY), hook="uring_cmd",
+@never("uring-command", lambda p: uring.openat(p.target), lambda p: "/dev/null", who=EVERYBODY, hook="uring_cmd",
        native=(errno.EOPNOTSUPP,))
 def uring_command(p):
     """IORING_OP_URING_CMD: a command to a device, without ioctl(2)"""

@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 
-from attack import LIBC, NR, raw
+from attack import LIBC, NR, become, drain, raw
 from case import DOCKER, FULL, NOBODY, Family, Refused
 
 BASE = "/srv/rf/ipc"
@@ -85,6 +85,8 @@ def queue(p):
     """A queue outside that holds the token."""
     fd = raw("mq_open", p.queue.encode(), os.O_RDWR | os.O_CREAT, 0o666, SMALL)
     os.fchmod(fd, 0o666)
+    if p.who == NOBODY:  # the directory is sticky: a queue is removed by its owner
+        os.fchown(fd, 65534, 65534)
     raw("mq_timedsend", fd, p.token.encode(), len(p.token), 0, 0)
     os.close(fd)
 
@@ -109,7 +111,7 @@ def queue_exec_flag(p):
     return take(p, os.O_RDWR | EXEC_FLAG)
 
 
-@IPC.case("queue-exec-flag-read", setup=queue, events=lambda p: [("open", p.path)], hook="file_open", who=(DOCKER, NOBODY))
+@IPC.case("queue-exec-flag-read", setup=queue, events=lambda p: [("open", p.path)], hook="file_open")
 def queue_exec_flag_read(p):
     """the same for reading only, as the kernel itself opens programs"""
     return take(p, os.O_RDONLY | EXEC_FLAG)
@@ -122,7 +124,7 @@ def queue_create(p):
 
 
 @IPC.case("queue-unlink", setup=queue, effect=lambda p, v: not os.path.exists(p.path), events=lambda p: [("unlink", p.path)],
-          hook="inode_unlink", who=(DOCKER, FULL))
+          hook="inode_unlink")
 def queue_unlink(p):
     """mq_unlink of a queue that somebody outside made"""
     raw("mq_unlink", p.queue.encode())
@@ -160,8 +162,26 @@ def semaphores(p):
 
 
 def outside(make):
-    """Setup: makes the object outside; for an allowed target the attack makes its own."""
-    return lambda p: make(p) if p.kind != "allow" else None
+    """Setup: makes the object outside, by the same user; for an allowed target the attack makes its own."""
+
+    def setup(p):
+        if p.kind == "allow":
+            return
+        if p.who != NOBODY:
+            make(p)
+            return
+        here, there = os.pipe()
+        child = os.fork()
+        if child == 0:
+            become(NOBODY)
+            make(p)
+            os.write(there, str(p.ident).encode())
+            os._exit(0)
+        os.close(there)
+        p.ident = int(drain(here))
+        os.waitpid(child, 0)
+
+    return setup
 
 
 def of(p, make):
@@ -204,7 +224,7 @@ def shared_memory_id(p):
     return ctypes.string_at(attach(of(p, segment)), 200).decode("latin-1")
 
 
-@IPC.case("shared-memory-remove", setup=outside(segment), effect=gone("shmctl"), hook="shm_shmctl", who=(DOCKER, FULL))
+@IPC.case("shared-memory-remove", setup=outside(segment), effect=gone("shmctl"), hook="shm_shmctl")
 def shared_memory_remove(p):
     """shmctl IPC_RMID: removes the segment"""
     raw("shmctl", of(p, segment), REMOVE, 0)
@@ -231,7 +251,7 @@ def message_receive_id(p):
     return receive(of(p, messages))
 
 
-@IPC.case("messages-remove", setup=outside(messages), effect=gone("msgctl"), hook="msg_queue_msgctl", who=(DOCKER, FULL))
+@IPC.case("messages-remove", setup=outside(messages), effect=gone("msgctl"), hook="msg_queue_msgctl")
 def message_remove(p):
     """msgctl IPC_RMID: removes the queue"""
     raw("msgctl", of(p, messages), REMOVE, 0)
@@ -268,45 +288,62 @@ def semaphore_value(p):
     return value(by_key(p, "semget", 0))
 
 
-@IPC.case("semaphores-remove", setup=outside(semaphores), effect=gone("semctl"), hook="sem_free_security", who=(DOCKER, FULL))
+@IPC.case("semaphores-remove", setup=outside(semaphores), effect=gone("semctl"), hook="sem_free_security")
 def semaphore_remove(p):
     """semctl IPC_RMID: removes the set"""
     raw("semctl", of(p, semaphores), 0, REMOVE, 0)
     return "done"
 
 
-def crowd():
+# By kind: how one is made, and how it is removed.
+MAKERS = {
+    "semaphores": (lambda: raw("semget", 0, 1, CREATE | 0o600), lambda ident: raw("semctl", ident, 0, REMOVE, 0)),
+    "messages": (lambda: raw("msgget", 0, CREATE | 0o600), lambda ident: raw("msgctl", ident, REMOVE, 0)),
+    "memory": (lambda: raw("shmget", 0, 4096, CREATE | 0o600), lambda ident: raw("shmctl", ident, REMOVE, 0)),
+}
+
+
+def crowd(make, remove):
     """As many objects as a container may have, then one more; the last error."""
     made = []
     try:
         while len(made) < 1100:
-            made.append(raw("semget", 0, 1, CREATE | 0o600))
+            made.append(make())
     except OSError as error:
         return f"{error.errno} after {len(made)}"
     finally:
         for ident in made:
-            raw("semctl", ident, 0, REMOVE, 0)
+            remove(ident)
     return "no end"
 
 
-def share():
+def share(kind):
     """What was removed is free again: the kernel frees it a little later."""
-    end = crowd()
+    make, remove = MAKERS[kind]
+    end = crowd(make, remove)
     if end.split()[0] != str(errno.ENOSPC):
         raise Refused(end)
     for _ in range(2000):
         try:
-            raw("semctl", raw("semget", 0, 1, CREATE | 0o600), 0, REMOVE, 0)
+            remove(make())
             return "a share"
         except OSError:
             LIBC.usleep(5000)
     raise Refused("what was removed is never free again")
 
 
-@IPC.case("share", control=lambda p: share(), native=False, kinds=(), events=lambda p: [], who=(DOCKER,), hook="sem_free_security")
-def own_share(p):
-    """not an evasion: one container cannot take what others need, and gets back what it removes"""
-    return share()
+def own_share(name, kind, hook):
+    """A case of one kind of object."""
+
+    @IPC.case(name, control=lambda p: share(kind), native=False, kinds=(), events=lambda p: [], who=(DOCKER,), hook=hook)
+    def attack(p):
+        """not an evasion: one container cannot take what others need, and gets back what it removes"""
+        return share(kind)
+
+
+own_share("share", "semaphores", "sem_free_security")
+own_share("share-messages", "messages", "msg_queue_free_security")
+own_share("share-memory", "memory", "shm_free_security")
 
 
 # Keys
@@ -387,21 +424,21 @@ def keyring_read(p):
     return "listed"
 
 
-@keys("session-keyring-add", effect=lambda p, v: v == "added", who=(DOCKER, FULL))
+@keys("session-keyring-add", effect=lambda p, v: v == "added")
 def keyring_add(p):
     """a key of one's own put where programs outside look for theirs"""
     raw("add_key", b"user", b"rf-planted", b"x", 1, ctypes.c_long(SESSION))
     return "added"
 
 
-@keys("key-link", effect=lambda p, v: v == "linked", who=(DOCKER, FULL))
+@keys("key-link", effect=lambda p, v: v == "linked")
 def key_link(p):
     """a key from outside linked into a keyring of one's own"""
     keyctl(8, p.serial, raw("add_key", b"keyring", b"rf-mine", 0, 0, ctypes.c_long(PROCESS)))
     return "linked"
 
 
-@keys("key-revoke", effect=lambda p, v: v == "revoked", who=(DOCKER, FULL))
+@keys("key-revoke", effect=lambda p, v: v == "revoked")
 def key_revoke(p):
     """a key from outside revoked"""
     keyctl(3, p.serial)

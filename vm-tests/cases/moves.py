@@ -148,14 +148,14 @@ def exchange(p):
     return read(p.root + "/place/target")
 
 
-@MOVES.case("denied-children-io-uring", kinds=("children",), who=(DOCKER,))
+@MOVES.case("denied-children-io-uring", kinds=("children",))
 def io_uring(p):
     """the same by IORING_OP_RENAMEAT"""
     uring.rename(p.dir, p.root + "/e")
     return read(p.root + "/e/target")
 
 
-@MOVES.case("denied-children-in-two-steps", kinds=DENIED, who=(DOCKER,),
+@MOVES.case("denied-children-in-two-steps", kinds=DENIED,
             events=lambda p: [("rename", p.root + "/place/.rf-moved" if p.kind == "named" else p.dir)])
 def two_steps(p):
     """the same, first into another directory, then to another name there"""
@@ -207,7 +207,7 @@ def program_link(p):
     return run(p.root + "/place/program")
 
 
-@MOVES.case("program-mapped", kinds=("programs",), who=(DOCKER,))
+@MOVES.case("program-mapped", kinds=("programs",))
 def program_mapped(p):
     """a directory moved to where files may be mapped executable"""
     os.rename(p.dir, p.root + "/place")

@@ -11,6 +11,7 @@ from case import DOCKER, FULL, NOBODY
 from net import AF_INET, AF_INET6, DGRAM, NETWORK, STREAM, routed, sendto
 from services import ALLOWED_PORT
 
+EVERYBODY = (DOCKER, FULL, NOBODY)
 SOL_IP, SOL_SOCKET, SOL_TCP, SOL_UDP, SOL_IPV6 = 0, 1, 6, 17, 41
 LOOPBACK6 = socket.inet_pton(AF_INET6, "::1")
 # One hop: a routing header of type 2, which needs no capability.
@@ -49,7 +50,8 @@ def ordinary(_p):
 
 
 def refused(name, about, family, kind, level, option, value, **options):
-    """A case of one option that is not on the list."""
+    """A case of one option that is not on the list, and that nobody needs a capability for."""
+    options.setdefault("who", EVERYBODY)
 
     @NETWORK.case(name, events=lambda p: [("setsockopt", "")], effect=done, control=ordinary, **options)
     def attack(_p):
@@ -63,14 +65,15 @@ ONE = struct.pack("<i", 1)
 GROUP = socket.inet_aton("224.0.0.251") + socket.inet_aton("127.0.0.1")
 GROUP6 = socket.inet_pton(AF_INET6, "ff01::5") + struct.pack("<i", 1)
 refused("option-multicast-membership", "a multicast group joined: the kernel sends IGMP", AF_INET, DGRAM, SOL_IP, 35, GROUP,
-        who=(DOCKER, NOBODY), hook="socket_setsockopt")
+        hook="socket_setsockopt")
 refused("option-multicast6-membership", "an IPv6 multicast group joined: the kernel sends MLD", AF_INET6, DGRAM, SOL_IPV6, 20, GROUP6)
 refused("option-bind-to-device", "packets bound to a device, past the routes", AF_INET, STREAM, SOL_SOCKET, 25, b"lo\0")
 refused("option-bind-to-index", "packets bound to a device by its number", AF_INET, STREAM, SOL_SOCKET, 62, ONE)
 refused("option-multicast-device", "multicast packets bound to a device", AF_INET, DGRAM, SOL_IP, 32, GROUP[4:])
 refused("option-unicast-device", "packets bound to a device by IP_UNICAST_IF", AF_INET, DGRAM, SOL_IP, 50, struct.pack(">i", 1))
 refused("option-freebind", "IP_FREEBIND: an address that is not the host's", AF_INET, DGRAM, SOL_IP, 15, ONE)
-refused("option-transparent", "IP_TRANSPARENT: the same with its packets", AF_INET, DGRAM, SOL_IP, 19, ONE)
+refused("option-transparent", "IP_TRANSPARENT: the same with its packets", AF_INET, DGRAM, SOL_IP, 19, ONE,
+        who=(DOCKER, FULL))
 refused("option-mark", "SO_MARK: another routing table", AF_INET, DGRAM, SOL_SOCKET, 36, ONE, who=(FULL,))
 refused("option-sticky-source", "IPV6_PKTINFO for good: source and device of every packet", AF_INET6, DGRAM, SOL_IPV6, 50,
         LOOPBACK6 + struct.pack("<i", 1))
@@ -86,7 +89,7 @@ def label():
 
 
 @NETWORK.case("flow-label-route", events=lambda p: [("setsockopt", "")], effect=routed, control=ordinary,
-              who=(DOCKER, FULL, NOBODY), hook="socket_setsockopt")
+              who=EVERYBODY, hook="socket_setsockopt")
 def flow_label(p):
     """an IPv6 flow label that holds a routing header: packets to a granted address go to another host first"""
     one = socket.socket(AF_INET6, DGRAM)
@@ -98,7 +101,7 @@ def flow_label(p):
 
 
 @NETWORK.case("port-range", events=lambda p: [("setsockopt", "")], effect=done, native=(92,), control=ordinary,
-              who=(DOCKER, NOBODY), hook="socket_bind")
+              who=EVERYBODY, hook="socket_bind")
 def port_range(_p):
     """IP_LOCAL_PORT_RANGE of one port, then port 0: a port of one's own choice, which bind would have been refused (6.3)"""
     one = socket.socket(AF_INET, DGRAM)
@@ -123,7 +126,7 @@ def any_port(_p):
 def shared(name, about, option, use):
     """A datagram socket that shares its port, and a port of the kernel's choice: one that is somebody's already."""
 
-    @NETWORK.case(name, events=lambda p: [("bind", "")], effect=done, control=any_port, hook="socket_bind")
+    @NETWORK.case(name, events=lambda p: [("bind", "")], effect=done, control=any_port, who=EVERYBODY, hook="socket_bind")
     def attack(_p):
         one = socket.socket(AF_INET, DGRAM)
         one.setsockopt(SOL_SOCKET, option, 1)
@@ -141,7 +144,7 @@ shared("shared-port-send", "the same by sendto, which binds", socket.SO_REUSEPOR
        lambda one: one.sendto(b"x", ("127.0.0.1", ALLOWED_PORT)))
 
 
-@NETWORK.case("io-uring-setsockopt", events=lambda p: [("setsockopt", "")], effect=done, native=(22, 95), control=ordinary)
+@NETWORK.case("io-uring-setsockopt", events=lambda p: [("setsockopt", "")], effect=done, native=(22, 95), control=ordinary, who=EVERYBODY)
 def uring_option(_p):
     """SOCKET_URING_OP_SETSOCKOPT (6.7 and newer)"""
     one = socket.socket(AF_INET, STREAM)
@@ -151,7 +154,7 @@ def uring_option(_p):
     return "done"
 
 
-@NETWORK.case("i386-setsockopt", events=lambda p: [("setsockopt", "")], effect=done, control=ordinary)
+@NETWORK.case("i386-setsockopt", events=lambda p: [("setsockopt", "")], effect=done, control=ordinary, who=EVERYBODY)
 def i386_option(_p):
     """setsockopt by int 0x80: the 32-bit system call table"""
     one = socket.socket(AF_INET, STREAM)

@@ -6,11 +6,11 @@ import struct
 
 import uring
 from attack import raw
-from case import DOCKER, FULL, NOBODY, Refused
+from case import DOCKER, FULL, Refused
 from files_read import receive
 from net import (AF_INET, AF_INET6, DGRAM, NETWORK, ROUTE, V4, V6, libc_connect, sockaddr, sockaddr6,
                  to, udp)
-from net_options import ROUTING2, SOL_IP, SOL_IPV6, done
+from net_options import EVERYBODY, ROUTING2, SOL_IP, SOL_IPV6, done
 from services import ALLOWED_PORT
 
 KEEP = []
@@ -65,7 +65,7 @@ def mmsg_route(p):
                     header(p.token.encode(), address, controls(SOL_IP, 7, ROUTE)))
 
 
-@NETWORK.case("sendmmsg-routing-header", events=sent, effect=done, errno=None, control=plain, who=(NOBODY, DOCKER, FULL), hook="outgoing_packet")
+@NETWORK.case("sendmmsg-routing-header", events=sent, effect=done, errno=None, control=plain, who=EVERYBODY, hook="outgoing_packet")
 def mmsg_header(p):
     """sendmmsg: the second message to one granted address has an IPv6 routing header, for which no capability is needed"""
     address = sockaddr6(ALLOWED_PORT)
@@ -81,7 +81,7 @@ def mmsg_options(p):
                     header(p.token.encode(), address, controls(SOL_IPV6, 59, bytes([0, 0, 1, 4, 0, 0, 0, 0]))))
 
 
-@NETWORK.case("ipv6-routing-header-message", events=sent, effect=done, control=plain, who=(NOBODY, DOCKER))
+@NETWORK.case("ipv6-routing-header-message", events=sent, effect=done, control=plain, who=EVERYBODY)
 def header_message(p):
     """a routing header as a control message of sendmsg"""
     data = header(p.token.encode(), sockaddr6(ALLOWED_PORT), controls(SOL_IPV6, 57, ROUTING2))
@@ -90,7 +90,7 @@ def header_message(p):
     return "done"
 
 
-@NETWORK.case("io-uring-sendmsg", events=to(V4, "send"))
+@NETWORK.case("io-uring-sendmsg", events=to(V4, "send"), who=EVERYBODY)
 def uring_sendmsg(p):
     """IORING_OP_SENDMSG to an address"""
     data = header(p.token.encode(), sockaddr(p.port))
@@ -106,13 +106,13 @@ def uring_send(p, opcode):
                  rest=struct.pack("<H", len(address)))
 
 
-@NETWORK.case("io-uring-send", events=to(V4, "send"), native=(22, 89), control=lambda p: udp(p))
+@NETWORK.case("io-uring-send", events=to(V4, "send"), native=(22, 89), control=lambda p: udp(p), who=EVERYBODY)
 def uring_plain(p):
     """IORING_OP_SEND to an address (6.1 and newer)"""
     uring_send(p, 26)
 
 
-@NETWORK.case("io-uring-send-zero-copy", events=to(V4, "send"), native=(22, 95), control=lambda p: udp(p))
+@NETWORK.case("io-uring-send-zero-copy", events=to(V4, "send"), native=(22, 95), control=lambda p: udp(p), who=EVERYBODY)
 def uring_zero_copy(p):
     """IORING_OP_SEND_ZC to an address (6.0 and newer)"""
     uring_send(p, 47)
@@ -121,6 +121,7 @@ def uring_zero_copy(p):
 def handed(name, about, what, use, **options):
     """A socket that a service outside makes and passes in; `what` is asked for, `{port}` and `{dir}` are the place's."""
     options.setdefault("errno", None)
+    options.setdefault("who", EVERYBODY)
 
     @NETWORK.case(name, **options)
     def attack(p):
@@ -163,11 +164,11 @@ def received(p):
 
 
 handed("passed-packet-socket", "a packet socket from outside", "packet", kept, events=received, effect=done, control=pair,
-       who=(DOCKER, FULL, NOBODY), hook="file_receive")
+       hook="file_receive")
 handed("passed-raw-socket", "a raw socket from outside", "raw", kept, events=received, effect=done, control=pair)
 handed("passed-netlink-socket", "a netlink socket from outside", "netlink", kept, events=received, effect=done, control=pair)
 handed("passed-connected-tcp", "a TCP connection from outside to a host that is denied", "connected:{port}", speak,
-       events=to(V4, "receive"), who=(DOCKER, FULL, NOBODY), hook="file_receive")
+       events=to(V4, "receive"), hook="file_receive")
 handed("passed-connected-tcp6", "the same over IPv6", "connected6:{port}", speak, events=to(V6, "receive"))
 handed("passed-connected-udp", "a connected datagram socket from outside", "datagram:{port}", speak, events=to(V4, "receive"))
 handed("passed-connected-unix", "a connection from outside to a socket file that is denied", "unix:{dir}/stream", speak,
@@ -179,21 +180,37 @@ handed("passed-bound-udp", "a bound datagram socket from outside", "bound:7107",
        events=lambda p: [("receive", "127.0.0.1:7107")], effect=done, control=pair)
 
 
-@NETWORK.case("passed-then-disconnected", events=lambda p: [("bind", "127.0.0.1:7108")], effect=done, control=pair)
+@NETWORK.case("passed-then-disconnected", events=lambda p: [("bind", "127.0.0.1:7108")], effect=done, control=pair, who=EVERYBODY)
 def disconnected(p):
     """a bound datagram socket that is connected to a granted peer, disconnected: it would hear everybody on its port"""
     libc_connect(socket.socket(fileno=receive(p, f"datagram:{ALLOWED_PORT}:7108")), struct.pack("<H", 0) + bytes(14))
     return "done"
 
 
-@NETWORK.case("passed-with-route", events=sent, effect=done, errno=(1,), control=plain, hook="outgoing_packet")
+@NETWORK.case("passed-with-route", events=sent, effect=done, errno=(1,), control=plain, who=EVERYBODY, hook="outgoing_packet")
 def with_route(p):
     """a socket from outside that has a source route already"""
     socket.socket(fileno=receive(p, "routed")).sendto(p.token.encode(), ("127.0.0.1", ALLOWED_PORT))
     return "done"
 
 
-@NETWORK.case("passed-by-io-uring", events=to(V4, "receive"), errno=None)
+@NETWORK.case("accepted-passed-within", kinds=(), native=False, events=lambda p: [], effect=done, who=EVERYBODY)
+def accepted_within(_p):
+    """not an evasion: a server hands a connection that it accepted to another process of the container; the peer's port is in no grant"""
+    here, there = socket.socketpair()
+    with here, there, socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 7100))
+        server.listen(1)
+        with socket.create_connection(("127.0.0.1", 7100)), server.accept()[0] as connection:
+            socket.send_fds(here, [b"x"], [connection.fileno()])
+            _, fds, _, _ = socket.recv_fds(there, 1, 1)
+    if len(fds) != 1:
+        raise Refused(f"{len(fds)} connections came")
+    return "done"
+
+
+@NETWORK.case("passed-by-io-uring", events=to(V4, "receive"), errno=None, who=EVERYBODY)
 def uring_receive(p):
     """IORING_OP_RECVMSG of a message that carries a connection to a denied host"""
     with socket.socket(socket.AF_UNIX) as peer:

@@ -152,6 +152,14 @@ def process_vm_writev(p):
     return p.token
 
 
+@process("move-pages")
+def move_pages(p):
+    """move_pages: on which node another process's memory lies, or shall lie"""
+    pid = whom(p)
+    raw("move_pages", pid, 1, struct.pack("<Q", p.addr & ~4095), 0, ctypes.create_string_buffer(4), 0)
+    return p.token
+
+
 @process("proc-pid-mem")
 def proc_mem(p):
     """/proc/PID/mem"""
@@ -352,6 +360,31 @@ def traceme(p):
     os.waitpid(child, 0)
     raw("ptrace", 17, child, 0, 0)
     os.waitpid(child, 0)
+    return "traced"
+
+
+@OUT.case("ptrace-traceme-orphan", events=lambda p: [], effect=lambda p, v: v == "traced", control=traceme, who=(DOCKER, FULL, NOBODY))
+def traceme_orphan(p):
+    """PTRACE_TRACEME by an orphan: the parent that may then read and write it is one outside"""
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        parent = os.getpid()
+        if os.fork() != 0:
+            os._exit(0)
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        try:
+            raw("ptrace", 0, 0, 0, 0)
+            os.write(there, b"0")
+        except OSError as error:
+            os.write(there, str(error.errno).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(there)
+    number = int(os.read(here, 16))
+    if number:
+        raise OSError(number, os.strerror(number))
     return "traced"
 
 

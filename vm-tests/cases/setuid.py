@@ -111,6 +111,13 @@ def no_dump(p, _value=None):
     return struct.unpack_from("<Q", buffer)[0] & 0x80 != 0
 
 
+def owned(p):
+    """The file is the attacker's, as far as modes go."""
+    files.setup(p)
+    if p.who == NOBODY:
+        os.chown(p.target, 65534, 65534)
+
+
 def chattr(p):
     """The attack, on a kernel that has the call."""
     try:
@@ -120,8 +127,8 @@ def chattr(p):
             raise
 
 
-@FILES.case("file-setattr", control=chattr, kinds=LOCKED, who=(DOCKER, FULL), effect=no_dump, native=(errno.ENOSYS,), hook="inode_file_setattr",
-            events=lambda p: [("setxattr", p.target)])
+@FILES.case("file-setattr", control=chattr, kinds=LOCKED, who=(DOCKER, FULL, NOBODY), effect=no_dump, native=(errno.ENOSYS,), hook="inode_file_setattr",
+            setup=owned, events=lambda p: [("setxattr", p.target)])
 def file_setattr(p):
     """file_setattr(2), from 6.17 on: chattr of a file that may not be changed"""
     raw("file_setattr", AT_FDCWD, b(p.target), ctypes.create_string_buffer(struct.pack("<QIIII", 0x80, 0, 0, 0, 0)), 24, 0)

@@ -23,7 +23,7 @@ NR = {
     "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "memfd_create": 319,
     "bpf": 321, "execveat": 322, "userfaultfd": 323, "pkey_mprotect": 329, "pidfd_send_signal": 424,
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
-    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "pidfd_open": 434, "clone3": 435, "openat2": 437,
+    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_open": 434, "clone3": 435, "openat2": 437,
     "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "fchmodat2": 452, "utimensat": 280,
     "mknodat": 259, "fanotify_init": 300, "fanotify_mark": 301, "inotify_init1": 294, "inotify_add_watch": 254,
     "acct": 163, "chroot": 161, "rt_sigqueueinfo": 129, "tgkill": 234, "prctl": 157, "capset": 126, "prlimit64": 302,

@@ -2,7 +2,7 @@
 
 A case is one evasion. Its attack is one function over a `Place`; the harness runs it three times:
 
-- ungoverned on a forbidden target: it must succeed, or the attack is not one;
+- ungoverned on a forbidden target: it must succeed for each account, or the attack is not one;
 - governed on a forbidden target: it must fail, without effect, with a denied event;
 - governed on an allowed target: it must succeed (the positive control), so that a broken test cannot pass.
 """
@@ -59,6 +59,8 @@ class Case:
         self.who = options.pop("who", family.who)
         # Accounts that another part of the kernel refuses before the hook runs: no event is expected.
         self.quiet = options.pop("quiet", ())
+        # Accounts that would fail ungoverned, too, but are refused by the hook first, with an event.
+        self.unable = options.pop("unable", ())
         # (op, part of path or addr) of each event that a denied run must leave.
         self.events = options.pop("events", family.events)
         # errno values that the caller may see; None: any failure is one.

@@ -52,6 +52,11 @@ class Follower:
         with self.changed:
             return [event for event in self.events if wanted(event)]
 
+    def forget(self):
+        """Drops what came so far."""
+        with self.changed:
+            self.events.clear()
+
     def stop(self):
         """Ends the reader."""
         self.process.kill()

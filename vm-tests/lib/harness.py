@@ -1,5 +1,6 @@
 """Runs a family: sets its targets up, attacks them ungoverned and governed, and judges what came of it."""
 
+import itertools
 import json
 import os
 import queue
@@ -7,7 +8,7 @@ import subprocess
 import threading
 import time
 
-from case import DOCKER, FULL, REFUSED, Place
+from case import FULL, REFUSED, Place
 from events import about, brief
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -15,6 +16,12 @@ SPECS = "/run/rf-cases"
 PYTHON = os.path.realpath("/usr/bin/python3")
 # Seconds that `ringfence run` and the start of Python may take on a slow machine.
 START = 300
+# What is said of an attack that was not refused, and of one that no event tells of.
+THROUGH = "THE ATTACK HAD ITS EFFECT"
+SAW = "the caller saw"
+UNTOLD = "no denied event"
+# And where what is allowed is refused.
+CONTROL = "the positive control failed"
 
 
 class Run:
@@ -37,8 +44,8 @@ class Run:
                 "place": {k: v for k, v in vars(self.place).items()}}
 
 
-def plan(family, cases, hooks_only):
-    """Every run of these cases."""
+def plan(family, cases, hooks_only, first=False):
+    """Every run of these cases; `first`: one attempt for each, by the account that the fewest others than Ringfence refuse."""
     runs = []
 
     def add(case, mode, kind, who):
@@ -49,10 +56,14 @@ def plan(family, cases, hooks_only):
         runs.append(Run(number, case, mode, place))
 
     for case in cases:
-        kinds = case.kinds[:1] if hooks_only else case.kinds
+        kinds = case.kinds[:1] if hooks_only or first else case.kinds
         accounts = case.who[:1] if hooks_only else case.who
+        if first:
+            accounts = (FULL,) if FULL in case.who else case.who[:1]
         if case.native is not False:
-            add(case, "native", kinds[0], FULL if FULL in accounts else accounts[0] if accounts[0] != DOCKER else FULL)
+            for who in accounts:
+                if who not in case.quiet + case.unable:
+                    add(case, "native", kinds[0], who)
         for who in accounts:
             for kind in kinds:
                 add(case, "attack", kind, who)
@@ -146,10 +157,10 @@ def modules():
     return sorted(name[:-3] for name in os.listdir(f"{HERE}/cases") if name.endswith(".py") and name != "__init__.py")
 
 
-def run_family(family, cases, follower, hooks_only, ungoverned_only):
-    """Runs the cases; a list of (case, problems, why skipped)."""
+def run_family(family, cases, follower, hooks_only, ungoverned_only, first=False):
+    """Runs the cases; a list of (case, problems, why skipped). `first`: one attempt, and of it only the first problem."""
     os.makedirs(f"{SPECS}/profiles", exist_ok=True)
-    runs = plan(family, cases, hooks_only)
+    runs = plan(family, cases, hooks_only, first)
     problems = {case.name: {} for case in cases}
     try:
         if family.prepare:
@@ -177,7 +188,7 @@ def run_family(family, cases, follower, hooks_only, ungoverned_only):
             if run.mode == "attack" and is_missing(run, runs):
                 skipped[run.case.name] = f"not on this kernel: {run.result['error']}"
                 continue
-            for text in judge(run, follower):
+            for text in itertools.islice(judge(run, follower), 1 if first else None):
                 labels = problems[run.case.name].setdefault(text, [])
                 labels.append(run.label())
     if family.finish:
@@ -226,19 +237,19 @@ def judge(run, follower):
         return
     if run.mode == "control":
         if not result["ok"] or (happened is not True and not case.control):
-            yield f"the positive control failed: {shown}, effect {happened}{seen(run, follower)}"
+            yield f"{CONTROL}: {shown}, effect {happened}{seen(run, follower)}"
         return
     if happened is not False and (case.effect.__name__ != "leaked" or result["ok"]):
-        yield f"THE ATTACK HAD ITS EFFECT: {shown}, effect {happened}"
+        yield f"{THROUGH}: {shown}, effect {happened}"
     if result["ok"]:
-        yield f"the caller saw success: {shown}"
+        yield f"{SAW} success: {shown}"
     elif case.errno is not None and result["errno"] not in case.errno:
-        yield f"the caller saw {shown}, not one of {case.errno}"
+        yield f"{SAW} {shown}, not one of {case.errno}"
     if place.who in case.quiet or not case.events:
         return
     for op, what in case.events(place):
         if not Patience.wait(follower, lambda event: event_of(event, run, op, what)):
-            yield f"no denied event {op} about {what or 'pid ' + str(result['pid'])}{seen(run, follower)}"
+            yield f"{UNTOLD} {op} about {what or 'pid ' + str(result['pid'])}{seen(run, follower)}"
 
 
 class Patience:

@@ -148,7 +148,15 @@ def make(what, *words):
 
 def hand_out(peer, text):
     """Answers a request with a descriptor: a socket (see `make`), a path opened for reading (after `path:`, with O_PATH), or a context
-    for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made), or (`pty`) the master of a new terminal."""
+    for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made) or for a mounted one (`fspick:PATH`), or (`pty`) the
+    master of a new terminal."""
+    if text.startswith(b"fspick:"):
+        context = raw("fspick", -100, text.removeprefix(b"fspick:"), 0)
+        try:
+            socket.send_fds(peer, [b"x"], [context])
+        finally:
+            os.close(context)
+        return
     if text.startswith((b"fsopen:", b"fsmount:")):
         step, name = text.split(b":")
         context = raw("fsopen", name, 0)

@@ -2,7 +2,7 @@
 
 use crate::paths::workspace;
 use anyhow::{Context, Result};
-use ringfence_coverage::{Group, TEXT, Table};
+use ringfence_coverage::{Covered, Group, TEXT, Table};
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -37,7 +37,24 @@ pub(crate) fn render(table: &Table) -> String {
     section(&mut text, "System calls", &table.calls);
     text.push_str("\nBy the names of their entry functions in the kernel, `__x64_sys_NAME`.\n");
     section(&mut text, "Families of sockets", &table.families);
+    programs(&mut text, table);
     text
+}
+
+/// What shows that each program is needed.
+fn programs(text: &mut String, table: &Table) {
+    text.push_str(
+        "\n## What each program is for\n\n\
+         `cargo xtask vm-test --without each` detaches one program after the other from a running daemon's set and expects that\n\
+         its case fails; of those that another program covers, that it passes.\n\n\
+         | program | the case that fails without it | covered |\n|---|---|---|\n",
+    );
+    for (program, case) in &table.shown {
+        let _ = writeln!(text, "| `{program}` | `{case}` | |");
+    }
+    for (program, Covered { case, why }) in &table.covered {
+        let _ = writeln!(text, "| `{program}` | | {why} (`{case}` passes) |");
+    }
 }
 
 fn section(text: &mut String, title: &str, groups: &[Group]) {

@@ -7,7 +7,9 @@ use crate::report::say;
 use crate::setup::Series;
 use crate::tap::{Line, Tap};
 use crate::vm::{self, Added, Job, Ringfence};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use ringfence_common::layout::HOOKS;
+use ringfence_common::net::EGRESS;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,8 @@ const GUEST_DIR: &str = "/opt/vm-tests";
 /// preemption.
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask vm-test                           everything\n  \
-    cargo xtask vm-test --kernel 6.12 --filter exec  the cases whose name has `exec`, on one kernel")]
+    cargo xtask vm-test --kernel 6.12 --filter exec  the cases whose name has `exec`, on one kernel\n  \
+    cargo xtask vm-test --without each               take each program away in turn: does its case fail?")]
 pub(crate) struct Args {
     /// Only this kernel.
     #[arg(long, value_name = "K")]
@@ -31,6 +34,12 @@ pub(crate) struct Args {
     /// Only cases whose name contains this.
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
+    /// Detach this hook's program, and expect that its case fails: a control of the cases themselves.
+    ///
+    /// ebpf/coverage/coverage.toml says which case is whose. Several hooks with commas between; `each` for all of them,
+    /// one after the other. On 6.12 unless --kernel says otherwise.
+    #[arg(long, value_name = "HOOK", conflicts_with = "filter")]
+    pub(crate) without: Option<String>,
 }
 
 /// One boot: a kernel, how it is booted, which cases.
@@ -85,9 +94,13 @@ pub(crate) struct Tally {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let boots: Vec<&Boot> =
-        BOOTS.iter().filter(|boot| args.kernel.is_none_or(|only| boot.series == only)).collect();
-    let tally = all(&boots, args.filter.as_deref())?;
+    let tally = match &args.without {
+        Some(hooks) => without(args.kernel.unwrap_or(Series::V6_12), hooks)?,
+        None => {
+            let boots = BOOTS.iter().filter(|boot| args.kernel.is_none_or(|only| boot.series == only));
+            all(&boots.collect::<Vec<_>>(), args.filter.as_deref())?
+        }
+    };
     for failed in &tally.failed {
         println!("failed: {failed}");
     }
@@ -95,6 +108,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // A filter that matches nothing proves nothing.
     let good = tally.failed.is_empty() && tally.passed > 0;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One boot in which each of some programs is detached for a while; see vm-tests/lib/without.py.
+fn without(series: Series, hooks: &str) -> Result<Tally> {
+    if hooks != "each" {
+        let known = |name: &str| name == EGRESS || HOOKS.iter().any(|hook| hook.name == name);
+        if let Some(name) = hooks.split(',').find(|name| !known(name)) {
+            bail!("no program has the name `{name}`; ebpf/common/src/layout.rs lists them");
+        }
+    }
+    let added = payload(false)?;
+    build::for_guest()?;
+    let tap = one(&boot(series, "without a program", &[]), &["--without", hooks], &added);
+    let place = format!("{series} (without a program)");
+    let failed = tap.failed.into_iter().map(|case| format!("{place}: {case}")).collect();
+    Ok(Tally { passed: tap.passed, failed })
 }
 
 /// Every boot.
@@ -119,7 +148,8 @@ fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
         if filter.is_some_and(|text| matches!(has_case(boot, text), Ok(false))) {
             continue;
         }
-        let tap = one(boot, filter, &added);
+        let words: Vec<&str> = filter.iter().flat_map(|text| ["--filter", text]).collect();
+        let tap = one(boot, &words, &added);
         tally.passed += tap.passed;
         let place = format!("{} ({})", boot.series, boot.name);
         tally.failed.extend(tap.failed.into_iter().map(|case| format!("{place}: {case}")));
@@ -179,11 +209,11 @@ fn has_case(boot: &Boot, text: &str) -> Result<bool> {
     Ok(!output.status.success() || !output.stdout.trim_ascii().is_empty())
 }
 
-fn one(boot: &Boot, filter: Option<&str>, added: &[Added]) -> Tap {
+fn one(boot: &Boot, words: &[&str], added: &[Added]) -> Tap {
     let runner = format!("{GUEST_DIR}/{}", boot.runner);
     let mut command = vec![runner.as_str()];
     command.extend(boot.options);
-    command.extend(filter.iter().flat_map(|text| ["--filter", text]));
+    command.extend(words);
     let mut job = Job::new(boot.series, &command);
     job.append = boot.append.to_owned();
     job.ringfence = boot.ringfence;
@@ -194,6 +224,8 @@ fn one(boot: &Boot, filter: Option<&str>, added: &[Added]) -> Tap {
     let mut tap = Tap::default();
     // A case's diagnostics come after its line, and only those of a failed case are shown.
     let mut failing = false;
+    // What was noticed of a missing program is what such a run is for.
+    let remarks = words.contains(&"--without");
     let ended = vm::lines(&job, SILENCE, |line| match tap.line(line) {
         Line::Failed => {
             failing = true;
@@ -203,7 +235,7 @@ fn one(boot: &Boot, filter: Option<&str>, added: &[Added]) -> Tap {
             failing = false;
             println!("  {line}");
         }
-        Line::Other if failing => println!("  {line}"),
+        Line::Other if failing || remarks => println!("  {line}"),
         Line::Frame | Line::Other => {}
     });
     match ended {

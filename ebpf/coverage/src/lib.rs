@@ -3,7 +3,7 @@
 //! The agent asks it about the kernel it runs on, `cargo xtask tidy` compares it with the programs, and
 //! `cargo xtask coverage` renders it. The file itself says how it is written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -18,7 +18,7 @@ const CALL: &str = "__x64_sys_";
 const HOLE: &str = "ni_syscall";
 
 /// The whole table.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
     /// Functions that are named like hooks and are none.
@@ -34,6 +34,22 @@ pub struct Table {
     /// Address families of sockets, in groups.
     #[serde(rename = "family")]
     pub families: Vec<Group>,
+    /// By program, the VM test that fails without it.
+    #[serde(default)]
+    pub shown: BTreeMap<String, String>,
+    /// By program without which no VM test fails: why.
+    #[serde(default)]
+    pub covered: BTreeMap<String, Covered>,
+}
+
+/// Why no VM test fails without a program.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Covered {
+    /// The VM test that passes without it.
+    pub case: String,
+    /// Who refuses the same.
+    pub why: String,
 }
 
 /// Ways in that are held alike.

@@ -3,6 +3,7 @@
 use super::{Source, find};
 use crate::coverage::{RENDERED, render};
 use ringfence_common::layout::HOOKS;
+use ringfence_common::net::EGRESS;
 use ringfence_coverage::{Group, Table};
 use std::collections::BTreeSet;
 
@@ -49,6 +50,30 @@ fn against(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
     for program in programs.iter().filter(|program| !decided.contains(*program)) {
         found.push(format!("{TABLE}: the hook `{program}` has a program, and no group of hooks says so"));
     }
+    found.extend(needed(table, programs, cases));
+    found
+}
+
+/// What shows that each program is needed: one entry for each, in `shown` or in `covered`.
+fn needed(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    let entries: Vec<(&String, &String)> = (table.shown.iter())
+        .chain(table.covered.iter().map(|(program, covered)| (program, &covered.case)))
+        .collect();
+    for (program, case) in &entries {
+        if **program != EGRESS && !programs.contains(&program.as_str()) {
+            found.push(format!("{TABLE}: there is no program `{program}` to be shown or covered"));
+        }
+        if !cases.contains(case) {
+            found.push(format!("{TABLE}: {program}: there is no case `{case}` in `vm-tests/run --list`"));
+        }
+    }
+    for program in programs {
+        let count = entries.iter().filter(|(name, _)| name == program).count();
+        if count != 1 {
+            found.push(format!("{TABLE}: `{program}` is {count} times in `shown` and `covered`, not once"));
+        }
+    }
     found
 }
 
@@ -68,6 +93,9 @@ by = ["file_open", "seccomp"]
 why = "It is judged."
 case = "files/open"
 names = ["file_open", "file_post_open"]
+[shown]
+file_open = "files/open"
+[covered]
 "#;
 
     #[test]
@@ -75,8 +103,23 @@ names = ["file_open", "file_post_open"]
         let table = Table::parse(TEXT).unwrap();
         let cases = ["files/open".to_owned()];
         assert!(against(&table, &["file_open"], &cases).is_empty());
-        assert_eq!(against(&table, &["file_open"], &[]).len(), 1, "no such case");
-        assert_eq!(against(&table, &["file_open", "bpf"], &cases).len(), 1, "a program that no group names");
-        assert_eq!(against(&table, &[], &cases).len(), 1, "a group that names a program that there is not");
+        assert_eq!(
+            against(&table, &["file_open"], &[]).len(),
+            2,
+            "no such case, of a group and of a program"
+        );
+        assert_eq!(against(&table, &["file_open", "bpf"], &cases).len(), 2, "a program that no group names");
+        assert_eq!(against(&table, &[], &cases).len(), 2, "a group that names a program that there is not");
+    }
+
+    #[test]
+    fn a_program_is_shown_or_covered_and_not_both() {
+        let covered = r#"file_open = { case = "files/open", why = "Another." }"#;
+        let cases = ["files/open".to_owned()];
+        let both = Table::parse(&format!("{TEXT}{covered}")).unwrap();
+        assert_eq!(against(&both, &["file_open"], &cases).len(), 1);
+        let one =
+            Table::parse(&format!("{}{covered}", TEXT.replace("file_open = \"files/open\"", ""))).unwrap();
+        assert!(against(&one, &["file_open"], &cases).is_empty());
     }
 }
