@@ -4,6 +4,7 @@ import ctypes
 import os
 import socket
 import struct
+import zlib
 
 import uring
 from attack import int80
@@ -82,9 +83,9 @@ refused("option-repair", "TCP_REPAIR: a connection that nobody agreed to", AF_IN
 refused("option-not-in-list", "an option that no version knows", AF_INET, STREAM, SOL_SOCKET, 9999, ONE, native=(92,))
 
 
-def label():
+def label(number):
     """`struct in6_flowlabel_req`, and behind it control data with the routing header."""
-    request = LOOPBACK6 + struct.pack(">I", 0x1234) + struct.pack("<BBHHHI", 0, 1, 1, 60, 60, 0)
+    request = LOOPBACK6 + struct.pack(">I", number) + struct.pack("<BBHHHI", 0, 1, 1, 60, 60, 0)
     return request + struct.pack("<Qii", 16 + len(ROUTING2), SOL_IPV6, 57) + ROUTING2
 
 
@@ -93,9 +94,11 @@ def label():
 def flow_label(p):
     """an IPv6 flow label that holds a routing header: packets to a granted address go to another host first"""
     one = socket.socket(AF_INET6, DGRAM)
-    one.setsockopt(SOL_IPV6, 32, label())
+    # A label stays somebody's for a while.
+    number = 0x10000 | zlib.crc32(p.run.encode()) & 0xFFFF
+    one.setsockopt(SOL_IPV6, 32, label(number))
     one.setsockopt(SOL_IPV6, 33, 1)
-    address = struct.pack("<H", AF_INET6) + struct.pack(">HI", ALLOWED_PORT, 0x1234) + LOOPBACK6 + struct.pack("<I", 0)
+    address = struct.pack("<H", AF_INET6) + struct.pack(">HI", ALLOWED_PORT, number) + LOOPBACK6 + struct.pack("<I", 0)
     sendto(one, p.token.encode(), 0, address)
     return "sent"
 

@@ -137,7 +137,7 @@ def o_path(p):
     return os.read(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NOCTTY), 200).decode()
 
 
-@TERMINAL.case("steal", who=(FULL,), setup=in_session)
+@TERMINAL.case("steal", who=(FULL,), setup=in_session, hook="file_open")
 def steal(p):
     """TIOCSCTTY: another session's terminal becomes one's own"""
     where = path(p)

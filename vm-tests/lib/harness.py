@@ -57,7 +57,7 @@ def plan(family, cases, hooks_only, first=False):
 
     for case in cases:
         kinds = case.kinds[:1] if hooks_only or first else case.kinds
-        accounts = case.who[:1] if hooks_only else case.who
+        accounts = case.who
         if first:
             accounts = (FULL,) if FULL in case.who else case.who[:1]
         if case.native is not False:
