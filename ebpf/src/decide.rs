@@ -13,8 +13,9 @@ use crate::fold::{fold, fold_fast, fold_reach};
 use crate::globals::{MOUNT_LOCK, MOUNT_NS, MOUNT_VFSMOUNT, RENAME_LOCK, get};
 use crate::identity::counters;
 use crate::memory::{add, fetch, probe_word, put, sequence, settled};
+use crate::patterns::{has_patterns, patterned};
 use crate::storage::{CONTAINERS, POLICIES};
-use crate::walk::{walk, walk_typed};
+use crate::walk::{see_typed, walk, walk_typed};
 
 /// How often a walk is tried that a rename or mount ran beside.
 const TRIES: u32 = 16;
@@ -87,18 +88,27 @@ pub unsafe fn weigh_typed(task: *mut Task, dentry: *const u8, mount: *const u8) 
     unsafe {
         let scratch = &raw mut (*task).scratch;
         put(&raw mut (*scratch).renames, u64::from(sequence(get(&RENAME_LOCK))));
+        put(&raw mut (*scratch).casing, 0);
         // The container's root mount does not move: files on it need no look at the mounts. What was seen is in
         // memory and not in a variable, so that the verifier follows one way through the fold and not one for
         // each way to it.
-        let plain = mount as u64 == (*task).plain_mount || is_plain(mount);
-        put(&raw mut (*scratch).casing, 0);
-        put(&raw mut (*scratch).mounts, mounts_if_foreign(task, mount));
+        let plain = if mount as u64 == (*task).plain_mount {
+            put(&raw mut (*scratch).mounts, 0);
+            true
+        } else {
+            put(&raw mut (*scratch).mounts, u64::from(sequence(get(&MOUNT_LOCK))));
+            is_plain(mount)
+        };
         if plain && walk_typed(task, dentry, mount) {
-            let weighing = fold_fast(task);
+            let mut weighing = fold_fast(task);
+            if has_patterns(scratch) {
+                see_typed(task, dentry, mount);
+                weighing.0 |= patterned(scratch) << 16;
+            }
             let (renames, mounts) =
                 (fetch(&raw const (*scratch).renames), fetch(&raw const (*scratch).mounts));
             if (renames | mounts) & 1 == 0
-                && mounts == mounts_if_foreign(task, mount)
+                && (mounts == 0 || mounts == u64::from(sequence(get(&MOUNT_LOCK))))
                 && renames == u64::from(sequence(get(&RENAME_LOCK)))
             {
                 return weighing;
@@ -109,13 +119,6 @@ pub unsafe fn weigh_typed(task: *mut Task, dentry: *const u8, mount: *const u8) 
         put(&raw mut (*scratch).start.mount, mount as u64);
         Weighing(weigh_start(task, 0))
     }
-}
-
-/// The count of `mount_lock`, or 0 for the container's root mount.
-#[inline(always)]
-unsafe fn mounts_if_foreign(task: *mut Task, mount: *const u8) -> u64 {
-    // SAFETY: the caller's tag.
-    if mount as u64 == unsafe { (*task).root_mount } { 0 } else { u64::from(sequence(get(&MOUNT_LOCK))) }
 }
 
 /// Weighs a place.

@@ -78,12 +78,11 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
         if !arrived || count > FAST_COMPONENTS {
             return false;
         }
-        if has_patterns(scratch) {
-            begin_patterns(task);
-            see_typed(task, dentry, stop);
-        }
         if on_root_mount {
             return true;
+        }
+        if has_patterns(scratch) {
+            begin_patterns(task);
         }
         put(&raw mut (*scratch).mount, mount as u64);
         put(&raw mut (*scratch).dentry, at as u64);
@@ -96,11 +95,22 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
 
 /// Shows the components that [`walk_typed`] found to the policy's patterns: a loop of its own, so that who has no patterns
 /// does not pay for them at each component.
+///
+/// # Safety
+/// As [`walk_typed`], which has just found the way.
 #[inline(always)]
-unsafe fn see_typed(task: *mut Task, dentry: *const u8, stop: u64) {
+pub unsafe fn see_typed(task: *mut Task, dentry: *const u8, mount: *const u8) {
     // SAFETY: as there.
     unsafe {
         let scratch = &raw mut (*task).scratch;
+        let on_root_mount = mount as u64 == (*task).root_mount;
+        let stop: u64 = if on_root_mount {
+            // Otherwise the walk has begun, further up.
+            begin_patterns(task);
+            (*task).root_dentry
+        } else {
+            load(mount, get(&VFSMOUNT_ROOT))
+        };
         let (len_at, name_at, short_at) = (get(&DENTRY_LEN), get(&DENTRY_NAME), get(&DENTRY_SHORT));
         let hashes = (&raw const (*scratch).hashes).cast::<u64>();
         let mut at = dentry;
