@@ -7,6 +7,7 @@ mod llm;
 mod mcp;
 mod place;
 mod shims;
+mod stress;
 mod tags;
 mod tools;
 
@@ -30,6 +31,7 @@ enum What {
     Launch(launch::Args),
     Llm(llm::Args),
     Mcp(mcp::Args),
+    Stress(stress::Args),
     Tags(tags::Args),
     Tools(tools::Args),
 }
@@ -40,6 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Launch(args) => launch::run(args),
         What::Llm(args) => llm::run(args),
         What::Mcp(args) => mcp::run(args),
+        What::Stress(args) => stress::run(args),
         What::Tags(args) => tags::run(args),
         What::Tools(args) => tools::run(args),
     }

@@ -8,11 +8,13 @@ mod kernels;
 mod linker;
 mod lock;
 mod packages;
+mod stress;
 
 pub(crate) use components::quick_target;
 pub(crate) use kernels::{Kernel, Series};
 pub(crate) use linker::installed_tool;
 pub(crate) use lock::Lock;
+pub(crate) use stress::stress_ng;
 
 use crate::llm_parties;
 use crate::parties;
