@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 
-from case import scene
+from case import DOCKER, FULL, NOBODY, scene
 from harness import HERE, PYTHON
 from system import BASE, Worker, denied, kill_role, reload, ringfence, said, start_daemon, wait_event, wait_for
 
@@ -25,11 +25,15 @@ for line in sys.stdin:
 """
 
 
+# An ordinary user who may govern; root's capabilities are the profile's to say.
+BECOME = {NOBODY: ["setpriv", "--reuid=65534", "--regid=65534", "--groups=ringfence"]}
+
+
 class Actor(Worker):
     """A governed process that reads, and runs the Python that it is told."""
 
-    def __init__(self, profile, workdir):
-        command = ["ringfence", "run", "--profile", profile, "--workdir", workdir, "--",
+    def __init__(self, profile, workdir, who=DOCKER):
+        command = [*BECOME.get(who, []), "ringfence", "run", "--profile", profile, "--workdir", workdir, "--",
                    PYTHON, "-E", "-s", "-S", "-B", "-u", "-c", ACTS]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
 
@@ -42,8 +46,8 @@ class Actor(Worker):
         return self.open(f"act {python}")
 
 
-def lab(name):
-    """A work tree of this scene's own with a profile beside it, and a secret; their paths."""
+def lab(name, who=DOCKER):
+    """A work tree of this scene's own, the actor's as far as modes go, with a profile beside it, and a secret; their paths."""
     work, secret = f"{BASE}/{name}/work", f"{BASE}/{name}/secret"
     shutil.rmtree(f"{BASE}/{name}", ignore_errors=True)
     for path in (f"{work}/d", f"{work}/real", secret):
@@ -51,11 +55,13 @@ def lab(name):
     for path, text in ((f"{work}/d/x", "mine"), (f"{work}/real/x", "real"), (f"{secret}/x", "key")):
         with open(path, "w") as file:
             file.write(text)
+    for path in (work, f"{work}/d", f"{work}/d/x", f"{work}/real"):
+        os.chown(path, *((65534, 65534) if who == NOBODY else (0, 0)))
     return work, secret
 
 
-def grant(paths, write=None, extra=(), head=""):
-    """A profile's text."""
+def grant(paths, write=None, extra=(), head="", who=DOCKER):
+    """A profile's text, which leaves root the capabilities of `who`."""
     read = [HERE, *paths, *extra]
     return f"""{head}
 [grant]
@@ -66,6 +72,7 @@ net = {{ only = [] }}
 max_calls = "unlimited"
 valid_for_generation = "all"
 [kernel]
+capabilities = ["{"all" if who == FULL else "default"}"]
 seccomp = "off"
 landlock = "off"
 """
@@ -84,14 +91,21 @@ REFUSED = ("errno 13", "errno 1", "errno 18")
 @scene("system/profile-in-work-tree", limit=120, hook="path_rename")
 def profile_in_work_tree():
     """a profile in the work tree, and the one that it extends: the container neither writes, replaces, renames, removes, links nor shadows them; root's edits are put in force"""
+    # An ordinary user may name root's profiles only, which lie where only root writes.
+    for who in (DOCKER, FULL):
+        attack_sources(who)
+
+
+def attack_sources(who):
+    """The same with root's capabilities as of Docker's default set, and with all."""
     work, secret = lab("profile-in-work-tree")
     profile, parent, way = f"{work}/p.toml", f"{work}/sub/base.toml", f"{work}/way"
     os.makedirs(f"{work}/sub")
     os.symlink(f"{work}/sub", way)
     put(parent, 'description = "what it extends"\n')
     head = f'extends = "{way}/base.toml"'
-    put(profile, grant([work], head=head))
-    evil = repr(grant([work, secret]))
+    put(profile, grant([work], head=head, who=who))
+    evil = repr(grant([work, secret], who=who))
     actor = Actor(profile, work)
     assert actor.read(f"{work}/d/x") == "read mine"
     assert actor.read(f"{secret}/x") == "errno 13"
@@ -117,7 +131,7 @@ def profile_in_work_tree():
     later = f"{secret}/later"
     with open(later, "w") as file:
         file.write("granted later")
-    put(profile, grant([work], extra=[later], head=head))
+    put(profile, grant([work], extra=[later], head=head, who=who))
     reload()
     wait_for(lambda: actor.read(later) == "read granted later", "root's edit to be in force")
     assert actor.read(f"{secret}/x") == "errno 13"
@@ -154,14 +168,14 @@ def planted_parent():
     os.unlink(profile)
 
 
-def turned(name, profile_text, workdir, paths, told):
+def turned(name, profile_text, workdir, paths, told, who=DOCKER):
     """The container turns each of `paths` into a link to the secret: it stays closed over reload, restart and new start."""
-    work, secret = lab(name)
+    work, secret = lab(name, who)
     profile = f"/etc/ringfence/profiles/rf-{name}.toml"
     link = f"{BASE}/{name}/link"
     os.symlink(f"{work}/real", link)
     put(profile, profile_text(work, link))
-    actor = Actor(f"rf-{name}", workdir(work))
+    actor = Actor(f"rf-{name}", workdir(work), who)
     assert actor.read(f"{work}/d/x") == "read mine"
     assert actor.read(f"{work}/real/x") == "read real", "the control: a link of root's is followed"
     for path in paths(work):
@@ -191,7 +205,7 @@ def turned(name, profile_text, workdir, paths, told):
     # A new container goes where root's link leads then. It is the directory of the first one that must not be followed.
     os.unlink(link)
     os.symlink(f"{work}/real", link)
-    second = Actor(f"rf-{name}", workdir(work)) if workdir(work) != f"{work}/d" else None
+    second = Actor(f"rf-{name}", workdir(work), who) if workdir(work) != f"{work}/d" else None
     if second:
         for path in (f"{secret}/x", f"{work}/d/x"):
             assert second.read(path) in REFUSED, f"the next start: {path}"
@@ -199,7 +213,7 @@ def turned(name, profile_text, workdir, paths, told):
         second.stop()
     actor.stop()
     if second:
-        third = Actor(f"rf-{name}", workdir(work))
+        third = Actor(f"rf-{name}", workdir(work), who)
         assert third.read(f"{link}/x") == "read real", "the next start when the first is over: the control"
         assert third.read(f"{work}/d/x") in REFUSED, "the next start when the first is over"
         third.stop()
@@ -209,8 +223,16 @@ def turned(name, profile_text, workdir, paths, told):
 @scene("system/granted-directory-turned", limit=180, hook="path_rmdir")
 def granted_directory_turned():
     """a granted directory, removed and made a link to a secret one: the grant does not follow, by reload, edit, restart or next start"""
-    turned("turned", lambda work, link: grant([f"{work}/d", f"{link}"], write=[f"{work}/d"]),
-           lambda work: "/", lambda work: [f"{work}/d"], "led to")
+    # Root with all capabilities; `${WORKDIR}` below with Docker's.
+    turned("turned", lambda work, link: grant([f"{work}/d", f"{link}"], write=[f"{work}/d"], who=FULL),
+           lambda work: "/", lambda work: [f"{work}/d"], "led to", FULL)
+
+
+@scene("system/user-directory-turned", limit=180, hook="path_rmdir")
+def user_directory_turned():
+    """the same by an ordinary user, in a directory of their own"""
+    turned("user-turned", lambda work, link: grant([f"{work}/d", f"{link}"], write=[f"{work}/d"]),
+           lambda work: "/", lambda work: [f"{work}/d"], "led to", NOBODY)
 
 
 @scene("system/workdir-turned", limit=180, hook="path_symlink")
