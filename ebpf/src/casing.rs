@@ -17,8 +17,8 @@ use crate::memory::{fetch, load, probe, probe_word, put};
 const COMPARES: u32 = 3;
 
 /// File systems whose server or disk folds case, whatever their mount says: `CIFS_SUPER_MAGIC`, `SMB2_SUPER_MAGIC`,
-/// ntfs3, vboxsf.
-const FOREIGN: [u64; 4] = [0xff53_4d42, 0xfe53_4d42, 0x5346_544e, 0x786f_4256];
+/// ntfs3, the NTFS driver before it, vboxsf.
+const FOREIGN: [u64; 5] = [0xff53_4d42, 0xfe53_4d42, 0x7366_746e, 0x5346_544e, 0x786f_4256];
 
 /// Names of which every byte has this bit clear are ASCII.
 const HIGH: u64 = 0x8080_8080_8080_8080;

@@ -29,11 +29,12 @@ const NOEXIST: u64 = 1;
 pub fn tag() -> *mut Task {
     // SAFETY: the helper returns the current task, which the verifier trusts.
     unsafe {
-        let me = bpf_get_current_task_btf().cast::<c_void>();
         // First, and without a look at `LEGACY`: most tasks of a host are ungoverned and leave here.
-        if load::<u64>(me.cast(), get(&TASK_MARK)) == 0 {
+        if load::<u64>(bpf_get_current_task_btf().cast(), get(&TASK_MARK)) == 0 {
             return core::ptr::null_mut();
         }
+        // Asked again, so that nothing is kept for those who have left.
+        let me = bpf_get_current_task_btf().cast::<c_void>();
         if get(&LEGACY) != 0 { legacy_tag(me) } else { TASKS.of(me) }
     }
 }

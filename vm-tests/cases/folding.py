@@ -65,7 +65,7 @@ def finish():
 def profile(places, here):
     """The profile's text: everything there is granted, but for what lies in `closed` under a denied name."""
     denied = [p.dir for p in places if p.kind == "sealed"]
-    deny = ", ".join(f'"{entry}"' for entry in ["**/.rf-sealed", *denied])
+    deny = ", ".join(f'"{entry}"' for entry in ["**/.rf-sealed", "**/.rf-straße", *denied])
     return f"""
 description = "vm test: case"
 [grant]
@@ -138,6 +138,20 @@ def replaced(p):
     """a denied file, replaced by a rename over its capitals"""
     put(p.mine + "/new", "planted")
     os.rename(p.mine + "/new", other(p))
+
+
+def with_sharp_s(p):
+    """A file with a denied name of which every letter outside ASCII folds to ASCII ones."""
+    setup(p)
+    os.mkdir(p.dir + ("/plain" if p.kind == "allow" else "/.rf-straße"))
+    put(p.dir + ("/plain" if p.kind == "allow" else "/.rf-straße") + "/key", p.token)
+    forget()
+
+
+@CASE.case("denied-name-that-folds", kinds=("open",), setup=with_sharp_s, control=lambda p: read(p.dir + "/PLAIN/key"))
+def sharp_s(p):
+    """a file in a directory whose denied name has a sharp s, by two"""
+    return read(p.dir + "/.rf-strasse/KEY")
 
 
 def with_program(p):

@@ -11,11 +11,14 @@ use std::{
 
 use ringfence_common::{
     hash::{self, Keys, folded_seed},
-    patterns::{End, Patterns},
+    patterns::{End, MAX_PATTERN, Patterns},
     policy::{BUCKET_SLOTS, TABLE_BUCKETS, TOMBSTONE, axis, bits, bucket_of, marks, slot},
 };
 
-use crate::profile::compiled::{Kind, Place, PlaceRule};
+use crate::profile::{
+    casing::folded,
+    compiled::{Kind, Place, PlaceRule},
+};
 
 /// Slots of the whole table.
 pub(super) const SLOTS: usize = TABLE_BUCKETS * BUCKET_SLOTS;
@@ -69,15 +72,25 @@ pub(super) fn bits_of(rule: &PlaceRule) -> u16 {
     }
 }
 
-/// The same place with ASCII capitals as small letters; `None`: it is no name of a file.
+/// The same place as file systems that do not tell case apart compare it; `None`: it is no name of a file.
 fn lower(place: &Place) -> Option<Place> {
     match place {
-        Place::Path(path) => Some(Place::Path(path.to_ascii_lowercase())),
-        Place::Name(name) => Some(Place::Name(name.to_ascii_lowercase())),
-        Place::Prefix(name) => Some(Place::Prefix(name.to_ascii_lowercase())),
-        Place::Suffix(name) => Some(Place::Suffix(name.to_ascii_lowercase())),
+        Place::Path(path) => Some(Place::Path(folded(path))),
+        Place::Name(name) => Some(Place::Name(folded(name))),
+        Place::Prefix(name) => Some(Place::Prefix(lower_pattern(End::Head, name))),
+        Place::Suffix(name) => Some(Place::Suffix(lower_pattern(End::Tail, name))),
         Place::Abstract(_) | Place::Named { .. } => None,
     }
+}
+
+/// A pattern's name in lower case. One letter can become several: what is too long then is cut, and denies more.
+fn lower_pattern(end: End, name: &[u8]) -> Vec<u8> {
+    let mut name = folded(name);
+    match end {
+        End::Head => name.truncate(MAX_PATTERN),
+        End::Tail => _ = name.drain(..name.len().saturating_sub(MAX_PATTERN)),
+    }
+    name
 }
 
 /// Which names the rules over patterns may match, in whatever case.
@@ -89,8 +102,11 @@ pub(super) fn patterns(places: &[PlaceRule]) -> Patterns {
             Place::Suffix(name) => (End::Tail, name),
             _ => continue,
         };
-        patterns.add(end, name);
-        patterns.add(end, &name.to_ascii_lowercase());
+        for name in [name.clone(), lower_pattern(end, name)] {
+            if !name.is_empty() {
+                patterns.add(end, &name);
+            }
+        }
     }
     patterns
 }

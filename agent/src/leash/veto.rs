@@ -2,12 +2,18 @@
 //! the profile's own grant has whole.
 
 use super::place;
-use crate::profile::{AxisRules, Denials, Rule, Rules};
+use crate::profile::{
+    AxisRules, Denials, Rule, Rules,
+    casing::{folded, may_fold},
+};
 use ringfence_grant::{
     Denied, ExecEntry, NamePattern, NetEntry, PathEntry, Scope,
     gate::{Found, Question, Veto},
 };
-use std::{collections::BTreeSet, net::IpAddr, path::Path};
+use std::{
+    collections::BTreeSet, ffi::OsStr, fmt::Display, net::IpAddr, os::unix::ffi::OsStrExt, path::Path,
+    str::FromStr,
+};
 
 /// The denies of a profile, each with its text.
 #[derive(Debug, Default)]
@@ -22,13 +28,33 @@ pub(crate) struct Denies {
 #[derive(Debug)]
 struct Axis<E> {
     denied: Vec<(String, Denied<E>)>,
+    /// The same as file systems that do not tell case apart compare them.
+    folded: Vec<(String, Denied<E>)>,
     /// The names that the grant has whole, which no pattern means.
     granted: BTreeSet<String>,
 }
 
 impl<E> Default for Axis<E> {
     fn default() -> Self {
-        Self { denied: Vec::new(), granted: BTreeSet::new() }
+        Self { denied: Vec::new(), folded: Vec::new(), granted: BTreeSet::new() }
+    }
+}
+
+/// An entry whose names are folded; none if it has no other spelling that could be opened.
+fn fold<E: Display + FromStr>(entry: &E) -> Option<E> {
+    String::from_utf8(folded(entry.to_string().as_bytes())).ok()?.parse().ok()
+}
+
+impl<E: Display + FromStr> Axis<E> {
+    fn new(denied: Vec<(String, Denied<E>)>, granted: BTreeSet<String>) -> Self {
+        let fold_one = |(text, denied): &(String, Denied<E>)| {
+            let folded = match denied {
+                Denied::Entry(entry) => Denied::Entry(fold(entry)?),
+                Denied::Pattern(pattern) => Denied::Pattern(fold(pattern)?),
+            };
+            Some((text.clone(), folded))
+        };
+        Self { folded: denied.iter().filter_map(fold_one).collect(), denied, granted }
     }
 }
 
@@ -70,9 +96,9 @@ impl Denies {
             entries.filter_map(|entry| entry.anywhere().map(str::to_owned)).collect()
         };
         Self {
-            fs_read: Axis { denied: read(&denials.fs_read, path), granted: names(&granted.fs_read) },
-            fs_write: Axis { denied: read(&denials.fs_write, path), granted: names(&granted.fs_write) },
-            exec: Axis { denied: read(&denials.exec, exec), granted: names(&granted.exec) },
+            fs_read: Axis::new(read(&denials.fs_read, path), names(&granted.fs_read)),
+            fs_write: Axis::new(read(&denials.fs_write, path), names(&granted.fs_write)),
+            exec: Axis::new(read(&denials.exec, exec), names(&granted.exec)),
             net: read(&denials.net, net),
         }
     }
@@ -104,11 +130,21 @@ fn on_path(axis: &Axis<PathEntry>, path: &Path) -> Option<String> {
         return None;
     }
     let Some(exact) = exact(path) else { return Some(UNNAMEABLE.to_owned()) };
-    let rule = axis.denied.iter().find(|(_, denied)| match denied {
-        Denied::Entry(entry) => entry.has(&exact),
-        Denied::Pattern(pattern) => axis.has(pattern, &exact),
-    })?;
-    Some(rule.0.clone())
+    let by = |rules: &[(String, Denied<PathEntry>)], path: &PathEntry| {
+        let rule = rules.iter().find(|(_, denied)| match denied {
+            Denied::Entry(entry) => entry.has(path),
+            Denied::Pattern(pattern) => axis.has(pattern, path),
+        });
+        rule.map(|(text, _)| text.clone())
+    };
+    let other = || by(&axis.folded, &other_spelling(path)?).filter(|_| may_fold(path));
+    by(&axis.denied, &exact).or_else(other)
+}
+
+/// The path as a file system that does not tell case apart would compare it.
+fn other_spelling(path: &Path) -> Option<PathEntry> {
+    let folded = folded(path.as_os_str().as_bytes());
+    exact(Path::new(OsStr::from_bytes(&folded)))
 }
 
 impl Denies {
@@ -130,7 +166,24 @@ impl Denies {
                 Denied::Pattern(pattern) => self.exec.has(pattern, at),
             })
         };
-        self.exec.denied.iter().find(forbids).map(|(rule, _)| rule.clone())
+        let rule = self.exec.denied.iter().find(forbids);
+        rule.map(|(rule, _)| rule.clone()).or_else(|| self.on_other_spelling(path, target))
+    }
+
+    /// The same where case is not told apart.
+    fn on_other_spelling(&self, path: &Path, target: &Path) -> Option<String> {
+        let forbids = |at: &Path| {
+            let folded = other_spelling(at)?;
+            let name = folded.anchor().rsplit('/').next().unwrap_or_default();
+            let rule = self.exec.folded.iter().find(|(_, denied)| match denied {
+                Denied::Entry(entry) => {
+                    entry.paths().has(&folded) && entry.programs().all(|program| program == name)
+                }
+                Denied::Pattern(pattern) => self.exec.has(pattern, &folded),
+            });
+            rule.map(|(text, _)| text.clone()).filter(|_| may_fold(at))
+        };
+        forbids(path).or_else(|| forbids(target))
     }
 
     fn on_host(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Option<String> {
@@ -149,7 +202,7 @@ impl Denies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
+    use std::{path::PathBuf, sync::Arc};
 
     fn denies(text: &str) -> Denies {
         beside(text, &[])
@@ -190,6 +243,31 @@ mod tests {
         for path in ["/a/b.pem", "/cacert.pem/b.pem", "/b.pem/cacert.pem", "/srv/ca.pem", "/xcacert.pem"] {
             assert!(forbidden(&some, path), "{path}");
         }
+    }
+
+    #[test]
+    fn another_spelling_of_the_same_file_is_denied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in [".env", "a.pem", "plain"] {
+            std::fs::write(path(name), "").unwrap();
+        }
+        // Two files where case is told apart.
+        std::fs::write(path("A.PEM"), "").unwrap();
+        // One where it is not: a hard link is as much one file under two names.
+        std::fs::hard_link(path(".env"), path(".ENV")).unwrap();
+        let forbidden = |rule: &str, name: &str| {
+            let (path, denies) = (path(name), denies(rule));
+            let found = Found { path: path.clone(), target: path.clone() };
+            let said =
+                [Question::Read(&path), Question::Exec(&path)].map(|of| denies.forbids(of, Some(&found)));
+            assert_eq!(said[0], said[1], "{rule} {name}");
+            said[0].is_some()
+        };
+        assert!(forbidden("**/.env", ".env") && forbidden("**/.env", ".ENV") && forbidden("**/.Env", ".ENV"));
+        assert!(forbidden("**/*.pem", "a.pem") && !forbidden("**/*.pem", "A.PEM"));
+        assert!(forbidden(&format!("{}/.env", dir.path().display()), ".ENV"));
+        assert!(!forbidden("**/.env", "plain") && !forbidden("**/.env", "PLAIN"));
     }
 
     #[test]

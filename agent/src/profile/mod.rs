@@ -13,6 +13,7 @@
 
 mod base;
 mod capabilities;
+pub(crate) mod casing;
 mod commands;
 mod compile;
 #[cfg(test)]

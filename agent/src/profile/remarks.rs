@@ -7,7 +7,7 @@ use super::{
     resolve::Resolver,
 };
 use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
-use ringfence_grant::PathEntry;
+use ringfence_grant::{Denied, PathEntry};
 use std::path::Path;
 
 /// Remarks on a profile that was compiled to `policy` for this root and working directory.
@@ -30,6 +30,7 @@ pub(crate) fn remarks(
         // Anything may lie in a working directory that nobody has named.
         let anywhere = workdir.is_none() && granted.listed().iter().any(Rule::uses_workdir);
         all.extend(denied.iter().filter_map(|rule| Some(noted(rule, &idle(policy, rule, bit, anywhere)?))));
+        all.extend(denied.iter().filter_map(|rule| Some(noted(rule, &spared(rule, granted, workdir)?))));
     }
     let Ok(mut resolver) = Resolver::new(root) else { return all };
     let granted = [&grant.fs_read, &grant.fs_write, &grant.exec].into_iter().flat_map(AxisRules::listed);
@@ -49,6 +50,23 @@ fn written_path(rule: &Rule, workdir: Option<&Path>) -> Option<PathEntry> {
     let path = rule.path(workdir).ok()?;
     let is_name = path.names().next().is_some();
     (!is_name).then_some(path)
+}
+
+/// Which names a pattern does not mean because another file grants them: its author may not know of them.
+fn spared(rule: &Rule, granted: &AxisRules, workdir: Option<&Path>) -> Option<String> {
+    let Ok(Denied::Pattern(pattern)) = rule.denied_path(workdir) else { return None };
+    let mut names: Vec<String> = granted
+        .listed()
+        .iter()
+        .filter(|grant| grant.file != rule.file)
+        .filter_map(|grant| Some(grant.path(workdir).ok()?.anywhere()?.to_owned()))
+        .filter(|name| pattern.matches(name))
+        .collect();
+    names.sort();
+    names.dedup();
+    let shown = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    (!names.is_empty())
+        .then(|| format!("it does not mean {shown}: what it extends grants that by its whole name"))
 }
 
 /// Why a deny changes nothing, if it does not.
