@@ -3,7 +3,7 @@
 import os
 
 from attack import AT_FDCWD, b, put, raw, read
-from case import DOCKER, FULL
+from case import DOCKER, FULL, leaked
 from files import FILES, setup
 
 MS_BIND, MS_MOVE, MS_REMOUNT, MS_RDONLY, MS_REC, MS_PRIVATE = 4096, 8192, 32, 1, 16384, 1 << 18
@@ -125,7 +125,12 @@ def mounted(p):
         raw("mount", b"tmpfs", b(p.dir), b"tmpfs", 0, 0)
 
 
-@mounting("umount", op="umount", where=lambda p: p.dir, hook="sb_umount", setup=mounted)
+def bared(p, value):
+    """The file was read, or nothing lies over it any more (which is not seen of a native run's own mounts)."""
+    return leaked(p, value) or p.mode == "attack" and not os.path.ismount(p.dir)
+
+
+@mounting("umount", op="umount", where=lambda p: p.dir, hook="sb_umount", setup=mounted, effect=bared)
 def umount(p):
     """umount of what lies over a file"""
     raw("umount2", b(p.dir), 2)
