@@ -9,7 +9,7 @@ use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op, rule};
 use ringfence_common::net::{ALLOW, DENY, FIXED_BITS, NetKey, NetVerdict};
-use ringfence_common::policy::{FLAG_INET, RECORD_NET, RECORD_OTHER};
+use ringfence_common::policy::{FLAG_DEVICES, FLAG_INET, RECORD_NET, RECORD_OTHER};
 use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
@@ -112,8 +112,17 @@ fn decide(exact: Option<NetVerdict>, any: Option<NetVerdict>) -> NetVerdict {
 unsafe fn judge_remote(task: *mut Task, op: u8, socket: &Socket, address: Address) -> i32 {
     // SAFETY: by the caller's promise.
     unsafe {
-        let address = if address.is_any() { socket.itself(address) } else { address };
-        judge(task, op, socket, address)
+        if !address.is_any() {
+            return judge(task, op, socket, address);
+        }
+        let known = take_policy(task, fetch(&raw const (*task).container));
+        // Where a device may be set, it may be before the kernel looks. One that is set may be another process's doing, or an
+        // earlier policy's.
+        if socket.has_device() || known && (*task).scratch.policy.flags & FLAG_DEVICES != 0 {
+            ask(task, op, 0, socket.detail());
+            return refuse(task, fixed::ROUTE, EACCES);
+        }
+        judge(task, op, socket, socket.itself(address))
     }
 }
 

@@ -1,12 +1,16 @@
-//! Socket options and control messages: only what the tables of `ringfence_common::options` name.
+//! Socket options and control messages: only what the tables of `ringfence_common::options` name, and the options that
+//! the profile does.
 
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op};
 use ringfence_common::options::{is_allowed, is_allowed_control, target};
+use ringfence_common::policy::named;
+use ringfence_common::unlisted::value;
 
 use crate::decide::take_policy;
 use crate::emit::{EACCES, EPERM, ask, refuse};
+use crate::fold::is_named;
 use crate::identity::governed;
 use crate::memory::{fetch, probe};
 use crate::socket::Socket;
@@ -65,9 +69,12 @@ pub fn socket_setsockopt(ctx: LsmContext) -> i32 {
     // SAFETY: `task` is a tag; the socket is the hook's argument.
     unsafe {
         let Some(socket) = Socket::of(ctx.arg(0)) else { return EACCES };
-        take_policy(task, fetch(&raw const (*task).container));
+        let known = take_policy(task, fetch(&raw const (*task).container));
+        if known && is_named(task, named::OPTION, value(level, option)) {
+            return 0;
+        }
         let request = ask(task, op::SETSOCKOPT, 0, socket.detail());
         (*request).target = target(level, option);
-        refuse(task, fixed::OPTION, EPERM)
+        refuse(task, if known { fixed::OPTION } else { fixed::NO_POLICY }, EPERM)
     }
 }

@@ -1,8 +1,8 @@
 //! Sockets and internet addresses as the hooks find them in the kernel's memory.
 
 use crate::globals::{
-    SK_ADDR4, SK_ADDR6, SK_DADDR4, SK_DADDR6, SK_DPORT, SK_FAMILY, SK_PORT, SK_PROTOCOL, SK_STATE, SK_TYPE,
-    SOCKET_SK, get,
+    SK_ADDR4, SK_ADDR6, SK_DADDR4, SK_DADDR6, SK_DEVICE, SK_DPORT, SK_FAMILY, SK_PORT, SK_PROTOCOL, SK_STATE,
+    SK_TYPE, SOCKET_SK, get,
 };
 use crate::memory::{load, probe};
 
@@ -174,6 +174,13 @@ impl Socket {
     pub(crate) unsafe fn listens(&self) -> bool {
         // SAFETY: a typed load.
         unsafe { load::<u8>(self.sk, get(&SK_STATE)) == LISTEN }
+    }
+
+    /// Whether it is bound to a device.
+    #[inline(always)]
+    pub(crate) unsafe fn has_device(&self) -> bool {
+        // SAFETY: a typed load.
+        unsafe { load::<u32>(self.sk, get(&SK_DEVICE)) != 0 }
     }
 
     /// Whether the kernel is about to choose its port, and may choose one that another socket has: a datagram socket

@@ -6,9 +6,10 @@ import socket
 import struct
 import zlib
 
+import net
 import uring
 from attack import int80
-from case import DOCKER, FULL, NOBODY
+from case import DOCKER, FULL, NOBODY, Family
 from net import AF_INET, AF_INET6, DGRAM, NETWORK, STREAM, routed, sendto
 from services import ALLOWED_PORT
 
@@ -164,4 +165,66 @@ def i386_option(_p):
     result = int80(366, one.fileno(), SOL_IP, 15, ONE, 4)
     if result < 0:
         raise OSError(-result, os.strerror(-result))
+    return "done"
+
+
+def named(places, here):
+    """The same profile, by which two options are allowed, one of them by its numbers."""
+    return net.profile(places, here).replace("[kernel]\n", '[kernel]\nsocket_options = ["SO_BINDTODEVICE", "1/0x5"]\n')
+
+
+OPTIONS = Family("net-options", named, locate=net.locate, setup=net.setup, effect=done, who=EVERYBODY)
+
+
+def on_loopback(kind=DGRAM):
+    """A socket with the options that the profile names."""
+    one = socket.socket(AF_INET, kind)
+    one.setsockopt(SOL_SOCKET, 5, 1)
+    one.setsockopt(SOL_SOCKET, 25, b"lo\0")
+    return one
+
+
+def by_device(_p):
+    """They are set, and a granted address is talked to."""
+    with on_loopback(STREAM) as one:
+        one.connect(("127.0.0.1", ALLOWED_PORT))
+    with on_loopback() as one:
+        one.sendto(b"x", ("127.0.0.1", ALLOWED_PORT))
+    return "done"
+
+
+def unnamed(name, about, family, level, option, value):
+    """An option that is not named where others are."""
+
+    @OPTIONS.case(name, events=lambda p: [("setsockopt", "")], control=by_device)
+    def attack(_p):
+        socket.socket(family, DGRAM).setsockopt(level, option, value)
+        return "done"
+
+    attack.__doc__ = about
+
+
+unnamed("unnamed", "an option, where the profile names others", AF_INET, SOL_SOCKET, 62, ONE)
+unnamed("same-number", "the number of a named option, at another level", AF_INET6, SOL_IPV6, 5, ONE)
+
+
+@OPTIONS.case("any-address", events=lambda p: [("connect", "")], control=by_device)
+def any_address(_p):
+    """a socket bound to a device and connect to 0.0.0.0, which stands for the device's address and not for loopback"""
+    one = on_loopback()
+    one.connect(("0.0.0.0", ALLOWED_PORT))
+    return "done"
+
+
+@OPTIONS.case("any-address-send", events=lambda p: [("send", "")], control=by_device)
+def any_address_send(_p):
+    """the same by sendto"""
+    on_loopback().sendto(b"x", ("0.0.0.0", ALLOWED_PORT))
+    return "done"
+
+
+@OPTIONS.case("control-message", events=lambda p: [("send", "")], native=(22,), control=by_device)
+def control_message(_p):
+    """a named option's number in control data, which the profile does not open"""
+    socket.socket(AF_INET, DGRAM).sendmsg([b"x"], [(SOL_SOCKET, 25, b"lo\0\0")], 0, ("127.0.0.1", ALLOWED_PORT))
     return "done"

@@ -8,6 +8,7 @@ use super::{
 use ringfence_common::{
     event::{FLAG_CUT, FLAG_OUTSIDE, FLAG_UNLINKED, fixed, verdict},
     policy::axis,
+    unlisted,
 };
 use ringfence_grant::NamePattern;
 use ringfence_wire::event::{Explanation, RuleText, Target};
@@ -151,6 +152,7 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "No line of a profile can allow it. Make the node before the container starts, and grant its path.",
         ),
         fixed::FAMILY => return by_family(stored),
+        fixed::OPTION => return by_option(stored),
         fixed::PRIVILEGE => (
             "bpf(2), perf_event_open(2), user namespaces and system calls that change the host are ways out of the confinement.",
             never,
@@ -180,10 +182,6 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
         fixed::COMMAND => (
             "This ioctl is not on the list of those that are harmless on a file of this kind.",
             "To allow it, name the command, or the device for every command to it, in `ioctl` of `[kernel]` in the profile.",
-        ),
-        fixed::OPTION => (
-            "This socket option is not on the list of those that neither route nor redirect packets.",
-            "No line of a profile can allow it. Most programs go on without it; if one needs it, report it.",
         ),
         fixed::CAPABILITY => (
             "The profile does not name this capability, and root in a container has only those that it names.",
@@ -249,6 +247,27 @@ fn by_family(stored: &Stored) -> Parts {
         "No line of a profile can allow it.".to_owned(),
         None,
     )
+}
+
+fn by_option(stored: &Stored) -> Parts {
+    // The halves of the target: see `ringfence_common::options::target`.
+    let (level, option) = ((stored.record.target >> 16) as i32, (stored.record.target & 0xffff) as i32);
+    let reason = match unlisted::name(level, option) {
+        Some(name) => format!("{name} is not on the list of socket options that every container may set."),
+        None => "This socket option is not on the list of those that every container may set.".to_owned(),
+    };
+    if let Some(why) = unlisted::refused(level, option) {
+        let advice = format!("No line of a profile can allow it: it {why}. Most programs go on without it.");
+        return (None, reason, advice, None);
+    }
+    let entry =
+        unlisted::unique_name(level, option).map_or_else(|| format!("{level}/{option}"), str::to_owned);
+    let entry = toml(&entry);
+    let advice = format!(
+        "Most programs go on without it. To allow it, add {entry} to `socket_options` of `[kernel]` in the profile {}.",
+        stored.profile
+    );
+    (None, reason, advice, Some(format!("[kernel]\nsocket_options = [{entry}]")))
 }
 
 /// The grant's keys that an event asked for.

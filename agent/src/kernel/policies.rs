@@ -15,9 +15,10 @@ use ringfence_common::{
     hash::Keys,
     patterns::Patterns,
     policy::{
-        Counters, FLAG_AUDIT, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SETUID_FILES, MAX_OWNERS,
-        OWNER_ROOT, OWNER_USERS, Policy, container_index,
+        Counters, FLAG_AUDIT, FLAG_DEVICES, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SETUID_FILES,
+        MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index, named,
     },
+    unlisted,
 };
 use ringfence_wire::audit::Slot;
 
@@ -341,12 +342,18 @@ impl<N: NetTrie> Policies<N> {
         }
         let patterns = table::patterns(&policy.places);
         let names = policy.places.iter().any(|rule| matches!(rule.place, Place::Name(_)));
+        let devices = unlisted::DEVICES.map(|(level, option)| Place::Named {
+            kind: named::OPTION,
+            value: unlisted::value(level, option),
+        });
+        let devices = policy.places.iter().any(|rule| devices.contains(&rule.place));
         let flags = [
             (policy.audit_mode, FLAG_AUDIT),
             (names, FLAG_NAMES),
             (policy.inet, FLAG_INET),
             (policy.setuid_files, FLAG_SETUID_FILES),
             (patterns != Patterns::NONE, FLAG_PATTERNS),
+            (devices, FLAG_DEVICES),
         ];
         let flags = flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         let (record, initial) = (policy.record, policy.initial);

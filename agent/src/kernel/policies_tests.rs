@@ -103,6 +103,21 @@ fn policy(places: usize, nets: u16) -> CompiledPolicy {
 }
 
 #[test]
+fn a_policy_says_whether_sockets_may_be_bound_to_devices() {
+    let boot = Boot::new(10);
+    let mut core = boot.core();
+    let id = core.create(0).unwrap();
+    let mut flags = |level, option| {
+        let mut policy = policy(1, 0);
+        policy.places[0].place = Place::Named { kind: named::OPTION, value: unlisted::value(level, option) };
+        core.install(id, &policy).unwrap();
+        core.arrays.policy(core.policy_index(id).unwrap()).flags & FLAG_DEVICES
+    };
+    assert_eq!([flags(1, 25), flags(1, 62), flags(0, 50)], [FLAG_DEVICES; 3]);
+    assert_eq!(flags(1, 36), 0);
+}
+
+#[test]
 fn a_policy_is_written_as_the_programs_read_it() {
     let boot = Boot::new(100);
     let mut core = boot.core();

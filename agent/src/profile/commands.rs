@@ -4,6 +4,7 @@ use super::{
     Rule,
     compile::Builder,
     compiled::{Kind, Place},
+    socket_options,
 };
 use ringfence_common::{
     ioctls::{self, IOCTLS},
@@ -29,14 +30,14 @@ impl Ioctl {
         if let Some(ioctl) = ioctls::named(text) {
             return Some(Self::Command(ioctl.number));
         }
-        let number = match text.strip_prefix("0x") {
-            Some(digits) if !digits.starts_with('+') => u32::from_str_radix(digits, 16),
-            Some(_) => return None,
-            None if text.starts_with('+') => return None,
-            None => text.parse(),
-        };
-        number.ok().map(Self::Command)
+        number(text).map(Self::Command)
     }
+}
+
+/// A number in decimal, or in hexadecimal behind `0x`.
+pub(super) fn number(text: &str) -> Option<u32> {
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
+    (!digits.starts_with('+')).then(|| u32::from_str_radix(digits, radix).ok()).flatten()
 }
 
 /// The command that a text is nearly the name of.
@@ -49,6 +50,7 @@ pub(super) fn near(text: &str) -> Option<&'static str> {
 /// A number of a policy, for people.
 pub(super) fn shown(kind: u32, value: u64) -> String {
     match (kind, u32::try_from(value).ok().and_then(ioctls::name)) {
+        (named::OPTION, _) => socket_options::shown(value),
         (named::DEVICE, _) => {
             let kind = if value & named::BLOCK == 0 { "character" } else { "block" };
             let (major, minor) = (value >> 20 & 0xfff, value & 0xf_ffff);

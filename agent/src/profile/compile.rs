@@ -257,6 +257,7 @@ impl<'a> Builder<'a> {
             self.deny_net(rule);
         }
         self.commands(&profile.ioctl);
+        self.socket_options(&profile.socket_options);
         if profile.kernel.base == Base::Userland {
             self.userland();
         }

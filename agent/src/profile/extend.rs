@@ -59,7 +59,8 @@ pub(super) fn load(file: &Path, installed: &Path) -> Result<Profile, LoadErrors>
     let (lists, to_nothing) = lists(&merged);
     problems.extend(to_nothing);
     problems.extend(missing_axes(&merged));
-    let count = lists.count() + merged.ioctl.as_ref().map_or(0, Vec::len);
+    let named = [&merged.ioctl, &merged.socket_options].into_iter().flatten().map(Vec::len).sum::<usize>();
+    let count = lists.count() + named;
     if count > MAX_RULES {
         problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
     }
@@ -185,6 +186,7 @@ fn over(child: Layer, parent: Layer) -> Layer {
         capabilities: child.capabilities.or(parent.capabilities),
         setuid_files: child.setuid_files.or(parent.setuid_files),
         ioctl: child.ioctl.or(parent.ioctl),
+        socket_options: child.socket_options.or(parent.socket_options),
         llm: child.llm.or(parent.llm),
         mcp: child.mcp.or(parent.mcp),
         limits: child.limits.or(parent.limits),
@@ -286,6 +288,7 @@ fn profile(
             setuid_files: layer.setuid_files.unwrap_or_default(),
         },
         ioctl: layer.ioctl.unwrap_or_default(),
+        socket_options: layer.socket_options.unwrap_or_default(),
         sources,
         llm: layer.llm.unwrap_or_default(),
         mcp: layer.mcp.unwrap_or_default(),

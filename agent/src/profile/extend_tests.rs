@@ -77,6 +77,24 @@ fn what_is_added_stands_behind_what_is_inherited_with_its_own_line() {
 }
 
 #[test]
+fn named_options_and_commands_replace_the_inherited_ones() {
+    let files = Files::new();
+    files.write(
+        "own/a.toml",
+        "[kernel]\nioctl = [\"TIOCSTI\"]\nsocket_options = [\"SO_MARK\", \"SO_DONTROUTE\"]\n",
+    );
+    files.write("own/p.toml", "extends = \"a\"\n[kernel]\nsocket_options = [\"SO_MARK\"]\n");
+    let profile = files.loaded("own/p.toml");
+    assert_eq!(listed(&profile.socket_options), ["p.toml:3 SO_MARK"]);
+    assert_eq!(listed(&profile.ioctl), ["a.toml:2 TIOCSTI"]);
+    files.write("own/p.toml", "extends = \"a\"\n");
+    assert_eq!(
+        listed(&files.loaded("own/p.toml").socket_options),
+        ["a.toml:3 SO_MARK", "a.toml:3 SO_DONTROUTE"]
+    );
+}
+
+#[test]
 fn a_list_that_adds_to_nothing_is_an_error_with_its_place() {
     let files = Files::new();
     files.write("own/p.toml", &BASE.replace("net = { only = [] }", "net = { add = [\"10.0.0.1\"] }"));

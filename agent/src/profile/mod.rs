@@ -45,6 +45,7 @@ mod rule;
 pub(crate) mod schema;
 pub(crate) mod sections;
 pub(crate) mod show;
+mod socket_options;
 mod source;
 mod workdir;
 
@@ -140,6 +141,8 @@ pub(crate) struct Profile {
     pub(crate) kernel: KernelOptions,
     /// `kernel.ioctl`: what is allowed beside the commands that every container may use, as written.
     pub(crate) ioctl: Vec<Rule>,
+    /// `kernel.socket_options`: the same for setsockopt(2).
+    pub(crate) socket_options: Vec<Rule>,
     /// The file, then those it extends.
     pub(crate) sources: Vec<Provenance>,
     /// The agent's model: `[llm.*]`, as this file or the one it extends has it.

@@ -7,6 +7,7 @@ use super::{
     rule::{Listed, RuleError},
     schema::known_keys,
     sections::{LimitsSection, LlmSection, Located, McpSection},
+    socket_options::SocketOption,
 };
 use ringfence_grant::{CountBound, Denied, Entry, ExecEntry, NetEntry, PathEntry, Scope};
 use std::{
@@ -54,6 +55,7 @@ pub(super) struct Layer {
     pub(super) capabilities: Option<Capabilities>,
     pub(super) setuid_files: Option<bool>,
     pub(super) ioctl: Option<Vec<Rule>>,
+    pub(super) socket_options: Option<Vec<Rule>>,
     pub(super) llm: Option<Vec<LlmSection>>,
     pub(super) mcp: Option<Vec<McpSection>>,
     pub(super) limits: Option<LimitsSection>,
@@ -272,6 +274,10 @@ impl Parser {
             }
             "setuid_files" => self.out.layer.setuid_files = self.flag("kernel.setuid_files", value),
             "ioctl" => self.out.layer.ioctl = Some(self.rules("kernel.ioctl", value, Self::check_ioctl)),
+            "socket_options" => {
+                let rules = self.rules("kernel.socket_options", value, Self::check_socket_option);
+                self.out.layer.socket_options = Some(rules);
+            }
             _ => return false,
         }
         true
@@ -479,6 +485,16 @@ impl Parser {
             self.out.problems.push(Problem::new(place(rule), Wrong::Ioctl { text, near }));
         }
         parsed
+    }
+
+    fn check_socket_option(&mut self, rule: &Rule) -> Option<SocketOption> {
+        let parsed = SocketOption::parse(&rule.text);
+        parsed
+            .map_err(|error| {
+                let what = Wrong::SocketOption { text: rule.text.clone(), error };
+                self.out.problems.push(Problem::new(place(rule), what));
+            })
+            .ok()
     }
 
     fn checked<E, X>(

@@ -1,5 +1,6 @@
 //! What can be wrong with a profile: one [`Problem`] each, with file, line, key and a hint; never only the first.
 
+use super::socket_options::OptionError;
 use ringfence_grant::{ExecError, NetError, PathError};
 use serde::Serialize;
 use std::{
@@ -64,6 +65,8 @@ pub(crate) enum Wrong {
     Capability { text: String, near: Option<&'static str> },
     #[error("{text:?} is neither an ioctl command nor a device below /dev")]
     Ioctl { text: String, near: Option<&'static str> },
+    #[error("{text:?} {error}")]
+    SocketOption { text: String, error: OptionError },
     #[error("is missing: a grant names all six axes")]
     MissingAxis { example: &'static str },
     #[error("{text:?}: {error}")]
@@ -152,6 +155,7 @@ impl Wrong {
                 "write the kernel's name of the command, its number (`0x5412`), or a device, for all of its commands"
                     .to_owned()
             }
+            Self::SocketOption { error, .. } => error.hint()?,
             Self::MissingAxis { example } => format!("for nothing at all write `{example}`"),
             Self::Path { text, error } | Self::Exec { text, error: ExecError::Path(error) } => {
                 path_hint(text, error)?

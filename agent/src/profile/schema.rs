@@ -330,6 +330,9 @@ struct KernelTable {
     /// ioctl commands that are allowed beside those that every container may use: the kernel's name of a command or its
     /// number, or a device below `/dev`, for every command to it.
     ioctl: Option<Vec<String>>,
+    /// Socket options that setsockopt(2) is allowed beside those that every container may set: the kernel's name of an
+    /// option, or its level and number (`1/36`).
+    socket_options: Option<Vec<String>>,
 }
 
 #[derive(JsonSchema)]
@@ -446,7 +449,8 @@ mod tests {
                 "ioctl",
                 "landlock",
                 "seccomp",
-                "setuid_files"
+                "setuid_files",
+                "socket_options"
             ]
         );
         assert_eq!(known_keys("match"), ["image", "label", "name"]);

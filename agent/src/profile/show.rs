@@ -4,7 +4,10 @@ use super::{
     Capabilities, Profile, commands,
     compiled::{CompiledPolicy, Kind, NetRule, Place, RuleId},
 };
-use ringfence_common::policy::axis::{EXEC, MAP, READ, UNIX, WRITE};
+use ringfence_common::policy::{
+    axis::{EXEC, MAP, READ, UNIX, WRITE},
+    named,
+};
 use serde::Serialize;
 use serde_json::json;
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
@@ -12,7 +15,8 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 /// One effective rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Line {
-    /// `fs_read`, `fs_write`, `exec`, `map` (executable mapping without execution), `net`, `ioctl`.
+    /// `fs_read`, `fs_write`, `exec`, `map` (executable mapping without execution), `net`, `ioctl`,
+    /// `socket_options`.
     axis: &'static str,
     /// `allow`, `deny`, `protect`.
     effect: &'static str,
@@ -51,8 +55,9 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
     }
     for rule in &policy.places {
         let place = pattern(&rule.place, rule.kind);
-        if matches!(rule.place, Place::Named { .. }) {
-            add("ioctl", "allow", place, rule.allow_rules[0]);
+        if let Place::Named { kind, .. } = rule.place {
+            let axis = if kind == named::OPTION { "socket_options" } else { "ioctl" };
+            add(axis, "allow", place, rule.allow_rules[0]);
             continue;
         }
         for (bit, (mask, axis)) in AXES.iter().enumerate() {
@@ -159,9 +164,9 @@ pub(crate) fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String
         out += "             files may be given setuid and setgid bits and file capabilities\n";
     }
     let lines = lines(policy);
-    for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl"] {
+    for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl", "socket_options"] {
         let of_axis: Vec<&Line> = lines.iter().filter(|l| l.axis == axis).collect();
-        if axis == "ioctl" && of_axis.is_empty() {
+        if matches!(axis, "ioctl" | "socket_options") && of_axis.is_empty() {
             continue; // beside those that every container may use
         }
         out += &format!("\n{axis}\n");

@@ -18,6 +18,7 @@ pub mod patterns;
 pub mod policy;
 pub mod syscalls;
 pub mod task;
+pub mod unlisted;
 
 /// Version of everything in this crate that ends up in a pinned map or a ring record.
 pub const ABI_VERSION: u32 = 3;

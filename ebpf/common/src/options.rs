@@ -1,19 +1,7 @@
 //! Which socket options and control messages a governed task may use. What is not named here is refused: what no
 //! version of Ringfence has looked at may route packets, filter other sockets' packets or choose a port.
 //!
-//! Left out on purpose, beside what only an administrator uses:
-//!
-//! | what | because it |
-//! |---|---|
-//! | `IP_OPTIONS`, `IP_RETOPTS`, `IPV6_RTHDR`, `IPV6_HOPOPTS`, `IPV6_DSTOPTS`, the RFC 2292 forms | sends packets by way of other hosts |
-//! | `IPV6_FLOWLABEL_MGR`, `IPV6_FLOWINFO_SEND`, `IPV6_FLOWINFO` | a flow label can hold a routing header |
-//! | `SO_BINDTODEVICE`, `SO_BINDTOIFINDEX`, `SO_MARK`, `SO_DONTROUTE`, `*_MULTICAST_IF`, `*_UNICAST_IF`, `IPV6_PKTINFO` for good | chooses a route |
-//! | `IP_LOCAL_PORT_RANGE` | chooses a port that bind was not asked about |
-//! | `IP_TRANSPARENT`, `IP_FREEBIND` | takes an address that is not the host's |
-//! | multicast membership | makes the kernel send IGMP and MLD packets |
-//! | `SO_ATTACH_BPF`, `SO_ATTACH_REUSEPORT_*` | needs bpf(2), or takes packets from the others on a port |
-//! | `TCP_ULP`, `TCP_REPAIR*`, `TCP_MD5SIG*`, `TCP_AO_*`, `UDP_ENCAP` | makes another protocol, or a forged connection, of the socket |
-//! | 64 and above of `SOL_IP` and the like | is the packet filter's |
+//! What is left out on purpose is in [`crate::unlisted`], with the reason and with what of it a profile may allow.
 
 /// The options of one level that may be used.
 #[derive(Clone, Copy, Debug)]

@@ -58,6 +58,8 @@ pub mod named {
     pub const COMMAND: u32 = 1;
     /// Every ioctl command of a device: its number as the kernel has it, `major << 20 | minor`, and [`BLOCK`].
     pub const DEVICE: u32 = 2;
+    /// A socket option, as [`crate::unlisted::value`] has it.
+    pub const OPTION: u32 = 3;
     /// In a device's number: it is a block device.
     pub const BLOCK: u64 = 1 << 32;
 }
@@ -110,6 +112,9 @@ pub const FLAG_INET: u32 = 1 << 2;
 pub const FLAG_SETUID_FILES: u32 = 1 << 3;
 /// [`Policy::flags`]: there are `**/NAME*` or `**/*NAME` rules; see [`crate::patterns`].
 pub const FLAG_PATTERNS: u32 = 1 << 4;
+/// [`Policy::flags`]: sockets may be bound to devices ([`crate::unlisted::DEVICES`]). The unspecified address then stands for
+/// whatever address the device has, so that nothing is sent or connected to it.
+pub const FLAG_DEVICES: u32 = 1 << 5;
 
 /// [`Policy::record`]: record allowed exec events.
 pub const RECORD_EXEC: u32 = 1 << 0;

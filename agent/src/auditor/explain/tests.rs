@@ -36,6 +36,23 @@ fn line(decider: Decider, record: Decoded) -> String {
 }
 
 #[test]
+fn a_socket_option_gets_its_name_or_why_none_helps() {
+    let option = |level, option| Decoded {
+        op: op::SETSOCKOPT,
+        target: ringfence_common::options::target(level, option),
+        ..samples::decoded()
+    };
+    let said = |record| explained(Decider::Fixed(fixed::OPTION), record);
+    let mark = said(option(1, 36));
+    assert!(mark.reason.contains("SO_MARK"), "{}", mark.reason);
+    assert_eq!(mark.line.as_deref(), Some("[kernel]\nsocket_options = [\"SO_MARK\"]"));
+    let group = said(option(41, 42));
+    assert_eq!(group.line.as_deref(), Some("[kernel]\nsocket_options = [\"41/42\"]"));
+    let route = said(option(0, 4));
+    assert!(route.line.is_none() && route.advice.contains("by way of other hosts"), "{}", route.advice);
+}
+
+#[test]
 fn what_no_rule_allows_gets_the_entry_to_add() {
     let record = samples::decoded();
     assert_eq!(line(Decider::Default, record.clone()), "[grant]\nfs_read = { only = [\"/etc/shadow\"] }");
