@@ -23,6 +23,7 @@ mod running;
 pub(crate) mod seccomp;
 mod share;
 pub(crate) mod spawn;
+mod spellings;
 pub(crate) mod surface;
 mod sys;
 mod table;

@@ -26,7 +26,7 @@ use super::{
     arrays::{Arrays, COUNTER_WORDS, OWNER, TASKS},
     net::{self, Key, Verdict},
     share::{Held, Kind, Need, Share},
-    sys,
+    spellings, sys,
     table::{self, SLOTS},
 };
 use crate::profile::compiled::{CompiledPolicy, Place};
@@ -340,7 +340,7 @@ impl<N: NetTrie> Policies<N> {
             self.free_policies(&BTreeSet::from([index])); // no container named it: no program can have seen it
             return Err(error);
         }
-        let patterns = table::patterns(&policy.places);
+        let patterns = spellings::patterns(&policy.places);
         let names = policy.places.iter().any(|rule| matches!(rule.place, Place::Name(_)));
         let devices = unlisted::DEVICES.map(|(level, option)| Place::Named {
             kind: named::OPTION,

@@ -11,14 +11,11 @@ use std::{
 
 use ringfence_common::{
     hash::{self, Keys, folded_seed},
-    patterns::{End, MAX_PATTERN, Patterns},
     policy::{BUCKET_SLOTS, TABLE_BUCKETS, TOMBSTONE, axis, bits, bucket_of, marks, slot},
 };
 
-use crate::profile::{
-    casing::folded,
-    compiled::{Kind, Place, PlaceRule},
-};
+use super::spellings::lower;
+use crate::profile::compiled::{Kind, Place, PlaceRule};
 
 /// Slots of the whole table.
 pub(super) const SLOTS: usize = TABLE_BUCKETS * BUCKET_SLOTS;
@@ -70,45 +67,6 @@ pub(super) fn bits_of(rule: &PlaceRule) -> u16 {
         Kind::Children => bits::KIND_CHILDREN,
         Kind::Exact => bits::KIND_EXACT,
     }
-}
-
-/// The same place as file systems that do not tell case apart compare it; `None`: it is no name of a file.
-fn lower(place: &Place) -> Option<Place> {
-    match place {
-        Place::Path(path) => Some(Place::Path(folded(path))),
-        Place::Name(name) => Some(Place::Name(folded(name))),
-        Place::Prefix(name) => Some(Place::Prefix(lower_pattern(End::Head, name))),
-        Place::Suffix(name) => Some(Place::Suffix(lower_pattern(End::Tail, name))),
-        Place::Abstract(_) | Place::Named { .. } => None,
-    }
-}
-
-/// A pattern's name in lower case. One letter can become several: what is too long then is cut, and denies more.
-fn lower_pattern(end: End, name: &[u8]) -> Vec<u8> {
-    let mut name = folded(name);
-    match end {
-        End::Head => name.truncate(MAX_PATTERN),
-        End::Tail => _ = name.drain(..name.len().saturating_sub(MAX_PATTERN)),
-    }
-    name
-}
-
-/// Which names the rules over patterns may match, in whatever case.
-pub(super) fn patterns(places: &[PlaceRule]) -> Patterns {
-    let mut patterns = Patterns::NONE;
-    for rule in places {
-        let (end, name) = match &rule.place {
-            Place::Prefix(name) => (End::Head, name),
-            Place::Suffix(name) => (End::Tail, name),
-            _ => continue,
-        };
-        for name in [name.clone(), lower_pattern(end, name)] {
-            if !name.is_empty() {
-                patterns.add(end, &name);
-            }
-        }
-    }
-    patterns
 }
 
 /// An entry and what it stands for: a rule, by its index, and whether it is only the mark on one of its ancestors.
@@ -390,7 +348,7 @@ mod tests {
         assert_eq!(lookup(table, folded, 0, b"/a/.env/b"), (0, axis::WRITE));
         assert_eq!(lookup(table, folded, axis::ALL, b"/srv/own"), (axis::ALL & !axis::READ, 0));
         assert_eq!(lookup(table, 7, 0, b"/srv/secret/x"), (0, 0));
-        let found = patterns(&rules);
+        let found = crate::kernel::spellings::patterns(&rules);
         assert_eq!(found.lengths, 1 << (32 + 4));
         for end in [b"em", b"EM"] {
             assert_eq!(found.may_match(0, u16::from_le_bytes(*end)), end == b"em");
