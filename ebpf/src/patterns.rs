@@ -136,10 +136,10 @@ pub unsafe extern "C" fn match_patterns(task: *mut Task, name: u64, len: u64, co
                 break;
             }
             if lengths >> n & 1 != 0 {
-                compare(scratch, prefix_seed(seed), name, n, spared);
+                compare(task, prefix_seed(seed), name, n, spared);
             }
             if lengths >> (32 + n) & 1 != 0 {
-                compare(scratch, suffix_seed(seed), name + len - n, n, spared);
+                compare(task, suffix_seed(seed), name + len - n, n, spared);
             }
             n += 1;
         }
@@ -159,14 +159,23 @@ unsafe fn two(scratch: *mut Scratch, from: u64) -> u16 {
     }
 }
 
-/// Looks up the `n` bytes at `from`. What cannot be read is not what is there any more: the walk will be tried again.
-#[inline(always)]
-unsafe fn compare(scratch: *mut Scratch, seed: u64, from: u64, n: u64, spared: u64) {
-    // SAFETY: the scratch of a tag, whose name buffer has 64 bytes behind the longest name; `n` is at most 31.
+/// Looks up the `n` bytes at `from`, at most 31. What cannot be read is not what is there any more: the walk will be tried
+/// again. A function of its own, which the verifier looks at once and not for each length.
+///
+/// # Safety
+/// `task` is a tag or null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn compare(task: *mut Task, seed: u64, from: u64, n: u64, spared: u64) -> u32 {
+    if task.is_null() || n > MAX_PATTERN as u64 {
+        return 0;
+    }
+    // SAFETY: `task` is the value of a map; its name buffer has 64 bytes behind the longest name.
     unsafe {
+        let scratch = &raw mut (*task).scratch;
         let part = (&raw mut (*scratch).name).cast::<u64>().add(PART);
         if !probe_part(part, n, from) {
-            return;
+            return 0;
         }
         let k1 = get(&K1);
         let mut hash = get(&K0) ^ n;
@@ -182,7 +191,7 @@ unsafe fn compare(scratch: *mut Scratch, seed: u64, from: u64, n: u64, spared: u
         let prefix = descend_by(seed, hash | 1, get(&K2));
         let denied = at_prefix(prefix, 0) >> bits::DENY_SHIFT & u64::from(axis::ALL) & !spared;
         if denied == 0 {
-            return;
+            return 0;
         }
         put(&raw mut (*scratch).patterned, fetch(&raw const (*scratch).patterned) | denied);
         let slot = slot_with(prefix, 0, denied << bits::DENY_SHIFT);
@@ -191,6 +200,7 @@ unsafe fn compare(scratch: *mut Scratch, seed: u64, from: u64, n: u64, spared: u
                 put((&raw mut (*scratch).pattern_slots).cast::<u64>().add(place), slot);
             }
         }
+        0
     }
 }
 
