@@ -166,6 +166,27 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_another_file_takes_out_of_a_patterns_reach_is_told() {
+        let lab = Lab::new();
+        let base = lab.root().join("base.toml");
+        let text = toml("fs_read = { only = [\"/\", \"**/.bashrc\", \"**/.gitconfig\"] }", "", "none");
+        std::fs::write(&base, text).unwrap();
+        let of = |deny: &str, grant: &str| {
+            let text =
+                format!("extends = {base:?}\n[grant]\nfs_read = {grant}\n[deny]\nfs_read = [{deny}]\n");
+            let profile = lab.load(&text).unwrap_or_else(|e| panic!("{e}"));
+            let root = lab.root();
+            let policy = profile.compile(&CompileContext::new(&root, None)).unwrap_or_else(|e| panic!("{e}"));
+            remarks(&profile, &policy, &root, None)
+        };
+        let told = of("\"**/.bash*\"", "{ add = [] }");
+        assert!(told.iter().any(|line| line.contains("does not mean \".bashrc\"")), "{told:?}");
+        assert!(of("\"**/.zsh*\"", "{ add = [] }").is_empty(), "the control");
+        let own = of("\"**/*.pem\"", "{ add = [\"**/cacert.pem\"] }");
+        assert!(own.is_empty(), "who wrote both knows: {own:?}");
+    }
+
+    #[test]
     fn a_deny_that_decides_nothing_and_a_place_that_is_not_there_are_told() {
         assert_eq!(of("\"/srv\"", "\"/srv/a\", \"**/x\""), Vec::<String>::new(), "the control");
         assert_eq!(of("\"/srv/a\"", "\"/srv\""), Vec::<String>::new(), "a deny above an allow takes it away");
