@@ -19,6 +19,8 @@ mod install;
 mod kernel;
 #[cfg(target_os = "linux")]
 mod launch;
+#[cfg(all(test, target_os = "linux"))]
+mod laws;
 #[cfg(target_os = "linux")]
 mod leash;
 #[cfg(target_os = "linux")]

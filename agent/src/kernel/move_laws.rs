@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 const KEYS: Keys = Keys { k0: 0x9a3c_51f7_0d2e_8b61, k1: 0xd6e8_feb8_6659_fd93, k2: 0xa076_1d64_78bd_642f };
 const SEED: u64 = 0x1234_5678_9abc_def1;
 /// Names of directories and files. No rule names the last.
-const NAMES: [&str; 4] = ["a", "b", "c", "z"];
+const NAMES: [&str; 4] = ["a", "ab", "b", "z"];
 const REGULAR: u32 = 0o100_000;
 
 thread_local! {
@@ -68,6 +68,7 @@ impl Model<'_> {
             let mut left = names.len() as u64 + further;
             let mut answer = Answer { allow: self.policy.initial.into(), deny: 0 };
             answer.add(self.at(prefix, left));
+            answer.deny |= self.patterned(path);
             for name in &names {
                 left -= 1;
                 answer.add(self.at(hash::descend(&KEYS, hash::name_seed(SEED), *name), left));
@@ -77,6 +78,22 @@ impl Model<'_> {
             reach = reach.with(further, answer);
         }
         reach.marked(self.at(hash::mark(prefix), 0))
+    }
+
+    /// What `match_patterns` in the programs finds: axes that patterns deny to a component, but for those that a rule grants
+    /// to its whole name.
+    fn patterned(&self, path: &str) -> u64 {
+        let denied = |component: &str| {
+            let name = hash::component(&KEYS, component.as_bytes());
+            let spared = self.at(hash::descend(&KEYS, hash::name_seed(SEED), name), 0) & u64::from(axis::ALL);
+            let matched = self.policy.places.iter().filter(|rule| match &rule.place {
+                Place::Prefix(part) => component.as_bytes().starts_with(part),
+                Place::Suffix(part) => component.as_bytes().ends_with(part),
+                _ => false,
+            });
+            matched.fold(0, |all, rule| all | u64::from(rule.deny)) & !spared
+        };
+        components(path).fold(0, |all, component| all | denied(component))
     }
 
     fn objection(&self, old: &str, new: &str, mode: u32) -> u32 {
@@ -161,6 +178,8 @@ fn any_rule() -> impl Strategy<Value = PlaceRule> {
         5 => any_path().prop_map(|path| Place::Path(path.into())),
         1 => Just(Place::Path(b"/".to_vec())),
         2 => any_name().prop_map(|name| Place::Name(name.into())),
+        1 => prop::sample::select(vec!["a", "b", "ab"]).prop_map(|part| Place::Prefix(part.into())),
+        1 => prop::sample::select(vec!["a", "b", "ab"]).prop_map(|part| Place::Suffix(part.into())),
     ];
     let kind = prop::sample::select(vec![Kind::Tree, Kind::Below, Kind::Children, Kind::Exact]);
     let reset = prop_oneof![
@@ -168,13 +187,17 @@ fn any_rule() -> impl Strategy<Value = PlaceRule> {
         1 => prop::sample::select(vec![axis::READ | axis::WRITE, axis::EXEC | axis::MAP, axis::UNIX]),
     ];
     (place, kind, any_axes(), any_axes(), reset).prop_map(|(place, kind, allow, deny, reset)| {
-        // Only trees reset: see `table::entries`.
-        rule(place, if reset == 0 { kind } else { Kind::Tree }, allow, deny, reset)
+        // Only trees reset (see `table::entries`) and are filed under a name, and patterns are denied trees.
+        match place {
+            Place::Prefix(_) | Place::Suffix(_) => rule(place, Kind::Tree, 0, deny, 0),
+            Place::Name(_) => rule(place, Kind::Tree, allow, deny, reset),
+            _ => rule(place, if reset == 0 { kind } else { Kind::Tree }, allow, deny, reset),
+        }
     })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(crate::laws::config(400))]
 
     #[test]
     fn no_move_gives_anything_below_a_directory_what_it_had_not(

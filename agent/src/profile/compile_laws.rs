@@ -145,7 +145,7 @@ fn plain(policy: &CompiledPolicy) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(crate::laws::config(200))]
 
     #[test]
     fn a_policy_means_what_its_text_says(

@@ -64,7 +64,7 @@ fn quoted(rules: &[String]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::laws::config(300))]
 
     #[test]
     fn a_pattern_decides_as_a_glob_does(
