@@ -3,11 +3,12 @@
 import grp
 import json
 import os
+import shutil
 import subprocess
 
-from case import scene
+from case import DOCKER, FULL, NOBODY, scene
 from harness import PYTHON
-from system import BASE, PATIENCE, Worker, denied, events, profile, ringfence, said, targets, wait_event, wait_for
+from system import BASE, BECOME, PATIENCE, Worker, denied, events, profile, ringfence, said, targets, wait_event, wait_for
 
 
 @scene("system/ungoverned-sees-nothing", limit=240)
@@ -172,6 +173,65 @@ def enroll():
     wait_event(denied(forbidden))
 
 
+# A launcher that does as little as it must: it has its child enrolled, which then becomes the rest of the command line.
+LAUNCHER = """
+import array, ctypes, json, os, socket, struct, sys
+gains, profile, command = sys.argv[1] == "gains", sys.argv[2], sys.argv[3:]
+reads, writes = os.pipe()
+child = os.fork()
+if child == 0:
+    if not gains:
+        assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    print("ready", flush=True)
+    os.read(reads, 1)
+    os.execv(command[0], command)
+if profile:
+    sys.stdin.readline()
+    door = socket.socket(socket.AF_UNIX)
+    door.connect("/run/ringfence/enroll.sock")
+    text = json.dumps({"request": "enroll", "profile": profile}).encode()
+    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [os.pidfd_open(child)]))]
+    door.sendmsg([struct.pack(">I", len(text)) + text], beside)
+    length, = struct.unpack(">I", door.recv(4, socket.MSG_WAITALL))
+    print("answer", door.recv(length, socket.MSG_WAITALL).decode(), flush=True)
+os.write(writes, b"x")
+os.waitpid(child, 0)
+"""
+
+
+@scene("system/enrolment-gains-nothing")
+def enrolment_gains_nothing():
+    """an ordinary user puts no process under a profile that could gain privileges; its launcher's own do not"""
+    path = profile("rf-gains", where="/etc/ringfence/profiles")
+    setuid = "/usr/bin/rf-id"
+    shutil.copy("/usr/bin/id", setuid)
+    os.chmod(setuid, 0o4755)
+
+    def enrolled(how, name):
+        command = [*BECOME[NOBODY], PYTHON, "-c", LAUNCHER, how, name, setuid, "-u"]
+        launcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+        assert launcher.stdout.readline() == "ready\n"
+        return launcher.communicate("go\n", timeout=PATIENCE)[0]
+
+    try:
+        assert enrolled("gains", "") == "0\n", "not even ungoverned is it root's program"
+        refused = enrolled("gains", "rf-gains")
+        assert "could gain privileges" in refused and '"container"' not in refused, refused
+        taken = enrolled("keeps", "rf-gains")
+        assert '"container"' in taken and taken.endswith("65534\n"), taken
+        # The launcher itself does it right.
+        result = subprocess.run([*BECOME[NOBODY], "ringfence", "run", "--profile", "rf-gains", "--", setuid, "-u"],
+                                capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, cwd="/")
+        assert result.stdout == "65534\n", said(result)
+        # Of root's asking it is root's to know.
+        root = subprocess.run(["ringfence", "run", "--profile", path, "--", setuid, "-u"], capture_output=True, text=True,
+                              timeout=PATIENCE, stdin=subprocess.DEVNULL, cwd="/")
+        assert root.stdout == "0\n", said(root)
+    finally:
+        os.unlink(setuid)
+        os.unlink(path)
+
+
 @scene("system/vanished-cgroup")
 def vanished():
     """enrolment of a cgroup or process that is gone: a clear error, no container left"""
@@ -301,35 +361,43 @@ def removed():
     return True
 
 
-@scene("system/caller-limits", hook="all")
+@scene("system/caller-limits", limit=120, hook="all")
 def caller_limits():
     """pids.max and memory.max of the cgroup that `ringfence run` is started in hold for the command"""
     for controller in ("pids", "memory"):
         with open("/sys/fs/cgroup/cgroup.subtree_control", "w") as file:
             file.write(f"+{controller}")
-    path = profile("rf-limits", read=["/proc"])
+    for who in (DOCKER, FULL, NOBODY):
+        limits_hold(who)
+
+
+def limits_hold(who):
+    """The same for one account, which root put below the limits."""
+    path = profile("rf-limits", read=["/proc"], who=who)
     os.makedirs(LIMITS, exist_ok=True)
 
     def limited(*command):
         enter = f'echo $$ > {LIMITS}/cgroup.procs && exec "$@"'
-        return subprocess.run(["/usr/bin/sh", "-c", enter, "sh", "ringfence", "run", "--profile", path, "--", *command],
+        return subprocess.run(["/usr/bin/sh", "-c", enter, "sh", *BECOME[who], "ringfence", "run", "--profile", path, "--", *command],
                               capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, cwd="/")
 
     forks = [PYTHON, "-c", FORKS, "kill"]
     try:
-        made = int(limited(*forks).stdout.split()[0])
-        assert made == 60, f"without a limit only {made} processes could be made"
-        assert limited(PYTHON, "-c", "print(len(bytearray(200 << 20)))").returncode == 0, "not even without a limit"
+        result = limited(*forks)
+        assert result.stdout.startswith("60 "), f"{who}: without a limit: {said(result)}"
+        assert limited(PYTHON, "-c", "print(len(bytearray(200 << 20)))").returncode == 0, f"{who}: not even without a limit"
         for name, value in (("pids.max", "20"), ("memory.max", str(50 << 20)), ("memory.swap.max", "0")):
             if os.path.exists(f"{LIMITS}/{name}"):
                 with open(f"{LIMITS}/{name}", "w") as file:
                     file.write(value)
         result = limited(*forks)
         made, where = result.stdout.split(maxsplit=1)
-        assert int(made) < 20, f"{made} processes under pids.max = 20: {said(result)}"
-        assert where.startswith("0::/rf-limits/ringfence-rf-limits-"), where
+        assert int(made) < 20, f"{who}: {made} processes under pids.max = 20: {said(result)}"
+        # Who may make no cgroup there has the command in the launcher's.
+        below = "0::/rf-limits" if who == NOBODY else "0::/rf-limits/ringfence-rf-limits-"
+        assert where.startswith(below), f"{who}: {where}"
         result = limited(PYTHON, "-c", "print(len(bytearray(200 << 20)))")
-        assert result.returncode == 137, f"200 MiB under memory.max = 50 MiB: {said(result)}"
+        assert result.returncode == 137, f"{who}: 200 MiB under memory.max = 50 MiB: {said(result)}"
     finally:
         wait_for(removed, "the cgroups to be empty")
 
@@ -444,8 +512,14 @@ def descendants(pid):
 @scene("system/terminal-stops", hook="task_setpgid", limit=240)
 def terminal_stops():
     """what stops its whole process group (reading the terminal in the background, SIGSTOP to group 0) stops no job outside"""
-    path = profile("rf-stops", read=["/proc"])
-    governed = ["ringfence", "run", "--profile", path, "--"]
+    for who in (DOCKER, FULL, NOBODY):
+        stops_nobody(who)
+
+
+def stops_nobody(who):
+    """The same for one account, ungoverned first."""
+    path = profile(f"rf-stops-{who}", read=["/proc"], who=who)
+    governed = [*BECOME[who], "ringfence", "run", "--profile", path, "--"]
 
     def both_stopped(_text, beside):
         """The command, and the launcher, which learns of it."""
@@ -453,14 +527,14 @@ def terminal_stops():
             session = file.read().rsplit(")", 1)[1].split()[3]
         return len([one for one in descendants(int(session)) if state_of(one) == "T"]) > 1
 
-    _, state = beside_a_job([], "read", lambda text, beside: state_of(beside) == "T")
+    _, state = beside_a_job(BECOME[who], "read", lambda text, beside: state_of(beside) == "T")
     assert state == "T", "reading in the background stops nobody even ungoverned"
     text, state = beside_a_job(governed, "read", lambda text, beside: "reading" in text and both_stopped(text, beside))
     assert state == "S", f"reading the terminal stopped a process outside: {text}"
-    text, state = beside_a_job([], "join", lambda text, beside: state_of(beside) == "T")
+    text, state = beside_a_job(BECOME[who], "join", lambda text, beside: state_of(beside) == "T")
     assert "refused" not in text, text
     text, state = beside_a_job(governed, "join", lambda text, beside: "tried" in text)
     assert "refused 1" in text and state == "S", f"{state}: {text}"
     text, _ = beside_a_job(governed, "own", lambda text, beside: "done" in text)
     assert "joined" in text and "refused" not in text, f"a job of two processes: {text}"
-    wait_event(lambda event: event["op"] == "control" and event["profile"] == "rf-stops" and event["verdict"] == "denied")
+    wait_event(lambda event: event["op"] == "control" and event["profile"] == f"rf-stops-{who}" and event["verdict"] == "denied")

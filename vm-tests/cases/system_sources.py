@@ -7,7 +7,7 @@ import subprocess
 
 from case import DOCKER, FULL, NOBODY, scene
 from harness import HERE, PYTHON
-from system import BASE, Worker, denied, kill_role, reload, ringfence, said, start_daemon, wait_event, wait_for
+from system import BASE, BECOME, Worker, denied, kill_role, reload, ringfence, said, start_daemon, wait_event, wait_for
 
 ACTS = """
 import os, sys
@@ -25,15 +25,11 @@ for line in sys.stdin:
 """
 
 
-# An ordinary user who may govern; root's capabilities are the profile's to say.
-BECOME = {NOBODY: ["setpriv", "--reuid=65534", "--regid=65534", "--groups=ringfence"]}
-
-
 class Actor(Worker):
     """A governed process that reads, and runs the Python that it is told."""
 
     def __init__(self, profile, workdir, who=DOCKER):
-        command = [*BECOME.get(who, []), "ringfence", "run", "--profile", profile, "--workdir", workdir, "--",
+        command = [*BECOME[who], "ringfence", "run", "--profile", profile, "--workdir", workdir, "--",
                    PYTHON, "-E", "-s", "-S", "-B", "-u", "-c", ACTS]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
 
@@ -220,23 +216,17 @@ def turned(name, profile_text, workdir, paths, told, who=DOCKER):
     os.unlink(profile)
 
 
-@scene("system/granted-directory-turned", limit=180, hook="path_rmdir")
+@scene("system/granted-directory-turned", limit=300, hook="path_rmdir")
 def granted_directory_turned():
     """a granted directory, removed and made a link to a secret one: the grant does not follow, by reload, edit, restart or next start"""
-    # Root with all capabilities; `${WORKDIR}` below with Docker's.
-    turned("turned", lambda work, link: grant([f"{work}/d", f"{link}"], write=[f"{work}/d"], who=FULL),
-           lambda work: "/", lambda work: [f"{work}/d"], "led to", FULL)
+    for who in (DOCKER, FULL, NOBODY):
+        turned(f"turned-{who}", lambda work, link: grant([f"{work}/d", f"{link}"], write=[f"{work}/d"], who=who),
+               lambda work: "/", lambda work: [f"{work}/d"], "led to", who)
 
 
-@scene("system/user-directory-turned", limit=180, hook="path_rmdir")
-def user_directory_turned():
-    """the same by an ordinary user, in a directory of their own"""
-    turned("user-turned", lambda work, link: grant([f"{work}/d", f"{link}"], write=[f"{work}/d"]),
-           lambda work: "/", lambda work: [f"{work}/d"], "led to", NOBODY)
-
-
-@scene("system/workdir-turned", limit=180, hook="path_symlink")
+@scene("system/workdir-turned", limit=300, hook="path_symlink")
 def workdir_turned():
     """the working directory, removed and made a link to a secret one: `${WORKDIR}` does not follow, by reload, edit or restart"""
-    turned("workdir-turned", lambda work, link: grant(["${WORKDIR}"], extra=[link]),
-           lambda work: f"{work}/d", lambda work: [f"{work}/d"], "led to")
+    for who in (DOCKER, FULL, NOBODY):
+        turned(f"workdir-turned-{who}", lambda work, link: grant(["${WORKDIR}"], extra=[link], who=who),
+               lambda work: f"{work}/d", lambda work: [f"{work}/d"], "led to", who)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+from case import DOCKER, FULL, NOBODY
 from events import about
 from harness import HERE, PYTHON
 
@@ -38,8 +39,13 @@ def targets(name):
     return paths
 
 
-def profile(name, read=(), deny_read=(), mode="enforce", audit="denied", write=(), where=PROFILES):
-    """Writes a profile; its path."""
+# How root becomes an account of the cases: an ordinary user who may govern. Root's capabilities are the profile's to say.
+BECOME = {DOCKER: [], FULL: [], NOBODY: ["setpriv", "--reuid=65534", "--regid=65534", "--groups=ringfence"]}
+
+
+def profile(name, read=(), deny_read=(), mode="enforce", audit="denied", write=(), where=PROFILES, who=DOCKER):
+    """Writes a profile, which leaves root the capabilities of `who`; what `who` calls it: its path or, who is not root, its name."""
+    where = "/etc/ringfence/profiles" if who == NOBODY else where
     entries = [f"{BASE}/allow", f"{HERE}", *read]
     text = f"""
 description = "vm test scene"
@@ -54,6 +60,7 @@ valid_for_generation = "all"
 [deny]
 fs_read = {json.dumps(list(deny_read))}
 [kernel]
+capabilities = ["{"all" if who == FULL else "default"}"]
 seccomp = "off"
 landlock = "off"
 audit = "{audit}"
@@ -63,16 +70,16 @@ audit = "{audit}"
     with open(path + ".new", "w") as file:
         file.write(text)
     os.rename(path + ".new", path)
-    return path
+    return name if who == NOBODY else path
 
 
 # Seconds that a command, an event or a condition may take on a machine that has much else to do. A scene's limit is longer.
 PATIENCE = 180
 
 
-def ringfence(*args, timeout=PATIENCE, **options):
-    """Runs the command line; its result, output as text."""
-    return subprocess.run(["ringfence", *args], capture_output=True, text=True, errors="replace", timeout=timeout,
+def ringfence(*args, timeout=PATIENCE, become=(), **options):
+    """Runs the command line, as the account that `become` makes of root; its result, output as text."""
+    return subprocess.run([*become, "ringfence", *args], capture_output=True, text=True, errors="replace", timeout=timeout,
                           stdin=subprocess.DEVNULL, cwd="/", **options)
 
 

@@ -54,6 +54,8 @@ pub(crate) trait Enforcer: Send + 'static {
     fn generation(&self, id: ContainerId) -> Option<u32>;
     /// See [`Kernel::capabilities`].
     fn capabilities(&self, id: ContainerId) -> Option<u64>;
+    /// System calls of the running kernel that the coverage table does not name.
+    fn unknown_calls(&self) -> Vec<String>;
 }
 
 impl Enforcer for Kernel {
@@ -107,6 +109,10 @@ impl Enforcer for Kernel {
 
     fn capabilities(&self, id: ContainerId) -> Option<u64> {
         Self::capabilities(self, id)
+    }
+
+    fn unknown_calls(&self) -> Vec<String> {
+        self.coverage().unknown.calls.clone()
     }
 }
 

@@ -74,6 +74,32 @@ pub(crate) enum EnrollError {
         /// Who asked.
         uid: u32,
     },
+    /// A child that could come to hold more than who asks: a setuid program, under a profile of a user's choice.
+    #[error(
+        "process {0} could gain privileges by executing a program; set no_new_privs before it is enrolled (prctl(2), \
+         setpriv --no-new-privs), or ask as root"
+    )]
+    MayGain(u32),
+    /// A child that holds more than who asks.
+    #[error("process {child} holds {what}, which the process that asks to enrol it does not; ask as root")]
+    HoldsMore {
+        /// The process to enrol.
+        child: u32,
+        /// What it holds.
+        what: String,
+    },
+    /// A process that could make system calls that nothing judges.
+    #[error(
+        "process {child} has no seccomp filter, and nothing else refuses this kernel's system calls {calls}, which this \
+         version of Ringfence does not know; start its container with a seccomp profile (the engines' default is one), or \
+         update Ringfence"
+    )]
+    NoFilter {
+        /// The process to enrol.
+        child: u32,
+        /// Names of the calls.
+        calls: String,
+    },
     /// Peer and child do not belong together.
     #[error("process {child} and process {peer}, who asks to enrol it, are not in the same container")]
     OtherContainer {

@@ -41,6 +41,7 @@ pub(crate) mod notify;
 pub(crate) mod outbox;
 pub(crate) mod paths;
 pub(crate) mod peer;
+mod privileges;
 pub(crate) mod quota;
 pub(crate) mod reload;
 pub(crate) mod report;

@@ -162,7 +162,8 @@ fn whole(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> {
+/// A file of a process's in /proc, and its path.
+pub(super) fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> {
     let path = format!("/proc/{pid}/{file}");
     match whole(&path) {
         // A name may be any bytes.

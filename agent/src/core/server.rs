@@ -4,7 +4,8 @@ use super::{
     agents::Agents,
     enforcer::{Enforcer, chain},
     enroll::{self, EnrollError, Request, Surroundings},
-    peer::{Peer, PeerError, Process},
+    peer::{Peer, PeerError, Process, pid_of},
+    privileges::Privileges,
     quota::Connections,
     report::About,
     running::{self, Target},
@@ -158,6 +159,10 @@ impl<E: Enforcer> Server<E> {
             <[OwnedFd; 1]>::try_from(descriptors).map_err(|all| EnrollError::Descriptors(all.len()))?;
         let process = Process::of(child.as_fd())?;
         enroll::check_child(peer, &process)?;
+        if peer.uid != 0 {
+            let asker = Privileges::of(peer.pidfd.as_fd())?;
+            Privileges::of(child.as_fd())?.check(process.pid, &asker)?;
+        }
         // The user that the command runs as, which is who asks unless root asked for another.
         request.home = home::of(process.uids[0]);
         let (inside, outer, dirs) = {
@@ -253,6 +258,7 @@ impl<E: Enforcer> Server<E> {
             {
                 return Err(TaskError::Governed(id).into());
             }
+            self.check_filter(&process)?;
             first.get_or_insert(process);
         }
         let first = first.ok_or(PeerError::Gone)?;
@@ -278,6 +284,20 @@ impl<E: Enforcer> Server<E> {
         };
         let place = Place { inside: None, outer: Vec::new(), root, host_root, mounts };
         self.state().take_in(&request, compiled, place, &target, &first)
+    }
+
+    /// On a kernel with system calls that are in no table, who runs already must have a list of another engine's that
+    /// refuses them: a filter cannot be given to another process, and no program judges a call as such.
+    fn check_filter(&self, process: &OwnedFd) -> Result<(), EnrollError> {
+        let calls = self.state().kernel.unknown_calls().join(", ");
+        if calls.is_empty() {
+            return Ok(());
+        }
+        match Privileges::of(process.as_fd()) {
+            Ok(Privileges { filtered: true, .. }) | Err(PeerError::Gone) => Ok(()),
+            Ok(_) => Err(EnrollError::NoFilter { child: pid_of(process.as_fd())?, calls }),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn is_admin(&self, connection: BorrowedFd<'_>, peer: &Peer) -> Result<(), String> {

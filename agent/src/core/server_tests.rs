@@ -162,6 +162,28 @@ fn a_container_cannot_use_the_admin_socket() {
 }
 
 #[test]
+fn who_runs_without_a_filter_is_not_taken_in_where_there_are_calls_that_nobody_knows() {
+    if !root() {
+        return;
+    }
+    let fixture = Fixture::start(Door::Admin);
+    let child = Sleeper::start();
+    let take = || {
+        let request = AdminRequest::EnrollPid { profile: "p".into() };
+        client::admin::<Enrolled>(&fixture.socket, &request, &[child.pidfd().as_fd()])
+    };
+    fixture.kernel.with(|inner| inner.unknown_calls = vec!["brew".into()]);
+    // A test that is itself run under a filter gives it to the child.
+    if std::fs::read_to_string("/proc/self/status").unwrap().contains("Seccomp:\t0") {
+        let error = take().unwrap_err().to_string();
+        assert!(error.contains("no seccomp filter") && error.contains("brew"), "{error}");
+        assert!(fixture.kernel.with(|inner| inner.containers.is_empty()), "nothing was made for it");
+    }
+    fixture.kernel.with(|inner| inner.unknown_calls.clear());
+    take().unwrap();
+}
+
+#[test]
 fn root_takes_in_a_tree_that_runs() {
     if !root() {
         return;

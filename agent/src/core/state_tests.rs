@@ -27,6 +27,7 @@ pub(crate) struct Inner {
     pub(crate) tags: HashMap<u32, Membership>,
     pub(crate) calls: HashMap<u32, u64>,
     pub(crate) full: bool,
+    pub(crate) unknown_calls: Vec<String>,
     /// The container that every connection came from.
     pub(crate) caller: Option<ContainerId>,
 }
@@ -148,6 +149,10 @@ impl Enforcer for FakeKernel {
 
     fn capabilities(&self, _: ContainerId) -> Option<u64> {
         Some(0)
+    }
+
+    fn unknown_calls(&self) -> Vec<String> {
+        self.with(|inner| inner.unknown_calls.clone())
     }
 
     fn generation(&self, id: ContainerId) -> Option<u32> {

@@ -496,6 +496,10 @@ impl Launch<'_> {
         {
             return failed(&error);
         }
+        // The daemon enrols nobody for a user who could still gain privileges.
+        if let Err(error) = caps::no_new_privs() {
+            return failed(&error);
+        }
         let mut confine = [0];
         if socket.write_all(&[READY]).is_err() || socket.read_exact(&mut confine).is_err() {
             return FAILED;

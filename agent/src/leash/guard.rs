@@ -15,7 +15,10 @@
 
 use super::{confine, reader};
 use crate::{
-    kernel::spawn::{self, Child, FAILED},
+    kernel::{
+        caps,
+        spawn::{self, Child, FAILED},
+    },
     launch::{
         self, tree,
         wait::{self, Signals},
@@ -50,6 +53,9 @@ pub(crate) enum Error {
     /// Signals.
     #[error(transparent)]
     Signals(#[from] wait::Error),
+    /// `no_new_privs`.
+    #[error(transparent)]
+    Privileges(#[from] caps::Error),
     /// The sockets between them.
     #[error("cannot make a socket to the tool server's process")]
     Socket(#[source] io::Error),
@@ -122,6 +128,8 @@ fn guard(
     server: impl FnOnce(&str, Option<UnixStream>) -> u8,
 ) -> Result<u8, Error> {
     let _ = prctl::set_child_subreaper(true);
+    // Before the server is enrolled, which the daemon demands of who could gain privileges.
+    caps::no_new_privs()?;
     let reader = Cell::new(if reads { Some(start_reader()?) } else { None });
     let (ours, theirs) = UnixStream::pair().map_err(Error::Socket)?;
     let ours = Cell::new(Some(ours));
