@@ -20,8 +20,8 @@ BASE = "/srv/stress"
 PROFILES = "/run/stress"
 # Those that ask the kernel for most come first.
 CLASSES = ("filesystem", "network", "os", "security", "scheduler", "pipe", "interrupt", "device", "memory", "vm", "cpu", "cpu-cache")
-# Of the whole time, the most that one class may take in a round.
-SHARE = 1 / 6
+# Of the whole time, the most that one class may take in a round: each has its turn.
+SHARE = 1 / len(CLASSES)
 # Seconds for one stressor of a class.
 EACH = 1
 # Seconds that reading the record and counting may take behind the last event.

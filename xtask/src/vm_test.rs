@@ -63,17 +63,24 @@ const fn programs(series: Series) -> Boot {
     Boot { ringfence: Ringfence::Installed, runner: "programs", ..boot(series, "the programs alone", &[]) }
 }
 
+/// What holds without eBPF is Landlock's, and each kernel's Landlock has more than the one before.
+const fn no_bpf(series: Series) -> Boot {
+    Boot {
+        append: "lsm=lockdown,capability,landlock,yama,apparmor",
+        ringfence: Ringfence::Installed,
+        ..boot(series, "no bpf in lsm=", &["--group", "nobpf"])
+    }
+}
+
 const BOOTS: &[Boot] = &[
     boot(Series::V6_12, "every case", &[]),
     boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
     boot(Series::Newest, "a case per hook", &["--hooks-only"]),
     programs(Series::V6_12),
     programs(Series::V6_1),
-    Boot {
-        append: "lsm=lockdown,capability,landlock,yama,apparmor",
-        ringfence: Ringfence::Installed,
-        ..boot(Series::V6_12, "no bpf in lsm=", &["--group", "nobpf"])
-    },
+    no_bpf(Series::V6_12),
+    no_bpf(Series::V6_1),
+    no_bpf(Series::Newest),
     Boot {
         append: "ringfence.systemd",
         ringfence: Ringfence::Installed,
