@@ -1,6 +1,8 @@
 //! Getting out: other processes' memory and signals, and the privileges that would undo all the rest. No grant covers
 //! any of it.
 
+use core::ffi::c_void;
+
 use aya_ebpf::helpers::bpf_get_current_task_btf;
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
@@ -12,22 +14,59 @@ use crate::decide::take_policy;
 use crate::emit::{EPERM, ask, refuse};
 use crate::globals::{PID_LEVEL, PID_NUMBERS, TASK_LEADER, TASK_TGID, TASK_THREAD_PID, get};
 use crate::identity::governed;
+use crate::ioctl::is_given_terminal;
 use crate::memory::{fetch, load, probe_word, put};
-use crate::storage::MEMBERS;
+use crate::storage::{CALLS, MEMBERS};
 
 /// `PTRACE_MODE_NOAUDIT`: the caller only asks, as reading /proc/PID does.
 const NOAUDIT: u32 = 4;
+/// `PTRACE_MODE_ATTACH`: to be the other, and not only to look.
+const ATTACH: u32 = 2;
 /// `SEND_SIG_PRIV`: the kernel's own signal.
 const SIG_PRIV: u64 = 1;
 const SIGIO: u32 = 29;
+const F_SETFL: u32 = 4;
 const F_SETOWN: u32 = 8;
+const F_SETSIG: u32 = 10;
 const F_SETOWN_EX: u32 = 15;
+const O_ASYNC: u32 = 0o20000;
 
 /// Whether a task, by its address, is in a container.
 #[inline(always)]
 fn is_member(address: u64, container: u64) -> bool {
     // SAFETY: one word, read at once.
     unsafe { MEMBERS.get(&address) }.is_some_and(|found| *found == container)
+}
+
+/// Why the current task may not reach another one; 0: it may. Neither may one tool call another, nor what started the
+/// calls: as it, it could do what is then taken for another call's. Who has no tag (the runtime, and all of a container in
+/// which nobody gives any) may end and watch the others, and `holds` them only where they have none either.
+///
+/// # Safety
+/// `task` is the current task's tag, `target` a task that the verifier trusts.
+#[inline(always)]
+unsafe fn barrier(task: *mut Task, target: *mut c_void, holds: bool) -> u32 {
+    // SAFETY: as above.
+    unsafe {
+        if !is_member(target as u64, fetch(&raw const (*task).container)) {
+            return fixed::OTHER_CONTAINER;
+        }
+        let (own, its) = (call_of(bpf_get_current_task_btf().cast()), call_of(target));
+        if own == its || own == 0 && !holds { 0 } else { fixed::OTHER_CALL }
+    }
+}
+
+/// The tag of the tool call that a task works for; 0: it has none.
+///
+/// # Safety
+/// `task` is a task that the verifier trusts.
+#[inline(always)]
+unsafe fn call_of(task: *mut c_void) -> u64 {
+    // SAFETY: as above; not null, so it is the value of a map.
+    unsafe {
+        let call = CALLS.of(task);
+        if call.is_null() { 0 } else { *call }
+    }
 }
 
 /// Refuses, with a record.
@@ -67,14 +106,15 @@ pub fn ptrace_access_check(ctx: LsmContext) -> i32 {
     }
     // SAFETY: `task` is a tag; the target is the hook's argument.
     unsafe {
-        let (target, mode): (*const u8, u32) = (ctx.arg(0), ctx.arg(1));
-        if is_member(target as u64, fetch(&raw const (*task).container)) {
+        let (target, mode): (*mut c_void, u32) = (ctx.arg(0), ctx.arg(1));
+        let why = barrier(task, target, mode & ATTACH != 0);
+        if why == 0 {
             return 0;
         }
         if mode & NOAUDIT != 0 {
             return deny_quietly(task);
         }
-        deny(task, op::PTRACE, mode, load(target, get(&TASK_TGID)), fixed::OTHER_CONTAINER)
+        deny(task, op::PTRACE, mode, load(target.cast(), get(&TASK_TGID)), why)
     }
 }
 
@@ -87,11 +127,12 @@ pub fn ptrace_traceme(ctx: LsmContext) -> i32 {
     }
     // SAFETY: `task` is a tag; the parent is the hook's argument.
     unsafe {
-        let parent: *const u8 = ctx.arg(0);
-        if is_member(parent as u64, fetch(&raw const (*task).container)) {
+        let parent: *mut c_void = ctx.arg(0);
+        let why = barrier(task, parent, true);
+        if why == 0 {
             return 0;
         }
-        deny(task, op::PTRACE, 0, load(parent, get(&TASK_TGID)), fixed::OTHER_CONTAINER)
+        deny(task, op::PTRACE, 0, load(parent.cast(), get(&TASK_TGID)), why)
     }
 }
 
@@ -104,7 +145,7 @@ pub fn task_kill(ctx: LsmContext) -> i32 {
     }
     // SAFETY: `task` is a tag; the rest are the hook's arguments.
     unsafe {
-        let (target, signal): (*const u8, i32) = (ctx.arg(0), ctx.arg(2));
+        let (target, signal): (*mut c_void, i32) = (ctx.arg(0), ctx.arg(2));
         // The verifier takes a hook's pointers for valid ones and drops the code behind a null check as dead: these two
         // are looked at as numbers.
         let laundry = &raw mut (*task).scratch.laundry;
@@ -116,15 +157,17 @@ pub fn task_kill(ctx: LsmContext) -> i32 {
         if info == SIG_PRIV || sender != 0 {
             return 0;
         }
-        if is_member(target as u64, fetch(&raw const (*task).container)) {
+        let why = barrier(task, target, false);
+        if why == 0 {
             return 0;
         }
-        deny(task, op::SIGNAL, signal as u32, load(target, get(&TASK_TGID)), fixed::OTHER_CONTAINER)
+        deny(task, op::SIGNAL, signal as u32, load(target.cast(), get(&TASK_TGID)), why)
     }
 }
 
 /// The owner of a descriptor, to whom the kernel sends signals later, from whatever task: only the process itself. Of
-/// another it would have to be known then whose it is.
+/// another it would have to be known then whose it is. A terminal has an owner without being asked, its foreground group,
+/// which may be the user's shell: signals, and which, only of terminals that the container opened.
 #[lsm(hook = "file_fcntl")]
 pub fn file_fcntl(ctx: LsmContext) -> i32 {
     let task = governed();
@@ -132,11 +175,18 @@ pub fn file_fcntl(ctx: LsmContext) -> i32 {
         return 0;
     }
     let (command, owner) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
-    if command != F_SETOWN && command != F_SETOWN_EX {
+    let signals = command == F_SETSIG || command == F_SETFL && owner & O_ASYNC != 0;
+    if !signals && command != F_SETOWN && command != F_SETOWN_EX {
         return 0;
     }
-    // SAFETY: `task` is a tag.
+    // SAFETY: `task` is a tag; the file is the hook's argument.
     unsafe {
+        if signals {
+            if !is_given_terminal(task, ctx.arg(0)) {
+                return 0;
+            }
+            return deny(task, op::SIGNAL, SIGIO, 0, fixed::TERMINAL);
+        }
         if command == F_SETOWN && (owner == 0 || owner == own_process(task)) {
             return 0;
         }
@@ -162,22 +212,23 @@ unsafe fn own_process(task: *mut Task) -> u32 {
     probe_word(pid + get(&PID_NUMBERS) + level * UPID) as u32
 }
 
-/// Refuses to change how a process outside runs: a limit of CPU time kills as well as a signal does.
+/// Refuses to change how a process outside, or of another tool call, runs: a limit of CPU time kills as well as a signal does.
 ///
 /// # Safety
 /// `target` is a task, a hook's argument.
 #[inline(always)]
-unsafe fn control(target: *const u8) -> i32 {
+unsafe fn control(target: *mut c_void) -> i32 {
     let task = governed();
     if task.is_null() {
         return 0;
     }
     // SAFETY: `task` is a tag.
     unsafe {
-        if is_member(target as u64, fetch(&raw const (*task).container)) {
+        let why = barrier(task, target, false);
+        if why == 0 {
             return 0;
         }
-        deny(task, op::CONTROL, 0, load(target, get(&TASK_TGID)), fixed::OTHER_CONTAINER)
+        deny(task, op::CONTROL, 0, load(target.cast(), get(&TASK_TGID)), why)
     }
 }
 

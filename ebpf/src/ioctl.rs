@@ -8,7 +8,7 @@ use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op};
 use ringfence_common::ioctls::{
-    ANONYMOUS, ANY, FILE, RANDOM, SOCKET, TCSBRK, TERMINAL, TIOCSCTTY, WRITABLE, kinds,
+    ANONYMOUS, ANY, FILE, FIOASYNC, RANDOM, SOCKET, TCSBRK, TERMINAL, TIOCSCTTY, WRITABLE, kinds,
 };
 use ringfence_common::policy::{RECORD_FILE, axis, named};
 use ringfence_common::task::Task;
@@ -85,6 +85,19 @@ unsafe fn is_misused(task: *mut Task, file: *const u8, command: u32, argument: u
     }
 }
 
+/// Whether a file is a terminal that the container did not open: whose input concerns processes outside.
+///
+/// # Safety
+/// `task` is a tag; `file` is a hook's argument.
+#[inline(always)]
+pub unsafe fn is_given_terminal(task: *mut Task, file: *const u8) -> bool {
+    // SAFETY: as above.
+    unsafe {
+        kind_of(file) == TERMINAL
+            && is_opened_here(task, number_of(&raw mut (*task).scratch.laundry, file as u64)) == 0
+    }
+}
+
 /// Judges a command.
 ///
 /// # Safety
@@ -100,7 +113,7 @@ unsafe fn judge_command(ctx: &LsmContext) -> i32 {
         let file: *const u8 = ctx.arg(0);
         let (command, argument): (u32, u64) = (ctx.arg(1), ctx.arg(2));
         let allowed = kinds(command);
-        if allowed & ANY != 0 {
+        if allowed & ANY != 0 && !(command == FIOASYNC && is_given_terminal(task, file)) {
             return 0;
         }
         let kind = kind_of(file);

@@ -165,6 +165,117 @@ print(json.dumps(out), flush=True)
 '''
 
 
+APART = r'''
+import ctypes, json, os, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+box = sys.argv[1]
+
+def made(name):
+    while not os.path.exists(f"{box}/{name}"): time.sleep(0.05)
+    with open(f"{box}/{name}") as file: return int(file.read())
+
+def field(pid, key):
+    with open(f"/proc/{pid}/status") as file:
+        return next(line.split()[1] for line in file if line.startswith(key + ":"))
+
+# This call's process is a fork of the runtime, which has its name still.
+above = os.getpid()
+while field(above, "Name") != "ringfence-runti": above = int(field(above, "PPid"))
+targets = {"own": subprocess.Popen(["/usr/bin/sleep", "600"]).pid, "other": made("other.pid"), "runtime": int(field(above, "PPid"))}
+
+def call(result):
+    if result < 0: raise OSError(ctypes.get_errno(), "")
+    return result
+
+class Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+def readable(pid):
+    with open(f"/proc/{pid}/maps") as file:
+        return int(next(line for line in file if " r" in line).split("-")[0], 16)
+
+def attach(pid):
+    call(libc.ptrace(16, pid, None, None))
+    os.waitpid(pid, 0)
+    call(libc.ptrace(17, pid, None, None))
+def memory(pid):
+    with open(f"/proc/{pid}/mem", "rb", 0) as file:
+        file.seek(readable(pid)); file.read(1)
+def vm_read(pid):
+    # Of an address that nobody has: who may not is told before it is looked at.
+    here = ctypes.create_string_buffer(8)
+    mine, its = Vector(ctypes.addressof(here), 8), Vector(0x1000, 8)
+    try: call(libc.process_vm_readv(pid, ctypes.byref(mine), 1, ctypes.byref(its), 1, 0))
+    except OSError as error:
+        if error.errno != 14: raise
+def descriptor(pid): os.close(call(libc.syscall(438, os.pidfd_open(pid), 1, 0)))
+def descriptors(pid): os.listdir(f"/proc/{pid}/fd"); os.readlink(f"/proc/{pid}/fd/1")
+def environment(pid):
+    with open(f"/proc/{pid}/environ") as file: file.read()
+def signal(pid): os.kill(pid, 18)
+def limit(pid):
+    import resource
+    resource.prlimit(pid, resource.RLIMIT_CORE, resource.prlimit(pid, resource.RLIMIT_CORE))
+def nice(pid): os.setpriority(os.PRIO_PROCESS, pid, 19)
+
+out = {}
+for act in (attach, memory, vm_read, descriptor, descriptors, environment, signal, limit, nice):
+    for name, pid in targets.items():
+        try: act(pid); out[f"{act.__name__} {name}"] = 0
+        except OSError as error: out[f"{act.__name__} {name}"] = error.errno
+os.kill(targets["own"], 9)
+with open(f"{box}/out.new", "w") as file: json.dump(out, file)
+os.rename(f"{box}/out.new", f"{box}/out.json")
+'''
+
+
+@scene("system/llm-calls-apart", limit=300, hook="ptrace_access_check")
+def calls_apart():
+    """a tool call neither traces, reads, signals nor limits another's processes or the runtime; its own it does"""
+    provider = Provider()
+    path, box = agent("rf-apart", provider)
+    with open(f"{box}/apart.py", "w") as file:
+        file.write(APART)
+    yama = "/proc/sys/kernel/yama/ptrace_scope"
+    scope = None
+    if os.path.exists(yama):  # which would refuse some of it by itself
+        with open(yama) as file:
+            scope = file.read()
+        with open(yama, "w") as file:
+            file.write("0")
+    runtime = Runtime("rf-apart", box)
+    try:
+        calls = [["toolu_other", "bash", {"command": f"echo $$ > {box}/other.new; mv {box}/other.new {box}/other.pid; exec sleep 600"}],
+                 ["toolu_apart", "bash", {"command": f"{PYTHON} -E -s -S -B {box}/apart.py {box}"}]]
+        conn = Conn("rf-apart")
+        conn.say("send", {"content": [{"type": "text", "text": json.dumps(calls)}]}, 1)
+        assert "result" in conn.answer(1)
+        wait_for(lambda: os.path.exists(f"{box}/out.json"), "what the call tried", about=runtime.said)
+        with open(f"{box}/out.json") as file:
+            out = json.load(file)
+        own = {act: errno for act, errno in out.items() if act.endswith(" own") and errno}
+        assert not own, f"the control, its own child: {own}"
+        reached = {act: errno for act, errno in out.items() if not act.endswith(" own") and errno not in (1, 13)}
+        assert not reached, f"what the call reached: {reached}"
+
+        def told():
+            denied = {event["op"] for event in events("--denied") if event["profile"] == "rf-apart" and event["rule"] == "fixed:other_call"}
+            return {"ptrace", "signal", "control"} <= denied
+
+        wait_for(told, "the refusals as events")
+        with open(f"{box}/other.pid") as file:
+            other = int(file.read())
+        assert os.path.exists(f"/proc/{other}"), "the other call's process"
+        runtime.stop()
+        wait_for(lambda: not os.path.exists(f"/proc/{other}"), "the runtime to end its calls")
+    finally:
+        runtime.stop()
+        if scope is not None:
+            with open(yama, "w") as file:
+                file.write(scope)
+    remove(path, "rf-apart")
+
+
 UNTAGGING = r'''
 import json, os, socket, struct, subprocess, sys, time
 sock = socket.socket(socket.AF_UNIX); sock.connect(sys.argv[1])

@@ -260,6 +260,20 @@ attempt("modes", lambda: termios.tcsetattr(0, termios.TCSANOW, termios.tcgetattr
 attempt("size", lambda: fcntl.ioctl(0, 0x5414, fcntl.ioctl(0, 0x5413, bytes(8))))
 attempt("reopen", lambda: os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY))
 attempt("controlling", lambda: os.open("/dev/tty", os.O_RDWR))
+def signals(fd, act):
+    act(fd)
+    fcntl.fcntl(fd, 4, fcntl.fcntl(fd, 3) & ~os.O_ASYNC)
+    fcntl.fcntl(fd, 10, 0)
+def by_flag(fd):
+    fcntl.fcntl(fd, 4, fcntl.fcntl(fd, 3) | os.O_ASYNC)
+def by_ioctl(fd):
+    fcntl.ioctl(fd, 0x5452, struct.pack("i", 1))
+def number(fd):
+    fcntl.fcntl(fd, 10, 9)
+for where, fd in (("", 0), ("-own", os.openpty()[1])):
+    for act in (by_flag, by_ioctl, number):
+        attempt(f"signals-{act.__name__}{where}", lambda: signals(fd, act))
+attempt("flags", lambda: fcntl.fcntl(0, 4, fcntl.fcntl(0, 3)))
 attempt("mode", lambda: os.chmod(os.ttyname(0), 0o622))
 child = os.fork()
 if child == 0:
@@ -278,12 +292,13 @@ def given():
     subprocess.run(["sysctl", "-q", "-w", "dev.tty.legacy_tiocsti=1"], check=False)  # 6.2 and newer
     inside = [PYTHON, "-c", INSIDE]
     status, text = on_terminal(PYTHON, "-c", OUTSIDE, *inside)
-    assert status == 0 and "typed xxx" in text and "mode ok" in text, f"typing does not work even ungoverned: {text}"
+    assert status == 0 and "typed xxx" in text and "mode ok" in text and "signals-by_flag ok" in text, f"typing does not work even ungoverned: {text}"
     where = scene_profile("rf-given", write=["/dev/pts"])
     status, text = on_terminal(PYTHON, "-c", OUTSIDE, "ringfence", "run", "--profile", where, "--", *inside, "steal")
     assert status == 0 and "status 0 typed  ." in text, f"something was typed, or it failed: {text}"
     for line in ("type-0 EPERM", "type-1 EPERM", "type-2 EPERM", "steal EPERM", "mode EACCES", "modes ok", "size ok", "reopen ok",
-                 "controlling ok", "reopen-elsewhere ok"):
+                 "controlling ok", "reopen-elsewhere ok", "signals-by_flag EPERM", "signals-by_ioctl EPERM", "signals-number EPERM",
+                 "signals-by_flag-own ok", "signals-by_ioctl-own ok", "signals-number-own ok", "flags ok"):
         assert line in text, f"not {line}: {text}"
     wait_event(lambda event: denied("pts/", "ioctl")(event) and "TIOCSTI" in str(event["flags"]) and event["profile"] == "rf-given")
     wait_event(lambda event: denied("pts/", "ioctl")(event) and "TIOCSCTTY" in str(event["flags"]) and event["profile"] == "rf-given")

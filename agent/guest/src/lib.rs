@@ -14,3 +14,12 @@ pub mod bridge;
 pub mod runner;
 pub mod runtime;
 mod sys;
+
+/// Closes this process, and its forks until they become other programs, to others of the same user: no core dump, no
+/// ptrace(2), no /proc/PID/mem. Tools run as that user, and whoever acts as the runtime chooses what the record ties to a call.
+///
+/// # Errors
+/// prctl(2)'s, which no supported kernel gives for these arguments.
+pub fn close_to_others() -> std::io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}

@@ -179,3 +179,41 @@ fn a_port_that_is_taken_is_named() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains(&format!("cannot listen on 127.0.0.1:{port}: Address already in use")), "{said}");
 }
+
+/// Whose /proc/PID/environ is: the kernel gives root that of a process that may not be dumped.
+fn owner_of_environment(child: &Child) -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(format!("/proc/{}/environ", child.id())).unwrap())
+}
+
+#[test]
+fn a_tool_of_the_same_user_cannot_look_into_it_or_trace_it() {
+    use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+    // An ordinary user's, wherever this test itself is run.
+    let (dir, user) = (tempfile::tempdir().unwrap(), 65534);
+    let own = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(dir.path()).unwrap());
+    let user = if own == 0 { user } else { own };
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = dir.path().join("ringfence-runtime");
+    let built = std::env::var_os("RINGFENCE_RUNTIME")
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_ringfence-runtime").into());
+    std::fs::copy(built, &binary).unwrap();
+    let start = |command: &mut Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        if own == 0 {
+            command.uid(user);
+        }
+        command.spawn().unwrap()
+    };
+    let mut other = start(Command::new("sh").args(["-c", "echo up; exec sleep 60"]));
+    let mut bridge =
+        start(Command::new(&binary).args(["bridge", "--port", "0", "--socket", "/nonexistent/socket"]));
+    for child in [&mut other, &mut bridge] {
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    }
+    let owners = [&other, &bridge].map(owner_of_environment);
+    for mut child in [other, bridge] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(owners, [user, 0], "another program's, and the bridge's");
+}

@@ -161,6 +161,11 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "The other process does not belong to this container.",
             "No line of a profile can allow it. Processes of one container may trace and signal one another.",
         ),
+        fixed::OTHER_CALL => (
+            "The other process belongs to another tool call, or to the agent's runtime: who traces or signals it could act as it, \
+             and the record would name the wrong call.",
+            "No line of a profile can allow it. Within one tool call processes may trace and signal one another.",
+        ),
         fixed::UNLINKED => (
             "What was to be executed has no name (a memfd or a deleted file), so no rule can name it.",
             "No line of a profile can allow it. Write the program to a file that `exec` grants.",

@@ -105,6 +105,7 @@ pub(crate) fn fixed_name(number: u32) -> &'static str {
         fixed::FAMILY => "family",
         fixed::PRIVILEGE => "privilege",
         fixed::OTHER_CONTAINER => "other_container",
+        fixed::OTHER_CALL => "other_call",
         fixed::UNLINKED => "unlinked",
         fixed::UNNAMED_PEER => "unnamed_peer",
         fixed::INTERNAL => "internal",

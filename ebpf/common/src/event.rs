@@ -213,6 +213,8 @@ pub mod fixed {
     pub const WIDENS: u32 = 22;
     /// A mode or attribute that gives whoever runs the file rights of another (setuid, setgid, file capabilities).
     pub const SETUID: u32 = 23;
+    /// A process of another tool call, or of what starts the calls (ptrace, signals, limits).
+    pub const OTHER_CALL: u32 = 24;
 }
 
 /// [`Header::op`]. The names are `ringfence events`' names, see [`op::NAMES`].

@@ -51,6 +51,8 @@ macro_rules! ioctls {
     };
 }
 
+/// Has signals sent on input. On a terminal, to its foreground group, unless fcntl(2) said to whom.
+pub const FIOASYNC: u32 = 0x5452;
 /// Becomes the session's controlling terminal; with 1 as its argument, takes it away from another session.
 pub const TIOCSCTTY: u32 = 0x540E;
 /// Waits until everything is sent; with 0 as its argument, sends a break.
@@ -61,7 +63,7 @@ ioctls! {
     FIOCLEX = 0x5451, ANY, "closes the descriptor at exec";
     FIONCLEX = 0x5450, ANY, "keeps the descriptor at exec";
     FIONBIO = 0x5421, ANY, "blocking or not";
-    FIOASYNC = 0x5452, ANY, "signals on input, to whom fcntl(2) says";
+    FIOASYNC = 0x5452, ANY, "signals on input, to whom fcntl(2) says; on a terminal only where the container opened it";
     FIOQSIZE = 0x5460, ANY, "the size of a file";
     FIONREAD = 0x541B, ANY, "bytes that can be read";
 

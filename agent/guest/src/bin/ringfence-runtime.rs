@@ -32,6 +32,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Err(error) = ringfence_guest::close_to_others() {
+        eprintln!("ringfence-runtime: cannot keep its memory from other processes: {error}");
+        return ExitCode::FAILURE;
+    }
     match Cli::parse() {
         Cli { command: Some(Command::Bridge(args)), .. } => bridge::run(&args),
         Cli { runtime: Some(args), .. } => runtime::run(&args),
