@@ -14,6 +14,7 @@ use crate::memory::{fetch, load, put};
 use crate::queues::{is_queue, judge_queue, weigh_queue};
 use crate::received::receive;
 use crate::setuid::{gives_rights, judge_rights, mode_of};
+use crate::shared;
 use crate::syscall::executes;
 use crate::terminal;
 
@@ -30,6 +31,9 @@ const TMPFILE: u32 = 0o20_000_000;
 const O_PATH: u32 = 0o10_000_000;
 /// `O_TRUNC`.
 const O_TRUNC: u32 = 0o1000;
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
 
 /// The axes that an open asks for.
 #[inline(always)]
@@ -96,6 +100,11 @@ pub fn file_open(ctx: LsmContext) -> i32 {
                 if is_internal(weighing) {
                     return 0;
                 }
+            } else if shared::is_used(task)
+                && shared::is_undecided(weighing, axes)
+                && shared::may_open(task, file, dentry)
+            {
+                return 0;
             }
         }
         let request = ask(task, op::OPEN, axes, flags);
@@ -155,16 +164,20 @@ pub unsafe fn judge(
         let request = ask(task, op, axes, detail);
         put(&raw mut (*request).path.dentry, dentry as u64);
         put(&raw mut (*request).path.mount, mount as u64);
-        judge_asked(task, known, class)
+        let own = known
+            && shared::is_used(task)
+            && (shared::is_own(task, dentry)
+                || op == op::CREATE && detail & S_IFMT == S_IFREG && shared::is_free(task, dentry));
+        judge_asked(task, known, own, class)
     }
 }
 
-/// Judges the request as it stands.
+/// Judges the request as it stands. `own`: it is about a file in `/dev/shm` that the container made, or makes.
 ///
 /// # Safety
 /// `task` is a tag whose request was begun and has a path.
 #[inline(always)]
-pub unsafe fn judge_asked(task: *mut Task, known: bool, class: u32) -> i32 {
+pub unsafe fn judge_asked(task: *mut Task, known: bool, own: bool, class: u32) -> i32 {
     // SAFETY: as above.
     unsafe {
         if !known {
@@ -175,7 +188,7 @@ pub unsafe fn judge_asked(task: *mut Task, known: bool, class: u32) -> i32 {
         if is_nowhere(weighing) && is_queue(fetch(&raw const (*task).scratch.request.path.dentry)) {
             weighing = weigh_queue(task, axes);
         }
-        let allowed = weighing.allows(axes);
+        let allowed = weighing.allows(axes) || own && shared::is_undecided(weighing, axes);
         if is_internal(weighing) || (allowed && !wants(task, class)) {
             return 0;
         }

@@ -39,6 +39,7 @@ mod queues;
 mod received;
 mod search;
 mod setuid;
+mod shared;
 mod socket;
 mod storage;
 mod syscall;

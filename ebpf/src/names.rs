@@ -10,7 +10,7 @@ use ringfence_common::moves::{Reach, S_IFDIR, objection};
 use ringfence_common::policy::{RECORD_FILE, axis};
 use ringfence_common::task::{Place, Task, casing};
 
-use crate::decide::{Weighing, reach, take_policy};
+use crate::decide::{Weighing, reach, take_policy, weigh};
 use crate::emit::{EACCES, EPERM, EXDEV, ask, close, refuse, settle, wants};
 use crate::explain::explain;
 use crate::files::judge;
@@ -18,6 +18,7 @@ use crate::globals::{DENTRY_INODE, INODE_MODE, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe, probe_word, put};
 use crate::setuid::{gives_rights, judge_rights};
+use crate::shared;
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
@@ -116,7 +117,26 @@ pub fn path_link(ctx: LsmContext) -> i32 {
         put(&raw mut (*request).path.mount, load(directory, get(&PATH_MOUNT)));
         put(&raw mut (*request).path2.dentry, ctx.arg(2));
         put(&raw mut (*request).path2.mount, load(directory, get(&PATH_MOUNT)));
+        if known
+            && shared::is_used(task)
+            && shared::is_own(task, ctx.arg(0))
+            && shared::is_free(task, ctx.arg(2))
+            && is_undenied(task)
+        {
+            return 0;
+        }
         conclude(task, known, false)
+    }
+}
+
+/// Whether no rule denies writing at either of the request's places.
+#[inline(always)]
+unsafe fn is_undenied(task: *mut Task) -> bool {
+    // SAFETY: the caller's tag.
+    unsafe {
+        let request = &raw const (*task).scratch.request;
+        shared::is_undecided(weigh(task, &raw const (*request).path, 0), axis::WRITE)
+            && shared::is_undecided(weigh(task, &raw const (*request).path2, 0), axis::WRITE)
     }
 }
 

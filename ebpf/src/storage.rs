@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
-use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_task_storage_get};
+use aya_ebpf::helpers::generated::{bpf_inode_storage_get, bpf_sk_storage_get, bpf_task_storage_get};
 use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
@@ -132,6 +132,57 @@ impl<T, const FLAGS: usize> SocketStorage<T, FLAGS> {
         unsafe { self.lookup(sk, CREATE) }
     }
 }
+
+/// A map of type `BPF_MAP_TYPE_INODE_STORAGE`.
+#[repr(C)]
+pub struct InodeStorage<T> {
+    r#type: *const [i32; 28],
+    key: *const i32,
+    value: *const T,
+    max_entries: *const [i32; 0],
+    map_flags: *const [i32; NO_PREALLOC as usize],
+}
+
+// SAFETY: as for `TaskStorage`.
+unsafe impl<T> Sync for InodeStorage<T> {}
+
+impl<T> InodeStorage<T> {
+    const fn new() -> Self {
+        use core::ptr::null;
+        Self { r#type: null(), key: null(), value: null(), max_entries: null(), map_flags: null() }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(&self, inode: *mut c_void, flags: u64) -> *mut T {
+        let map = (&raw const *self).cast_mut().cast();
+        // SAFETY: the caller's promise about `inode`; the verifier holds us to it.
+        unsafe { bpf_inode_storage_get(map, inode, null_mut(), flags).cast() }
+    }
+
+    /// The inode's entry, or null.
+    ///
+    /// # Safety
+    /// `inode` must be null or an inode that the verifier trusts: of a hook's argument.
+    #[inline(always)]
+    pub unsafe fn of(&self, inode: *mut c_void) -> *mut T {
+        // SAFETY: as above.
+        unsafe { self.lookup(inode, 0) }
+    }
+
+    /// The inode's entry, made (all zero) where there is none. Null: out of memory.
+    ///
+    /// # Safety
+    /// As for [`Self::of`].
+    #[inline(always)]
+    pub unsafe fn make(&self, inode: *mut c_void) -> *mut T {
+        // SAFETY: as above.
+        unsafe { self.lookup(inode, CREATE) }
+    }
+}
+
+/// The container that made a file in `/dev/shm`, kept with its inode.
+#[btf_map]
+pub static SHARED: InodeStorage<u64> = InodeStorage::new();
 
 /// The tag of each governed task.
 #[btf_map]

@@ -16,7 +16,7 @@ use ringfence_common::{
     patterns::Patterns,
     policy::{
         Counters, FLAG_AUDIT, FLAG_DEVICES, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SETUID_FILES,
-        MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index, named,
+        FLAG_SHARED_MEMORY, MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index, named,
     },
     unlisted,
 };
@@ -347,6 +347,8 @@ impl<N: NetTrie> Policies<N> {
             value: unlisted::value(level, option),
         });
         let devices = policy.places.iter().any(|rule| devices.contains(&rule.place));
+        let is_shared = |place: &Place| matches!(place, Place::Named { kind: named::SHARED_MEMORY, .. });
+        let shared = policy.places.iter().any(|rule| is_shared(&rule.place));
         let flags = [
             (policy.audit_mode, FLAG_AUDIT),
             (names, FLAG_NAMES),
@@ -354,6 +356,7 @@ impl<N: NetTrie> Policies<N> {
             (policy.setuid_files, FLAG_SETUID_FILES),
             (patterns != Patterns::NONE, FLAG_PATTERNS),
             (devices, FLAG_DEVICES),
+            (shared, FLAG_SHARED_MEMORY),
         ];
         let flags = flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         let (record, initial) = (policy.record, policy.initial);

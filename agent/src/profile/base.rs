@@ -188,7 +188,9 @@ pub(super) const DEVICES: &[&str] = &[
 ];
 
 /// Shared memory and message queues: in `/dev` by name only, they follow the rule that covers `/`.
-pub(super) const SHARED_MEMORY: [&str; 2] = ["/dev/shm", "/dev/mqueue"];
+pub(super) const SHARED_MEMORY: [&str; 2] = [POSIX_SHARED_MEMORY, "/dev/mqueue"];
+/// Where POSIX shared memory and semaphores are files.
+pub(super) const POSIX_SHARED_MEMORY: &str = "/dev/shm";
 
 /// Names below which a broad rule over unix sockets does not reach, wherever they stand.
 pub(super) const PROTECTED_SOCKETS: [&str; 7] =

@@ -51,6 +51,7 @@ pub(super) fn near(text: &str) -> Option<&'static str> {
 pub(super) fn shown(kind: u32, value: u64) -> String {
     match (kind, u32::try_from(value).ok().and_then(ioctls::name)) {
         (named::OPTION, _) => socket_options::shown(value),
+        (named::SHARED_MEMORY, _) => "/dev/shm".to_owned(),
         (named::DEVICE, _) => {
             let kind = if value & named::BLOCK == 0 { "character" } else { "block" };
             let (major, minor) = (value >> 20 & 0xfff, value & 0xf_ffff);

@@ -18,6 +18,7 @@ use super::{
 use ringfence_common::policy::{
     RECORD_EXEC, RECORD_FILE, RECORD_NET, RECORD_OTHER,
     axis::{EXEC, MAP, READ, UNIX, WRITE},
+    named,
 };
 use ringfence_grant::{Denied, End, NamePattern, NetEntry, PathEntry, Reach};
 use std::{
@@ -258,6 +259,9 @@ impl<'a> Builder<'a> {
         }
         self.commands(&profile.ioctl);
         self.socket_options(&profile.socket_options);
+        if profile.kernel.shared_memory {
+            self.shared_memory();
+        }
         if profile.kernel.base == Base::Userland {
             self.userland();
         }
@@ -489,6 +493,21 @@ impl<'a> Builder<'a> {
                 let id = self.built_in(format!("base:{}:{path}", base::bit_name(bit)), path);
                 self.put_allow(Place::Path(resolved.path.clone()), Kind::Tree, bit, id);
             }
+        }
+    }
+
+    /// Files the file system at `/dev/shm`. Where nothing is mounted there, it is a directory among the host's others.
+    fn shared_memory(&mut self) {
+        match self.resolver.mounted(base::POSIX_SHARED_MEMORY) {
+            Some(value) => {
+                let id = self.built_in("kernel:shared_memory".to_owned(), base::POSIX_SHARED_MEMORY);
+                let place = Place::Named { kind: named::SHARED_MEMORY, value };
+                self.put_allow(place, Kind::Exact, READ, id);
+            }
+            None => self.notes.push(format!(
+                "kernel.shared_memory: nothing is mounted at {}, so no file is made there",
+                base::POSIX_SHARED_MEMORY
+            )),
         }
     }
 

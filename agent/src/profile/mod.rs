@@ -351,6 +351,8 @@ pub(crate) struct KernelOptions {
     pub(crate) capabilities: Capabilities,
     /// Whether files may be given setuid and setgid bits and file capabilities.
     pub(crate) setuid_files: bool,
+    /// Whether it may make files in `/dev/shm`, and use those.
+    pub(crate) shared_memory: bool,
 }
 
 /// `kernel.seccomp`.

@@ -151,6 +151,17 @@ impl Resolver {
         (kind.is_char_device() || kind.is_block_device()).then_some((number, kind.is_block_device()))
     }
 
+    /// The device number of the file system that is mounted at a path; `None`: there is no directory, or nothing is mounted.
+    pub(super) fn mounted(&mut self, path: &str) -> Option<u64> {
+        let resolved = self.resolve(path.as_bytes()).path;
+        let resolved = self.host(&resolved);
+        let (meta, above) =
+            (fs::symlink_metadata(&resolved).ok()?, fs::symlink_metadata(resolved.parent()?).ok()?);
+        // As the kernel has it inside, not as stat(2) gives it.
+        let number = major(meta.dev()) << 20 | minor(meta.dev());
+        (meta.is_dir() && meta.dev() != above.dev()).then_some(number)
+    }
+
     fn host(&self, path: &[u8]) -> PathBuf {
         self.root.join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)))
     }

@@ -327,6 +327,9 @@ struct KernelTable {
     /// Whether files may be given setuid and setgid bits and file capabilities (default: no). Whoever executes such a
     /// file has its owner's rights, outside of the container, too; installing packages in an image build needs it.
     setuid_files: Option<bool>,
+    /// Whether the container may make files in `/dev/shm` (POSIX shared memory and semaphores, which Python's multiprocessing
+    /// and browsers use), and use those that it made itself, whatever the grant says (default: no). Others' stay closed.
+    shared_memory: Option<bool>,
     /// ioctl commands that are allowed beside those that every container may use: the kernel's name of a command or its
     /// number, or a device below `/dev`, for every command to it.
     ioctl: Option<Vec<String>>,
@@ -450,6 +453,7 @@ mod tests {
                 "landlock",
                 "seccomp",
                 "setuid_files",
+                "shared_memory",
                 "socket_options"
             ]
         );

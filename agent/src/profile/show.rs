@@ -55,6 +55,9 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
     }
     for rule in &policy.places {
         let place = pattern(&rule.place, rule.kind);
+        if let Place::Named { kind: named::SHARED_MEMORY, .. } = rule.place {
+            continue; // said beside the capabilities
+        }
         if let Place::Named { kind, .. } = rule.place {
             let axis = if kind == named::OPTION { "socket_options" } else { "ioctl" };
             add(axis, "allow", place, rule.allow_rules[0]);
@@ -162,6 +165,9 @@ pub(crate) fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String
     );
     if kernel.setuid_files {
         out += "             files may be given setuid and setgid bits and file capabilities\n";
+    }
+    if kernel.shared_memory {
+        out += "             files in /dev/shm may be made, and used by who made them\n";
     }
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl", "socket_options"] {

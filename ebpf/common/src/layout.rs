@@ -75,6 +75,7 @@ fields! {
     SB_MAGIC = super_block.s_magic;
     SB_FLAGS = super_block.s_flags;
     SB_ROOT = super_block.s_root;
+    SB_DEVICE = super_block.s_dev;
     DENTRY_PARENT = dentry.d_parent;
     DENTRY_LEN = dentry.d_name / qstr.len;
     DENTRY_NAME = dentry.d_name / qstr.name;

@@ -60,6 +60,8 @@ pub mod named {
     pub const DEVICE: u32 = 2;
     /// A socket option, as [`crate::unlisted::value`] has it.
     pub const OPTION: u32 = 3;
+    /// The file system at `/dev/shm`: its device number, as of [`DEVICE`].
+    pub const SHARED_MEMORY: u32 = 4;
     /// In a device's number: it is a block device.
     pub const BLOCK: u64 = 1 << 32;
 }
@@ -115,6 +117,8 @@ pub const FLAG_PATTERNS: u32 = 1 << 4;
 /// [`Policy::flags`]: sockets may be bound to devices ([`crate::unlisted::DEVICES`]). The unspecified address then stands for
 /// whatever address the device has, so that nothing is sent or connected to it.
 pub const FLAG_DEVICES: u32 = 1 << 5;
+/// [`Policy::flags`]: files may be made in `/dev/shm`, and used by the container that made them ([`named::SHARED_MEMORY`]).
+pub const FLAG_SHARED_MEMORY: u32 = 1 << 6;
 
 /// [`Policy::record`]: record allowed exec events.
 pub const RECORD_EXEC: u32 = 1 << 0;

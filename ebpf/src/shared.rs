@@ -1,0 +1,128 @@
+//! Files in `/dev/shm`: POSIX shared memory and semaphores. What lies there is shared with every program of the user, so
+//! that no path rule can grant it; but what a container made there itself is its own.
+//!
+//! The container is kept with the inode, and goes with it. Made is what an open made: the kernel says so in the file's mode.
+
+use core::ffi::c_void;
+
+use ringfence_common::policy::{FLAG_SHARED_MEMORY, named};
+use ringfence_common::task::Task;
+
+use crate::decide::Weighing;
+use crate::fold::is_named;
+use crate::globals::{
+    DENTRY_INODE, DENTRY_PARENT, DENTRY_SB, FILE_INODE, FILE_MODE, SB_DEVICE, SB_MAGIC, SB_ROOT, get,
+};
+use crate::memory::{fetch, load, number_of, probe_word};
+use crate::storage::SHARED;
+
+/// `TMPFS_MAGIC`.
+const TMPFS: u64 = 0x0102_1994;
+/// `FMODE_CREATED`: the open made the file.
+const CREATED: u32 = 1 << 20;
+
+/// Whether the policy has anything to do with this room.
+///
+/// # Safety
+/// `task` is a tag whose policy was taken.
+#[inline(always)]
+pub unsafe fn is_used(task: *mut Task) -> bool {
+    // SAFETY: as above.
+    unsafe { (*task).scratch.policy.flags & FLAG_SHARED_MEMORY != 0 }
+}
+
+/// Whether no rule denies what no rule grants.
+#[inline(always)]
+pub const fn is_undecided(weighing: Weighing, axes: u16) -> bool {
+    weighing.fixed() == 0 && (weighing.0 >> 16) & axes as u64 == 0
+}
+
+/// Whether a dentry, by its address, is directly in the file system at `/dev/shm`.
+///
+/// # Safety
+/// `task` is a tag or null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn is_shared_place(task: *mut Task, dentry: u64) -> u32 {
+    if task.is_null() {
+        return 0;
+    }
+    let sb = probe_word(dentry + get(&DENTRY_SB));
+    let parent = probe_word(dentry + get(&DENTRY_PARENT));
+    if probe_word(sb + get(&SB_MAGIC)) != TMPFS
+        || parent != probe_word(sb + get(&SB_ROOT))
+        || parent == dentry
+    {
+        return 0;
+    }
+    let device = probe_word(sb + get(&SB_DEVICE)) & 0xffff_ffff;
+    // SAFETY: `task` is the value of a map.
+    u32::from(unsafe { is_named(task, named::SHARED_MEMORY, device) })
+}
+
+/// A dentry's address, which to the verifier is no pointer any more.
+///
+/// # Safety
+/// `task` is a tag.
+#[inline(always)]
+unsafe fn number(task: *mut Task, dentry: *const u8) -> u64 {
+    // SAFETY: as above.
+    unsafe { number_of(&raw mut (*task).scratch.laundry, dentry as u64) }
+}
+
+/// Whether what no rule grants may be opened: the container made it, now or earlier.
+///
+/// # Safety
+/// `task` is a tag whose policy was taken; `file` is a hook's argument, `dentry` its own.
+#[inline(always)]
+pub unsafe fn may_open(task: *mut Task, file: *const u8, dentry: *const u8) -> bool {
+    // SAFETY: as above; not null, so it is the value of a map.
+    unsafe {
+        if is_shared_place(task, number(task, dentry)) == 0 {
+            return false;
+        }
+        let inode: *mut c_void = load(file, get(&FILE_INODE));
+        let container = fetch(&raw const (*task).container);
+        if load::<u32>(file, get(&FILE_MODE)) & CREATED != 0 {
+            let owner = SHARED.make(inode);
+            if owner.is_null() {
+                return false;
+            }
+            *owner = container;
+            return true;
+        }
+        let owner = SHARED.of(inode);
+        !owner.is_null() && *owner == container
+    }
+}
+
+/// Whether a name, of what the container made itself, may be changed or removed.
+///
+/// # Safety
+/// `task` is a tag whose policy was taken; `dentry` is a hook's argument.
+#[inline(always)]
+pub unsafe fn is_own(task: *mut Task, dentry: *const u8) -> bool {
+    // SAFETY: as above; not null, so it is the value of a map.
+    unsafe {
+        if is_shared_place(task, number(task, dentry)) == 0 {
+            return false;
+        }
+        // The helper has no answer for a name without a file, which the verifier holds to be impossible.
+        let owner = SHARED.of(load(dentry, get(&DENTRY_INODE)));
+        !owner.is_null() && *owner == fetch(&raw const (*task).container)
+    }
+}
+
+/// Whether a name there is free: a regular file may be made by it.
+///
+/// # Safety
+/// As for [`is_own`].
+#[inline(always)]
+pub unsafe fn is_free(task: *mut Task, dentry: *const u8) -> bool {
+    // SAFETY: as above.
+    unsafe {
+        // As a number: the verifier would hold a typed pointer for one that is not null.
+        let dentry = number(task, dentry);
+        probe_word(dentry + get(&DENTRY_INODE)) == 0 && is_shared_place(task, dentry) != 0
+    }
+}
