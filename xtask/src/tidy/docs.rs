@@ -7,10 +7,16 @@ use clap::Parser;
 /// The list of evasions: a row that says `stopped` names the case that shows it.
 const BYPASSES: &str = "docs/bypasses.md";
 
+/// What there is to protect, from whom, and the test that shows it.
+const THREATS: &str = "SECURITY.md";
+/// The heading above that table.
+const THREAT_MODEL: &str = "## Threat model";
+
 /// `cases` are the names of the VM tests.
 pub(super) fn check(files: &[Source], cases: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     bypasses(files, cases, &mut found);
+    threats(files, cases, &mut found);
     profiles(files, &mut found);
     dependencies(files, &mut found);
     for file in files.iter().filter(|file| file.has_extension("md")) {
@@ -34,6 +40,9 @@ fn bypasses(files: &[Source], cases: &[String], found: &mut Vec<String>) {
         if names.is_empty() {
             found.push(format!("{BYPASSES}:{}: says stopped, but names no case", number + 1));
         }
+        if cells.first().is_none_or(|evasion| evasion.is_empty()) {
+            found.push(format!("{BYPASSES}:{}: does not say what is stopped", number + 1));
+        }
         for name in names.iter().filter(|name| !cases.iter().any(|case| case == *name)) {
             found.push(format!(
                 "{BYPASSES}:{}: there is no case `{name}` in `vm-tests/run --list`",
@@ -41,6 +50,44 @@ fn bypasses(files: &[Source], cases: &[String], found: &mut Vec<String>) {
             ));
         }
     }
+}
+
+/// Each row of the threat model ends with the names of tests: cases of the VM, functions in Rust or Python.
+fn threats(files: &[Source], cases: &[String], found: &mut Vec<String>) {
+    let Some(file) = find(files, THREATS) else { return };
+    let mut inside = false;
+    for (number, line) in file.text.lines().enumerate() {
+        if line.starts_with("## ") {
+            inside = line == THREAT_MODEL;
+        }
+        // The head of the table and the line below it have no names to check.
+        let is_row = line.starts_with('|') && !line.starts_with("| asset |") && !line.starts_with("|---");
+        if !inside || !is_row {
+            continue;
+        }
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let names: Vec<&str> =
+            cells.get(3).into_iter().flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        if cells.len() != 4 || names.is_empty() {
+            found.push(format!("{THREATS}:{}: not asset, adversary, what holds and test", number + 1));
+        }
+        for name in names.iter().filter(|name| !is_test(name, files, cases)) {
+            found.push(format!("{THREATS}:{}: there is no test `{name}`", number + 1));
+        }
+    }
+}
+
+/// Whether a case of the VM has this name, or a function in a file of tests.
+fn is_test(name: &str, files: &[Source], cases: &[String]) -> bool {
+    if name.contains('/') {
+        return cases.iter().any(|case| case == name);
+    }
+    let (rust, python) = (format!("fn {name}("), format!("def {name}("));
+    files.iter().any(|file| match file.path.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => file.text.contains(&rust) && file.text.contains("#[test]"),
+        Some("py") => file.path.starts_with("tests") && file.text.contains(&python),
+        _ => false,
+    })
 }
 
 /// Every shipped profile is presented to users.
@@ -168,9 +215,29 @@ mod tests {
         let row = |row| found(&[("docs/bypasses.md", row)]).len();
         assert_eq!(row("| absolute path | stopped | `exec/absolute` | |\n"), 0);
         assert_eq!(row("| absolute path | `stopped` | `exec/absolute` | |\n"), 0);
+        assert_eq!(row("|  | stopped | `exec/absolute` | |\n"), 1);
         assert_eq!(row("| i386 | open | | not yet |\n"), 0);
         assert_eq!(row("| absolute path | stopped | | |\n"), 1);
         assert_eq!(row("| absolute path | `stopped` | `exec/magic` | `exec/absolute` |\n"), 1);
+    }
+
+    #[test]
+    fn a_row_of_the_threat_model_names_tests_that_exist() {
+        let head = "## Threat model\n\n| asset | adversary | what holds | test |\n|---|---|---|---|\n";
+        let rust = ("agent/src/x.rs", "//! x\n#[test]\nfn holds() {}\n");
+        let python = ("tests/mcp/x.py", "def test_holds():\n    pass\n");
+        let row = |row: &str| {
+            let text = format!("{head}{row}");
+            found(&[("SECURITY.md", text.as_str()), rust, python])
+                .iter()
+                .filter(|line| line.contains("SECURITY"))
+                .count()
+        };
+        assert_eq!(row("| a key | a tool | the kernel | `exec/absolute`, `holds`, `test_holds` |\n"), 0);
+        assert_eq!(row("| a key | a tool | the kernel | `exec/magic`, `hold` |\n"), 2);
+        assert_eq!(row("| a key | a tool | the kernel | |\n"), 1);
+        assert_eq!(row("| a key | a tool | `holds` |\n"), 1);
+        assert_eq!(row("\n## Other\n\n| role | user | keeps | why |\n"), 0);
     }
 
     #[test]
