@@ -12,12 +12,15 @@ use ringfence_common::task::Task;
 
 use crate::decide::{Weighing, take_policy};
 use crate::emit::{EPERM, ask, refuse, settle, wants};
-use crate::files::{is_internal, judge};
-use crate::globals::{FILE_PATH, IATTR_VALID, PATH_DENTRY, PATH_MOUNT, SETATTR_DENTRY, get};
+use crate::files::{is_internal, judge, judge_or};
+use crate::globals::{
+    FILE_INODE, FILE_PATH, IATTR_VALID, LEGACY, PATH_DENTRY, PATH_MOUNT, SETATTR_DENTRY, get,
+};
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe_word, put};
 use crate::search::weigh_anywhere;
 use crate::setuid::{adds_rights, granted, is_file_capability, is_nameless, judge_rights};
+use crate::shared;
 use crate::terminal::judge_change;
 
 /// `ATTR_MODE`, `ATTR_UID`, `ATTR_GID`, `ATTR_SIZE`: these changes have hooks of their own, with a path.
@@ -25,9 +28,10 @@ const ATTR_JUDGED: u32 = 0b1111;
 /// `ATTR_ATIME`, `ATTR_MTIME`, `ATTR_ATIME_SET`, `ATTR_MTIME_SET`, `ATTR_TOUCH`.
 const ATTR_TIMES: u32 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 17;
 
-/// Judges a hook whose argument `$path` is a path.
+/// Judges a hook whose first argument has a path, so many bytes in. `$own` says of the tag and the dentry whether it is a file
+/// of the container's own in `/dev/shm`.
 macro_rules! by_path {
-    ($ctx:ident, $at:expr, $op:expr, $detail:expr) => {{
+    ($ctx:ident, $at:expr, $op:expr, $detail:expr, $own:expr) => {{
         let task = governed();
         if task.is_null() {
             return 0;
@@ -41,7 +45,7 @@ macro_rules! by_path {
             if verdict != 0 {
                 return verdict;
             }
-            judge(task, $op, axis::WRITE, RECORD_FILE, dentry, mount, $detail)
+            judge_or(task, ($op, axis::WRITE, $detail), RECORD_FILE, dentry, mount, || $own(task, dentry))
         }
     }};
 }
@@ -49,13 +53,18 @@ macro_rules! by_path {
 /// truncate(2); up to 6.1 ftruncate(2) and O_TRUNC as well.
 #[lsm(hook = "path_truncate")]
 pub fn path_truncate(ctx: LsmContext) -> i32 {
-    by_path!(ctx, 0, op::TRUNCATE, 0)
+    // The dentry is not the argument itself, and kernels whose verifiers mind that have the other hook.
+    // SAFETY: `task` is a tag, the dentry the hook's.
+    let own = |task, dentry| get(&LEGACY) != 0 && unsafe { shared::is_own(task, dentry) };
+    by_path!(ctx, 0, op::TRUNCATE, 0, own)
 }
 
 /// ftruncate(2) and O_TRUNC, from 6.2 on.
 #[lsm(hook = "file_truncate")]
 pub fn file_truncate(ctx: LsmContext) -> i32 {
-    by_path!(ctx, get(&FILE_PATH), op::TRUNCATE, 0)
+    // SAFETY: `task` is a tag, the file is the hook's argument, and the dentry its own.
+    let own = |task, dentry| unsafe { shared::made(task, dentry, load(ctx.arg(0), get(&FILE_INODE))) };
+    by_path!(ctx, get(&FILE_PATH), op::TRUNCATE, 0, own)
 }
 
 /// chmod(2) and its kin.
@@ -88,7 +97,7 @@ pub fn path_chmod(ctx: LsmContext) -> i32 {
 /// chown(2) and its kin.
 #[lsm(hook = "path_chown")]
 pub fn path_chown(ctx: LsmContext) -> i32 {
-    by_path!(ctx, 0, op::CHOWN, 0)
+    by_path!(ctx, 0, op::CHOWN, 0, |_, _| false)
 }
 
 /// utimes(2) and its kin; other attributes have been judged by then.

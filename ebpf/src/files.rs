@@ -8,7 +8,7 @@ use ringfence_common::task::Task;
 
 use crate::decide::{Weighing, take_policy, weigh, weigh_typed};
 use crate::emit::{ask, settle, wants};
-use crate::globals::{FILE_FLAGS, FILE_MODE, FILE_PATH, PATH_DENTRY, PATH_MOUNT, get};
+use crate::globals::{FILE_FLAGS, FILE_INODE, FILE_MODE, FILE_PATH, PATH_DENTRY, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, put};
 use crate::queues::{is_queue, judge_queue, weigh_queue};
@@ -31,9 +31,6 @@ const TMPFILE: u32 = 0o20_000_000;
 const O_PATH: u32 = 0o10_000_000;
 /// `O_TRUNC`.
 const O_TRUNC: u32 = 0o1000;
-
-const S_IFMT: u32 = 0o170_000;
-const S_IFREG: u32 = 0o100_000;
 
 /// The axes that an open asks for.
 #[inline(always)]
@@ -139,7 +136,8 @@ pub fn file_receive(ctx: LsmContext) -> i32 {
         if verdict != 0 {
             return verdict;
         }
-        judge(task, op::OPEN, axes, RECORD_FILE, dentry, mount, flags)
+        let own = || shared::made(task, dentry, load(file, get(&FILE_INODE)));
+        judge_or(task, (op::OPEN, axes, flags), RECORD_FILE, dentry, mount, own)
     }
 }
 
@@ -158,16 +156,31 @@ pub unsafe fn judge(
     detail: u32,
 ) -> i32 {
     // SAFETY: as above.
+    unsafe { judge_or(task, (op, axes, detail), class, dentry, mount, || false) }
+}
+
+/// The same, of what may be a file in `/dev/shm`: `own` says whether the container made it, or makes it now. It is asked
+/// where the policy has to do with that.
+///
+/// # Safety
+/// As for [`judge`].
+#[inline(always)]
+pub unsafe fn judge_or(
+    task: *mut Task,
+    (op, axes, detail): (u8, u16, u32),
+    class: u32,
+    dentry: *const u8,
+    mount: *const u8,
+    own: impl FnOnce() -> bool,
+) -> i32 {
+    // SAFETY: as above.
     unsafe {
         let container = (*task).container;
         let known = take_policy(task, container);
         let request = ask(task, op, axes, detail);
         put(&raw mut (*request).path.dentry, dentry as u64);
         put(&raw mut (*request).path.mount, mount as u64);
-        let own = known
-            && shared::is_used(task)
-            && (shared::is_own(task, dentry)
-                || op == op::CREATE && detail & S_IFMT == S_IFREG && shared::is_free(task, dentry));
+        let own = known && shared::is_used(task) && own();
         judge_asked(task, known, own, class)
     }
 }

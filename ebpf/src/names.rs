@@ -13,7 +13,7 @@ use ringfence_common::task::{Place, Task, casing};
 use crate::decide::{Weighing, reach, take_policy, weigh};
 use crate::emit::{EACCES, EPERM, EXDEV, ask, close, refuse, settle, wants};
 use crate::explain::explain;
-use crate::files::judge;
+use crate::files::judge_or;
 use crate::globals::{DENTRY_INODE, INODE_MODE, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, probe, probe_word, put};
@@ -39,7 +39,12 @@ macro_rules! in_directory {
         unsafe {
             let directory: *const u8 = $ctx.arg(0);
             let mount: *const u8 = load(directory, get(&PATH_MOUNT));
-            judge(task, $op, axis::WRITE, RECORD_FILE, $ctx.arg(1), mount, $detail)
+            let (dentry, detail): (*const u8, u32) = ($ctx.arg(1), $detail);
+            let own = || {
+                shared::is_own(task, dentry)
+                    || $op == op::CREATE && detail & S_IFMT == S_IFREG && shared::is_free(task, dentry)
+            };
+            judge_or(task, ($op, axis::WRITE, detail), RECORD_FILE, dentry, mount, own)
         }
     }};
 }

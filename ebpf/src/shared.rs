@@ -82,35 +82,44 @@ pub unsafe fn may_open(task: *mut Task, file: *const u8, dentry: *const u8) -> b
             return false;
         }
         let inode: *mut c_void = load(file, get(&FILE_INODE));
-        let container = fetch(&raw const (*task).container);
         if load::<u32>(file, get(&FILE_MODE)) & CREATED != 0 {
             let owner = SHARED.make(inode);
             if owner.is_null() {
                 return false;
             }
-            *owner = container;
+            *owner = fetch(&raw const (*task).container);
             return true;
         }
-        let owner = SHARED.of(inode);
-        !owner.is_null() && *owner == container
+        made(task, dentry, inode)
     }
 }
 
-/// Whether a name, of what the container made itself, may be changed or removed.
+/// Whether the container made the file with this inode, that has a name there.
+///
+/// # Safety
+/// `task` is a tag whose policy was taken; `inode` is of a hook's argument, and `dentry` its name.
+#[inline(always)]
+pub unsafe fn made(task: *mut Task, dentry: *const u8, inode: *mut c_void) -> bool {
+    // SAFETY: as above; not null, so it is the value of a map.
+    unsafe {
+        // A name without a file has no inode. Some kernels' verifiers hold that to be impossible, and drop this; there the
+        // helper has no answer.
+        if inode.is_null() || is_shared_place(task, number(task, dentry)) == 0 {
+            return false;
+        }
+        let owner = SHARED.of(inode);
+        !owner.is_null() && *owner == fetch(&raw const (*task).container)
+    }
+}
+
+/// The same of a name that is a hook's argument itself.
 ///
 /// # Safety
 /// `task` is a tag whose policy was taken; `dentry` is a hook's argument.
 #[inline(always)]
 pub unsafe fn is_own(task: *mut Task, dentry: *const u8) -> bool {
-    // SAFETY: as above; not null, so it is the value of a map.
-    unsafe {
-        if is_shared_place(task, number(task, dentry)) == 0 {
-            return false;
-        }
-        // The helper has no answer for a name without a file, which the verifier holds to be impossible.
-        let owner = SHARED.of(load(dentry, get(&DENTRY_INODE)));
-        !owner.is_null() && *owner == fetch(&raw const (*task).container)
-    }
+    // SAFETY: as above.
+    unsafe { made(task, dentry, load(dentry, get(&DENTRY_INODE))) }
 }
 
 /// Whether a name there is free: a regular file may be made by it.

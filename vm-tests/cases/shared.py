@@ -114,8 +114,10 @@ def reading(path):
 
 
 def truncate(path):
-    """the same, truncated by its name"""
-    os.truncate(path, 0)
+    """the same, truncated"""
+    fd = os.open(path, os.O_RDWR)
+    os.ftruncate(fd, 0)
+    os.close(fd)
 
 
 def unlink(path):
@@ -128,18 +130,19 @@ def link(path):
     os.link(path, path + ".other")
 
 
-def chmod(path):
-    """the same, its mode changed"""
-    os.chmod(path, 0o600)
-
-
 on_others("read", reading, lambda p, value: p.token in str(value), hook="file_open")
 on_others("write", write, written, hook="file_open")
 on_others("create", create, written)
-on_others("truncate", truncate, written, events=lambda p: [("truncate", p.target)])
+on_others("truncate", truncate, written, hook="file_truncate")
 on_others("unlink", unlink, lambda p, _: not os.path.exists(p.target), events=lambda p: [("unlink", p.target)], hook="path_unlink")
 on_others("link", link, lambda p, _: os.path.exists(p.target + ".other"), events=lambda p: [("link", p.target)], hook="path_link")
-on_others("chmod", chmod, lambda p, _: stat.S_IMODE(os.stat(p.target).st_mode) == 0o600, events=lambda p: [("chmod", p.target)])
+
+
+@SHARED.case("chmod", effect=lambda p, _: stat.S_IMODE(os.stat(p.target).st_mode) == 0o600, events=lambda p: [("chmod", p.target)],
+             control=own(read))
+def chmod(p):
+    """a file that another program made in /dev/shm, its mode changed"""
+    os.chmod(p.target, 0o600)
 
 
 @SHARED.case("rename", effect=lambda p, _: os.path.exists(p.target + ".moved"), events=lambda p: [("rename", p.target)],

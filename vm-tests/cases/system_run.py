@@ -483,7 +483,10 @@ def beside_a_job(prefix, how, until):
                     beside = int(line.split()[1])
             return beside is not None and until(text, beside)
 
-        wait_for(look, f"{how} under {prefix[:2]} to come to something; so far {text!r}")
+        try:
+            wait_for(look, f"{how} under {prefix} to come to something")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it printed {text!r}") from None
         return text, state_of(beside)
     finally:
         for one in descendants(pid):
