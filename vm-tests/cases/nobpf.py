@@ -118,10 +118,12 @@ def unix_sockets():
     refused = ringfence(*run, "--", "/usr/bin/true", **user)
     assert refused.returncode == 125 and "--accept-partial" in refused.stderr, said(refused)
     flags = refused.stderr[refused.stderr.rindex("--accept-partial"):].split()
-    assert "unix" not in flags[1], said(refused)
+    # Landlock tells sockets apart by path from its ABI 9 on: what is open then is less, and may be accepted with the rest.
+    by_path = "unix      held in part by Landlock" in refused.stderr
+    assert ("unix" in flags[1]) == by_path, said(refused)
     closed = ringfence(*run, *flags, "--", *python, outside, **user)
     assert closed.returncode == 0 and closed.stdout == "", said(closed)
-    opened = ringfence(*run, flags[0], flags[1] + ",unix", "--", *python, f"{work}/inside.sock", **user)
+    opened = ringfence(*run, flags[0], flags[1] + ("" if by_path else ",unix"), "--", *python, f"{work}/inside.sock", **user)
     assert opened.stdout == "reached\nreached\n", said(opened)
     for one in sockets:
         one.close()
