@@ -27,6 +27,8 @@ mod metrics;
 mod present;
 mod query;
 #[cfg(test)]
+pub(crate) mod recorded;
+#[cfg(test)]
 mod samples;
 mod shared;
 mod store;

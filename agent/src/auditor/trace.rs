@@ -8,7 +8,10 @@ use super::{
 use ringfence_wire::{
     audit::{self, What},
     event::Event,
-    trace::{MAX_ID, MAX_TEXT, Said, Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal},
+    trace::{
+        MAX_GIVEN, MAX_ID, MAX_TEXT, Renamed, Said, Trace, TraceQuery, TracedCall, TracedIntent,
+        TracedRefusal,
+    },
 };
 
 /// Most bytes of an agent's name.
@@ -77,18 +80,23 @@ fn bounded(mut said: Said) -> Option<Said> {
             id(of)?;
             error.as_mut().map(cut);
         }
-        Said::Call { id: of, intent, tool, server, input, .. } => {
+        Said::Call { key, id: of, renamed, intent, tool, server, input, moment: _ } => {
+            id(key)?;
             id(of)?;
+            if let Some(Renamed { given, why }) = renamed {
+                given.truncate(given.floor_char_boundary(MAX_GIVEN));
+                cut(why);
+            }
             intent.as_deref().map_or(Some(()), id)?;
             id(tool)?;
             server.as_deref().map_or(Some(()), id)?;
             cut(input);
         }
-        Said::CallEnded { id: of, output, .. } => {
-            id(of)?;
+        Said::CallEnded { key, output, .. } => {
+            id(key)?;
             cut(output);
         }
-        Said::Tagged { call, .. } => id(call)?,
+        Said::Tagged { key, .. } => id(key)?,
         Said::Refused(refusal) => {
             id(&refusal.what)?;
             refusal.container.as_deref().map_or(Some(()), id)?;
@@ -106,26 +114,44 @@ pub(super) fn of(sessions: &Sessions, viewer: Viewer, query: &TraceQuery) -> Res
     let reader = Reader::open(&sessions.db)?;
     let limit = query.limit.unwrap_or(INTENTS.0).min(INTENTS.1);
     let what = query.what.as_deref().filter(|what| !what.is_empty());
-    let Some(asked) = reader.asked(viewer, what)? else { return Ok(None) };
+    // One more than is shown, so that it can be told whether there are more.
+    let mut all = reader.asked(viewer, what, limit.saturating_add(1))?;
+    if all.is_empty() {
+        return Ok(None);
+    }
     let mut trace = Trace::default();
-    for intent in reader.intents(viewer, &asked, limit)? {
-        let only = if let Asked::Call(row) = asked { Some(row) } else { None };
+    let too_many = all.len().saturating_sub(limit as usize);
+    trace.more = all.drain(..too_many).next().is_some();
+    for asked in all {
+        add(&mut trace, (sessions, &reader, viewer), &asked, limit)?;
+    }
+    Ok(Some(trace))
+}
+
+fn add(
+    trace: &mut Trace,
+    (sessions, reader, viewer): (&Sessions, &Reader, Viewer),
+    asked: &Asked,
+    limit: u32,
+) -> Result<(), Error> {
+    for intent in reader.intents(viewer, asked, limit)? {
+        let only = if let Asked::Call(row) = *asked { Some(row) } else { None };
         let calls = reader.agent_calls(viewer, &intent, only, MOST_CALLS + 1)?;
         trace.more |= calls.len() > MOST_CALLS as usize;
         let mut traced = traced_intent(intent);
         for call in calls.into_iter().take(MOST_CALLS as usize) {
-            traced.calls.push(traced_call(sessions, &reader, viewer, call)?);
+            traced.calls.push(traced_call(sessions, reader, viewer, call)?);
         }
         trace.intents.push(traced);
     }
     if !matches!(asked, Asked::Call(_)) {
-        let refusals = reader.refusals(viewer, &asked, MOST_REFUSALS)?;
-        trace.refusals = refusals
-            .into_iter()
-            .map(|(agent, at, refusal)| TracedRefusal { agent, ts: clock::rfc3339(at), refusal })
-            .collect();
+        let refusals = reader.refusals(viewer, asked, MOST_REFUSALS)?;
+        let refusals = refusals.into_iter();
+        let refusals =
+            refusals.map(|(agent, at, refusal)| TracedRefusal { agent, ts: clock::rfc3339(at), refusal });
+        trace.refusals.extend(refusals);
     }
-    Ok(Some(trace))
+    Ok(())
 }
 
 fn traced_intent(intent: AgentIntent) -> TracedIntent {
@@ -157,6 +183,8 @@ fn traced_call(
     Ok(TracedCall {
         tagged: call.tagged,
         call: call.id,
+        key: call.key,
+        renamed: call.renamed,
         ts: clock::rfc3339(call.at),
         ended: call.ended.map(clock::rfc3339),
         tool: call.tool,
@@ -209,9 +237,9 @@ mod tests {
             panic!("refused");
         };
         assert_eq!(text.chars().count(), MAX_TEXT);
-        let id = Said::Tagged { call: "x".repeat(MAX_ID + 1), tag: 1 };
+        let id = Said::Tagged { key: "x".repeat(MAX_ID + 1), tag: 1 };
         assert_eq!(reported(said(&id)), None);
-        assert_eq!(reported(said(&Said::Tagged { call: String::new(), tag: 1 })), None);
+        assert_eq!(reported(said(&Said::Tagged { key: String::new(), tag: 1 })), None);
         let refusal =
             Refusal { what: "send".into(), why: "w".repeat(9000), pid: None, uid: None, container: None };
         let Some(Reported { what: Report::Said(Said::Refused(kept)), .. }) =
@@ -225,7 +253,7 @@ mod tests {
     #[test]
     fn what_no_worker_says_is_refused() {
         for text in
-            ["", "{", "[]", r#"{"said":"nothing"}"#, r#"{"said":"tagged","call":"a","tag":1,"more":2}"#]
+            ["", "{", "[]", r#"{"said":"nothing"}"#, r#"{"said":"tagged","key":"a","tag":1,"more":2}"#]
         {
             let what = What::Said(text.to_owned());
             assert_eq!(reported(audit::Reported { agent: "a".into(), uid: 0, at: 1, what }), None, "{text}");

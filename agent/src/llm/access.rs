@@ -1,6 +1,7 @@
 //! Who may speak on an agent's socket, and which of the model's tool calls a process may be tagged for.
 
 use super::{
+    calls::CallKey,
     host::{Error, Host},
     registry::AgentConfig,
     rpc::{FORBIDDEN, RpcError},
@@ -27,38 +28,49 @@ use tokio::{
 /// Most descriptors of one peer that wait for the request which they came with; more are closed.
 const MOST_DESCRIPTORS: usize = 4;
 
-/// The calls of the model's last answer that nobody answered yet, and whether a process was tagged for each.
+/// The calls of the model's last answer that nobody answered yet, by the names that the runtime has for them.
 #[derive(Debug, Default)]
-pub(super) struct Issued(Mutex<HashMap<String, bool>>);
+pub(super) struct Issued(Mutex<HashMap<String, Waits>>);
+
+/// A call that waits for its result.
+#[derive(Debug)]
+struct Waits {
+    key: CallKey,
+    /// A process was tagged for it.
+    taken: bool,
+}
 
 impl Issued {
     /// The model wants these called; what it wanted before is over.
-    pub(super) fn set<'a>(&self, calls: impl IntoIterator<Item = &'a str>) {
+    pub(super) fn set<'a>(&self, calls: impl IntoIterator<Item = (&'a str, CallKey)>) {
         let mut issued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *issued = calls.into_iter().map(|id| (id.to_owned(), false)).collect();
+        let waits = calls.into_iter().map(|(id, key)| (id.to_owned(), Waits { key, taken: false }));
+        *issued = waits.collect();
     }
 
     /// Takes a call for a process.
     ///
     /// # Errors
     /// Nobody waits for it, or it has a process.
-    fn claim(&self, call: &str) -> Result<(), String> {
+    pub(super) fn claim(&self, call: &str) -> Result<CallKey, String> {
         let mut issued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shown: String = call.chars().take(MAX_ID).collect();
         match issued.get_mut(call) {
             None => Err(format!("no tool call {shown:?} of the model's waits for a result")),
-            Some(true) => Err(format!("the tool call {shown:?} has a process that is tagged for it")),
-            Some(taken) => {
-                *taken = true;
-                Ok(())
+            Some(Waits { taken: true, .. }) => {
+                Err(format!("the tool call {shown:?} has a process that is tagged for it"))
+            }
+            Some(waits) => {
+                waits.taken = true;
+                Ok(waits.key.clone())
             }
         }
     }
 
-    fn give_back(&self, call: &str) {
+    fn give_back(&self, key: &CallKey) {
         let mut issued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = issued.get_mut(call) {
-            *taken = false;
+        if let Some(waits) = issued.values_mut().find(|waits| waits.key == *key) {
+            waits.taken = false;
         }
     }
 }
@@ -182,17 +194,19 @@ impl Known {
             if call.len() > MAX_ID {
                 return Err(format!("a call's id has at most {MAX_ID} bytes here"));
             }
-            issued.claim(call)?;
-            let tag = host.tag(process, connection.as_fd()).await;
-            tag.map_err(|error| {
-                issued.give_back(call);
-                error.to_string()
-            })
+            let key = issued.claim(call)?;
+            match host.tag(process, connection.as_fd()).await {
+                Ok(tag) => Ok((key, tag)),
+                Err(error) => {
+                    issued.give_back(&key);
+                    Err(error.to_string())
+                }
+            }
         };
         match tagged.await {
-            Ok(tag) => {
+            Ok((key, tag)) => {
                 host.counts().tags.fetch_add(1, Ordering::Relaxed);
-                host.report(&Said::Tagged { call: call.to_owned(), tag });
+                host.report(&Said::Tagged { key: key.as_str().to_owned(), tag });
                 Ok(())
             }
             Err(why) => {
@@ -338,12 +352,13 @@ mod tests {
     fn a_call_is_claimed_once_while_it_waits() {
         let issued = Issued::default();
         assert!(issued.claim("a").unwrap_err().contains("\"a\""));
-        issued.set(["a", "b"]);
+        let [a, b, c] = [(); 3].map(|()| CallKey::mint());
+        issued.set([("a", a.clone()), ("b", b)]);
         issued.claim("a").unwrap();
         assert!(issued.claim("a").unwrap_err().contains("has a process"));
-        issued.give_back("a");
+        issued.give_back(&a);
         issued.claim("a").unwrap();
-        issued.set(["c"]);
+        issued.set([("c", c)]);
         assert!(issued.claim("b").is_err(), "answered meanwhile");
     }
 

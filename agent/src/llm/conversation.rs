@@ -5,6 +5,7 @@
 
 use super::{
     acl,
+    calls::Used,
     config::ProviderKind,
     history::{History, Pieces},
     limits,
@@ -23,7 +24,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Longest line of a log that is read, bytes: more than any message can have.
@@ -63,6 +64,8 @@ pub(super) struct Conversation {
     /// Whether the first of them was the last one of a request.
     was_sent: bool,
     pending: Option<Pending>,
+    /// Ids that its tool calls have had.
+    pub(super) used: Mutex<Used>,
     /// What its calls of the provider used.
     pub(super) meter: limits::Shared,
 }
@@ -131,6 +134,7 @@ impl Conversation {
             recent: VecDeque::new(),
             was_sent: false,
             pending: None,
+            used: Mutex::default(),
             meter: limits::Shared::default(),
         };
         let replay = conversation.replay().map_err(io)?;
@@ -301,6 +305,10 @@ impl Conversation {
                 self.group(results.collect());
             }
             if !message.tool_calls.is_empty() {
+                let used = self.used.get_mut().unwrap_or_else(PoisonError::into_inner);
+                message.tool_calls.iter().for_each(|call| {
+                    used.note(&call.id);
+                });
                 let calls = message.tool_calls.iter().map(|call| (call.id.clone(), None)).collect();
                 self.pending = Some(Pending { calls });
             }

@@ -151,6 +151,22 @@ impl Host {
         }
     }
 
+    /// The same of what must not be missing: waits for room, at most [`PATIENCE`].
+    pub(super) async fn report_patiently(&self, said: &Said) {
+        let Some(link) = &self.link else { return };
+        let sent = match serde_json::to_string(said) {
+            Ok(text) if text.len() <= MAX_REPORT => {
+                let what = ToCore::Report(text);
+                let question = Question { what, descriptors: Vec::new(), answer: None };
+                timeout(PATIENCE, link.send(question)).await.is_ok_and(|sent| sent.is_ok())
+            }
+            _ => false,
+        };
+        if !sent {
+            self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Tells the core that the socket is served.
     pub(super) fn ready(&self) {
         self.tell(ToCore::Ready);

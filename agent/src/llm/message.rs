@@ -53,7 +53,7 @@ impl Message {
 /// A tool that the model wants called.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ToolCall {
-    /// The provider's id, unique in the conversation.
+    /// Unique in the conversation: the provider's id, or one that replaces it.
     pub(crate) id: String,
     /// The tool.
     pub(crate) name: String,

@@ -24,6 +24,7 @@
 mod access;
 mod acl;
 mod agent;
+mod calls;
 pub(crate) mod config;
 pub(crate) mod confine;
 mod connection;

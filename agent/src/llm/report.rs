@@ -3,13 +3,17 @@
 
 use super::{
     access::Issued,
+    calls::{self, Begun, CallKey},
     host::Host,
-    message::{Block, Kind, Message, Role, ToolCall},
+    message::{Block, Kind, ToolCall},
     redact::Redactor,
 };
 use nix::time::ClockId;
 use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Said, Via};
 use std::{sync::Arc, time::Duration};
+
+/// What the record has where a provider gave a tool no name.
+const NAMELESS: &str = "(no name)";
 
 /// Tells the auditor, where there is one.
 #[derive(Clone, Default)]
@@ -70,56 +74,58 @@ impl Reporter {
         self.host.report(&Said::IntentEnded { id: intent.id.to_string(), error, moment: now() });
     }
 
-    /// The model wants a tool called. Its arguments were redacted where they were received. `moment`: taken before
-    /// anybody heard of the call who may begin it.
-    pub(super) fn call(&self, intent: Option<&Intent>, call: &ToolCall, server: Option<&str>, moment: u64) {
-        if call.id.len() > MAX_ID {
-            return;
+    /// The model wants a tool called. Its arguments were redacted where they were received. Nobody runs it before this is
+    /// on its way: the provider says how many there are, and the record is to have them all.
+    pub(super) async fn call(
+        &self,
+        intent: Option<&Intent>,
+        begun: &Begun,
+        call: &ToolCall,
+        server: Option<&str>,
+    ) {
+        self.host.report_patiently(&self.said(intent, begun, call, server)).await;
+    }
+
+    /// The same of one that its client may run already.
+    pub(super) fn relayed(&self, intent: &Intent, begun: &Begun, call: &ToolCall) {
+        self.host.report(&self.said(Some(intent), begun, call, None));
+    }
+
+    fn said(&self, intent: Option<&Intent>, begun: &Begun, call: &ToolCall, server: Option<&str>) -> Said {
+        if let Some(renamed) = &begun.renamed
+            && self.host.may_record()
+        {
+            let (id, given, why) = (&begun.id, &renamed.given, &renamed.why);
+            tracing::warn!("a tool call is named {id} in place of the provider's {given:?}: {why}");
         }
-        self.host.report(&Said::Call {
-            id: call.id.clone(),
+        let tool = &call.name[..call.name.floor_char_boundary(MAX_ID)];
+        Said::Call {
+            key: begun.key.as_str().to_owned(),
+            id: begun.id.clone(),
+            renamed: begun.renamed.clone(),
             intent: intent.map(|intent| intent.id.to_string()),
-            tool: call.name.chars().take(MAX_ID).collect(),
+            tool: if tool.is_empty() { NAMELESS } else { tool }.to_owned(),
             server: server.map(str::to_owned),
             input: cut(call.input.get()),
-            moment,
-        });
+            moment: begun.moment,
+        }
     }
 
     /// The calls that the runtime is to run: a process may be tagged for each.
-    pub(super) fn issue(&self, calls: &[ToolCall]) {
-        self.issued.set(calls.iter().map(|call| call.id.as_str()));
+    pub(super) fn issue<'a>(&self, calls: impl IntoIterator<Item = (&'a str, CallKey)>) {
+        self.issued.set(calls);
     }
 
-    /// Results came: these calls are over, and nothing can be tagged for any before them.
-    pub(super) fn results(&self, messages: &[Message], redactor: &Redactor) {
-        self.issued.set([]);
-        messages
-            .iter()
-            .filter(|message| message.role == Role::Tool)
-            .for_each(|message| self.result(message, redactor));
-    }
-
-    /// The result of one call.
-    pub(super) fn result(&self, message: &Message, redactor: &Redactor) {
-        let Some(id) = &message.tool_call_id else { return };
-        self.ended(id, message.is_error, &message.content, redactor);
-    }
-
-    /// The same, in its parts.
-    pub(super) fn ended(&self, call: &str, is_error: bool, content: &[Block], redactor: &Redactor) {
-        if call.len() > MAX_ID {
-            return;
-        }
-        let output = beginning(content, redactor);
-        self.host.report(&Said::CallEnded { id: call.to_owned(), is_error, output, moment: now() });
+    /// The result of a call.
+    pub(super) fn ended(&self, key: &CallKey, is_error: bool, content: &[Block], redactor: &Redactor) {
+        let (key, output) = (key.as_str().to_owned(), beginning(content, redactor));
+        self.host.report(&Said::CallEnded { key, is_error, output, moment: now() });
     }
 }
 
 /// The id of a new intent: 12 hex digits, random.
 pub(super) fn new_id() -> Arc<str> {
-    let id: String = uuid::Uuid::new_v4().simple().to_string().chars().take(12).collect();
-    id.into()
+    calls::random(12).into()
 }
 
 /// The clock of the kernel's events.

@@ -3,6 +3,7 @@
 
 use super::{
     agent::Outcome,
+    calls::{Begun, CallKey},
     conversation::{self, Conversation},
     frame::Peer,
     history::Pieces,
@@ -19,10 +20,10 @@ use super::{
 };
 use jiff::Timestamp;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -128,6 +129,8 @@ pub(super) struct Turns {
     local: Vec<Arc<Tool>>,
     toolbox: Option<Toolbox>,
     reporter: Reporter,
+    /// The calls of the last answer that have no result: what the record knows them by.
+    open: HashMap<String, CallKey>,
 }
 
 /// What a call came to so far.
@@ -140,8 +143,8 @@ struct Heard {
     told: Option<Usage>,
     /// Bytes of what the model said.
     said: usize,
-    /// Calls and when each was first heard of: before the runtime was told, which may begin it at once.
-    began: Vec<(String, u64)>,
+    /// The calls that began, in their order.
+    began: Vec<Begun>,
 }
 
 enum Stop {
@@ -164,7 +167,8 @@ impl Turns {
 
     pub(super) fn new(parts: Parts, conversation: Conversation) -> Self {
         let reporter = Reporter::default();
-        Self { parts, conversation, system: None, local: Vec::new(), toolbox: None, reporter }
+        let open = HashMap::new();
+        Self { parts, conversation, system: None, local: Vec::new(), toolbox: None, reporter, open }
     }
 
     /// Tells the auditor what happens.
@@ -250,7 +254,9 @@ impl Turns {
         usage: &mut Usage,
     ) -> Result<TurnResult, Stop> {
         self.conversation.check(&params.messages)?;
-        self.reporter.results(&params.messages, &self.parts.redactor);
+        // These calls are over: nothing can be tagged for any any more.
+        self.reporter.issue([]);
+        params.messages.iter().for_each(|message| self.ended(message));
         self.prepare(params.system, params.tools, to).await?;
         self.conversation.begin(params.messages);
         self.flush().await?;
@@ -285,7 +291,9 @@ impl Turns {
             }
             let content = (!public.is_empty()).then_some(public);
             // Before the runtime hears of them.
-            self.reporter.issue(&local);
+            let issued =
+                local.iter().filter_map(|call| Some((call.id.as_str(), self.open.get(&call.id)?.clone())));
+            self.reporter.issue(issued);
             let tags = self.reporter.can_tag();
             return Ok(TurnResult { stop_reason, content, tool_calls: local, tags });
         }
@@ -364,16 +372,17 @@ impl Turns {
         };
         *usage += answer.usage.unwrap_or_default();
         let redactor = &self.parts.redactor;
-        answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
         for call in &mut answer.tool_calls {
-            let input = std::mem::take(&mut call.input);
-            call.input = redactor.json(input);
+            call.input = redactor.json(std::mem::take(&mut call.input));
+            call.name = redactor.text(&call.name).into_owned();
         }
-        for call in &answer.tool_calls {
+        answer.name(&heard.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>())?;
+        answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
+        self.open.clear();
+        for (call, begun) in answer.tool_calls.iter().zip(&heard.began) {
             let server = self.toolbox.as_ref().and_then(|toolbox| toolbox.remote.get(&call.name));
-            let began = heard.began.iter().find(|(id, _)| *id == call.id).map(|(_, moment)| *moment);
-            let moment = began.unwrap_or_else(report::now);
-            self.reporter.call(to.intent, call, server.map(String::as_str), moment);
+            self.reporter.call(to.intent, begun, call, server.map(String::as_str)).await;
+            self.open.insert(begun.id.clone(), begun.key.clone());
         }
         let message = Message {
             role: Role::Assistant,
@@ -402,7 +411,12 @@ impl Turns {
             match piece {
                 Piece::Text(piece) => to.text(&text.push(&piece)).await?,
                 Piece::ToolStart { id, name } => {
-                    heard.began.push((id.clone(), report::now()));
+                    let begun = {
+                        let mut used = self.conversation.used.lock().unwrap_or_else(PoisonError::into_inner);
+                        used.begin(&id, report::now(), &self.parts.redactor)
+                    };
+                    let (id, name) = (begun.id.clone(), self.parts.redactor.text(&name));
+                    heard.began.push(begun);
                     let held = std::mem::replace(&mut input, self.parts.redactor.json_stream()).finish();
                     to.input(&held).await?;
                     // The runtime knows nothing of remote tools.
@@ -411,8 +425,11 @@ impl Turns {
                         to.runtime(&Output::ToolUseStart { id: &id, name: &name }).await?;
                     }
                 }
-                Piece::ToolInput(piece) if shown => to.input(&input.push(&piece)).await?,
-                Piece::ToolInput(_) => {}
+                // The protocol has pieces of the last call only; all of each is in the answer.
+                Piece::ToolInput { call, text } if shown && call + 1 == heard.began.len() => {
+                    to.input(&input.push(&text)).await?;
+                }
+                Piece::ToolInput { .. } => {}
             }
         }
         to.text(&text.finish()).await?;
@@ -457,10 +474,16 @@ impl Turns {
                 tool_call_id: Some(call.id),
                 is_error: result.is_error,
             };
-            self.reporter.result(&message, &self.parts.redactor);
+            self.ended(&message);
             self.conversation.push(message, None);
         }
         Ok(())
+    }
+
+    /// Tells of a tool's result, once.
+    fn ended(&mut self, message: &Message) {
+        let Some(key) = message.tool_call_id.as_ref().and_then(|id| self.open.remove(id)) else { return };
+        self.reporter.ended(&key, message.is_error, &message.content, &self.parts.redactor);
     }
 }
 

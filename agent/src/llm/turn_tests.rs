@@ -17,6 +17,9 @@ use tokio::{
     sync::Notify,
 };
 
+#[path = "turn_calls_tests.rs"]
+mod calls;
+
 /// Servers whose tools say what they were called with.
 #[derive(Default)]
 struct Servers {
@@ -139,11 +142,20 @@ impl Lab {
         allowed: Option<&[&str]>,
         answers: Vec<String>,
     ) -> Self {
+        Self::of(ProviderKind::Anthropic, tools, allowed, answers).await
+    }
+
+    async fn of(
+        kind: ProviderKind,
+        tools: &[(&'static str, &'static str)],
+        allowed: Option<&[&str]>,
+        answers: Vec<String>,
+    ) -> Self {
         let go_on = Arc::<Notify>::default();
         let (url, asked) = provider(answers, Arc::clone(&go_on)).await;
         let llm = Llm {
             name: "m".into(),
-            provider: ProviderKind::Anthropic,
+            provider: kind,
             model: "m".into(),
             api_key: None,
             base_url: Some(url.parse().unwrap()),

@@ -233,11 +233,20 @@ fn a_tag_is_asked_of_the_core_for_a_call_that_waits_and_for_no_other() {
     assert_eq!(text, "list the files");
     let of_intent = |said: &&Said| matches!(said, Said::Call { intent: Some(intent), tool, .. } if intent == id && tool == "bash");
     assert_eq!(said.iter().filter(of_intent).count(), 2);
-    assert!(said.contains(&Said::Tagged { call: "c1".into(), tag: 42 }));
+    let key_of = |call: &str| {
+        let key = said.iter().find_map(|said| match said {
+            Said::Call { id, key, .. } if id == call => Some(key.clone()),
+            _ => None,
+        });
+        key.expect("the call is on record")
+    };
+    let c1 = key_of("c1");
+    assert!(c1 != key_of("c2") && c1 != "c1", "a key is the worker's own: {c1}");
+    assert!(said.contains(&Said::Tagged { key: c1.clone(), tag: 42 }));
     assert_eq!(said.iter().filter(|said| matches!(said, Said::Tagged { .. })).count(), 1);
     assert!(
         said.iter()
-            .any(|said| matches!(said, Said::CallEnded { id, output, .. } if id == "c1" && output == "a b"))
+            .any(|said| matches!(said, Said::CallEnded { key, output, .. } if *key == c1 && output == "a b"))
     );
     let ended =
         |said: &Said| matches!(said, Said::IntentEnded { id: of, error: None, moment: 1.. } if of == id);
@@ -410,10 +419,19 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
     let [
         Said::Began { .. },
         Said::Intent { id, uid: None, text, via: Via::Http },
-        Said::Call { id: first, intent: of_first, tool, server: None, input, moment: began },
-        Said::CallEnded { id: first_ended, is_error: false, output, moment: ended },
-        Said::Call { id: second, intent: of_second, .. },
-        Said::CallEnded { id: second_ended, is_error: true, .. },
+        Said::Call {
+            key: first_key,
+            id: first,
+            renamed: None,
+            intent: of_first,
+            tool,
+            server: None,
+            input,
+            moment: began,
+        },
+        Said::CallEnded { key: first_ended, is_error: false, output, moment: ended },
+        Said::Call { key: second_key, id: second, intent: of_second, .. },
+        Said::CallEnded { key: second_ended, is_error: true, .. },
         Said::IntentEnded { id: of_end, error: None, .. },
     ] = said.as_slice()
     else {
@@ -422,8 +440,8 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
     assert_eq!(text, "list the files, not [redacted]");
     assert_eq!([of_first, of_second], [&Some(id.clone()), &Some(id.clone())]);
     assert_eq!((id, tool.as_str(), input.as_str()), (of_end, "bash", r#"{"command":"ls"}"#));
-    assert_eq!((first.as_str(), first_ended.as_str(), output.as_str()), ("h1", "h1", "a b"));
-    assert_eq!((second.as_str(), second_ended.as_str()), ("h2", "h2"));
+    assert_eq!((first.as_str(), first_ended, output.as_str()), ("h1", first_key, "a b"));
+    assert_eq!((second.as_str(), second_ended), ("h2", second_key));
     assert!(began < ended);
     // One that failed is on record as such, and goes on when it is tried again.
     let refused = Provided::Whole(529, "content-type: application/json\r\n".into(), b"{}".to_vec());

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// Most characters of a text in a report.
 pub const MAX_TEXT: usize = 2000;
-/// Most bytes of an id of the provider's that a report can carry.
+/// Most bytes of an id, and of a tool's name, that a report can carry.
 pub const MAX_ID: usize = 256;
+/// Most bytes of an id of the provider's that was replaced by another.
+pub const MAX_GIVEN: usize = 80;
 
 /// Who asked an agent for something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,8 +56,13 @@ pub enum Said {
     },
     /// The model wants a tool called.
     Call {
-        /// The provider's id.
+        /// The worker's own name for it: 16 hex digits, random. Everything that is said of the call later names this.
+        key: String,
+        /// What the runtime or the client calls it: the provider's id, or one that replaces it.
         id: String,
+        /// The provider's id, where it was replaced.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        renamed: Option<Renamed>,
         /// The message that it is for; `None`: the runtime spoke on its own account.
         intent: Option<String>,
         /// The tool.
@@ -69,8 +76,8 @@ pub enum Said {
     },
     /// Its result came.
     CallEnded {
-        /// The provider's id.
-        id: String,
+        /// The call's key.
+        key: String,
         /// Whether it failed.
         is_error: bool,
         /// The beginning of its text.
@@ -80,13 +87,23 @@ pub enum Said {
     },
     /// A process of the runtime's was tagged for a call.
     Tagged {
-        /// The provider's id of the call.
-        call: String,
+        /// The call's key.
+        key: String,
         /// The tag, as the core gave it.
         tag: u64,
     },
     /// Somebody was refused something.
     Refused(Refusal),
+}
+
+/// A tool call's id that the provider chose and nobody could use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Renamed {
+    /// Its beginning: at most [`MAX_GIVEN`] bytes, as the provider wrote them.
+    pub given: String,
+    /// What was wrong with it.
+    pub why: String,
 }
 
 /// A refusal on an agent's socket.
@@ -155,8 +172,14 @@ pub struct TracedIntent {
 /// One tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedCall {
-    /// The provider's id.
+    /// The provider's id, or the one that replaces it: no two calls of an agent's have the same.
     pub call: String,
+    /// The worker's own name for it; `None`: from before there was one.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// The provider's id, where it was replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed: Option<Renamed>,
     /// When the model asked for it: RFC 3339, UTC.
     pub ts: String,
     /// When its result came.

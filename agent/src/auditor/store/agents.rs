@@ -6,10 +6,10 @@ use crate::auditor::{
     present::Stored,
     trace::{Report, Reported},
 };
-use ringfence_wire::trace::{Refusal, Said, Via};
+use ringfence_wire::trace::{MAX_GIVEN, Refusal, Renamed, Said, Via};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
-/// A provider's ids of calls are not unique, over time or at all: a row is one call.
+/// A provider's ids of calls are not unique, over time or at all: a row is one call, and its worker names it by its key.
 pub(super) const MIGRATION: &str = "
     CREATE TABLE intents (
         row    INTEGER PRIMARY KEY,
@@ -28,7 +28,7 @@ pub(super) const MIGRATION: &str = "
         row      INTEGER PRIMARY KEY,
         agent    TEXT NOT NULL,
         uid      INTEGER NOT NULL,
-        id       TEXT NOT NULL,         -- the provider's
+        id       TEXT NOT NULL,         -- the provider's, or what replaces it
         intent   TEXT,
         at       INTEGER NOT NULL,
         ended    INTEGER,
@@ -72,6 +72,15 @@ pub(super) const BY_CALL: &str = "CREATE INDEX agent_calls_by_call ON agent_call
 
 /// Migration 10: what the client of an agent's HTTP endpoint asks for is no message of its owner's.
 pub(super) const VIA: &str = "ALTER TABLE intents ADD COLUMN via TEXT NOT NULL DEFAULT 'send'; -- or 'http'";
+
+/// Migration 13: what a provider calls a call is no key.
+pub(super) const KEYS: &str = "
+    ALTER TABLE agent_calls ADD COLUMN key TEXT;        -- the worker's own name for it; NULL: from before
+    ALTER TABLE agent_calls ADD COLUMN given TEXT;      -- the provider's id, where `id` replaces it
+    ALTER TABLE agent_calls ADD COLUMN renamed TEXT;    -- why it does
+    CREATE UNIQUE INDEX agent_calls_by_key ON agent_calls (agent, key);
+    CREATE INDEX agent_calls_by_given ON agent_calls (given) WHERE given IS NOT NULL;
+";
 
 /// Rows of each table beyond which the oldest go, whatever their age.
 const MOST_ROWS: i64 = 200_000;
@@ -119,8 +128,12 @@ pub(crate) struct AgentCall {
     pub(crate) row: i64,
     /// The agent.
     pub(crate) agent: String,
-    /// The provider's id.
+    /// The provider's id, or what replaces it: no two of an agent's calls have the same.
     pub(crate) id: String,
+    /// The worker's own name for it.
+    pub(crate) key: Option<String>,
+    /// The provider's id, where it was replaced.
+    pub(crate) renamed: Option<Renamed>,
     /// µs since 1970.
     pub(crate) at: i64,
     /// µs since 1970.
@@ -145,7 +158,7 @@ pub(crate) struct AgentCall {
 
 const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
-    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row) FROM agent_calls a";
+    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed FROM agent_calls a";
 
 fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
     Ok(AgentCall {
@@ -162,6 +175,11 @@ fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
         is_error: row.get(10)?,
         output: row.get(11)?,
         tagged: row.get(12)?,
+        key: row.get(13)?,
+        renamed: match (row.get(14)?, row.get(15)?) {
+            (Some(given), Some(why)) => Some(Renamed { given, why }),
+            _ => None,
+        },
     })
 }
 
@@ -210,24 +228,28 @@ pub(super) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Re
                 params![agent, id, at, moment.cast_signed()],
             )
         }
-        Report::Said(Said::Call { id, intent, tool, server, input, moment }) => {
+        Report::Said(Said::Call { key, id, renamed, intent, tool, server, input, moment }) => {
+            let (shown, renamed) = unique(step, agent, (key, id), renamed.clone())?;
+            let (given, why) = renamed.map(|Renamed { given, why }| (given, why)).unzip();
             run(
-                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                params![agent, uid, id, intent, at, moment.cast_signed(), tool, server, input],
+                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input, key, given, renamed)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (agent, key) DO NOTHING",
+                params![agent, uid, shown, intent, at, moment.cast_signed(), tool, server, input, key, given, why],
             )?;
-            intents::told_late(step, *uid, id, (*moment, *at))
+            // By the provider's id: it is what an MCP client was told.
+            let named = given.as_deref().unwrap_or(&shown);
+            intents::told_late(step, *uid, named, (*moment, *at))
         }
-        Report::Said(Said::CallEnded { id, is_error, output, moment }) => run(
-            "UPDATE agent_calls SET ended = ?3, is_error = ?4, output = ?5, done = ?6 WHERE ended IS NULL AND row =
-             (SELECT max(row) FROM agent_calls WHERE agent = ?1 AND id = ?2)",
-            params![agent, id, at, is_error, output, moment.cast_signed()],
+        Report::Said(Said::CallEnded { key, is_error, output, moment }) => run(
+            "UPDATE agent_calls SET ended = ?3, is_error = ?4, output = ?5, done = max(began, ?6)
+             WHERE agent = ?1 AND key = ?2 AND ended IS NULL",
+            params![agent, key, at, is_error, output, moment.cast_signed()],
         ),
         // Only a tag that the core gave to this very agent, and once.
-        Report::Said(Said::Tagged { call, tag }) => run(
-            "UPDATE call_tags SET call = (SELECT max(row) FROM agent_calls WHERE agent = ?1 AND id = ?2)
+        Report::Said(Said::Tagged { key, tag }) => run(
+            "UPDATE call_tags SET call = (SELECT row FROM agent_calls WHERE agent = ?1 AND key = ?2)
              WHERE tag = ?3 AND agent = ?1 AND call IS NULL",
-            params![agent, call, tag.cast_signed()],
+            params![agent, key, tag.cast_signed()],
         ),
         Report::Said(Said::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
             "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
@@ -235,6 +257,27 @@ pub(super) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Re
             params![agent, uid, at, what, why, pid, peer, container],
         ),
     }
+}
+
+/// What a call is shown as. Of a client's calls, and over a worker's lives, only the record knows which ids were had: one
+/// that comes again is replaced, or an event's call would be two.
+fn unique(
+    step: &Transaction<'_>,
+    agent: &str,
+    (key, id): (&str, &str),
+    renamed: Option<Renamed>,
+) -> rusqlite::Result<(String, Option<Renamed>)> {
+    let had = step
+        .prepare_cached("SELECT 1 FROM agent_calls WHERE agent = ?1 AND id = ?2 AND key IS NOT ?3")?
+        .exists(params![agent, id, key])?;
+    if !had {
+        return Ok((id.to_owned(), renamed));
+    }
+    let again = || Renamed {
+        given: id[..id.floor_char_boundary(MAX_GIVEN)].to_owned(),
+        why: "the id was used before".to_owned(),
+    };
+    Ok((format!("call_{key}"), renamed.or_else(|| Some(again()))))
 }
 
 /// Deletes what is too old or too much.
@@ -254,33 +297,46 @@ pub(super) fn retain(step: &Transaction<'_>, oldest: i64) -> rusqlite::Result<()
 }
 
 impl Reader {
-    /// What a name stands for: an agent, an intent by its beginning, a call. `None`: for nothing that the viewer may see.
+    /// What a name stands for: an agent; calls, by key, id or the provider's id; intents, by their beginning. Every one of
+    /// that name, the newest `most`, oldest first: none is chosen from several. Empty: nothing that the viewer may see.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub(crate) fn asked(&self, viewer: Viewer, what: Option<&str>) -> Result<Option<Asked>, Error> {
-        let Some(what) = what else { return Ok(Some(Asked::All)) };
-        let row = |text: &str| {
-            let found =
-                self.connection().query_row(text, params![viewer.0, what], |row| row.get::<_, i64>(0));
-            found.optional().map_err(sql("find what to trace"))
+    pub(crate) fn asked(&self, viewer: Viewer, what: Option<&str>, most: u32) -> Result<Vec<Asked>, Error> {
+        let Some(what) = what else { return Ok(vec![Asked::All]) };
+        let fail = sql("find what to trace");
+        let rows = |text: &str| -> Result<Vec<i64>, Error> {
+            let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
+            let found = statement.query_map(params![viewer.0, what, most], |row| row.get::<_, i64>(0));
+            let mut rows: Vec<_> = found.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+            rows.reverse();
+            Ok(rows)
         };
         let is_agent =
-            row("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
-             UNION ALL SELECT uid, agent FROM refusals) WHERE agent = ?2 AND (?1 = 0 OR uid = ?1) LIMIT 1")?;
-        if is_agent.is_some() {
-            return Ok(Some(Asked::Agent(what.to_owned())));
+            rows("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
+             UNION ALL SELECT uid, agent FROM refusals) WHERE agent = ?2 AND (?1 = 0 OR uid = ?1) LIMIT min(1, ?3)")?;
+        if !is_agent.is_empty() {
+            return Ok(vec![Asked::Agent(what.to_owned())]);
         }
-        let call = row(
-            "SELECT max(row) FROM agent_calls WHERE id = ?2 AND (?1 = 0 OR uid = ?1) HAVING max(row) IS NOT NULL",
+        // A key is ours and names one call, whatever a provider calls another.
+        let calls = rows(
+            "SELECT row FROM agent_calls WHERE key = ?2 AND (?1 = 0 OR uid = ?1) ORDER BY row DESC LIMIT ?3",
         )?;
-        if let Some(call) = call {
-            return Ok(Some(Asked::Call(call)));
+        if !calls.is_empty() {
+            return Ok(calls.into_iter().map(Asked::Call).collect());
         }
-        let intent =
-            row("SELECT row FROM intents WHERE substr(id, 1, length(?2)) = ?2 AND (?1 = 0 OR uid = ?1)
-             ORDER BY row DESC LIMIT 1")?;
-        Ok(intent.map(Asked::Intent))
+        let calls = rows(
+            "SELECT row FROM agent_calls WHERE (id = ?2 OR given = ?2) AND (?1 = 0 OR uid = ?1)
+             ORDER BY row DESC LIMIT ?3",
+        )?;
+        if !calls.is_empty() {
+            return Ok(calls.into_iter().map(Asked::Call).collect());
+        }
+        let intents = rows(
+            "SELECT row FROM intents WHERE substr(id, 1, length(?2)) = ?2 AND (?1 = 0 OR uid = ?1)
+             ORDER BY row DESC LIMIT ?3",
+        )?;
+        Ok(intents.into_iter().map(Asked::Intent).collect())
     }
 
     /// The newest intents of what is asked for, oldest first.

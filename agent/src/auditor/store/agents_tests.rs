@@ -31,7 +31,21 @@ impl Rig {
     fn call(&mut self, id: &str, intent: Option<&str>, moment: u64) {
         let (tool, input) = ("bash".to_owned(), "{}".to_owned());
         let intent = intent.map(str::to_owned);
-        self.say(Said::Call { id: id.into(), intent, tool, server: None, input, moment });
+        let key = format!("key of {id}");
+        self.say(Said::Call { key, id: id.into(), renamed: None, intent, tool, server: None, input, moment });
+    }
+
+    /// The calls that a name stands for: key, id, the provider's id, result.
+    fn named(&self, what: &str) -> Vec<[Option<String>; 4]> {
+        let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
+        let asked = reader.asked(Viewer(0), Some(what), 100).expect("reads");
+        let calls = asked.iter().filter_map(|asked| {
+            let Asked::Call(row) = *asked else { return None };
+            let intents = reader.intents(Viewer(0), asked, 10).expect("reads");
+            let call = reader.agent_calls(Viewer(0), &intents[0], Some(row), 10).expect("reads").pop()?;
+            Some([call.key, Some(call.id), call.renamed.map(|renamed| renamed.given), call.output])
+        });
+        calls.collect()
     }
 
     /// The calls that were in flight at a moment.
@@ -55,7 +69,12 @@ fn a_call_that_nobody_answers_is_in_flight_until_its_intent_ends() {
     rig.asks("i", Via::Send);
     rig.call("answered", Some("i"), 10);
     rig.call("left", Some("i"), 11);
-    rig.say(Said::CallEnded { id: "answered".into(), is_error: false, output: "x".into(), moment: 20 });
+    rig.say(Said::CallEnded {
+        key: "key of answered".into(),
+        is_error: false,
+        output: "x".into(),
+        moment: 20,
+    });
     assert_eq!(rig.in_flight(30), ["left"]);
     rig.say(Said::IntentEnded { id: "i".into(), error: Some("gone".into()), moment: 40 });
     assert_eq!(rig.in_flight(30), ["left"], "then it was");
@@ -86,4 +105,69 @@ fn what_a_client_tries_again_goes_on() {
     assert_eq!(rig.intents(), [(Via::Http, false, None)]);
     rig.say(Said::IntentEnded { id: "h".into(), error: None, moment: 2 });
     assert_eq!(rig.intents(), [(Via::Http, true, None)]);
+}
+
+#[test]
+fn calls_of_one_id_are_two_and_what_is_said_of_one_is_not_said_of_the_other() {
+    let mut rig = Rig::new();
+    rig.asks("i", Via::Http);
+    for key in ["k1", "k2"] {
+        let (intent, tool, input) = (Some("i".to_owned()), key.to_owned(), "{}".to_owned());
+        let said = Said::Call {
+            key: key.into(),
+            id: "twice".into(),
+            renamed: None,
+            intent,
+            tool,
+            server: None,
+            input,
+            moment: 9,
+        };
+        rig.say(said.clone());
+        // What the core sends a second time is no second call.
+        rig.say(said);
+    }
+    for (tag, key) in [(1, "k2"), (2, "k1")] {
+        rig.at += 1;
+        let what = Report::Tagged { tag, container: "c".into() };
+        let reported = Reported { agent: "a".into(), uid: 0, at: rig.at, what };
+        rig.writer.write(&[Incoming::Reported(Box::new(reported))]).expect("writes");
+        rig.say(Said::Tagged { key: key.into(), tag });
+    }
+    let ended = |key: &str| Said::CallEnded {
+        key: key.into(),
+        is_error: false,
+        output: format!("of {key}"),
+        moment: 20,
+    };
+    // Neither an id nor another agent's key ends a call.
+    rig.say(Said::CallEnded { key: "twice".into(), is_error: true, output: "forged".into(), moment: 19 });
+    rig.say(ended("k1"));
+    let row = |key: &str, id: &str, given: Option<&str>, output: Option<&str>| {
+        [Some(key), Some(id), given, output].map(|text| text.map(str::to_owned))
+    };
+    let first = row("k1", "twice", None, Some("of k1"));
+    let second = row("k2", "call_k2", Some("twice"), None);
+    assert_eq!(rig.named("twice"), [first.clone(), second.clone()], "none is chosen from several");
+    assert_eq!((rig.named("k1"), rig.named("call_k2")), (vec![first], vec![second]));
+    rig.say(ended("k2"));
+    assert_eq!(rig.named("k2")[0][3].as_deref(), Some("of k2"));
+    let connection = rusqlite::Connection::open(rig.dir.path().join(FILE)).expect("opens");
+    let of_tag = |tag: i64| -> String {
+        let sql = "SELECT a.key FROM call_tags t JOIN agent_calls a ON a.row = t.call WHERE t.tag = ?1";
+        connection.query_row(sql, [tag], |row| row.get(0)).expect("tied")
+    };
+    assert_eq!((of_tag(1), of_tag(2)), ("k2".into(), "k1".into()));
+}
+
+#[test]
+fn an_intent_s_beginning_that_two_have_shows_both() {
+    let mut rig = Rig::new();
+    rig.asks("abcd11111111", Via::Send);
+    rig.asks("abcd22222222", Via::Send);
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    let asked = |what| reader.asked(Viewer(0), Some(what), 100).expect("reads");
+    assert_eq!(asked("abcd"), [Asked::Intent(1), Asked::Intent(2)]);
+    assert_eq!(asked("abcd2"), [Asked::Intent(2)]);
+    assert!(asked("nothing").is_empty());
 }

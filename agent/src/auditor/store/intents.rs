@@ -119,17 +119,26 @@ fn asked_of_agent(
     uid: u32,
     tool_use: &str,
 ) -> rusqlite::Result<Option<(Source, String, Option<String>)>> {
-    step.prepare_cached(
-        "SELECT i.agent, i.id, i.text, i.via = 'http' FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
-         WHERE a.id = ?1 AND a.uid = ?2 AND i.uid = ?2 ORDER BY a.row DESC LIMIT 1",
-    )?
-    .query_row(params![tool_use, uid], |row| {
-        let (agent, id): (String, String) = (row.get(0)?, row.get(1)?);
-        let (source, name) =
-            if row.get(3)? { (Source::Client, "http") } else { (Source::Runtime, "runtime") };
-        Ok((source, format!("{name} {agent} {id}"), row.get(2)?))
-    })
-    .optional()
+    // The newest first: an id that comes again names what came last. Where calls of several intents that have it wait for
+    // their results, nobody can say which is meant.
+    let found: Vec<((Source, String, Option<String>), bool)> = step
+        .prepare_cached(
+            "SELECT i.agent, i.id, i.text, i.via = 'http', a.ended IS NULL
+             FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
+             WHERE (a.id = ?1 OR a.given = ?1) AND a.uid = ?2 AND i.uid = ?2 ORDER BY a.row DESC LIMIT 100",
+        )?
+        .query_map(params![tool_use, uid], |row| {
+            let (agent, id): (String, String) = (row.get(0)?, row.get(1)?);
+            let (source, name) =
+                if row.get(3)? { (Source::Client, "http") } else { (Source::Runtime, "runtime") };
+            Ok(((source, format!("{name} {agent} {id}"), row.get(2)?), row.get(4)?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let Some(((_, newest, _), _)) = found.first() else { return Ok(None) };
+    if found.iter().any(|((_, evidence, _), waits)| *waits && evidence != newest) {
+        return Ok(None);
+    }
+    Ok(found.into_iter().next().map(|(asked, _)| asked))
 }
 
 /// A worker says only now what a tool call is for, and calls that name it may be on record already: both come by ways of

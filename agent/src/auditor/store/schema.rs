@@ -97,4 +97,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     ALTER TABLE containers ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
     UPDATE containers SET told = denied - min(denied, ring_denied + store_denied);
     ",
+    super::agents::KEYS,
 ];

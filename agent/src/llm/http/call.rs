@@ -126,7 +126,7 @@ async fn pass_on(
         headers.append(name.clone(), value.clone());
     }
     let kind_of = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let streams = status.is_success() && kind_of.starts_with("text/event-stream");
+    let streams = status.is_success() && counted.call.streams && kind_of.starts_with("text/event-stream");
     let (pieces, waiting) = mpsc::channel(WAITING);
     let relay = streams.then(|| Relay::new(shared.provider.kind(), hides_usage));
     let (refused, refusal) = oneshot::channel();
@@ -244,8 +244,8 @@ struct Counted {
     sent: usize,
     /// What it is part of for the trace.
     part: Option<Part>,
-    /// The tool calls that the client saw begin, and when: ns since boot.
-    began: Vec<(String, u64)>,
+    /// When the client saw each tool call begin, in their order: ns since boot.
+    began: Vec<u64>,
     held: Held,
 }
 
@@ -263,6 +263,7 @@ impl Counted {
         outcome.content = outcome.content.into_iter().map(|block| redactor.block(block)).collect();
         for call in &mut outcome.tool_calls {
             call.input = redactor.json(std::mem::take(&mut call.input));
+            call.name = redactor.text(&call.name).into_owned();
         }
         let usage = outcome.usage.unwrap_or_default();
         self.state.meter.lock().used(&usage, Timestamp::now());
@@ -334,8 +335,7 @@ async fn pump(
             continue;
         };
         let fed = relay.feed(&chunk, &redactor);
-        let began = relay.started().into_iter().map(|id| (id, report::now()));
-        counted.began.extend(began);
+        counted.began.extend(std::iter::repeat_n(report::now(), relay.started()));
         match fed {
             Ok(out) if out.is_empty() => {}
             Ok(out) => {
@@ -351,6 +351,7 @@ async fn pump(
         None => relay::whole(counted.shared.provider.kind(), &whole, &redactor),
     };
     drop(whole);
+    let broken = broken.or(outcome.refused.take());
     let is_broken = broken.is_some();
     outcome.error = broken.or(outcome.error);
     counted.charge(status, &mut outcome);

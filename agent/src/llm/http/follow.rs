@@ -5,6 +5,7 @@
 //! word: it speaks from the container.
 
 use crate::llm::{
+    calls::{Begun, CallKey},
     message::{Block, ToolCall},
     redact::Redactor,
     registry::ProviderKind,
@@ -15,7 +16,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
     collections::VecDeque,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -31,6 +32,8 @@ const MOST_BACK: usize = 512;
 pub(super) struct Follow {
     reporter: Reporter,
     threads: Mutex<Vec<Thread>>,
+    /// Nobody outside can make two ids that it takes for one.
+    hasher: RandomState,
 }
 
 /// One intent under way.
@@ -39,14 +42,23 @@ struct Thread {
     intent: Intent,
     /// What was asked and where in the conversation, as a number.
     asked: u64,
-    calls: VecDeque<String>,
-    /// Calls whose result did not come yet.
-    open: Vec<String>,
+    /// The provider's ids of its calls, as numbers.
+    calls: VecDeque<u64>,
+    /// Calls whose result did not come yet, oldest first.
+    open: Vec<Open>,
     /// The last request failed, and that is reported. The client may try again.
     failed: bool,
     heard: Instant,
     /// One for this, and one for each request under way.
     under_way: Arc<()>,
+}
+
+/// A call whose result did not come yet.
+#[derive(Debug)]
+struct Open {
+    /// The provider's id, as a number.
+    given: u64,
+    key: CallKey,
 }
 
 /// What a request is part of, until it is answered or its client is gone.
@@ -58,7 +70,7 @@ pub(super) struct Part {
 
 impl Follow {
     pub(super) fn new(reporter: Reporter) -> Self {
-        Self { reporter, threads: Mutex::default() }
+        Self { reporter, threads: Mutex::default(), hasher: RandomState::new() }
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {
@@ -73,22 +85,27 @@ impl Follow {
         redactor: &Redactor,
     ) -> Option<Part> {
         let newest = Newest::of(kind, messages);
+        let results: Vec<(u64, &ToolResult)> =
+            newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
         let mut threads = self.threads();
-        for result in &newest.results {
-            let waits = |thread: &&mut Thread| thread.open.contains(&result.call);
-            if let Some(thread) = threads.iter_mut().find(waits) {
-                thread.open.retain(|open| *open != result.call);
-                self.reporter.ended(&result.call, result.is_error, &result.content, redactor);
-            }
-        }
-        let brought =
-            |thread: &Thread| newest.results.iter().any(|result| thread.calls.contains(&result.call));
-        let known = threads.iter().position(brought).or_else(|| {
-            let asked = newest.asked.as_ref()?.1;
-            threads.iter().position(|thread| thread.asked == asked)
-        });
+        // Providers give one id to calls of several intents, by chance or not: what was asked tells which is meant.
+        let asked = newest.asked.as_ref().map(|(_, asked)| *asked);
+        let brought = |thread: &Thread| results.iter().any(|(given, _)| thread.calls.contains(given));
+        let known = threads
+            .iter()
+            .position(|thread| brought(thread) && Some(thread.asked) == asked)
+            .or_else(|| threads.iter().position(brought))
+            .or_else(|| threads.iter().position(|thread| Some(thread.asked) == asked));
         let mut thread = match known.map(|at| threads.remove(at)) {
-            Some(thread) => thread,
+            Some(mut thread) => {
+                for (given, result) in &results {
+                    // Two calls of one id are answered in their order.
+                    let Some(at) = thread.open.iter().position(|open| open.given == *given) else { continue };
+                    let Open { key, .. } = thread.open.remove(at);
+                    self.reporter.ended(&key, result.is_error, &result.content, redactor);
+                }
+                thread
+            }
             None => {
                 let asked = newest.asked.as_ref()?.1;
                 let intent = Intent { id: report::new_id(), conn: 0 };
@@ -116,21 +133,37 @@ impl Follow {
         Some(part)
     }
 
-    /// The request's answer came, with calls that began at these moments, or now; or why it failed.
+    /// The request's answer came, with calls that began at these moments, or now; or why it failed. Even then the client
+    /// may run the calls that it heard of.
     pub(super) fn answered(
         &self,
         part: Part,
         calls: &[ToolCall],
-        began: &[(String, u64)],
+        began: &[u64],
         error: Option<&str>,
         redactor: &Redactor,
     ) {
         let mut threads = self.threads();
         let Part { intent, _under_way } = part;
-        let Some(at) = threads.iter().position(|thread| thread.intent.id == intent.id) else { return };
-        let Some(thread) = threads.get_mut(at) else { return };
-        thread.heard = Instant::now();
-        if let Some(why) = error {
+        let at = threads.iter().position(|thread| thread.intent.id == intent.id);
+        let mut given_up = Vec::new();
+        let open = match at.and_then(|at| threads.get_mut(at)) {
+            Some(thread) => {
+                thread.heard = Instant::now();
+                &mut thread.open
+            }
+            None => &mut given_up,
+        };
+        let mut moments = began.iter().copied();
+        for call in calls {
+            let begun = Begun::relayed(&call.id, moments.next().unwrap_or_else(report::now), redactor);
+            self.reporter.relayed(&intent, &begun, call);
+            open.push(Open { given: self.number(&call.id), key: begun.key });
+        }
+        let Some((at, thread)) = at.and_then(|at| Some((at, threads.get_mut(at)?))) else { return };
+        if let Some(why) = error
+            && calls.is_empty()
+        {
             thread.failed = true;
             return self.reporter.intent_ended(&intent, Some(why), redactor);
         }
@@ -143,16 +176,17 @@ impl Follow {
             return;
         }
         for call in calls {
-            let moment = began.iter().find(|(id, _)| *id == call.id).map(|(_, moment)| *moment);
-            self.reporter.call(Some(&intent), call, None, moment.unwrap_or_else(report::now));
-            thread.calls.push_back(call.id.clone());
-            thread.open.push(call.id.clone());
-            if thread.calls.len() > MOST_CALLS {
-                thread.calls.pop_front();
-            }
+            thread.calls.push_back(self.number(&call.id));
         }
-        let (open, calls) = (&mut thread.open, &thread.calls);
-        open.retain(|open| calls.contains(open));
+        let too_many = thread.calls.len().saturating_sub(MOST_CALLS);
+        thread.calls.drain(..too_many);
+        let too_many = thread.open.len().saturating_sub(MOST_CALLS);
+        thread.open.drain(..too_many);
+    }
+
+    /// What a provider's id is known by: it may be of any length.
+    fn number(&self, given: &str) -> u64 {
+        self.hasher.hash_one(given)
     }
 
     /// Gives up intents of which nothing was heard for so long: their calls would be in flight for ever.
@@ -366,7 +400,7 @@ mod tests {
         assert_eq!(one.intent.id, two.intent.id);
         end(&follow, one, &[], None);
         end(&follow, two, &[call("a")], None);
-        assert_eq!(follow.threads()[0].open, ["a"]);
+        assert_eq!(follow.threads()[0].open.len(), 1);
         // One whose client hung up does not count.
         drop(begin(&follow, OpenAi, &ask));
         let part = begin(&follow, OpenAi, &ask);

@@ -4,6 +4,7 @@
 //! errors included. Each call is limited, counted and logged as a turn is. The conversation is the client's own: none of
 //! it is kept here.
 
+mod begins;
 mod call;
 mod follow;
 mod gate;

@@ -1,5 +1,6 @@
 //! An answer on its way to the client: event by event, without the agent's credentials, read along for the record. Pure.
 
+use super::begins::Begins;
 use crate::llm::{
     message::{Block, ToolCall},
     provider::{
@@ -27,6 +28,8 @@ pub(super) struct Outcome {
     pub(super) said: usize,
     /// Why it is no whole answer.
     pub(super) error: Option<String>,
+    /// Why the client is not to have it.
+    pub(super) refused: Option<String>,
 }
 
 /// A stream of events.
@@ -37,8 +40,8 @@ pub(super) struct Relay {
     usage: Option<Usage>,
     said: usize,
     error: Option<String>,
-    /// Ids of the tool calls that began and were not asked for yet.
-    started: Vec<String>,
+    /// The tool calls that a client may find in it.
+    begins: Begins,
     /// Bytes that are no whole event yet.
     pending: Vec<u8>,
     /// How many of them are known to hold no end of one.
@@ -55,27 +58,27 @@ impl Relay {
             usage: None,
             said: 0,
             error: None,
-            started: Vec::new(),
+            begins: Begins::default(),
             pending: Vec::new(),
             scanned: 0,
         }
     }
 
-    /// Ids of the tool calls that began since this was asked last: a client may run one before the answer is whole.
-    pub(super) fn started(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.started)
+    /// How many tool calls began since this was asked last: a client may run one before the answer is whole.
+    pub(super) fn started(&mut self) -> usize {
+        self.begins.fresh()
     }
 
     /// Takes bytes in; gives those of the events that are whole.
     ///
     /// # Errors
-    /// An event without end.
+    /// An event without end; too many tool calls.
     pub(super) fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
         self.pending.extend_from_slice(bytes);
         let (mut out, mut from) = (Vec::new(), 0);
         let pending = std::mem::take(&mut self.pending);
         while let Some(end) = end_of_event(&pending[from..], self.scanned) {
-            self.event(&pending[from..from + end], redactor, &mut out);
+            self.event(&pending[from..from + end], redactor, &mut out)?;
             (from, self.scanned) = (from + end, 0);
         }
         self.pending = pending[from..].to_vec();
@@ -90,18 +93,20 @@ impl Relay {
     /// What is left, and what the answer came to.
     pub(super) fn finish(mut self, redactor: &Redactor) -> (Vec<u8>, Outcome) {
         let mut out = Vec::new();
+        let mut refused = None;
         let rest = std::mem::take(&mut self.pending);
         if !rest.is_empty() {
-            self.event(&rest, redactor, &mut out);
+            if let Err(error) = self.event(&rest, redactor, &mut out) {
+                refused = Some(error);
+            }
         }
         let mut outcome =
-            Outcome { usage: self.usage, said: self.said, error: self.error, ..Outcome::default() };
+            Outcome { usage: self.usage, said: self.said, error: self.error, refused, ..Outcome::default() };
         outcome.usage = self.decoder.as_ref().and_then(Decoder::told).or(outcome.usage);
         match self.decoder.map(|decoder| (decoder.is_done(), decoder.finish())) {
             Some((true, Ok(answer))) => {
                 outcome.stop_reason = Some(answer.stop_reason);
                 outcome.content = answer.content;
-                outcome.tool_calls = answer.tool_calls;
             }
             Some((true, Err(error))) => outcome.error = outcome.error.or(Some(error.message)),
             Some((false, _)) => {
@@ -110,10 +115,11 @@ impl Relay {
             }
             None => {}
         }
+        outcome.tool_calls = self.begins.finish();
         (out, outcome)
     }
 
-    fn event(&mut self, bytes: &[u8], redactor: &Redactor, out: &mut Vec<u8>) {
+    fn event(&mut self, bytes: &[u8], redactor: &Redactor, out: &mut Vec<u8>) -> Result<(), String> {
         let mut events = Vec::new();
         // The parser wants to see the end.
         let whole = [bytes, b"\n\n"].concat();
@@ -121,8 +127,8 @@ impl Relay {
             self.error.get_or_insert_with(|| format!("the provider sent {error}"));
         }
         for event in &events {
-            if self.read(event) {
-                return;
+            if self.read(event)? {
+                return Ok(());
             }
         }
         let text = String::from_utf8_lossy(bytes);
@@ -138,10 +144,14 @@ impl Relay {
                 Cow::Owned(clean) => out.extend(clean.into_bytes()),
             },
         }
+        Ok(())
     }
 
     /// Reads an event along. True: the client is not to see it.
-    fn read(&mut self, event: &Event) -> bool {
+    ///
+    /// # Errors
+    /// It has more tool calls than are relayed.
+    fn read(&mut self, event: &Event) -> Result<bool, String> {
         if let Some(decoder) = &mut self.decoder
             && !decoder.is_done()
         {
@@ -152,16 +162,15 @@ impl Relay {
                 self.decoder = None;
             }
             self.said += pieces.iter().map(Piece::said).sum::<usize>();
-            let started = |piece| if let Piece::ToolStart { id, .. } = piece { Some(id) } else { None };
-            self.started.extend(pieces.into_iter().filter_map(started));
         }
+        let Ok(data) = serde_json::from_str::<Value>(&event.data) else { return Ok(false) };
+        self.begins.read(self.kind, &data)?;
         if self.kind != ProviderKind::OpenAi {
-            return false;
+            return Ok(false);
         }
-        let Ok(data) = serde_json::from_str::<Value>(&event.data) else { return false };
         self.usage = data.get("usage").and_then(|told| usage(self.kind, told)).or(self.usage);
         let is_empty = data.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
-        self.hides_usage && is_empty && data.get("usage").is_some_and(Value::is_object)
+        Ok(self.hides_usage && is_empty && data.get("usage").is_some_and(Value::is_object))
     }
 }
 
@@ -198,7 +207,17 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
             Cow::Borrowed(_) => body.to_vec(),
             Cow::Owned(clean) => clean.into_bytes(),
         };
-        return (clean, Outcome::default());
+        // A client that asked for a stream reads one, whatever the answer says of itself.
+        let mut begins = Begins::default();
+        let mut refused = None;
+        let _ = Events::default().feed(&[body, b"\n\n"].concat(), |event| {
+            if let Ok(data) = serde_json::from_str(&event.data)
+                && let Err(why) = begins.read(kind, &data)
+            {
+                refused.get_or_insert(why);
+            }
+        });
+        return (clean, Outcome { tool_calls: begins.finish(), refused, ..Outcome::default() });
     };
     let clean = redactor.json(raw);
     let value: Value = serde_json::from_str(clean.get()).unwrap_or_default();
@@ -208,7 +227,8 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
             value.pointer("/choices/0/message").map(|message| Value::Array(vec![message.clone()]))
         }
     };
-    let calls = said.as_ref().map(|said| tool_calls(kind, said)).unwrap_or_default();
+    let mut begins = Begins::default();
+    let refused = begins.read(kind, &value).err();
     let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
     let blocks = said.as_ref().and_then(Value::as_array).into_iter().flatten();
     let outcome = Outcome {
@@ -216,39 +236,11 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
         content: blocks.filter_map(|block| block_of(kind, block)).collect(),
         usage: value.get("usage").and_then(|told| usage(kind, told)),
         error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
-        tool_calls: calls,
+        refused,
+        tool_calls: begins.finish(),
         said: body.len(),
     };
     (clean.get().as_bytes().to_vec(), outcome)
-}
-
-/// The tools that the model wants called. `said`: the blocks of an answer, or OpenAI's message in a list.
-fn tool_calls(kind: ProviderKind, said: &Value) -> Vec<ToolCall> {
-    let calls = match kind {
-        ProviderKind::Anthropic => said.as_array(),
-        ProviderKind::OpenAi => said.pointer("/0/tool_calls").and_then(Value::as_array),
-    };
-    calls.into_iter().flatten().filter_map(|call| tool_call(kind, call)).collect()
-}
-
-fn tool_call(kind: ProviderKind, call: &Value) -> Option<ToolCall> {
-    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    match kind {
-        ProviderKind::Anthropic if call.get("type")? == "tool_use" => {
-            let input = RawValue::from_string(call.get("input")?.to_string()).ok()?;
-            Some(ToolCall { id: text(call, "id")?, name: text(call, "name")?, input })
-        }
-        ProviderKind::Anthropic => None,
-        ProviderKind::OpenAi => {
-            let function = call.get("function")?;
-            let arguments = text(function, "arguments")?;
-            // What is no JSON is the text that it is.
-            let input = RawValue::from_string(arguments.clone())
-                .or_else(|_| RawValue::from_string(Value::from(arguments).to_string()))
-                .ok()?;
-            Some(ToolCall { id: text(call, "id")?, name: text(function, "name")?, input })
-        }
-    }
 }
 
 /// Tool calls among them, as the provider wrote them.

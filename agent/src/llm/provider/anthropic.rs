@@ -150,6 +150,8 @@ struct Chunk {
 /// A block as it grows.
 #[derive(Debug)]
 struct Growing {
+    /// Which of the answer's tool calls it is, if it is one.
+    call: Option<usize>,
     fields: Map<String, Value>,
     /// Pieces of a tool call's arguments.
     input: String,
@@ -159,6 +161,7 @@ struct Growing {
 #[derive(Debug, Default)]
 pub(in crate::llm) struct Decoder {
     blocks: Vec<Growing>,
+    calls: usize,
     stop_reason: Option<String>,
     usage: Option<Usage>,
     done: bool,
@@ -190,8 +193,10 @@ impl Decoder {
                 if chunk.index != self.blocks.len() || chunk.index >= MAX_BLOCKS {
                     return Err(strange("blocks out of order"));
                 }
-                start(&fields, pieces).ok_or_else(|| strange("a tool call without id or name"))?;
-                self.blocks.push(Growing { fields, input: String::new() });
+                let is_call = start(&fields, pieces).ok_or_else(|| strange("a tool call without a name"))?;
+                let call = is_call.then_some(self.calls);
+                self.calls += usize::from(is_call);
+                self.blocks.push(Growing { call, fields, input: String::new() });
             }
             "content_block_delta" => {
                 let delta = chunk.delta.ok_or_else(|| strange("a delta without its content"))?;
@@ -233,16 +238,16 @@ impl Decoder {
             .ok_or_else(|| RpcError::new(INTERNAL, "the provider's stream ended without a stop reason"))?;
         let (mut content, mut tool_calls) = (Vec::new(), Vec::new());
         // Where something follows a call, its place matters: it stays in the content as well.
-        let last_said = self.blocks.iter().rposition(|block| !is_tool_use(block));
+        let last_said = self.blocks.iter().rposition(|block| block.call.is_none());
         for (i, mut block) in self.blocks.into_iter().enumerate() {
-            if is_tool_use(&block) {
+            if block.call.is_some() {
                 // An answer that stopped for another reason than to call tools may have cut this one off.
                 if stop_reason != "tool_use" {
                     continue;
                 }
                 let call = tool_call(&block)?;
                 if last_said.is_some_and(|last| i < last) {
-                    content.push(parse(&tool_use(&call))?);
+                    content.push(in_place(&call)?);
                 }
                 tool_calls.push(call);
                 continue;
@@ -262,8 +267,9 @@ fn parse(json: &str) -> Result<Block, RpcError> {
         .map_err(|e| RpcError::new(INTERNAL, format!("the provider sent a block that is none: {e}")))
 }
 
-fn is_tool_use(block: &Growing) -> bool {
-    block.fields.get("type").and_then(Value::as_str) == Some("tool_use")
+/// A tool call as a block among others.
+pub(super) fn in_place(call: &ToolCall) -> Result<Block, RpcError> {
+    parse(&tool_use(call))
 }
 
 fn tool_call(block: &Growing) -> Result<ToolCall, RpcError> {
@@ -278,14 +284,14 @@ fn tool_call(block: &Growing) -> Result<ToolCall, RpcError> {
     Ok(ToolCall { id: field("id"), name, input })
 }
 
-/// None: a tool call that lacks what makes it one.
-fn start(fields: &Map<String, Value>, pieces: &mut VecDeque<Piece>) -> Option<()> {
+/// Whether it is a tool call; none: one that lacks what makes it one.
+fn start(fields: &Map<String, Value>, pieces: &mut VecDeque<Piece>) -> Option<bool> {
     let field = |key: &str| fields.get(key).and_then(Value::as_str);
     match field("type") {
         Some("tool_use") => {
-            let (id, name) =
-                (field("id").filter(|s| !s.is_empty())?, field("name").filter(|s| !s.is_empty())?);
+            let (id, name) = (field("id").unwrap_or_default(), field("name").filter(|s| !s.is_empty())?);
             pieces.push_back(Piece::ToolStart { id: id.to_owned(), name: name.to_owned() });
+            return Some(true);
         }
         Some("text") => {
             let first = field("text").filter(|text| !text.is_empty());
@@ -293,20 +299,23 @@ fn start(fields: &Map<String, Value>, pieces: &mut VecDeque<Piece>) -> Option<()
         }
         _ => {}
     }
-    Some(())
+    Some(false)
 }
 
 /// A delta named `x_delta` adds to a field; what we do not know is taken in by the same rule where it can be.
 fn grow(block: &mut Growing, delta: &Map<String, Value>, pieces: &mut VecDeque<Piece>) {
-    let is_tool = is_tool_use(block);
     for (key, value) in delta.iter().filter(|(key, _)| *key != "type") {
         match (key.as_str(), value) {
             ("partial_json", Value::String(piece)) => {
                 block.input.push_str(piece);
-                if is_tool && !piece.is_empty() {
-                    pieces.push_back(Piece::ToolInput(piece.clone()));
+                if let Some(call) = block.call
+                    && !piece.is_empty()
+                {
+                    pieces.push_back(Piece::ToolInput { call, text: piece.clone() });
                 }
             }
+            // A call that began under a name keeps it: somebody may have been told.
+            _ if block.call.is_some() => {}
             ("citation", citation) => {
                 let citations = block.fields.entry("citations").or_insert_with(|| json!([]));
                 match citations.as_array_mut() {

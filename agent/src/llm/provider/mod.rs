@@ -7,7 +7,7 @@ pub(super) mod sse;
 
 use super::{
     config::{Llm, ProviderKind},
-    message::{Block, Message, ToolCall},
+    message::{Block, Kind, Message, ToolCall},
     rpc::{INTERNAL, RpcError, Tool},
 };
 use bytes::Bytes;
@@ -73,22 +73,27 @@ pub(super) fn cut_off(told: Option<Usage>, sent: usize, said: usize) -> Usage {
 pub(super) enum Piece {
     /// Text.
     Text(String),
-    /// A tool's call begins.
+    /// A tool's call begins. Calls are counted in the order in which they do, which is that of [`Answer::tool_calls`].
     ToolStart {
-        /// Its id.
+        /// The provider's id, whatever that is: it may be none, or another call's.
         id: String,
         /// The tool.
         name: String,
     },
-    /// Of the last call's arguments.
-    ToolInput(String),
+    /// Of a call's arguments.
+    ToolInput {
+        /// Which call, counted from 0.
+        call: usize,
+        /// The next piece of JSON.
+        text: String,
+    },
 }
 
 impl Piece {
     /// Bytes of what the model said.
     pub(super) fn said(&self) -> usize {
         match self {
-            Self::Text(text) | Self::ToolInput(text) => text.len(),
+            Self::Text(text) | Self::ToolInput { text, .. } => text.len(),
             Self::ToolStart { name, .. } => name.len(),
         }
     }
@@ -105,6 +110,31 @@ pub(super) struct Answer {
     pub(super) tool_calls: Vec<ToolCall>,
     /// What it cost, where the provider says so.
     pub(super) usage: Option<Usage>,
+}
+
+impl Answer {
+    /// Names the calls anew, wherever they stand in the answer: the first by the first of `ids`, and so on.
+    ///
+    /// # Errors
+    /// There are calls, and not as many as ids: it is not known which is which.
+    pub(super) fn name(&mut self, ids: &[&str]) -> Result<(), RpcError> {
+        // An answer that was cut off may have begun calls that are none.
+        if !self.tool_calls.is_empty() && self.tool_calls.len() != ids.len() {
+            return Err(RpcError::new(INTERNAL, "the provider's answer has other tool calls than it began"));
+        }
+        for (call, id) in self.tool_calls.iter_mut().zip(ids) {
+            (*id).clone_into(&mut call.id);
+        }
+        // Those whose place among other blocks matters stand there, too, and none is left out before the last of them.
+        let mut calls = self.tool_calls.iter();
+        for block in self.content.iter_mut().filter(|block| matches!(block.kind(), Kind::ToolUse(_))) {
+            let call = calls.next().ok_or_else(|| {
+                RpcError::new(INTERNAL, "the provider's answer has a tool call that it did not begin")
+            })?;
+            *block = anthropic::in_place(call)?;
+        }
+        Ok(())
+    }
 }
 
 /// Encoded messages, joined by commas: the form in which a conversation keeps them. `mark`: let the provider's cache

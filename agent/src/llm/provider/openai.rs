@@ -297,12 +297,11 @@ impl Decoder {
         // Some servers give every call the same index, each with an id of its own.
         let known = self
             .calls
-            .iter_mut()
-            .rev()
-            .find(|c| c.index == index)
-            .filter(|c| id.as_ref().is_none_or(|id| *id == c.id));
-        let call = match known {
-            Some(call) => call,
+            .iter()
+            .rposition(|c| c.index == index)
+            .filter(|at| self.calls.get(*at).is_some_and(|c| id.as_ref().is_none_or(|id| *id == c.id)));
+        let at = match known {
+            Some(at) => at,
             None => {
                 let name =
                     function.name.clone().filter(|name| !name.is_empty()).ok_or_else(|| {
@@ -314,11 +313,10 @@ impl Decoder {
                         format!("the provider sent more than {MAX_CALLS} tool calls"),
                     ));
                 }
-                let id = id.unwrap_or_else(|| format!("call_{}", uuid::Uuid::new_v4().simple()));
+                let id = id.unwrap_or_default();
                 pieces.push_back(Piece::ToolStart { id: id.clone(), name: name.clone() });
                 self.calls.push(Call { index, id, name, arguments: String::new() });
-                let at = self.calls.len() - 1;
-                &mut self.calls[at]
+                self.calls.len() - 1
             }
         };
         let arguments = match function.arguments {
@@ -326,9 +324,11 @@ impl Decoder {
             Some(Value::Null) | None => String::new(),
             Some(whole) => whole.to_string(),
         };
-        if !arguments.is_empty() {
+        if let Some(call) = self.calls.get_mut(at)
+            && !arguments.is_empty()
+        {
             call.arguments.push_str(&arguments);
-            pieces.push_back(Piece::ToolInput(arguments));
+            pieces.push_back(Piece::ToolInput { call: at, text: arguments });
         }
         Ok(())
     }
