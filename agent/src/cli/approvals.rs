@@ -79,7 +79,7 @@ pub(crate) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 fn describe(out: &mut impl Write, call: &WaitingCall) -> io::Result<()> {
     let left = (call.until - now()).max(0) / 1_000_000;
     let because: Vec<&str> = call.rules.iter().chain(&call.reasons).map(String::as_str).collect();
-    let id: String = call.id.chars().take(8).collect();
+    let id = printable(&call.id);
     writeln!(
         out,
         "{id}  {}: {}  risk {}, {left} s left",

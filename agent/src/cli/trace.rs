@@ -11,7 +11,7 @@ use crate::{
 use ringfence_wire::{
     event::{Event, Verdict},
     message::{QueryReply, QueryRequest},
-    trace::{Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal, Via},
+    trace::{Renamed, Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal, Via},
 };
 use std::{
     io::{self, Write},
@@ -32,7 +32,7 @@ Examples:
   ringfence trace                        the newest intents of all agents
   ringfence trace coder --limit 3        of one agent
   ringfence trace 4f1d                   one intent, by the beginning of its id
-  ringfence trace toolu_01A2             one tool call, by the provider's id
+  ringfence trace toolu_01A2             one tool call, by the provider's id or its key
   ringfence trace --json | jq '.intents[].calls[].events[] | select(.verdict == \"denied\")'"
 )]
 pub(crate) struct Args {
@@ -127,6 +127,9 @@ fn call(out: &mut impl Write, call: &TracedCall, is_last: bool) -> io::Result<()
         printable(&call.call),
         short(&call.input)
     )?;
+    if let Some(Renamed { given, why }) = &call.renamed {
+        writeln!(out, "  {below}  ! named anew: {}: the provider's id was \"{}\"", short(why), short(given))?;
+    }
     call.events.iter().try_for_each(|event| self::event(out, event, below))?;
     if call.more {
         writeln!(out, "  {below}  ... and more: `ringfence events` has them all")?;
@@ -194,14 +197,32 @@ mod tests {
                 via: Via::Send,
                 text: "look\u{1b}[2J\nintent forged".into(),
                 error: None,
-                calls: Vec::new(),
+                calls: vec![TracedCall {
+                    call: "call_00112233".into(),
+                    key: Some("00112233".into()),
+                    renamed: Some(Renamed { given: "a\u{1b}[2J\nb".into(), why: "it was odd".into() }),
+                    ts: "2026-11-20T12:00:00.000000Z".into(),
+                    ended: None,
+                    tool: "ba\u{1b}]0;sh\u{7}".into(),
+                    server: None,
+                    input: "{\"a\":\n1}".into(),
+                    is_error: None,
+                    output: None,
+                    tagged: false,
+                    events: Vec::new(),
+                    more: false,
+                }],
             }],
             ..Trace::default()
         };
         let mut out = Vec::new();
         show(&mut out, &trace).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text.lines().count(), 3, "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(
+            text.contains(r"it was odd: the provider's id was") && text.contains(r"a\x1b[2J\x0ab"),
+            "{text}"
+        );
         assert!(!text.contains('\u{1b}'), "{text}");
         assert!(text.contains("under way") && text.contains("sent by user 0"), "{text}");
     }

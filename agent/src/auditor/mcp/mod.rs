@@ -4,6 +4,7 @@ pub(super) mod ingest;
 mod intake;
 pub(super) mod intent;
 pub(super) mod peers;
+mod refusals;
 pub(super) mod server;
 pub(super) mod sessions;
 mod stderr;

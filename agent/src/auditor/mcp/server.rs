@@ -113,6 +113,9 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
                 let who = Decider::Process { uid, facts };
                 sessions.waiting.decide(&call, approve, &who)
             });
+            if let Err(error) = &decided {
+                sessions.waiting.refusals.log(conn.stream(), "a decision about a waiting call is", error);
+            }
             decided.map_or_else(|e| failed(e.to_string()), |call| McpReply::Decided { call })
         }
         McpRequest::ConfirmRules { path, sha256 } => match sessions.may_approve(uid, conn.stream()) {

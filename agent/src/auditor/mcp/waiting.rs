@@ -1,5 +1,6 @@
 //! Calls that wait for a person: who may decide, and that a decision counts once.
 
+use super::refusals::Refusals;
 use crate::auditor::clock;
 use ringfence_wire::{
     audit::PeerFacts,
@@ -13,6 +14,9 @@ use std::{
 
 /// Calls of one user that may wait at once. More are denied at once, by nobody.
 const MOST_PER_UID: usize = 256;
+
+/// Fewest bytes of an id's beginning that name it.
+const LEAST_NAMED: usize = 4;
 
 /// The first process. Everybody descends from it: as a session's client (the interceptor's parent is gone, or never was
 /// another) it says of nobody that they are the client's own.
@@ -33,6 +37,7 @@ struct Held {
 /// All calls that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
+    pub(super) refusals: Refusals,
     held: Mutex<HashMap<String, Held>>,
 }
 
@@ -141,12 +146,7 @@ impl Waiting {
     pub(crate) fn decide(&self, named: &str, approve: bool, who: &Decider) -> Result<String, Refused> {
         let held = {
             let mut all = self.lock();
-            let mut matching =
-                all.keys().filter(|id| id.as_str() == named || (named.len() >= 4 && id.starts_with(named)));
-            let id = matching.next().cloned().ok_or_else(|| Refused::Gone(named.to_owned()))?;
-            if matching.next().is_some() {
-                return Err(Refused::Unclear(named.to_owned()));
-            }
+            let id = whole(&all, named, who.uid())?;
             let (owner, client) = all.get(&id).map_or((0, 0), |held| (held.uid, held.client));
             if who.uid() != 0 && who.uid() != owner {
                 return Err(Refused::NotYours { owner });
@@ -174,6 +174,21 @@ impl Waiting {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The call that is named: by its whole id, or by the beginning of one that this user may decide. A beginning says nothing of
+/// others' calls, neither that they wait nor whose they are, and others' calls make none unclear.
+fn whole(all: &HashMap<String, Held>, named: &str, uid: u32) -> Result<String, Refused> {
+    if let Some((id, _)) = all.get_key_value(named) {
+        return Ok(id.clone());
+    }
+    let begins = |(id, held): &(&String, &Held)| (uid == 0 || held.uid == uid) && id.starts_with(named);
+    let mut matching = all.iter().filter(|_| named.len() >= LEAST_NAMED).filter(begins);
+    match (matching.next(), matching.next()) {
+        (Some((id, _)), None) => Ok(id.clone()),
+        (None, _) => Err(Refused::Gone(named.to_owned())),
+        (Some(_), Some(_)) => Err(Refused::Unclear(named.to_owned())),
     }
 }
 
@@ -261,6 +276,30 @@ mod tests {
         assert_eq!(decide("aaaa-1", &Decider::Process { uid: 5, facts }), Err(Refused::Governed));
         assert_eq!(waiting.list(0).len(), 2, "a refusal decides nothing");
         assert!(decide("aaaa-1", &other).is_ok() && decide("aaaa-2", &Decider::Dashboard { uid: 0 }).is_ok());
+    }
+
+    #[test]
+    fn the_beginning_of_another_user_s_call_says_nothing() {
+        let waiting = Waiting::default();
+        let (link, mut interceptor) = link();
+        for (id, uid) in [("abcd-theirs", 6), ("abcd-mine", 5), ("efgh-theirs", 6)] {
+            assert!(waiting.add(call(id), uid, 1, link.clone()));
+        }
+        let who = Decider::Dashboard { uid: 5 };
+        assert_eq!(waiting.decide("efgh", true, &who), Err(Refused::Gone("efgh".into())), "nor whose it is");
+        let gone = waiting.decide("none", true, &who);
+        assert_eq!(gone, Err(Refused::Gone("none".into())), "as one that never was");
+        assert_eq!(waiting.decide("efgh-theirs", true, &who), Err(Refused::NotYours { owner: 6 }));
+        assert_eq!(waiting.decide("abc", true, &who), Err(Refused::Gone("abc".into())), "too short");
+        let root = Decider::Dashboard { uid: 0 };
+        assert_eq!(waiting.decide("abcd", true, &root), Err(Refused::Unclear("abcd".into())));
+        // Whatever waits of others: one's own is not unclear.
+        assert_eq!(waiting.decide("abcd", true, &who), Ok("abcd-mine".into()));
+        assert!(matches!(
+            interceptor.receive::<SessionOrder>().expect("an order"),
+            SessionOrder::Decide { call, .. } if call == "abcd-mine"
+        ));
+        assert_eq!(waiting.list(0).len(), 2);
     }
 
     #[test]
