@@ -29,6 +29,8 @@ mod llm;
 mod loopback;
 #[cfg(target_os = "linux")]
 mod mcp;
+#[cfg(target_os = "linux")]
+mod misplaced;
 mod platform;
 #[cfg(target_os = "linux")]
 mod profile;

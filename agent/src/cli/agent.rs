@@ -13,7 +13,7 @@ use crate::{
         serve,
         worker::Ready,
     },
-    profile,
+    misplaced, profile,
 };
 use anyhow::{Context, bail};
 use ringfence_wire::message::{AdminRequest, Status, Stopping};
@@ -259,7 +259,7 @@ fn check(name: &str) -> anyhow::Result<ExitCode> {
         text += &format!("    note: {why}\n");
     }
     for credential in unknown {
-        let credential = printable(&credential);
+        let credential = misplaced::Name(&credential);
         text += &format!(
             "    note: systemd's credential {credential} is for the daemon's unit, and was not looked at\n"
         );
@@ -285,7 +285,7 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let mut text = format!("agent      {}\nprofile    {}\n", config.name, config.file.display());
     text += &format!("model      {} ({}, [llm.{}])\n", printable(&llm.model), llm.provider.name(), llm.name);
     if let Some(url) = &llm.base_url {
-        text += &format!("address    {url}\n");
+        text += &format!("address    {}\n", misplaced::address(url));
     }
     text += &format!("key        {}\n", llm.api_key.as_ref().map_or_else(|| "none".to_owned(), from));
     text += &format!("max_tokens {}\n", llm.max_tokens);
@@ -293,7 +293,10 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         text += &format!("limits     {limits}\n");
     }
     if !llm.options.is_empty() {
-        text += &format!("options    {}\n", printable(&Value::Object(llm.options.clone()).to_string()));
+        text += &format!(
+            "options    {}\n",
+            printable(&misplaced::shown(&Value::Object(llm.options.clone()).to_string()))
+        );
     }
     for mcp in &config.mcp {
         let tools = match &mcp.tools {
@@ -303,7 +306,7 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         };
         let token =
             mcp.auth_token.as_ref().map_or_else(|| "no token".to_owned(), |t| format!("token {}", from(t)));
-        text += &format!("mcp        {} ({}): {tools}; {token}\n", mcp.name, mcp.url);
+        text += &format!("mcp        {} ({}): {tools}; {token}\n", mcp.name, misplaced::address(&mcp.url));
     }
     if config.http.is_some() {
         text += &format!("http       {}\n", whose.http_socket(&config.name).display());
@@ -339,27 +342,32 @@ fn limits(limits: &Limits) -> Option<String> {
 fn from(source: &Source) -> String {
     match source {
         Source::Value(_) => "[redacted] (in the file)".to_owned(),
-        Source::Env(name) => format!("the variable {name}"),
-        Source::File(path) => format!("the file {}", path.display()),
-        Source::Credential(name) => format!("systemd's credential {name}"),
-        Source::Command(words) => format!("what `{}` prints", printable(&words.join(" "))),
+        Source::Env(name) => format!("the variable {}", misplaced::Name(name)),
+        Source::File(path) => {
+            format!("the file {}", printable(&misplaced::shown(&path.display().to_string())))
+        }
+        Source::Credential(name) => format!("systemd's credential {}", misplaced::Name(name)),
+        // Its words may be the credential.
+        Source::Command(words) => format!("what {} prints", misplaced::Command(words)),
     }
 }
 
 fn described(config: &AgentConfig, whose: &Whose) -> Value {
     let llm = &config.llm;
+    let options = Value::Object(llm.options.clone()).to_string();
+    let options: Value = serde_json::from_str(&misplaced::shown(&options)).unwrap_or_default();
     json!({
         "name": config.name,
         "file": config.file,
         "llm": {
             "name": llm.name, "provider": llm.provider.name(), "model": llm.model, "max_tokens": llm.max_tokens,
-            "base_url": llm.base_url.as_ref().map(|url| url.as_str()), "api_key": llm.api_key.as_ref().map(from),
-            "options": llm.options, "prompt_cache": llm.prompt_cache, "max_rounds": llm.max_rounds,
+            "base_url": llm.base_url.as_ref().map(misplaced::address), "api_key": llm.api_key.as_ref().map(from),
+            "options": options, "prompt_cache": llm.prompt_cache, "max_rounds": llm.max_rounds,
             "max_mcp_rounds": llm.max_mcp_rounds, "timeout": llm.timeout.as_secs(),
             "runtime_timeout": llm.runtime_timeout.as_secs(),
         },
         "mcp": config.mcp.iter().map(|mcp| json!({
-            "name": mcp.name, "url": mcp.url.as_str(), "auth_token": mcp.auth_token.as_ref().map(from), "tools": mcp.tools,
+            "name": mcp.name, "url": misplaced::address(&mcp.url), "auth_token": mcp.auth_token.as_ref().map(from), "tools": mcp.tools,
         })).collect::<Vec<_>>(),
         "limits": {
             "turns_per_minute": config.limits.turns_per_minute, "tokens_per_day": config.limits.tokens_per_day,

@@ -3,10 +3,13 @@
 
 pub(crate) use super::config::{AgentConfig, Http, Llm, Mcp, ProviderKind};
 use super::{home::Home, limits::Limits, secret::Source};
-use crate::profile::{
-    self, Dirs, LoadErrors, Problem, Profile, Provenance,
-    problem::{At, Wrong},
-    sections::{LlmSection, Located, McpSection},
+use crate::{
+    misplaced,
+    profile::{
+        self, Dirs, LoadErrors, Problem, Profile, Provenance,
+        problem::{At, Wrong},
+        sections::{LlmSection, Located, McpSection},
+    },
 };
 use std::{
     path::{Path, PathBuf},
@@ -261,8 +264,8 @@ fn url(located: &Located<String>, wrong: &mut Vec<Problem>) -> Option<Url> {
             _ => "only https, and http on loopback, can be used",
         },
     };
-    let shown = located.value.split_once('@').map_or(located.value.as_str(), |(_, rest)| rest).to_owned();
-    wrong.push(Problem::new(located.at.clone(), Wrong::Url { url: shown, why }));
+    let url = misplaced::as_address(&located.value);
+    wrong.push(Problem::new(located.at.clone(), Wrong::Url { url, why }));
     None
 }
 

@@ -1,5 +1,6 @@
 //! Credentials: a type that zeroes itself and prints as `[redacted]`, and the places that one can come from.
 
+use crate::misplaced::{Name, shown};
 use nix::libc;
 use std::{
     env, fmt,
@@ -72,13 +73,13 @@ pub(crate) enum Error {
     #[error("{0} is empty")]
     Empty(String),
     /// A file that is not there or cannot be read.
-    #[error("cannot read {}", .0.display())]
+    #[error("cannot read {}", shown(&.0.display().to_string()))]
     File(PathBuf, #[source] io::Error),
     /// A device, pipe or directory.
-    #[error("{} is not a regular file", .0.display())]
+    #[error("{} is not a regular file", shown(&.0.display().to_string()))]
     NotAFile(PathBuf),
     /// Open to others.
-    #[error("{} can be read or written by others (mode {mode:04o}): chmod 600 it", .path.display())]
+    #[error("{} can be read or written by others (mode {mode:04o}): chmod 600 it", shown(&.path.display().to_string()))]
     Open {
         /// The file.
         path: PathBuf,
@@ -124,9 +125,11 @@ impl Source {
         match self {
             Self::Value(secret) => checked(Zeroizing::new(secret.expose().to_owned()), "the value"),
             Self::Env(name) => {
-                let value = env::var_os(name).ok_or_else(|| Error::NoVariable(name.clone()))?;
-                let value = value.into_string().map_err(|_| Error::Unprintable(name.clone()))?;
-                checked(Zeroizing::new(value), name)
+                // The name may be the credential itself.
+                let shown = Name(name).to_string();
+                let value = env::var_os(name).ok_or_else(|| Error::NoVariable(shown.clone()))?;
+                let value = value.into_string().map_err(|_| Error::Unprintable(shown.clone()))?;
+                checked(Zeroizing::new(value), &shown)
             }
             Self::File(path) => file(path),
             Self::Credential(name) => file(&credential(name)?),
@@ -178,7 +181,7 @@ pub(crate) fn handed(descriptor: OwnedFd) -> Result<Secret, Error> {
 
 fn credential(name: &str) -> Result<PathBuf, Error> {
     let dir = env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-    Ok(dir.ok_or_else(|| Error::NoCredentials(name.to_owned()))?.join(name))
+    Ok(dir.ok_or_else(|| Error::NoCredentials(Name(name).to_string()))?.join(name))
 }
 
 fn checked(mut text: Zeroizing<String>, from: &str) -> Result<Secret, Error> {
@@ -194,7 +197,7 @@ fn checked(mut text: Zeroizing<String>, from: &str) -> Result<Secret, Error> {
 }
 
 fn file(path: &Path) -> Result<Secret, Error> {
-    bounded(open(path)?, &path.display().to_string(), |source| Error::File(path.to_owned(), source))
+    bounded(open(path)?, &shown(&path.display().to_string()), |source| Error::File(path.to_owned(), source))
 }
 
 fn open(path: &Path) -> Result<fs::File, Error> {
@@ -232,9 +235,10 @@ fn command(words: &[String]) -> Result<Secret, Error> {
     if nix::unistd::geteuid().is_root() {
         return Err(Error::Root);
     }
-    let name = words.first().cloned().unwrap_or_default();
+    let program = words.first().cloned().unwrap_or_default();
+    let name = Name(&program).to_string();
     let failed = |source| Error::Command(name.clone(), source);
-    let mut child = Command::new(&name)
+    let mut child = Command::new(&program)
         .args(words.iter().skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,6 +1,7 @@
 //! What can be wrong with a profile: one [`Problem`] each, with file, line, key and a hint; never only the first.
 
 use super::socket_options::OptionError;
+use crate::misplaced::shown;
 use ringfence_grant::{ExecError, NetError, PathError};
 use serde::Serialize;
 use std::{
@@ -103,8 +104,10 @@ pub(crate) enum Wrong {
     Range { number: u64, least: u64, most: u64 },
     #[error("`{first}` is given already: a credential has one source")]
     TwoSources { first: String },
-    #[error("{0:?} is not an absolute path")]
-    NotAbsolute(String),
+    #[error("is not an absolute path")]
+    NotAbsolute,
+    #[error("is not the name of a variable")]
+    NotAVariable,
     #[error("cannot be set here: it has a key of its own, or the conversation fills it in")]
     Reserved,
     #[error("no [llm.*] section: an agent has exactly one")]
@@ -113,7 +116,7 @@ pub(crate) enum Wrong {
     ManyLlm(Vec<String>),
     #[error("`{key}` is missing{}", registry.as_ref().map_or_else(String::new, |r| format!(", and {} does not have it for `{name}` either", r.display())))]
     MissingKey { key: &'static str, name: String, registry: Option<PathBuf>, near: Option<String> },
-    #[error("{url:?} cannot be used: {why}")]
+    #[error("{url} cannot be used: {why}")]
     Url { url: String, why: &'static str },
     #[error("stands in [{title}] itself, which has sections only")]
     NoSectionName { title: String },
@@ -184,7 +187,12 @@ impl Wrong {
             }
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
             Self::NoLlm => "an agent without a model is a plain profile; for an agent write `[llm.NAME]`".to_owned(),
-            Self::NotAbsolute(_) => "write it from the root, or from `~/`".to_owned(),
+            Self::NotAbsolute => "write it from the root, or from `~/`".to_owned(),
+            Self::NotAVariable => {
+                "it has letters, digits and `_` only; a credential itself does not stand here, and the one that does \
+                 should be replaced"
+                    .to_owned()
+            }
             Self::NoSectionName { title } => {
                 format!("a section has a name, which the registry may know: `[{title}.NAME]`")
             }
@@ -251,10 +259,14 @@ impl fmt::Display for Problem {
             }
             f.write_str(" ")?;
         }
+        // An agent's configuration has credentials, which somebody may have written where they do not belong.
+        let is_agents = ["llm", "mcp"].iter().any(|table| key.starts_with(table));
+        let what = self.what.to_string();
+        let is_secret = is_agents || matches!(self.what, Wrong::Syntax(_) | Wrong::UnknownKey { .. });
         if !key.is_empty() {
-            write!(f, "{key}: ")?;
+            write!(f, "{}: ", if is_secret { shown(key) } else { key.into() })?;
         }
-        write!(f, "{}", self.what)?;
+        f.write_str(&if is_secret { shown(&what) } else { what.into() })?;
         match self.what.hint() {
             Some(hint) => write!(f, "\n    hint: {hint}"),
             None => Ok(()),

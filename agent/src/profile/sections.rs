@@ -4,9 +4,12 @@ use super::{
     parse::{Parser, Value},
     problem::{At, Wrong},
 };
-use crate::llm::{
-    limits::Price,
-    secret::{Secret, Source},
+use crate::{
+    llm::{
+        limits::Price,
+        secret::{Secret, Source},
+    },
+    misplaced,
 };
 use toml::{
     Spanned,
@@ -286,7 +289,7 @@ impl Parser {
     ) {
         let source = match key.get_ref().strip_prefix(stem) {
             Some("") => self.filled(path, value).map(|text| Source::Value(Secret::from(text))),
-            Some("_env") => self.filled(path, value).map(Source::Env),
+            Some("_env") => self.variable(path, value).map(Source::Env),
             Some("_file") => self.secret_file(path, value),
             Some("_credential") => self.filled(path, value).map(Source::Credential),
             Some("_command") => self.words(path, value).map(Source::Command),
@@ -300,12 +303,22 @@ impl Parser {
         *to = source.map(|value| Located { value, at });
     }
 
+    /// The name of a variable. What is none may be the credential itself, and is not repeated.
+    fn variable(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
+        let name = self.filled(path, value)?;
+        if !misplaced::is_variable(&name) {
+            self.wrong(value.span().start, path, Wrong::NotAVariable);
+            return None;
+        }
+        Some(name)
+    }
+
     fn secret_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         let text = self.filled(path, value)?;
         match crate::mcp::state::expand(&text) {
             Ok(file) if file.is_absolute() => Some(Source::File(file)),
             _ => {
-                self.wrong(value.span().start, path, Wrong::NotAbsolute(text));
+                self.wrong(value.span().start, path, Wrong::NotAbsolute);
                 None
             }
         }

@@ -115,7 +115,7 @@ fn every_mistake_is_named_with_its_place() {
             "[llm.claude-sonnet]\napi_key = \"a\"\napi_key_env = \"B\"\n",
             "is given already: a credential has one source",
         ),
-        ("[llm.claude-sonnet]\napi_key_file = \"relative\"\n", "\"relative\" is not an absolute path"),
+        ("[llm.claude-sonnet]\napi_key_file = \"relative\"\n", "api_key_file: is not an absolute path"),
         ("[llm.claude-sonnet]\napi_key_fil = \"/x\"\n", "did you mean `api_key_file`?"),
         ("[llm.claude-sonnet]\nbase_url = \"http://example.org\"\n", "in the clear"),
         ("[llm.claude-sonnet]\nbase_url = \"ftp://example.org\"\n", "only https"),
@@ -245,6 +245,38 @@ fn no_message_has_a_secret_in_it() {
         home.profile("a", profile);
         let ran = home.run(&["agent", "check", "a"]);
         assert!(!ran.status && !ran.err.contains("very-secret"), "{}", ran.err);
+    }
+    // The same for a key that stands where none belongs.
+    let good = "[llm.x]\nprovider = \"anthropic\"\nmodel = \"m\"\n";
+    for line in [
+        "api_key_env = \"KEY\"",
+        "api_key_file = \"KEY\"",
+        "api_key_file = \"/nowhere/KEY\"",
+        "api_key_credential = \"KEY\"",
+        "api_key_command = [\"KEY\"]",
+        "api_key_command = [\"/bin/false\", \"KEY\"]",
+        "api_key_command = \"echo KEY; false\"",
+        "api_key = KEY",
+        "api_key = \"k\"\nbase_url = \"KEY\"",
+        "api_key = \"k\"\nbase_url = \"https://KEY@example.org/\"",
+        "api_key = \"k\"\nbase_url = \"https://example.org/?key=KEY\"",
+        "api_key = \"k\"\nbase_url = \"https://example.org/#KEY\"",
+        "api_key = \"k\"\nbase_url = \"http://example.org/KEY\"",
+        "api_key = \"k\"\nKEY = 1",
+        "api_key = \"k\"\nmax_tokens = \"KEY\"",
+        "api_key = \"k\"\n[llm.KEY]",
+        "api_key = \"k\"\n[mcp.x]\nurl = \"https://example.org/?token=KEY\"",
+        "api_key = \"k\"\n[mcp.x]\nurl = \"https://example.org/\"\nauth_token_env = \"KEY\"",
+    ] {
+        for key in ["sk-ant-api03-abcdefghijklmnop-verysecret", "gsk_a1B2c3D4e5F6g7H8i9J0verysecret"] {
+            let home = Home::empty();
+            home.profile("a", &format!("{good}{}\n", line.replace("KEY", key)));
+            for command in [&["agent", "check", "a"][..], &["show", "a"], &["show", "a", "--json"]] {
+                let ran = home.run(command);
+                let all = format!("{}{}", ran.out, ran.err);
+                assert!(!all.contains("verysecret") && !all.is_empty(), "{line} {command:?}: {all}");
+            }
+        }
     }
     let home = home("[llm.claude-sonnet]\n[mcp.github]\n");
     let all: String = [&["show", "a"][..], &["show", "a", "--json"], &["agent", "check", "a"]]
