@@ -21,6 +21,9 @@ use std::collections::HashMap;
 /// Requests without an answer that are remembered per session; older ones are taken as never answered.
 const MOST_PENDING: usize = 65_536;
 
+/// Calls of one id that are remembered; the others are taken as never answered.
+const MOST_SAME: usize = 64;
+
 /// Questions to the client's model in answers that are remembered per session.
 const MOST_QUESTIONS: usize = 64;
 
@@ -31,6 +34,25 @@ struct Pending {
     /// A question to the client's model: its name.
     question: Option<String>,
     at: i64,
+    /// Calls that have the same id and were not answered when this came: their names, and when they came.
+    same: Vec<(String, i64)>,
+    /// Answers to this id that are still to come, before the last.
+    more: u32,
+}
+
+impl Pending {
+    fn new(call: Option<String>, question: Option<String>, at: i64) -> Self {
+        Self { call, question, at, same: Vec::new(), more: 0 }
+    }
+}
+
+/// What an answer is to.
+enum Answered {
+    Nothing,
+    /// One of several requests of one id.
+    Unclear,
+    /// The last of them, or the only one.
+    Last(Pending),
 }
 
 /// The state of one session's fold.
@@ -68,7 +90,7 @@ impl Fold {
                     self.remember(
                         Direction::ClientToServer,
                         id,
-                        Pending { call: Some(call.clone()), question: None, at: asked },
+                        Pending::new(Some(call.clone()), None, asked),
                     );
                 }
                 vec![Row::Decision { call, outcome, by, at, boot }]
@@ -136,9 +158,8 @@ impl Fold {
                 let outline = outline.or_else(|| line::outline(&raw));
                 match direction {
                     Direction::ServerToClient => {
-                        rows.extend(
-                            outline.and_then(|outline| self.unread_answer(&outline, &id, (at, boot))),
-                        );
+                        let answers = outline.map(|outline| self.unread_answer(&outline, &id, (at, boot)));
+                        rows.extend(answers.unwrap_or_default());
                     }
                     // It was forwarded all the same, and may have been a call.
                     Direction::ClientToServer if calls.is_empty() => rows.push(Row::Gap),
@@ -209,12 +230,7 @@ impl Fold {
                 if judged.action == "pause" {
                     self.paused.insert(uuid, (rpc.clone(), at));
                 } else if !blocked && forwarded {
-                    let again = self.remember(
-                        direction,
-                        rpc.clone(),
-                        Pending { call: Some(uuid), question: None, at },
-                    );
-                    if again {
+                    if self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at)) {
                         notes.push("its id is that of a request that was not answered yet".to_owned());
                     }
                 }
@@ -226,7 +242,7 @@ impl Fold {
                 if let Some(question) = question.clone() {
                     rows.push(Row::Asked { question, prompt: intent::prompt(message.params) });
                 }
-                if forwarded && self.remember(direction, rpc.clone(), Pending { call: None, question, at }) {
+                if forwarded && self.remember(direction, rpc.clone(), Pending::new(None, question, at)) {
                     notes.push("its id is that of a request that was not answered yet".to_owned());
                 }
                 self.client(message, direction, rows);
@@ -237,13 +253,28 @@ impl Fold {
                     Direction::ClientToServer => Direction::ServerToClient,
                     Direction::ServerToClient => Direction::ClientToServer,
                 };
-                match self.pending.remove(&(asked, rpc.clone())) {
-                    None => notes.push("answers no request that is known".to_owned()),
-                    Some(Pending { question: Some(question), .. }) => {
+                let pending = match self.answered(asked, rpc.clone()) {
+                    Answered::Nothing => {
+                        notes.push("answers no request that is known".to_owned());
+                        return;
+                    }
+                    Answered::Unclear => {
+                        notes.push("answers one of several requests of one id".to_owned());
+                        return;
+                    }
+                    Answered::Last(pending) => pending,
+                };
+                if !pending.same.is_empty() {
+                    notes.push("answers one of several requests of one id".to_owned());
+                    rows.extend(Self::unclear(pending, id, (at, boot)));
+                    return;
+                }
+                match pending {
+                    Pending { question: Some(question), .. } => {
                         rows.push(Row::Answered { question, at });
                     }
-                    Some(Pending { call: None, .. }) => {}
-                    Some(Pending { call: Some(call), at: began, .. }) => {
+                    Pending { call: None, .. } => {}
+                    Pending { call: Some(call), at: began, .. } => {
                         rows.push(Row::Answer {
                             call,
                             message: id.to_owned(),
@@ -268,12 +299,13 @@ impl Fold {
 
     /// An answer that cannot be read is one all the same: the server's strange JSON, or a text that the journal has a part
     /// of.
-    fn unread_answer(&mut self, outline: &Outline, message: &str, (at, ended): (i64, u64)) -> Option<Row> {
-        if outline.member == "method" {
-            return None;
+    fn unread_answer(&mut self, outline: &Outline, message: &str, (at, ended): (i64, u64)) -> Vec<Row> {
+        let Some(id) = outline.id().filter(|_| outline.member != "method") else { return Vec::new() };
+        let Answered::Last(pending) = self.answered(Direction::ClientToServer, id) else { return Vec::new() };
+        if !pending.same.is_empty() {
+            return Self::unclear(pending, message, (at, ended));
         }
-        let Pending { call, at: began, .. } =
-            self.pending.remove(&(Direction::ClientToServer, outline.id()?))?;
+        let Pending { call: Some(call), at: began, .. } = pending else { return Vec::new() };
         let text =
             json!({ "ringfence_unread": "this answer cannot be read; the message has what is there of it" });
         let (result, error) = match outline.member.as_str() {
@@ -281,7 +313,28 @@ impl Fold {
             _ => (Some(text.to_string()), None),
         };
         let duration_ms = (at - began).max(0) / 1000;
-        Some(Row::Answer { call: call?, message: message.to_owned(), result, error, at, duration_ms, ended })
+        vec![Row::Answer { call, message: message.to_owned(), result, error, at, duration_ms, ended }]
+    }
+
+    /// Requests of one id are all in flight until as many answers came: which answer is which request's is the server's to
+    /// know, and what a process does meanwhile may be for any of them.
+    fn unclear(pending: Pending, message: &str, (at, ended): (i64, u64)) -> Vec<Row> {
+        let Pending { call, at: began, same, .. } = pending;
+        let text = json!({
+            "ringfence_unclear": "several calls of one id were in flight; which answer is whose cannot be told"
+        })
+        .to_string();
+        let calls = same.into_iter().chain(call.map(|call| (call, began)));
+        let row = |(call, began): (String, i64)| Row::Answer {
+            call,
+            message: message.to_owned(),
+            result: Some(text.clone()),
+            error: None,
+            at,
+            duration_ms: (at - began).max(0) / 1000,
+            ended,
+        };
+        calls.map(row).collect()
     }
 
     /// A call whose text cannot be read waits for its answer like any other.
@@ -293,7 +346,7 @@ impl Fold {
                 self.paused.insert(judged.call.clone(), (id, at));
             }
             _ => {
-                let pending = Pending { call: Some(judged.call.clone()), question: None, at };
+                let pending = Pending::new(Some(judged.call.clone()), None, at);
                 self.remember(Direction::ClientToServer, id, pending);
             }
         }
@@ -328,13 +381,36 @@ impl Fold {
     }
 
     /// Puts a request into flight; whether its id was in flight already.
-    fn remember(&mut self, direction: Direction, id: Id, pending: Pending) -> bool {
+    fn remember(&mut self, direction: Direction, id: Id, mut pending: Pending) -> bool {
         if self.pending.len() >= MOST_PENDING
             && let Some(oldest) = self.pending.iter().min_by_key(|(_, p)| p.at).map(|(key, _)| key.clone())
         {
             self.pending.remove(&oldest);
         }
-        self.pending.insert((direction, id), pending).is_some()
+        let key = (direction, id);
+        let Some(earlier) = self.pending.remove(&key) else {
+            self.pending.insert(key, pending);
+            return false;
+        };
+        pending.same = earlier.same;
+        pending.same.extend(earlier.call.map(|call| (call, earlier.at)));
+        let too_many = pending.same.len().saturating_sub(MOST_SAME);
+        pending.same.drain(..too_many);
+        pending.more = earlier.more.saturating_add(1);
+        self.pending.insert(key, pending);
+        true
+    }
+
+    /// Takes an answer to an id.
+    fn answered(&mut self, asked: Direction, id: Id) -> Answered {
+        let key = (asked, id);
+        match self.pending.get_mut(&key) {
+            Some(Pending { more: more @ 1.., .. }) => {
+                *more -= 1;
+                Answered::Unclear
+            }
+            _ => self.pending.remove(&key).map_or(Answered::Nothing, Answered::Last),
+        }
     }
 
     /// Who the client is: in `initialize`, or in each request's `_meta` where there is no handshake.
