@@ -1,6 +1,7 @@
 //! Black-box tests of the LLM worker: the real binary, its real sockets, a provider that is scripted.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails there")]
 
+mod call_ids;
 mod config;
 mod conversation;
 mod crash;

@@ -28,17 +28,17 @@ const SECRET: &str = "sk-handed-over-0123456789";
 
 /// What the core says of whoever connects.
 #[derive(Clone, Default)]
-struct Says {
+pub(crate) struct Says {
     speaker: Option<Speaker>,
-    tag: Option<u64>,
+    pub(crate) tag: Option<u64>,
 }
 
 /// The core's side of one worker.
-struct Core {
+pub(crate) struct Core {
     dir: tempfile::TempDir,
     worker: Child,
     link: UnixStream,
-    says: Arc<Mutex<Says>>,
+    pub(crate) says: Arc<Mutex<Says>>,
     heard: Arc<Mutex<Vec<ToCore>>>,
     descriptors: Arc<Mutex<Vec<usize>>>,
 }
@@ -48,8 +48,17 @@ impl Core {
         Self::start_on(mock, None)
     }
 
+    /// Of an agent whose provider speaks like this one.
+    pub(crate) fn start_as(mock: &Mock, provider: &str) -> Self {
+        Self::start_with(mock, None, provider)
+    }
+
     /// Of an agent whose API is served on loopback, too: it has no container of its own.
     fn start_on(mock: &Mock, loopback: Option<&TcpListener>) -> Self {
+        Self::start_with(mock, loopback, "Anthropic")
+    }
+
+    fn start_with(mock: &Mock, loopback: Option<&TcpListener>, provider: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("rf").tempdir_in("/tmp").unwrap();
         let own = dir.path().join("own");
         fs::create_dir(&own).unwrap();
@@ -70,7 +79,7 @@ impl Core {
             "governed": loopback.is_none(), "notices": [], "mcp": [], "http": { "port": null },
             "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
             "llm": {
-                "name": "m", "provider": "Anthropic", "model": "m", "base_url": mock.url, "max_tokens": 100, "options": {},
+                "name": "m", "provider": provider, "model": "m", "base_url": mock.url, "max_tokens": 100, "options": {},
                 "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
                 "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
                 "timeout": {"secs": 120, "nanos": 0}, "runtime_timeout": {"secs": 120, "nanos": 0},
@@ -109,7 +118,7 @@ impl Core {
         self.heard.lock().unwrap().clone()
     }
 
-    fn said(&self) -> Vec<Said> {
+    pub(crate) fn said(&self) -> Vec<Said> {
         let parse = |question: ToCore| match question {
             ToCore::Report(text) => Some(serde_json::from_str(&text).unwrap()),
             _ => None,
@@ -117,21 +126,21 @@ impl Core {
         self.heard().into_iter().filter_map(parse).collect()
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("agent.sock")
     }
 
-    fn stderr(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.dir.path().join("stderr")).unwrap()
     }
 
     /// Whoever connects from now on is this.
-    fn peer(&self, uid: u32, container: Option<bool>) {
+    pub(crate) fn peer(&self, uid: u32, container: Option<bool>) {
         let container = container.map(|own| Inside { id: "0123456789ab".into(), own });
         self.says.lock().unwrap().speaker = Some(Speaker { pid: 4711, uid, container });
     }
 
-    fn runtime(&self) -> Client {
+    pub(crate) fn runtime(&self) -> Client {
         self.peer(0, Some(true));
         let runtime = Client::runtime(&self.socket());
         // `register` has no answer, and who it is is asked before.
@@ -178,7 +187,7 @@ fn answer(mut conn: Conn, says: &Mutex<Says>, heard: &Mutex<Vec<ToCore>>, descri
 }
 
 /// Sends `tag` with a descriptor, as the runtime does.
-fn tag(runtime: &Client, id: u64, call: &str) {
+pub(crate) fn tag(runtime: &Client, id: u64, call: &str) {
     let stream = runtime.stream.try_clone().unwrap();
     let request = json!({"jsonrpc": "2.0", "id": id, "method": "tag", "params": {"call": call}});
     let file = File::open("/dev/null").unwrap();
@@ -314,13 +323,18 @@ fn call(core: &Core) -> String {
     call_with(core, true, &json!([{"role": "user", "content": "hello"}]))
 }
 
-fn call_with(core: &Core, stream: bool, messages: &Value) -> String {
+pub(crate) fn call_with(core: &Core, stream: bool, messages: &Value) -> String {
     let socket = UnixStream::connect(core.dir.path().join("http.sock")).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     call_over(socket, "host: agent\r\nx-api-key: sk-theirs\r\n", stream, messages)
 }
 
-fn call_over(mut socket: impl Read + Write, headers: &str, stream: bool, messages: &Value) -> String {
+pub(crate) fn call_over(
+    mut socket: impl Read + Write,
+    headers: &str,
+    stream: bool,
+    messages: &Value,
+) -> String {
     let body = json!({"max_tokens": 9, "stream": stream, "messages": messages}).to_string();
     let head = format!("POST /v1/messages HTTP/1.1\r\n{headers}connection: close\r\n");
     // In two writes, as clients do: a refusal hears them out.
