@@ -125,6 +125,9 @@ pub(super) fn of(sessions: &Sessions, viewer: Viewer, query: &TraceQuery) -> Res
     for asked in all {
         add(&mut trace, (sessions, &reader, viewer), &asked, limit)?;
     }
+    // Intents of one beginning may have been under way at once.
+    trace.refusals.sort_by(|a, b| a.ts.cmp(&b.ts));
+    trace.refusals.dedup();
     Ok(Some(trace))
 }
 

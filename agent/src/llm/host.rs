@@ -151,9 +151,10 @@ impl Host {
         }
     }
 
-    /// The same of what must not be missing: waits for room, at most [`PATIENCE`].
-    pub(super) async fn report_patiently(&self, said: &Said) {
-        let Some(link) = &self.link else { return };
+    /// The same of what must not be missing: waits for room, at most [`PATIENCE`]. Whether it is on its way, or nobody is
+    /// there to be told.
+    pub(super) async fn report_patiently(&self, said: &Said) -> bool {
+        let Some(link) = &self.link else { return true };
         let sent = match serde_json::to_string(said) {
             Ok(text) if text.len() <= MAX_REPORT => {
                 let what = ToCore::Report(text);
@@ -165,6 +166,7 @@ impl Host {
         if !sent {
             self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
         }
+        sent
     }
 
     /// Tells the core that the socket is served.

@@ -75,15 +75,22 @@ impl Reporter {
     }
 
     /// The model wants a tool called. Its arguments were redacted where they were received. Nobody runs it before this is
-    /// on its way: the provider says how many there are, and the record is to have them all.
+    /// on its way: the provider says how many there are, and the record is to have them all. Whether it is: a daemon that
+    /// stands still is waited for once, and not for each of them (`waits`).
     pub(super) async fn call(
         &self,
         intent: Option<&Intent>,
         begun: &Begun,
         call: &ToolCall,
         server: Option<&str>,
-    ) {
-        self.host.report_patiently(&self.said(intent, begun, call, server)).await;
+        waits: bool,
+    ) -> bool {
+        let said = self.said(intent, begun, call, server);
+        if !waits {
+            self.host.report(&said);
+            return false;
+        }
+        self.host.report_patiently(&said).await
     }
 
     /// The same of one that its client may run already.

@@ -379,9 +379,10 @@ impl Turns {
         answer.name(&heard.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>())?;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
         self.open.clear();
+        let mut waits = true;
         for (call, begun) in answer.tool_calls.iter().zip(&heard.began) {
             let server = self.toolbox.as_ref().and_then(|toolbox| toolbox.remote.get(&call.name));
-            self.reporter.call(to.intent, begun, call, server.map(String::as_str)).await;
+            waits = self.reporter.call(to.intent, begun, call, server.map(String::as_str), waits).await;
             self.open.insert(begun.id.clone(), begun.key.clone());
         }
         let message = Message {

@@ -229,10 +229,11 @@ impl Fold {
                 rows.push(Row::Call(Box::new(row)));
                 if judged.action == "pause" {
                     self.paused.insert(uuid, (rpc.clone(), at));
-                } else if !blocked && forwarded {
-                    if self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at)) {
-                        notes.push("its id is that of a request that was not answered yet".to_owned());
-                    }
+                } else if !blocked
+                    && forwarded
+                    && self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at))
+                {
+                    notes.push("its id is that of a request that was not answered yet".to_owned());
                 }
             }
             Kind::Call(rpc, _) | Kind::Request(rpc, _) => {

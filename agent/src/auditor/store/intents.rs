@@ -112,16 +112,15 @@ fn named(
     Ok(Some((Belongs { intent, order, source: Source::ToolUse, prompt: None }, evidence)))
 }
 
+/// Where it is known from, what all calls of it name, what was asked.
+type Asked = (Source, String, Option<String>);
+
 /// What an agent was asked for when its model asked for a call: by the worker's word, of this very user's agents only. A
 /// message of the agent's owner, or what a client of its HTTP endpoint says that it was asked.
-fn asked_of_agent(
-    step: &Transaction<'_>,
-    uid: u32,
-    tool_use: &str,
-) -> rusqlite::Result<Option<(Source, String, Option<String>)>> {
+fn asked_of_agent(step: &Transaction<'_>, uid: u32, tool_use: &str) -> rusqlite::Result<Option<Asked>> {
     // The newest first: an id that comes again names what came last. Where calls of several intents that have it wait for
     // their results, nobody can say which is meant.
-    let found: Vec<((Source, String, Option<String>), bool)> = step
+    let found: Vec<(Asked, bool)> = step
         .prepare_cached(
             "SELECT i.agent, i.id, i.text, i.via = 'http', a.ended IS NULL
              FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
@@ -393,6 +392,27 @@ mod tests {
             [intent("runtime", Some("tidy the garden"), &["a", "b"]), intent("time", None, &["c"])];
         assert_eq!(rig.intents(5), expected);
         assert_eq!(rig.intents(6), [intent("time", None, &["forged"])], "ids are no secret");
+    }
+
+    #[test]
+    fn an_id_that_calls_of_two_intents_wait_with_names_neither() {
+        let mut rig = Rig::new();
+        let run = |rig: &mut Rig, sql: &str| {
+            rig.writer.connection().expect("open").execute_batch(sql).expect("run")
+        };
+        // A provider gave the second the id of the first; the record has replaced it.
+        run(
+            &mut rig,
+            "INSERT INTO intents (agent, uid, id, at, text) VALUES ('helper', 5, 'i1', 1, 'tidy'), ('helper', 5, 'i2', 1, 'wipe');
+             INSERT INTO agent_calls (agent, uid, id, given, intent, at, began, tool, input) VALUES
+                 ('helper', 5, 'toolu_1', NULL, 'i1', 1, 1, 't', '{}'), ('helper', 5, 'call_k', 'toolu_1', 'i2', 1, 1, 't', '{}')",
+        );
+        rig.call(("s1", 5), "a", 0, tool_use("toolu_1"));
+        assert_eq!(rig.intents(5), [intent("time", None, &["a"])], "it may be either's");
+        // The control: the first is over, so that the second is meant.
+        run(&mut rig, "UPDATE agent_calls SET ended = 2 WHERE id = 'toolu_1'");
+        rig.call(("s2", 5), "b", 60 * SECOND, tool_use("toolu_1"));
+        assert_eq!(rig.intents(5)[1], intent("runtime", Some("wipe"), &["b"]));
     }
 
     #[test]

@@ -126,7 +126,7 @@ async fn pass_on(
         headers.append(name.clone(), value.clone());
     }
     let kind_of = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let streams = status.is_success() && counted.call.streams && kind_of.starts_with("text/event-stream");
+    let streams = status.is_success() && kind_of.starts_with("text/event-stream");
     let (pieces, waiting) = mpsc::channel(WAITING);
     let relay = streams.then(|| Relay::new(shared.provider.kind(), hides_usage));
     let (refused, refusal) = oneshot::channel();

@@ -17,6 +17,9 @@ use std::{borrow::Cow, collections::VecDeque};
 /// Most bytes of an event.
 const MAX_EVENT: usize = 16 << 20;
 
+/// Most bytes of a stream that belong to no event.
+const MAX_PLAIN: usize = 1 << 20;
+
 /// What an answer came to, as far as it was understood.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
@@ -42,6 +45,8 @@ pub(super) struct Relay {
     error: Option<String>,
     /// The tool calls that a client may find in it.
     begins: Begins,
+    /// What belongs to no event: a whole answer, perhaps, which says of itself that it streams.
+    plain: Vec<u8>,
     /// Bytes that are no whole event yet.
     pending: Vec<u8>,
     /// How many of them are known to hold no end of one.
@@ -59,6 +64,7 @@ impl Relay {
             said: 0,
             error: None,
             begins: Begins::default(),
+            plain: Vec::new(),
             pending: Vec::new(),
             scanned: 0,
         }
@@ -95,10 +101,10 @@ impl Relay {
         let mut out = Vec::new();
         let mut refused = None;
         let rest = std::mem::take(&mut self.pending);
-        if !rest.is_empty() {
-            if let Err(error) = self.event(&rest, redactor, &mut out) {
-                refused = Some(error);
-            }
+        if !rest.is_empty()
+            && let Err(error) = self.event(&rest, redactor, &mut out)
+        {
+            refused = Some(error);
         }
         let mut outcome =
             Outcome { usage: self.usage, said: self.said, error: self.error, refused, ..Outcome::default() };
@@ -115,6 +121,11 @@ impl Relay {
             }
             None => {}
         }
+        if let Ok(data) = serde_json::from_slice(&self.plain)
+            && let Err(error) = self.begins.read(self.kind, &data)
+        {
+            outcome.refused = Some(error);
+        }
         outcome.tool_calls = self.begins.finish();
         (out, outcome)
     }
@@ -125,6 +136,15 @@ impl Relay {
         let whole = [bytes, b"\n\n"].concat();
         if let Err(error) = Events::default().feed(&whole, |event| events.push(event)) {
             self.error.get_or_insert_with(|| format!("the provider sent {error}"));
+        }
+        // A comment stands in for nothing, and keeps a connection open.
+        if events.is_empty() && !bytes.trim_ascii().starts_with(b":") {
+            self.plain.extend_from_slice(bytes);
+            if self.plain.len() > MAX_PLAIN {
+                return Err(format!(
+                    "the provider sent more than {MAX_PLAIN} bytes of a stream that are no event"
+                ));
+            }
         }
         for event in &events {
             if self.read(event)? {
@@ -320,6 +340,27 @@ mod tests {
         let (out, outcome) = whole(ProviderKind::OpenAi, body.as_bytes(), &redactor());
         assert!(!String::from_utf8(out).unwrap().contains(KEY));
         assert_eq!(outcome.usage.unwrap().input_tokens, 3);
+    }
+
+    #[test]
+    fn calls_are_found_whatever_an_answer_says_of_its_form() {
+        let body = r#"{"choices":[{"message":{"tool_calls":[{"id":"a","function":{"name":"t","arguments":"{}"}}]}}]}"#;
+        let names = |outcome: &Outcome| outcome.tool_calls.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
+        // A whole answer where a stream is said to be; with empty lines, as people lay out JSON; and with pings between.
+        for text in
+            [body.to_owned(), body.replace(",\"function", ",\n\n\"function"), format!(": ping\n\n{body}")]
+        {
+            let (out, outcome) = relayed(&text, false, &[7, 60]);
+            assert_eq!((out, names(&outcome)), (text, vec!["t".to_owned()]));
+        }
+        // A stream where a whole answer is said to be.
+        let text = chunk(&body.replace("message", "delta")) + "data: [DONE]\n\n";
+        let (out, outcome) = whole(ProviderKind::OpenAi, text.as_bytes(), &redactor());
+        assert_eq!((String::from_utf8(out).unwrap(), names(&outcome)), (text, vec!["t".to_owned()]));
+        // What does not end is not kept.
+        let mut relay = Relay::new(ProviderKind::OpenAi, false);
+        let lines = "x\n\n".repeat(100_000);
+        assert!((0..20).any(|_| relay.feed(lines.as_bytes(), &redactor()).is_err()));
     }
 
     #[test]
