@@ -1,0 +1,123 @@
+//! Something in a directory, as a descriptor: what it is, whose, with which mode.
+
+use crate::acl::{self, Permissions};
+use rustix::{
+    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    fs::{AtFlags, CWD, FileType, Gid, Mode, Stat, Uid, chmodat, chownat, fchmod, fstat},
+    io::Errno,
+};
+use std::io;
+
+/// What fstat(2) says of something that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta {
+    /// User id of its owner.
+    pub uid: u32,
+    /// Its group's id.
+    pub gid: u32,
+    /// Permission bits with set-id and sticky bits: 0 to 0o7777.
+    pub mode: u32,
+    /// Inode number.
+    pub ino: u64,
+    /// The file system it is on.
+    pub dev: u64,
+    kind: FileType,
+}
+
+impl Meta {
+    pub(crate) fn of(fd: impl AsFd) -> io::Result<Self> {
+        Ok(Self::from(&fstat(fd)?))
+    }
+
+    /// A regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind == FileType::RegularFile
+    }
+
+    /// A directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    /// A unix socket.
+    pub fn is_socket(&self) -> bool {
+        self.kind == FileType::Socket
+    }
+
+    /// A symlink.
+    pub fn is_symlink(&self) -> bool {
+        self.kind == FileType::Symlink
+    }
+}
+
+impl From<&Stat> for Meta {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mode: stat.st_mode & 0o7777,
+            ino: stat.st_ino,
+            dev: stat.st_dev,
+            kind: FileType::from_raw_mode(stat.st_mode),
+        }
+    }
+}
+
+/// Something in a directory: a file, a socket, a symlink itself. It stays what it was when it was opened, whatever its name
+/// leads to later.
+#[derive(Debug)]
+pub struct Entry {
+    pub(crate) fd: OwnedFd,
+}
+
+impl Entry {
+    /// What it is now.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn meta(&self) -> io::Result<Meta> {
+        Meta::of(&self.fd)
+    }
+
+    /// Sets its permission bits. Not a symlink's.
+    ///
+    /// # Errors
+    /// As fchmod(2): whoever changes it owns it or has CAP_FOWNER.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        set_mode(self.fd.as_fd(), mode)
+    }
+
+    /// Gives it to a user and a group.
+    ///
+    /// # Errors
+    /// As fchownat(2).
+    pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
+        set_owner(self.fd.as_fd(), uid, gid)
+    }
+
+    /// Lets one user beside its owner use it; `None` takes that away. See [`Permissions`].
+    ///
+    /// # Errors
+    /// Not the owner, or a file system without ACLs.
+    pub fn share(&self, user: Option<u32>, permissions: Permissions) -> io::Result<()> {
+        acl::share(self.fd.as_fd(), user, permissions)
+    }
+}
+
+/// The path by which the kernel leads to an open descriptor's inode itself: for calls that take no `O_PATH` descriptor.
+pub(crate) fn by_proc(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+pub(crate) fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(mode);
+    match fchmod(fd, mode) {
+        // Opened with O_PATH, as a socket has to be. fchmodat2, which takes those, is as young as Linux 6.6.
+        Err(Errno::BADF) => Ok(chmodat(CWD, by_proc(fd), mode, AtFlags::empty())?),
+        done => Ok(done?),
+    }
+}
+
+pub(crate) fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
+    Ok(chownat(fd, "", Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?)
+}

@@ -1,0 +1,44 @@
+//! Files by descriptor: what is changed is what was opened and checked, never what a path leads to by then.
+//!
+//! A path is a question that is asked again with every system call, and whoever may write a directory on the way may answer
+//! differently each time. So a directory is opened once ([`Dir`]), and everything in it is named by one component, below that
+//! descriptor, without following a symlink: the same promise as `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, also
+//! under a system call filter that does not know `openat2`. Owner, mode and ACL are set on what was opened ([`Entry`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `dir` | a directory, and what is done in it |
+//! | `entry` | something in it: what it is, whose, with which mode |
+//! | `walk` | the way to a directory, and who could have changed it |
+//! | `acl` | a second user beside the owner |
+
+mod acl;
+mod dir;
+mod entry;
+mod walk;
+
+pub use acl::Permissions;
+pub use dir::{Access, Dir};
+pub use entry::{Entry, Meta};
+pub use walk::Found;
+
+use std::{fs::File, io, path::Path};
+
+/// Opens a file by its path for appending, makes it (mode 0600) where it is not there, and follows no symlink at the path's
+/// end. For a file whose directory is the caller's own.
+///
+/// # Errors
+/// Something else than a regular file is there, a symlink included; as open(2).
+pub fn append(path: &Path) -> io::Result<File> {
+    let (dir, name) = Dir::of(path)?;
+    dir.append(&name)
+}
+
+/// Puts a file in place of the one at a path, whole or not at all: mode and owner are `access`.
+///
+/// # Errors
+/// As [`Dir::replace`].
+pub fn replace(path: &Path, text: &[u8], access: Access) -> io::Result<()> {
+    let (dir, name) = Dir::of(path)?;
+    dir.replace(&name, text, access)
+}
