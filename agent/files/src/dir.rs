@@ -87,12 +87,21 @@ impl Dir {
     pub fn make(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let dir = Self::open(path)?;
-        let (owner, own) = (dir.meta()?.uid, rustix::process::geteuid().as_raw());
+        dir.require_own()?;
+        Ok(dir)
+    }
+
+    /// Whether it belongs to who we are.
+    ///
+    /// # Errors
+    /// It does not: whose it is.
+    pub fn require_own(&self) -> io::Result<()> {
+        let (owner, own) = (self.meta()?.uid, rustix::process::geteuid().as_raw());
         if owner != own {
-            let text = format!("{} belongs to user {owner}, not to user {own}", path.display());
+            let text = format!("{} belongs to user {owner}, not to user {own}", self.path.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        Ok(dir)
+        Ok(())
     }
 
     /// A directory of ours that nobody else can look into or change, as it has to be before secrets or sockets are put
@@ -217,6 +226,22 @@ impl Dir {
             Ok(()) | Err(Errno::EXIST) => self.below(name),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The names in it, in no order.
+    ///
+    /// # Errors
+    /// As getdents(2): it must be readable.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
     }
 
     /// What has this name in it, a symlink itself included; `None`: nothing.

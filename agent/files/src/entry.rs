@@ -25,7 +25,11 @@ pub struct Meta {
 }
 
 impl Meta {
-    pub(crate) fn of(fd: impl AsFd) -> io::Result<Self> {
+    /// Of something that is open.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn of(fd: impl AsFd) -> io::Result<Self> {
         Ok(Self::from(&fstat(fd)?))
     }
 
@@ -93,6 +97,17 @@ impl Entry {
     /// As fchownat(2).
     pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
         set_owner(self.fd.as_fd(), uid, gid)
+    }
+
+    /// Gives it to a user and a group with these permission bits, whoever has it now: it is ours in between, for only an owner
+    /// sets a mode without CAP_FOWNER.
+    ///
+    /// # Errors
+    /// As fchownat(2) and fchmod(2).
+    pub fn hand_over(&self, mode: u32, uid: u32, gid: u32) -> io::Result<()> {
+        self.set_owner(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())?;
+        self.set_mode(mode)?;
+        self.set_owner(uid, gid)
     }
 
     /// Lets one user beside its owner use it; `None` takes that away. See [`Permissions`].

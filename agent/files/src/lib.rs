@@ -22,7 +22,7 @@ pub use dir::{Access, Dir};
 pub use entry::{Entry, Meta};
 pub use walk::Found;
 
-use std::{fs::File, io, path::Path};
+use std::{fs::File, io, os::fd::AsFd, path::Path};
 
 /// Opens a file by its path for appending, makes it (mode 0600) where it is not there, and follows no symlink at the path's
 /// end. For a file whose directory is the caller's own.
@@ -32,6 +32,14 @@ use std::{fs::File, io, path::Path};
 pub fn append(path: &Path) -> io::Result<File> {
     let (dir, name) = Dir::of(path)?;
     dir.append(&name)
+}
+
+/// See [`Entry::share`].
+///
+/// # Errors
+/// Not the owner, or a file system without ACLs.
+pub fn share(file: &File, user: Option<u32>, permissions: Permissions) -> io::Result<()> {
+    acl::share(file.as_fd(), user, permissions)
 }
 
 /// Puts a file in place of the one at a path, whole or not at all: mode and owner are `access`.

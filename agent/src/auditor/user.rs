@@ -12,9 +12,10 @@ use super::{
 };
 use crate::{loopback, mcp::state::Places};
 use nix::fcntl::{Flock, FlockArg};
+use ringfence_files::Dir;
 use std::{
-    fs::{self, File},
-    os::unix::{fs::PermissionsExt, net::UnixListener},
+    fs::File,
+    io,
     path::Path,
     sync::{Arc, atomic::Ordering},
     thread,
@@ -33,12 +34,12 @@ pub(crate) fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(
     let state = |source| Error::State { path: db.to_owned(), uid: nix::unistd::geteuid().as_raw(), source };
     let Some(_lock) = lock(db).map_err(state)? else { return Ok(()) };
     drop(store::open(db, 0)?.writer);
-    fs::set_permissions(db, fs::Permissions::from_mode(0o600)).map_err(state)?;
-    let socket = places.socket().map_err(state)?;
+    close(db).map_err(state)?;
+    let (runtime, name) = places.socket_in().map_err(state)?;
     // The lock is ours: whoever made this socket is gone.
-    let _ = fs::remove_file(&socket);
-    let listener = UnixListener::bind(&socket).map_err(state)?;
-    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(state)?;
+    runtime.remove(name.as_ref()).map_err(state)?;
+    let (listener, socket) = runtime.bind(name.as_ref()).map_err(state)?;
+    socket.set_mode(0o600).map_err(state)?;
     let sessions = Arc::new(Sessions::new(db.to_owned(), Serving::Own));
     let dashboard = loopback::bind(port).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -60,15 +61,26 @@ pub(crate) fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(
             idle = Instant::now();
         }
     }
-    let _ = fs::remove_file(&socket);
+    let _ = runtime.remove(name.as_ref());
     upkeep.finish();
     Ok(())
 }
 
-fn lock(db: &Path) -> std::io::Result<Option<Flock<File>>> {
+/// Keeps others from reading the database.
+fn close(db: &Path) -> io::Result<()> {
+    let found = Dir::find(db)?;
+    let entry = found.dir.entry(&found.name)?.ok_or(io::ErrorKind::NotFound)?;
+    if !entry.meta()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    entry.set_mode(0o600)
+}
+
+fn lock(db: &Path) -> io::Result<Option<Flock<File>>> {
     let mut path = db.as_os_str().to_owned();
     path.push(".lock");
-    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    let (dir, name) = Dir::of(Path::new(&path))?;
+    let file = dir.update(&name)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),

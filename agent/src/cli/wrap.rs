@@ -8,11 +8,12 @@ use crate::{
     },
 };
 use anyhow::{Context, bail};
+use ringfence_files::{Access, Dir, Found, Meta};
 use similar::{ChangeTag, TextDiff};
 use std::{
-    fs::{self, File, OpenOptions},
+    ffi::OsString,
+    fs,
     io::{self, BufRead, IsTerminal, Read, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -39,10 +40,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let named = || args.file.display().to_string();
-    let mut text = String::new();
-    File::open(&args.file)
-        .and_then(|file| file.take(MAX_CONFIG as u64 + 1).read_to_string(&mut text))
-        .with_context(|| format!("cannot read {}", named()))?;
+    let (config, text) = Config::read(&args.file).with_context(|| format!("cannot read {}", named()))?;
     let rewritten = wrap::rewrite(&text, args.client, &program(), args.undo).with_context(named)?;
     for (name, why) in &rewritten.left {
         eprintln!("{}: left as it is: {why}", printable(name));
@@ -68,8 +66,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.yes && !agreed(&named())? {
         bail!("{} is unchanged; `--yes` writes without asking", named());
     }
-    let backup = back_up(&args.file, &text)?;
-    replace(&args.file, &rewritten.text).with_context(|| format!("cannot write {}", named()))?;
+    let backup = config.back_up(&text)?;
+    config.replace(&rewritten.text).with_context(|| format!("cannot write {}", named()))?;
     eprintln!(
         "changed {} in {}; the file as it was is {}",
         printable(&rewritten.changed.join(", ")),
@@ -102,80 +100,60 @@ fn agreed(file: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Keeps the file as it was, beside it, under a name that no earlier backup has.
-fn back_up(file: &Path, text: &str) -> anyhow::Result<PathBuf> {
-    for number in 0..1000 {
-        let mut name = file.as_os_str().to_owned();
-        name.push(if number == 0 {
-            ".before-ringfence".to_owned()
-        } else {
-            format!(".before-ringfence.{number}")
-        });
-        let backup = PathBuf::from(name);
-        match private().open(&backup) {
-            Ok(mut kept) => {
-                kept.write_all(text.as_bytes()).and_then(|()| keep_mode(file, &backup))?;
-                return Ok(backup);
+/// A configuration: the directory it is in, its name there, and what it was when it was read. Root may be asked to change a
+/// file in a user's directory, and the user changes names there meanwhile: nothing is asked of a path twice.
+struct Config {
+    dir: Dir,
+    name: OsString,
+    meta: Meta,
+}
+
+impl Config {
+    /// Reads a file; a link's target, for that is replaced, not the link.
+    fn read(file: &Path) -> io::Result<(Self, String)> {
+        let Found { dir, name, led_by } = Dir::find(file)?;
+        let opened = dir.read(&name)?;
+        let meta = Meta::of(&opened)?;
+        // A link that somebody else made does not choose whose file is changed.
+        if let Some(user) = led_by.filter(|user| *user != meta.uid) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "a symlink of user {user} leads to {}, which is user {}'s: name that file itself",
+                    dir.path().join(&name).display(),
+                    meta.uid
+                ),
+            ));
+        }
+        let mut text = String::new();
+        opened.take(MAX_CONFIG as u64 + 1).read_to_string(&mut text)?;
+        Ok((Self { dir, name, meta }, text))
+    }
+
+    /// Keeps the file as it was, beside it, under a name that no earlier backup has.
+    fn back_up(&self, text: &str) -> anyhow::Result<PathBuf> {
+        let ending = |number| match number {
+            0 => ".before-ringfence".to_owned(),
+            number => format!(".before-ringfence.{number}"),
+        };
+        let path = self.dir.path().join(&self.name);
+        let kept =
+            self.dir.keep_beside(&self.name, (0..1000).map(ending), text.as_bytes(), Access::Like(self.meta));
+        match kept {
+            Ok(backup) => Ok(self.dir.path().join(backup)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                bail!("there are a thousand backups beside {}; remove some", path.display())
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot keep a backup {}", backup.display()));
-            }
+            Err(error) => Err(error).with_context(|| format!("cannot keep a backup of {}", path.display())),
         }
     }
-    bail!("there are a thousand backups beside {}; remove some", file.display())
-}
 
-/// For a file that is new, and its owner's alone until it has the original's mode: a configuration holds secrets.
-fn private() -> OpenOptions {
-    let mut options = File::options();
-    options.write(true).create_new(true).mode(0o600);
-    options
-}
-
-fn keep_mode(file: &Path, copy: &Path) -> io::Result<()> {
-    let mode = fs::metadata(file)?.permissions().mode();
-    fs::set_permissions(copy, fs::Permissions::from_mode(mode))
-}
-
-/// Writes beside the file and renames over it: a reader sees the old text or the new. A link's target is replaced, not
-/// the link.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let target = fs::canonicalize(file)?;
-    let mut name = target.as_os_str().to_owned();
-    name.push(format!(".ringfence-{}", std::process::id()));
-    let fresh = PathBuf::from(name);
-    let written = private()
-        .open(&fresh)
-        .and_then(|mut out| out.write_all(text.as_bytes()).and_then(|()| out.sync_all()))
-        .and_then(|()| keep_mode(&target, &fresh))
-        .and_then(|()| fs::rename(&fresh, &target));
-    if written.is_err() {
-        let _ = fs::remove_file(&fresh);
+    /// Writes beside the file and renames over it: a reader sees the old text or the new. Owner and mode stay.
+    fn replace(&self, text: &str) -> io::Result<()> {
+        self.dir.replace(&self.name, text.as_bytes(), Access::Like(self.meta))
     }
-    written
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{back_up, private, replace};
-    use std::{fs, os::unix::fs::PermissionsExt, path::Path};
-
-    #[test]
-    fn copies_are_never_more_open_than_the_file() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o7777;
-        let fresh = folder.path().join("fresh");
-        drop(private().open(&fresh).expect("a file"));
-        assert_eq!(mode(&fresh) & 0o077, 0, "from the first moment on");
-        for kept in [0o600, 0o640, 0o644] {
-            let file = folder.path().join(format!("{kept:o}"));
-            fs::write(&file, "old").expect("written");
-            fs::set_permissions(&file, fs::Permissions::from_mode(kept)).expect("its mode");
-            let backup = back_up(&file, "old").expect("a backup");
-            replace(&file, "new").expect("replaced");
-            assert_eq!((mode(&file), mode(&backup)), (kept, kept));
-            assert_eq!(fs::read_to_string(&file).expect("text"), "new");
-        }
-    }
-}
+#[path = "wrap_tests.rs"]
+mod tests;

@@ -7,16 +7,14 @@ use crate::profile::{
     fixed::{Fixed, History},
     mounts::Mount,
 };
+use ringfence_files::Access;
 use ringfence_wire::{audit::Manifest, message::Counts};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{DirBuilderExt, OpenOptionsExt},
-    },
+    fs::{self, File},
+    io::{self, Read},
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
@@ -228,11 +226,8 @@ impl Registry {
     /// If it cannot be written whole; the old one is still there.
     pub(crate) fn write(&self, record: &Record) -> Result<(), RegistryError> {
         let path = self.path(&record.id);
-        let new = path.with_extension("new");
-        write_whole(&path, &new, record).map_err(|source| {
-            remove(&new);
-            io_error("write", &path, "is the runtime directory full or read-only?", source)
-        })
+        write_whole(&path, record)
+            .map_err(|source| io_error("write", &path, "is the runtime directory full or read-only?", source))
     }
 
     /// Removes a container, on disk too.
@@ -282,7 +277,7 @@ impl Registry {
             return;
         }
         let path = self.dir.join(PAST);
-        if let Err(error) = write_whole(&path, &path.with_extension("new"), &self.past) {
+        if let Err(error) = write_whole(&path, &self.past) {
             tracing::error!("cannot write {}: {error}", path.display());
         }
     }
@@ -308,10 +303,8 @@ fn read_past(path: &Path) -> BTreeMap<u32, Fixed> {
 }
 
 /// Writes a file whole, or leaves the one that is there.
-fn write_whole(path: &Path, new: &Path, what: &impl Serialize) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
-    file.write_all(&serde_json::to_vec(what)?)?;
-    fs::rename(new, path)
+fn write_whole(path: &Path, what: &impl Serialize) -> io::Result<()> {
+    ringfence_files::replace(path, &serde_json::to_vec(what)?, Access::Mode(0o600))
 }
 
 /// Random bytes as hex digits.

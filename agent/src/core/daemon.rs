@@ -30,22 +30,19 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
         stat::{Mode, umask},
     },
-    unistd::{Gid, Group, User, chown, geteuid},
+    unistd::{Gid, Group, User, geteuid},
 };
+use ringfence_files::Dir;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     time::Timespec,
 };
 use std::{
-    fs::{self, Permissions},
-    io,
+    fs, io,
     net::TcpListener,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            fs::{DirBuilderExt, MetadataExt, PermissionsExt},
-            net::UnixListener,
-        },
+        unix::net::UnixListener,
     },
     path::{Path, PathBuf},
     sync::{
@@ -380,21 +377,19 @@ fn boot_id() -> Result<String, DaemonError> {
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), DaemonError> {
-    match fs::DirBuilder::new().recursive(true).mode(mode).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(file("make", path)(error)),
-        _ => {}
-    }
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(file("set the mode of", path))
+    let dir = Dir::make_trusted(path, mode).map_err(file("make", path))?;
+    dir.require_own().map_err(file("use", path))?;
+    dir.set_mode(mode).map_err(file("set the mode of", path))
 }
 
 /// The auditor's directory, its own and nobody else's.
 fn make_state_dir(path: &Path, user: &User) -> Result<(), DaemonError> {
-    make_dir(path, 0o700)?;
-    let owner = fs::metadata(path).map_err(file("read", path))?.uid();
-    if owner == user.uid.as_raw() {
+    let dir = Dir::make_trusted(path, 0o700).map_err(file("make", path))?;
+    dir.set_mode(0o700).map_err(file("set the mode of", path))?;
+    if dir.meta().map_err(file("read", path))?.uid == user.uid.as_raw() {
         return Ok(());
     }
-    chown(path, Some(user.uid), Some(user.gid)).map_err(|error| file("give away", path)(error.into()))
+    dir.set_owner(user.uid.as_raw(), user.gid.as_raw()).map_err(file("chown", path))
 }
 
 fn open_sockets(paths: &Paths) -> Result<Sockets, DaemonError> {
@@ -435,16 +430,14 @@ fn listen_for_dashboard(port: u16) -> Option<TcpListener> {
 
 /// A listening socket; one that an earlier daemon left is replaced: we have the lock.
 fn listen(path: &Path, mode: u32, group: Option<Gid>) -> Result<UnixListener, DaemonError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file("replace", path)(error)),
-        _ => {}
-    }
+    let (dir, name) = Dir::of(path).map_err(file("listen on", path))?;
+    dir.remove(&name).map_err(file("replace", path))?;
     // The umask keeps everybody out until the mode is set.
-    let listener = UnixListener::bind(path).map_err(file("listen on", path))?;
+    let (listener, socket) = dir.bind(&name).map_err(file("listen on", path))?;
     if let Some(group) = group {
-        chown(path, None, Some(group)).map_err(|error| file("give away", path)(error.into()))?;
+        socket.set_owner(geteuid().as_raw(), group.as_raw()).map_err(file("chown", path))?;
     }
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(file("set the mode of", path))?;
+    socket.set_mode(mode).map_err(file("set the mode of", path))?;
     listener.set_nonblocking(true).map_err(system("make a socket non-blocking"))?;
     Ok(listener)
 }

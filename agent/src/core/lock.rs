@@ -1,13 +1,13 @@
 //! One daemon at a time: a lock on a file in the runtime directory, held as long as the process lives.
 
+use ringfence_files::Dir;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -46,14 +46,7 @@ impl Lock {
     /// [`LockError::Held`] if another process has it.
     pub(crate) fn take(path: &Path) -> Result<Self, LockError> {
         let io = |source| LockError::Io { path: path.to_owned(), source };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(io)?;
+        let mut file = Dir::of(path).and_then(|(dir, name)| dir.update(&name)).map_err(io)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {

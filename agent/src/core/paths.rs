@@ -3,6 +3,11 @@
 use crate::llm::home::HTTP_TOKEN;
 use std::{env, path::PathBuf};
 
+/// The agent's socket, in its directory.
+pub(crate) const AGENT_SOCKET: &str = "agent.sock";
+/// The provider's own API, beside it.
+pub(crate) const HTTP_SOCKET: &str = "http.sock";
+
 /// The directories that Ringfence uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Paths {
@@ -64,12 +69,12 @@ impl Paths {
 
     /// An agent's socket, in the directory that its container mounts.
     pub(crate) fn agent_socket(&self, name: &str) -> PathBuf {
-        self.agent_sockets().join(name).join("agent.sock")
+        self.agent_sockets().join(name).join(AGENT_SOCKET)
     }
 
     /// The provider's own API for an agent, beside its socket.
     pub(crate) fn agent_http_socket(&self, name: &str) -> PathBuf {
-        self.agent_sockets().join(name).join("http.sock")
+        self.agent_sockets().join(name).join(HTTP_SOCKET)
     }
 
     /// Conversations of agents: a directory for each, its worker's own. Not below the state directory, which is the

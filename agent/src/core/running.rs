@@ -191,6 +191,11 @@ pub(crate) fn check(processes: &[OwnedFd], auditor: Option<u32>) -> Result<(), E
     Ok(())
 }
 
+/// Writes into a file of the kernel's: one that is there.
+fn write(file: &Path, text: &[u8]) -> io::Result<()> {
+    io::Write::write_all(&mut fs::OpenOptions::new().write(true).open(file)?, text)
+}
+
 /// A cgroup that is frozen until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Frozen {
@@ -201,7 +206,7 @@ impl Frozen {
     /// Freezes a cgroup. `None`: it was frozen already (and stays so), or cannot be.
     fn freeze(path: &Path) -> Option<Self> {
         let file = path.join("cgroup.freeze");
-        if fs::read_to_string(&file).is_ok_and(|text| text.trim() == "1") || fs::write(&file, "1").is_err() {
+        if fs::read_to_string(&file).is_ok_and(|text| text.trim() == "1") || write(&file, b"1").is_err() {
             return None;
         }
         let frozen = Self { file };
@@ -220,7 +225,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        if let Err(error) = fs::write(&self.file, "0")
+        if let Err(error) = write(&self.file, b"0")
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::error!("cannot thaw {}: {error}; write 0 into it", self.file.display());

@@ -9,11 +9,10 @@ use crate::{
     core::{daemon::GROUP, paths::Paths, supervise::AUDIT_USER},
     kernel::caps,
 };
-use nix::unistd::{Group, User, chown};
+use nix::unistd::{Group, User};
+use ringfence_files::{Access, Dir};
 use std::{
-    fs::{self, Permissions},
-    io,
-    os::unix::fs::PermissionsExt,
+    fs, io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -102,8 +101,9 @@ impl Host {
         ] {
             make_dir(&dir, mode, &mut done)?;
         }
-        chown(&self.paths.state, Some(user.uid), Some(user.gid))
-            .map_err(|error| file("give away", &self.paths.state)(error.into()))?;
+        Dir::open_trusted(&self.paths.state)
+            .and_then(|dir| dir.set_owner(user.uid.as_raw(), user.gid.as_raw()))
+            .map_err(file("chown", &self.paths.state))?;
         for profile in shipped {
             self.ship(&self.paths.profiles().join(profile.file), profile.text, &mut done)?;
         }
@@ -277,11 +277,12 @@ fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 }
 
 fn make_dir(path: &Path, mode: u32, done: &mut Vec<String>) -> Result<(), Error> {
-    if !path.is_dir() {
-        fs::create_dir_all(path).map_err(file("make", path))?;
+    let was_there = path.is_dir();
+    let dir = Dir::make_trusted(path, 0o755).map_err(file("make", path))?;
+    if !was_there {
         done.push(format!("{} made", path.display()));
     }
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(file("set the mode of", path))
+    dir.set_mode(mode).map_err(file("set the mode of", path))
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
@@ -294,14 +295,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
 
 /// Writes a file whole or not at all, readable by everybody.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    let new = path.with_extension("new");
-    let written = fs::write(&new, text)
-        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(0o644)))
-        .and_then(|()| fs::rename(&new, path));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&new);
-        file("write", path)(error)
-    })
+    ringfence_files::replace(path, text.as_bytes(), Access::Mode(0o644)).map_err(file("write", path))
 }
 
 fn remove(path: &Path, done: &mut Vec<String>) -> Result<(), Error> {

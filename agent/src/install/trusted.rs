@@ -1,10 +1,10 @@
 //! The binary that root's service runs: one that nobody but root can change.
 
 use super::{Error, file};
+use ringfence_files::Access;
 use std::{
-    fs::{self, Permissions},
-    io,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -31,14 +31,8 @@ pub(super) fn binary(fallback: &Path, done: &mut Vec<String>) -> Result<PathBuf,
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    let new = to.with_extension("new");
-    let copied = fs::copy(from, &new)
-        .and_then(|_| fs::set_permissions(&new, Permissions::from_mode(0o755)))
-        .and_then(|()| fs::rename(&new, to));
-    copied.map_err(|error| {
-        let _ = fs::remove_file(&new);
-        file("write", to)(error)
-    })
+    let binary = fs::read(from).map_err(file("read", from))?;
+    ringfence_files::replace(to, &binary, Access::Mode(0o755)).map_err(file("write", to))
 }
 
 /// Whether the file and all directories above it belong to root and nobody else may write them, and all may run it: the
@@ -57,7 +51,11 @@ fn only_root_writes(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+    use std::{
+        fs::Permissions,
+        os::unix::fs::PermissionsExt,
+        time::{Duration, Instant},
+    };
 
     #[test]
     fn a_system_binary_is_trusted_and_one_in_a_shared_directory_is_not() {

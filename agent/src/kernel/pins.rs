@@ -21,6 +21,7 @@ use aya::{
 };
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use ringfence_common::{ABI_VERSION, hash::Keys};
+use ringfence_files::Dir;
 
 use super::object::Shape;
 
@@ -220,8 +221,10 @@ impl Pins {
     pub(super) fn commit_load(&self) -> Result<(), PinsError> {
         let old = self.generations()?;
         let next = old.last().map_or(1, |last| last + 1);
-        let new = self.links().join(NEW);
-        fs::rename(&new, self.links().join(next.to_string())).map_err(file(&new, "rename the directory"))?;
+        let links = self.links();
+        Dir::open(&links)
+            .and_then(|dir| dir.rename(NEW.as_ref(), next.to_string().as_ref()))
+            .map_err(file(&links.join(NEW), "rename the directory"))?;
         for number in old {
             remove(&self.links().join(number.to_string()))?;
         }

@@ -4,7 +4,6 @@
 //! it: results of one answer's tool calls stand together, in the order of the calls.
 
 use super::{
-    acl,
     calls::Used,
     config::ProviderKind,
     history::{History, Pieces},
@@ -15,14 +14,14 @@ use super::{
 };
 use bytes::Bytes;
 use jiff::Timestamp;
-use nix::libc;
+use ringfence_files::{Dir, Permissions};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
     collections::VecDeque,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, File},
     io::{self, BufRead, BufReader, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -104,26 +103,19 @@ impl Conversation {
         kind: ProviderKind,
         log_reader: Option<u32>,
     ) -> Result<(Self, Replay), Error> {
-        if let Some(dir) = path.parent() {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(0o700)))
-                .and_then(|()| acl::share(dir, log_reader, 0o7, 0o5))
-                .map_err(|e| Error::Directory(dir.to_owned(), e))?;
-        }
         let io = |e| Error::File(path.to_owned(), e);
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(path)
-            .map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
-            return Err(io(io::Error::other("it is not a regular file")));
-        }
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io(io::ErrorKind::InvalidInput.into()));
+        };
+        let dir = Dir::make_private(parent)
+            .and_then(|dir| {
+                dir.share(log_reader, Permissions { own: 0o7, theirs: 0o5 })?;
+                Ok(dir)
+            })
+            .map_err(|e| Error::Directory(parent.to_owned(), e))?;
+        let file = dir.append(name).map_err(io)?;
         file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
-        acl::share(path, log_reader, 0o6, 0o4).map_err(io)?;
+        ringfence_files::share(&file, log_reader, Permissions { own: 0o6, theirs: 0o4 }).map_err(io)?;
         let mut conversation = Self {
             path: path.to_owned(),
             file: Arc::new(file),

@@ -22,7 +22,6 @@
 //! | `serve`, `user`, `crashes`, `control`, `unit`, `status` | binding sockets; `ringfence start`; which of its agents are given up; asking it things; its systemd unit |
 
 mod access;
-mod acl;
 mod agent;
 mod calls;
 pub(crate) mod config;

@@ -1,5 +1,6 @@
 //! The user's systemd service: written, started, stopped and removed.
 
+use ringfence_files::Access;
 use std::{
     env,
     ffi::OsStr,
@@ -115,7 +116,7 @@ pub(crate) fn install() -> Result<PathBuf, Error> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).map_err(file("make", dir))?;
     }
-    fs::write(&path, text).map_err(file("write", &path))?;
+    ringfence_files::replace(&path, text.as_bytes(), Access::Mode(0o644)).map_err(file("write", &path))?;
     systemctl(&["daemon-reload"])?;
     // By its path: the manager may look for units elsewhere than `XDG_CONFIG_HOME` says here.
     systemctl(&[OsStr::new("enable"), path.as_os_str()])?;

@@ -3,9 +3,8 @@
 
 use std::{
     collections::HashSet,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{Read, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -57,7 +56,7 @@ impl Seen {
 /// One write(2), so that sessions of one server do not mix their lines.
 fn append(file: &Path, tool: &str) -> std::io::Result<()> {
     let line = serde_json::Value::from(tool).to_string() + "\n";
-    OpenOptions::new().create(true).append(true).mode(0o600).open(file)?.write_all(line.as_bytes())
+    ringfence_files::append(file)?.write_all(line.as_bytes())
 }
 
 #[cfg(test)]

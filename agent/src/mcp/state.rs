@@ -2,6 +2,7 @@
 
 use super::{client, journal::sha256, ready};
 use crate::core::paths::Paths;
+use ringfence_files::Dir;
 use sha2::{Digest, Sha256};
 use std::{
     env,
@@ -138,32 +139,48 @@ impl Places {
         journals.into_iter().map(|(_, session, path)| (session, path)).collect()
     }
 
-    /// The socket of this database's auditor. Its name is short whatever the database's is: a socket's path holds 107
-    /// bytes. Its directory is the user's alone.
+    /// The socket of this database's auditor.
     ///
     /// # Errors
-    /// Where the directory cannot be made, or is somebody else's.
+    /// As [`Self::socket_in`].
     pub(crate) fn socket(&self) -> io::Result<PathBuf> {
-        let uid = nix::unistd::geteuid().as_raw();
-        let runtime =
-            env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute() && dir.is_dir());
-        let dir = match runtime {
-            Some(runtime) => runtime.join("ringfence"),
-            None => PathBuf::from(format!("/tmp/ringfence-{uid}")),
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let found = fs::symlink_metadata(&dir)?;
-        if !found.is_dir() || found.uid() != uid || found.mode() & 0o077 != 0 {
-            return Err(io::Error::other(format!("{} is not this user's alone", dir.display())));
-        }
+        self.socket_in().map(|(dir, name)| dir.path().join(name))
+    }
+
+    /// The directory of that socket, which is the user's alone, and its name. The name is short whatever the database's is: a
+    /// socket's path holds 107 bytes.
+    ///
+    /// # Errors
+    /// Where the directory cannot be made, is a symlink, somebody else's, or open to others.
+    pub(crate) fn socket_in(&self) -> io::Result<(Dir, String)> {
+        let dir = runtime_dir(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Path::new("/tmp"))?;
         let digest = Sha256::digest(self.db.as_os_str().as_encoded_bytes());
         let name: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
-        Ok(dir.join(name + ".sock"))
+        Ok((dir, name + ".sock"))
     }
 
     /// The user's rules.
     pub(crate) fn rules(&self) -> PathBuf {
         self.config.join("rules.yaml")
+    }
+}
+
+/// The directory of this user's sockets: in `XDG_RUNTIME_DIR`, where that is a directory of this user's; else one in `temporary`
+/// that bears the user's number.
+///
+/// # Errors
+/// It is a symlink, somebody else's, or open to others; what is wrong is not repaired, for others may have been there.
+fn runtime_dir(named: Option<PathBuf>, temporary: &Path) -> io::Result<Dir> {
+    // Another user's, as `sudo` and `su` may leave it: its owner can put any directory under any name there.
+    let own = |dir: &PathBuf| {
+        let found = dir.is_absolute().then(|| fs::metadata(dir).ok()).flatten();
+        found.is_some_and(|found| {
+            found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0
+        })
+    };
+    match named.filter(own) {
+        Some(runtime) => Dir::claim(&runtime.join("ringfence")),
+        None => Dir::claim(&temporary.join(format!("ringfence-{}", nix::unistd::geteuid()))),
     }
 }
 
@@ -194,4 +211,60 @@ fn home() -> Result<PathBuf, Error> {
 pub(crate) fn name_of(command: &[OsString]) -> String {
     let program = command.first().map(Path::new).and_then(Path::file_stem);
     program.map_or_else(|| "server".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runtime_dir;
+    use std::{
+        fs,
+        os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+        path::Path,
+    };
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn sockets_are_in_a_directory_of_this_user_s_alone_or_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (named, temporary) = (folder.path().join("run"), folder.path().join("tmp"));
+        fs::create_dir(&named).unwrap();
+        fs::create_dir(&temporary).unwrap();
+        let own = temporary.join(format!("ringfence-{}", nix::unistd::geteuid()));
+        let of = |named: Option<&Path>| runtime_dir(named.map(Path::to_owned), &temporary);
+        set_mode(&named, 0o700);
+        assert_eq!(of(Some(&named)).unwrap().path(), named.join("ringfence"));
+        assert_eq!(fs::metadata(named.join("ringfence")).unwrap().mode() & 0o7777, 0o700);
+        for none in [None, Some(Path::new("run")), Some(Path::new("/nonexistent"))] {
+            assert_eq!(of(none).unwrap().path(), own, "{none:?}");
+        }
+        // One where others can put a directory of theirs under our name is not used.
+        set_mode(&named, 0o777);
+        assert_eq!(of(Some(&named)).unwrap().path(), own);
+        set_mode(&named, 0o700);
+        let refused = |named: Option<&Path>| of(named).unwrap_err().to_string();
+        for (dir, named) in [(named.join("ringfence"), Some(&*named)), (own.clone(), None)] {
+            set_mode(&dir, 0o750);
+            assert!(refused(named).contains("mode 0750"), "{}", refused(named));
+            fs::remove_dir(&dir).unwrap();
+            symlink(folder.path(), &dir).unwrap();
+            assert!(refused(named).contains("symlink"), "{}", refused(named));
+            fs::remove_file(&dir).unwrap();
+            if nix::unistd::geteuid().is_root() {
+                fs::create_dir(&dir).unwrap();
+                set_mode(&dir, 0o700);
+                chown(&dir, Some(1234), None).unwrap();
+                assert!(refused(named).contains("owner 1234"), "{}", refused(named));
+                fs::remove_dir(&dir).unwrap();
+            }
+            of(named).unwrap();
+        }
+        if nix::unistd::geteuid().is_root() {
+            // As `sudo` may leave it: another user's.
+            chown(&named, Some(1234), None).unwrap();
+            assert_eq!(of(Some(&named)).unwrap().path(), own);
+        }
+    }
 }

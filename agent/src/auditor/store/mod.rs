@@ -28,6 +28,7 @@ pub(crate) use rule_files::Standing;
 pub(crate) use spans::{Inside, MOST_SPANS};
 pub(crate) use write::{Event, Incoming, Writer, is_refused};
 
+use ringfence_files::Dir;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::{
     ffi::OsString,
@@ -229,6 +230,12 @@ fn not_ours(path: &Path) -> Error {
     Error::Open { path: path.to_owned(), source: rusqlite::Error::SqliteFailure(code, None) }
 }
 
+/// Renames in the store's own directory.
+fn rename(from: &Path, to: &PathBuf) -> io::Result<()> {
+    let (dir, name) = Dir::of(from)?;
+    dir.rename(&name, to.file_name().unwrap_or_default())
+}
+
 /// Moves a corrupt database and its write-ahead log out of the way, to `audit.db.corrupt-TIME`.
 fn move_aside(path: &Path) -> Result<PathBuf, Error> {
     let with = |suffix: &str| {
@@ -238,11 +245,11 @@ fn move_aside(path: &Path) -> Result<PathBuf, Error> {
     };
     let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%.6fZ");
     let target = with(&format!(".corrupt-{time}"));
-    fs::rename(path, &target).map_err(|source| Error::MoveAside { path: path.to_owned(), source })?;
+    rename(path, &target).map_err(|source| Error::MoveAside { path: path.to_owned(), source })?;
     for suffix in ["-wal", "-shm"] {
         let mut name = target.clone().into_os_string();
         name.push(suffix);
-        match fs::rename(with(suffix), name) {
+        match rename(&with(suffix), &name.into()) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::MoveAside { path: with(suffix), source });
             }

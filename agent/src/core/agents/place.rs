@@ -4,19 +4,19 @@
 //! give out, and needs no entry in the user database. It is kept as the owner of that directory.
 
 use super::store::{Handed, Kind, Store, Stored};
-use crate::{core::paths::Paths, llm::serve};
-use nix::unistd::{Gid, Uid, chown};
+use crate::{
+    core::paths::{AGENT_SOCKET, HTTP_SOCKET, Paths},
+    llm::serve,
+};
+use ringfence_files::{Dir, Entry, Meta};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::{
-    fs::{self, DirBuilder, Permissions},
+    ffi::OsStr,
     io,
     net::{Ipv4Addr, TcpListener},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{
-            fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
-            net::UnixListener,
-        },
+        unix::net::UnixListener,
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -44,29 +44,45 @@ pub(crate) enum Error {
 
 /// Makes the directory of an agent's worker, if it is not there, and gives the user id of its worker: the directory's owner.
 pub(super) fn own_dir(paths: &Paths, name: &str) -> Result<(PathBuf, u32), Error> {
-    let all = paths.agents();
-    let dir = all.join(name);
     let fail = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Dir(path, source)
     };
     // Others than the worker see nothing in it but their own.
-    make_dir(&all, 0o711).map_err(fail(&all))?;
+    let all = ours(&paths.agents(), 0o711)?;
+    let own = all.path().join(name);
     let mut taken = Vec::new();
-    for entry in fs::read_dir(&all).map_err(fail(&all))? {
-        let entry = entry.map_err(fail(&all))?;
-        let owner = entry.metadata().map_err(fail(&all))?.uid();
-        if UIDS.contains(&owner) {
-            if entry.file_name().as_encoded_bytes() == name.as_bytes() {
-                return Ok((dir, owner));
+    for there in all.names().map_err(fail(all.path()))? {
+        let entry = all.entry(&there).map_err(fail(all.path()))?;
+        let Some(meta) = entry.map(|entry| entry.meta()).transpose().map_err(fail(all.path()))? else {
+            continue;
+        };
+        if UIDS.contains(&meta.uid) {
+            if there == name && meta.is_dir() {
+                return Ok((own, meta.uid));
             }
-            taken.push(owner);
+            taken.push(meta.uid);
         }
     }
     let uid = UIDS.into_iter().find(|uid| !taken.contains(uid)).ok_or(Error::TooMany)?;
-    make_dir(&dir, 0o700).map_err(fail(&dir))?;
-    give(&dir, uid).map_err(fail(&dir))?;
-    Ok((dir, uid))
+    let made = || {
+        let dir = all.make_below(name.as_ref(), 0o700)?;
+        dir.take_back()?;
+        dir.set_owner(uid, uid)
+    };
+    made().map_err(fail(&own))?;
+    Ok((own, uid))
+}
+
+/// Makes a directory of ours for all agents, by a way that nobody else can change.
+fn ours(path: &Path, mode: u32) -> Result<Dir, Error> {
+    let made = || {
+        let dir = Dir::make_trusted(path, mode)?;
+        dir.require_own()?;
+        dir.set_mode(mode)?;
+        Ok(dir)
+    };
+    made().map_err(|source| Error::Dir(path.to_owned(), source))
 }
 
 /// The socket and the link to it, as they are in the directory of all sockets.
@@ -131,15 +147,18 @@ impl From<Handed> for Loose {
 }
 
 impl Loose {
-    /// Whether it listens at this path, and the file there is its own: who connects there gets nobody else.
-    fn is_at(&self, kind: Kind, path: &Path) -> bool {
+    /// Whether it listens at this path, and the file there is its own: who connects there gets nobody else. The file's
+    /// number is not given to another while the socket is there.
+    fn is_at(&self, kind: Kind, path: &Path, file: &Meta) -> bool {
         let bound = || {
             let socket = UnixListener::from(self.socket.try_clone()?);
-            let file = path.symlink_metadata()?;
-            let is_there = socket.local_addr()?.as_pathname() == Some(path);
-            Ok::<_, io::Error>(is_there && file.file_type().is_socket() && file.ino() == self.number)
+            Ok::<_, io::Error>(socket.local_addr()?.as_pathname() == Some(path))
         };
-        self.kind == kind && listens(&self.socket, AddressFamily::UNIX) && bound().unwrap_or(false)
+        self.kind == kind
+            && file.is_socket()
+            && file.ino == self.number
+            && listens(&self.socket, AddressFamily::UNIX)
+            && bound().unwrap_or(false)
     }
 
     /// Whether it listens on this port of loopback.
@@ -179,29 +198,28 @@ impl Sockets {
         store: &Arc<Store>,
     ) -> Result<Self, Error> {
         let Wanted { owner, http, port } = wanted;
-        let all = paths.agent_sockets();
-        let (path, link) = socket(paths, name);
-        let http_path = paths.agent_http_socket(name);
-        let dir = all.join(name);
-        let fail = |source| Error::Dir(dir.clone(), source);
-        make_dir(&all, 0o711).map_err(fail)?;
-        // What was given away is taken back first: root without CAP_DAC_OVERRIDE enters no other's directory.
-        if dir.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-            give(&dir, 0).map_err(fail)?;
-        }
+        let all = ours(&paths.agent_sockets(), 0o711)?;
+        let here = all.path().join(name);
+        let fail = |source| Error::Dir(here.clone(), source);
+        let dir = all.make_below(name.as_ref(), 0o700).map_err(fail)?;
+        // Its owner chose its mode and put there what they liked: from here on nobody changes it but us.
+        dir.take_back().map_err(fail)?;
         let mut loose = before.map(Self::loosen).unwrap_or_default();
         loose.extend(store.take(name).into_iter().map(Loose::from));
-        let mut reuse = |kind, path: &Path| {
-            let old = extract(&mut loose, |one| one.is_at(kind, path))?;
-            // Whom the file let in as another's is not to wait for this one's worker.
-            if path.symlink_metadata().is_ok_and(|file| file.uid() == owner) {
-                return Some(old);
+        let mut reuse = |kind, file: &OsStr| {
+            let entry = dir.entry(file).ok()??;
+            let meta = entry.meta().ok()?;
+            let old = extract(&mut loose, |one| one.is_at(kind, &here.join(file), &meta))?;
+            if meta.uid == owner {
+                return Some((old, entry));
             }
-            let _ = fs::remove_file(path);
+            // Whom the file let in as another's is not to wait for this one's worker.
+            let _ = dir.remove(file);
             None
         };
-        let old_agent = reuse(Kind::Agent, &path);
-        let old_http = http.then(|| reuse(Kind::Http, &http_path)).flatten();
+        let (agent, api) = (OsStr::new(AGENT_SOCKET), OsStr::new(HTTP_SOCKET));
+        let old_agent = reuse(Kind::Agent, agent);
+        let old_http = http.then(|| reuse(Kind::Http, api)).flatten();
         let old_loopback = extract(&mut loose, |one| port.is_some_and(|port| one.is_on(port)));
         // Before anything is bound: one may have the port that another wants.
         drop(loose);
@@ -214,30 +232,29 @@ impl Sockets {
             }
             (None, _) => None,
         };
-        let unix = |kind, path: &Path, old: Option<Loose>| -> Result<_, Error> {
-            let listener = match old {
-                Some(old) => old.unix(),
+        let unix = |kind, file: &OsStr, old: Option<(Loose, Entry)>| -> Result<_, Error> {
+            let (listener, entry) = match old {
+                Some((old, entry)) => (old.unix(), entry),
                 None => {
-                    let bound = serve::bind(path)?;
-                    let inode = path.symlink_metadata().map_err(fail)?.ino();
-                    Listener::new((kind, inode), bound, store, name)
+                    let (bound, entry) = serve::bind_in(&dir, file)?;
+                    let inode = entry.meta().map_err(fail)?.ino;
+                    (Listener::new((kind, inode), bound, store, name), entry)
                 }
             };
-            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(fail)?;
-            give(path, owner).map_err(fail)?;
+            entry.hand_over(0o600, owner, owner).map_err(fail)?;
             Ok(listener)
         };
-        let agent = unix(Kind::Agent, &path, old_agent)?;
-        serve::link(&link, &path)?;
+        let agent = unix(Kind::Agent, agent, old_agent)?;
+        let (file, target) = (format!("{name}.sock"), Path::new(name).join(AGENT_SOCKET));
+        serve::link_in(&all, file.as_ref(), &target)?;
         let http = if http {
-            Some(unix(Kind::Http, &http_path, old_http)?)
+            Some(unix(Kind::Http, api, old_http)?)
         } else {
             // Of a profile that had one.
-            let _ = fs::remove_file(&http_path);
+            let _ = dir.remove(api);
             None
         };
-        fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(fail)?;
-        give(&dir, owner).map_err(fail)?;
+        dir.set_owner(owner, owner).map_err(fail)?;
         Ok(Self { wanted, agent, http, loopback })
     }
 
@@ -281,10 +298,11 @@ fn extract(loose: &mut Vec<Loose>, is_wanted: impl FnMut(&Loose) -> bool) -> Opt
 
 /// Removes the sockets of agents that are no more: their profiles went while no daemon ran.
 pub(super) fn clear(paths: &Paths, mut is_there: impl FnMut(&str) -> bool) {
-    let Ok(entries) = fs::read_dir(paths.agent_sockets()) else { return };
-    for entry in entries.flatten() {
-        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if let Some(name) = entry.file_name().to_str().filter(|name| is_dir && !is_there(name)) {
+    let Ok(all) = Dir::open_trusted(&paths.agent_sockets()) else { return };
+    for name in all.names().unwrap_or_default() {
+        let is_dir =
+            all.entry(&name).ok().flatten().is_some_and(|one| one.meta().is_ok_and(|one| one.is_dir()));
+        if let Some(name) = name.to_str().filter(|name| is_dir && !is_there(name)) {
             unbind(paths, name);
         }
     }
@@ -292,95 +310,23 @@ pub(super) fn clear(paths: &Paths, mut is_there: impl FnMut(&str) -> bool) {
 
 /// Removes an agent's sockets.
 pub(super) fn unbind(paths: &Paths, name: &str) {
-    let (socket, link) = socket(paths, name);
-    if let Some(dir) = socket.parent() {
-        let _ = give(dir, 0);
-    }
-    let _ = fs::remove_file(paths.agent_http_socket(name));
-    serve::unbind(&link, &socket);
-}
-
-fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
-    match DirBuilder::new().recursive(true).mode(mode).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+    let removed = || {
+        let all = Dir::open_trusted(&paths.agent_sockets())?;
+        all.remove(format!("{name}.sock").as_ref())?;
+        let dir = all.below(name.as_ref())?;
+        dir.take_back()?;
+        dir.remove(AGENT_SOCKET.as_ref())?;
+        dir.remove(HTTP_SOCKET.as_ref())?;
+        all.remove_dir(name.as_ref())
+    };
+    match removed() {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("agent {name}: its sockets cannot be removed: {error}");
+        }
         _ => {}
     }
-    fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
-fn give(path: &Path, uid: u32) -> io::Result<()> {
-    Ok(chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn paths(dir: &Path) -> Paths {
-        Paths {
-            runtime: dir.join("run"),
-            state: dir.join("state"),
-            config: dir.join("etc"),
-            pins: dir.join("pins"),
-        }
-    }
-
-    /// Without a service manager, and none of before.
-    fn bind(paths: &Paths, name: &str, wanted: Wanted) -> Result<Sockets, Error> {
-        Sockets::bind(paths, name, wanted, None, &Store::new(None, Vec::new()))
-    }
-
-    #[test]
-    fn each_agent_has_a_user_id_of_its_own_and_keeps_it() {
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let paths = paths(dir.path());
-        let (a_dir, a) = own_dir(&paths, "a").unwrap();
-        let (_, b) = own_dir(&paths, "b").unwrap();
-        assert_ne!(a, b);
-        assert!(UIDS.contains(&a) && UIDS.contains(&b));
-        assert_eq!(own_dir(&paths, "a").unwrap().1, a);
-        let meta = fs::metadata(&a_dir).unwrap();
-        assert_eq!((meta.uid(), meta.mode() & 0o777), (a, 0o700));
-        fs::remove_dir(&a_dir).unwrap();
-        assert_eq!(own_dir(&paths, "c").unwrap().1, a, "an id that nobody has is given out again");
-    }
-
-    #[test]
-    fn a_socket_is_its_owner_s_and_is_bound_again() {
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let paths = paths(dir.path());
-        // A port that is free now; the system gives out others for long.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let wanted = Wanted { owner: 1234, http: true, port: Some(port) };
-        for _ in 0..2 {
-            let sockets = bind(&paths, "a", wanted).unwrap();
-            assert!(sockets.fit(wanted) && !sockets.fit(Wanted { owner: 0, ..wanted }));
-            assert!(
-                !sockets.fit(Wanted { http: false, ..wanted })
-                    && !sockets.fit(Wanted { port: None, ..wanted })
-            );
-            std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-            assert!(matches!(bind(&paths, "b", wanted), Err(Error::Port(..))), "it is taken");
-            let (path, link) = socket(&paths, "a");
-            let http = paths.agent_http_socket("a");
-            for (path, mode) in [(&*path, 0o600), (&*http, 0o600), (path.parent().unwrap(), 0o700)] {
-                let meta = fs::metadata(path).unwrap();
-                assert_eq!((meta.uid(), meta.mode() & 0o777), (1234, mode), "{}", path.display());
-            }
-            std::os::unix::net::UnixStream::connect(link).unwrap();
-            std::os::unix::net::UnixStream::connect(http).unwrap();
-            drop(sockets);
-        }
-        let wanted = Wanted { owner: 1234, http: false, port: None };
-        let sockets = bind(&paths, "a", wanted).unwrap();
-        assert!(sockets.has_http() == (false, false) && !paths.agent_http_socket("a").exists());
-        unbind(&paths, "a");
-        assert!(!socket(&paths, "a").0.parent().unwrap().exists());
-    }
-}
+#[path = "place_tests.rs"]
+mod tests;

@@ -385,7 +385,7 @@ fn token_of(path: &Path) -> Result<String, Error> {
             return Ok(token);
         }
     }
-    path.parent().map_or(Ok(()), serve::private_dir).map_err(Error::Socket)?;
+    path.parent().map_or(Ok(()), |dir| serve::private_dir(dir).map(drop)).map_err(Error::Socket)?;
     let token = format!("ringfence-{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
     let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     file.and_then(|mut file| io::Write::write_all(&mut file, format!("{token}\n").as_bytes())).map_err(io)?;

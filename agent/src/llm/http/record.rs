@@ -10,9 +10,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
-    os::unix::fs::OpenOptionsExt,
     path::Path,
     time::Duration,
 };
@@ -105,7 +104,7 @@ pub(super) async fn write(log: &Path, call: &Call, status: u16, took: Duration, 
     text.push('\n');
     let path = log.to_owned();
     let written = tokio::task::spawn_blocking(move || {
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        let mut file = ringfence_files::append(&path)?;
         // One write: lines of two calls do not mix.
         file.write_all(text.as_bytes())?;
         file.sync_data()

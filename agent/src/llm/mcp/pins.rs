@@ -5,15 +5,16 @@
 
 use crate::llm::rpc::Tool;
 use jiff::Timestamp;
+use ringfence_files::{Access, Dir};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -200,31 +201,17 @@ impl Pins {
     fn lock(&self) -> Result<File, Error> {
         let io = |e| Error::Io(self.path.clone(), e);
         let dir = self.path.parent().unwrap_or(Path::new("."));
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(self.path.with_extension("lock"));
-        let lock = lock.map_err(io)?;
+        let dir = Dir::make(dir).map_err(io)?;
+        let lock = self.path.with_extension("lock");
+        let lock = dir.update(lock.file_name().unwrap_or_default()).map_err(io)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|e| io(e.into()))?;
         Ok(lock)
     }
 
     fn write(&self, known: &Known) -> Result<(), Error> {
         let io = |e| Error::Io(self.path.clone(), e);
-        let new = self.path.with_extension("new");
         let text = serde_json::to_vec_pretty(known).map_err(|e| io(e.into()))?;
-        let written = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&new, &self.path));
-        written.map_err(io)?;
+        ringfence_files::replace(&self.path, &text, Access::Mode(0o600)).map_err(io)?;
         *self.wrote.lock().unwrap_or_else(PoisonError::into_inner) = self.stamp();
         Ok(())
     }

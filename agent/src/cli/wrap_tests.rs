@@ -1,0 +1,120 @@
+use super::Config;
+use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+/// Rounds of the race.
+const ROUNDS: usize = 1_000;
+/// An ordinary user, in whose directory root works.
+const OWNER: u32 = 1234;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn wrap(file: &Path) -> std::io::Result<std::path::PathBuf> {
+    let (config, text) = Config::read(file)?;
+    let backup = config.back_up(&text).map_err(std::io::Error::other)?;
+    config.replace("new")?;
+    Ok(backup)
+}
+
+#[test]
+fn copies_have_the_owner_and_the_mode_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for kept in [0o600, 0o640, 0o644] {
+        let file = folder.path().join(format!("{kept:o}"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(kept)).unwrap();
+        if geteuid().is_root() {
+            chown(&file, Some(OWNER), Some(OWNER + 1)).unwrap();
+        }
+        let before = fs::metadata(&file).unwrap();
+        let backup = wrap(&file).unwrap();
+        for path in [&file, &backup] {
+            let after = fs::metadata(path).unwrap();
+            assert_eq!((after.uid(), after.gid(), mode(path)), (before.uid(), before.gid(), kept));
+        }
+        assert_eq!(
+            (fs::read(&file).unwrap(), fs::read(&backup).unwrap()),
+            (b"new".to_vec(), b"old".to_vec())
+        );
+    }
+}
+
+#[test]
+fn a_link_is_followed_unless_somebody_else_made_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    fs::write(&file, "old").unwrap();
+    symlink("file", &link).unwrap();
+    wrap(&link).unwrap();
+    assert!(link.is_symlink() && fs::read_to_string(&file).unwrap() == "new");
+    if !geteuid().is_root() {
+        return;
+    }
+    lchown(&link, Some(OWNER), None).unwrap();
+    let refused = wrap(&link).unwrap_err().to_string();
+    assert!(refused.contains("symlink of user 1234"), "{refused}");
+    // Their own file by their own link.
+    chown(&file, Some(OWNER), None).unwrap();
+    wrap(&link).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().uid(), OWNER);
+}
+
+#[test]
+fn a_user_who_swaps_names_while_root_wraps_changes_no_other_file() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (home, victim) = (folder.path().join("home"), folder.path().join("shadow"));
+    fs::create_dir(&home).unwrap();
+    chown(&home, Some(OWNER), Some(OWNER)).unwrap();
+    fs::write(&victim, "root:*:").unwrap();
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o640)).unwrap();
+    let file = home.join("mcp.json");
+    let (over, swapped) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // The kernel takes the capabilities over files with it: this thread may do what that user may.
+            setfsgid(Gid::from_raw(OWNER));
+            setfsuid(Uid::from_raw(OWNER));
+            assert!(fs::write(&victim, "theirs").is_err(), "the attacker is no root");
+            while !over.load(Ordering::Relaxed) {
+                // The file is there with a mode of the user's choice, and whatever root makes beside it becomes a link.
+                let _ = fs::write(home.join("aside"), "old");
+                let _ = fs::set_permissions(home.join("aside"), fs::Permissions::from_mode(0o666));
+                let _ = fs::rename(home.join("aside"), &file);
+                for entry in fs::read_dir(&home).into_iter().flatten().flatten() {
+                    let path = entry.path();
+                    if path != file && fs::remove_file(&path).is_ok() {
+                        swapped.fetch_or(symlink(&victim, &path).is_ok(), Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+        for round in 0..ROUNDS {
+            let done = wrap(&file);
+            let meta = fs::metadata(&victim).unwrap();
+            if (meta.uid(), mode(&victim)) != (0, 0o640) {
+                over.store(true, Ordering::Relaxed);
+                panic!("round {round}: mode {:o} of user {}", meta.mode() & 0o7777, meta.uid());
+            }
+            if round % 50 == 0 && done.is_ok() {
+                // Time for the attacker, on a machine of any speed.
+                while !swapped.swap(false, Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "root:*:");
+}
