@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
     sync::Arc,
@@ -359,6 +359,41 @@ fn loopback_wants_the_token_and_no_browser() {
     assert_eq!(ask(&format!("{host}x-api-key: {token}\r\nOrigin: http://127.0.0.1:{port}\r\n")).status, 403);
     assert_eq!(ask(&format!("Host: evil.example:{port}\r\nx-api-key: {token}\r\n")).status, 403);
     assert_eq!(mock.asked().len(), 2);
+}
+
+#[test]
+fn who_had_the_port_in_between_holds_no_token() {
+    let kept = Port::new();
+    let port = kept.number;
+    let mock = Mock::with([says(&["ok"]), says(&["ok"])]);
+    let home = home(&mock, "anthropic", &format!("http = true\nhttp_port = {port}"), "");
+    let file = home.path(".local/share/ringfence/state/a/http-token");
+    let token_now = || fs::read_to_string(&file).unwrap().trim().to_owned();
+    let ask = |token: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let headers = format!("Host: 127.0.0.1:{port}\r\nx-api-key: {token}\r\n");
+        let body = hello().to_string();
+        stream.write_all(&request("POST", "/v1/messages", &headers, body.as_bytes())).unwrap();
+        read(stream).status
+    };
+    let daemon = home.start();
+    let first = token_now();
+    assert_eq!(ask(&first), 200);
+    drop(daemon);
+    // Another user's program: it may collect what clients show it, and they have nothing to show once it has the port.
+    let squatter = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    fs::write(&file, format!("{first}\n")).unwrap();
+    let daemon = home.start();
+    assert!(!file.exists(), "clients would show the last token to whoever has the port");
+    drop(daemon);
+    drop(squatter);
+    fs::write(&file, format!("{first}\n")).unwrap();
+    let _daemon = home.start();
+    let second = token_now();
+    assert_ne!(first, second);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(ask(&first), 401);
+    assert_eq!(ask(&second), 200);
 }
 
 #[test]

@@ -84,18 +84,24 @@ pub(crate) fn start(
     let got = listener.local_addr().map_err(Error::Listen)?.port();
     let live = live::start(sessions).map_err(Error::Start)?;
     let dashboard = Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live });
+    let of_thread = Arc::clone(sessions);
     let accept = move || {
-        if let Err(error) = runtime.block_on(serve(listener, dashboard)) {
+        let ended = runtime.block_on(serve(&listener, dashboard));
+        // While the port is still ours: no link with a token leads to whoever has it next.
+        of_thread.port.store(0, Ordering::SeqCst);
+        if let Err(error) = ended {
             tracing::error!("the dashboard has ended: {error}");
         }
     };
-    thread::Builder::new().name("web".into()).spawn(accept).map_err(Error::Start)?;
     sessions.port.store(got, Ordering::SeqCst);
-    Ok(())
+    thread::Builder::new().name("web".into()).spawn(accept).map(drop).map_err(|error| {
+        sessions.port.store(0, Ordering::SeqCst);
+        Error::Start(error)
+    })
 }
 
-async fn serve(listener: TcpListener, dashboard: Arc<Dashboard>) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
+async fn serve(listener: &TcpListener, dashboard: Arc<Dashboard>) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
     let router = api::router(dashboard);
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {

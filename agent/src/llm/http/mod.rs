@@ -31,11 +31,11 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use ringfence_files::Access as FileAccess;
 pub(crate) use room::{Room, Share};
 use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -71,14 +71,6 @@ pub(crate) enum Error {
     /// The endpoint's token.
     #[error("{} cannot be used for the token of the HTTP endpoint", .0.display())]
     Token(PathBuf, #[source] io::Error),
-    /// A token that others can read is none.
-    #[error("{} can be read by others (mode {mode:04o}): remove it, and another is made", .path.display())]
-    OpenToken {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
     /// Sockets and the event loop.
     #[error("the HTTP sockets cannot be used")]
     Io(#[source] io::Error),
@@ -145,11 +137,12 @@ impl Endpoint {
     pub(crate) fn start(asked: Http, home: &Home, shared: Shared, books: Books) -> Result<Self, Error> {
         let name = shared.config.name.clone();
         let token = home.http_token(&name);
-        let loopback = asked.port.map(|port| Loopback::bind(port, &token)).transpose()?;
+        let tcp = asked.port.map(|port| bind(port, &token)).transpose()?;
         let path = home.http_socket(&name);
         let unix = serve::bind(&path).map_err(Error::Socket)?;
         serve::share(&path, shared.config.socket_owner).map_err(Error::Socket)?;
         let unix = UnixListener::from_std(unix).map_err(Error::Io)?;
+        let loopback = tcp.map(|tcp| Loopback::handed(tcp, &token)).transpose()?;
         Ok(Self::serve(asked, Doors { unix, access: None, loopback, path: Some(path) }, shared, books))
     }
 
@@ -185,7 +178,7 @@ impl Endpoint {
             let mut connections = Vec::new();
             match &loopback {
                 None => connections.push(on_unix.await),
-                Some(Loopback { tcp, gate }) => {
+                Some(Loopback { tcp, gate, .. }) => {
                     let gated = router(Arc::clone(&state), Some(Arc::clone(gate)));
                     let gated = move |stream| std::future::ready((stream, gated.clone()));
                     let on_tcp = accept(|| tcp_stream(tcp), gated, room, &state.stop);
@@ -348,46 +341,61 @@ where
 pub(super) struct Loopback {
     tcp: TcpListener,
     gate: Arc<Gate>,
+    _token: TokenFile,
 }
 
 impl Loopback {
-    fn bind(port: u16, token: &Path) -> Result<Self, Error> {
-        let tcp = std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        Self::new(tcp.map_err(|e| Error::Port(port, e))?, port, token)
-    }
-
-    /// One that the core bound.
+    /// One that listens: it gets a token of its own.
     ///
     /// # Errors
     /// [`Error`].
     pub(super) fn handed(tcp: std::net::TcpListener, token: &Path) -> Result<Self, Error> {
         let port = tcp.local_addr().map_err(Error::Io)?.port();
-        Self::new(tcp, port, token)
-    }
-
-    fn new(tcp: std::net::TcpListener, port: u16, token: &Path) -> Result<Self, Error> {
-        let gate = Arc::new(Gate::new(port, token_of(token)?));
         tcp.set_nonblocking(true).map_err(|e| Error::Port(port, e))?;
-        Ok(Self { tcp: TcpListener::from_std(tcp).map_err(|e| Error::Port(port, e))?, gate })
+        let tcp = TcpListener::from_std(tcp).map_err(|e| Error::Port(port, e))?;
+        // Last: there is no token for what nobody listens on.
+        let token = TokenFile::mint(token)?;
+        Ok(Self { tcp, gate: Arc::new(Gate::new(port, token.value.clone())), _token: token })
     }
 }
 
-/// The token in the file; makes one where there is none.
-fn token_of(path: &Path) -> Result<String, Error> {
-    let io = |e| Error::Token(path.to_owned(), e);
-    if let Ok(meta) = fs::metadata(path) {
-        if meta.mode() & 0o077 != 0 {
-            return Err(Error::OpenToken { path: path.to_owned(), mode: meta.mode() & 0o7777 });
-        }
-        let token = fs::read_to_string(path).map_err(io)?;
-        let token = token.trim().to_owned();
-        if token.len() >= 32 {
-            return Ok(token);
+/// Listens on a port of loopback. Where somebody else has it, the token of the last time is removed: clients that read it
+/// are not to show it, and what they ask, to whoever that is.
+fn bind(port: u16, token: &Path) -> Result<std::net::TcpListener, Error> {
+    std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).map_err(|error| {
+        let _ = fs::remove_file(token);
+        Error::Port(port, error)
+    })
+}
+
+/// The file with the token of one listener. Each listener has another one, so that what somebody collected who had the port
+/// in between is good for nothing; the file goes with the listener.
+struct TokenFile {
+    path: PathBuf,
+    value: String,
+}
+
+impl TokenFile {
+    fn mint(path: &Path) -> Result<Self, Error> {
+        let value = format!("ringfence-{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        let io = |e| Error::Token(path.to_owned(), e);
+        let dir = path.parent().ok_or_else(|| io(io::ErrorKind::InvalidInput.into()))?;
+        let dir = serve::private_dir(dir).map_err(Error::Socket)?;
+        dir.replace(
+            path.file_name().unwrap_or_default(),
+            format!("{value}\n").as_bytes(),
+            FileAccess::Mode(0o600),
+        )
+        .map_err(io)?;
+        Ok(Self { path: path.to_owned(), value })
+    }
+}
+
+impl Drop for TokenFile {
+    fn drop(&mut self) {
+        // Not that of a listener which came after this one.
+        if fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.value) {
+            let _ = fs::remove_file(&self.path);
         }
     }
-    path.parent().map_or(Ok(()), |dir| serve::private_dir(dir).map(drop)).map_err(Error::Socket)?;
-    let token = format!("ringfence-{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| io::Write::write_all(&mut file, format!("{token}\n").as_bytes())).map_err(io)?;
-    Ok(token)
 }
