@@ -6,6 +6,7 @@
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 use nix::{
     errno::Errno,
+    sys::resource::{Resource, setrlimit},
     unistd::{Gid, Uid, setgroups, setresgid, setresuid},
 };
 use std::{fs, io};
@@ -181,11 +182,14 @@ pub(crate) fn no_new_privs() -> Result<(), Error> {
 }
 
 /// Keeps others of the same uid from reading this process's memory (ptrace, /proc/PID/mem) and the kernel from
-/// writing a core file of it. An exec and a change of user undo it: call it last.
+/// writing a core file of it. An exec and a change of user undo the first: call it last. What it starts writes no core file
+/// either.
 ///
 /// # Errors
 /// [`Error::Os`], which no supported kernel gives.
 pub(crate) fn not_dumpable() -> Result<(), Error> {
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)
+        .map_err(|source| Error::Os { what: "forbid core files".into(), source })?;
     nix::sys::prctl::set_dumpable(false)
         .map_err(|source| Error::Os { what: "make the process not dumpable".into(), source })
 }

@@ -66,6 +66,17 @@ pub(crate) fn enter(log: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// What holds for a user's own service, which has all agents in one process and starts the commands that print credentials:
+/// no capability, no gain by exec, no memory for others to read and no core file that holds a key.
+///
+/// # Errors
+/// [`Error::Caps`]; the process must then end.
+pub(crate) fn enter_user() -> Result<(), Error> {
+    caps::drop_all()?;
+    caps::not_dumpable()?;
+    Ok(())
+}
+
 fn landlocked(log: &Path) -> Result<(), Error> {
     let abi = host::landlock_abi();
     if abi == 0 {

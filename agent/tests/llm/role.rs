@@ -18,7 +18,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::{fs::PermissionsExt, net::UnixListener, net::UnixStream},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     thread,
@@ -50,19 +50,26 @@ impl Core {
 
     /// Of an agent whose provider speaks like this one.
     pub(crate) fn start_as(mock: &Mock, provider: &str) -> Self {
-        Self::start_with(mock, None, provider)
+        Self::start_in(mock, None, provider, |_| ())
     }
 
     /// Of an agent whose API is served on loopback, too: it has no container of its own.
     fn start_on(mock: &Mock, loopback: Option<&TcpListener>) -> Self {
-        Self::start_with(mock, loopback, "Anthropic")
+        Self::start_in(mock, loopback, "Anthropic", |_| ())
     }
 
-    fn start_with(mock: &Mock, loopback: Option<&TcpListener>, provider: &str) -> Self {
+    /// `prepare` fills the worker's directory.
+    fn start_in(
+        mock: &Mock,
+        loopback: Option<&TcpListener>,
+        provider: &str,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let dir = tempfile::Builder::new().prefix("rf").tempdir_in("/tmp").unwrap();
         let own = dir.path().join("own");
         fs::create_dir(&own).unwrap();
         fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+        prepare(&own);
         let listener = UnixListener::bind(dir.path().join("agent.sock")).unwrap();
         let http = UnixListener::bind(dir.path().join("http.sock")).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -401,6 +408,29 @@ fn on_loopback_whoever_has_the_token_may_call() {
 }
 
 #[test]
+fn a_token_of_an_earlier_worker_is_worth_nothing() {
+    let mock = Mock::with([says(&["Hello."]), says(&["Hello."])]);
+    let tcp = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    let earlier = format!("ringfence-{}", "0123456789abcdef".repeat(4));
+    let core = Core::start_in(&mock, Some(&tcp), "Anthropic", |own| {
+        fs::create_dir(own.join("state")).unwrap();
+        let file = own.join("state/http-token");
+        fs::write(&file, format!("{earlier}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    });
+    let token = fs::read_to_string(core.dir.path().join("own/state/http-token")).unwrap();
+    assert_ne!(token.trim(), earlier);
+    for (key, status) in [(earlier.as_str(), "401"), (token.trim(), "200")] {
+        let socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let headers = format!("host: 127.0.0.1:{port}\r\nx-api-key: {key}\r\n");
+        let answer = call_over(socket, &headers, true, &json!([{"role": "user", "content": "hello"}]));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{key}: {answer}");
+    }
+}
+
+#[test]
 fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
     let whole = json!({
         "type": "message", "role": "assistant", "stop_reason": "tool_use",
@@ -491,6 +521,8 @@ fn a_worker_is_confined_and_its_key_is_nowhere_to_be_read() {
         assert!(status.contains(line), "{line} is not in {status}");
     }
     let limits = fs::read_to_string(proc.join("limits")).unwrap();
+    let core_size = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core_size.split_whitespace().nth(5), Some("0"), "{core_size}");
     let memory = limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
     assert_eq!(memory.split_whitespace().nth(3), Some("1073741824"), "{memory}");
     for file in ["environ", "cmdline"] {

@@ -158,6 +158,10 @@ impl Daemon<'_> {
     }
 
     /// As systemd does it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn stop(mut self) {
         self.signal(nix::sys::signal::Signal::SIGTERM);
         self.child.wait().unwrap();

@@ -6,6 +6,7 @@ mod asked;
 mod running;
 
 use super::{
+    confine,
     control::ControlRequest,
     crashes::Crashes,
     home::Home,
@@ -61,6 +62,9 @@ pub(crate) enum Error {
     /// The registry is broken.
     #[error("the registry cannot be used")]
     Registry(#[source] LoadErrors),
+    /// Privileges.
+    #[error(transparent)]
+    Confine(#[from] confine::Error),
     /// A socket.
     #[error("the control socket cannot be made")]
     Socket(#[source] serve::Error),
@@ -74,6 +78,8 @@ pub(crate) enum Error {
 /// # Errors
 /// [`Error`].
 pub(crate) fn run() -> Result<(), Error> {
+    // Before a credential is read, and before the first thread.
+    confine::enter_user()?;
     let home = Home::from_env().ok_or(Error::NoHome)?;
     serve::private_dir(&home.sockets()).map_err(Error::Socket)?;
     let _lock = Lock::take(&home.lock()).map_err(Error::Lock)?;
