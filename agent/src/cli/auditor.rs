@@ -39,6 +39,13 @@ pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `ringfence llm-commands`.
+pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
+    prepare();
+    crate::llm::commands::serve()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// What all roles that the daemon starts begin with.
 fn prepare() {
     forward::release_signals();

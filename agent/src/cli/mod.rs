@@ -89,6 +89,9 @@ enum Command {
     /// The LLM worker's role; the daemon starts it, with its link as standard input.
     #[command(hide = true)]
     LlmWorker,
+    /// Runs commands that print credentials; `ringfence start` starts it, with its link as standard input.
+    #[command(hide = true)]
+    LlmCommands,
 }
 
 /// A panic in any thread ends the process, once it was told: what is left of a role without one of its threads is no role.
@@ -149,6 +152,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Uninstall(args) => install::uninstall(&args),
         Command::Auditor(args) => auditor::run(&args),
         Command::LlmWorker => auditor::llm_worker(),
+        Command::LlmCommands => auditor::llm_commands(),
     };
     result.unwrap_or_else(|error| {
         // Whoever read standard output has enough: `| head`.

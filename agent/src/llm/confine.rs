@@ -11,7 +11,10 @@ use crate::kernel::{
     seccomp,
 };
 use nix::sys::resource::{Resource, setrlimit};
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Most bytes of memory that a worker writes to: a container that makes it hold more ends its own worker, and nobody
 /// else's. A conversation of 10 MB needs about 50 MB.
@@ -66,14 +69,39 @@ pub(crate) fn enter(log: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// What holds for a user's own service, which has all agents in one process and starts the commands that print credentials:
-/// no capability, no gain by exec, no memory for others to read and no core file that holds a key.
+/// The same for a user's own service, which has all agents in one process, reads profiles and credentials wherever they are
+/// and makes its own sockets: it starts no program and writes nowhere but in `writable`. Commands that print credentials are
+/// run by another process (`commands`).
 ///
 /// # Errors
-/// [`Error::Caps`]; the process must then end.
-pub(crate) fn enter_user() -> Result<(), Error> {
+/// As [`enter`].
+pub(crate) fn enter_user(writable: &[PathBuf]) -> Result<(), Error> {
     caps::drop_all()?;
     caps::not_dumpable()?;
+    let abi = host::landlock_abi();
+    if abi == 0 {
+        tracing::warn!("this kernel has no Landlock: the agents' service may write wherever its user may");
+    } else {
+        let of = |path: &Path| Hierarchy {
+            path: path.to_owned(),
+            access: Access { write: true, ..Access::default() },
+            exact: false,
+            may_be_missing: true,
+        };
+        let null = Path::new("/dev/null");
+        let rules = Rules {
+            restricted: Access { write: true, exec: true, ..Access::default() },
+            hierarchies: writable.iter().map(PathBuf::as_path).chain([null]).map(of).collect(),
+            tcp: None,
+            scope_signals: true,
+            // The service manager's socket may be one.
+            scope_abstract: false,
+        };
+        if let Some(prepared) = rules.prepare(abi)? {
+            prepared.enforce()?;
+        }
+    }
+    seccomp::Filter::compile(&seccomp::Policy::user_list()?)?.load()?;
     Ok(())
 }
 

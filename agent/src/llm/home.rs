@@ -5,6 +5,9 @@
 
 use std::{
     env,
+    fs::DirBuilder,
+    io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -37,6 +40,20 @@ impl Home {
         let theirs = of("tightbeam");
         let ours = of("ringfence");
         if !used(&ours) && used(&theirs) { theirs } else { ours }
+    }
+
+    /// Makes the directories that the service writes in, and below, and gives them: where symlinks lead, too.
+    ///
+    /// # Errors
+    /// As mkdir(2).
+    pub(super) fn writable(&self) -> io::Result<Vec<PathBuf>> {
+        let dirs = [self.sockets(), self.data.clone(), self.data.join("logs"), self.data.join("state")];
+        dirs.into_iter()
+            .map(|dir| {
+                DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+                dir.canonicalize()
+            })
+            .collect()
     }
 
     /// LLM providers and MCP servers for all agents.

@@ -24,8 +24,9 @@
 mod access;
 mod agent;
 mod calls;
+pub(crate) mod commands;
 pub(crate) mod config;
-pub(crate) mod confine;
+mod confine;
 mod connection;
 pub(crate) mod control;
 mod conversation;

@@ -1,5 +1,6 @@
 //! Credentials: a type that zeroes itself and prints as `[redacted]`, and the places that one can come from.
 
+use super::commands;
 use crate::misplaced::{Name, shown};
 use nix::libc;
 use std::{
@@ -108,6 +109,9 @@ pub(crate) enum Error {
     /// No descriptor to hand it over.
     #[error("the credential cannot be handed over")]
     Hand(#[source] io::Error),
+    /// The process that runs commands says why not, or is gone.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The command failed.
     #[error("{0} failed ({1})")]
     Failed(String, ExitStatus),
@@ -133,7 +137,7 @@ impl Source {
             }
             Self::File(path) => file(path),
             Self::Credential(name) => file(&credential(name)?),
-            Self::Command(words) => command(words),
+            Self::Command(words) => commands::run(words).unwrap_or_else(|| command(words)),
         }
     }
 }

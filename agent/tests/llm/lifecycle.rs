@@ -59,7 +59,7 @@ fn no_core_and_no_process_of_the_user_gets_at_what_the_service_holds() {
     let proc = format!("/proc/{}", daemon.pid());
     assert_eq!(owner(daemon.pid()), 0, "it can be read and dumped by others of its user");
     let status = fs::read_to_string(format!("{proc}/status")).unwrap();
-    for line in ["NoNewPrivs:\t1", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
         assert!(status.contains(line), "{line} is not in {status}");
     }
     let limits = fs::read_to_string(format!("{proc}/limits")).unwrap();

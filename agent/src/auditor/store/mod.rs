@@ -231,7 +231,7 @@ fn not_ours(path: &Path) -> Error {
 }
 
 /// Renames in the store's own directory.
-fn rename(from: &Path, to: &PathBuf) -> io::Result<()> {
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
     let (dir, name) = Dir::of(from)?;
     dir.rename(&name, to.file_name().unwrap_or_default())
 }
@@ -249,7 +249,7 @@ fn move_aside(path: &Path) -> Result<PathBuf, Error> {
     for suffix in ["-wal", "-shm"] {
         let mut name = target.clone().into_os_string();
         name.push(suffix);
-        match rename(&with(suffix), &name.into()) {
+        match rename(&with(suffix), Path::new(&name)) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::MoveAside { path: with(suffix), source });
             }

@@ -173,6 +173,14 @@ impl Policy {
         Policy::shipped("worker", include_str!("../../../../profiles/seccomp/worker.toml"))
     }
 
+    /// A user's own service: the LLM worker's, and what it takes to make its sockets itself.
+    pub(crate) fn user_list() -> Result<Policy, super::Error> {
+        let mut policy = Policy::worker_list()?;
+        let more = Policy::shipped("user", include_str!("../../../../profiles/seccomp/user.toml"))?;
+        policy.rules.extend(more.rules);
+        Ok(policy)
+    }
+
     /// What reads one HTML page.
     pub(crate) fn reader_list() -> Result<Policy, super::Error> {
         Policy::shipped("reader", include_str!("../../../../profiles/seccomp/reader.toml"))

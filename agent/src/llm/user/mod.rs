@@ -6,7 +6,7 @@ mod asked;
 mod running;
 
 use super::{
-    confine,
+    commands, confine,
     control::ControlRequest,
     crashes::Crashes,
     home::Home,
@@ -78,12 +78,13 @@ pub(crate) enum Error {
 /// # Errors
 /// [`Error`].
 pub(crate) fn run() -> Result<(), Error> {
-    // Before a credential is read, and before the first thread.
-    confine::enter_user()?;
     let home = Home::from_env().ok_or(Error::NoHome)?;
+    commands::start().map_err(Error::Io)?;
     serve::private_dir(&home.sockets()).map_err(Error::Socket)?;
     let _lock = Lock::take(&home.lock()).map_err(Error::Lock)?;
     Registry::load(&home.registry()).map_err(Error::Registry)?;
+    // Before a credential is read, and before the first thread.
+    confine::enter_user(&home.writable().map_err(Error::Io)?)?;
     let control = serve::bind(&home.control()).map_err(Error::Socket)?;
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -360,7 +361,7 @@ fn read_all(home: &Home) -> Result<Configs, LoadErrors> {
 }
 
 /// An error with its causes, on one line: for the log and `status`.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(in crate::llm) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,0 +1,129 @@
+//! Commands that print credentials, run for a process that may start none itself.
+//!
+//! `ringfence start` confines itself before it reads what agents and providers say, and a password manager is a program like
+//! any other. So a second process, started before, runs those commands and hands over what they print as a descriptor. It
+//! reads nothing but the words of the user's own profiles, and ends with the process that started it.
+
+use super::{
+    secret::{self, Secret, Source},
+    user::chain,
+};
+use crate::kernel::caps;
+use nix::sys::signal::{SigSet, Signal};
+use ringfence_wire::{conn::Conn, frame::FrameError};
+use serde::{Deserialize, Serialize};
+use std::{
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    process::{Command, Stdio},
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+/// Most bytes of a message: a command's words.
+const MAX: usize = 64 << 10;
+/// How long an answer may take: longer than a command may.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The other process, where there is one.
+static RUNNER: OnceLock<Mutex<Conn>> = OnceLock::new();
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Run {
+    words: Vec<String>,
+}
+
+/// What came of it; the credential itself is in a descriptor beside.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "ran", rename_all = "snake_case")]
+enum Ran {
+    Printed,
+    Failed { why: String },
+}
+
+/// Starts the other process. Before this one is confined.
+///
+/// # Errors
+/// As fork(2) and execve(2).
+pub(crate) fn start() -> io::Result<()> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // It ends by itself when this process does.
+    drop(
+        Command::new("/proc/self/exe")
+            .arg("llm-commands")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?,
+    );
+    let _ = RUNNER.set(Mutex::new(Conn::new(ours, PATIENCE, MAX)));
+    Ok(())
+}
+
+/// Has a command run by the other process. `None`: there is none, and commands may be run here.
+pub(super) fn run(words: &[String]) -> Option<Result<Secret, secret::Error>> {
+    let runner = RUNNER.get()?;
+    let name = words.first().cloned().unwrap_or_default();
+    let mut conn = runner.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ask = || {
+        conn.send(&Run { words: words.to_vec() })?;
+        conn.receive_with_descriptors::<Ran>()
+    };
+    Some(match ask() {
+        Ok((Ran::Printed, descriptors)) => match <[OwnedFd; 1]>::try_from(descriptors) {
+            Ok([descriptor]) => secret::handed(descriptor),
+            Err(_) => Err(secret::Error::Empty(name)),
+        },
+        Ok((Ran::Failed { why }, _)) => Err(secret::Error::Elsewhere(why)),
+        Err(error) => Err(secret::Error::Elsewhere(format!(
+            "{name} cannot be run: the process that runs commands for credentials does not answer ({error}); start the \
+             service again"
+        ))),
+    })
+}
+
+/// Why commands are not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Not started by `ringfence start`.
+    #[error("`ringfence llm-commands` is started by `ringfence start`, with its link as standard input")]
+    NotFromStart(#[source] io::Error),
+    /// Privileges.
+    #[error("the process that runs commands for credentials cannot protect itself")]
+    Caps(#[from] caps::Error),
+    /// The process that asks.
+    #[error("`ringfence start` cannot be understood")]
+    Link(#[from] FrameError),
+}
+
+/// The other process's role, over standard input.
+///
+/// # Errors
+/// [`Error`].
+pub(crate) fn serve() -> Result<(), Error> {
+    // The terminal's Ctrl-C is for the process that asks, and that may ask until it has ended. Commands get an empty mask.
+    let mut ignored = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        ignored.add(signal);
+    }
+    ignored.thread_block().map_err(|e| Error::NotFromStart(e.into()))?;
+    caps::not_dumpable()?;
+    let stream =
+        io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(Error::NotFromStart)?;
+    stream.peer_addr().map_err(Error::NotFromStart)?;
+    // It waits for questions as long as there is somebody to ask them.
+    let mut conn = Conn::new(stream, Duration::from_secs(u32::MAX.into()), MAX);
+    loop {
+        let words = match conn.receive::<Run>() {
+            Ok(Run { words }) => words,
+            Err(FrameError::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        match Source::Command(words).read().and_then(|secret| Source::Value(secret).open()) {
+            Ok(descriptor) => conn.send_with_descriptors(&Ran::Printed, &[descriptor.as_fd()])?,
+            Err(error) => conn.send(&Ran::Failed { why: chain(&error) })?,
+        }
+    }
+}
