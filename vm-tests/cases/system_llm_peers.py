@@ -255,6 +255,25 @@ def owner():
     os.chmod(os.path.dirname(sock("rf-owner")), 0o755)
     os.chmod(sock("rf-owner"), 0o666)
     assert "not the agent's owner" in as_user(1235)
+    # Bound beside another one, it is used again, and nothing of what its owner let others do there is left.
+    directory, api = os.path.dirname(sock("rf-owner")), f"{os.path.dirname(sock('rf-owner'))}/http.sock"
+    os.chmod(directory, 0o777)
+    os.symlink("/etc/shadow", api)
+    before, shadow = os.stat(sock("rf-owner")).st_ino, os.stat("/etc/shadow")
+    with open(path) as file:
+        text = file.read()
+    with open(f"{path}.new", "w") as file:
+        file.write(text.replace("socket_owner = 1234", "socket_owner = 1234\nhttp = true"))
+    os.rename(f"{path}.new", path)
+
+    def places():
+        return [(it.st_uid, it.st_gid, it.st_mode & 0o777) for it in map(os.lstat, (directory, sock("rf-owner"), api))]
+
+    wait_for(lambda: places() == [(1234, 1234, 0o700), (1234, 1234, 0o600), (1234, 1234, 0o600)], "both sockets, their owner's", about=places)
+    assert os.stat(sock("rf-owner")).st_ino == before, "bound anew"
+    assert (shadow.st_uid, shadow.st_mode) == (os.stat("/etc/shadow").st_uid, os.stat("/etc/shadow").st_mode)
+    assert as_user(1234) == "runtime not connected", as_user(1234)
+    assert as_user(1235) == "Permission denied"
     remove(path, "rf-owner")
 
 

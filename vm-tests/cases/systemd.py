@@ -183,7 +183,7 @@ def sockets():
     provider = Provider()
     api = "/run/ringfence/sockets/rf-stays/http.sock"
     path, box = agent("rf-stays", provider, extra="http = true")
-    other, _ = agent("rf-goes", provider, grant=False, extra="http = true\nhttp_port = 4118")
+    other, _ = agent("rf-goes", provider, grant=False, extra="socket_owner = 1234\nhttp = true\nhttp_port = 4118")
     script = f"{box}/sender.py"
     with open(script, "w") as file:
         file.write(SENDER)
@@ -203,9 +203,17 @@ def sockets():
     def wait_back():
         wait_for(lambda: (known("rf-stays") or {}).get("counts", {}).get("runtime"), "the agent and its runtime to be back", LONG)
 
+    def token():
+        try:
+            with open("/var/lib/ringfence-agents/rf-goes/state/http-token") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    wait_for(token, "the token of the HTTP endpoint")
     first = inodes()
     for how in ("restart", "kill"):
-        open_before = Conn("rf-stays")
+        open_before, token_before = Conn("rf-stays"), token()
         restarting = None
         os.unlink(may_start)
         if how == "restart":
@@ -243,6 +251,10 @@ def sockets():
         assert inodes() == first, f"{how}: bound anew\n{journal()}"
         assert (os.stat(sock("rf-stays")).st_mode & 0o777, os.stat(sock("rf-stays")).st_uid) == (0o600, 0)
         send("rf-stays", f"after a {how}")
+        # An ordinary user's listener, too; and who learned the last token has nothing of it.
+        wait_for(lambda: token() not in (None, token_before), "another token")
+        theirs = [os.stat(file) for file in (sock("rf-goes"), os.path.dirname(sock("rf-goes")))]
+        assert [(it.st_uid, it.st_mode & 0o777) for it in theirs] == [(1234, 0o600), (1234, 0o700)], theirs
     # Without the store: nobody waits, and everything is bound anew.
     assert systemctl("stop", UNIT).returncode == 0, journal()
     for file in files:

@@ -1,3 +1,5 @@
+//! `mcp wrap` as root in a directory of somebody else, and what its copies are.
+
 use super::Config;
 use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
 use std::{

@@ -69,6 +69,35 @@ fn no_core_and_no_process_of_the_user_gets_at_what_the_service_holds() {
 }
 
 #[test]
+fn the_service_writes_nowhere_but_in_its_own_directories() {
+    let home = Home::with(&Mock::new());
+    let daemon = home.start();
+    if daemon.log().contains("no Landlock") {
+        return;
+    }
+    let profile = fs::read_to_string(home.path(".config/ringfence/agents/a.toml")).unwrap();
+    let error_of = |name: &str| {
+        home.profile(name, &profile);
+        eventually(name, || {
+            let listed = home.run(&["agent", "ls", "--json"]);
+            let listed: serde_json::Value = serde_json::from_str(&listed.out).ok()?;
+            let agents = listed.as_array().or_else(|| listed["agents"].as_array())?.clone();
+            let agent = agents.into_iter().find(|agent| agent["name"] == name)?;
+            Some(agent["error"].as_str().unwrap_or_default().to_owned())
+        })
+    };
+    assert_eq!(error_of("b"), "", "the control");
+    // Wherever a path of its own is made to lead by then.
+    let (logs, elsewhere) = (home.path(".local/share/ringfence/logs"), home.path("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::rename(&logs, home.path("logs")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &logs).unwrap();
+    let error = error_of("c");
+    assert!(error.contains("Permission denied"), "{error}");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
+#[test]
 fn a_containers_user_may_register_and_not_send() {
     use std::os::unix::process::CommandExt;
     let home = Home::with(&Mock::new());

@@ -1,3 +1,5 @@
+//! Where agents are, against their own sockets' owners and with the capabilities that the core has.
+
 use super::*;
 use crate::kernel::caps;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
