@@ -1,7 +1,5 @@
 //! The rooms of the LLM worker that read what agents, providers and its own log say.
 
-#[path = "../../agent/src/llm/acl.rs"]
-pub(crate) mod acl;
 #[path = "../../agent/src/llm/config.rs"]
 pub(crate) mod config;
 #[path = "../../agent/src/llm/conversation.rs"]

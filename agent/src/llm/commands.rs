@@ -59,19 +59,20 @@ pub(crate) fn start() -> io::Result<()> {
             .spawn()?,
     );
     let _ = RUNNER.set(Mutex::new(Conn::new(ours, PATIENCE, MAX)));
+    secret::run_commands_by(run);
     Ok(())
 }
 
-/// Has a command run by the other process. `None`: there is none, and commands may be run here.
-pub(super) fn run(words: &[String]) -> Option<Result<Secret, secret::Error>> {
-    let runner = RUNNER.get()?;
+/// Has a command run by the other process.
+fn run(words: &[String]) -> Result<Secret, secret::Error> {
     let name = words.first().cloned().unwrap_or_default();
+    let Some(runner) = RUNNER.get() else { return Err(secret::Error::Empty(name)) };
     let mut conn = runner.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ask = || {
         conn.send(&Run { words: words.to_vec() })?;
         conn.receive_with_descriptors::<Ran>()
     };
-    Some(match ask() {
+    match ask() {
         Ok((Ran::Printed, descriptors)) => match <[OwnedFd; 1]>::try_from(descriptors) {
             Ok([descriptor]) => secret::handed(descriptor),
             Err(_) => Err(secret::Error::Empty(name)),
@@ -81,7 +82,7 @@ pub(super) fn run(words: &[String]) -> Option<Result<Secret, secret::Error>> {
             "{name} cannot be run: the process that runs commands for credentials does not answer ({error}); start the \
              service again"
         ))),
-    })
+    }
 }
 
 /// Why commands are not run.
