@@ -3,6 +3,7 @@
 use super::{
     keeper::{self, Ends, REPORT, Report},
     tag::Tagger,
+    tree,
     work::Work,
 };
 use crate::sys;
@@ -33,6 +34,9 @@ pub(super) const MOST_BACKGROUND: usize = 64;
 
 /// How long a call's keeper has to end everything, before it is ended itself.
 const ENDING: Duration = Duration::from_secs(14);
+
+/// How often it is looked at meanwhile: one that is stopped ends nothing, and nobody waits for it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How a tool call ended, for the model.
 #[derive(Debug)]
@@ -76,6 +80,8 @@ pub(super) struct Call {
     limit: Duration,
     deadline: Instant,
     timed_out: bool,
+    /// Until when the keeper may take to end everything, once it was told to.
+    ending: Option<Instant>,
     /// The keeper was reaped: its id may be another's.
     gone: bool,
 }
@@ -127,6 +133,7 @@ impl Call {
             limit,
             deadline: Instant::now() + limit,
             timed_out: false,
+            ending: None,
             gone: false,
         })
     }
@@ -202,14 +209,21 @@ impl Call {
     /// What came of the call, once it is over; what it left running, which it `may` only where there is room for it.
     pub(super) fn settle(&mut self, now: Instant, may: bool) -> Option<(Outcome, Option<Background>)> {
         if self.end.is_none() && now >= self.deadline && self.status.is_some() {
-            if self.timed_out {
-                // The keeper is stuck, stopped or worse: end it and what is known of its tree.
+            let until = *self.ending.get_or_insert(now + ENDING);
+            if !self.timed_out {
+                self.timed_out = true;
+                self.end_all();
+                if !self.gone {
+                    // A tool may have stopped it.
+                    let _ = kill_process(self.keeper, Signal::CONT);
+                }
+                self.deadline = now + LOOK;
+            } else if now >= until || (!self.gone && tree::is_stopped(self.keeper)) {
+                // The keeper is stuck, or was stopped again: end it and its tree from here.
                 self.give_up();
                 self.status = None;
             } else {
-                self.timed_out = true;
-                self.end_all();
-                self.deadline = now + ENDING;
+                self.deadline = until.min(now + LOOK);
             }
         }
         let is_over = self.end.is_some() || self.status.is_none();
@@ -235,7 +249,7 @@ impl Call {
 
     fn give_up(&mut self) {
         if !self.gone {
-            let _ = kill_process(self.keeper, Signal::KILL);
+            tree::kill(self.keeper);
         }
         if let Some(shell) = self.shell.take() {
             let _ = kill_process_group(shell, Signal::KILL);

@@ -51,6 +51,38 @@ pub(super) fn end(root: Pid, leader: Pid) -> bool {
     }
 }
 
+/// How long it may take to stop another process's tree before it is ended as far as it is known.
+const STOPPING: Duration = Duration::from_secs(2);
+
+/// Ends a process that is not this one with everything below it. What is found is stopped before anything is killed: an
+/// orphan would be somebody else's, and not found again.
+pub(super) fn kill(root: Pid) {
+    let deadline = Instant::now() + STOPPING;
+    let _ = kill_process(root, Signal::STOP);
+    let mut stopped = HashSet::new();
+    loop {
+        let new: Vec<Pid> = below(root).difference(&stopped).copied().collect();
+        if new.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        for pid in new {
+            let _ = kill_process(pid, Signal::STOP);
+            stopped.insert(pid);
+        }
+    }
+    for pid in below(root) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let _ = kill_process(root, Signal::KILL);
+}
+
+/// Whether a process is stopped, by a signal or by whoever traces it.
+pub(super) fn is_stopped(pid: Pid) -> bool {
+    let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let after = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
+    matches!(after, Some(b'T' | b't'))
+}
+
 /// Reaps what is dead; whether there are children left.
 fn reap() -> bool {
     loop {
@@ -156,6 +188,32 @@ mod tests {
         assert_eq!(parent(b"1 (init) S 0 1"), None);
         assert_eq!(parent(b""), None);
         assert_eq!(parent(b"10 (x)"), None);
+    }
+
+    #[test]
+    fn a_stopped_tree_is_known_and_ended() {
+        let script = "(setsid sh -c 'echo $$; exec sleep 60') & wait";
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", script])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let root = Pid::from_child(&shell);
+        let mut line = String::new();
+        let mut out = std::io::BufReader::new(shell.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        assert!(!is_stopped(root));
+        kill_process(root, Signal::STOP).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !is_stopped(root) {
+            assert!(Instant::now() < until, "it does not stop");
+            thread::sleep(Duration::from_millis(5));
+        }
+        kill(root);
+        shell.wait().unwrap();
+        // The end of the pipe: the one in a session of its own had it, too.
+        assert_eq!(std::io::Read::read_to_end(&mut out, &mut Vec::new()).unwrap(), 0);
+        assert!(!is_stopped(root), "nobody is there");
     }
 
     #[test]

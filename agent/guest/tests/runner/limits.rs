@@ -128,3 +128,83 @@ fn nothing_of_a_run_stays_open() {
     assert_eq!(log.iter().filter(|run| run["status"] == 0).count(), 3, "{log:?}");
     wait_until("all is closed", || fds() <= before);
 }
+
+/// Python that asks for so many tools and keeps them, then waits for its input's end: how many it was given.
+const HOLD: &str = "import json,socket,struct,sys
+path,count,held,given=sys.argv[1],int(sys.argv[2]),[],0
+for n in range(count):
+ s=socket.socket(socket.AF_UNIX);s.connect(path);held.append(s)
+ ask=json.dumps({'ask':{'cmd':'hold','args':[],'left_out':0,'cwd':'/','end':False}}).encode()
+ s.sendall(struct.pack('>I',len(ask))+ask)
+ length=struct.unpack('>I',s.recv(4))[0]
+ given+=s.recv(length).startswith(b'{\"go\"')
+print(given,flush=True);sys.stdin.read()";
+
+/// Python that opens connections, says nothing, and opens another for each that is closed.
+const CROWD: &str = "import select,socket,sys
+path,count,held=sys.argv[1],int(sys.argv[2]),[]
+def more():
+ while len(held)<count:
+  s=socket.socket(socket.AF_UNIX);s.setblocking(False)
+  try: s.connect(path)
+  except BlockingIOError: return
+  held.append(s)
+more();print('held',flush=True)
+while True:
+ ready=select.select(held+[sys.stdin],[],[],0.01)[0]
+ if sys.stdin in ready: break
+ for s in ready: held.remove(s);s.close()
+ more()";
+
+/// Another user's process, its first line, and its end with the test.
+fn stranger(runner: &Runner, script: &str, count: u32, uid: u32) -> Option<(std::process::Child, String)> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: another user's processes need root");
+        return None;
+    }
+    fs::set_permissions(runner.dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut python = command("python3");
+    python.args(["-c", script]).arg(runner.socket()).arg(count.to_string());
+    std::os::unix::process::CommandExt::uid(&mut python, uid);
+    let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    Some((child, line.trim().to_owned()))
+}
+
+fn end(mut child: std::process::Child) {
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+#[test]
+fn no_user_takes_all_places() {
+    let runner = Runner::start(&["--max-tools", "8"]);
+    let Some((first, given)) = stranger(&runner, HOLD, 20, 54_321) else { return };
+    assert_eq!(given, "4", "half of them");
+    let Some((second, given)) = stranger(&runner, HOLD, 20, 54_322) else { return };
+    assert_eq!(given, "2", "three quarters for all users");
+    let output = runner.shell("wc -c </dev/null");
+    assert_eq!(text(&output.stdout), "0\n", "root's: {}", text(&output.stderr));
+    let refused = &runner.log("hold", 1)[..];
+    assert!(refused.iter().any(|run| run["refused"].as_str().is_some_and(|why| why.contains("one user"))));
+    end(first);
+    end(second);
+    wait_until("the places are free again", || {
+        stranger(&runner, HOLD, 3, 54_323).is_some_and(|(child, given)| {
+            end(child);
+            given == "3"
+        })
+    });
+}
+
+#[test]
+fn connections_of_one_user_do_not_keep_another_s_tools_waiting() {
+    let runner = Runner::start(&["--max-tools", "8"]);
+    let Some((crowd, _)) = stranger(&runner, CROWD, 400, 54_321) else { return };
+    for _ in 0..10 {
+        let output = runner.shell("RINGFENCE_STRICT=1 wc -c </dev/null");
+        assert_eq!(text(&output.stdout), "0\n", "{}", text(&output.stderr));
+    }
+    end(crowd);
+}

@@ -157,3 +157,43 @@ fn a_second_daemon_does_not_take_the_socket_and_a_dead_one_s_is_taken() {
     stream.read_to_end(&mut answer).unwrap();
     assert_eq!(decode(&answer).0, "hi\n");
 }
+
+/// Python that asks the daemon for a file before and after it may not read it itself any more.
+const LANDLOCKED: &str = "import ctypes,os,socket,struct,sys
+path,secret=sys.argv[1:3]
+def ask():
+ s=socket.socket(socket.AF_UNIX);s.connect(path);s.sendall(b'cat\\t'+secret.encode()+b'\\n')
+ return b'hidden' in s.makefile('rb').read()
+libc=ctypes.CDLL(None,use_errno=True)
+before=open(secret).read()
+# no_new_privs; a ruleset that handles reading files, and has no rule.
+assert libc.prctl(38,1,0,0,0)==0
+rules=libc.syscall(444,struct.pack('Q',1<<2),8,0)
+if rules<0: print('no landlock');sys.exit()
+assert libc.syscall(446,rules,0)==0
+try: open(secret);own='read'
+except PermissionError: own='refused'
+print(before.strip(),own,ask())";
+
+#[test]
+fn a_caller_under_landlock_of_its_own_does_not_leave_it() {
+    let mut runner = Runner::start(&[]);
+    runner.stop();
+    let secret = runner.file("secret", "hidden\n");
+    // A daemon that has no_new_privs, as in a container that is started with it.
+    let mut daemon = crate::support::command("setpriv");
+    daemon.arg("--no-new-privs").arg(crate::support::binary()).arg("--socket").arg(runner.socket());
+    let mut daemon = daemon.arg("--log").arg(runner.at("log")).env("PATH", runner.path()).spawn().unwrap();
+    wait_until("the daemon listens", || std::os::unix::net::UnixStream::connect(runner.socket()).is_ok());
+    let mut python = runner.command("python3");
+    python.args(["-c", LANDLOCKED]).arg(runner.socket()).arg(secret).process_group(0);
+    let output = python.output().unwrap();
+    let said = text(&output.stdout).trim().to_owned();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    if said == "no landlock" {
+        eprintln!("left out: this kernel has no Landlock");
+        return;
+    }
+    assert_eq!(said, "hidden refused False", "{}", text(&output.stderr));
+}

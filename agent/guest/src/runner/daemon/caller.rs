@@ -3,7 +3,8 @@
 //! A caller that belongs to a tool call would lose its tag by that, and one with less authority would gain some. A
 //! container cannot read the kernel's tags, so this goes by what it can see: a tool call's processes descend from
 //! `ringfence-runtime`, which is the subreaper above all they start, and whatever confined a caller shows in its credentials,
-//! capabilities, seccomp filters, namespaces and security label. A caller must hold all that the daemon holds.
+//! capabilities, seccomp filters, namespaces and security label. A caller must hold all that the daemon holds. Landlock shows
+//! nowhere, so whoever could have entered it without privilege is refused.
 
 use crate::runner::line_end;
 use rustix::process::Pid;
@@ -62,6 +63,11 @@ fn lacks(its: &Held, own: &Held) -> Option<&'static str> {
     if its.no_new_privileges > own.no_new_privileges || its.filters > own.filters {
         return Some("is confined more than the daemon");
     }
+    // Landlock shows nowhere. Without no_new_privs it takes CAP_SYS_ADMIN; with it, it is anybody's to enter, and the
+    // daemon's own no_new_privs says nothing about the caller.
+    if its.no_new_privileges != 0 {
+        return Some("has no_new_privs, and may be confined by Landlock, which nobody can see");
+    }
     None
 }
 
@@ -110,6 +116,8 @@ mod tests {
         assert!(with("CapEff:\t00000000a8", "CapEff:\t0000000028").unwrap().contains("capabilities"));
         assert!(with("filters:\t1", "filters:\t2").unwrap().contains("confined"));
         assert!(with("NoNewPrivs:\t0", "NoNewPrivs:\t1").unwrap().contains("confined"));
+        let both = parse(&STATUS.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1")).unwrap();
+        assert!(lacks(&both, &both).unwrap().contains("Landlock"), "as the daemon, and perhaps more");
     }
 
     #[test]

@@ -76,6 +76,11 @@ impl Client {
         Ok(Self { stream, pid: peer.pid(), uid: peer.uid(), state: State::Asking, got: Vec::new(), deadline })
     }
 
+    /// It has no tool: the request or the answer is on its way, or nothing is.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Asking | State::Answering { .. } | State::Ignoring { .. })
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Working(work) => work.deadline(),

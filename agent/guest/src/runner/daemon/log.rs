@@ -33,7 +33,7 @@ pub(super) struct Record {
     protocol: u8,
     /// The process, by this PID namespace's number.
     pub(super) pid: i32,
-    uid: u32,
+    pub(super) uid: u32,
     #[serde(flatten)]
     ask: Ask,
     /// How long it ran, in milliseconds.

@@ -31,11 +31,12 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
-        Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getpgid, getrlimit, kill_process, kill_process_group,
-        pidfd_open, setrlimit, wait,
+        Pid, PidfdFlags, Resource, Rlimit, WaitOptions, geteuid, getpgid, getrlimit, kill_process,
+        kill_process_group, pidfd_open, setrlimit, wait,
     },
 };
 use std::{
+    collections::HashSet,
     fs::{self, Permissions},
     io,
     os::{
@@ -229,7 +230,8 @@ impl Daemon {
     /// Waits, and does what the clients and tools want. Whether somebody connects, and whether a signal came.
     fn wait(&mut self) -> Result<(bool, bool), Error> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
-        let is_full = self.clients.len() >= MOST_CLIENTS + self.limits.max_tools();
+        // Nobody can be asked to go: the rest waits in the socket's queue.
+        let is_full = self.is_crowded() && self.to_crowd_out().is_none();
         let listens = if is_full { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::from_borrowed_fd(self.socket.listener.as_fd(), listens));
         let heard: Vec<usize> = (0..self.clients.len())
@@ -294,7 +296,26 @@ impl Daemon {
         })
     }
 
+    fn is_crowded(&self) -> bool {
+        self.clients.len() >= MOST_CLIENTS + self.limits.max_tools()
+    }
+
+    /// The oldest connection without a tool of the user who has the most of those.
+    fn to_crowd_out(&self) -> Option<usize> {
+        let idle = || self.clients.iter().enumerate().filter(|(_, client)| client.is_idle());
+        let of = |uid: u32| idle().filter(|(_, client)| client.uid == uid).count();
+        let uids: HashSet<u32> = idle().map(|(_, client)| client.uid).collect();
+        let uid = uids.into_iter().max_by_key(|uid| of(*uid))?;
+        idle().find(|(_, client)| client.uid == uid).map(|(index, _)| index)
+    }
+
     fn accept(&mut self) {
+        if self.is_crowded()
+            && let Some(index) = self.to_crowd_out()
+        {
+            // In its place: the oldest are first.
+            self.clients.remove(index);
+        }
         match self.socket.listener.accept().and_then(|(stream, _)| Client::new(stream)) {
             Ok(mut client) => {
                 // A shim's question comes with its connection: no need to wait for it once more.
@@ -320,12 +341,11 @@ impl Daemon {
 
     /// A shim's question.
     fn leave(&mut self, index: usize, ask: Ask) {
-        let is_full = self.runs.len() >= self.limits.max_tools();
+        let full = self.clients.get(index).and_then(|client| self.no_room(client.uid));
         let Some(client) = self.clients.get_mut(index) else { return };
-        let number = if is_full { 0 } else { self.next };
+        let number = if full.is_some() { 0 } else { self.next };
         let mut record = Record::new(number, 2, client.pid, client.uid, ask);
-        if is_full {
-            let why = format!("{} tools run, which is the most (--max-tools)", self.limits.max_tools());
+        if let Some(why) = full {
             client.refuse(Protocol::V2, REFUSED, &why);
             record.refused = Some(why);
             self.log.write(&record);
@@ -345,18 +365,35 @@ impl Daemon {
         self.runs.push(Run { record, began, deadline: self.limits.deadline(began), process, done: None });
     }
 
+    /// Why a user may not have one more tool now. Half of the places are the most for one user, three quarters for all users
+    /// together: the rest is for root and for the daemon's own user, whose container it is.
+    fn no_room(&self, uid: u32) -> Option<String> {
+        let most = self.limits.max_tools();
+        if self.runs.len() >= most {
+            return Some(format!("{most} tools run, which is the most (--max-tools)"));
+        }
+        let has_all = |uid: u32| uid == 0 || uid == geteuid().as_raw();
+        if has_all(uid) {
+            return None;
+        }
+        let (each, all) = (most.div_ceil(2), most - most / 4);
+        let count = |wanted: &dyn Fn(u32) -> bool| self.runs.iter().filter(|run| wanted(run.record.uid)).count();
+        if count(&|of| of == uid) >= each {
+            return Some(format!("{each} tools of user {uid} run, which is the most for one user (half of --max-tools)"));
+        }
+        (count(&|of| !has_all(of)) >= all)
+            .then(|| format!("{all} tools of users run; the rest of --max-tools is kept for root"))
+    }
+
     /// A v1 request.
     fn work(&mut self, index: usize, line: Line) {
+        let full = self.clients.get(index).and_then(|client| self.no_room(client.uid));
         let Some(client) = self.clients.get_mut(index) else { return };
         let mut words = line.words.iter().map(|word| String::from_utf8_lossy(word));
         let cmd = words.next().unwrap_or_default().into_owned();
         let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
         let mut record = Record::new(0, 1, client.pid, client.uid, Ask::new(cmd, words, cwd, false));
-        let refused = if self.runs.len() >= self.limits.max_tools() {
-            Err(format!("{} tools run, which is the most (--max-tools)", self.limits.max_tools()))
-        } else {
-            caller::may_borrow(client.pid)
-        };
+        let refused = full.map_or_else(|| caller::may_borrow(client.pid), Err);
         if let Err(why) = refused {
             client.refuse(Protocol::V1, BROKEN, &why);
             record.refused = Some(why);
