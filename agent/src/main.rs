@@ -36,6 +36,10 @@ mod misplaced;
 mod platform;
 #[cfg(target_os = "linux")]
 mod profile;
+#[cfg(target_os = "linux")]
+mod quota;
+#[cfg(target_os = "linux")]
+mod serving;
 
 use std::process::ExitCode;
 

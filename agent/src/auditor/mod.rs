@@ -41,10 +41,11 @@ pub(crate) use escape::line as printable;
 pub(crate) use keeper::chain;
 pub(crate) use store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
 
+use crate::quota::Owners;
 use journald::Journald;
 use keeper::Keeper;
 use mcp::{
-    peers::Vouching,
+    peers::{Line, PeerResolver},
     server,
     sessions::{Serving, Sessions},
     upkeep::Upkeep,
@@ -57,6 +58,7 @@ use ringfence_wire::{
     audit::{Endowment, Gift},
     conn::Conn,
     message::MAX_REQUEST,
+    packets::Packets,
 };
 use shared::Shared;
 use std::{
@@ -68,14 +70,13 @@ use std::{
         unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-/// How long the core may take for its first message, and to say who a peer is.
+/// How long the core may take for its first message.
 const ENDOWING: Duration = Duration::from_secs(10);
-const VOUCHING: Duration = Duration::from_secs(5);
 /// How long a new auditor waits for the one before it to store its last events.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
 
@@ -152,8 +153,12 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
     let db = state.join(store::FILE);
     let writer = open(&db, &shared)?;
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
-    let vouching = endowment.peers.map_or(Vouching::Nobody, Vouching::Core);
-    let serving = Serving::Everybody { vouching, shared: Arc::clone(&shared) };
+    let owners = Owners::default();
+    let peers = match endowment.peers {
+        Some(line) => PeerResolver::Core(Line::start(line, owners.clone()).map_err(Error::Thread)?),
+        None => PeerResolver::Nobody,
+    };
+    let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners };
     let sessions = Arc::new(Sessions::new(db.clone(), serving));
     // Journals are the users' own files: what is beyond the bounds is removed from the database alone.
     let upkeep = Upkeep::new(Arc::clone(&sessions), SessionLimits::default(), None).speaking_by(host_journal);
@@ -240,7 +245,7 @@ fn keep_up(mut upkeep: Upkeep, shared: &Shared) {
 struct Endowed {
     mcp: Option<UnixListener>,
     dashboard: Option<TcpListener>,
-    peers: Option<Mutex<Conn>>,
+    peers: Option<Packets>,
 }
 
 fn endowed(core: &UnixStream) -> Result<Endowed, Error> {
@@ -261,10 +266,7 @@ fn endowed(core: &UnixStream) -> Result<Endowed, Error> {
                 endowed.mcp = Some(listener);
             }
             Gift::Dashboard => endowed.dashboard = Some(TcpListener::from(descriptor)),
-            Gift::Peers => {
-                let conn = Conn::new(UnixStream::from(descriptor), VOUCHING, MAX_REQUEST);
-                endowed.peers = Some(Mutex::new(conn));
-            }
+            Gift::Peers => endowed.peers = Some(Packets::new(descriptor)),
         }
     }
     Ok(endowed)

@@ -11,6 +11,7 @@ use super::{
     store::{self, Filter, Reader, Viewer},
     trace,
 };
+use crate::quota::{Bounds, Permit, Permits};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use ringfence_wire::{
     conn::Conn,
@@ -19,11 +20,11 @@ use ringfence_wire::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
-    collections::HashMap,
     io,
+    net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -44,7 +45,7 @@ const PAGE: u32 = 512;
 
 /// Answers on `listener` until the process ends.
 pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, sessions: &Arc<Sessions>) {
-    let open: Arc<Mutex<HashMap<u32, usize>>> = Arc::default();
+    let open = Permits::within(Bounds::of(MAX_CONNECTIONS, MAX_PER_UID), sessions.owners.clone());
     for stream in listener.incoming() {
         let stream = match stream {
             Ok(stream) => stream,
@@ -57,52 +58,24 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, se
         };
         let Ok(credentials) = getsockopt(&stream, PeerCredentials) else { continue };
         let uid = credentials.uid();
-        let Some(place) = Place::take(&open, uid) else {
+        let Ok(spare) = stream.try_clone() else { continue };
+        let Some(permit) = open.take(uid, move || drop(spare.shutdown(Shutdown::Both))) else {
+            sessions.refusals.warn(|| {
+                let pid = credentials.pid();
+                format!(
+                    "process {pid} of user {uid} was turned away: too many connections on the query socket"
+                )
+            });
             refuse(stream, "too many connections to the auditor at once; close some and try again");
             continue;
         };
         let (db, shared, sessions) = (db.to_owned(), Arc::clone(shared), Arc::clone(sessions));
         let spawned = thread::Builder::new().name("query".into()).stack_size(512 << 10).spawn(move || {
-            let _place = place;
             // A peer that went away is no news.
-            let _ = converse(stream, &Asked { viewer: Viewer(uid), db, shared, sessions });
+            let _ = converse(stream, &permit, &Asked { viewer: Viewer(uid), db, shared, sessions });
         });
         if let Err(error) = spawned {
             tracing::warn!("starting a thread for the query socket failed: {error}");
-        }
-    }
-}
-
-/// One of the places for connections, given back when dropped.
-struct Place {
-    open: Arc<Mutex<HashMap<u32, usize>>>,
-    uid: u32,
-}
-
-impl Place {
-    fn take(open: &Arc<Mutex<HashMap<u32, usize>>>, uid: u32) -> Option<Self> {
-        let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let others: usize = counts.iter().filter(|(u, _)| **u != 0).map(|(_, n)| n).sum();
-        let own = counts.get(&uid).copied().unwrap_or(0);
-        // Root has places of its own, so that users cannot lock it out.
-        let free =
-            if uid == 0 { own < MAX_CONNECTIONS } else { own < MAX_PER_UID && others < MAX_CONNECTIONS };
-        if !free {
-            return None;
-        }
-        *counts.entry(uid).or_default() += 1;
-        Some(Self { open: Arc::clone(open), uid })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.uid);
-            }
         }
     }
 }
@@ -130,7 +103,7 @@ enum QueryError {
     Store(#[source] store::Error),
 }
 
-fn converse(stream: UnixStream, asked: &Asked) -> io::Result<()> {
+fn converse(stream: UnixStream, permit: &Permit, asked: &Asked) -> io::Result<()> {
     let mut answers = Conn::new(stream.try_clone()?, READ_LIMIT, usize::MAX);
     let request = match Conn::new(stream, REQUEST_LIMIT, MAX_REQUEST).receive::<QueryRequest>() {
         Ok(request) => request,
@@ -140,6 +113,7 @@ fn converse(stream: UnixStream, asked: &Asked) -> io::Result<()> {
             return Ok(());
         }
     };
+    permit.busy();
     let done = match request {
         QueryRequest::Events(query) => asked.events(&query, &mut answers),
         QueryRequest::Why { event } => asked.why(event, &mut answers),

@@ -55,7 +55,7 @@ pub(crate) fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(
         thread::sleep(Duration::from_millis(200));
         upkeep.look(Instant::now());
         if sessions.links.count(0) > 0
-            || sessions.viewers.load(Ordering::SeqCst) > 0
+            || sessions.pages.count(0) > 0
             || sessions.used.swap(false, Ordering::Relaxed)
         {
             idle = Instant::now();

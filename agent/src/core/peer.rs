@@ -34,6 +34,11 @@ pub(crate) enum PeerError {
     /// The process has ended.
     #[error("the process has ended")]
     Gone,
+    /// Too many ancestors.
+    #[error(
+        "the process has more than {MOST_ANCESTORS} ancestors, and no more are looked at; start it from a shell of its own"
+    )]
+    Deep,
     /// The descriptor beside the message is no pidfd, or of a process that this pid namespace cannot see.
     #[error("the descriptor beside the message is not a pidfd of a process on this host")]
     NotPidfd,
@@ -177,41 +182,61 @@ pub(super) fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> 
 /// Most bytes of a file of /proc's: `status` with 65536 groups has less.
 const LONGEST: u64 = 1 << 20;
 
-/// Longest line of ancestors that is followed.
-const MOST_ANCESTORS: usize = 1024;
+/// Longest line of ancestors that is followed. Whoever is further down than that is refused, rather than looked up at the
+/// cost of all who ask next.
+pub(crate) const MOST_ANCESTORS: usize = 64;
+
+/// Most looks at /proc for one line, which may move while it is read.
+const MOST_LOOKS: usize = 4 * MOST_ANCESTORS;
 
 /// The process ids of a peer and of those it descends from, nearest first, up to the first process. A parent that ends
 /// meanwhile leaves its children to another: the line is as it was found, each link checked with both alive.
 ///
 /// # Errors
-/// [`PeerError`]; `Gone` too where the line moved faster than it could be read, or does not end.
+/// [`PeerError`]; `Gone` too where the line moved faster than it could be read, `Deep` where it is longer than
+/// [`MOST_ANCESTORS`].
 pub(crate) fn lineage(peer: &Peer) -> Result<Vec<u32>, PeerError> {
     let mut line = vec![peer.pid];
-    let mut here = Process::of(peer.pidfd.as_fd())?;
+    let mut parent = parent_of(peer.pidfd.as_fd())?;
     let mut held = peer.pidfd.try_clone().map_err(PeerError::Credentials)?;
-    while line.len() < MOST_ANCESTORS {
-        let Some(parent) = i32::try_from(here.parent).ok().and_then(Pid::from_raw) else {
+    for _ in 0..MOST_LOOKS {
+        let Some(above) = i32::try_from(parent).ok().and_then(Pid::from_raw) else {
             return Ok(line);
         };
-        let pidfd = match open(parent) {
+        if line.len() == MOST_ANCESTORS {
+            return Err(PeerError::Deep);
+        }
+        let pidfd = match open(above) {
             Ok(pidfd) => pidfd,
             Err(PeerError::Gone) => {
                 // Its child has another parent by now.
-                here = Process::of(held.as_fd())?;
+                parent = parent_of(held.as_fd())?;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        let above = Process::of(pidfd.as_fd())?;
-        let still = Process::of(held.as_fd())?;
-        if still.parent != here.parent {
-            here = still;
+        // Before the check that it is the parent: an answer is about whoever was alive then.
+        let next = match parent_of(pidfd.as_fd()) {
+            Err(PeerError::Gone) => {
+                parent = parent_of(held.as_fd())?;
+                continue;
+            }
+            next => next?,
+        };
+        let still = parent_of(held.as_fd())?;
+        if still != parent {
+            parent = still;
             continue;
         }
-        line.push(above.pid);
-        (here, held) = (above, pidfd);
+        line.push(pid_of(pidfd.as_fd())?);
+        (parent, held) = (next, pidfd);
     }
     Err(PeerError::Gone)
+}
+
+/// The process id of the parent of the process behind a pidfd; 0: it has none.
+fn parent_of(pidfd: BorrowedFd<'_>) -> Result<u32, PeerError> {
+    Fork::of(pidfd).map(|fork| fork.parent)
 }
 
 /// Whether the process behind a pidfd has not ended yet. A zombie has ended.
@@ -286,7 +311,43 @@ mod tests {
         let (a, _b) = UnixStream::pair().unwrap();
         let line = lineage(&Peer::of(&a).unwrap()).unwrap();
         assert_eq!(line[..2], [std::process::id(), std::os::unix::process::parent_id()]);
-        assert!(line.len() < 100);
+        assert!(line.len() <= MOST_ANCESTORS);
+    }
+
+    /// A shell that is so many processes below this one, its standard input, and its process id.
+    fn descendant(depth: usize) -> (std::process::Child, u32) {
+        let script = format!(
+            "n={depth}; d() {{ n=$((n - 1)); if [ $n -gt 0 ]; then (d); else exec sh -c 'echo $$; read x'; fi; }}; d"
+        );
+        let mut shell = Command::new("sh")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(shell.stdout.take().unwrap()), &mut said).unwrap();
+        (shell, said.trim().parse().unwrap())
+    }
+
+    #[test]
+    fn a_line_is_followed_so_far_and_whoever_is_below_is_refused() {
+        let (own, _b) = UnixStream::pair().unwrap();
+        let above = lineage(&Peer::of(&own).unwrap()).unwrap().len();
+        for (depth, fits) in
+            [(MOST_ANCESTORS - above, true), (MOST_ANCESTORS - above + 1, false), (300, false)]
+        {
+            let (mut shell, pid) = descendant(depth);
+            let peer = Peer { pid, uid: 0, pidfd: pidfd(pid) };
+            let found = lineage(&peer);
+            assert_eq!(found.is_ok(), fits, "{depth}: {found:?}");
+            match found {
+                Ok(line) => assert_eq!((line.len(), line[depth]), (depth + above, std::process::id())),
+                Err(error) => assert!(matches!(error, PeerError::Deep), "{error}"),
+            }
+            drop(shell.stdin.take());
+            shell.wait().unwrap();
+        }
     }
 
     #[test]

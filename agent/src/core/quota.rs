@@ -1,10 +1,6 @@
-//! How much one user may ask for, so that nobody keeps the others from being served.
+//! How many containers one user may have, so that nobody keeps the others from having any. Connections: [`crate::quota`].
 
 use ringfence_common::MAX_CONTAINERS;
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
 
 /// Most live containers of one user who is not root.
 pub(crate) const CONTAINERS_PER_UID: usize = 64;
@@ -59,48 +55,6 @@ pub(crate) fn one_more(uid: u32, live: impl Iterator<Item = u32>) -> Result<(), 
     }
 }
 
-/// Connections being served, by user.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Connections(Arc<Mutex<HashMap<u32, usize>>>);
-
-impl Connections {
-    /// Takes a place for a connection of a user; it is given back when the result is dropped.
-    ///
-    /// # Errors
-    /// [`QuotaError::Connections`]. Root's own limit is the whole: it is not kept out by users.
-    pub(crate) fn take(&self, uid: u32) -> Result<Place, QuotaError> {
-        let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = served.get(&uid).copied().unwrap_or(0);
-        let users: usize = served.iter().filter(|(uid, _)| **uid != 0).map(|(_, n)| n).sum();
-        let room =
-            if uid == 0 { own < CONNECTIONS } else { own < CONNECTIONS_PER_UID && users < CONNECTIONS };
-        if !room {
-            return Err(QuotaError::Connections { uid });
-        }
-        *served.entry(uid).or_default() += 1;
-        Ok(Place { connections: self.clone(), uid })
-    }
-}
-
-/// A connection's place among those being served.
-#[derive(Debug)]
-pub(crate) struct Place {
-    connections: Connections,
-    uid: u32,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut served = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(n) = served.get_mut(&self.uid) {
-            *n -= 1;
-            if *n == 0 {
-                served.remove(&self.uid);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,28 +74,5 @@ mod tests {
         assert_eq!(one_more(1000, users()), Err(QuotaError::AllUsers));
         assert_eq!(one_more(0, users()), Ok(()));
         assert_eq!(one_more(1000, repeat_n(0, MAX_CONTAINERS)), Ok(()));
-    }
-
-    #[test]
-    fn connections_are_given_back() {
-        let connections = Connections::default();
-        let places: Vec<_> = (0..CONNECTIONS_PER_UID).map(|_| connections.take(1000).unwrap()).collect();
-        assert_eq!(connections.take(1000).unwrap_err(), QuotaError::Connections { uid: 1000 });
-        let other = connections.take(1001).unwrap();
-        drop(places);
-        assert!(connections.take(1000).is_ok());
-        drop(other);
-        assert!(connections.0.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn users_together_do_not_keep_root_out() {
-        let connections = Connections::default();
-        let places: Vec<_> = (0..)
-            .map_while(|n| connections.take(1000 + n / CONNECTIONS_PER_UID as u32).ok())
-            .take(CONNECTIONS + 1)
-            .collect();
-        assert_eq!(places.len(), CONNECTIONS);
-        assert!(connections.take(0).is_ok());
     }
 }

@@ -6,7 +6,7 @@ use super::{
     enroll::{self, EnrollError, Request, Surroundings},
     peer::{Peer, PeerError, Process, pid_of},
     privileges::Privileges,
-    quota::Connections,
+    quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
     report::About,
     running::{self, Target},
     state::{Place, State},
@@ -14,11 +14,13 @@ use super::{
 use crate::{
     kernel::{Membership, TaskError, unpin_all},
     profile::home,
+    quota::{Bounds, Owners, Permit, Permits, Refusals},
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{
     audit::Reported,
     conn::Conn,
+    frame::FrameError,
     message::{
         AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Status,
         Stopping,
@@ -58,9 +60,11 @@ pub(crate) struct Server<E> {
     state: Mutex<State<E>>,
     about: About,
     pins: PathBuf,
-    connections: Connections,
+    connections: Permits,
+    refusals: Refusals,
     detached: EventFd,
     agents: Agents,
+    owners: Owners,
 }
 
 impl<E: Enforcer> Server<E> {
@@ -72,19 +76,27 @@ impl<E: Enforcer> Server<E> {
         detached: EventFd,
         agents: Agents,
     ) -> Arc<Self> {
+        let owners = state.owners.clone();
         Arc::new(Self {
             state: Mutex::new(state),
             about,
             pins,
-            connections: Connections::default(),
+            connections: Permits::within(Bounds::of(CONNECTIONS, CONNECTIONS_PER_UID), owners.clone()),
+            refusals: Refusals::default(),
             detached,
             agents,
+            owners,
         })
     }
 
     /// The state. A thread that panicked while it held the lock left nothing half done that a sweep does not find.
     pub(crate) fn state(&self) -> MutexGuard<'_, State<E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whose subordinate user ids are.
+    pub(crate) fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// The agents' workers.
@@ -114,16 +126,20 @@ impl<E: Enforcer> Server<E> {
             Err(PeerError::Gone) => return,
             Err(error) => return turn_away(stream, &chain(&error)),
         };
-        let place = match self.connections.take(peer.uid) {
-            Ok(place) => place,
-            Err(error) => return turn_away(stream, &error.to_string()),
+        let Ok(spare) = stream.try_clone() else { return };
+        let end = move || drop(spare.shutdown(std::net::Shutdown::Both));
+        let Some(place) = self.connections.take(peer.uid, end) else {
+            let error = QuotaError::Connections { uid: peer.uid };
+            self.refusals
+                .warn(|| format!("process {} of user {} was turned away: {error}", peer.pid, peer.uid));
+            return turn_away(stream, &error.to_string());
         };
         let (server, spare) = (self.clone(), stream.try_clone());
         let thread = thread::Builder::new().name("connection".into()).spawn(move || {
             let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
             let done = match door {
-                Door::Admin => server.admin(&mut conn, &peer),
-                Door::Enroll => server.enroll(&mut conn, &peer),
+                Door::Admin => server.admin(&mut conn, &peer, &place),
+                Door::Enroll => server.enroll(&mut conn, &peer, &place),
             };
             if let Err(error) = done {
                 tracing::debug!("process {} of user {}: {}", peer.pid, peer.uid, chain(&error));
@@ -135,13 +151,21 @@ impl<E: Enforcer> Server<E> {
         }
     }
 
-    fn enroll(&self, conn: &mut Conn, peer: &Peer) -> Result<(), ringfence_wire::frame::FrameError> {
+    fn enroll(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
+        place.busy();
         let enrolled = self
             .enroll_child(conn.stream().as_fd(), peer, request, descriptors)
             .map_err(|error| self.state().named(error));
         if let Err(error) = &enrolled {
-            tracing::info!("user {} was refused an enrolment: {}", peer.uid, error.message());
+            self.refusals.warn(|| {
+                format!(
+                    "process {} of user {} was refused an enrolment: {}",
+                    peer.pid,
+                    peer.uid,
+                    error.message()
+                )
+            });
         }
         conn.send(&reply(enrolled.map_err(|error| error.message())))
     }
@@ -196,8 +220,9 @@ impl<E: Enforcer> Server<E> {
         self.state().admit(&request, compiled, Place { inside, outer, root, host_root, mounts }, child)
     }
 
-    fn admin(&self, conn: &mut Conn, peer: &Peer) -> Result<(), ringfence_wire::frame::FrameError> {
+    fn admin(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<AdminRequest>()?;
+        place.busy();
         if let Err(reason) = self.is_admin(conn.stream().as_fd(), peer) {
             return conn.send(&Reply::<()>::Failed(Failure::new(reason)));
         }

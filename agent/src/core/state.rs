@@ -18,6 +18,7 @@ use crate::{
         fixed::{Fixed, History, Written},
         mounts::Mount,
     },
+    quota::Owners,
 };
 use ringfence_common::policy::Counters;
 use ringfence_wire::{
@@ -42,6 +43,8 @@ const IDLE_ADOPTED: Duration = Duration::from_secs(30);
 pub(crate) struct State<E> {
     pub(super) kernel: E,
     pub(super) registry: Registry,
+    /// Whose subordinate user ids are.
+    pub(super) owners: Owners,
     pub(super) link: Handle,
     pub(super) dirs: Dirs,
     boot: String,
@@ -96,6 +99,7 @@ impl<E: Enforcer> State<E> {
         }
         Self {
             kernel,
+            owners: Owners::default(),
             registry,
             link,
             dirs,
@@ -169,7 +173,8 @@ impl<E: Enforcer> State<E> {
 
     /// Whether a user may have one more container.
     pub(crate) fn check_quota(&self, uid: u32) -> Result<(), EnrollError> {
-        Ok(quota::one_more(uid, self.registry.iter().map(|container| container.record.uid))?)
+        let of = |uid| self.owners.of(uid);
+        Ok(quota::one_more(of(uid), self.registry.iter().map(|container| of(container.record.uid)))?)
     }
 
     /// Makes a container and puts the task behind `first` into it, from its next exec on. All or nothing.
@@ -260,7 +265,7 @@ impl<E: Enforcer> State<E> {
         }
         self.check_quota(request.uid)?;
         let public = self.registry.new_id().map_err(EnrollError::Random)?;
-        let id = self.kernel.create(request.uid)?;
+        let id = self.kernel.create(self.owners.of(request.uid))?;
         let created = now_us();
         let installed = match self.kernel.install(id, &compiled.policy) {
             Ok(installed) => installed,

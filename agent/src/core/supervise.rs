@@ -5,6 +5,7 @@ use ringfence_wire::{
     audit::{Endowment, Gift},
     conn::Conn,
     message::MAX_REQUEST,
+    packets::Packets,
 };
 use std::{
     io,
@@ -153,13 +154,13 @@ pub(crate) struct AuditorRole {
     /// The listening socket of the dashboard, if a port was free.
     pub(crate) dashboard: Option<TcpListener>,
     /// Where the core's end of a new auditor's questions about its peers goes.
-    pub(crate) peers: SyncSender<UnixStream>,
+    pub(crate) peers: SyncSender<Packets>,
 }
 
 impl AuditorRole {
     /// Gives the new auditor the sockets that its sandbox would not let it make.
     fn endow(&self, link: &UnixStream) -> io::Result<()> {
-        let (ours, theirs) = UnixStream::pair()?;
+        let (ours, theirs) = Packets::pair()?;
         let mut gifts = vec![(Gift::Mcp, self.mcp.as_fd()), (Gift::Peers, theirs.as_fd())];
         gifts.extend(self.dashboard.iter().map(|listener| (Gift::Dashboard, listener.as_fd())));
         let (gifts, descriptors): (Vec<_>, Vec<_>) = gifts.into_iter().unzip();

@@ -8,7 +8,7 @@ use ringfence_wire::{
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::{
-    collections::VecDeque,
+    collections::HashMap,
     io::{self, IoSlice},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -50,6 +50,7 @@ pub(crate) enum Error {
 }
 
 struct Question {
+    /// Its number is given when it is sent.
     what: ToCore,
     descriptors: Vec<OwnedFd>,
     answer: Option<oneshot::Sender<Answer>>,
@@ -121,7 +122,7 @@ impl Host {
         }
         let connection =
             connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
-        match self.ask(ToCore::Speaker, vec![connection]).await? {
+        match self.ask(ToCore::Speaker { number: 0 }, vec![connection]).await? {
             Answer::Speaker(speaker) => Ok(Some(speaker)),
             _ => Err(Error::Strange),
         }
@@ -134,7 +135,7 @@ impl Host {
     pub(super) async fn tag(&self, process: OwnedFd, connection: BorrowedFd<'_>) -> Result<u64, Error> {
         let connection =
             connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
-        match self.ask(ToCore::Tag, vec![process, connection]).await? {
+        match self.ask(ToCore::Tag { number: 0 }, vec![process, connection]).await? {
             Answer::Tagged { tag, .. } => Ok(tag),
             _ => Err(Error::Strange),
         }
@@ -211,15 +212,31 @@ impl Host {
     }
 }
 
-/// Those who wait for an answer, in the order in which they asked.
-type Waiting = Mutex<VecDeque<oneshot::Sender<Answer>>>;
+/// Those who wait for an answer, by the numbers of their questions.
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    answers: HashMap<u64, oneshot::Sender<Answer>>,
+}
+
+impl Waiting {
+    /// Gives a question its number, before it can be answered. Who gave up waiting is forgotten.
+    fn number(&mut self, what: &mut ToCore, answer: Option<oneshot::Sender<Answer>>) {
+        self.answers.retain(|_, waits| !waits.is_closed());
+        if let (ToCore::Speaker { number } | ToCore::Tag { number }, Some(answer)) = (what, answer) {
+            self.last += 1;
+            *number = self.last;
+            self.answers.insert(self.last, answer);
+        }
+    }
+}
 
 async fn run(
     mut core: UnixStream,
     mut questions: mpsc::Receiver<Question>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let waiting = Waiting::default();
+    let waiting = Mutex::new(Waiting::default());
     let lock = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let (read, mut write) = core.split();
     let hear = async {
@@ -231,9 +248,9 @@ async fn run(
                 Err(error) => return Err(io::Error::other(error)),
             };
             match serde_json::from_slice::<ToWorker>(&body) {
-                Ok(ToWorker::Answer(answer)) => {
-                    // One that gave up waiting does not mind.
-                    lock().pop_front().map(|waits| waits.send(answer));
+                Ok(ToWorker::Answer { number, answer }) => {
+                    // Late: nobody waits for it any more.
+                    lock().answers.remove(&number).map(|waits| waits.send(answer));
                 }
                 Ok(ToWorker::Stop) => stop.cancel(),
                 Ok(_) => return Err(io::Error::other("it says what it says to a new worker only")),
@@ -242,11 +259,10 @@ async fn run(
         }
     };
     let say = async {
-        while let Some(Question { what, descriptors, answer }) = questions.recv().await {
+        while let Some(Question { mut what, descriptors, answer }) = questions.recv().await {
+            lock().number(&mut what, answer);
             let body = serde_json::to_vec(&what)?;
             let frame = framed(&body).map_err(io::Error::other)?;
-            // Before it can be answered.
-            lock().extend(answer);
             let sent = loop {
                 write.writable().await?;
                 let socket: &UnixStream = write.as_ref();
@@ -276,4 +292,54 @@ fn send(socket: BorrowedFd<'_>, frame: &[u8], descriptors: &[OwnedFd]) -> io::Re
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     Ok(sendmsg(socket, &[IoSlice::new(frame)], &mut control, flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::{agent::MAX_QUESTION, conn::Conn};
+    use std::task::Poll;
+
+    #[tokio::test]
+    async fn an_answer_belongs_to_the_question_of_its_number() {
+        let (ours, core) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let ours = UnixStream::from_std(ours).unwrap();
+        let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
+        let (peer, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        // Whoever asks first gives up; then two ask, and are answered the other way round.
+        let mut given_up = Box::pin(host.speaker(peer.as_fd()));
+        std::future::poll_fn(|cx| match given_up.as_mut().poll(cx) {
+            Poll::Pending => Poll::Ready(()),
+            Poll::Ready(_) => panic!("nobody answered yet"),
+        })
+        .await;
+        let answering = std::thread::spawn(move || {
+            let mut conn = Conn::new(core, Duration::from_secs(60), MAX_QUESTION);
+            let mut numbers = Vec::new();
+            while numbers.len() < 3 {
+                if let ToCore::Speaker { number } = conn.receive_with_descriptors::<ToCore>().unwrap().0 {
+                    numbers.push(number);
+                }
+            }
+            for number in numbers.into_iter().rev() {
+                let pid = u32::try_from(number).unwrap();
+                let answer = Answer::Speaker(Speaker { pid, uid: 0, container: None });
+                conn.send(&ToWorker::Answer { number, answer }).unwrap();
+            }
+        });
+        // It is on its way before it is given up.
+        tokio::task::yield_now().await;
+        let given_up = tokio::spawn({
+            let host = host.clone();
+            let (peer, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            drop(given_up);
+            async move { host.speaker(peer.as_fd()).await.unwrap().unwrap().pid }
+        });
+        let other = host.speaker(peer.as_fd()).await.unwrap().unwrap().pid;
+        let mut pids = [given_up.await.unwrap(), other];
+        pids.sort_unstable();
+        assert_eq!(pids, [2, 3], "not the first's");
+        answering.join().unwrap();
+    }
 }

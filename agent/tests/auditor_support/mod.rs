@@ -8,11 +8,15 @@ use ringfence_common::{
     event::{Header, SLACK, SMALL_SECTION, op, rule, verdict},
 };
 use ringfence_wire::{
-    audit::{Answer, Batch, Endowment, Gift, Manifest, Notice, PeerFacts, PeerQuestion, Slot},
+    audit::{
+        Answer, Batch, Endowment, FromCore, Gift, Manifest, Notice, PeerFacts, PeerQuestion, Slot,
+        Subordinate,
+    },
     conn::Conn,
     event::RuleText,
     frame,
     message::{AuditorStatus, QueryReply, QueryRequest, Reply},
+    packets::Packets,
 };
 use std::{
     collections::VecDeque,
@@ -183,6 +187,10 @@ pub(crate) struct Core {
     dashboard: TcpListener,
     /// What this core says of every peer: that it is governed.
     pub(crate) governed: Arc<AtomicBool>,
+    /// It answers no question about peers.
+    pub(crate) silent: Arc<AtomicBool>,
+    /// Whose subordinate ids are, for auditors to come.
+    pub(crate) subordinates: Vec<Subordinate>,
     session: String,
     sequence: u64,
     unacked: Arc<Mutex<Unacked>>,
@@ -227,6 +235,8 @@ impl Core {
             mcp,
             dashboard,
             governed: Arc::default(),
+            silent: Arc::default(),
+            subordinates: Vec::new(),
             session: "test".into(),
             sequence: 0,
             unacked: Arc::default(),
@@ -256,15 +266,22 @@ impl Core {
             .stderr(Stdio::piped())
             .spawn()
             .expect("starts");
-        let (vouching, peers) = UnixStream::pair().expect("a pair");
+        let (vouching, peers) = Packets::pair().expect("a pair");
         let gifts = vec![Gift::Mcp, Gift::Dashboard, Gift::Peers];
         let descriptors = [self.mcp.as_fd(), self.dashboard.as_fd(), peers.as_fd()];
         Conn::new(ours.try_clone().expect("dup"), PATIENCE, 4096)
             .send_with_descriptors(&Endowment { gifts }, &descriptors)
             .expect("endows");
         ours.set_write_timeout(None).expect("a flag");
-        let governed = Arc::clone(&self.governed);
-        thread::spawn(move || vouch(vouching, &governed));
+        vouching
+            .send(&FromCore::Owners { ranges: self.subordinates.clone() }, None, None)
+            .expect("tells whose ids are");
+        let vouching = Arc::new(vouching);
+        for _ in 0..4 {
+            let (vouching, governed) = (Arc::clone(&vouching), Arc::clone(&self.governed));
+            let silent = Arc::clone(&self.silent);
+            thread::spawn(move || vouch(&vouching, &governed, &silent));
+        }
         let mut log = child.stderr.take().expect("piped");
         let stderr = thread::spawn(move || {
             let mut text = String::new();
@@ -410,18 +427,20 @@ impl Core {
     }
 }
 
-/// Says of each peer what /proc says.
-fn vouch(auditor: UnixStream, governed: &AtomicBool) {
-    let mut conn = Conn::new(auditor, Duration::from_secs(3600), 4096);
-    while let Ok((PeerQuestion {}, descriptors)) = conn.receive_with_descriptors() {
-        let stream = UnixStream::from(descriptors.into_iter().next().expect("a connection"));
+/// Says of each peer what /proc says; nothing, while it is to be silent.
+fn vouch(auditor: &Packets, governed: &AtomicBool, silent: &AtomicBool) {
+    while let Ok((PeerQuestion { number }, connection)) = auditor.receive() {
+        if silent.load(Ordering::SeqCst) {
+            continue;
+        }
+        let stream = UnixStream::from(connection.expect("a connection"));
         let peer = nix::sys::socket::getsockopt(&stream, nix::sys::socket::sockopt::PeerCredentials);
         let mut lineage = vec![peer.expect("a peer").pid().unsigned_abs()];
         while let Some(parent) = lineage.last().and_then(|pid| parent(*pid)) {
             lineage.push(parent);
         }
         let facts = PeerFacts { lineage, governed: governed.load(Ordering::SeqCst) };
-        if conn.send(&Reply::Ok(facts)).is_err() {
+        if auditor.send(&FromCore::Answer { number, reply: Reply::Ok(facts) }, None, None).is_err() {
             return;
         }
     }

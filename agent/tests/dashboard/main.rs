@@ -7,6 +7,7 @@
 mod api;
 #[path = "../auditor_support/mod.rs"]
 mod auditor_support;
+mod crowd;
 mod live;
 mod support;
 mod web;

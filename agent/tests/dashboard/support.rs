@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     thread,
@@ -19,6 +20,8 @@ pub(crate) struct Home {
     dir: tempfile::TempDir,
     auditor: Option<Child>,
     daemon: Option<Core>,
+    /// Whose it is, where that is not who runs the tests.
+    user: Option<u32>,
     /// Port of the dashboard.
     pub(crate) port: u16,
     /// Opens it.
@@ -31,10 +34,22 @@ impl Home {
         Self::on_port(0)
     }
 
+    /// The home of another user, who uses the daemon's auditor; for root.
+    pub(crate) fn of(uid: u32) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).expect("chown");
+        let core = Core::start();
+        core.settle_hello();
+        let (daemon, user) = (Some(core), Some(uid));
+        let mut home = Self { dir, auditor: None, daemon, user, port: 0, token: String::new() };
+        home.open_dashboard();
+        home
+    }
+
     /// The same, with the port that the auditor is to try.
     pub(crate) fn on_port(port: u16) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut home = Self { dir, auditor: None, daemon: None, port: 0, token: String::new() };
+        let mut home = Self { dir, auditor: None, daemon: None, user: None, port: 0, token: String::new() };
         if crate::DAEMON && port == 0 {
             let core = Core::start();
             core.settle_hello();
@@ -90,6 +105,9 @@ impl Home {
             // Never the daemon of the machine that runs the tests.
             .env("RINGFENCE_RUNTIME_DIR", self.runtime());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        if let Some(uid) = self.user {
+            command.uid(uid).gid(uid).current_dir("/");
+        }
         command
     }
 

@@ -8,6 +8,9 @@
 mod api;
 #[path = "../auditor_support/mod.rs"]
 mod auditor_support;
+#[path = "../dashboard/crowd.rs"]
+mod crowd;
+mod forty;
 #[path = "../dashboard/live.rs"]
 mod live;
 #[path = "../dashboard/support.rs"]

@@ -191,3 +191,99 @@ fn one_user_links_so_many_sessions_and_is_counted() {
     holder.wait().expect("an end");
     eventually("the places are free again", || (core.status().mcp.connections == 0).then_some(()));
 }
+
+#[test]
+fn a_core_that_was_silent_for_a_while_is_asked_again() {
+    let mut home = Home::new();
+    let mut session = home.session("files", &[]);
+    session.call("delete_thing", "{}");
+    let call = home.waiting();
+    home.core().silent.store(true, Ordering::SeqCst);
+    let (worked, text) = detached(&home, &["approve", &call]);
+    assert!(!worked && text.contains("the daemon does not answer"), "{text}");
+    home.core().silent.store(false, Ordering::SeqCst);
+    let (worked, text) = detached(&home, &["approve", &call]);
+    assert!(worked, "one question without an answer is not the end of all: {text}");
+    assert!(session.line().contains(r#""result""#));
+    session.end();
+}
+
+/// Python that becomes each of these users in turn, opens so many connections as each, and waits for its input's end.
+const AS_MANY: &str = "import os,socket,sys
+path,first,users,each=sys.argv[1],*map(int,sys.argv[2:5])
+held=[]
+for uid in range(first,first+users):
+ os.setresuid(uid,uid,0)
+ for n in range(each):
+  s=socket.socket(socket.AF_UNIX);s.connect(path);held.append(s)
+ os.setresuid(0,0,0)
+print('held',flush=True);sys.stdin.read()";
+
+/// Somebody with many ids who holds connections to a socket.
+struct Holder(std::process::Child);
+
+impl Holder {
+    fn start(socket: &std::path::Path, first: u32, users: u32, each: u32) -> Self {
+        use std::io::BufRead;
+        let mut python = Command::new("python3");
+        python.args(["-c", AS_MANY]).arg(socket).args([first, users, each].map(|n| n.to_string()));
+        let pipes = (std::process::Stdio::piped(), std::process::Stdio::piped());
+        let mut child = python.stdin(pipes.0).stdout(pipes.1).spawn().expect("python3");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("a pipe");
+        std::io::BufReader::new(out).read_line(&mut line).expect("a word");
+        assert_eq!(line, "held\n");
+        Self(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_user_with_many_ids_is_one_user() {
+    if crate::auditor_support::uid() != 0 {
+        eprintln!("left out: other users' processes need root");
+        return;
+    }
+    let mut core = Core::idle();
+    let range = ringfence_wire::audit::Subordinate { first: 200_000, count: 65_536, owner: STRANGER };
+    core.subordinates.push(range);
+    core.spawn();
+    core.settle_hello();
+    for (socket, users, each) in [("mcp.sock", 12, 60), ("query.sock", 16, 8)] {
+        let path = core.dir.path().join(socket);
+        let other = STRANGER + 1;
+        let request = if socket == "mcp.sock" {
+            r#"{"request":"sessions","limit":5}"#
+        } else {
+            r#"{"request":"status"}"#
+        };
+        let is_answered = |text: &str| text.contains("rows") || text.contains("database");
+        let control = as_other(&path, other, request);
+        assert!(is_answered(&control), "the control: {control}");
+        let held = Holder::start(&path, 200_000, users, each);
+        let served = as_other(&path, other, request);
+        assert!(is_answered(&served), "{socket}: {served}");
+        drop(held);
+    }
+    // By the count of the first socket: all ids together had one user's share.
+    let turned_away = core.status().mcp.turned_away;
+    assert!(turned_away >= 12 * 60 - 96, "{turned_away}");
+}
+
+/// What a socket answers another user.
+fn as_other(socket: &std::path::Path, uid: u32, request: &str) -> String {
+    let ask = "import socket,sys,struct
+s=socket.socket(socket.AF_UNIX);s.connect(sys.argv[1]);q=sys.argv[2].encode()
+try: s.sendall(struct.pack('>I',len(q))+q)
+except OSError: pass
+print(s.recv(1<<20).decode(errors='replace'))";
+    let mut python = Command::new("python3");
+    python.args(["-c", ask]).arg(socket).arg(request).uid(uid).gid(uid);
+    String::from_utf8_lossy(&python.output().expect("python3").stdout).into_owned()
+}

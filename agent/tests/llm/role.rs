@@ -172,12 +172,15 @@ fn answer(mut conn: Conn, says: &Mutex<Says>, heard: &Mutex<Vec<ToCore>>, descri
     while let Ok((question, with)) = conn.receive_with_descriptors::<ToCore>() {
         let Says { speaker, tag } = says.lock().unwrap().clone();
         let answer = match question {
-            ToCore::Speaker => {
-                Some(speaker.map_or_else(|| Answer::Refused("nobody".into()), Answer::Speaker))
+            ToCore::Speaker { number } => {
+                Some((number, speaker.map_or_else(|| Answer::Refused("nobody".into()), Answer::Speaker)))
             }
-            ToCore::Tag => Some(tag.map_or_else(
-                || Answer::Refused("process 9 has exec'd already".into()),
-                |tag| Answer::Tagged { tag, container: "0123456789ab".into() },
+            ToCore::Tag { number } => Some((
+                number,
+                tag.map_or_else(
+                    || Answer::Refused("process 9 has exec'd already".into()),
+                    |tag| Answer::Tagged { tag, container: "0123456789ab".into() },
+                ),
             )),
             _ => None,
         };
@@ -185,8 +188,8 @@ fn answer(mut conn: Conn, says: &Mutex<Says>, heard: &Mutex<Vec<ToCore>>, descri
             descriptors.lock().unwrap().push(with.len());
         }
         heard.lock().unwrap().push(question);
-        if let Some(answer) = answer
-            && conn.send(&ToWorker::Answer(answer)).is_err()
+        if let Some((number, answer)) = answer
+            && conn.send(&ToWorker::Answer { number, answer }).is_err()
         {
             return;
         }
@@ -404,7 +407,10 @@ fn on_loopback_whoever_has_the_token_may_call() {
     let answer = call(&(host + &key));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Hello."), "{answer}");
     assert_eq!(mock.last().header("x-api-key"), Some(SECRET));
-    assert!(!core.heard().contains(&ToCore::Speaker), "of TCP the core knows nothing");
+    assert!(
+        !core.heard().iter().any(|q| matches!(q, ToCore::Speaker { .. })),
+        "of TCP the core knows nothing"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The worker's end is its standard input. The core says [`ToWorker::Start`] and then one [`ToWorker::Credential`] for
 //! each that the configuration wants; from then on the worker asks, and each question that has an answer gets one
-//! [`ToWorker::Answer`], in the order of the questions. The end of the stream is the end of the core, and the worker's.
+//! [`ToWorker::Answer`] with the question's number. The end of the stream is the end of the core, and the worker's.
 //!
 //! The worker reads what agents and providers say, and may be subverted: the core parses nothing of theirs. What is for
 //! the auditor ([`ToCore::Report`]) passes through the core as bytes.
@@ -28,7 +28,12 @@ pub enum ToWorker {
     /// A credential; beside it a descriptor to read it from. They come in the order of [`Start::credentials`].
     Credential,
     /// The answer to a question.
-    Answer(Answer),
+    Answer {
+        /// The question's number.
+        number: u64,
+        /// What is said.
+        answer: Answer,
+    },
     /// End when nothing is under way any more, and soon.
     Stop,
 }
@@ -65,10 +70,16 @@ pub enum ToCore {
     /// The log is read, the socket is served. No answer.
     Ready,
     /// Who is at the other end of the connection beside this? Answered by [`Answer::Speaker`].
-    Speaker,
+    Speaker {
+        /// The worker's own number for the question, never used twice.
+        number: u64,
+    },
     /// Tie the process behind the pidfd beside this to a tool call; beside it, too, the connection of the runtime whose
     /// child it is. Answered by [`Answer::Tagged`].
-    Tag,
+    Tag {
+        /// As a speaker's.
+        number: u64,
+    },
     /// What it is doing, for `ringfence status`. No answer.
     Status(AgentCounts),
     /// JSON for the auditor; the core adds whose it is. No answer.

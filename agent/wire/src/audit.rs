@@ -24,7 +24,7 @@
 //! Before all that, the core sends one message of another kind: [`Endowment`], with the sockets that the auditor's
 //! sandbox would not let it make. One of them is for [`PeerQuestion`].
 
-use crate::event::RuleText;
+use crate::{event::RuleText, message::Reply};
 use serde::{Deserialize, Serialize};
 
 /// Longest body of a records frame. The auditor's memory is bounded by a few of these.
@@ -57,15 +57,51 @@ pub enum Gift {
     Mcp,
     /// The listening TCP socket of the dashboard, on loopback.
     Dashboard,
-    /// A connected socket on which the auditor asks [`PeerQuestion`]s.
+    /// A connected `SOCK_SEQPACKET` socket on which the auditor asks [`PeerQuestion`]s.
     Peers,
 }
 
 /// Who is at the other end of a connection? It travels beside the message. The auditor sees the uid itself; what else
-/// the kernel knows of a process only the core can read. Answered by `Reply<PeerFacts>`.
+/// the kernel knows of a process only the core can read. Answered by [`FromCore::Answer`] of the same number.
+///
+/// Questions and answers are messages of a `SOCK_SEQPACKET` pair ([`crate::packets`]): one that is lost, late or broken
+/// says nothing about the next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PeerQuestion {}
+pub struct PeerQuestion {
+    /// The asker's own number for it, never used twice.
+    #[serde(default)]
+    pub number: u64,
+}
+
+/// What the core says where the auditor asks [`PeerQuestion`]s.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromCore {
+    /// An answer.
+    Answer {
+        /// The question's number.
+        number: u64,
+        /// What is known, or why nothing is.
+        reply: Reply<PeerFacts>,
+    },
+    /// Whose subordinate user ids are, from now on. Unasked: to a new auditor, and when they change.
+    Owners {
+        /// All of them.
+        ranges: Vec<Subordinate>,
+    },
+}
+
+/// A range of user ids that a user has in user namespaces: a line of `/etc/subuid`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subordinate {
+    /// The first id.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+    /// The user id that has them.
+    pub owner: u32,
+}
 
 /// What the core says of the process that made a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | length-prefixed frames over any `Read` and `Write` | [`frame`] |
 //! | one connection: a deadline for each message, file descriptors beside it | [`conn`] |
+//! | whole messages that do not depend on each other, descriptors beside them | [`packets`] |
 //! | what is said on the admin, enrolment and query sockets | [`message`] |
 //! | an event, as everyone but the kernel sees it | [`event`] |
 //! | what is said about MCP sessions | [`mcp`] |
@@ -19,5 +20,6 @@ pub mod event;
 pub mod frame;
 pub mod mcp;
 pub mod message;
+pub mod packets;
 pub mod runner;
 pub mod trace;

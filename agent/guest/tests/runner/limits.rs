@@ -168,7 +168,8 @@ fn stranger(runner: &Runner, script: &str, count: u32, uid: u32) -> Option<(std:
     std::os::unix::process::CommandExt::uid(&mut python, uid);
     let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
     Some((child, line.trim().to_owned()))
 }
 

@@ -3,6 +3,7 @@
 pub(super) mod ingest;
 mod intake;
 pub(super) mod intent;
+pub(crate) mod link;
 pub(super) mod peers;
 mod refusals;
 pub(super) mod server;

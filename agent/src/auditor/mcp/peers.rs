@@ -1,145 +1,216 @@
-//! Who is at the other end of a connection, in the kernel's terms; and how many connections each user may have.
+//! Who is at the other end of a connection, in the kernel's terms.
 
 use super::waiting::Refused;
 use crate::{
     auditor::keeper::chain,
     core::peer::{self, Peer},
+    quota::{Lanes, Owners},
 };
 use ringfence_wire::{
-    audit::{PeerFacts, PeerQuestion},
-    conn::Conn,
+    audit::{FromCore, PeerFacts, PeerQuestion},
     message::Reply,
+    packets::Packets,
 };
 use std::{
     collections::HashMap,
+    io,
     os::{fd::AsFd, unix::net::UnixStream},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, SyncSender},
+    },
+    thread,
+    time::{Duration, Instant},
 };
+
+/// How long a question may take, the wait for the same user's other questions included.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where the facts about a peer come from. Where they cannot be had, nobody is believed.
 #[derive(Debug)]
-pub(crate) enum Vouching {
+pub(crate) enum PeerResolver {
     /// /proc, which a user's own auditor sees. It does not see who is governed: without the core, nobody is.
     Proc,
     /// The core: the daemon's auditor is shut off from /proc and from the kernel's tags.
-    Core(Mutex<Conn>),
+    Core(Arc<Line>),
     /// Nobody: the core gave no socket to ask.
     Nobody,
 }
 
-impl Vouching {
-    /// What the kernel says of whoever made a connection.
+impl PeerResolver {
+    /// What the kernel says of whoever made a connection; `uid`: its user, of whom one question is asked at a time.
     ///
     /// # Errors
     /// [`Refused::Unknown`].
-    pub(crate) fn facts(&self, connection: &UnixStream) -> Result<PeerFacts, Refused> {
+    pub(crate) fn facts(&self, uid: u32, connection: &UnixStream) -> Result<PeerFacts, Refused> {
         match self {
             Self::Proc => Peer::of(connection)
                 .and_then(|peer| peer::lineage(&peer))
                 .map(|lineage| PeerFacts { lineage, governed: false })
                 .map_err(|error| Refused::Unknown(chain(&error))),
-            Self::Core(core) => {
-                let mut core = core.lock().unwrap_or_else(PoisonError::into_inner);
-                core.send_with_descriptors(&PeerQuestion {}, &[connection.as_fd()])
-                    .and_then(|()| core.receive::<Reply<PeerFacts>>())
-                    .map_err(|error| {
-                        // A late answer would be taken for the next one's.
-                        let _ = core.stream().shutdown(std::net::Shutdown::Both);
-                        Refused::Unknown(format!("the daemon does not answer: {}", chain(&error)))
-                    })?
-                    .into_result()
-                    .map_err(|failure| Refused::Unknown(failure.error))
-            }
+            Self::Core(line) => line.ask(uid, connection, PATIENCE),
             Self::Nobody => Err(Refused::Unknown("the daemon cannot be asked".to_owned())),
         }
     }
 }
 
-/// Bounds on what users have open at once.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    /// All users but root together; root has as many of its own.
-    pub(crate) all: usize,
-    /// One user but root.
-    pub(crate) each: usize,
-}
-
-/// What users have open, counted.
-#[derive(Debug, Clone)]
-pub(crate) struct Open {
-    counts: Arc<Mutex<HashMap<u32, usize>>>,
-    bounds: Bounds,
-}
-
-impl Open {
-    /// Nothing yet.
-    pub(crate) fn within(bounds: Bounds) -> Self {
-        Self { counts: Arc::default(), bounds }
-    }
-
-    /// One more, until the place is dropped. `None`: the user has enough, or all users have.
-    pub(crate) fn take(&self, uid: u32) -> Option<Place> {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = counts.get(&uid).copied().unwrap_or(0);
-        let users: usize = counts.iter().filter(|(uid, _)| **uid != 0).map(|(_, n)| n).sum();
-        let Bounds { all, each } = self.bounds;
-        let room = if uid == 0 { own < all } else { own < each && users < all };
-        if !room {
-            return None;
-        }
-        *counts.entry(uid).or_default() += 1;
-        Some(Place { open: self.clone(), uid })
-    }
-
-    /// How many `uid` has; for root, how many there are.
-    pub(crate) fn count(&self, uid: u32) -> usize {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if uid == 0 { counts.values().sum() } else { counts.get(&uid).copied().unwrap_or(0) }
-    }
-}
-
-/// One of what a user has open; given back when dropped.
+/// The line to the core. Each question has a number, and an answer that comes when nobody waits for it any more is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    open: Open,
-    uid: u32,
+pub(crate) struct Line {
+    packets: Packets,
+    lanes: Lanes,
+    asked: Mutex<Asked>,
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.open.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(n) = counts.get_mut(&self.uid) {
-            *n -= 1;
-            if *n == 0 {
-                counts.remove(&self.uid);
+#[derive(Debug, Default)]
+struct Asked {
+    last: u64,
+    waiting: HashMap<u64, SyncSender<Reply<PeerFacts>>>,
+    closed: bool,
+}
+
+impl Line {
+    /// A line whose other end is the core's, with a thread that hears the answers; what the core says about subordinate ids
+    /// goes to `owners`.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub(crate) fn start(packets: Packets, owners: Owners) -> io::Result<Arc<Self>> {
+        let lanes = Lanes::new(owners.clone());
+        let line = Arc::new(Self { packets, lanes, asked: Mutex::default() });
+        let heard = Arc::clone(&line);
+        thread::Builder::new()
+            .name("peers".into())
+            .stack_size(512 << 10)
+            .spawn(move || heard.hear(&owners))?;
+        Ok(line)
+    }
+
+    fn hear(&self, owners: &Owners) {
+        loop {
+            match self.packets.receive::<FromCore>() {
+                Ok((FromCore::Answer { number, reply }, _)) => {
+                    // Late: whoever asked has given up.
+                    if let Some(waits) = self.asked().waiting.remove(&number) {
+                        let _ = waits.try_send(reply);
+                    }
+                }
+                Ok((FromCore::Owners { ranges }, _)) => owners.replace(ranges),
+                Err(error) if !Packets::is_over(&error) => {
+                    tracing::warn!("the daemon's answers about peers: {}", chain(&error));
+                }
+                Err(error) => {
+                    tracing::error!("the daemon says nothing about peers any more: {}", chain(&error));
+                    let mut asked = self.asked();
+                    asked.closed = true;
+                    asked.waiting.clear();
+                    return;
+                }
             }
         }
+    }
+
+    fn ask(&self, uid: u32, connection: &UnixStream, patience: Duration) -> Result<PeerFacts, Refused> {
+        let unknown = |why: String| Refused::Unknown(why);
+        let deadline = Instant::now() + patience;
+        let Some(_lane) = self.lanes.enter(uid, deadline) else {
+            return Err(unknown(format!("other questions of user {uid} are not answered yet; try again")));
+        };
+        let (sender, answer) = mpsc::sync_channel(1);
+        let number = {
+            let mut asked = self.asked();
+            if asked.closed {
+                return Err(unknown("the daemon cannot be asked".to_owned()));
+            }
+            asked.last += 1;
+            let number = asked.last;
+            asked.waiting.insert(number, sender);
+            number
+        };
+        let sent = self.packets.send(&PeerQuestion { number }, Some(connection.as_fd()), Some(deadline));
+        let reply = match sent {
+            Ok(()) => answer
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                .map_err(|_| unknown("the daemon does not answer; try again".to_owned())),
+            Err(error) => Err(unknown(format!("the daemon cannot be asked: {}", chain(&error)))),
+        };
+        self.asked().waiting.remove(&number);
+        reply?.into_result().map_err(|failure| unknown(failure.error))
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Bounds, Open, Vouching};
-    use std::os::unix::net::UnixStream;
+    use super::*;
+
+    fn line() -> (Arc<Line>, Packets, UnixStream, UnixStream) {
+        let (core, ours) = Packets::pair().expect("a pair");
+        let (here, there) = UnixStream::pair().expect("a pair");
+        (Line::start(ours, Owners::default()).expect("a thread"), core, here, there)
+    }
+
+    fn question(core: &Packets) -> u64 {
+        let (PeerQuestion { number }, connection) = core.receive().expect("a question");
+        assert!(connection.is_some(), "the connection that it is about");
+        number
+    }
+
+    fn answer(core: &Packets, number: u64, pid: u32) {
+        let facts = PeerFacts { lineage: vec![pid], governed: false };
+        core.send(&FromCore::Answer { number, reply: Reply::Ok(facts) }, None, None).expect("sent");
+    }
 
     #[test]
-    fn one_user_keeps_nobody_else_out() {
-        let open = Open::within(Bounds { all: 5, each: 3 });
-        let first: Vec<_> = (0..9).map_while(|_| open.take(1000)).collect();
-        assert_eq!(first.len(), 3);
-        let second: Vec<_> = (0..9).map_while(|_| open.take(1001)).collect();
-        assert_eq!(second.len(), 2, "all users together");
-        let root = open.take(0).expect("root has places of its own");
-        assert_eq!((open.count(1000), open.count(0)), (3, 6));
-        drop((first, root));
-        assert!(open.take(1000).is_some());
+    fn a_question_without_an_answer_costs_the_next_nothing() {
+        let (line, core, here, _there) = line();
+        assert!(matches!(line.ask(5, &here, Duration::from_millis(20)), Err(Refused::Unknown(_))));
+        let late = question(&core);
+        let asks = thread::spawn({
+            let line = Arc::clone(&line);
+            move || line.ask(5, &here, Duration::from_secs(60))
+        });
+        let next = question(&core);
+        assert_ne!(late, next);
+        answer(&core, late, 1);
+        answer(&core, next, 2);
+        assert_eq!(asks.join().expect("no panic").expect("facts").lineage, [2], "not the late one's");
+        assert!(line.asked().waiting.is_empty());
+    }
+
+    #[test]
+    fn one_user_s_questions_are_not_before_another_s() {
+        let (line, core, here, _there) = line();
+        let here = Arc::new(here);
+        let ask = |uid: u32| {
+            let (line, here) = (Arc::clone(&line), Arc::clone(&here));
+            thread::spawn(move || line.ask(uid, &here, Duration::from_secs(60)).expect("facts").lineage)
+        };
+        let many: Vec<_> = (0..40).map(|_| ask(5)).collect();
+        let first = question(&core);
+        let other = ask(6);
+        // Of the forty no second one is asked before the first is answered.
+        let second = question(&core);
+        answer(&core, second, 66);
+        assert_eq!(other.join().expect("no panic"), [66]);
+        answer(&core, first, 55);
+        for _ in 1..40 {
+            answer(&core, question(&core), 55);
+        }
+        assert!(many.into_iter().all(|asked| asked.join().expect("no panic") == [55]));
     }
 
     #[test]
     fn who_cannot_be_asked_about_is_refused() {
-        let (here, _there) = UnixStream::pair().expect("a pair");
-        let facts = Vouching::Proc.facts(&here).expect("this very process");
+        let (line, core, here, _there) = line();
+        let uid = nix::unistd::geteuid().as_raw();
+        let facts = PeerResolver::Proc.facts(uid, &here).expect("this very process");
         assert_eq!(facts.lineage[0], std::process::id());
-        assert!(Vouching::Nobody.facts(&here).is_err());
+        assert!(PeerResolver::Nobody.facts(uid, &here).is_err());
+        drop(core);
+        assert!(PeerResolver::Core(line).facts(uid, &here).is_err(), "the core is gone: no wait");
     }
 }

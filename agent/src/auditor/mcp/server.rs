@@ -2,9 +2,9 @@
 
 use super::{
     intake::Intake,
-    peers::Place,
-    sessions::{Linked, Live, MAX_TOKENS, Sessions, lock},
-    waiting::{Decider, Link},
+    link::{Link, LinkWriter},
+    sessions::{Linked, Live, Sessions, lock},
+    waiting::Decider,
 };
 use crate::{
     auditor::{
@@ -13,6 +13,7 @@ use crate::{
         store::{self, CallFilter, SessionReader, Shown, Standing, Viewer},
     },
     mcp::heads::database,
+    quota::Permit,
 };
 use nix::sys::{
     eventfd::{EfdFlags, EventFd},
@@ -32,11 +33,12 @@ use std::{
     collections::hash_map::Entry,
     fs::File,
     io,
+    net::Shutdown,
     os::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -69,15 +71,22 @@ pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
         };
         let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
         let uid = peer.uid();
-        let Some(place) = sessions.connections.take(uid) else {
+        let Ok(spare) = stream.try_clone() else { continue };
+        let Some(permit) = sessions.connections.take(uid, move || drop(spare.shutdown(Shutdown::Both)))
+        else {
             sessions.turned_away.fetch_add(1, Ordering::Relaxed);
+            sessions.refusals.warn(|| {
+                format!(
+                    "process {} of user {uid} was turned away: too many connections about MCP sessions",
+                    peer.pid()
+                )
+            });
             turn_away(stream);
             continue;
         };
         let shared = Arc::clone(sessions);
         let spawned = thread::Builder::new().name("mcp".into()).stack_size(1 << 20).spawn(move || {
-            let _place = place;
-            if let Err(error) = converse(stream, uid, &shared)
+            if let Err(error) = converse(stream, uid, &permit, &shared)
                 && !matches!(error, FrameError::Closed)
             {
                 tracing::debug!("a connection about MCP sessions ended: {}", chain(&error));
@@ -94,10 +103,16 @@ fn turn_away(stream: UnixStream) {
     let _ = Conn::new(stream, Duration::from_millis(100), MAX_MESSAGE).send(&McpReply::Failed(failure));
 }
 
-fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<(), FrameError> {
+fn converse(
+    stream: UnixStream,
+    uid: u32,
+    permit: &Permit,
+    sessions: &Arc<Sessions>,
+) -> Result<(), FrameError> {
     let viewer = Viewer(uid);
     let mut conn = Conn::new(stream, LIMIT, MAX_MESSAGE);
     let (request, descriptors) = conn.receive_with_descriptors::<McpRequest>()?;
+    permit.busy();
     sessions.used.store(true, Ordering::Relaxed);
     let failed = |error: String| McpReply::Failed(Failure::new(error));
     let reply = match request {
@@ -109,7 +124,7 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
         }
         McpRequest::Waiting => McpReply::Waiting { calls: sessions.waiting.list(uid) },
         McpRequest::Decide { call, approve } => {
-            let decided = sessions.vouching.facts(conn.stream()).and_then(|facts| {
+            let decided = sessions.peers.facts(uid, conn.stream()).and_then(|facts| {
                 let who = Decider::Process { uid, facts };
                 sessions.waiting.decide(&call, approve, &who)
             });
@@ -129,10 +144,7 @@ fn converse(stream: UnixStream, uid: u32, sessions: &Arc<Sessions>) -> Result<()
         McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {
             0 => failed("the auditor has no dashboard: no port was free".to_owned()),
             port => match sessions.may_approve(uid, conn.stream()).map(|()| sessions.token(uid)) {
-                Ok(Some(token)) => {
-                    McpReply::Dashboard { url: format!("http://127.0.0.1:{port}/#token={token}") }
-                }
-                Ok(None) => failed(format!("{MAX_TOKENS} users have the dashboard open already")),
+                Ok(token) => McpReply::Dashboard { url: format!("http://127.0.0.1:{port}/#token={token}") },
                 Err(refused) => failed(refused.to_string()),
             },
         },
@@ -246,7 +258,7 @@ struct Of<'a> {
 
 /// What a session's link begins with.
 struct Admitted {
-    place: Place,
+    permit: Permit,
     client: u32,
     intake: Intake,
 }
@@ -259,7 +271,8 @@ fn admit(
     descriptors: Vec<OwnedFd>,
 ) -> Result<Admitted, String> {
     let file = open_journal(descriptors, session)?;
-    let Some(place) = sessions.links.take(uid) else {
+    let spare = conn.stream().try_clone().map_err(|error| error.to_string())?;
+    let Some(permit) = sessions.links.take(uid, move || drop(spare.shutdown(Shutdown::Both))) else {
         sessions.turned_away.fetch_add(1, Ordering::Relaxed);
         return Err(format!(
             "{} sessions of uid {uid} are linked already, and no more fit; the journal keeps this one",
@@ -267,14 +280,15 @@ fn admit(
         ));
     };
     // Whose descendants approve nothing: by the kernel's word, not by the interceptor's.
-    let facts = sessions.vouching.facts(conn.stream()).map_err(|refused| refused.to_string())?;
+    permit.busy();
+    let facts = sessions.peers.facts(uid, conn.stream()).map_err(|refused| refused.to_string())?;
     let client = facts.lineage.get(1).copied().unwrap_or(1);
     let names = (session.to_owned(), journal);
     let intake = Intake::new(&sessions.writer, names, (uid, sessions.gate(uid)), file).map_err(|error| {
         sessions.suspect(&error);
         chain(&error)
     })?;
-    Ok(Admitted { place, client, intake })
+    Ok(Admitted { permit, client, intake })
 }
 
 /// The journal beside a session's first message: a regular file, or it is refused; a pipe would hold this thread.
@@ -298,13 +312,13 @@ fn link(
     sessions: &Arc<Sessions>,
     session: &str,
     uid: u32,
-    Admitted { place, client, mut intake }: Admitted,
+    Admitted { permit, client, mut intake }: Admitted,
 ) -> Result<(), FrameError> {
-    let _place = place;
+    let _permit = permit;
     let nudge = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let nudge = Arc::new(nudge.map_err(|errno| FrameError::from_io(errno.into()))?);
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
-    let writing: Link = Arc::new(Mutex::new(Conn::new(writing, LIMIT, MAX_MESSAGE)));
+    let writing: Link = Arc::new(LinkWriter::new(writing));
     match sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).entry(session.to_owned()) {
         Entry::Occupied(_) => {
             let failure = Failure::new(format!("session {session} is linked already"));
@@ -322,6 +336,7 @@ fn link(
         let of = Of { session, uid, client, nudge: &nudge };
         news(&mut conn, &writing, sessions, &mut intake, &of, &mut paused)
     });
+    writing.drain();
     // A call whose interceptor is gone waits for nobody.
     for call in paused {
         sessions.waiting.remove(&call);
@@ -346,12 +361,11 @@ fn link(
     outcome
 }
 
-/// The first answer. Nothing else is sent before it: rules that change meanwhile wait for the lock.
-fn welcome(writing: &Link, sessions: &Sessions, uid: u32) -> Result<(), FrameError> {
-    let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+/// The first answer. Nothing else is sent before it: rules that change meanwhile are kept, and go after it.
+fn welcome(writing: &LinkWriter, sessions: &Sessions, uid: u32) -> Result<(), FrameError> {
     match SessionReader::open(&sessions.db).and_then(|reader| reader.stored_rules(uid)) {
-        Ok(rules) => writing.send(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules }),
-        Err(error) => writing.send(&McpReply::Failed(Failure::new(chain(&error)))),
+        Ok(rules) => writing.open(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules }),
+        Err(error) => writing.open(&McpReply::Failed(Failure::new(chain(&error)))),
     }
 }
 
@@ -369,17 +383,19 @@ fn news(
     let (mut behind, mut grew) = (None::<Instant>, None::<Instant>);
     loop {
         let (ready, nudged) = {
-            let mut polled = [PollFd::new(conn.stream(), PollFlags::IN), PollFd::new(nudge, PollFlags::IN)];
+            let wanted = if writing.is_behind() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let mut polled = [PollFd::new(conn.stream(), wanted), PollFd::new(nudge, PollFlags::IN)];
             let rest = behind.map(|until| until.saturating_duration_since(Instant::now()));
             let rest = rest.map(|rest| Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) });
             poll(&mut polled, Some(rest.as_ref().unwrap_or(&LOOK)))
                 .map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
-            let [link, nudged] = polled.map(|fd| !fd.revents().is_empty());
+            let [link, nudged] = polled.map(|fd| fd.revents().intersects(!PollFlags::OUT));
             if nudged {
                 let _ = nudge.read();
             }
             (link, nudged)
         };
+        writing.flush()?;
         let message = if ready { Some(conn.receive::<SessionNews>()?) } else { None };
         let begun = Instant::now();
         let advanced = match &message {
@@ -430,7 +446,7 @@ fn news(
                 let Some(waiting) = describe(sessions, server, session, &call, until) else {
                     // Nobody could be shown it, and nobody should wait for it.
                     let by = "the auditor: it has no record of this call".to_owned();
-                    lock(writing).send(&SessionOrder::Decide { call, approve: false, by })?;
+                    writing.send(&SessionOrder::Decide { call, approve: false, by })?;
                     continue;
                 };
                 if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
@@ -438,7 +454,7 @@ fn news(
                     sessions.tell(&Live::Call(call));
                 } else {
                     let by = "the auditor: too many calls wait already".to_owned();
-                    lock(writing).send(&SessionOrder::Decide { call, approve: false, by })?;
+                    writing.send(&SessionOrder::Decide { call, approve: false, by })?;
                 }
             }
             Some(SessionNews::Released { call }) => {
@@ -464,12 +480,11 @@ fn news(
                     sessions.tell(&Live::Session(session.to_owned()));
                 }
                 let order = SessionOrder::RuleFile { answers: Some(number), path: file.path, text, held };
-                writing.lock().unwrap_or_else(PoisonError::into_inner).send(&order)?;
+                writing.send(&order)?;
             }
             Some(SessionNews::Ended) => {
                 // Otherwise the interceptor says where the journal is, and that is read again later.
                 if intake.ended() && stored {
-                    let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
                     writing.send(&SessionOrder::Committed)?;
                 }
                 return Ok(());

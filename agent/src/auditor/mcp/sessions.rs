@@ -3,14 +3,18 @@
 use super::{
     ingest::Row,
     intake::{self, Gate, Intake, Progress},
-    peers::{Bounds, Open, Vouching},
-    waiting::{FIRST, Link, Refused, Waiting},
+    link::Link,
+    peers::PeerResolver,
+    waiting::{FIRST, Refused, Waiting},
 };
-use crate::auditor::{
-    clock,
-    metrics::Metrics,
-    shared::Shared,
-    store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
+use crate::{
+    auditor::{
+        clock,
+        metrics::Metrics,
+        shared::Shared,
+        store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
+    },
+    quota::{Bounds, Owners, Permits, Refusals},
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};
@@ -21,7 +25,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
         mpsc,
     },
     thread,
@@ -38,8 +42,13 @@ const MAX_CONNECTIONS: usize = 512;
 /// The same of one user, and how many of them may be sessions; a user's own auditor has no others to keep room for.
 const CONNECTIONS_EACH: usize = 96;
 const SESSIONS_EACH: usize = 64;
-/// Users that have opened the dashboard.
-pub(super) const MAX_TOKENS: usize = 1024;
+/// Tokens of the dashboard of all users but root, and of one user, subordinate ids included. Of more, those go that were
+/// not used for longest.
+const MAX_TOKENS: usize = 1024;
+const TOKENS_EACH: usize = 8;
+/// Pages that watch at once, of all users but root and of one.
+const MAX_PAGES: usize = 128;
+const PAGES_EACH: usize = 16;
 
 /// Whom an auditor serves.
 #[derive(Debug)]
@@ -49,9 +58,11 @@ pub(crate) enum Serving {
     /// Everybody, on behalf of the daemon.
     Everybody {
         /// How to learn who a peer is.
-        vouching: Vouching,
+        peers: PeerResolver,
         /// The threads beside, which replace a corrupt database.
         shared: Arc<Shared>,
+        /// Whose subordinate ids are.
+        owners: Owners,
     },
 }
 
@@ -80,27 +91,40 @@ pub(crate) struct Sessions {
     /// Calls that wait for a person.
     pub(crate) waiting: Waiting,
     /// Links that are up.
-    pub(crate) links: Open,
+    pub(crate) links: Permits,
     /// Each session's link.
     pub(super) linked: Mutex<HashMap<String, Linked>>,
     /// Connections of any kind.
-    pub(super) connections: Open,
+    pub(super) connections: Permits,
     /// Connections and links that were turned away.
     pub(super) turned_away: AtomicU64,
     /// Port of the dashboard; 0: none yet.
     pub(crate) port: AtomicU16,
     /// What opens the dashboard, for each user that asked.
-    tokens: Mutex<Vec<(u32, String)>>,
+    tokens: Mutex<Vec<Token>>,
+    /// Whose subordinate ids are.
+    pub(crate) owners: Owners,
+    /// What was turned away, for the log.
+    pub(crate) refusals: Refusals,
     gates: Mutex<HashMap<u32, Gate>>,
-    pub(super) vouching: Vouching,
+    pub(super) peers: PeerResolver,
     shared: Option<Arc<Shared>>,
     /// Pages that watch.
-    pub(crate) viewers: AtomicUsize,
+    pub(crate) pages: Permits,
     /// Somebody asked something since this was last looked at.
     pub(crate) used: AtomicBool,
     /// What is counted for `/metrics`.
     pub(crate) metrics: Metrics,
     live: Mutex<Vec<mpsc::SyncSender<Live>>>,
+}
+
+/// A user's token of the dashboard.
+#[derive(Debug)]
+struct Token {
+    uid: u32,
+    owner: u32,
+    token: String,
+    used: Instant,
 }
 
 /// What watchers are told; they read the rest from the store.
@@ -115,13 +139,14 @@ pub(crate) enum Live {
 impl Sessions {
     /// Shared state over a database.
     pub(crate) fn new(db: PathBuf, serving: Serving) -> Self {
-        let whole = Bounds { all: MAX_CONNECTIONS, each: MAX_CONNECTIONS };
-        let (vouching, shared, connections, links) = match serving {
-            Serving::Own => (Vouching::Proc, None, whole, whole),
-            Serving::Everybody { vouching, shared } => {
-                let each = |each| Bounds { each, ..whole };
-                (vouching, Some(shared), each(CONNECTIONS_EACH), each(SESSIONS_EACH))
-            }
+        let (peers, shared, owners) = match serving {
+            Serving::Own => (PeerResolver::Proc, None, Owners::default()),
+            Serving::Everybody { peers, shared, owners } => (peers, Some(shared), owners),
+        };
+        let within = |all: usize, each: usize| {
+            // A user's own auditor has no others to keep room for.
+            let each = if shared.is_some() { each } else { all };
+            Permits::within(Bounds::of(all, each), owners.clone())
         };
         Self {
             writer: Mutex::new(SessionWriter::new(
@@ -130,16 +155,18 @@ impl Sessions {
             )),
             db,
             waiting: Waiting::default(),
-            links: Open::within(links),
+            links: within(MAX_CONNECTIONS, SESSIONS_EACH),
             linked: Mutex::default(),
-            connections: Open::within(connections),
+            connections: within(MAX_CONNECTIONS, CONNECTIONS_EACH),
+            pages: within(MAX_PAGES, PAGES_EACH),
             turned_away: AtomicU64::new(0),
             port: AtomicU16::new(0),
             tokens: Mutex::default(),
+            owners,
+            refusals: Refusals::default(),
             gates: Mutex::default(),
-            vouching,
+            peers,
             shared,
-            viewers: AtomicUsize::new(0),
             used: AtomicBool::new(false),
             metrics: Metrics::default(),
             live: Mutex::default(),
@@ -172,7 +199,7 @@ impl Sessions {
     /// Whether the process may have what approves a user's calls: not if it is governed, nor if one of the clients
     /// started it.
     pub(super) fn may_approve(&self, uid: u32, connection: &UnixStream) -> Result<(), Refused> {
-        let facts = self.vouching.facts(connection)?;
+        let facts = self.peers.facts(uid, connection)?;
         if facts.governed {
             return Err(Refused::Governed);
         }
@@ -181,19 +208,21 @@ impl Sessions {
         above.map_or(Ok(()), |client| Err(Refused::Descendant { client }))
     }
 
-    /// What opens the dashboard for a user: the same until this auditor ends. `None`: too many users have one.
-    pub(super) fn token(&self, uid: u32) -> Option<String> {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, token)) = tokens.iter().find(|(owner, _)| *owner == uid) {
-            return Some(token.clone());
+    /// What opens the dashboard for a user: the same until this auditor ends, unless others take its place who have fewer.
+    pub(super) fn token(&self, uid: u32) -> String {
+        let mut tokens = lock(&self.tokens);
+        if let Some(known) = tokens.iter_mut().find(|known| known.uid == uid) {
+            known.used = Instant::now();
+            return known.token.clone();
         }
-        if tokens.len() >= MAX_TOKENS {
-            return None;
+        let owner = self.owners.of(uid);
+        if let Some(goes) = one_too_many(&tokens, owner) {
+            tokens.swap_remove(goes);
         }
         let random = || uuid::Uuid::new_v4().simple().to_string();
         let token = random() + &random();
-        tokens.push((uid, token.clone()));
-        Some(token)
+        tokens.push(Token { uid, owner, token: token.clone(), used: Instant::now() });
+        token
     }
 
     /// Whether this is one user's own auditor.
@@ -203,9 +232,13 @@ impl Sessions {
 
     /// Whose token this is. Every one is compared, each in constant time.
     pub(crate) fn holder(&self, token: &str) -> Option<Viewer> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.iter().fold(None, |found, (uid, known)| {
-            if bool::from(known.as_bytes().ct_eq(token.as_bytes())) { Some(Viewer(*uid)) } else { found }
+        lock(&self.tokens).iter_mut().fold(None, |found, known| {
+            if bool::from(known.token.as_bytes().ct_eq(token.as_bytes())) {
+                known.used = Instant::now();
+                Some(Viewer(known.uid))
+            } else {
+                found
+            }
         })
     }
 
@@ -217,9 +250,8 @@ impl Sessions {
         let reader = SessionReader::open(&self.db)?;
         for linked in self.linked_of(uid) {
             let rules = reader.stored_rules(linked.uid)?;
-            let mut link = linked.link.lock().unwrap_or_else(PoisonError::into_inner);
             // A link that is broken is made again, and welcomed with the rules.
-            let _ = link.send(&SessionOrder::Rules { rules });
+            let _ = linked.link.send(&SessionOrder::Rules { rules });
         }
         Ok(())
     }
@@ -310,7 +342,7 @@ impl Sessions {
     fn order(&self, uid: u32, order: &SessionOrder) {
         for linked in self.linked_of(uid).into_iter().filter(|linked| linked.uid == uid) {
             // A link that is broken is made again, and asks for what is in force.
-            let _ = lock(&linked.link).send(order);
+            let _ = linked.link.send(order);
         }
     }
 
@@ -379,6 +411,27 @@ impl Sessions {
     }
 }
 
+/// Which token goes for a new one of `owner`: of the user's own if those are too many, of whoever has the most if all are.
+/// Never root's.
+fn one_too_many(tokens: &[Token], owner: u32) -> Option<usize> {
+    let of = |owner: u32| tokens.iter().filter(move |token| token.owner == owner).count();
+    let users = || tokens.iter().enumerate().filter(|(_, token)| token.owner != 0);
+    let oldest = |(index, _): (usize, &Token)| index;
+    if owner == 0 {
+        None
+    } else if of(owner) >= TOKENS_EACH {
+        users().filter(|(_, token)| token.owner == owner).min_by_key(|(_, token)| token.used).map(oldest)
+    } else if users().count() >= MAX_TOKENS {
+        let most = users().map(|(_, token)| of(token.owner)).max();
+        users()
+            .filter(|(_, token)| Some(of(token.owner)) == most)
+            .min_by_key(|(_, token)| token.used)
+            .map(oldest)
+    } else {
+        None
+    }
+}
+
 /// Behind a lock nothing is half done: a panic elsewhere is no reason to stop.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -386,15 +439,28 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Linked, Refused, Serving, Sessions};
+    use super::{Linked, MAX_TOKENS, Refused, Serving, Sessions, TOKENS_EACH, Viewer};
+    use crate::{auditor::mcp::link::LinkWriter, quota::Owners};
     use nix::sys::eventfd::{EfdFlags, EventFd};
-    use ringfence_wire::conn::Conn;
-    use std::{
-        os::unix::net::UnixStream,
-        process,
-        sync::{Arc, Mutex},
-        time::Duration,
-    };
+    use std::{os::unix::net::UnixStream, process, sync::Arc};
+
+    #[test]
+    fn nobody_s_ids_take_all_tokens() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut sessions = Sessions::new(folder.path().join("audit.db"), Serving::Own);
+        sessions.owners = Owners::parse("1000:100000:65536\n", |name| name.parse().ok());
+        let kept = sessions.token(1001);
+        let many: Vec<_> = (0..3000).map(|n| sessions.token(100_000 + n)).collect();
+        let valid = many.iter().filter(|token| sessions.holder(token).is_some()).count();
+        assert_eq!(valid, TOKENS_EACH, "the newest of one user's ids");
+        assert!(sessions.holder(&kept).is_some(), "another user's");
+        let root = sessions.token(0);
+        let users: Vec<_> = (0..MAX_TOKENS as u32 + 500).map(|n| sessions.token(200_000 + n)).collect();
+        let valid = users.iter().filter(|token| sessions.holder(token).is_some()).count();
+        assert!(valid >= MAX_TOKENS - TOKENS_EACH - 1, "{valid}");
+        assert!(sessions.holder(&root).is_some_and(|viewer| viewer == Viewer(0)), "root's stays");
+        assert_eq!(sessions.token(200_000 + MAX_TOKENS as u32 + 499), users[users.len() - 1]);
+    }
 
     #[test]
     fn whoever_a_client_started_approves_nothing_but_of_the_first_process_nobody_knows() {
@@ -405,7 +471,7 @@ mod tests {
         let link_to = |client: u32, of: u32| {
             let (link, _) = UnixStream::pair().expect("a pair");
             let linked = Linked {
-                link: Arc::new(Mutex::new(Conn::new(link, Duration::from_secs(1), 4096))),
+                link: Arc::new(LinkWriter::new(link)),
                 uid: of,
                 client,
                 progress: Arc::default(),

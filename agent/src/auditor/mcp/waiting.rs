@@ -1,15 +1,14 @@
 //! Calls that wait for a person: who may decide, and that a decision counts once.
 
-use super::refusals::Refusals;
+use super::{link::Link, refusals::Refusals};
 use crate::auditor::clock;
 use ringfence_wire::{
     audit::PeerFacts,
-    conn::Conn,
     mcp::{SessionOrder, WaitingCall},
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Calls of one user that may wait at once. More are denied at once, by nobody.
@@ -21,9 +20,6 @@ const LEAST_NAMED: usize = 4;
 /// The first process. Everybody descends from it: as a session's client (the interceptor's parent is gone, or never was
 /// another) it says of nobody that they are the client's own.
 pub(super) const FIRST: u32 = 1;
-
-/// A session's link, for writing.
-pub(crate) type Link = Arc<Mutex<Conn>>;
 
 /// One call, whose it is, and where the decision goes.
 #[derive(Debug)]
@@ -167,8 +163,7 @@ impl Waiting {
         };
         let by = who.name(held.uid, held.client);
         let order = SessionOrder::Decide { call: held.call.id.clone(), approve, by };
-        let mut link = held.link.lock().unwrap_or_else(PoisonError::into_inner);
-        link.send(&order).map_err(|_| Refused::Lost)?;
+        held.link.send(&order).map_err(|_| Refused::Lost)?;
         Ok(held.call.id)
     }
 
@@ -195,16 +190,13 @@ fn whole(all: &HashMap<String, Held>, named: &str, uid: u32) -> Result<String, R
 #[cfg(test)]
 mod tests {
     use super::{Decider, Link, MOST_PER_UID, Refused, Waiting};
+    use crate::auditor::mcp::link::LinkWriter;
     use ringfence_wire::{
         audit::PeerFacts,
         conn::Conn,
         mcp::{SessionOrder, WaitingCall},
     };
-    use std::{
-        os::unix::net::UnixStream,
-        sync::{Arc, Mutex},
-        time::Duration,
-    };
+    use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
 
     fn call(id: &str) -> WaitingCall {
         WaitingCall {
@@ -223,8 +215,11 @@ mod tests {
 
     fn link() -> (Link, Conn) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
-        let conn = |stream| Conn::new(stream, Duration::from_secs(1), 4096);
-        (Arc::new(Mutex::new(conn(ours))), conn(theirs))
+        let link = LinkWriter::new(ours);
+        link.open(&"welcome").expect("sent");
+        let mut theirs = Conn::new(theirs, Duration::from_secs(1), 4096);
+        assert_eq!(theirs.receive::<String>().expect("the first message"), "welcome");
+        (Arc::new(link), theirs)
     }
 
     #[test]

@@ -8,8 +8,13 @@ use crate::mcp::{
 use ringfence_wire::mcp::StoredRule;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
 use serde_json::{Map, Value, json};
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
+/// Instructions of SQLite's machine between looks at the clock: a millisecond's, about.
+const STEPS: i32 = 10_000;
 /// Most rows of one answer.
 pub(super) const MOST: u32 = 1000;
 /// A page ends once it is longer than this, bytes; with the longest row it still fits a message.
@@ -81,6 +86,18 @@ impl SessionReader {
         connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
         connection.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;").map_err(fail)?;
         Ok(Self { connection })
+    }
+
+    /// The same, for questions that end after `limit`, answered or not.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn within(mut self, limit: Duration) -> Result<Self, Error> {
+        let until = Instant::now() + limit;
+        self.connection
+            .progress_handler(STEPS, Some(move || Instant::now() >= until))
+            .map_err(sql("bound a question"))?;
+        Ok(self)
     }
 
     pub(super) fn connection(&self) -> &Connection {

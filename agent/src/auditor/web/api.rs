@@ -30,6 +30,8 @@ use tokio::{task, time};
 const LONGEST_BODY: usize = 64 << 10;
 /// Rows where nobody says how many.
 const ROWS: u32 = 100;
+/// How long the store may take for an answer.
+const QUESTION: Duration = Duration::from_secs(10);
 /// How long an interceptor may take to carry a decision out.
 const DECIDED: Duration = Duration::from_secs(20);
 
@@ -102,7 +104,11 @@ pub(super) async fn ask<T: Send + 'static>(
     question: impl FnOnce(&SessionReader) -> Result<T, store::Error> + Send + 'static,
 ) -> Result<T, Refusal> {
     let db = dashboard.sessions.db.clone();
-    beside(move || Ok(SessionReader::open(&db).and_then(|reader| question(&reader))?)).await
+    beside(move || {
+        let answered = SessionReader::open(&db).and_then(|reader| question(&reader.within(QUESTION)?));
+        Ok(answered?)
+    })
+    .await
 }
 
 /// Does what may block.

@@ -4,7 +4,7 @@
 //! both are compared exactly; and it does not have the token. Each of the three alone would refuse it.
 
 use super::{Dashboard, api::Refusal};
-use crate::auditor::store::Viewer;
+use crate::{auditor::store::Viewer, quota::For, serving::Standing};
 use axum::{
     extract::{Request, State},
     http::{
@@ -33,6 +33,11 @@ pub(super) async fn pass(
         Ok(viewer) => {
             // Absent for the page's own files: a handler that needs it has none to give away.
             viewer.and_then(|viewer| request.extensions_mut().insert(viewer));
+            let wanted = if request.method() == Method::POST { For::Decision } else { For::Question };
+            let _turn = match viewer {
+                Some(viewer) => Some(dashboard.turns.take(viewer.0, wanted).await),
+                None => None,
+            };
             next.run(request).await
         }
         Err(refusal) => refusal.into_response(),
@@ -59,6 +64,13 @@ fn check(dashboard: &Dashboard, request: &Request) -> Result<Option<Viewer>, Ref
             "This needs the dashboard's token. Open the link that `ringfence dashboard` prints; each start of the auditor makes a new one.",
         ));
     };
+    let standing = request.extensions().get::<Arc<Standing>>();
+    if !standing.is_some_and(|standing| standing.identify(viewer.0)) {
+        return Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Too many connections to the dashboard with this token; close some and try again.",
+        ));
+    }
     dashboard.sessions.used.store(true, Ordering::Relaxed);
     if request.method() == Method::POST && !is_json(headers) {
         return Err(Refusal::new(

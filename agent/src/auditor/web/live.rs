@@ -25,7 +25,6 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError},
     },
     thread,
@@ -35,9 +34,8 @@ use tokio::{
     sync::broadcast::{self, error::RecvError},
     time::{self, MissedTickBehavior},
 };
+use tokio_util::sync::CancellationToken;
 
-/// Pages at once.
-const MOST_PAGES: usize = 32;
 /// Messages that a page may be behind.
 const QUEUE: usize = 256;
 /// How long news are gathered before they are told.
@@ -168,26 +166,6 @@ fn rows(sessions: &Sessions, fresh: &[Live]) -> Result<Vec<Told>, crate::auditor
     Ok(told)
 }
 
-/// A page that watches, counted as long as it does: the auditor does not end under it.
-struct Place(Arc<Sessions>);
-
-impl Place {
-    fn take(sessions: &Arc<Sessions>) -> Option<Self> {
-        let place = Self(Arc::clone(sessions));
-        (count(sessions).fetch_add(1, Ordering::SeqCst) < MOST_PAGES).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        count(&self.0).fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn count(sessions: &Sessions) -> &AtomicUsize {
-    &sessions.viewers
-}
-
 /// Makes a request a WebSocket.
 pub(super) async fn upgrade(
     State(dashboard): State<Arc<Dashboard>>,
@@ -196,15 +174,21 @@ pub(super) async fn upgrade(
 ) -> Result<Response, Refusal> {
     let socket = socket
         .map_err(|why| Refusal::new(why.status(), format!("This is a WebSocket: {}.", why.body_text())))?;
-    let place = Place::take(&dashboard.sessions).ok_or_else(|| {
-        let error = format!("{MOST_PAGES} pages watch already; close one.");
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error)
+    let gone = CancellationToken::new();
+    let end = gone.clone();
+    // A page that watches is counted as long as it does: the auditor does not end under it.
+    let permit = dashboard.sessions.pages.take(viewer.0, move || end.cancel()).ok_or_else(|| {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "Too many pages watch already; close one.")
     })?;
+    permit.busy();
     let heard = dashboard.live.subscribe();
     let socket = socket.protocols([LIVE_PROTOCOL]).max_message_size(LONGEST).max_frame_size(LONGEST);
     Ok(socket.on_upgrade(move |socket| async move {
-        let _ = watch(socket, heard, &dashboard.sessions, viewer).await;
-        drop(place);
+        tokio::select! {
+            _ = watch(socket, heard, &dashboard.sessions, viewer) => {}
+            () = gone.cancelled() => {}
+        }
+        drop(permit);
     }))
 }
 

@@ -1,7 +1,7 @@
 //! The dashboard's server: REST, WebSocket and the page itself, on loopback, for whoever holds the token.
 //!
-//! One thread with a small runtime. What touches the store or an interceptor's link runs beside it, on at most four
-//! threads, so that neither a slow disk nor a slow peer holds the others up.
+//! One thread with a small runtime. What touches the store runs beside it, on threads that users take turns at: one
+//! question of each, so that neither a slow disk nor a slow question holds the others up.
 
 mod api;
 mod assets;
@@ -10,9 +10,9 @@ mod live;
 mod rules;
 
 use super::mcp::sessions::Sessions;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
+use crate::{
+    quota::{Bounds, Permits, Turns},
+    serving::{self, Limits, Standing},
 };
 use std::{
     io,
@@ -24,16 +24,27 @@ use std::{
 };
 use tokio::{
     runtime::{self, Runtime},
-    sync::Semaphore,
-    time,
+    task, time,
 };
+use tokio_util::sync::CancellationToken;
 
-/// Connections at once; more wait in the listener's queue.
-const MOST_CONNECTIONS: usize = 128;
-/// How long a client may take to send a request's head.
-const HEAD: Duration = Duration::from_secs(10);
-/// Bytes of a request's head.
-const LONGEST_HEAD: usize = 16 << 10;
+/// Connections at once that have shown a token: of all users but root, and of one.
+const MOST_CONNECTIONS: usize = 256;
+const CONNECTIONS_EACH: usize = 32;
+/// And that have not.
+const MOST_STRANGERS: usize = 128;
+/// Threads for what may block, and questions of all users but root at once: decisions and root always find a thread.
+const THREADS: usize = 64;
+const QUESTIONS: usize = 48;
+/// What a connection may take.
+const LIMITS: Limits = Limits {
+    head: Duration::from_secs(10),
+    longest_head: 16 << 10,
+    stalled: Duration::from_secs(10),
+    stranger: Duration::from_secs(10),
+    // The page's own files, twice.
+    requests: 64,
+};
 
 /// Why there is no dashboard.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +65,7 @@ struct Dashboard {
     rules: Option<PathBuf>,
     port: u16,
     live: live::News,
+    turns: Turns,
 }
 
 /// What the dashboard's thread waits with. A process that will be confined makes it before: it takes descriptors that a
@@ -65,7 +77,7 @@ pub(crate) fn runtime() -> Result<Runtime, Error> {
     runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .max_blocking_threads(4)
+        .max_blocking_threads(THREADS)
         .thread_name("web-store")
         .build()
         .map_err(Error::Start)
@@ -82,8 +94,9 @@ pub(crate) fn start(
     rules: Option<PathBuf>,
 ) -> Result<(), Error> {
     let got = listener.local_addr().map_err(Error::Listen)?.port();
+    let turns = Turns::new(QUESTIONS, sessions.owners.clone());
     let live = live::start(sessions).map_err(Error::Start)?;
-    let dashboard = Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live });
+    let dashboard = Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live, turns });
     let of_thread = Arc::clone(sessions);
     let accept = move || {
         let ended = runtime.block_on(serve(&listener, dashboard));
@@ -102,28 +115,24 @@ pub(crate) fn start(
 
 async fn serve(listener: &TcpListener, dashboard: Arc<Dashboard>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
+    let bounds = Bounds { all: MOST_CONNECTIONS, each: CONNECTIONS_EACH, unknown: MOST_STRANGERS };
+    let permits = Permits::within(bounds, dashboard.sessions.owners.clone());
     let router = api::router(dashboard);
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return Ok(()) };
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors: it passes.
             time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let service = TowerToHyperService::new(router.clone());
+        let Some(standing) = Standing::of_stranger(&permits) else { continue };
+        let router = router.clone();
         tokio::spawn(async move {
-            let _permit = permit;
-            let served = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD)
-                .max_buf_size(LONGEST_HEAD)
-                .serve_connection(TokioIo::new(stream), service)
-                .with_upgrades()
-                .await;
-            if let Err(error) = served {
+            let stop = CancellationToken::new();
+            if let Err(error) = serving::connection(stream, standing, router, LIMITS, stop).await {
                 tracing::debug!("a connection to the dashboard ended: {error}");
             }
         });
+        // Whoever has shown a token already is to be known before the next comes.
+        task::yield_now().await;
     }
 }

@@ -92,7 +92,7 @@ impl<E: Enforcer> Answering<'_, E> {
                 Err(errno) => return Err(FrameError::from_io(errno.into())),
             }
             let (question, descriptors) = conn.receive_with_descriptors::<ToCore>()?;
-            let answer = match question {
+            let (number, answer) = match question {
                 ToCore::Ready => {
                     self.keeper.is_ready();
                     continue;
@@ -105,8 +105,8 @@ impl<E: Enforcer> Answering<'_, E> {
                     self.report(What::Said(said));
                     continue;
                 }
-                ToCore::Speaker => self.speaker(descriptors).map(Answer::Speaker),
-                ToCore::Tag => self.tag(descriptors).map_err(|error| chain(&error)),
+                ToCore::Speaker { number } => (number, self.speaker(descriptors).map(Answer::Speaker)),
+                ToCore::Tag { number } => (number, self.tag(descriptors).map_err(|error| chain(&error))),
             };
             let answer = answer.unwrap_or_else(Answer::Refused);
             // A tool waits for it, and nobody for the report, which still goes before all that the worker says of the tag.
@@ -115,7 +115,7 @@ impl<E: Enforcer> Answering<'_, E> {
             } else {
                 None
             };
-            let sent = conn.send(&ToWorker::Answer(answer));
+            let sent = conn.send(&ToWorker::Answer { number, answer });
             tagged.into_iter().for_each(|what| self.report(what));
             sent?;
         }

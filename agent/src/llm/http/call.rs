@@ -1,7 +1,7 @@
 //! One call: checked, rewritten, sent on, and its answer relayed.
 
 use super::{
-    State,
+    CALLER, State,
     follow::Part,
     gate::Gate,
     record::{self, Call},
@@ -9,7 +9,10 @@ use super::{
     request::{self, Route},
     room::{Held, Kept},
 };
-use crate::llm::{http::Shared, provider::cut_off, report, rpc::RpcError};
+use crate::{
+    llm::{http::Shared, provider::cut_off, report, rpc::RpcError},
+    serving::Standing,
+};
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -48,6 +51,11 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         && let Err((status, why)) = gate.check(request.headers())
     {
         return refuse_unread(&shared, status, why, request).await;
+    }
+    let standing = request.extensions().get::<Arc<Standing>>();
+    if !standing.is_some_and(|standing| standing.identify(CALLER)) {
+        let why = "too many connections to this endpoint at once; close some and try again";
+        return refuse_unread(&shared, 503, why, request).await;
     }
     let route = match request::route(kind, request.method(), request.uri().path()) {
         Ok(route) => route,

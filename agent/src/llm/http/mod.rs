@@ -24,13 +24,13 @@ use super::{
     status::WorkerStatus,
     upstream::Provider,
 };
+use crate::{
+    quota::{Bounds, Owners, Permits},
+    serving::{self, Limits, Standing},
+};
 use axum::{Router, extract::Request, http::HeaderValue};
 use follow::Follow;
 use gate::Gate;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
 use ringfence_files::Access as FileAccess;
 pub(crate) use room::{Room, Share};
 use std::{
@@ -43,17 +43,24 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{Semaphore, oneshot, watch},
+    sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections at a time; more wait in the listener's queue.
-const CONNECTIONS: usize = 64;
-/// How long a client may take to send a request's head.
-const HEAD: Duration = Duration::from_secs(10);
-/// Bytes of a request's head.
-const LONGEST_HEAD: usize = 32 << 10;
+/// Connections at a time at each of its doors: of those who may call, and of strangers. A client that opens many at once
+/// is a stranger until its requests are read.
+const BOUNDS: Bounds = Bounds { all: 256, each: 256, unknown: 256 };
+/// What a connection may take. A client that streams may think about what it read.
+const LIMITS: Limits = Limits {
+    head: Duration::from_secs(10),
+    longest_head: 32 << 10,
+    stalled: Duration::from_secs(60),
+    stranger: Duration::from_secs(10),
+    requests: 16,
+};
+/// All who may call an endpoint are one user to its permits: one agent has each endpoint for itself.
+const CALLER: u32 = 1;
 /// How often intents of clients that went silent are looked for.
 const LOOK: Duration = Duration::from_secs(10);
 /// How long a call under way may take when the agent is to stop.
@@ -172,16 +179,15 @@ impl Endpoint {
         let (freed, closed) = oneshot::channel();
         let task = tokio::spawn(async move {
             let Doors { unix, access, loopback, path } = doors;
-            let room = Arc::new(Semaphore::new(CONNECTIONS));
-            let judge = |stream| judged(stream, Arc::clone(&state), access.clone());
-            let on_unix = accept(|| unix_stream(&unix), judge, Arc::clone(&room), &state.stop);
+            let judge = |stream, standing| judged(stream, standing, Arc::clone(&state), access.clone());
+            let on_unix = accept(|| unix_stream(&unix), judge, &state.stop);
             let mut connections = Vec::new();
             match &loopback {
                 None => connections.push(on_unix.await),
                 Some(Loopback { tcp, gate, .. }) => {
                     let gated = router(Arc::clone(&state), Some(Arc::clone(gate)));
-                    let gated = move |stream| std::future::ready((stream, gated.clone()));
-                    let on_tcp = accept(|| tcp_stream(tcp), gated, room, &state.stop);
+                    let gated = move |stream, _| std::future::ready((stream, gated.clone()));
+                    let on_tcp = accept(|| tcp_stream(tcp), gated, &state.stop);
                     let (first, second) = tokio::join!(on_unix, on_tcp);
                     connections.extend([first, second]);
                 }
@@ -257,13 +263,22 @@ fn router(state: Arc<State>, gate: Option<Arc<Gate>>) -> Router {
 }
 
 /// What answers a connection over the unix socket: the API, or a refusal of whoever may not call it.
-async fn judged(stream: UnixStream, state: Arc<State>, access: Option<Arc<Access>>) -> (UnixStream, Router) {
+async fn judged(
+    stream: UnixStream,
+    standing: Arc<Standing>,
+    state: Arc<State>,
+    access: Option<Arc<Access>>,
+) -> (UnixStream, Router) {
     let refused = match access {
         None => None,
         Some(access) => access.of(&stream).await.may_call().err(),
     };
     let router = match refused {
-        None => router(state, None),
+        // Who may not is a stranger for as long as it stays.
+        None => {
+            standing.identify(CALLER);
+            router(state, None)
+        }
         Some(error) => Router::new().fallback(move |request: Request| {
             let (shared, why) = (state.shared.borrow().clone(), error.message.clone());
             async move { call::refuse_unread(&shared, 403, &why, request).await }
@@ -285,8 +300,7 @@ async fn tcp_stream(listener: &TcpListener) -> io::Result<TcpStream> {
 /// Serves connections until `stop`; gives those that have not ended by then.
 async fn accept<S, F, G>(
     mut next: impl FnMut() -> F,
-    judge: impl Fn(S) -> G,
-    room: Arc<Semaphore>,
+    judge: impl Fn(S, Arc<Standing>) -> G,
     stop: &CancellationToken,
 ) -> JoinSet<()>
 where
@@ -294,45 +308,29 @@ where
     F: Future<Output = io::Result<S>>,
     G: Future<Output = (S, Router)> + Send + 'static,
 {
+    let permits = Permits::within(BOUNDS, Owners::default());
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let accepted = async {
-            let place = Arc::clone(&room).acquire_owned().await;
-            (place, next().await)
-        };
-        let (place, stream) = tokio::select! {
+        let stream = tokio::select! {
             () = stop.cancelled() => break,
-            (Ok(place), Ok(stream)) = accepted => (place, stream),
+            Ok(stream) = next() => stream,
             // Out of descriptors: it passes.
             else => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let judged = judge(stream);
+        let Some(standing) = Standing::of_stranger(&permits) else { continue };
+        let judged = judge(stream, Arc::clone(&standing));
         let stop = stop.clone();
         connections.spawn(async move {
-            let _place = place;
             let (stream, router) = judged.await;
-            let service = TowerToHyperService::new(router);
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD)
-                .max_buf_size(LONGEST_HEAD)
-                .serve_connection(TokioIo::new(stream), service);
-            let mut connection = std::pin::pin!(connection);
-            let served = tokio::select! {
-                served = connection.as_mut() => served,
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = served {
+            if let Err(error) = serving::connection(stream, standing, router, LIMITS, stop).await {
                 tracing::debug!("a connection to an HTTP endpoint ended: {error}");
             }
         });
+        tokio::task::yield_now().await;
     }
     connections
 }

@@ -131,17 +131,17 @@ fn play_core(mut conn: Conn, ready: &std::sync::mpsc::Sender<()>) {
     let speaker = Speaker { pid: std::process::id(), uid: 0, container };
     // A deadline is for a message: between two there may be more.
     loop {
-        let answer = match conn.receive_with_descriptors::<ToCore>() {
+        let (number, answer) = match conn.receive_with_descriptors::<ToCore>() {
             Ok((ToCore::Ready, _)) => {
                 let _ = ready.send(());
                 continue;
             }
-            Ok((ToCore::Speaker, _)) => Answer::Speaker(speaker.clone()),
-            Ok((ToCore::Tag, _)) => Answer::Refused("there are no tags here".to_owned()),
+            Ok((ToCore::Speaker { number }, _)) => (number, Answer::Speaker(speaker.clone())),
+            Ok((ToCore::Tag { number }, _)) => (number, Answer::Refused("there are no tags here".to_owned())),
             Ok(_) => continue,
             Err(_) => return,
         };
-        if conn.send(&ToWorker::Answer(answer)).is_err() {
+        if conn.send(&ToWorker::Answer { number, answer }).is_err() {
             return;
         }
     }

@@ -377,9 +377,12 @@ impl Daemon {
             return None;
         }
         let (each, all) = (most.div_ceil(2), most - most / 4);
-        let count = |wanted: &dyn Fn(u32) -> bool| self.runs.iter().filter(|run| wanted(run.record.uid)).count();
+        let count =
+            |wanted: &dyn Fn(u32) -> bool| self.runs.iter().filter(|run| wanted(run.record.uid)).count();
         if count(&|of| of == uid) >= each {
-            return Some(format!("{each} tools of user {uid} run, which is the most for one user (half of --max-tools)"));
+            return Some(format!(
+                "{each} tools of user {uid} run, which is the most for one user (half of --max-tools)"
+            ));
         }
         (count(&|of| !has_all(of)) >= all)
             .then(|| format!("{all} tools of users run; the rest of --max-tools is kept for root"))

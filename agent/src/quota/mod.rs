@@ -1,0 +1,210 @@
+//! Who may have how much of what users share: connections, pages, tokens, questions under way.
+//!
+//! | what | file |
+//! |---|---|
+//! | permits for connections: a share for each user, a reserve for root, eviction | this one |
+//! | whose a user id is: subordinate ids count as their owner's | `owners` |
+//! | one question of a user at a time: for threads, for tasks | `lanes`, `turns` |
+//! | refusals on record, without filling it | `refusals` |
+//!
+//! A limit by user id alone is none: `/etc/subuid` gives every user 65536 ids. And a limit without eviction is a way to
+//! keep others out: whoever comes first, and stays.
+
+mod lanes;
+mod owners;
+mod refusals;
+mod turns;
+
+pub(crate) use lanes::Lanes;
+pub(crate) use owners::Owners;
+pub(crate) use refusals::Refusals;
+pub(crate) use turns::{For, Turns};
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// How many permits there are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Of all users but root together; root has as many of its own.
+    pub(crate) all: usize,
+    /// Of one user but root, subordinate ids included.
+    pub(crate) each: usize,
+    /// Of those whose user is not known, beside those of all users.
+    pub(crate) unknown: usize,
+}
+
+impl Bounds {
+    /// Where the kernel says whose each connection is.
+    pub(crate) fn of(all: usize, each: usize) -> Self {
+        Self { all, each, unknown: 0 }
+    }
+}
+
+/// Permits of one kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Permits {
+    held: Arc<Mutex<Held>>,
+    bounds: Bounds,
+    owners: Owners,
+}
+
+/// Those that are out, the oldest first.
+#[derive(Debug, Default)]
+struct Held {
+    entries: BTreeMap<u64, Entry>,
+    next: u64,
+}
+
+struct Entry {
+    uid: Option<u32>,
+    /// Whose the id was when the permit was taken; `None`: not known yet.
+    owner: Option<u32>,
+    busy: bool,
+    end: Box<dyn Fn() + Send>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("uid", &self.uid).field("busy", &self.busy).finish_non_exhaustive()
+    }
+}
+
+impl Permits {
+    /// None is out yet.
+    pub(crate) fn within(bounds: Bounds, owners: Owners) -> Self {
+        Self { held: Arc::default(), bounds, owners }
+    }
+
+    /// One for a user, until it is dropped. `end` ends what it is for, without waiting: it is called if others need the
+    /// permit more. `None`: the user has its share, or nobody has more than this user who could be asked to go.
+    pub(crate) fn take(&self, uid: u32, end: impl Fn() + Send + 'static) -> Option<Permit> {
+        self.take_as(Some(uid), Box::new(end))
+    }
+
+    /// One for somebody who has not said who it is. When there are too many of those, the oldest of them is ended.
+    /// `None` only where there are none for such.
+    pub(crate) fn take_unknown(&self, end: impl Fn() + Send + 'static) -> Option<Permit> {
+        self.take_as(None, Box::new(end))
+    }
+
+    fn take_as(&self, uid: Option<u32>, end: Box<dyn Fn() + Send>) -> Option<Permit> {
+        let owner = uid.map(|uid| self.owners.of(uid));
+        let mut held = self.lock();
+        let evicted = held.room_for(owner, self.bounds)?;
+        let evicted = evicted.and_then(|number| held.entries.remove(&number));
+        let number = held.next;
+        held.next += 1;
+        held.entries.insert(number, Entry { uid, owner, busy: false, end });
+        drop(held);
+        if let Some(evicted) = evicted {
+            (evicted.end)();
+        }
+        Some(Permit { permits: self.clone(), number })
+    }
+
+    /// How many `uid` has; for root, how many there are.
+    pub(crate) fn count(&self, uid: u32) -> usize {
+        self.lock().entries.values().filter(|entry| uid == 0 || entry.uid == Some(uid)).count()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Whether there is room for one more of `owner`, and which permit has to go for it.
+    #[expect(clippy::option_option, reason = "no room; room; room if that one goes")]
+    fn room_for(&self, owner: Option<u32>, bounds: Bounds) -> Option<Option<u64>> {
+        let mut counts: HashMap<Option<u32>, usize> = HashMap::new();
+        for entry in self.entries.values() {
+            *counts.entry(entry.owner).or_default() += 1;
+        }
+        let count = |owner: Option<u32>| counts.get(&owner).copied().unwrap_or(0);
+        let own = count(owner);
+        if owner == Some(0) {
+            return (own < bounds.all).then_some(None);
+        }
+        match owner {
+            None if own < bounds.unknown => return Some(None),
+            None => {
+                return self.entries.iter().find(|(_, e)| e.owner.is_none()).map(|(oldest, _)| Some(*oldest));
+            }
+            Some(_) if own >= bounds.each => return None,
+            Some(_) => {}
+        }
+        let is_user = |owner: Option<u32>| owner.is_some_and(|owner| owner != 0);
+        if self.entries.values().filter(|entry| is_user(entry.owner)).count() < bounds.all {
+            return Some(None);
+        }
+        // Who waits for nothing goes first, and of those who has the most.
+        let more = || self.entries.iter().filter(|(_, e)| is_user(e.owner) && count(e.owner) > own);
+        let idle = more().filter(|(_, entry)| !entry.busy);
+        if let Some((number, _)) = idle.min_by_key(|(number, e)| (usize::MAX - count(e.owner), **number)) {
+            return Some(Some(*number));
+        }
+        // Work is broken off only for somebody with less than a fair share, and of somebody with more.
+        let owners = counts.keys().filter(|owner| is_user(**owner)).count() + usize::from(own == 0);
+        let fair = bounds.all / owners.max(1);
+        let busy = more().filter(|(_, entry)| own < fair && count(entry.owner) > fair);
+        busy.min_by_key(|(number, e)| (usize::MAX - count(e.owner), **number))
+            .map(|(number, _)| Some(*number))
+    }
+}
+
+/// One of what users share; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    permits: Permits,
+    number: u64,
+}
+
+impl Permit {
+    /// It is in use from now on: somebody waits for what it is for. Before, it is the first to go.
+    pub(crate) fn busy(&self) {
+        if let Some(entry) = self.permits.lock().entries.get_mut(&self.number) {
+            entry.busy = true;
+        }
+    }
+
+    /// It is this user's, and busy. False: there is no room for one more of this user's, or the permit was taken away.
+    pub(crate) fn identify(&self, uid: u32) -> bool {
+        let owner = Some(self.permits.owners.of(uid));
+        let mut held = self.permits.lock();
+        match held.entries.get(&self.number) {
+            None => return false,
+            Some(entry) if entry.owner == owner => return true,
+            Some(_) => {}
+        }
+        let Some(evicted) = held.room_for(owner, self.permits.bounds) else { return false };
+        let evicted = evicted.and_then(|number| held.entries.remove(&number));
+        if let Some(entry) = held.entries.get_mut(&self.number) {
+            (entry.uid, entry.owner, entry.busy) = (Some(uid), owner, true);
+        }
+        drop(held);
+        if let Some(evicted) = evicted {
+            (evicted.end)();
+        }
+        true
+    }
+
+    /// Whether it was not taken away.
+    #[cfg(test)]
+    pub(crate) fn is_held(&self) -> bool {
+        self.permits.lock().entries.contains_key(&self.number)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.permits.lock().entries.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,101 @@
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Permits, and how many were taken away.
+struct Scene {
+    permits: Permits,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Scene {
+    fn new(bounds: Bounds, owners: &str) -> Self {
+        let owners = Owners::parse(owners, |name| name.parse().ok());
+        Self { permits: Permits::within(bounds, owners), ended: Arc::default() }
+    }
+
+    fn take(&self, uid: u32) -> Option<Permit> {
+        let ended = Arc::clone(&self.ended);
+        self.permits.take(uid, move || {
+            ended.fetch_add(1, Ordering::SeqCst);
+        })
+    }
+
+    fn unknown(&self) -> Option<Permit> {
+        let ended = Arc::clone(&self.ended);
+        self.permits.take_unknown(move || {
+            ended.fetch_add(1, Ordering::SeqCst);
+        })
+    }
+
+    fn ended(&self) -> usize {
+        self.ended.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn one_user_has_a_share_and_root_a_reserve() {
+    let scene = Scene::new(Bounds::of(5, 3), "");
+    let first: Vec<_> = (0..9).map_while(|_| scene.take(1000)).collect();
+    assert_eq!(first.len(), 3);
+    let second: Vec<_> = (0..2).map_while(|_| scene.take(1001)).collect();
+    assert_eq!(second.len(), 2);
+    let root: Vec<_> = (0..9).map_while(|_| scene.take(0)).collect();
+    assert_eq!((root.len(), scene.ended()), (5, 0), "as many as all users, and nobody has to go for it");
+    assert_eq!((scene.permits.count(1000), scene.permits.count(0)), (3, 10));
+    drop(first);
+    assert!(scene.take(1000).is_some());
+}
+
+#[test]
+fn subordinate_ids_are_their_owner_s() {
+    let scene = Scene::new(Bounds::of(50, 3), "1000:100000:65536\n");
+    let many: Vec<_> = (0..40).map_while(|n| scene.take(100_000 + n)).collect();
+    assert_eq!(many.len(), 3, "other ids of the same user");
+    assert!(scene.take(1000).is_none(), "and the user itself");
+    let other: Vec<_> = (0..40).map_while(|n| scene.take(200_000 + n)).collect();
+    assert_eq!(other.len(), 40, "the control: ids that are nobody's");
+}
+
+#[test]
+fn idle_permits_of_who_has_the_most_go_for_who_has_fewer() {
+    let scene = Scene::new(Bounds::of(6, 4), "");
+    let hog: Vec<_> = (0..4).filter_map(|_| scene.take(1)).collect();
+    let few: Vec<_> = (0..2).filter_map(|_| scene.take(2)).collect();
+    hog[0].busy();
+    few.iter().for_each(Permit::busy);
+    let third = scene.take(3).expect("room is made");
+    let held: Vec<_> = hog.iter().map(Permit::is_held).collect();
+    assert_eq!(held, [true, false, true, true], "the oldest that is idle");
+    assert!(few.iter().chain([&third]).all(Permit::is_held));
+    assert_eq!(scene.ended(), 1);
+}
+
+#[test]
+fn work_is_broken_off_only_above_a_fair_share() {
+    let scene = Scene::new(Bounds::of(6, 6), "");
+    let hog: Vec<_> = (0..4).filter_map(|_| scene.take(1)).collect();
+    let few: Vec<_> = (0..2).filter_map(|_| scene.take(2)).collect();
+    hog.iter().chain(&few).for_each(Permit::busy);
+    let mut newcomer = Vec::new();
+    for _ in 0..2 {
+        newcomer.push(scene.take(3).expect("room is made"));
+        newcomer.iter().for_each(Permit::busy);
+    }
+    assert!(scene.take(3).is_none(), "everybody has two of six");
+    assert_eq!(hog.iter().filter(|permit| permit.is_held()).count(), 2);
+    assert!(few.iter().all(Permit::is_held));
+    assert!(scene.take(1).is_none(), "who was asked to go does not come back by it");
+}
+
+#[test]
+fn the_oldest_unknown_goes_and_who_identifies_stays() {
+    let scene = Scene::new(Bounds { all: 6, each: 2, unknown: 3 }, "");
+    let first = scene.unknown().expect("one");
+    assert!(first.identify(7) && first.identify(7), "said twice is said once");
+    let unknown: Vec<_> = (0..5).filter_map(|_| scene.unknown()).collect();
+    let held: Vec<_> = unknown.iter().map(Permit::is_held).collect();
+    assert_eq!(held, [false, false, true, true, true]);
+    assert!(first.is_held() && !unknown[0].identify(7));
+    assert!(unknown[2].identify(7) && !unknown[3].identify(7), "a share for each user");
+    assert!(unknown[3].identify(8) && unknown[4].identify(0));
+}
