@@ -334,6 +334,53 @@ landlock = "off"
     os.unlink(f"{SYSTEM}/rf-mcp-peer.toml")
 
 
+# The end of a line of a thousand processes: forty questions of one user at once that only the core can answer.
+DEEP = r'''
+import json, os, socket, struct, sys
+for _ in range(1000):
+    child = os.fork()
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+question = json.dumps({"request": sys.argv[1]}).encode()
+held, answers = [], []
+for _ in range(40):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].connect("/run/ringfence/mcp.sock")
+    held[-1].sendall(struct.pack(">I", len(question)) + question)
+for one in held:
+    answers.append(one.makefile("rb").read().decode(errors="replace"))
+assert all("64 ancestors" in answer or "try again" in answer for answer in answers), answers
+'''
+
+
+@scene("system/mcp-crowd", limit=240)
+def crowd():
+    """forty questions from below a thousand processes are refused, and stop nobody's approvals, dashboard or sessions"""
+    uid, hostile = 65534, 65533
+    client = Client("files", None, uid, options=("--approval-timeout", "3600"))
+    number = client.ask("delete_thing", path="/x")
+    wait_for(lambda: rows("approvals", uid=uid), "the call to wait")
+    waiting = rows("approvals", uid=uid)[0]["id"]
+    deep = [*become(hostile), PYTHON, "-c", DEEP, "dashboard"]
+    started = subprocess.Popen(deep, cwd="/", stderr=subprocess.PIPE, text=True)
+    # Beside them, and then after them: the same auditor.
+    auditor = role_pids("auditor")
+    result = command(uid, "dashboard")
+    assert result.returncode == 0 and "token=" in result.stdout, said(result)
+    _, errors = started.communicate(timeout=PATIENCE)
+    assert started.returncode == 0, errors
+    second = Client("more", None, uid)
+    second.stop()
+    result = command(uid, "approve", waiting)
+    assert result.returncode == 0, said(result)
+    assert "did delete_thing" in json.dumps(client.wait(number))
+    assert role_pids("auditor") == auditor, "it was started anew"
+    # The control: the hostile user from an ordinary place.
+    result = command(hostile, "dashboard")
+    assert result.returncode == 0 and "token=" in result.stdout, said(result)
+    client.stop()
+
+
 @scene("system/mcp-kill", limit=180)
 def kill():
     """kill -9 of the auditor, the core and the interceptor: each forwarded call is on record afterwards"""

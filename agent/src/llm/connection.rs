@@ -7,6 +7,7 @@ use super::{
     message::Block,
     rpc::{self, INTERNAL, INVALID_PARAMS, INVALID_REQUEST, Id, PARSE, Request, RpcError, UNKNOWN_METHOD},
 };
+use crate::quota::{Bounds, Owners, Permit, Permits};
 use bytes::Bytes;
 use ringfence_wire::frame::FrameError;
 use std::{
@@ -20,8 +21,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections to one agent's socket at a time.
+/// Connections to one agent's socket at a time: that said what they are, and that did not yet. Of those the oldest goes for
+/// the next: whoever says nothing keeps nobody out.
 const CONNECTIONS: usize = 128;
+const BOUNDS: Bounds = Bounds { all: CONNECTIONS, each: CONNECTIONS, unknown: CONNECTIONS };
+/// Whose a connection is where no kernel said so.
+const SOMEBODY: u32 = 1;
 /// A dead runtime's connection may be noticed a little after its successor's, on a busy machine later still: how often and how
 /// long to wait for that.
 const TAKEOVER_TRIES: u32 = 20;
@@ -42,7 +47,7 @@ pub(super) enum Input {
 }
 
 /// What an agent's connections share.
-type Shared = (Arc<Counters>, Arc<Access>, Room);
+type Shared = (Arc<Counters>, Arc<Access>, Room, Permits);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Is {
@@ -70,6 +75,7 @@ pub(super) async fn accept(
 ) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let room = Room::default();
+    let permits = Permits::within(BOUNDS, Owners::default());
     for conn in 1.. {
         let stream = tokio::select! {
             () = ends.accepting.cancelled() => break,
@@ -84,14 +90,7 @@ pub(super) async fn accept(
             },
         };
         while connections.try_join_next().is_some() {}
-        if connections.len() >= CONNECTIONS {
-            counters.refused.fetch_add(1, Ordering::Relaxed);
-            let error = RpcError::new(rpc::QUEUE_FULL, format!("{CONNECTIONS} connections are open already"));
-            // As far as it goes without waiting; then the connection ends.
-            let _ = stream.try_write(&rpc::error(None, &error));
-            continue;
-        }
-        let shared = (Arc::clone(&counters), Arc::clone(&access), room.clone());
+        let shared = (Arc::clone(&counters), Arc::clone(&access), room.clone(), permits.clone());
         let connection = open(stream, conn, inputs.clone(), shared, ends.listening.clone()).await;
         connections.spawn(connection);
     }
@@ -110,16 +109,21 @@ async fn open(
     let (read, write) = stream.into_split();
     let (peer, writing) = writer(write, &shared.0);
     let _ = inputs.send(Input::Opened(conn, peer.clone())).await;
-    serve(read, writing, conn, peer, inputs, shared, unheard)
+    let (gone, counters) = (peer.gone.clone(), Arc::clone(&shared.0));
+    let permit = shared.3.take_unknown(move || {
+        counters.refused.fetch_add(1, Ordering::Relaxed);
+        gone.cancel();
+    });
+    serve(read, writing, (conn, permit), peer, inputs, shared, unheard)
 }
 
 async fn serve(
     read: OwnedReadHalf,
     writing: impl Future<Output = ()> + Send + 'static,
-    conn: ConnId,
+    (conn, permit): (ConnId, Option<Permit>),
     peer: Peer,
     inputs: mpsc::Sender<Input>,
-    (counters, access, room): Shared,
+    (counters, access, room, _): Shared,
     unheard: CancellationToken,
 ) {
     let writing = tokio::spawn(writing);
@@ -127,21 +131,23 @@ async fn serve(
     // have later.
     let known = access.of(read.as_ref()).await;
     let (read, descriptors) = WithDescriptors::new(read);
-    let mut connection = Connection { conn, is: Is::Unknown, peer, inputs, counters, known, descriptors };
+    let mut connection =
+        Connection { conn, permit, is: Is::Unknown, peer, inputs, counters, known, descriptors };
     let gone = connection.peer.gone.clone();
     tokio::select! {
         () = gone.cancelled() => {}
         () = unheard.cancelled() => {}
         () = connection.read(FrameReader::new(read).within(room)) => {}
     }
-    let Connection { conn, peer, inputs, .. } = connection;
+    let Connection { conn, permit, peer, inputs, .. } = connection;
     let _ = inputs.send(Input::Closed(conn)).await;
-    drop((peer, inputs));
+    drop((peer, inputs, permit));
     let _ = writing.await;
 }
 
 struct Connection {
     conn: ConnId,
+    permit: Option<Permit>,
     is: Is,
     peer: Peer,
     inputs: mpsc::Sender<Input>,
@@ -214,6 +220,16 @@ impl Connection {
         }
     }
 
+    /// It is one of those who may do what they say, and not the first to go for the next.
+    fn identify(&self) -> Result<(), RpcError> {
+        let uid = self.known.uid().unwrap_or(SOMEBODY);
+        if self.permit.as_ref().is_some_and(|permit| permit.identify(uid)) {
+            return Ok(());
+        }
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        Err(RpcError::new(rpc::QUEUE_FULL, format!("{CONNECTIONS} connections are open already")))
+    }
+
     async fn register(&mut self, request: &Request<'_>) -> Result<(), Fault> {
         let fatal = |error| Fault { id: request.id.clone(), error, fatal: true };
         let params: rpc::RegisterParams<'_> = rpc::params(request).map_err(fatal)?;
@@ -222,6 +238,7 @@ impl Connection {
             return Err(fatal(RpcError::new(INVALID_PARAMS, what)));
         }
         self.known.may_register().map_err(fatal)?;
+        self.identify().map_err(fatal)?;
         for attempt in 1.. {
             let (answer, answered) = oneshot::channel();
             let _ = self.inputs.send(Input::Register(self.conn, answer)).await;
@@ -248,6 +265,7 @@ impl Connection {
         }
         let id = request.id.clone().ok_or_else(|| fault(no_id("send")))?;
         self.known.may_send().map_err(fault)?;
+        self.identify().map_err(fault)?;
         self.is = Is::Sender;
         let _ = self.inputs.send(Input::Send(self.conn, id, params.content, self.known.uid())).await;
         Ok(())

@@ -62,7 +62,7 @@ fn strangers_who_read_nothing_keep_nobody_from_the_dashboard() {
     }
     assert!(answered(), "who has shown the token is not the one to go");
     // They are ended, though they never read: their connections are reset or at their end.
-    eventually("all strangers are gone", || held.iter().all(|stream| is_over(stream)).then_some(()));
+    eventually("all strangers are gone", || held.iter().all(is_over).then_some(()));
 }
 
 /// Whether the other side closed it; what came before is read.

@@ -190,7 +190,7 @@ fn other_sites_and_strangers_do_not_listen() {
 #[test]
 fn pages_are_counted_and_a_talkative_one_is_dropped() {
     let home = Home::new();
-    let pages: Vec<_> = (0..32).map(|_| listen(&home)).collect();
+    let pages: Vec<_> = (0..128).map(|_| listen(&home)).collect();
     let host = format!("127.0.0.1:{}", home.port);
     let offered = format!("ringfence.live, ringfence.token.{}", home.token);
     let headers = [("Host", host.as_str()), ("Sec-WebSocket-Protocol", offered.as_str())];
