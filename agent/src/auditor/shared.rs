@@ -16,6 +16,11 @@ use std::{
 /// Containers whose drops are told apart while nothing can be stored; beyond it they are counted together.
 const MAX_DROPPING: usize = 8192;
 
+/// Requests to the core to hand over what its rings hold, at once.
+const MOST_ASKED: u64 = 8;
+/// When an answer that did not come is not waited for any more by those who ask next.
+const LOST: Duration = Duration::from_secs(10);
+
 /// Shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -37,6 +42,8 @@ pub(crate) struct Progress {
     flushed: u64,
     /// Highest token given out.
     asked: u64,
+    /// When that was.
+    sent: Option<Instant>,
     /// The core is gone.
     pub(crate) closed: bool,
 }
@@ -87,15 +94,33 @@ impl Shared {
         lock(&self.core).write_all(&frame).is_ok()
     }
 
-    /// Has everything stored that happened before now. False: not within `limit`.
+    /// Has everything stored that happened before now. False: not within `limit`. However many ask, the core is asked a few
+    /// times at once: it ends an auditor that asks for too much.
     pub(crate) fn flush(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
-        let token = {
+        let (token, sends) = {
             let mut progress = lock(&self.progress);
-            progress.asked += 1;
-            progress.asked
+            let wanted = progress.asked + 1;
+            loop {
+                // Somebody else has asked since: that is for us, too.
+                if progress.asked >= wanted {
+                    break (wanted, false);
+                }
+                let under_way = progress.asked - progress.flushed;
+                let is_lost = progress.sent.is_none_or(|sent| sent.elapsed() >= LOST);
+                if under_way < MOST_ASKED || (is_lost && under_way < 4 * MOST_ASKED) {
+                    progress.asked = wanted;
+                    progress.sent = Some(Instant::now());
+                    break (wanted, true);
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() || progress.closed {
+                    return false;
+                }
+                progress = wait(&self.changed, progress, left);
+            }
         };
-        if !self.answer(Answer::Flush(token)) {
+        if sends && !self.answer(Answer::Flush(token)) {
             return false;
         }
         let mut progress = lock(&self.progress);
@@ -239,6 +264,33 @@ mod tests {
         shared.flushed(7);
         shared.flushed(1);
         assert_eq!(waits.join().expect("no panic"), (true, false));
+    }
+
+    #[test]
+    fn however_many_wait_the_core_is_asked_a_few_times() {
+        let (mut core, ours) = UnixStream::pair().expect("a pair");
+        core.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let shared = Arc::new(Shared::new(ours));
+        let waits: Vec<_> = (0..200)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.flush(Duration::from_secs(60)))
+            })
+            .collect();
+        let (mut last, mut frame) = (0, [0; 13]);
+        while waits.iter().any(|waits| !waits.is_finished()) {
+            let mut asked = 0;
+            while core.read_exact(&mut frame).is_ok() {
+                asked += 1;
+                match Answer::parse(&frame[4..]).expect("parses") {
+                    Answer::Flush(token) => last = token,
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(asked <= MOST_ASKED, "{asked} at once");
+            shared.flushed(last);
+        }
+        assert!(waits.into_iter().all(|waits| waits.join().expect("no panic")));
     }
 
     #[test]

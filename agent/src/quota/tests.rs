@@ -1,3 +1,5 @@
+//! Who gets a permit, and who goes for it.
+
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -54,6 +54,8 @@ const BUSY: Duration = Duration::from_millis(100);
 const REST: u32 = 7;
 /// Longest such rest.
 const LONGEST_REST: Duration = Duration::from_millis(250);
+/// How long a question waits for others of the same user.
+const TURN: Duration = Duration::from_secs(30);
 /// Journals asked for after one offer.
 const MAX_WANTED: usize = 256;
 
@@ -115,6 +117,22 @@ fn converse(
     permit.busy();
     sessions.used.store(true, Ordering::Relaxed);
     let failed = |error: String| McpReply::Failed(Failure::new(error));
+    // Forty questions of one user are not before another's.
+    let lane = match &request {
+        McpRequest::Stderr { .. }
+        | McpRequest::Calls { .. }
+        | McpRequest::Table { .. }
+        | McpRequest::Call { .. }
+        | McpRequest::Sessions { .. }
+        | McpRequest::Heads => match sessions.questions.enter(uid, Instant::now() + TURN) {
+            Some(lane) => Some(lane),
+            None => {
+                let why = "your other questions to the auditor are not answered yet; try again";
+                return conn.send(&failed(why.to_owned()));
+            }
+        },
+        _ => None,
+    };
     let reply = match request {
         McpRequest::Session { session, journal } => {
             return match admit(&conn, sessions, (&session, journal), uid, descriptors) {
@@ -209,6 +227,7 @@ fn converse(
             })
             .map_or_else(|e| failed(chain(&e)), |rows| McpReply::Rows { rows }),
     };
+    drop(lane);
     conn.send(&reply)
 }
 

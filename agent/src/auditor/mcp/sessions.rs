@@ -14,7 +14,7 @@ use crate::{
         shared::Shared,
         store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
     },
-    quota::{Bounds, Owners, Permits, Refusals},
+    quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};
@@ -104,6 +104,8 @@ pub(crate) struct Sessions {
     tokens: Mutex<Vec<Token>>,
     /// Whose subordinate ids are.
     pub(crate) owners: Owners,
+    /// One question of a user to the store at a time.
+    pub(super) questions: Lanes,
     /// What was turned away, for the log.
     pub(crate) refusals: Refusals,
     gates: Mutex<HashMap<u32, Gate>>,
@@ -162,6 +164,7 @@ impl Sessions {
             turned_away: AtomicU64::new(0),
             port: AtomicU16::new(0),
             tokens: Mutex::default(),
+            questions: Lanes::new(owners.clone()),
             owners,
             refusals: Refusals::default(),
             gates: Mutex::default(),
