@@ -334,10 +334,10 @@ landlock = "off"
     os.unlink(f"{SYSTEM}/rf-mcp-peer.toml")
 
 
-# The end of a line of a thousand processes: forty questions of one user at once that only the core can answer.
+# The end of a line of a hundred and fifty processes: forty questions of one user at once that only the core can answer.
 DEEP = r'''
 import json, os, socket, struct, sys
-for _ in range(1000):
+for _ in range(150):
     child = os.fork()
     if child:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -345,6 +345,7 @@ question = json.dumps({"request": sys.argv[1]}).encode()
 held, answers = [], []
 for _ in range(40):
     held.append(socket.socket(socket.AF_UNIX))
+    held[-1].settimeout(100)
     held[-1].connect("/run/ringfence/mcp.sock")
     held[-1].sendall(struct.pack(">I", len(question)) + question)
 for one in held:
@@ -355,8 +356,9 @@ assert all("64 ancestors" in answer or "try again" in answer for answer in answe
 
 @scene("system/mcp-crowd", limit=240)
 def crowd():
-    """forty questions from below a thousand processes are refused, and stop nobody's approvals, dashboard or sessions"""
+    """forty questions from below a hundred and fifty processes are refused, and stop nobody's approvals, dashboard or sessions"""
     uid, hostile = 65534, 65533
+    targets("mcp-crowd")
     client = Client("files", None, uid, options=("--approval-timeout", "3600"))
     number = client.ask("delete_thing", path="/x")
     wait_for(lambda: rows("approvals", uid=uid), "the call to wait")
