@@ -2,6 +2,13 @@
 
 #![allow(dead_code, reason = "the rooms are compiled whole; a target uses a part of each")]
 
+mod auditor {
+    pub(crate) use crate::escape::line as printable;
+}
+#[path = "../../agent/src/auditor/escape.rs"]
+mod escape;
 pub mod llm;
 mod mcp;
+#[path = "../../agent/src/misplaced.rs"]
+mod misplaced;
 pub mod targets;

@@ -1,5 +1,7 @@
 //! The rooms of the LLM worker that read what agents, providers and its own log say.
 
+#[path = "../../agent/src/llm/calls.rs"]
+pub(crate) mod calls;
 #[path = "../../agent/src/llm/config.rs"]
 pub(crate) mod config;
 #[path = "../../agent/src/llm/conversation.rs"]

@@ -84,7 +84,10 @@ fn is_test(name: &str, files: &[Source], cases: &[String]) -> bool {
     }
     let (rust, python) = (format!("fn {name}("), format!("def {name}("));
     files.iter().any(|file| match file.path.extension().and_then(|extension| extension.to_str()) {
-        Some("rs") => file.text.contains(&rust) && file.text.contains("#[test]"),
+        Some("rs") => {
+            file.text.contains(&rust)
+                && ["#[test]", "#[tokio::test"].iter().any(|mark| file.text.contains(mark))
+        }
         Some("py") => file.path.starts_with("tests") && file.text.contains(&python),
         _ => false,
     })
