@@ -453,6 +453,7 @@ def beside_a_job(prefix, how, until):
 
     pid, terminal = pty.fork()
     if pid == 0:  # the user's shell, in the foreground; its background group is beside's
+        os.chdir("/")  # where every account may be
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         beside = os.fork()
         if beside == 0:
