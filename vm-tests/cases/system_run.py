@@ -444,8 +444,8 @@ elif how == "own":
 """
 
 
-def beside_a_job(prefix, how, until):
-    """Runs STOPS on a terminal, in the group of a process outside; what it printed, and whether that process was stopped."""
+def beside_a_job(who, prefix, how, until):
+    """Runs STOPS on a terminal, in the group of a process outside of the same account; what it printed, and that process's state."""
     import pty
     import select
     import signal
@@ -458,7 +458,8 @@ def beside_a_job(prefix, how, until):
         beside = os.fork()
         if beside == 0:
             os.setpgid(0, 0)
-            os.execv("/usr/bin/sleep", ["sleep", "600"])
+            outside = [*BECOME[who], "/usr/bin/sleep", "600"]
+            os.execvp(outside[0], outside)
         try:
             os.setpgid(beside, beside)
         except OSError:
@@ -531,14 +532,14 @@ def stops_nobody(who):
             session = file.read().rsplit(")", 1)[1].split()[3]
         return len([one for one in descendants(int(session)) if state_of(one) == "T"]) > 1
 
-    _, state = beside_a_job(BECOME[who], "read", lambda text, beside: state_of(beside) == "T")
+    _, state = beside_a_job(who, BECOME[who], "read", lambda text, beside: state_of(beside) == "T")
     assert state == "T", "reading in the background stops nobody even ungoverned"
-    text, state = beside_a_job(governed, "read", lambda text, beside: "reading" in text and both_stopped(text, beside))
+    text, state = beside_a_job(who, governed, "read", lambda text, beside: "reading" in text and both_stopped(text, beside))
     assert state == "S", f"reading the terminal stopped a process outside: {text}"
-    text, state = beside_a_job(BECOME[who], "join", lambda text, beside: state_of(beside) == "T")
+    text, state = beside_a_job(who, BECOME[who], "join", lambda text, beside: state_of(beside) == "T")
     assert "refused" not in text, text
-    text, state = beside_a_job(governed, "join", lambda text, beside: "tried" in text)
+    text, state = beside_a_job(who, governed, "join", lambda text, beside: "tried" in text)
     assert "refused 1" in text and state == "S", f"{state}: {text}"
-    text, _ = beside_a_job(governed, "own", lambda text, beside: "done" in text)
+    text, _ = beside_a_job(who, governed, "own", lambda text, beside: "done" in text)
     assert "joined" in text and "refused" not in text, f"a job of two processes: {text}"
     wait_event(lambda event: event["op"] == "control" and event["profile"] == f"rf-stops-{who}" and event["verdict"] == "denied")
