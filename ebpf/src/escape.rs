@@ -20,8 +20,6 @@ use crate::storage::{CALLS, MEMBERS};
 
 /// `PTRACE_MODE_NOAUDIT`: the caller only asks, as reading /proc/PID does.
 const NOAUDIT: u32 = 4;
-/// `PTRACE_MODE_ATTACH`: to be the other, and not only to look.
-const ATTACH: u32 = 2;
 /// `SEND_SIG_PRIV`: the kernel's own signal.
 const SIG_PRIV: u64 = 1;
 const SIGIO: u32 = 29;
@@ -38,21 +36,22 @@ fn is_member(address: u64, container: u64) -> bool {
     unsafe { MEMBERS.get(&address) }.is_some_and(|found| *found == container)
 }
 
-/// Why the current task may not reach another one; 0: it may. Neither may one tool call another, nor what started the
-/// calls: as it, it could do what is then taken for another call's. Who has no tag (the runtime, and all of a container in
-/// which nobody gives any) may end and watch the others, and `holds` them only where they have none either.
+/// Why the current task may not reach another one; 0: it may. No tool call reaches another: as it, it could do what is then
+/// taken for that call's. To `hold` a process, or look into it, both have the same tag or none: what is read there (a pipe's
+/// other end, by `/proc/PID/fd`) is as good. Signals and limits pass to and from those without a tag: the runtime ends its
+/// calls, and a call's command stops a server that the container began with.
 ///
 /// # Safety
 /// `task` is the current task's tag, `target` a task that the verifier trusts.
 #[inline(always)]
-unsafe fn barrier(task: *mut Task, target: *mut c_void, holds: bool) -> u32 {
+unsafe fn barrier(task: *mut Task, target: *mut c_void, hold: bool) -> u32 {
     // SAFETY: as above.
     unsafe {
         if !is_member(target as u64, fetch(&raw const (*task).container)) {
             return fixed::OTHER_CONTAINER;
         }
         let (own, its) = (call_of(bpf_get_current_task_btf().cast()), call_of(target));
-        if own == its || own == 0 && !holds { 0 } else { fixed::OTHER_CALL }
+        if own == its || !hold && (own == 0 || its == 0) { 0 } else { fixed::OTHER_CALL }
     }
 }
 
@@ -61,7 +60,7 @@ unsafe fn barrier(task: *mut Task, target: *mut c_void, holds: bool) -> u32 {
 /// # Safety
 /// `task` is a task that the verifier trusts.
 #[inline(always)]
-unsafe fn call_of(task: *mut c_void) -> u64 {
+pub unsafe fn call_of(task: *mut c_void) -> u64 {
     // SAFETY: as above; not null, so it is the value of a map.
     unsafe {
         let call = CALLS.of(task);
@@ -107,7 +106,8 @@ pub fn ptrace_access_check(ctx: LsmContext) -> i32 {
     // SAFETY: `task` is a tag; the target is the hook's argument.
     unsafe {
         let (target, mode): (*mut c_void, u32) = (ctx.arg(0), ctx.arg(1));
-        let why = barrier(task, target, mode & ATTACH != 0);
+        // Who lists processes only asks.
+        let why = barrier(task, target, mode & NOAUDIT == 0);
         if why == 0 {
             return 0;
         }

@@ -4,6 +4,7 @@
 //! A refusal is EPERM, which a program sees for the same command where it lacks the capability: it then does without, as
 //! without root. ENOTTY would say that the file has no such command, and programs report that as a broken system.
 
+use aya_ebpf::helpers::bpf_get_current_task_btf;
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op};
@@ -15,6 +16,7 @@ use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
 use crate::emit::{EPERM, ask, refuse};
+use crate::escape::call_of;
 use crate::files::judge;
 use crate::fold::is_named;
 use crate::globals::{
@@ -85,7 +87,7 @@ unsafe fn is_misused(task: *mut Task, file: *const u8, command: u32, argument: u
     }
 }
 
-/// Whether a file is a terminal that the container did not open: whose input concerns processes outside.
+/// Whether a file is a terminal whose input concerns others: the container did not open it, or it may be another call's.
 ///
 /// # Safety
 /// `task` is a tag; `file` is a hook's argument.
@@ -94,7 +96,8 @@ pub unsafe fn is_given_terminal(task: *mut Task, file: *const u8) -> bool {
     // SAFETY: as above.
     unsafe {
         kind_of(file) == TERMINAL
-            && is_opened_here(task, number_of(&raw mut (*task).scratch.laundry, file as u64)) == 0
+            && (call_of(bpf_get_current_task_btf().cast()) != 0
+                || is_opened_here(task, number_of(&raw mut (*task).scratch.laundry, file as u64)) == 0)
     }
 }
 

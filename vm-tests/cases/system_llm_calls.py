@@ -231,7 +231,7 @@ os.rename(f"{box}/out.new", f"{box}/out.json")
 
 @scene("system/llm-calls-apart", limit=300, hook="ptrace_access_check")
 def calls_apart():
-    """a tool call neither traces, reads, signals nor limits another's processes or the runtime; its own it does"""
+    """a tool call neither traces, reads, signals nor limits another's processes, nor traces or reads the runtime; its own it does"""
     provider = Provider()
     path, box = agent("rf-apart", provider)
     with open(f"{box}/apart.py", "w") as file:
@@ -255,7 +255,9 @@ def calls_apart():
             out = json.load(file)
         own = {act: errno for act, errno in out.items() if act.endswith(" own") and errno}
         assert not own, f"the control, its own child: {own}"
-        reached = {act: errno for act, errno in out.items() if not act.endswith(" own") and errno not in (1, 13)}
+        # The runtime may be signalled and limited, as every process of the container that no call began.
+        passes = ("signal runtime", "limit runtime", "nice runtime")
+        reached = {act: errno for act, errno in out.items() if not act.endswith(" own") and act not in passes and errno not in (1, 13)}
         assert not reached, f"what the call reached: {reached}"
 
         def told():

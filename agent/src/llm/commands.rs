@@ -29,7 +29,7 @@ const MAX: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// The other process, where there is one.
-static RUNNER: OnceLock<Mutex<Conn>> = OnceLock::new();
+static RUNNER: OnceLock<Mutex<Option<Conn>>> = OnceLock::new();
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
@@ -58,7 +58,7 @@ pub(crate) fn start() -> io::Result<()> {
             .stdout(Stdio::null())
             .spawn()?,
     );
-    let _ = RUNNER.set(Mutex::new(Conn::new(ours, PATIENCE, MAX)));
+    let _ = RUNNER.set(Mutex::new(Some(Conn::new(ours, PATIENCE, MAX))));
     secret::run_commands_by(run);
     Ok(())
 }
@@ -67,12 +67,16 @@ pub(crate) fn start() -> io::Result<()> {
 fn run(words: &[String]) -> Result<Secret, secret::Error> {
     let name = words.first().cloned().unwrap_or_default();
     let Some(runner) = RUNNER.get() else { return Err(secret::Error::Empty(name)) };
-    let mut conn = runner.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut ask = || {
+    let mut line = runner.lock().unwrap_or_else(PoisonError::into_inner);
+    // Without it once a question failed: its answer, which may still come, would be taken for the next one's, and hand one
+    // agent's credential to another's provider.
+    let answer = line.take().ok_or(FrameError::Closed).and_then(|mut conn| {
         conn.send(&Run { words: words.to_vec() })?;
-        conn.receive_with_descriptors::<Ran>()
-    };
-    match ask() {
+        let answer = conn.receive_with_descriptors::<Ran>()?;
+        *line = Some(conn);
+        Ok(answer)
+    });
+    match answer {
         Ok((Ran::Printed, descriptors)) => match <[OwnedFd; 1]>::try_from(descriptors) {
             Ok([descriptor]) => secret::handed(descriptor),
             Err(_) => Err(secret::Error::Empty(name)),

@@ -78,13 +78,13 @@ impl Relay {
     /// Takes bytes in; gives those of the events that are whole.
     ///
     /// # Errors
-    /// An event without end; too many tool calls.
+    /// An event without end, or that parsers may read differently; too many tool calls.
     pub(super) fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
         self.pending.extend_from_slice(bytes);
         let (mut out, mut from) = (Vec::new(), 0);
         let pending = std::mem::take(&mut self.pending);
         while let Some(end) = end_of_event(&pending[from..], self.scanned) {
-            self.event(&pending[from..from + end], redactor, &mut out)?;
+            self.event(&pending[from..from + end], true, redactor, &mut out)?;
             (from, self.scanned) = (from + end, 0);
         }
         self.pending = pending[from..].to_vec();
@@ -102,7 +102,7 @@ impl Relay {
         let mut refused = None;
         let rest = std::mem::take(&mut self.pending);
         if !rest.is_empty()
-            && let Err(error) = self.event(&rest, redactor, &mut out)
+            && let Err(error) = self.event(&rest, false, redactor, &mut out)
         {
             refused = Some(error);
         }
@@ -121,21 +121,33 @@ impl Relay {
             }
             None => {}
         }
-        if let Ok(data) = serde_json::from_slice(&self.plain)
-            && let Err(error) = self.begins.read(self.kind, &data)
-        {
-            outcome.refused = Some(error);
-        }
+        let read = match serde_json::from_slice(&self.plain) {
+            Ok(data) => self.begins.read(self.kind, &data),
+            Err(_) if looks_like_json(&self.plain) => Err(AMBIGUOUS.to_owned()),
+            Err(_) => Ok(()),
+        };
+        outcome.refused = outcome.refused.or(read.err());
         outcome.tool_calls = self.begins.finish();
         (out, outcome)
     }
 
-    fn event(&mut self, bytes: &[u8], redactor: &Redactor, out: &mut Vec<u8>) -> Result<(), String> {
+    /// `ended`: it has its end, so that a client acts on it.
+    fn event(
+        &mut self,
+        bytes: &[u8],
+        ended: bool,
+        redactor: &Redactor,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
         let mut events = Vec::new();
         // The parser wants to see the end.
         let whole = [bytes, b"\n\n"].concat();
         if let Err(error) = Events::default().feed(&whole, |event| events.push(event)) {
-            self.error.get_or_insert_with(|| format!("the provider sent {error}"));
+            let error = format!("the provider sent {error}");
+            if ended {
+                return Err(error);
+            }
+            self.error.get_or_insert(error);
         }
         // A comment stands in for nothing, and keeps a connection open.
         if events.is_empty() && !bytes.trim_ascii().starts_with(b":") {
@@ -147,7 +159,7 @@ impl Relay {
             }
         }
         for event in &events {
-            if self.read(event)? {
+            if self.read(event, ended)? {
                 return Ok(());
             }
         }
@@ -170,8 +182,8 @@ impl Relay {
     /// Reads an event along. True: the client is not to see it.
     ///
     /// # Errors
-    /// It has more tool calls than are relayed.
-    fn read(&mut self, event: &Event) -> Result<bool, String> {
+    /// It has more tool calls than are relayed, or is no JSON to us where it may be some to a client.
+    fn read(&mut self, event: &Event, ended: bool) -> Result<bool, String> {
         if let Some(decoder) = &mut self.decoder
             && !decoder.is_done()
         {
@@ -183,7 +195,11 @@ impl Relay {
             }
             self.said += pieces.iter().map(Piece::said).sum::<usize>();
         }
-        let Ok(data) = serde_json::from_str::<Value>(&event.data) else { return Ok(false) };
+        let data = match serde_json::from_str::<Value>(&event.data) {
+            Ok(data) => data,
+            Err(_) if ended && looks_like_json(event.data.as_bytes()) => return Err(AMBIGUOUS.to_owned()),
+            Err(_) => return Ok(false),
+        };
         self.begins.read(self.kind, &data)?;
         if self.kind != ProviderKind::OpenAi {
             return Ok(false);
@@ -192,6 +208,15 @@ impl Relay {
         let is_empty = data.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
         Ok(self.hides_usage && is_empty && data.get("usage").is_some_and(Value::is_object))
     }
+}
+
+/// Why what cannot be read is not relayed: a client with another parser would find a tool call in it that is on no record.
+const AMBIGUOUS: &str = "the provider sent JSON that parsers read differently (a lone surrogate, a number out of range, NaN, too deep)";
+
+/// Whether a client's parser, which may forgive what ours does not, could find an object in it. `[DONE]` ends a stream.
+fn looks_like_json(bytes: &[u8]) -> bool {
+    let bytes = bytes.trim_ascii();
+    matches!(bytes.first(), Some(b'{' | b'[')) && bytes != b"[DONE]"
 }
 
 /// The event anew, if a credential was in it.
@@ -229,18 +254,24 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
         };
         // A client that asked for a stream reads one, whatever the answer says of itself.
         let mut begins = Begins::default();
-        let mut refused = None;
+        let mut refused = looks_like_json(body).then(|| AMBIGUOUS.to_owned());
         let _ = Events::default().feed(&[body, b"\n\n"].concat(), |event| {
-            if let Ok(data) = serde_json::from_str(&event.data)
-                && let Err(why) = begins.read(kind, &data)
-            {
+            let read = match serde_json::from_str(&event.data) {
+                Ok(data) => begins.read(kind, &data),
+                Err(_) if looks_like_json(event.data.as_bytes()) => Err(AMBIGUOUS.to_owned()),
+                Err(_) => Ok(()),
+            };
+            if let Err(why) = read {
                 refused.get_or_insert(why);
             }
         });
         return (clean, Outcome { tool_calls: begins.finish(), refused, ..Outcome::default() });
     };
     let clean = redactor.json(raw);
-    let value: Value = serde_json::from_str(clean.get()).unwrap_or_default();
+    // What is JSON by its form alone.
+    let read = serde_json::from_str::<Value>(clean.get());
+    let ambiguous = read.is_err().then(|| AMBIGUOUS.to_owned());
+    let value = read.unwrap_or_default();
     let said = match kind {
         ProviderKind::Anthropic => value.get("content").cloned(),
         ProviderKind::OpenAi => {
@@ -248,7 +279,7 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
         }
     };
     let mut begins = Begins::default();
-    let refused = begins.read(kind, &value).err();
+    let refused = begins.read(kind, &value).err().or(ambiguous);
     let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
     let blocks = said.as_ref().and_then(Value::as_array).into_iter().flatten();
     let outcome = Outcome {
@@ -361,6 +392,26 @@ mod tests {
         let mut relay = Relay::new(ProviderKind::OpenAi, false);
         let lines = "x\n\n".repeat(100_000);
         assert!((0..20).any(|_| relay.feed(lines.as_bytes(), &redactor()).is_err()));
+    }
+
+    #[test]
+    fn what_another_parser_would_find_a_call_in_is_not_relayed() {
+        let call = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"t","arguments":""}}]}}],"x":X}"#;
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        for odd in [r#""\ud800""#, "1e999", "NaN", deep.as_str()] {
+            let text = call.replace('X', odd);
+            let mut relay = Relay::new(ProviderKind::OpenAi, false);
+            let error = relay.feed(chunk(&text).as_bytes(), &redactor()).unwrap_err();
+            assert!(error.contains("parsers"), "{odd}: {error}");
+            let (_, outcome) = whole(ProviderKind::OpenAi, text.as_bytes(), &redactor());
+            assert!(outcome.refused.is_some(), "{odd}, whole");
+            let (_, outcome) = whole(ProviderKind::OpenAi, chunk(&text).as_bytes(), &redactor());
+            assert!(outcome.refused.is_some(), "{odd}, a stream that is called an answer");
+        }
+        let mut relay = Relay::new(ProviderKind::OpenAi, false);
+        let text = [chunk(&call.replace('X', "1")).as_bytes(), b"data: \xff{}\n\n"].concat();
+        assert!(relay.feed(&text, &redactor()).is_err(), "bytes that are no text");
+        assert_eq!(relayed(&chunk(&call.replace('X', "1")), false, &[]).1.refused, None, "the control");
     }
 
     #[test]
