@@ -8,7 +8,7 @@ use super::{
     enroll::EnrollError,
     peer::{PeerError, alive, pid_of, read},
 };
-use std::{collections::BTreeSet, os::fd::BorrowedFd};
+use std::{collections::BTreeSet, fs, os::fd::BorrowedFd};
 
 /// Lines of /proc/PID/status that give capabilities. The bounding set gives none to who cannot gain any.
 const SETS: [&str; 4] = ["CapInh", "CapPrm", "CapEff", "CapAmb"];
@@ -24,6 +24,8 @@ pub(crate) struct Privileges {
     pub(crate) filtered: bool,
     /// Capabilities, a bit each, in any of its sets but the bounding one.
     pub(crate) capabilities: u64,
+    /// It is in a user namespace of its own, in which its capabilities are worth something, and here nothing.
+    pub(crate) elsewhere: bool,
     /// Group ids: real, effective, saved, of the file system, supplementary.
     pub(crate) groups: BTreeSet<u32>,
 }
@@ -34,8 +36,14 @@ impl Privileges {
     /// # Errors
     /// As [`super::peer::Process::of`].
     pub(crate) fn of(pidfd: BorrowedFd<'_>) -> Result<Self, PeerError> {
-        let (path, text) = read(pid_of(pidfd)?, "status")?;
-        let found = parse(&text).map_err(|key| PeerError::Format { path, key })?;
+        let pid = pid_of(pidfd)?;
+        let (path, text) = read(pid, "status")?;
+        let mut found = parse(&text).map_err(|key| PeerError::Format { path, key })?;
+        let namespace = |who: &str| {
+            let path = format!("/proc/{who}/ns/user");
+            fs::read_link(&path).map_err(|source| PeerError::Proc { path, source })
+        };
+        found.elsewhere = namespace(&pid.to_string())? != namespace("self")?;
         if alive(pidfd) { Ok(found) } else { Err(PeerError::Gone) }
     }
 
@@ -47,7 +55,7 @@ impl Privileges {
         if !self.fixed {
             return Err(EnrollError::MayGain(child));
         }
-        let capabilities = self.capabilities & !asker.capabilities;
+        let capabilities = self.capabilities & !if asker.elsewhere { 0 } else { asker.capabilities };
         if capabilities != 0 {
             return Err(EnrollError::HoldsMore { child, what: format!("capabilities {capabilities:#x}") });
         }
@@ -75,7 +83,7 @@ fn parse(text: &str) -> Result<Privileges, &'static str> {
     }
     let fixed = field("NoNewPrivs")? == "1";
     let filtered = field("Seccomp")? == FILTER;
-    Ok(Privileges { fixed, filtered, capabilities, groups })
+    Ok(Privileges { fixed, filtered, capabilities, elsewhere: false, groups })
 }
 
 #[cfg(test)]
@@ -84,7 +92,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     fn user(fixed: bool) -> Privileges {
-        Privileges { fixed, filtered: false, capabilities: 0, groups: [1000, 27].into() }
+        Privileges { fixed, filtered: false, capabilities: 0, elsewhere: false, groups: [1000, 27].into() }
     }
 
     #[test]
@@ -94,6 +102,7 @@ mod tests {
                 .unwrap();
         let found = Privileges::of(own.as_fd()).unwrap();
         assert_eq!(found.fixed, nix::sys::prctl::get_no_new_privs().unwrap());
+        assert!(!found.elsewhere);
         assert!(found.groups.contains(&rustix::process::getegid().as_raw()));
     }
 
@@ -111,6 +120,8 @@ mod tests {
             "{error}"
         );
         capable.check(7, &Privileges { capabilities: 3 << 21, ..user(false) }).unwrap();
+        let all = Privileges { capabilities: u64::MAX, elsewhere: true, ..user(false) };
+        assert!(capable.check(7, &all).is_err(), "what the asker may do elsewhere is nothing here");
         let grouped = Privileges { groups: [1000, 42].into(), ..user(true) };
         assert!(grouped.check(7, &asker).unwrap_err().to_string().contains("group 42"));
     }
@@ -127,7 +138,9 @@ mod tests {
         for set in SETS {
             let found = parse(&text(set)).unwrap();
             let groups = [1, 2, 3, 4, 5, 6].into();
-            assert_eq!(found, Privileges { fixed: true, filtered: true, capabilities: 8, groups }, "{set}");
+            let expected =
+                Privileges { fixed: true, filtered: true, capabilities: 8, elsewhere: false, groups };
+            assert_eq!(found, expected, "{set}");
         }
         for key in ["Gid", "Groups", "CapEff", "NoNewPrivs", "Seccomp"] {
             let without: String = text("")

@@ -186,6 +186,8 @@ impl<E: Enforcer> Server<E> {
         if peer.uid != 0 {
             let asker = Privileges::of(peer.pidfd.as_fd())?;
             Privileges::of(child.as_fd())?.check(process.pid, &asker)?;
+            // Who gains no privileges any more keeps its user, who was looked at before.
+            enroll::check_child(peer, &Process::of(child.as_fd())?)?;
         }
         // The user that the command runs as, which is who asks unless root asked for another.
         request.home = home::of(process.uids[0]);
