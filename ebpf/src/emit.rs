@@ -8,13 +8,14 @@ use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_task_btf};
 use aya_ebpf::maps::RingBuf;
 use ringfence_common::ABI_VERSION;
 use ringfence_common::event::{
-    FLAG_CUT, FLAG_EXE_CUT, FLAG_RACED, FOLDED_ALLOWED, FOLDED_EACH, Header, LARGE_SECTION, Record, Repeat,
-    RepeatKey, SMALL_SECTION, rule, verdict,
+    FLAG_CUT, FLAG_DEBUGGED, FLAG_EXE_CUT, FLAG_RACED, FOLDED_ALLOWED, FOLDED_EACH, Header, LARGE_SECTION,
+    Record, Repeat, RepeatKey, SMALL_SECTION, rule, verdict,
 };
 use ringfence_common::hash::mum;
 use ringfence_common::policy::{BURST_NS, Counters, FLAG_AUDIT, RECORD_NS, Unread};
 use ringfence_common::task::{Request, Task};
 
+use crate::calls::is_debugged;
 use crate::decide::Weighing;
 use crate::explain::explain;
 use crate::globals::{
@@ -293,7 +294,9 @@ pub unsafe extern "C" fn fold_event(task: *mut Task, verdict: u64, now: u64) -> 
         // What one tool call's tree does is not folded into another's.
         let call = CALLS.of(bpf_get_current_task_btf().cast());
         let call = if call.is_null() { 0 } else { *call };
-        target = mum(target ^ call, k2);
+        // Nor what it did for itself into what another may have had it do.
+        let debugged = u64::from(is_debugged(fetch(&raw const (*task).container), call));
+        target = mum(target ^ call, k2 ^ debugged);
         let Some(folding) = FOLDING.get_ptr_mut(0) else { return 1 };
         // Read once: the agent waits for whoever read it.
         let epoch = fetch(&raw const (*folding).epoch) & 1;
@@ -423,10 +426,12 @@ unsafe fn head(task: *mut Task, header: *mut Header, verdict: u64, now: u64) {
         (*header).version = ABI_VERSION as u16;
         (*header).op = (*request).op as u8;
         (*header).verdict = verdict as u8;
-        (*header).flags = (*request).flags;
+        let call = if call.is_null() { 0 } else { *call };
+        let debugged = is_debugged(fetch(&raw const (*task).container), call);
+        (*header).flags = (*request).flags | if debugged { FLAG_DEBUGGED } else { 0 };
         (*header).time = now;
         (*header).container = (*scratch).container;
-        (*header).call = if call.is_null() { 0 } else { *call };
+        (*header).call = call;
         (*header).start = load(leader, get(&TASK_START));
         (*header).generation = (*scratch).policy.generation;
         (*header).pid = ids as u32;

@@ -1,5 +1,5 @@
 //! Getting out: other processes' memory and signals, and the privileges that would undo all the rest. No grant covers
-//! any of it.
+//! any of it; between the tool calls of one container a profile may (see `calls`).
 
 use core::ffi::c_void;
 
@@ -10,63 +10,17 @@ use ringfence_common::event::{fixed, op};
 use ringfence_common::policy::FLAG_AUDIT;
 use ringfence_common::task::Task;
 
+use crate::calls::{barrier, cross, may_debug, note_control};
 use crate::decide::take_policy;
 use crate::emit::{EPERM, ask, refuse};
-use crate::globals::{PID_LEVEL, PID_NUMBERS, TASK_LEADER, TASK_TGID, TASK_THREAD_PID, get};
+use crate::globals::{TASK_TGID, get};
 use crate::identity::governed;
-use crate::ioctl::is_given_terminal;
-use crate::memory::{fetch, load, probe_word, put};
-use crate::storage::{CALLS, MEMBERS};
+use crate::memory::{fetch, load, put};
 
 /// `PTRACE_MODE_NOAUDIT`: the caller only asks, as reading /proc/PID does.
 const NOAUDIT: u32 = 4;
 /// `SEND_SIG_PRIV`: the kernel's own signal.
 const SIG_PRIV: u64 = 1;
-const SIGIO: u32 = 29;
-const F_SETFL: u32 = 4;
-const F_SETOWN: u32 = 8;
-const F_SETSIG: u32 = 10;
-const F_SETOWN_EX: u32 = 15;
-const O_ASYNC: u32 = 0o20000;
-
-/// Whether a task, by its address, is in a container.
-#[inline(always)]
-fn is_member(address: u64, container: u64) -> bool {
-    // SAFETY: one word, read at once.
-    unsafe { MEMBERS.get(&address) }.is_some_and(|found| *found == container)
-}
-
-/// Why the current task may not reach another one; 0: it may. No tool call reaches another: as it, it could do what is then
-/// taken for that call's. To `hold` a process, or look into it, both have the same tag or none: what is read there (a pipe's
-/// other end, by `/proc/PID/fd`) is as good. Signals and limits pass to and from those without a tag: the runtime ends its
-/// calls, and a call's command stops a server that the container began with.
-///
-/// # Safety
-/// `task` is the current task's tag, `target` a task that the verifier trusts.
-#[inline(always)]
-unsafe fn barrier(task: *mut Task, target: *mut c_void, hold: bool) -> u32 {
-    // SAFETY: as above.
-    unsafe {
-        if !is_member(target as u64, fetch(&raw const (*task).container)) {
-            return fixed::OTHER_CONTAINER;
-        }
-        let (own, its) = (call_of(bpf_get_current_task_btf().cast()), call_of(target));
-        if own == its || !hold && (own == 0 || its == 0) { 0 } else { fixed::OTHER_CALL }
-    }
-}
-
-/// The tag of the tool call that a task works for; 0: it has none.
-///
-/// # Safety
-/// `task` is a task that the verifier trusts.
-#[inline(always)]
-pub unsafe fn call_of(task: *mut c_void) -> u64 {
-    // SAFETY: as above; not null, so it is the value of a map.
-    unsafe {
-        let call = CALLS.of(task);
-        if call.is_null() { 0 } else { *call }
-    }
-}
 
 /// Refuses, with a record.
 ///
@@ -114,7 +68,7 @@ pub fn ptrace_access_check(ctx: LsmContext) -> i32 {
         if mode & NOAUDIT != 0 {
             return deny_quietly(task);
         }
-        deny(task, op::PTRACE, mode, load(target.cast(), get(&TASK_TGID)), why)
+        cross(task, (op::PTRACE, mode), target, target, why)
     }
 }
 
@@ -132,7 +86,7 @@ pub fn ptrace_traceme(ctx: LsmContext) -> i32 {
         if why == 0 {
             return 0;
         }
-        deny(task, op::PTRACE, 0, load(parent.cast(), get(&TASK_TGID)), why)
+        cross(task, (op::PTRACE, 0), parent, bpf_get_current_task_btf().cast(), why)
     }
 }
 
@@ -161,55 +115,12 @@ pub fn task_kill(ctx: LsmContext) -> i32 {
         if why == 0 {
             return 0;
         }
-        deny(task, op::SIGNAL, signal as u32, load(target.cast(), get(&TASK_TGID)), why)
-    }
-}
-
-/// The owner of a descriptor, to whom the kernel sends signals later, from whatever task: only the process itself. Of
-/// another it would have to be known then whose it is. A terminal has an owner without being asked, its foreground group,
-/// which may be the user's shell: signals, and which, only of terminals that the container opened.
-#[lsm(hook = "file_fcntl")]
-pub fn file_fcntl(ctx: LsmContext) -> i32 {
-    let task = governed();
-    if task.is_null() {
-        return 0;
-    }
-    let (command, owner) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
-    let signals = command == F_SETSIG || command == F_SETFL && owner & O_ASYNC != 0;
-    if !signals && command != F_SETOWN && command != F_SETOWN_EX {
-        return 0;
-    }
-    // SAFETY: `task` is a tag; the file is the hook's argument.
-    unsafe {
-        if signals {
-            if !is_given_terminal(task, ctx.arg(0)) {
-                return 0;
-            }
-            return deny(task, op::SIGNAL, SIGIO, 0, fixed::TERMINAL);
-        }
-        if command == F_SETOWN && (owner == 0 || owner == own_process(task)) {
+        // Signal 0 only asks whether it is there.
+        if signal == 0 && why == fixed::OTHER_CALL && may_debug(task) {
             return 0;
         }
-        deny(task, op::SIGNAL, SIGIO, owner, fixed::OTHER_CONTAINER)
+        cross(task, (op::SIGNAL, signal as u32), target, target, why)
     }
-}
-
-/// The current process's id in its own pid namespace.
-#[inline(always)]
-unsafe fn own_process(task: *mut Task) -> u32 {
-    /// Bytes of `struct upid`: the number, and its namespace.
-    const UPID: u64 = 16;
-    // SAFETY: the current task and its leader, typed loads; `task` is its tag.
-    let pid = unsafe {
-        let me = bpf_get_current_task_btf().cast::<u8>().cast_const();
-        let leader: *const u8 = load(me, get(&TASK_LEADER));
-        // Through memory: to the verifier it is no pointer from here on.
-        let laundry = &raw mut (*task).scratch.laundry;
-        put(laundry, load::<u64>(leader, get(&TASK_THREAD_PID)));
-        fetch(laundry)
-    };
-    let level = probe_word(pid + get(&PID_LEVEL)) & 0xffff_ffff;
-    probe_word(pid + get(&PID_NUMBERS) + level * UPID) as u32
 }
 
 /// Refuses to change how a process outside, or of another tool call, runs: a limit of CPU time kills as well as a signal does.
@@ -228,6 +139,7 @@ unsafe fn control(target: *mut c_void) -> i32 {
         if why == 0 {
             return 0;
         }
+        note_control(task, target);
         deny(task, op::CONTROL, 0, load(target.cast(), get(&TASK_TGID)), why)
     }
 }

@@ -8,6 +8,7 @@ use ringfence_common::event::{FLAG_UNLINKED, fixed, op};
 use ringfence_common::policy::{RECORD_EXEC, RECORD_OTHER, axis};
 use ringfence_common::task::Task;
 
+use crate::calls::{call_of, is_debugged, mark_debugged};
 use crate::casing::is_plain;
 use crate::decide::{Weighing, take_policy, weigh};
 use crate::emit::{ask, settle, wants};
@@ -190,6 +191,10 @@ unsafe fn enter(task: *mut Task, next: u64) -> bool {
         let address = me as u64;
         if !join(address, next) {
             return false;
+        }
+        let (before, call) = (fetch(&raw const (*task).container), call_of(me.cast()));
+        if is_debugged(before, call) {
+            mark_debugged(next, call);
         }
         (*task).container = next;
         (*task).next = 0;

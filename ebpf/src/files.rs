@@ -84,6 +84,7 @@ pub fn file_open(ctx: LsmContext) -> i32 {
         let container = (*task).container;
         let known = take_policy(task, container);
         let mut weighing = Weighing::refused(fixed::NO_POLICY);
+        let mut own = false;
         if known {
             weighing = weigh_typed(task, dentry, mount);
             if weighing.allows(axes) {
@@ -101,13 +102,16 @@ pub fn file_open(ctx: LsmContext) -> i32 {
                 && shared::is_undecided(weighing, axes)
                 && shared::may_open(task, file, dentry)
             {
-                return 0;
+                if !wants(task, RECORD_FILE) {
+                    return 0;
+                }
+                own = true;
             }
         }
         let request = ask(task, op::OPEN, axes, flags);
         put(&raw mut (*request).path.dentry, dentry as u64);
         put(&raw mut (*request).path.mount, mount as u64);
-        settle(task, weighing, weighing.allows(axes))
+        settle(task, weighing, own || weighing.allows(axes))
     }
 }
 

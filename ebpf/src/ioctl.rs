@@ -14,9 +14,9 @@ use ringfence_common::ioctls::{
 use ringfence_common::policy::{RECORD_FILE, axis, named};
 use ringfence_common::task::Task;
 
+use crate::calls::call_of;
 use crate::decide::take_policy;
 use crate::emit::{EPERM, ask, refuse};
-use crate::escape::call_of;
 use crate::files::judge;
 use crate::fold::is_named;
 use crate::globals::{
@@ -25,6 +25,7 @@ use crate::globals::{
 };
 use crate::identity::governed;
 use crate::memory::{fetch, load, number_of, put};
+use crate::owner::signals_others;
 use crate::terminal::is_opened_here;
 
 const S_IFMT: u16 = 0o170000;
@@ -87,17 +88,26 @@ unsafe fn is_misused(task: *mut Task, file: *const u8, command: u32, argument: u
     }
 }
 
-/// Whether a file is a terminal whose input concerns others: the container did not open it, or it may be another call's.
+/// Whether a file is a terminal, or the master of one.
+///
+/// # Safety
+/// `file` is a hook's argument.
+#[inline(always)]
+pub unsafe fn is_terminal(file: *const u8) -> bool {
+    // SAFETY: as above.
+    unsafe { kind_of(file) == TERMINAL }
+}
+
+/// Whether a terminal's input concerns others: the container did not open it, or it may be another call's.
 ///
 /// # Safety
 /// `task` is a tag; `file` is a hook's argument.
 #[inline(always)]
-pub unsafe fn is_given_terminal(task: *mut Task, file: *const u8) -> bool {
+pub unsafe fn is_given(task: *mut Task, file: *const u8) -> bool {
     // SAFETY: as above.
     unsafe {
-        kind_of(file) == TERMINAL
-            && (call_of(bpf_get_current_task_btf().cast()) != 0
-                || is_opened_here(task, number_of(&raw mut (*task).scratch.laundry, file as u64)) == 0)
+        call_of(bpf_get_current_task_btf().cast()) != 0
+            || is_opened_here(task, number_of(&raw mut (*task).scratch.laundry, file as u64)) == 0
     }
 }
 
@@ -116,7 +126,7 @@ unsafe fn judge_command(ctx: &LsmContext) -> i32 {
         let file: *const u8 = ctx.arg(0);
         let (command, argument): (u32, u64) = (ctx.arg(1), ctx.arg(2));
         let allowed = kinds(command);
-        if allowed & ANY != 0 && !(command == FIOASYNC && is_given_terminal(task, file)) {
+        if allowed & ANY != 0 && !(command == FIOASYNC && signals_others(task, file) != 0) {
             return 0;
         }
         let kind = kind_of(file);

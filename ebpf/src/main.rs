@@ -11,6 +11,7 @@
 #![feature(asm_experimental_arch)]
 
 mod attributes;
+mod calls;
 mod capable;
 mod casing;
 mod decide;
@@ -34,6 +35,7 @@ mod names;
 mod net;
 mod objects;
 mod options;
+mod owner;
 mod patterns;
 mod queues;
 mod received;

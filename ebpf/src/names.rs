@@ -25,6 +25,8 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 const S_IFCHR: u32 = 0o020_000;
 const S_IFBLK: u32 = 0o060_000;
+/// `RENAME_NOREPLACE`.
+const NO_REPLACE: u32 = 1;
 /// `RENAME_EXCHANGE`.
 const EXCHANGE: u32 = 2;
 
@@ -128,10 +130,17 @@ pub fn path_link(ctx: LsmContext) -> i32 {
             && shared::is_free(task, ctx.arg(2))
             && is_undenied(task)
         {
-            return 0;
+            return allow(task);
         }
         conclude(task, known, false)
     }
+}
+
+/// Lets the request pass, by no rule.
+#[inline(always)]
+unsafe fn allow(task: *mut Task) -> i32 {
+    // SAFETY: the caller's tag.
+    unsafe { if wants(task, RECORD_FILE) { close(task, true, EACCES) } else { 0 } }
 }
 
 /// Whether no rule denies writing at either of the request's places.
@@ -163,6 +172,15 @@ pub fn path_rename(ctx: LsmContext) -> i32 {
         put(&raw mut (*request).path.mount, load(from, get(&PATH_MOUNT)));
         put(&raw mut (*request).path2.dentry, ctx.arg(3));
         put(&raw mut (*request).path2.mount, load(to, get(&PATH_MOUNT)));
+        if known
+            && shared::is_used(task)
+            && flags & !NO_REPLACE == 0
+            && shared::is_own(task, ctx.arg(1))
+            && (shared::is_own(task, ctx.arg(3)) || shared::is_free(task, ctx.arg(3)))
+            && is_undenied(task)
+        {
+            return allow(task);
+        }
         conclude(task, known, flags & EXCHANGE != 0)
     }
 }

@@ -27,6 +27,8 @@ use crate::storage::{SLAVES, TERMINALS};
 const DEVPTS: u64 = 0x1cd1;
 /// The device number of /dev/ptmx: who opens it gets the master of a new terminal.
 const PTMX: u64 = 5 << 20 | 2;
+/// The device number of /dev/tty: its open file is that of the caller's controlling terminal.
+const TTY: u64 = 5 << 20;
 /// The first and the last major number of slaves.
 const SLAVE_MAJORS: (u64, u64) = (136, 143);
 /// In the lowest bit of a [`TERMINALS`] value: the container opened it. Otherwise it was given.
@@ -85,8 +87,19 @@ fn slave_of(file: u64) -> u64 {
         let dentry = probe_word(probe_word(tty + get(&TTY_LINK)) + get(&TTY_DATA));
         return probe_word(dentry + get(&DENTRY_INODE));
     }
+    if device == TTY {
+        // Of a terminal that is no slave of a pseudo-terminal this is a driver's own, and leads to no inode there.
+        let tty = probe_word(probe_word(file + get(&FILE_PRIVATE)) + get(&TTY_FILE_TTY));
+        let inode = probe_word(probe_word(tty + get(&TTY_DATA)) + get(&DENTRY_INODE));
+        return if is_slave_inode(inode) { inode } else { 0 };
+    }
+    if is_slave_inode(inode) { inode } else { 0 }
+}
+
+#[inline(always)]
+fn is_slave_inode(inode: u64) -> bool {
     let devpts = probe_word(probe_word(inode + get(&INODE_SB)) + get(&SB_MAGIC)) == DEVPTS;
-    if devpts && is_slave(device) { inode } else { 0 }
+    devpts && is_slave(probe_word(inode + get(&INODE_DEVICE)) & 0xffff_ffff)
 }
 
 #[inline(always)]

@@ -3,6 +3,7 @@
 //!
 //! | word | when |
 //! |---|---|
+//! | `exact` | said by the kernel's tag, not here |
 //! | `sole` | the process was born after the call began, and no other call was in flight from its birth to the event |
 //! | `ambiguous` | several calls could be it, or the one in flight is younger than the process, or not all is known |
 //! | `none` | no call was in flight |
@@ -42,6 +43,8 @@ pub(crate) struct Moment {
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attribution {
+    /// This call's: its process tree was tagged in the kernel for it.
+    Exact(String),
     /// This call's and no other's.
     Sole(String),
     /// One of these, if any, oldest first.
@@ -179,6 +182,7 @@ mod tests {
                         prop_assert_eq!(in_flight(t), vec![call.as_str()]);
                     }
                 }
+                Attribution::Exact(_) => prop_assert!(false, "times make nothing exact"),
                 Attribution::None => {
                     prop_assert!(at <= known_to && in_flight(at).is_empty());
                 }

@@ -6,7 +6,7 @@ use super::{
     present::{self, Stored},
 };
 use ringfence_common::{
-    event::{FLAG_CUT, FLAG_OUTSIDE, FLAG_UNLINKED, fixed, verdict},
+    event::{FLAG_CUT, FLAG_DEBUGGED, FLAG_OUTSIDE, FLAG_UNLINKED, fixed, op, verdict},
     policy::axis,
     unlisted,
 };
@@ -31,6 +31,11 @@ pub(crate) fn event(stored: &Stored) -> Explanation {
             None,
         ),
     };
+    let mut reason = reason;
+    if stored.record.flags & FLAG_DEBUGGED != 0 {
+        reason += " Before this, a process of another tool call traced, read or signalled one of this event's call \
+                   (`debug_between_calls`, or audit mode), so it may have been done for the other: the call is `ambiguous`.";
+    }
     Explanation {
         event: present::event(stored),
         generation: stored.record.generation,
@@ -159,13 +164,9 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
         ),
         fixed::OTHER_CONTAINER => (
             "The other process does not belong to this container.",
-            "No line of a profile can allow it. Processes of one container may trace and signal one another.",
+            "No line of a profile can allow it. Processes of one container may trace and signal one another, within a tool call.",
         ),
-        fixed::OTHER_CALL => (
-            "The other process belongs to another tool call, or to the agent's runtime: who traces or signals it could act as it, \
-             and the record would name the wrong call.",
-            "No line of a profile can allow it. Within one tool call processes may trace and signal one another.",
-        ),
+        fixed::OTHER_CALL => return by_other_call(stored),
         fixed::UNLINKED => (
             "What was to be executed has no name (a memfd or a deleted file), so no rule can name it.",
             "No line of a profile can allow it. Write the program to a file that `exec` grants.",
@@ -220,6 +221,41 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "To allow it (installing packages needs it), set `setuid_files = true` in `[kernel]` of the profile.",
         ),
         _ => ("The kernel's programs gave a reason that this version does not know.", never),
+    };
+    (None, reason.to_owned(), advice.to_owned(), None)
+}
+
+fn by_other_call(stored: &Stored) -> Parts {
+    if is_allowed(stored) {
+        return (
+            None,
+            "The other process belongs to another tool call, and the profile has `debug_between_calls = true`. What that call does \
+             from here on may have been done for this one: its events are `ambiguous`."
+                .to_owned(),
+            "To deny it, leave `debug_between_calls` out of `[kernel]` in the profile.".to_owned(),
+            None,
+        );
+    }
+    let (reason, advice) = match stored.record.op {
+        op::SIGNAL => (
+            "The other process belongs to another tool call: whoever signals it could steer it, and the record would name the \
+             wrong call.",
+            "Within one tool call processes may signal one another, and what no call began may be signalled by all. For a \
+             debugger, set `debug_between_calls = true` in `[kernel]` of the profile: the other call's events are then \
+             `ambiguous`.",
+        ),
+        op::CONTROL => (
+            "The other process belongs to another tool call, whose limits and priorities are not this one's to set: a limit of \
+             CPU time ends a process as a signal does.",
+            "No line of a profile can allow it. Within one tool call it is allowed, as it is of what no call began.",
+        ),
+        _ => (
+            "The other process belongs to another tool call, or one of the two to none, as the agent's runtime does: whoever \
+             traces it or reads its memory and descriptors could act as it, and the record would name the wrong call.",
+            "Within one tool call processes may trace one another. For a debugger in a call of its own, set \
+             `debug_between_calls = true` in `[kernel]` of the profile: it may then trace other calls' processes, whose events \
+             are `ambiguous` from then on. What belongs to no call stays closed.",
+        ),
     };
     (None, reason.to_owned(), advice.to_owned(), None)
 }

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, path::Path};
 use ringfence_common::{
     hash::Keys,
     layout::{
-        DENTRY_WINDOW, FIELDS, Field, KEYS, LEGACY, PAIRS, SB_ENCODING, SETATTR_DENTRY, SYMBOLS, TASK_MARK,
+        DENTRY_WINDOW, FIELDS, Field, KEYS, LEGACY, OWNER_POINTED, PAIRS, SB_ENCODING, SETATTR_DENTRY,
+        SYMBOLS, TASK_MARK,
     },
 };
 
@@ -63,6 +64,13 @@ pub(super) fn values(types: &KernelTypes, kallsyms: &Path, keys: &Keys) -> Resul
         match types.offset("super_block", "s_encoding") {
             Err(BtfError::NoField { .. }) => 0,
             found => found?,
+        },
+    );
+    all.insert(
+        OWNER_POINTED,
+        match types.offset("file", "f_owner.pid") {
+            Err(BtfError::NoField { .. }) => 1,
+            found => found.map(|_| 0)?,
         },
     );
     all.insert(SETATTR_DENTRY, types.parameter("bpf_lsm_inode_setattr", "dentry")?);

@@ -142,6 +142,7 @@ fn policy(initial: u16, rules: Vec<PlaceRule>) -> CompiledPolicy {
         inet: false,
         capabilities: crate::profile::Capabilities::NONE,
         setuid_files: false,
+        debug_between_calls: false,
         places,
         nets: Vec::new(),
         rules: Vec::new(),

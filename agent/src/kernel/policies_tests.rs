@@ -96,6 +96,7 @@ fn policy(places: usize, nets: u16) -> CompiledPolicy {
         inet: true,
         capabilities: Capabilities::from_bits(0x8000_0000_0000_0025),
         setuid_files: false,
+        debug_between_calls: false,
         places: (0..places).map(place).collect(),
         nets: (1..=nets).map(net).collect(),
         rules: Vec::new(),

@@ -546,6 +546,7 @@ mod tests {
                 inet: false,
                 capabilities: crate::profile::Capabilities::NONE,
                 setuid_files: false,
+                debug_between_calls: false,
                 places: rules.clone(),
                 nets: Vec::new(),
                 rules: Vec::new(),

@@ -110,6 +110,7 @@ fn policy(places: Vec<PlaceRule>, nets: Vec<NetRule>) -> CompiledPolicy {
         inet: !nets.is_empty(),
         capabilities: crate::profile::Capabilities::ALL,
         setuid_files: false,
+        debug_between_calls: false,
         places,
         nets,
         rules: Vec::new(),

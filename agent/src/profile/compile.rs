@@ -532,6 +532,7 @@ impl<'a> Builder<'a> {
             inet,
             capabilities: profile.kernel.capabilities,
             setuid_files: profile.kernel.setuid_files,
+            debug_between_calls: profile.kernel.debug_between_calls,
             places: self.places.into_values().collect(),
             nets,
             rules: self.rules,

@@ -125,6 +125,7 @@ fn policy() -> impl Strategy<Value = CompiledPolicy> {
                 inet,
                 capabilities: crate::profile::Capabilities::NONE,
                 setuid_files: false,
+                debug_between_calls: false,
                 places: unique.into_values().collect(),
                 nets,
                 rules: vec![compiled::RuleSource {

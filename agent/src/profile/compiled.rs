@@ -25,6 +25,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) capabilities: Capabilities,
     /// Whether files may be given setuid and setgid bits and file capabilities.
     pub(crate) setuid_files: bool,
+    /// Whether one tool call's processes may trace, read and signal another's.
+    pub(crate) debug_between_calls: bool,
     /// Rules over paths, `**/NAME`, patterns and unix sockets. One entry per place and kind.
     pub(crate) places: Vec<PlaceRule>,
     /// Rules over internet addresses, one per prefix and port; verdicts already pushed down from shorter prefixes.

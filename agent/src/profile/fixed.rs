@@ -266,6 +266,7 @@ impl Writable {
             inet: false,
             capabilities: crate::profile::Capabilities::NONE,
             setuid_files: false,
+            debug_between_calls: false,
             places: self.places.iter().map(rule).collect(),
             nets: Vec::new(),
             rules: Vec::new(),

@@ -353,6 +353,8 @@ pub(crate) struct KernelOptions {
     pub(crate) setuid_files: bool,
     /// Whether it may make files in `/dev/shm`, and use those.
     pub(crate) shared_memory: bool,
+    /// Whether one tool call's processes may trace, read and signal another's.
+    pub(crate) debug_between_calls: bool,
 }
 
 /// `kernel.seccomp`.

@@ -32,6 +32,7 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy) -> CompiledPo
         inet,
         capabilities: inner.capabilities.meet(outer.capabilities),
         setuid_files: inner.setuid_files && outer.setuid_files,
+        debug_between_calls: inner.debug_between_calls && outer.debug_between_calls,
         places: met.places.into_values().collect(),
         nets,
         rules: inner.rules.iter().cloned().chain(outer_rules).collect(),

@@ -55,6 +55,7 @@ pub(super) struct Layer {
     pub(super) capabilities: Option<Capabilities>,
     pub(super) setuid_files: Option<bool>,
     pub(super) shared_memory: Option<bool>,
+    pub(super) debug_between_calls: Option<bool>,
     pub(super) ioctl: Option<Vec<Rule>>,
     pub(super) socket_options: Option<Vec<Rule>>,
     pub(super) llm: Option<Vec<LlmSection>>,
@@ -275,6 +276,9 @@ impl Parser {
             }
             "setuid_files" => self.out.layer.setuid_files = self.flag("kernel.setuid_files", value),
             "shared_memory" => self.out.layer.shared_memory = self.flag("kernel.shared_memory", value),
+            "debug_between_calls" => {
+                self.out.layer.debug_between_calls = self.flag("kernel.debug_between_calls", value);
+            }
             "ioctl" => self.out.layer.ioctl = Some(self.rules("kernel.ioctl", value, Self::check_ioctl)),
             "socket_options" => {
                 let rules = self.rules("kernel.socket_options", value, Self::check_socket_option);

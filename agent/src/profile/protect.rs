@@ -137,6 +137,7 @@ impl Builder<'_> {
             inet: false,
             capabilities: super::Capabilities::NONE,
             setuid_files: false,
+            debug_between_calls: false,
             places: self.places.values().cloned().collect(),
             nets: Vec::new(),
             rules: Vec::new(),

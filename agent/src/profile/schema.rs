@@ -330,6 +330,9 @@ struct KernelTable {
     /// Whether the container may make files in `/dev/shm` (POSIX shared memory and semaphores, which Python's multiprocessing
     /// and browsers use), and use those that it made itself, whatever the grant says (default: no). Others' stay closed.
     shared_memory: Option<bool>,
+    /// Whether a process of one tool call may trace, read and signal those of another, as a debugger in a call of its own
+    /// does (default: no). What the other call does from then on is attributed `ambiguous`.
+    debug_between_calls: Option<bool>,
     /// ioctl commands that are allowed beside those that every container may use: the kernel's name of a command or its
     /// number, or a device below `/dev`, for every command to it.
     ioctl: Option<Vec<String>>,
@@ -449,6 +452,7 @@ mod tests {
                 "audit",
                 "base",
                 "capabilities",
+                "debug_between_calls",
                 "ioctl",
                 "landlock",
                 "seccomp",

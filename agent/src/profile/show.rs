@@ -166,6 +166,9 @@ pub(crate) fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String
     if kernel.setuid_files {
         out += "             files may be given setuid and setgid bits and file capabilities\n";
     }
+    if kernel.debug_between_calls {
+        out += "             one tool call may trace, read and signal another's processes, which are then `ambiguous`\n";
+    }
     if kernel.shared_memory {
         out += "             files in /dev/shm may be made, and used by who made them\n";
     }

@@ -412,6 +412,30 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_body_panics_and_no_record_is_longer_than_it(kind in 0u8..7, rest: Vec<u8>) {
+            let body = [&[kind], rest.as_slice()].concat();
+            if let Ok(Told::Records { records, .. } | Told::Reports { reports: records, .. }) = parse_told(&body) {
+                prop_assert_eq!(records.iter().map(|record| record.len() + 4).sum::<usize>() + 9, body.len());
+            }
+            if let Ok(answer) = Answer::parse(&body) {
+                let again = answer.to_body();
+                prop_assert_eq!(again.as_slice(), body);
+            }
+        }
+
+        #[test]
+        fn what_is_batched_comes_back(sequence: u64, records: Vec<Vec<u8>>) {
+            let mut batch = Batch::new(sequence);
+            prop_assert!(records.iter().all(|record| batch.push(record)));
+            let body = batch.into_body();
+            let expected = Told::Records { sequence, records: records.iter().map(Vec::as_slice).collect() };
+            prop_assert_eq!(parse_told(&body).expect("our own batch"), expected);
+        }
+    }
 
     #[test]
     fn records_come_back_as_they_were_pushed() {

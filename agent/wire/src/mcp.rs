@@ -213,8 +213,11 @@ pub struct WaitingCall {
     pub server: String,
     /// The tool.
     pub tool: String,
-    /// Its arguments as JSON, redacted.
+    /// Its arguments as JSON, redacted; long ones are cut, and are no JSON then.
     pub arguments: String,
+    /// Of how many bytes the arguments are the beginning, where they are cut. [`McpRequest::Call`] has all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments_bytes: Option<u64>,
     /// 0..=100.
     pub score: u8,
     /// What added points.

@@ -314,6 +314,21 @@ mod tests {
         assert!(message::<Request>(&frame[..frame.len() - 1]).unwrap().is_none());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn where_a_request_is_cut_changes_nothing(words in proptest::collection::vec("[^\\t\\n\\x00]{1,9}", 1..5), at: proptest::sample::Index) {
+            let request = words.join("\t") + "\n";
+            let read = line(request.as_bytes()).unwrap().unwrap();
+            proptest::prop_assert_eq!(&read.words, &words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>());
+            proptest::prop_assert_eq!(line(&request.as_bytes()[..at.index(request.len())]).unwrap(), None);
+            let ask = Ask::new("x".into(), words.iter().map(|word| Cow::Borrowed(word.as_str())), "/".into(), false);
+            let body = serde_json::to_vec(&Request::Ask(ask.clone())).unwrap();
+            let frame = [&(body.len() as u32).to_be_bytes()[..], &body].concat();
+            proptest::prop_assert!(message::<Request>(&frame[..at.index(frame.len())]).unwrap().is_none());
+            proptest::prop_assert_eq!(message::<Request>(&frame).unwrap().unwrap(), (Request::Ask(ask), frame.len()));
+        }
+    }
+
     #[test]
     fn a_bad_message_is_named() {
         assert!(matches!(message::<Request>(&[0; 4]), Err(RequestError::Empty)));

@@ -139,6 +139,9 @@ pub const FLAG_RACED: u32 = 1 << 3;
 pub const FLAG_OUTSIDE: u32 = 1 << 4;
 /// [`Header::flags`]: the object has no name any more, or never had one (memfd, deleted).
 pub const FLAG_UNLINKED: u32 = 1 << 5;
+/// [`Header::flags`]: before this, a process of another tool call traced, read or signalled one of the call's, which may
+/// since do what the other wants.
+pub const FLAG_DEBUGGED: u32 = 1 << 6;
 
 /// [`Header::verdict`].
 pub mod verdict {

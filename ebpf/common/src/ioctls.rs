@@ -63,7 +63,7 @@ ioctls! {
     FIOCLEX = 0x5451, ANY, "closes the descriptor at exec";
     FIONCLEX = 0x5450, ANY, "keeps the descriptor at exec";
     FIONBIO = 0x5421, ANY, "blocking or not";
-    FIOASYNC = 0x5452, ANY, "signals on input, to whom fcntl(2) says; on a terminal only where the container opened it";
+    FIOASYNC = 0x5452, ANY, "signals on input, to whom fcntl(2) says; not of a terminal that the container did not open, nor to a process outside";
     FIOQSIZE = 0x5460, ANY, "the size of a file";
     FIONREAD = 0x541B, ANY, "bytes that can be read";
 

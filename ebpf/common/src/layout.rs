@@ -55,6 +55,8 @@ fields! {
     FILE_INODE = file.f_inode;
     FILE_OPS = file.f_op;
     FILE_PRIVATE = file.private_data;
+    FILE_OWNER = file.f_owner;
+    OWNER_PID = fown_struct.pid;
     OPS_IOCTL = file_operations.unlocked_ioctl;
     TTY_FILE_TTY = tty_file_private.tty;
     TTY_LINK = tty_struct.link;
@@ -125,6 +127,9 @@ fields! {
 /// Global: the offset of `super_block.s_encoding`. 0: the kernel was built without it, and so without the file systems of
 /// its own that do not tell case apart.
 pub const SB_ENCODING: &str = "SB_ENCODING";
+
+/// Global: 1 on kernels (from 6.12 on) whose files point to who owns their signals, instead of holding it.
+pub const OWNER_POINTED: &str = "OWNER_POINTED";
 
 /// Globals that hold the address of a kernel symbol: name of the global, name of the symbol.
 pub const SYMBOLS: &[(&str, &str)] =

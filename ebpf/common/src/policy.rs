@@ -119,6 +119,8 @@ pub const FLAG_PATTERNS: u32 = 1 << 4;
 pub const FLAG_DEVICES: u32 = 1 << 5;
 /// [`Policy::flags`]: files may be made in `/dev/shm`, and used by the container that made them ([`named::SHARED_MEMORY`]).
 pub const FLAG_SHARED_MEMORY: u32 = 1 << 6;
+/// [`Policy::flags`]: a process of one tool call may trace, read and signal another's; see [`Counters::debugged`].
+pub const FLAG_DEBUG_CALLS: u32 = 1 << 7;
 
 /// [`Policy::record`]: record allowed exec events.
 pub const RECORD_EXEC: u32 = 1 << 0;
@@ -225,7 +227,16 @@ pub struct Counters {
     pub allowed_unread: Unread,
     /// Index of the user who answers for the container's tasks in the array of [`Owner`]s.
     pub owner: u64,
+    /// Not 0: a process without a tag was traced or read by one that the barrier between calls would have refused. It may
+    /// be what starts the calls, so that nothing is any call's for sure.
+    pub debugged_untagged: u64,
+    /// The tool calls whose processes another call traced, read or signalled: not 0 at a hash of their tags.
+    /// Two tags in one place count as one; that takes certainty from a call and never gives it.
+    pub debugged: [[u8; 32]; DEBUGGED_SLOTS / 32],
 }
+
+/// Bytes of [`Counters::debugged`].
+pub const DEBUGGED_SLOTS: usize = 512;
 
 /// What one container has in a ring that was not read yet.
 #[repr(C)]
@@ -267,5 +278,5 @@ pub const MAX_OWNERS: usize = 2 * crate::MAX_CONTAINERS;
 const _: () = assert!(size_of::<Bucket>() == 64);
 const _: () = assert!(size_of::<Policy>() == 56);
 const _: () = assert!(size_of::<Container>() == 16);
-const _: () = assert!(size_of::<Counters>() == 128);
+const _: () = assert!(size_of::<Counters>() == 136 + DEBUGGED_SLOTS);
 const _: () = assert!(size_of::<Owner>() == 16);

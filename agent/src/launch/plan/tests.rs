@@ -16,6 +16,7 @@ fn policy() -> CompiledPolicy {
         inet: false,
         capabilities: crate::profile::Capabilities::NONE,
         setuid_files: false,
+        debug_between_calls: false,
         places: Vec::new(),
         nets: Vec::new(),
         rules: Vec::new(),
