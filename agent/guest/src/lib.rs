@@ -16,7 +16,8 @@ pub mod runtime;
 mod sys;
 
 /// Closes this process, and its forks until they become other programs, to others of the same user: no core dump, no
-/// ptrace(2), no /proc/PID/mem. Tools run as that user, and whoever acts as the runtime chooses what the record ties to a call.
+/// ptrace(2), no /proc/PID/mem. Tools run as that user, and whoever acts as the runtime chooses what the record ties to a call;
+/// whoever acts as the tool runner, what is cut, refused and logged. What they become is open again: exec(2) sees to that.
 ///
 /// # Errors
 /// prctl(2)'s, which no supported kernel gives for these arguments.

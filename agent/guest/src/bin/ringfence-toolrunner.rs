@@ -36,6 +36,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Err(error) = ringfence_guest::close_to_others() {
+        eprintln!("ringfence-toolrunner: cannot keep its memory from other processes: {error}");
+        return ExitCode::FAILURE;
+    }
     if let Some(tool) = shim::name() {
         return ExitCode::from(shim::run(&tool));
     }

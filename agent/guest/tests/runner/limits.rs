@@ -1,7 +1,7 @@
 //! How many tools, and for how long.
 
 use crate::support::{Runner, as_outermost, binary, command, decode, text, wait_until};
-use std::{fs, process::Stdio};
+use std::{fs, os::unix::net::UnixStream, process::Stdio};
 
 #[test]
 fn more_tools_than_may_run_are_refused() {
@@ -44,6 +44,74 @@ fn a_tool_that_takes_too_long_is_killed_and_its_script_goes_on() {
     }
     let log = runner.log("tail", 2);
     assert!(log.iter().all(|run| run["timed_out"] == true), "{log:?}");
+}
+
+/// Whose the kernel says a process's environment is: root's, where the process may not be looked into.
+fn owner_of_environment(pid: impl std::fmt::Display) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid()
+}
+
+#[test]
+fn no_tool_of_the_same_user_looks_into_the_daemon_or_a_shim_and_a_late_tool_ends_all_the_same() {
+    use std::os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    };
+    // An ordinary user's, wherever this test itself is run: root's processes are root's to look into.
+    let dir = tempfile::tempdir().unwrap();
+    let (at, work) = (|name: &str| dir.path().join(name), dir.path().join("work"));
+    let own = fs::metadata(dir.path()).unwrap().uid();
+    let user = if own == 0 { 65534 } else { own };
+    fs::create_dir(&work).unwrap();
+    fs::copy(binary(), at("ringfence-toolrunner")).unwrap();
+    let mut install = command(at("ringfence-toolrunner"));
+    install.arg("install-shims").arg(at("shims")).arg("--no-profile");
+    assert!(install.output().unwrap().status.success());
+    for (path, mode) in [(dir.path().to_owned(), 0o755), (at("shims"), 0o755), (work.clone(), 0o777)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let of_user = |program: &str, args: &[&str]| {
+        let mut command = command(program);
+        command.args(args).current_dir(&work).env("RINGFENCE_TOOLRUNNER_SOCKET", work.join("socket"));
+        command.env("PATH", format!("{}:{}", at("shims").display(), crate::support::PATH));
+        if own == 0 {
+            command.uid(user);
+        }
+        command
+    };
+    let mut other = of_user("/usr/bin/sleep", &["600"]).spawn().unwrap();
+    let runner = at("ringfence-toolrunner");
+    let flags = ["--timeout", "2", "--socket", "socket", "--spill-dir", ".", "--log", "log"];
+    let mut daemon = of_user(runner.to_str().unwrap(), &flags).spawn().unwrap();
+    wait_until("the daemon listens", || UnixStream::connect(work.join("socket")).is_ok());
+    // The shell becomes the shim, whose child is the tool.
+    let bash = as_outermost(of_user("bash", &[]), "echo $BASHPID >shell; exec tail -f /dev/null");
+    let mut bash = { bash }.stdout(Stdio::piped()).spawn().unwrap();
+    let shim = || fs::read_to_string(work.join("shell")).unwrap_or_default().trim().to_owned();
+    let tool = || {
+        let path = format!("/proc/{0}/task/{0}/children", shim());
+        fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+    };
+    let is_open =
+        |pid: &str| fs::metadata(format!("/proc/{pid}/environ")).is_ok_and(|meta| meta.uid() == user);
+    wait_until("the tool runs as itself", || !tool().is_empty() && is_open(&tool()));
+    let owners = [daemon.id().to_string(), shim(), other.id().to_string()].map(owner_of_environment);
+    // The daemon cannot look into the shim either.
+    let status = bash.wait().unwrap();
+    let mut log = String::new();
+    wait_until("the run is in the log", || {
+        log = fs::read_to_string(work.join("log")).unwrap_or_default();
+        log.contains(r#""timed_out":true"#)
+    });
+    for child in [&mut daemon, &mut other] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(owners, [0, 0, user], "the daemon's, the shim's, and another program's");
+    assert_eq!(status.code(), Some(137), "{log}");
+    // The shim saw its tool's end and told of it: it was not killed itself.
+    assert!(log.contains(r#""signal":9"#) && log.contains(r#""bytes":0"#), "{log}");
 }
 
 #[test]

@@ -20,13 +20,16 @@ struct Held {
     filters: u64,
 }
 
+/// Why a caller may not, with what it can do instead.
+pub(super) fn refusal(why: &str) -> String {
+    format!(
+        "{why}: v1 runs tools as the daemon's children, for untagged callers with the daemon's own authority; use a shim or v2"
+    )
+}
+
 /// Whether a caller may; if not, why.
 pub(super) fn may_borrow(caller: i32) -> Result<(), String> {
-    let refused = |why: &str| {
-        Err(format!(
-            "{why}: v1 runs tools as the daemon's children, for untagged callers with the daemon's own authority; use a shim or v2"
-        ))
-    };
+    let refused = |why: &str| Err(refusal(why));
     // 0: a process of another PID namespace.
     let Some(pid) = Pid::from_raw(caller) else { return refused("the caller cannot be seen from here") };
     let (Some(own), Some(its)) = (held("self"), held(&caller.to_string())) else {

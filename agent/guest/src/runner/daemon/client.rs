@@ -1,15 +1,24 @@
 //! One connection: bytes until they are a request, then what its protocol wants.
 
 use super::work::Work;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        getsockopt,
+        sockopt::{PeerCredentials, PeerPidfd},
+    },
+};
 use ringfence_wire::runner::{
     self, Answer, Ask, Done, Line, MAX_REQUEST, Protocol, Request, RequestError, term,
 };
-use rustix::event::PollFlags;
+use rustix::{
+    event::PollFlags,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use std::{
     io::{self, Read, Write},
     net::Shutdown,
-    os::unix::net::UnixStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     time::{Duration, Instant},
 };
 
@@ -51,6 +60,15 @@ pub(super) enum State {
     Closed,
 }
 
+/// Why there is no process to watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unwatched {
+    /// It has ended, and somebody else has its connection.
+    Ended,
+    /// It cannot be told.
+    Unknown,
+}
+
 /// What a client wants now.
 #[derive(Debug)]
 pub(super) enum Wish {
@@ -74,6 +92,22 @@ impl Client {
         let peer = getsockopt(&stream, PeerCredentials)?;
         let deadline = Some(Instant::now() + REQUEST);
         Ok(Self { stream, pid: peer.pid(), uid: peer.uid(), state: State::Asking, got: Vec::new(), deadline })
+    }
+
+    /// The process that connected. Its number may be another's by now, which Linux tells from 6.5 on.
+    ///
+    /// # Errors
+    /// It has ended, or nothing can be watched here.
+    pub(super) fn process(&self) -> Result<OwnedFd, Unwatched> {
+        // 0: a process of another PID namespace.
+        let pid = Pid::from_raw(self.pid).ok_or(Unwatched::Unknown)?;
+        match getsockopt(&self.stream, PeerPidfd) {
+            Ok(process) => Ok(process),
+            Err(Errno::ENOPROTOOPT | Errno::EOPNOTSUPP) => {
+                pidfd_open(pid, PidfdFlags::empty()).map_err(|_| Unwatched::Unknown)
+            }
+            Err(_) => Err(Unwatched::Ended),
+        }
     }
 
     /// It has no tool: the request or the answer is on its way, or nothing is.

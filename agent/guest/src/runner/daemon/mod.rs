@@ -20,7 +20,7 @@ pub use args::{Args, Limits};
 
 use super::{child::End, find, say};
 use crate::runtime::tree;
-use client::{Client, State, Wish, refusal};
+use client::{Client, State, Unwatched, Wish, refusal};
 use log::{Log, Record};
 use nix::sys::{
     signal::{SigSet, Signal},
@@ -31,8 +31,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
-        Pid, PidfdFlags, Resource, Rlimit, WaitOptions, geteuid, getpgid, getrlimit, kill_process,
-        kill_process_group, pidfd_open, setrlimit, wait,
+        Pid, Resource, Rlimit, WaitOptions, geteuid, getpgid, getrlimit, kill_process, kill_process_group,
+        setrlimit, wait,
     },
 };
 use std::{
@@ -66,6 +66,8 @@ const MOST_PATH: usize = 107;
 
 /// How long until a tool that has had its time, and still runs, is killed again.
 const AGAIN: Duration = Duration::from_millis(200);
+/// So often a process that may be a shim is left to end by itself.
+const SPARED: u8 = 15;
 
 /// Status of a tool that was refused, as a shell has it for what cannot be run.
 const REFUSED: u8 = 126;
@@ -137,6 +139,8 @@ struct Run {
     /// Tells when the process ends; none for v1's own children, and where the kernel has none to give.
     process: Option<OwnedFd>,
     done: Option<Done>,
+    /// How often it was left alone when its time was over, as a shim that may be about to end with its tool.
+    spared: u8,
 }
 
 /// The socket's file, removed with it.
@@ -352,8 +356,9 @@ impl Daemon {
             return;
         }
         self.next += 1;
-        // It waits for the answer, so the number is its own. A kernel or a filter without pidfds leaves its end unknown.
-        let process = Pid::from_raw(client.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // A kernel or a filter without pidfds leaves its end unknown. Of one that ended there is nothing to follow: what
+        // has its number now is somebody else's.
+        let process = client.process().ok();
         // Before the answer: where processors are few, the tool may be done when this goes on.
         let began = Instant::now();
         client.go(number, &Answer::Go { run: number, shape: self.limits.shape() });
@@ -362,7 +367,14 @@ impl Daemon {
             self.log.write(&record);
             return;
         }
-        self.runs.push(Run { record, began, deadline: self.limits.deadline(began), process, done: None });
+        self.runs.push(Run {
+            record,
+            began,
+            deadline: self.limits.deadline(began),
+            process,
+            done: None,
+            spared: 0,
+        });
     }
 
     /// Why a user may not have one more tool now. Half of the places are the most for one user, three quarters for all users
@@ -396,7 +408,7 @@ impl Daemon {
         let cmd = words.next().unwrap_or_default().into_owned();
         let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
         let mut record = Record::new(0, 1, client.pid, client.uid, Ask::new(cmd, words, cwd, false));
-        let refused = full.map_or_else(|| caller::may_borrow(client.pid), Err);
+        let refused = full.map_or_else(|| may_borrow(client), Err);
         if let Err(why) = refused {
             client.refuse(Protocol::V1, BROKEN, &why);
             record.refused = Some(why);
@@ -410,7 +422,7 @@ impl Daemon {
             Ok(work) => {
                 record.pid = work.tool.as_raw_nonzero().get();
                 client.state = State::Working(Box::new(work));
-                self.runs.push(Run { record, began, deadline: None, process: None, done: None });
+                self.runs.push(Run { record, began, deadline: None, process: None, done: None, spared: 0 });
             }
             Err((status, why)) => {
                 client.answer(refusal(status, &why));
@@ -515,6 +527,24 @@ impl Daemon {
     }
 }
 
+/// Whether a caller may use v1. What is read of it goes by its number, which is its own only until it has ended.
+fn may_borrow(client: &Client) -> Result<(), String> {
+    let process = match client.process() {
+        Ok(process) => Some(process),
+        Err(Unwatched::Unknown) => None,
+        Err(Unwatched::Ended) => return Err(caller::refusal("the caller has ended")),
+    };
+    caller::may_borrow(client.pid)?;
+    let ended = |process: OwnedFd| {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)) != Ok(0)
+    };
+    if process.is_some_and(ended) {
+        return Err(caller::refusal("the caller has ended"));
+    }
+    Ok(())
+}
+
 /// Lets the daemon open what so many tools need. The usual limit of 1024 is enough for the usual 256 tools.
 fn room_for_files(tools: usize) -> Result<(), Error> {
     let wanted = (tools * PER_TOOL + MOST_CLIENTS + OWN_FILES) as u64;
@@ -530,22 +560,32 @@ fn room_for_files(tools: usize) -> Result<(), Error> {
 
 /// Ends a tool that a shim became, or runs, with all below it; and its group where it leads one. A tool that a script
 /// started is in the script's group, which is not the tool's to end.
-fn end_tool(run: &Run) {
+fn end_tool(run: &mut Run) {
     // The process is watched: until its end was seen, its number is its own.
     let Some(pid) = Pid::from_raw(run.record.pid) else { return };
     let leads = getpgid(Some(pid)) == Ok(pid);
-    let tool = (!is_standing_in(pid)).then_some(pid);
+    // A shim is not dumpable, so that without CAP_SYS_PTRACE nobody sees what runs in it: it ends soon after its tool, and what
+    // does not is no shim.
+    let seen = is_standing_in(pid);
+    let is_shim = seen.unwrap_or(run.spared < SPARED);
+    run.spared = run.spared.saturating_add(1);
+    let tool = (!is_shim).then_some(pid);
     // The tool before what it started: it is not to see that end, and end in a manner of its own.
     for one in tool.into_iter().chain(tree::descendants(pid)) {
         let _ = kill_process(one, rustix::process::Signal::KILL);
     }
-    if leads && tool.is_some() {
+    // Others may be in the group of a shim that has not ended yet: what stands beside it in a pipe.
+    if leads && tool.is_some() && seen.is_some() {
         let _ = kill_process_group(pid, rustix::process::Signal::KILL);
     }
 }
 
 /// Whether a process is still this binary: a shim whose child is the tool. It ends as its tool does, and says what was cut.
-fn is_standing_in(pid: Pid) -> bool {
-    let file = fs::metadata(format!("/proc/{}/exe", pid.as_raw_nonzero())).ok();
-    file.is_some_and(|meta| find::own_file() == Some((meta.dev(), meta.ino())))
+/// `None`: that cannot be seen.
+fn is_standing_in(pid: Pid) -> Option<bool> {
+    match fs::metadata(format!("/proc/{}/exe", pid.as_raw_nonzero())) {
+        Ok(meta) => Some(find::own_file() == Some((meta.dev(), meta.ino()))),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+        Err(_) => Some(false),
+    }
 }
