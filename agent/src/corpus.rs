@@ -1,5 +1,11 @@
 //! Replays the fuzzers' corpus: what once broke something, and what each target should reach, on every test run.
 
+#[path = "../../fuzz/src/guest.rs"]
+#[expect(clippy::expect_used, reason = "as the targets")]
+mod guest;
+#[path = "../../fuzz/src/roles.rs"]
+#[expect(clippy::expect_used, reason = "as the targets")]
+mod roles;
 #[path = "../../fuzz/src/targets.rs"]
 #[expect(
     unreachable_pub,

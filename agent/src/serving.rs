@@ -13,6 +13,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -47,16 +48,23 @@ pub(crate) struct Standing {
     permit: Permit,
     known: AtomicBool,
     requests: AtomicUsize,
+    peer: Option<SocketAddr>,
     close: CancellationToken,
 }
 
 impl Standing {
-    /// A new connection's; `None` where no strangers are served.
-    pub(crate) fn of_stranger(permits: &Permits) -> Option<Arc<Self>> {
+    /// A new connection's, from this address if it has one; `None` where no strangers are served.
+    pub(crate) fn of_stranger(permits: &Permits, peer: Option<SocketAddr>) -> Option<Arc<Self>> {
         let close = CancellationToken::new();
         let end = close.clone();
         let permit = permits.take_unknown(move || end.cancel())?;
-        Some(Arc::new(Self { permit, known: AtomicBool::new(false), requests: AtomicUsize::new(0), close }))
+        let (known, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Some(Arc::new(Self { permit, known, requests, peer, close }))
+    }
+
+    /// Where it comes from.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
     }
 
     /// It is this user's. False: this user has too many.
@@ -64,6 +72,11 @@ impl Standing {
         let known = self.permit.identify(uid);
         self.known.fetch_or(known, Ordering::SeqCst);
         known
+    }
+
+    /// Resolves when it has to go for others.
+    pub(crate) async fn evicted(&self) {
+        self.close.cancelled().await;
     }
 
     fn is_known(&self) -> bool {

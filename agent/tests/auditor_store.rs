@@ -197,7 +197,7 @@ fn a_full_disk_costs_events_that_are_counted_and_nothing_else() {
         let hard = getrlimit(Resource::Fsize).maximum;
         prlimit(pid, Resource::Fsize, Rlimit { current, maximum: hard }).expect("limits");
     };
-    limit(Some(256 << 10));
+    limit(Some(512 << 10));
     // Far more than the queue holds. None of these sends may block for good.
     for _ in 0..200 {
         core.records((0..500).map(|_| denied("/etc/shadow")));

@@ -157,6 +157,7 @@ impl Attribution {
     /// The word for it.
     pub(crate) fn word(&self) -> &'static str {
         match self {
+            Self::Exact(_) => "exact",
             Self::Sole(_) => "sole",
             Self::Ambiguous(_) => "ambiguous",
             Self::None => "none",

@@ -149,7 +149,10 @@ impl Link<'_> {
                     }
                     return Ok(());
                 }
-                Item::Flushed(_) if self.shared.is_failing() => return Ok(()),
+                Item::Flushed(token) if self.shared.is_failing() => {
+                    self.shared.lose_token(token);
+                    return Ok(());
+                }
                 _ => thread::sleep(Duration::from_millis(2)),
             }
         }

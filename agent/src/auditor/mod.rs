@@ -8,7 +8,7 @@
 //! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
 //! | web | the dashboard, on the listening socket that the core made |
 //!
-//! It ends when the core closes the link, after it stored what came. It ignores the signals that would end it sooner.
+//! It ends when the core closes the link, or can no longer be asked about peers, after it stored what came. It ignores the signals that would end it sooner.
 
 mod attribute;
 mod belongs;
@@ -32,6 +32,10 @@ pub(crate) mod recorded;
 mod samples;
 mod shared;
 mod store;
+#[cfg(test)]
+#[path = "../../../fuzz/src/auditor_targets.rs"]
+#[expect(unreachable_pub, reason = "the fuzzers' crate exports it")]
+pub(crate) mod targets;
 mod trace;
 pub(crate) mod user;
 pub(crate) mod verify;
@@ -64,13 +68,17 @@ use shared::Shared;
 use std::{
     fs::File,
     io,
-    net::TcpListener,
+    net::{Shutdown, TcpListener},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -120,6 +128,11 @@ pub(crate) enum Error {
     /// The core could not be understood.
     #[error(transparent)]
     Link(#[from] link::LinkError),
+    /// Nobody says any more who asks.
+    #[error(
+        "the daemon's line for questions about peers broke; what came is stored, and the daemon starts another auditor"
+    )]
+    CutOff,
     /// The last events could not be stored.
     #[error("the audit database could not be written to the end; see the messages above")]
     Lost,
@@ -145,7 +158,7 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
     let _lock = lock(state)?;
     // Before the sandbox, which makes no socket: the host's journal is spoken to by one.
     let host_journal = Journald::of_host().connected();
-    let runtime = web::runtime()?;
+    let web = web::prepare()?;
     confine::enter(state)?;
     let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
@@ -154,8 +167,18 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
     let writer = open(&db, &shared)?;
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let owners = Owners::default();
+    let is_cut_off = Arc::new(AtomicBool::new(false));
     let peers = match endowment.peers {
-        Some(line) => PeerResolver::Core(Line::start(line, owners.clone()).map_err(Error::Thread)?),
+        Some(line) => {
+            // There is a new line with a new auditor only. This one ends as if the core had closed its socket: what came is
+            // stored, and the core, which sees the end of it, starts another.
+            let (core, is_cut_off) = (core.try_clone().map_err(Error::Thread)?, Arc::clone(&is_cut_off));
+            let lost = move || {
+                is_cut_off.store(true, Ordering::SeqCst);
+                let _ = core.shutdown(Shutdown::Read);
+            };
+            PeerResolver::Core(Line::start(line, owners.clone(), lost).map_err(Error::Thread)?)
+        }
         None => PeerResolver::Nobody,
     };
     let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners };
@@ -169,7 +192,7 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
         })
         .map_err(Error::Thread)?;
     if let Some(dashboard) = endowment.dashboard {
-        web::start(&sessions, runtime, dashboard, None)?;
+        web::start(&sessions, web, dashboard, None)?;
     }
 
     let (sender, items) = mpsc::sync_channel(link::QUEUE);
@@ -190,7 +213,11 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
     drop(sender);
     let whole = keeper.join().unwrap_or(false);
     linked?;
-    if whole { Ok(()) } else { Err(Error::Lost) }
+    match whole {
+        false => Err(Error::Lost),
+        true if is_cut_off.load(Ordering::SeqCst) => Err(Error::CutOff),
+        true => Ok(()),
+    }
 }
 
 /// Opens the store. A failure that may pass (a full disk) is the keeper's to deal with.

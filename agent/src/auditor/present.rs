@@ -37,7 +37,7 @@ pub(crate) struct Stored {
 /// The event for the world.
 pub(crate) fn event(stored: &Stored) -> Event {
     let record = &stored.record;
-    Event {
+    let mut event = Event {
         ts: clock::rfc3339(stored.ts),
         id: stored.id,
         container: stored.container.clone(),
@@ -57,12 +57,19 @@ pub(crate) fn event(stored: &Stored) -> Event {
         exe: record.exe.clone(),
         uid: record.uid,
         rule: rule(&stored.decider),
-        tool_call: (record.call != 0)
-            .then(|| stored.call.clone().unwrap_or_else(|| format!("tag:{:x}", record.call))),
-        attribution: if record.call != 0 { "exact" } else { "none" }.to_owned(),
+        tool_call: None,
+        attribution: Attribution::None.word().to_owned(),
         candidates: Vec::new(),
         repeats: record.repeats,
+    };
+    if record.call != 0 {
+        let call = stored.call.clone().unwrap_or_else(|| format!("tag:{:x}", record.call));
+        let is_debugged = record.flags & event::FLAG_DEBUGGED != 0;
+        let attribution =
+            if is_debugged { Attribution::Ambiguous(vec![call]) } else { Attribution::Exact(call) };
+        attribute(&mut event, attribution);
     }
+    event
 }
 
 /// Most candidates that an event names.
@@ -72,7 +79,7 @@ const MOST_CANDIDATES: usize = 50;
 pub(crate) fn attribute(event: &mut Event, attribution: Attribution) {
     attribution.word().clone_into(&mut event.attribution);
     match attribution {
-        Attribution::Sole(call) => event.tool_call = Some(call),
+        Attribution::Exact(call) | Attribution::Sole(call) => event.tool_call = Some(call),
         Attribution::Ambiguous(mut calls) => {
             calls.truncate(MOST_CANDIDATES);
             event.candidates = calls;
@@ -204,6 +211,7 @@ fn flags(record: &Decoded) -> Vec<String> {
         (event::FLAG_RACED, "raced"),
         (event::FLAG_OUTSIDE, "outside"),
         (event::FLAG_UNLINKED, "unlinked"),
+        (event::FLAG_DEBUGGED, "debugged"),
     ];
     out.extend(marks.iter().filter(|(bit, _)| record.flags & bit != 0).map(|(_, word)| (*word).to_owned()));
     out
@@ -326,6 +334,16 @@ mod tests {
         assert_eq!((known.tool_call.as_deref(), known.attribution.as_str()), (Some("toolu_1"), "exact"));
         let unknown = event(&stored(tagged));
         assert_eq!((unknown.tool_call.as_deref(), unknown.attribution.as_str()), (Some("tag:2a"), "exact"));
+    }
+
+    #[test]
+    fn what_another_call_may_have_steered_is_ambiguous() {
+        let tagged = Decoded { call: 0x2a, flags: event::FLAG_DEBUGGED, ..samples::decoded() };
+        let known = super::event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
+        assert_eq!((known.tool_call, known.attribution.as_str()), (None, "ambiguous"));
+        assert_eq!(known.candidates, ["toolu_1"]);
+        assert!(known.flags.contains(&"debugged".to_owned()), "{:?}", known.flags);
+        assert_eq!(super::event(&stored(tagged)).candidates, ["tag:2a"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{decode::DecodeError, manifests::Identity};
 use ringfence_wire::audit::Answer;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io::Write as _,
     os::unix::net::UnixStream,
     sync::{
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
 }
 
 /// How far the store is.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     /// Highest id that can be read.
     pub(crate) last: u64,
@@ -44,6 +44,8 @@ pub(crate) struct Progress {
     asked: u64,
     /// When that was.
     sent: Option<Instant>,
+    /// Tokens of which nothing will come: the core was not reached, or what came could not be stored.
+    lost: BTreeSet<u64>,
     /// The core is gone.
     pub(crate) closed: bool,
 }
@@ -70,6 +72,14 @@ pub(crate) struct Dropped {
     pub(crate) denied: u64,
     /// Allowed events.
     pub(crate) allowed: u64,
+}
+
+impl Progress {
+    /// How many requests to the core are not answered yet.
+    fn under_way(&self) -> u64 {
+        let lost = self.lost.range(self.flushed + 1..).count();
+        (self.asked - self.flushed).saturating_sub(lost as u64)
+    }
 }
 
 impl Shared {
@@ -106,7 +116,7 @@ impl Shared {
                 if progress.asked >= wanted {
                     break (wanted, false);
                 }
-                let under_way = progress.asked - progress.flushed;
+                let under_way = progress.under_way();
                 let is_lost = progress.sent.is_none_or(|sent| sent.elapsed() >= LOST);
                 if under_way < MOST_ASKED || (is_lost && under_way < 4 * MOST_ASKED) {
                     progress.asked = wanted;
@@ -121,6 +131,7 @@ impl Shared {
             }
         };
         if sends && !self.answer(Answer::Flush(token)) {
+            self.lose_token(token);
             return false;
         }
         let mut progress = lock(&self.progress);
@@ -139,6 +150,16 @@ impl Shared {
         let mut progress = lock(&self.progress);
         if token <= progress.asked {
             progress.flushed = progress.flushed.max(token);
+            progress.lost = progress.lost.split_off(&(token + 1));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Nothing will come of a token: those who wait for it wait on for a later one, and it keeps nobody from asking.
+    pub(crate) fn lose_token(&self, token: u64) {
+        let mut progress = lock(&self.progress);
+        if token > progress.flushed && token <= progress.asked {
+            progress.lost.insert(token);
         }
         self.changed.notify_all();
     }
@@ -157,16 +178,16 @@ impl Shared {
 
     /// How far the store is, now.
     pub(crate) fn progress(&self) -> Progress {
-        *lock(&self.progress)
+        lock(&self.progress).clone()
     }
 
     /// Waits until there is something after `after`, at most for `limit`.
     pub(crate) fn wait_after(&self, after: u64, limit: Duration) -> Progress {
         let progress = lock(&self.progress);
         if progress.last > after || progress.closed {
-            return *progress;
+            return progress.clone();
         }
-        *wait(&self.changed, progress, limit)
+        wait(&self.changed, progress, limit).clone()
     }
 
     /// Changes the health.
@@ -291,6 +312,39 @@ mod tests {
             shared.flushed(last);
         }
         assert!(waits.into_iter().all(|waits| waits.join().expect("no panic")));
+    }
+
+    #[test]
+    fn requests_of_which_nothing_comes_keep_nobody_from_the_next() {
+        let (mut core, ours) = UnixStream::pair().expect("a pair");
+        let shared = Arc::new(Shared::new(ours));
+        let mut frame = [0; 13];
+        let mut token = |core: &mut UnixStream| {
+            core.read_exact(&mut frame).expect("a request");
+            match Answer::parse(&frame[4..]).expect("parses") {
+                Answer::Flush(token) => token,
+                other => panic!("{other:?}"),
+            }
+        };
+        // The store fails for a while: what the core answers is dropped by the link.
+        for number in 1..=5 * 4 * MOST_ASKED {
+            assert!(!shared.flush(Duration::ZERO), "nothing was stored");
+            assert_eq!(token(&mut core), number, "the core was asked");
+            shared.lose_token(number);
+        }
+        let asks = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.flush(Duration::from_secs(60))
+        });
+        let last = token(&mut core);
+        shared.flushed(last);
+        assert!(asks.join().expect("no panic"), "it works again");
+        assert!(lock(&shared.progress).lost.is_empty(), "and what was lost is forgotten");
+        // A core that cannot be reached.
+        drop(core);
+        let begun = Instant::now();
+        assert!((0..5 * 4 * MOST_ASKED).all(|_| !shared.flush(Duration::from_secs(600))));
+        assert!(begun.elapsed() < Duration::from_secs(600), "nobody waits for it");
     }
 
     #[test]

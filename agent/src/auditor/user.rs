@@ -45,7 +45,7 @@ pub(crate) fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
-    web::start(&sessions, web::runtime()?, dashboard.map_err(web::Error::Listen)?, Some(places.rules()))?;
+    web::start(&sessions, web::prepare()?, dashboard.map_err(web::Error::Listen)?, Some(places.rules()))?;
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let shared = Arc::clone(&sessions);
     spawn("accept").spawn(move || server::serve(&listener, &shared)).map_err(Error::Thread)?;

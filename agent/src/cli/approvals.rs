@@ -88,6 +88,13 @@ fn describe(out: &mut impl Write, call: &WaitingCall) -> io::Result<()> {
         call.score
     )?;
     writeln!(out, "          {}", printable(&call.arguments))?;
+    if let Some(bytes) = call.arguments_bytes {
+        let shown = call.arguments.len();
+        writeln!(
+            out,
+            "          … the first {shown} of {bytes} bytes of its arguments; `ringfence calls {id}` has all"
+        )?;
+    }
     writeln!(out, "          because: {}", printable(&because.join(", ")))?;
     writeln!(out, "          ringfence approve {id}   or   ringfence deny {id}")
 }

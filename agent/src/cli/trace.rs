@@ -26,7 +26,7 @@ const LINE: usize = 100;
 #[command(
     after_help = "How sure an event's tool call is stands behind it: `exact` (its process tree was tagged in the
 kernel for the call), `sole` (no other call was in flight in its process's life), `ambiguous` (one
-of several, or none). Agents of `ringfence start` are in no trace: only the daemon sees both sides.
+of several, none, or one that another call reached into). Agents of `ringfence start` are in no trace: only the daemon sees both sides.
 
 Examples:
   ringfence trace                        the newest intents of all agents

@@ -146,7 +146,10 @@ impl Ledger {
         let mut folds: HashMap<u64, String> = HashMap::new();
         for row in rows {
             match before {
-                Some((seq, _)) if row.seq != seq + 1 => return Err(Broken::Gap(seq + 1)),
+                // Of a database that somebody edited, any number can come.
+                Some((seq, _)) if seq.checked_add(1) != Some(row.seq) => {
+                    return Err(Broken::Gap(seq.saturating_add(1)));
+                }
                 Some((_, head)) if hash(head, &row.entry) != row.hash => return Err(Broken::Chain(row.seq)),
                 None => start = Some(row),
                 Some(_) => {}
@@ -172,7 +175,7 @@ impl Ledger {
         if let Some(first) = start {
             let base = match first.seq {
                 1 => GENESIS,
-                seq => folds.get(&(seq - 1)).ok_or(Broken::Start(seq))?,
+                seq => seq.checked_sub(1).and_then(|upto| folds.get(&upto)).ok_or(Broken::Start(seq))?,
             };
             if hash(base, &first.entry) != first.hash {
                 return Err(Broken::Chain(first.seq));
@@ -204,11 +207,11 @@ pub(crate) fn fold(rows: &[Row], least: usize, now: i64) -> Option<Entry> {
             Entry::Reached { .. } => {}
             Entry::Removed(checkpoint) => {
                 sessions += 1;
-                calls += checkpoint.calls;
+                calls = checkpoint.calls.saturating_add(calls);
             }
             Entry::Folded { sessions: more, calls: more_calls, .. } => {
-                sessions += more;
-                calls += more_calls;
+                sessions = more.saturating_add(sessions);
+                calls = more_calls.saturating_add(calls);
             }
         }
         count += 1;
@@ -275,6 +278,22 @@ mod tests {
             edit[edited].entry = edit[edited].entry.replace("\"at\":", "\"at\":7");
             assert_eq!(Ledger::read(&edit), Err(Broken::Chain(edited as u64 + 1)));
         }
+    }
+
+    #[test]
+    fn numbers_and_counts_of_an_edited_database_are_refused_or_bounded() {
+        let numbered = |first: u64| {
+            let mut rows = rows(&[reached("a", 1), reached("a", 2)]);
+            (rows[0].seq, rows[1].seq) = (first, first.wrapping_add(1));
+            rows
+        };
+        assert!(Ledger::read(&numbered(1)).is_ok());
+        assert_eq!(Ledger::read(&numbered(0)), Err(Broken::Start(0)));
+        assert_eq!(Ledger::read(&numbered(u64::MAX)), Err(Broken::Gap(u64::MAX)));
+        let Entry::Removed(mut checkpoint) = removed("a") else { panic!("a checkpoint") };
+        checkpoint.calls = u64::MAX;
+        let many = rows(&[Entry::Removed(checkpoint.clone()), Entry::Removed(checkpoint), removed("b")]);
+        assert!(matches!(fold(&many, 2, 5), Some(Entry::Folded { calls: u64::MAX, .. })));
     }
 
     #[test]

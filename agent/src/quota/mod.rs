@@ -18,7 +18,7 @@ mod turns;
 pub(crate) use lanes::Lanes;
 pub(crate) use owners::Owners;
 pub(crate) use refusals::Refusals;
-pub(crate) use turns::{For, Turns};
+pub(crate) use turns::{For, Turn, Turns};
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -80,7 +80,8 @@ impl Permits {
     }
 
     /// One for a user, until it is dropped. `end` ends what it is for, without waiting: it is called if others need the
-    /// permit more. `None`: the user has its share, or nobody has more than this user who could be asked to go.
+    /// permit more. `None`: the user has its share and all of it is busy, or nobody has more than this user who could be asked
+    /// to go.
     pub(crate) fn take(&self, uid: u32, end: impl Fn() + Send + 'static) -> Option<Permit> {
         self.take_as(Some(uid), Box::new(end))
     }
@@ -126,15 +127,19 @@ impl Held {
         }
         let count = |owner: Option<u32>| counts.get(&owner).copied().unwrap_or(0);
         let own = count(owner);
+        // Somebody's own that is idle goes for the next: what a user forgot does not keep that user out.
+        let own_idle = || {
+            self.entries.iter().find(|(_, e)| e.owner == owner && !e.busy).map(|(oldest, _)| Some(*oldest))
+        };
         if owner == Some(0) {
-            return (own < bounds.all).then_some(None);
+            return if own < bounds.all { Some(None) } else { own_idle() };
         }
         match owner {
             None if own < bounds.unknown => return Some(None),
             None => {
                 return self.entries.iter().find(|(_, e)| e.owner.is_none()).map(|(oldest, _)| Some(*oldest));
             }
-            Some(_) if own >= bounds.each => return None,
+            Some(_) if own >= bounds.each => return own_idle(),
             Some(_) => {}
         }
         let is_user = |owner: Option<u32>| owner.is_some_and(|owner| owner != 0);
@@ -153,6 +158,7 @@ impl Held {
         let busy = more().filter(|(_, entry)| own < fair && count(entry.owner) > fair);
         busy.min_by_key(|(number, e)| (usize::MAX - count(e.owner), **number))
             .map(|(number, _)| Some(*number))
+            .or_else(own_idle)
     }
 }
 
@@ -166,8 +172,17 @@ pub(crate) struct Permit {
 impl Permit {
     /// It is in use from now on: somebody waits for what it is for. Before, it is the first to go.
     pub(crate) fn busy(&self) {
+        self.set_busy(true);
+    }
+
+    /// Nobody waits for it any more: it is among the first to go again.
+    pub(crate) fn idle(&self) {
+        self.set_busy(false);
+    }
+
+    fn set_busy(&self, busy: bool) {
         if let Some(entry) = self.permits.lock().entries.get_mut(&self.number) {
-            entry.busy = true;
+            entry.busy = busy;
         }
     }
 
@@ -175,9 +190,12 @@ impl Permit {
     pub(crate) fn identify(&self, uid: u32) -> bool {
         let owner = Some(self.permits.owners.of(uid));
         let mut held = self.permits.lock();
-        match held.entries.get(&self.number) {
+        match held.entries.get_mut(&self.number) {
             None => return false,
-            Some(entry) if entry.owner == owner => return true,
+            Some(entry) if entry.owner == owner => {
+                entry.busy = true;
+                return true;
+            }
             Some(_) => {}
         }
         let Some(evicted) = held.room_for(owner, self.permits.bounds) else { return false };

@@ -73,7 +73,7 @@ impl Owners {
         true
     }
 
-    /// The ranges of a file's text; `id_of` knows users by name. What cannot be understood is nobody's.
+    /// The ranges of a file's text; `id_of` knows users by name. Lines that cannot be understood are left out.
     pub(crate) fn parse(text: &str, id_of: impl Fn(&str) -> Option<u32>) -> Self {
         let mut known: Option<(&str, Option<u32>)> = None;
         let mut ranges = Vec::new();
@@ -84,15 +84,22 @@ impl Owners {
             };
             let (Ok(first), Ok(count)) = (first.parse::<u32>(), count.parse::<u32>()) else { continue };
             // A range with root in it would make everybody's ids root's, or root somebody's.
-            if first == 0 || count == 0 || ranges.len() == MOST {
+            if first == 0 || count == 0 {
                 continue;
+            }
+            if ranges.len() == MOST {
+                tracing::warn!(
+                    "{FILE} has more than {MOST} ranges: ids in the others count as users of their own"
+                );
+                break;
             }
             let owner = match known {
                 Some((known, owner)) if known == name => owner,
                 _ => name.parse().ok().or_else(|| id_of(name)),
             };
             known = Some((name, owner));
-            ranges.extend(owner.map(|owner| Subordinate { first, count, owner }));
+            // Of a name that nobody knows (a directory service that is away), a range is still one user's.
+            ranges.push(Subordinate { first, count, owner: owner.unwrap_or(first) });
         }
         let owners = Self::default();
         owners.replace(ranges);
@@ -147,11 +154,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_understood_is_nobody_s() {
-        let text =
-            "alice:x:1\nalice:7\n\n#\nmallory:10:5\nbob:0:4294967295\nbob:4294967290:4294967295\n:1:1\n";
+        let text = "alice:x:1\nalice:7\n\n#\nbob:0:4294967295\nbob:4294967290:4294967295\n:1:1\n";
         let owners = Owners::parse(text, id_of);
-        assert_eq!((owners.of(0), owners.of(10), owners.of(1)), (0, 10, 1));
+        assert_eq!((owners.of(0), owners.of(7), owners.of(1)), (0, 7, 1));
         assert_eq!(owners.of(4_294_967_295), 1001);
+    }
+
+    #[test]
+    fn a_range_of_an_unknown_name_is_one_user_s() {
+        let owners = Owners::parse("mallory:200000:65536\nalice:100000:65536\n", id_of);
+        assert_eq!((owners.of(200_001), owners.of(265_535)), (200_000, 200_000));
+        assert_eq!(owners.of(100_001), 1000, "the control");
     }
 
     #[test]

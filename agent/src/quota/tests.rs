@@ -22,6 +22,11 @@ impl Scene {
         })
     }
 
+    /// One that is in use at once.
+    fn busy(&self, uid: u32) -> Option<Permit> {
+        self.take(uid).inspect(Permit::busy)
+    }
+
     fn unknown(&self) -> Option<Permit> {
         let ended = Arc::clone(&self.ended);
         self.permits.take_unknown(move || {
@@ -37,11 +42,11 @@ impl Scene {
 #[test]
 fn one_user_has_a_share_and_root_a_reserve() {
     let scene = Scene::new(Bounds::of(5, 3), "");
-    let first: Vec<_> = (0..9).map_while(|_| scene.take(1000)).collect();
+    let first: Vec<_> = (0..9).map_while(|_| scene.busy(1000)).collect();
     assert_eq!(first.len(), 3);
-    let second: Vec<_> = (0..2).map_while(|_| scene.take(1001)).collect();
+    let second: Vec<_> = (0..2).map_while(|_| scene.busy(1001)).collect();
     assert_eq!(second.len(), 2);
-    let root: Vec<_> = (0..9).map_while(|_| scene.take(0)).collect();
+    let root: Vec<_> = (0..9).map_while(|_| scene.busy(0)).collect();
     assert_eq!((root.len(), scene.ended()), (5, 0), "as many as all users, and nobody has to go for it");
     assert_eq!((scene.permits.count(1000), scene.permits.count(0)), (3, 10));
     drop(first);
@@ -51,7 +56,7 @@ fn one_user_has_a_share_and_root_a_reserve() {
 #[test]
 fn subordinate_ids_are_their_owner_s() {
     let scene = Scene::new(Bounds::of(50, 3), "1000:100000:65536\n");
-    let many: Vec<_> = (0..40).map_while(|n| scene.take(100_000 + n)).collect();
+    let many: Vec<_> = (0..40).map_while(|n| scene.busy(100_000 + n)).collect();
     assert_eq!(many.len(), 3, "other ids of the same user");
     assert!(scene.take(1000).is_none(), "and the user itself");
     let other: Vec<_> = (0..40).map_while(|n| scene.take(200_000 + n)).collect();
@@ -87,6 +92,50 @@ fn work_is_broken_off_only_above_a_fair_share() {
     assert_eq!(hog.iter().filter(|permit| permit.is_held()).count(), 2);
     assert!(few.iter().all(Permit::is_held));
     assert!(scene.take(1).is_none(), "who was asked to go does not come back by it");
+}
+
+#[test]
+fn a_user_with_a_full_share_loses_its_own_oldest_idle_and_nobody_else_s() {
+    // Of a user, of root, of a user's subordinate id; of who has a share of all, and of who is not bounded but by all.
+    for (bounds, uid, again) in [
+        (Bounds::of(9, 4), 1, 1),
+        (Bounds::of(4, 4), 0, 0),
+        (Bounds::of(9, 4), 1, 105),
+        (Bounds::of(5, 5), 1, 1),
+        (Bounds { all: 5, each: 5, unknown: 3 }, 1, 1),
+    ] {
+        let scene = Scene::new(bounds, "1:100:10\n");
+        let other = scene.take(2).expect("somebody else's");
+        let own: Vec<_> = (0..4).filter_map(|_| scene.take(uid)).collect();
+        own[0].busy();
+        own[2].busy();
+        let held = || own.iter().map(Permit::is_held).collect::<Vec<_>>();
+        let next = scene.take(again).expect("room is made");
+        assert_eq!(held(), [true, false, true, true], "the oldest that is idle");
+        next.busy();
+        own[3].busy();
+        assert!(scene.take(uid).is_none(), "all of its share is busy");
+        own[2].idle();
+        assert!(scene.take(uid).is_some());
+        assert_eq!(held(), [true, false, false, true], "what is over is idle again");
+        assert!(other.is_held() && next.is_held());
+        assert_eq!(scene.ended(), 2);
+    }
+}
+
+#[test]
+fn who_says_who_it_is_gets_the_place_of_its_own_oldest_idle() {
+    let scene = Scene::new(Bounds { all: 6, each: 2, unknown: 3 }, "");
+    let own: Vec<_> = (0..2).filter_map(|_| scene.take(7)).collect();
+    own[0].busy();
+    let next = scene.unknown().expect("one");
+    assert!(next.identify(7) && next.is_held());
+    assert_eq!((own[0].is_held(), own[1].is_held()), (true, false));
+    assert!(!scene.unknown().expect("one").identify(7), "now all are busy");
+    // A second message on a connection that rested is work as the first was.
+    next.idle();
+    assert!(next.identify(7));
+    assert!(scene.take(7).is_none() && next.is_held(), "it does not go for the next one");
 }
 
 #[test]

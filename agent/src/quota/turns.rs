@@ -17,6 +17,8 @@ pub(crate) enum For {
     Question,
     /// To change something: it does not wait for the user's own questions.
     Decision,
+    /// To tell pages what waits. It takes no time, and waits for neither.
+    News,
 }
 
 /// Who has a turn, and who waits for one, in the order in which they came.
@@ -47,7 +49,7 @@ impl Turns {
         let lane = {
             let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
-            let most = if wanted == For::Question { 1 } else { DECISIONS };
+            let most = if wanted == For::Decision { DECISIONS } else { 1 };
             Arc::clone(lanes.entry((owner, wanted)).or_insert_with(|| Arc::new(Semaphore::new(most))))
         };
         // Neither is ever closed.

@@ -205,6 +205,7 @@ struct Running {
     stderr: thread::JoinHandle<String>,
     /// Last batch that this auditor said is stored.
     stored: Arc<AtomicU64>,
+    vouching: Arc<Packets>,
 }
 
 impl Core {
@@ -308,7 +309,7 @@ impl Core {
                 }
             }
         });
-        self.running = Some(Running { child, link, answers, stderr, stored });
+        self.running = Some(Running { child, link, answers, stderr, stored, vouching });
         self.tell(&Notice::Hello { session: self.session.clone(), boot: "boot".into() });
         for manifest in self.manifests.clone() {
             for notice in manifest.notices() {
@@ -396,6 +397,15 @@ impl Core {
     pub(crate) fn stop(&mut self) -> (bool, String) {
         let mut running = self.running.take().expect("runs");
         let _ = running.link.lock().expect("lock").shutdown(std::net::Shutdown::Write);
+        let ended = running.child.wait().expect("waits");
+        running.answers.join().expect("no panic");
+        (ended.success(), running.stderr.join().expect("no panic"))
+    }
+
+    /// Breaks the line about peers, and waits for the auditor's end: whether it ended well, and its log.
+    pub(crate) fn break_peers(&mut self) -> (bool, String) {
+        let mut running = self.running.take().expect("runs");
+        rustix::net::shutdown(&*running.vouching, rustix::net::Shutdown::Both).expect("shuts down");
         let ended = running.child.wait().expect("waits");
         running.answers.join().expect("no panic");
         (ended.success(), running.stderr.join().expect("no panic"))

@@ -3,7 +3,7 @@
 //! Other users' processes need root to start; without it, those parts say that they were left out.
 
 use crate::{
-    auditor_support::Core,
+    auditor_support::{Core, denied, manifest, uid},
     support::{Home, eventually},
 };
 use serde_json::Value;
@@ -206,6 +206,62 @@ fn a_core_that_was_silent_for_a_while_is_asked_again() {
     assert!(worked, "one question without an answer is not the end of all: {text}");
     assert!(session.line().contains(r#""result""#));
     session.end();
+}
+
+#[test]
+fn a_broken_line_about_peers_is_opened_again() {
+    let mut home = Home::new();
+    let mut session = home.session("files", &[]);
+    session.call("delete_thing", "{}");
+    home.waiting();
+    // What was sent before is not lost by it.
+    home.core().announce(manifest(0x1005, "0123456789ab", "coder", uid()));
+    home.core().records((0..500).map(|n| denied(&format!("/etc/{n}"))));
+    let (well, log) = home.core().break_peers();
+    assert!(!well && log.contains("questions about peers broke"), "{log}");
+    home.core().spawn();
+    home.core().settle();
+    home.reopen_dashboard();
+    let call = home.waiting();
+    let (worked, text) = detached(&home, &["approve", &call]);
+    assert!(worked, "{text}");
+    assert!(session.line().contains(r#""result""#));
+    session.end();
+}
+
+#[test]
+fn what_the_dashboard_refuses_is_on_record_with_whose_it_was_and_fills_no_log() {
+    let mut home = Home::new();
+    let host = format!("127.0.0.1:{}", home.port);
+    let get = |path: &str, headers: &[(&str, &str)]| home.raw("GET", path, headers, "").status;
+    let bearer = format!("Bearer {}", home.token);
+    let good = [("Host", host.as_str()), ("Authorization", bearer.as_str())];
+    assert_eq!(get("/api/stats", &good), 200, "the control");
+    assert_eq!(get("/api/stats", &[("Host", &host)]), 401);
+    assert_eq!(get("/api/stats?token=secret", &[("Host", "evil.example")]), 403);
+    assert_eq!(get("/api/rules", &[good[0], good[1], ("Origin", "http://evil.example")]), 403);
+    // More than may be strangers at once: the oldest go.
+    let strangers: Vec<_> = (0..200).map(|_| home.connect()).collect();
+    assert_eq!(get("/api/stats", &good), 200);
+    for _ in 0..100 {
+        assert_eq!(get("/api/stats", &[("Host", &host), ("Authorization", "Bearer none")]), 401);
+    }
+    drop(strangers);
+    let token = home.token.clone();
+    let (well, log) = home.core().stop();
+    assert!(well, "{log}");
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("refused to")).collect();
+    // A kernel without sock_diag names nobody, and then all are one.
+    let own = format!("refused to user {}: ", uid());
+    let who = |line: &str| line.contains(&own) || line.contains("refused to an unknown user: ");
+    assert!(!lines.is_empty() && lines.iter().all(|line| who(line)), "{log}");
+    let has = |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(has(&["GET", "/api/stats", "needs the dashboard's token", "from 127.0.0.1:"]), "{log}");
+    assert!(has(&["/api/stats", "answers only to 127.0.0.1"]), "{log}");
+    assert!(has(&["/api/rules", "other origins"]), "{log}");
+    assert!(has(&["a connection to the dashboard", "go for others"]), "{log}");
+    assert!(!log.contains(&token) && !log.contains("secret"), "{log}");
+    assert!(lines.len() <= 2 * 20, "{} lines for hundreds", lines.len());
 }
 
 /// Python that becomes each of these users in turn, opens so many connections as each, and waits for its input's end.

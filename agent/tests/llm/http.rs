@@ -365,7 +365,7 @@ fn loopback_wants_the_token_and_no_browser() {
 fn who_had_the_port_in_between_holds_no_token() {
     let kept = Port::new();
     let port = kept.number;
-    let mock = Mock::with([says(&["ok"]), says(&["ok"])]);
+    let mock = Mock::with([says(&["ok"]), says(&["ok"]), says(&["ok"])]);
     let home = home(&mock, "anthropic", &format!("http = true\nhttp_port = {port}"), "");
     let file = home.path(".local/share/ringfence/state/a/http-token");
     let token_now = || fs::read_to_string(&file).unwrap().trim().to_owned();
@@ -385,10 +385,17 @@ fn who_had_the_port_in_between_holds_no_token() {
     fs::write(&file, format!("{first}\n")).unwrap();
     let daemon = home.start();
     assert!(!file.exists(), "clients would show the last token to whoever has the port");
-    drop(daemon);
+    // Nor does it keep the agent from its own socket, and the user is told what it waits for.
+    let status = daemon.status("a");
+    let error = status["error"].as_str().unwrap_or_default();
+    assert_eq!(status["state"], "running", "{status}");
+    assert!(error.contains(&format!("http_port {port}")) && error.contains("tried again in"), "{status}");
+    let mut runtime = Client::runtime(&home.socket("a"));
+    assert_eq!(runtime.says(1, "x")["result"]["content"][0]["text"], "ok");
+    assert!(!file.exists(), "still");
     drop(squatter);
-    fs::write(&file, format!("{first}\n")).unwrap();
-    let _daemon = home.start();
+    eventually("it is served once the port is free", || file.exists().then_some(()));
+    eventually("and nothing is wrong any more", || daemon.status("a")["error"].is_null().then_some(()));
     let second = token_now();
     assert_ne!(first, second);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);

@@ -74,6 +74,32 @@ fn the_command_line_decides_once() {
 }
 
 #[test]
+fn long_arguments_are_cut_where_calls_wait_and_whole_where_one_is_asked_for() {
+    let home = Home::new();
+    let mut client = apart(&home, &[]);
+    let long = format!("{}, end", "x".repeat(1_500_000));
+    client.send(format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"delete_it\",\"arguments\":{{\"path\":\"{long}\"}}}}}}\n"
+    ));
+    let id = waiting(&home);
+    let call = &listed(&home)[0];
+    let (shown, bytes) = (call["arguments"].as_str().expect("text"), call["arguments_bytes"].as_u64());
+    assert!(shown.len() <= 4096 && shown.starts_with("{\"path\":\"xxx"), "{} bytes", shown.len());
+    assert!(bytes.is_some_and(|bytes| bytes > 1_500_000), "and says so: {bytes:?}");
+    let people = home.output(&["approvals", "--db", &home.text("audit.db")]);
+    assert!(people.contains(&format!("of {} bytes", bytes.unwrap_or_default())), "how to see all of it");
+    assert!(people.contains(&format!("ringfence calls {id}")) && people.len() < 6000);
+    let whole = home.output(&["calls", &id, "--json", "--db", &home.text("audit.db")]);
+    assert!(whole.contains(&long), "the call itself has all of it");
+    assert_eq!(decide(&home, "deny", &id), Ok(format!("denied {id}\n")));
+    // The control: a short call is shown whole.
+    client.call("2", "delete_it");
+    waiting(&home);
+    assert_eq!(listed(&home)[0].get("arguments_bytes"), None);
+    assert!(!home.output(&["approvals", "--db", &home.text("audit.db")]).contains("bytes of its arguments"));
+}
+
+#[test]
 fn a_client_does_not_approve_its_own_calls() {
     let home = Home::new();
     // This process is the client now, and `ringfence approve` its child.

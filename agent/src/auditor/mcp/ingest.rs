@@ -3,18 +3,16 @@
 //! The fold is deterministic: read again from the start, a journal gives the same rows with the same ids, so that an
 //! auditor that was killed in the middle begins again and writes nothing twice.
 
-mod row;
-
+pub(crate) use super::row::{CallRow, MessageRow, Row};
 use super::{
     intent::{self, Evidence},
+    row::{LONGEST_RAW, bounded},
     stderr::Stderr,
 };
 use crate::mcp::{
     journal::{Direction, Entry, Judged},
     line::{self, Id, Kind, Line, Message, Outline},
 };
-pub(crate) use row::{CallRow, MessageRow, Row};
-use row::{LONGEST_RAW, bounded};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -282,7 +280,7 @@ impl Fold {
                             result: outcome.ok().map(bounded),
                             error: outcome.err().map(bounded),
                             at,
-                            duration_ms: (at - began).max(0) / 1000,
+                            duration_ms: at.saturating_sub(began).max(0) / 1000,
                             ended: boot,
                         });
                         for (key, params) in outcome.map(intent::asked_in_result).unwrap_or_default() {
@@ -313,7 +311,7 @@ impl Fold {
             "error" => (None, Some(text.to_string())),
             _ => (Some(text.to_string()), None),
         };
-        let duration_ms = (at - began).max(0) / 1000;
+        let duration_ms = at.saturating_sub(began).max(0) / 1000;
         vec![Row::Answer { call, message: message.to_owned(), result, error, at, duration_ms, ended }]
     }
 
@@ -332,7 +330,7 @@ impl Fold {
             result: Some(text.clone()),
             error: None,
             at,
-            duration_ms: (at - began).max(0) / 1000,
+            duration_ms: at.saturating_sub(began).max(0) / 1000,
             ended,
         };
         calls.map(row).collect()

@@ -8,6 +8,7 @@ use crate::{
     },
     mcp::journal::{Broken, Entry, LONGEST, Reader, SHORT, Step},
 };
+use parking_lot::FairMutex;
 use std::{
     fs::File,
     io::BufReader,
@@ -91,13 +92,13 @@ impl Intake {
     /// # Errors
     /// [`Error::Store`].
     pub(crate) fn new(
-        writer: &Mutex<SessionWriter>,
+        writer: &FairMutex<SessionWriter>,
         (session, path): (String, String),
         (uid, gate): (u32, Gate),
         journal: File,
     ) -> Result<Self, Error> {
         let (stored, epoch) = {
-            let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut writer = writer.lock();
             if writer.is_removed(&session)? {
                 return Err(Error::Removed);
             }
@@ -142,7 +143,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`Error`]; of the store, it may be called again.
-    pub(crate) fn advance(&mut self, writer: &Mutex<SessionWriter>) -> Result<News, Error> {
+    pub(crate) fn advance(&mut self, writer: &FairMutex<SessionWriter>) -> Result<News, Error> {
         let mut news = News::default();
         // Before the reading: what is written after this may be missed.
         let begun = clock::since_boot();
@@ -169,7 +170,7 @@ impl Intake {
             let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
             let bytes = self.reader.bytes();
             let at = Position { session, uid, journal, lines, head, bytes, read_to, epoch };
-            writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &self.unwritten)?;
+            writer.lock().write(&at, &self.unwritten)?;
             self.stored = lines;
             news.rows.append(&mut self.unwritten);
             self.progress.unwritten.store(0, Ordering::Relaxed);
@@ -206,7 +207,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub(crate) fn abandon(&mut self, writer: &Mutex<SessionWriter>, now: i64) -> Result<(), Error> {
+    pub(crate) fn abandon(&mut self, writer: &FairMutex<SessionWriter>, now: i64) -> Result<(), Error> {
         let (head, lines) = self.reader.position();
         if self.ended || lines == 0 {
             return Ok(());
@@ -215,6 +216,6 @@ impl Intake {
         let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
         let at = Position { session, uid, journal, lines, head, bytes: self.reader.bytes(), read_to, epoch };
         let row = Row::End { at: now, status: None };
-        Ok(writer.lock().unwrap_or_else(PoisonError::into_inner).write(&at, &[row])?)
+        Ok(writer.lock().write(&at, &[row])?)
     }
 }

@@ -194,7 +194,7 @@ impl Grouping {
             return Belongs { intent: intent.clone(), order: *calls, source, prompt };
         }
         let (intent, order) = match &mut self.present {
-            Some((intent, last, calls)) if !self.open.is_empty() || at - *last <= GAP => {
+            Some((intent, last, calls)) if !self.open.is_empty() || at.saturating_sub(*last) <= GAP => {
                 *last = at.max(*last);
                 *calls += 1;
                 (intent.clone(), *calls)
@@ -233,6 +233,14 @@ mod tests {
                 .collect();
         let expected = [("a", 1), ("a", 2), ("a", 3), ("d", 1), ("d", 2)];
         assert_eq!(places, expected.map(|(intent, order)| (intent.to_owned(), order)));
+    }
+
+    #[test]
+    fn times_that_no_clock_says_are_times_all_the_same() {
+        let mut grouping = Grouping::default();
+        grouping.place("a", i64::MIN);
+        assert_eq!(place(&mut grouping, "b", i64::MAX).0, "b");
+        assert_eq!(place(&mut grouping, "c", i64::MIN).0, "b");
     }
 
     #[test]

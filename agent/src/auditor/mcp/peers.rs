@@ -71,18 +71,22 @@ struct Asked {
 
 impl Line {
     /// A line whose other end is the core's, with a thread that hears the answers; what the core says about subordinate ids
-    /// goes to `owners`.
+    /// goes to `owners`. `lost` is called once nothing can come any more: until there is another line, nobody is believed.
     ///
     /// # Errors
     /// Where no thread can be started.
-    pub(crate) fn start(packets: Packets, owners: Owners) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        packets: Packets,
+        owners: Owners,
+        lost: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Arc<Self>> {
         let lanes = Lanes::new(owners.clone());
         let line = Arc::new(Self { packets, lanes, asked: Mutex::default() });
         let heard = Arc::clone(&line);
-        thread::Builder::new()
-            .name("peers".into())
-            .stack_size(512 << 10)
-            .spawn(move || heard.hear(&owners))?;
+        thread::Builder::new().name("peers".into()).stack_size(512 << 10).spawn(move || {
+            heard.hear(&owners);
+            lost();
+        })?;
         Ok(line)
     }
 
@@ -120,7 +124,7 @@ impl Line {
         let number = {
             let mut asked = self.asked();
             if asked.closed {
-                return Err(unknown("the daemon cannot be asked".to_owned()));
+                return Err(unknown("the daemon cannot be asked just now; try again".to_owned()));
             }
             asked.last += 1;
             let number = asked.last;
@@ -150,7 +154,7 @@ mod tests {
     fn line() -> (Arc<Line>, Packets, UnixStream, UnixStream) {
         let (core, ours) = Packets::pair().expect("a pair");
         let (here, there) = UnixStream::pair().expect("a pair");
-        (Line::start(ours, Owners::default()).expect("a thread"), core, here, there)
+        (Line::start(ours, Owners::default(), || ()).expect("a thread"), core, here, there)
     }
 
     fn question(core: &Packets) -> u64 {
@@ -201,6 +205,36 @@ mod tests {
             answer(&core, question(&core), 55);
         }
         assert!(many.into_iter().all(|asked| asked.join().expect("no panic") == [55]));
+    }
+
+    #[test]
+    fn the_end_of_the_line_is_told_once_and_nobody_waits() {
+        for fails in [false, true] {
+            let (core, ours) = Packets::pair().expect("a pair");
+            let (here, _there) = UnixStream::pair().expect("a pair");
+            let (lost, is_lost) = mpsc::channel();
+            let line = Line::start(ours, Owners::default(), move || lost.send(()).expect("somebody listens"))
+                .expect("a thread");
+            // What is no message is not the end of it.
+            core.send(&"nonsense", None, None).expect("sent");
+            let asks = thread::spawn({
+                let line = Arc::clone(&line);
+                move || line.ask(5, &here, Duration::from_secs(600))
+            });
+            let number = question(&core);
+            assert!(is_lost.try_recv().is_err());
+            if !fails {
+                answer(&core, number, 3);
+                assert_eq!(asks.join().expect("no panic").expect("facts").lineage, [3], "the control");
+                drop(core);
+            } else {
+                drop(core);
+                let refused = asks.join().expect("no panic").expect_err("nobody answers");
+                assert!(matches!(refused, Refused::Unknown(_)), "{refused}");
+            }
+            is_lost.recv_timeout(Duration::from_secs(60)).expect("told");
+            assert!(is_lost.recv().is_err(), "once");
+        }
     }
 
     #[test]

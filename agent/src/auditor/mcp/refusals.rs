@@ -1,60 +1,120 @@
 //! The log of what peers were refused: who, what, why; so many of each user that nobody fills the log with them.
 
+use crate::quota::Owners;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::{
     collections::HashMap,
+    mem,
     os::unix::net::UnixStream,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// How many refusals of one user are logged in a while; the others are counted.
+/// How many refusals of one user, subordinate ids included, are logged in a while, and of all users together; the others are
+/// counted.
 const MOST: u32 = 20;
+const MOST_IN_ALL: u32 = 600;
 const WHILE: Duration = Duration::from_secs(60);
-/// Users that are told apart. Beyond, those that are quiet are forgotten, and if none is, all share one count.
+/// Users that are told apart. Beyond, those that are quiet are forgotten, and if none is, whoever was refused most: a
+/// newcomer never shares a count that is used up, and the lines of all together are bounded.
 const MOST_USERS: usize = 1024;
 
-/// What was logged lately, by user.
+/// What was logged lately.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<HashMap<u32, Lately>>);
+pub(crate) struct Refusals {
+    owners: Owners,
+    lately: Mutex<Users>,
+}
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
+struct Users {
+    /// By user.
+    each: HashMap<u32, Lately>,
+    all: Option<Lately>,
+}
+
+#[derive(Debug, Clone, Copy)]
 struct Lately {
     since: Instant,
-    count: u32,
+    logged: u32,
+    unsaid: u32,
+}
+
+impl Lately {
+    fn new(since: Instant) -> Self {
+        Self { since, logged: 0, unsaid: 0 }
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now.duration_since(self.since) >= WHILE
+    }
+
+    /// Begins anew if the while is over. What was not logged is still to be said.
+    fn renew(&mut self, now: Instant) {
+        if self.is_over(now) {
+            (self.since, self.logged) = (now, 0);
+        }
+    }
 }
 
 impl Refusals {
+    /// Nobody was refused anything yet.
+    pub(crate) fn new(owners: Owners) -> Self {
+        Self { owners, lately: Mutex::default() }
+    }
+
     /// Logs that the peer of a connection was refused something.
     pub(super) fn log(&self, peer: &UnixStream, what: &str, why: &impl std::fmt::Display) {
         let peer = getsockopt(peer, PeerCredentials).ok();
         let (uid, pid) = peer.map_or((u32::MAX, 0), |peer| (peer.uid(), peer.pid()));
+        self.say(uid, || format!("{what} refused to process {pid} of user {uid}: {why}"));
+    }
+
+    /// The same of a peer of whom the kernel says no more than its user, or nothing.
+    pub(crate) fn log_user(
+        &self,
+        uid: Option<u32>,
+        what: impl FnOnce() -> String,
+        why: &impl std::fmt::Display,
+    ) {
+        let user = uid.map_or_else(|| "an unknown user".to_owned(), |uid| format!("user {uid}"));
+        self.say(uid.unwrap_or(u32::MAX), || format!("{} refused to {user}: {why}", what()));
+    }
+
+    fn say(&self, uid: u32, text: impl FnOnce() -> String) {
         match self.one_more(uid, Instant::now()) {
-            (true, 0) => tracing::warn!("{what} refused to process {pid} of user {uid}: {why}"),
-            (true, unsaid) => {
-                tracing::warn!(
-                    "{what} refused to process {pid} of user {uid}: {why} ({unsaid} more were not logged)"
-                );
-            }
+            (true, 0) => tracing::warn!("{}", text()),
+            (true, unsaid) => tracing::warn!("{} ({unsaid} more were not logged)", text()),
             (false, _) => {}
         }
     }
 
-    /// Whether one more of a user's is logged, and how many were not in the while before.
+    /// Whether one more of a user's is logged, and how many before it were not.
     fn one_more(&self, uid: u32, now: Instant) -> (bool, u32) {
-        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if users.len() >= MOST_USERS && !users.contains_key(&uid) {
-            users.retain(|_, lately| now.duration_since(lately.since) < WHILE);
+        let owner = self.owners.of(uid);
+        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let Users { each, all } = &mut *lately;
+        if each.len() >= MOST_USERS && !each.contains_key(&owner) {
+            each.retain(|_, lately| !lately.is_over(now));
+            if each.len() >= MOST_USERS {
+                let most = each.iter().max_by_key(|(_, of)| of.logged.saturating_add(of.unsaid));
+                if let Some(most) = most.map(|(owner, _)| *owner) {
+                    each.remove(&most);
+                }
+            }
         }
-        let uid = if users.len() >= MOST_USERS && !users.contains_key(&uid) { u32::MAX } else { uid };
-        let lately = users.entry(uid).or_insert(Lately { since: now, count: 0 });
-        let mut unsaid = 0;
-        if now.duration_since(lately.since) >= WHILE {
-            unsaid = lately.count.saturating_sub(MOST);
-            *lately = Lately { since: now, count: 0 };
+        let all = all.get_or_insert(Lately::new(now));
+        let own = each.entry(owner).or_insert(Lately::new(now));
+        all.renew(now);
+        own.renew(now);
+        if own.logged < MOST && all.logged < MOST_IN_ALL {
+            own.logged += 1;
+            all.logged += 1;
+            (true, mem::take(&mut own.unsaid))
+        } else {
+            own.unsaid = own.unsaid.saturating_add(1);
+            (false, 0)
         }
-        lately.count = lately.count.saturating_add(1);
-        (lately.count <= MOST, unsaid)
     }
 }
 
@@ -72,11 +132,52 @@ mod tests {
     }
 
     #[test]
-    fn many_users_fill_no_memory() {
+    fn subordinate_ids_are_no_further_users() {
+        let owners = Owners::parse("1000:100000:65536\n", |name| name.parse().ok());
+        let (refusals, now) = (Refusals::new(owners), Instant::now());
+        let logged = (0..5000).filter(|n| refusals.one_more(100_000 + n, now).0).count();
+        assert_eq!(logged, MOST as usize, "one user's lines");
+        assert!(!refusals.one_more(1000, now).0, "that user's");
+        assert!(refusals.one_more(1001, now).0, "another's");
+    }
+
+    #[test]
+    fn all_users_together_fill_no_log_and_what_was_left_out_is_counted() {
         let (refusals, now) = (Refusals::default(), Instant::now());
-        let logged = (0..4 * MOST_USERS as u32).filter(|uid| refusals.one_more(*uid, now).0).count();
-        assert_eq!(logged, MOST_USERS + MOST as usize);
-        assert!(refusals.0.lock().unwrap().len() <= MOST_USERS + 1);
-        assert_eq!(refusals.one_more(u32::MAX - 1, now + WHILE), (true, 0), "the quiet are forgotten");
+        let logged = (0..MOST * 1000).filter(|n| refusals.one_more(n % 1000, now).0).count();
+        assert_eq!(logged, MOST_IN_ALL as usize);
+        // Each of the first 600 was logged once, the others never.
+        assert_eq!(refusals.one_more(0, now + WHILE), (true, MOST - 1));
+        assert_eq!(refusals.one_more(999, now + WHILE), (true, MOST));
+    }
+
+    #[test]
+    fn many_users_fill_no_memory_and_a_newcomer_has_a_count_of_its_own() {
+        let (refusals, now) = (Refusals::default(), Instant::now());
+        for _ in 0..=MOST {
+            refusals.one_more(7, now);
+        }
+        let users = |refusals: &Refusals| refusals.lately.lock().unwrap().each.len();
+        // As many users as are told apart, each quiet for long enough that all together are not over the bound.
+        let later = now + WHILE / 2;
+        for uid in 0..MOST_USERS as u32 - 1 {
+            refusals.one_more(10_000 + uid, later);
+        }
+        assert_eq!(users(&refusals), MOST_USERS);
+        let noisy = now + WHILE;
+        assert!(refusals.one_more(10_000, noisy).0, "all together begin anew");
+        for _ in 0..3 * MOST {
+            refusals.one_more(10_001, noisy);
+        }
+        refusals.one_more(7, noisy);
+        assert_eq!(refusals.one_more(5, noisy), (true, 0), "a newcomer is logged");
+        assert_eq!(users(&refusals), MOST_USERS, "in place of one");
+        assert!(!refusals.lately.lock().unwrap().each.contains_key(&10_001), "of the loudest");
+        for uid in 0..4 * MOST_USERS as u32 {
+            refusals.one_more(50_000 + uid, noisy);
+        }
+        assert_eq!(users(&refusals), MOST_USERS);
+        assert_eq!(refusals.one_more(u32::MAX - 1, noisy + WHILE), (true, 0), "the quiet are forgotten");
+        assert_eq!(users(&refusals), 1);
     }
 }

@@ -3,8 +3,8 @@
 use super::{
     intake::Intake,
     link::{Link, LinkWriter},
-    sessions::{Linked, Live, Sessions, lock},
-    waiting::Decider,
+    sessions::{Linked, Live, Sessions},
+    waiting::{ARGUMENTS, Decider, TOO_MANY},
 };
 use crate::{
     auditor::{
@@ -74,8 +74,16 @@ pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
         let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
         let uid = peer.uid();
         let Ok(spare) = stream.try_clone() else { continue };
-        let Some(permit) = sessions.connections.take(uid, move || drop(spare.shutdown(Shutdown::Both)))
-        else {
+        let (all, pid) = (Arc::downgrade(sessions), peer.pid());
+        let end = move || {
+            let _ = spare.shutdown(Shutdown::Both);
+            let Some(sessions) = all.upgrade() else { return };
+            sessions.turned_away.fetch_add(1, Ordering::Relaxed);
+            sessions.refusals.warn(|| {
+                format!("a connection of process {pid} of user {uid} was ended: another one needs its place")
+            });
+        };
+        let Some(permit) = sessions.connections.take(uid, end) else {
             sessions.turned_away.fetch_add(1, Ordering::Relaxed);
             sessions.refusals.warn(|| {
                 format!(
@@ -350,16 +358,13 @@ fn link(
         }
     }
     let welcomed = welcome(&writing, sessions, uid);
-    let mut paused = Vec::new();
     let outcome = welcomed.and_then(|()| {
         let of = Of { session, uid, client, nudge: &nudge };
-        news(&mut conn, &writing, sessions, &mut intake, &of, &mut paused)
+        news(&mut conn, &writing, sessions, &mut intake, &of)
     });
     writing.drain();
     // A call whose interceptor is gone waits for nobody.
-    for call in paused {
-        sessions.waiting.remove(&call);
-    }
+    sessions.waiting.remove_all(session);
     let closed = sessions
         .advance(&mut intake, session)
         .and_then(|()| intake.abandon(&sessions.writer, clock::now_micros()));
@@ -371,7 +376,7 @@ fn link(
         }
         Err(error) => {
             tracing::error!("session {session}: {}", chain(&error));
-            let mut writer = lock(&sessions.writer);
+            let mut writer = sessions.writer.lock();
             let _ = writer.broken(session, &chain(&error));
         }
     }
@@ -394,7 +399,6 @@ fn news(
     sessions: &Arc<Sessions>,
     intake: &mut Intake,
     of: &Of<'_>,
-    paused: &mut Vec<String>,
 ) -> Result<(), FrameError> {
     let Of { session, uid, client, nudge } = *of;
     let mut said = String::new();
@@ -452,7 +456,7 @@ fn news(
                 }
                 error => {
                     tracing::error!("session {session}: {}", chain(&error));
-                    let mut writer = sessions.writer.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut writer = sessions.writer.lock();
                     let _ = writer.broken(session, &chain(&error));
                     return Err(FrameError::Closed);
                 }
@@ -469,25 +473,20 @@ fn news(
                     continue;
                 };
                 if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
-                    paused.push(call.clone());
                     sessions.tell(&Live::Call(call));
                 } else {
-                    let by = "the auditor: too many calls wait already".to_owned();
+                    let by = TOO_MANY.to_owned();
                     writing.send(&SessionOrder::Decide { call, approve: false, by })?;
                 }
             }
             Some(SessionNews::Released { call }) => {
-                // Of its own calls only: ids are no secret.
-                if let Some(at) = paused.iter().position(|held| *held == call) {
-                    paused.swap_remove(at);
-                    sessions.waiting.remove(&call);
-                }
+                sessions.waiting.remove(&call, session);
                 sessions.tell(&Live::Call(call));
             }
             Some(SessionNews::RuleFile { number, file }) => {
                 let now = clock::now_micros();
                 let standing = {
-                    let mut writer = sessions.writer.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut writer = sessions.writer.lock();
                     writer.offer_rules(uid, &file, now)
                 };
                 // Without an answer the session's first call would wait: better to part, and meet again.
@@ -520,7 +519,7 @@ fn describe(
     call: &str,
     until: i64,
 ) -> Option<WaitingCall> {
-    let row = SessionReader::open(&sessions.db).and_then(|reader| reader.call(Viewer(0), call)).ok()??;
+    let row = SessionReader::open(&sessions.db).and_then(|reader| reader.paused(call, ARGUMENTS)).ok()??;
     let text = |key: &str| row.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let list = |key: &str| {
         let items = row.get(key).and_then(serde_json::Value::as_array);
@@ -529,12 +528,19 @@ fn describe(
     if text("session_id") != session {
         return None;
     }
+    let arguments_bytes = row.get("arguments_bytes").and_then(serde_json::Value::as_u64);
+    let arguments = match row.get("arguments") {
+        // What is cut, or no JSON, is the text that it is.
+        Some(serde_json::Value::String(text)) if arguments_bytes.is_some() => text.clone(),
+        arguments => arguments.map(ToString::to_string).unwrap_or_default(),
+    };
     Some(WaitingCall {
         id: call.to_owned(),
         session: session.to_owned(),
         server,
         tool: text("tool_name"),
-        arguments: row.get("arguments").map(ToString::to_string).unwrap_or_default(),
+        arguments,
+        arguments_bytes,
         score: row
             .get("risk_score")
             .and_then(serde_json::Value::as_u64)

@@ -17,6 +17,7 @@ use crate::{
     quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use nix::sys::eventfd::EventFd;
+use parking_lot::FairMutex;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};
 use std::{
     collections::HashMap,
@@ -86,8 +87,8 @@ pub(super) struct Linked {
 pub(crate) struct Sessions {
     /// The database.
     pub(crate) db: PathBuf,
-    /// The one writer of sessions.
-    pub(crate) writer: Mutex<SessionWriter>,
+    /// The one writer of sessions; they have it in their order.
+    pub(crate) writer: FairMutex<SessionWriter>,
     /// Calls that wait for a person.
     pub(crate) waiting: Waiting,
     /// Links that are up.
@@ -151,12 +152,12 @@ impl Sessions {
             Permits::within(Bounds::of(all, each), owners.clone())
         };
         Self {
-            writer: Mutex::new(SessionWriter::new(
+            writer: FairMutex::new(SessionWriter::new(
                 db.clone(),
                 shared.as_ref().map(|_| SessionLimits::default().bytes),
             )),
             db,
-            waiting: Waiting::default(),
+            waiting: Waiting::new(owners.clone()),
             links: within(MAX_CONNECTIONS, SESSIONS_EACH),
             linked: Mutex::default(),
             connections: within(MAX_CONNECTIONS, CONNECTIONS_EACH),
@@ -212,7 +213,7 @@ impl Sessions {
     }
 
     /// What opens the dashboard for a user: the same until this auditor ends, unless others take its place who have fewer.
-    pub(super) fn token(&self, uid: u32) -> String {
+    pub(crate) fn token(&self, uid: u32) -> String {
         let mut tokens = lock(&self.tokens);
         if let Some(known) = tokens.iter_mut().find(|known| known.uid == uid) {
             known.used = Instant::now();
@@ -268,7 +269,7 @@ impl Sessions {
         McpStatus {
             sessions: self.links.count(uid) as u64,
             connections: self.connections.count(uid) as u64,
-            waiting: self.waiting.list(uid).len() as u64,
+            waiting: self.waiting.count(uid) as u64,
             unstored: unstored.sum(),
             turned_away: self.turned_away.load(Ordering::Relaxed),
             dashboard: self.port.load(Ordering::SeqCst),
@@ -326,7 +327,7 @@ impl Sessions {
         by: &str,
     ) -> Result<bool, store::Error> {
         let now = clock::now_micros();
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         let confirmed = writer.confirm_rules(Viewer(viewer), path, sha256, by, now)?;
         for (uid, text) in &confirmed {
             let order = SessionOrder::RuleFile {

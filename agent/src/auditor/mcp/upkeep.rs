@@ -15,11 +15,12 @@ use crate::{
         state::Places,
     },
 };
+use parking_lot::FairMutexGuard;
 use std::{
     collections::HashMap,
     fs,
     io::ErrorKind,
-    sync::{Arc, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -98,8 +99,8 @@ impl Upkeep {
         job(self).map_err(|error| tracing::warn!("{}", chain(&error))).ok()
     }
 
-    fn writer(&self) -> MutexGuard<'_, SessionWriter> {
-        self.sessions.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> FairMutexGuard<'_, SessionWriter> {
+        self.sessions.writer.lock()
     }
 
     /// What ledgers have that the host's journal has not.

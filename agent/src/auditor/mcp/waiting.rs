@@ -1,18 +1,34 @@
 //! Calls that wait for a person: who may decide, and that a decision counts once.
 
 use super::{link::Link, refusals::Refusals};
-use crate::auditor::clock;
+use crate::{auditor::clock, quota::Owners};
 use ringfence_wire::{
     audit::PeerFacts,
     mcp::{SessionOrder, WaitingCall},
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Calls of one user that may wait at once. More are denied at once, by nobody.
-const MOST_PER_UID: usize = 256;
+/// Calls of one user, subordinate ids included, that may wait at once. More are denied at once, by nobody.
+const MOST_PER_USER: usize = 256;
+/// The same of all users together. Who comes then takes the place of the newest of whoever has most, or is denied if that is
+/// nobody with more.
+const MOST_IN_ALL: usize = 1024;
+/// Who denies what is too much, for the record.
+pub(super) const TOO_MANY: &str = "the auditor: too many calls wait already";
+
+/// Bytes of a call's arguments that are kept and shown while it waits, and of the texts beside them. What an agent wrote is
+/// held once for each call and sent to everybody who watches; the whole of it is asked for by the call's id.
+pub(super) const ARGUMENTS: usize = 4096;
+const TEXT: usize = 200;
+/// Most reasons, and most rules, that are kept of a call.
+const MOST_TEXTS: usize = 8;
+
+/// Most calls of one list. Only root sees more than one user's: then each user has the same share of the list, the oldest
+/// calls first. However long each of them is, they fit one message.
+const MOST_LISTED: usize = MOST_PER_USER;
 
 /// Fewest bytes of an id's beginning that name it.
 const LEAST_NAMED: usize = 4;
@@ -26,14 +42,46 @@ pub(super) const FIRST: u32 = 1;
 struct Held {
     call: WaitingCall,
     uid: u32,
+    /// Whose the id was when the call began to wait.
+    owner: u32,
     client: u32,
     link: Link,
+}
+
+impl Held {
+    fn is_for(&self, uid: u32) -> bool {
+        uid == 0 || self.uid == uid
+    }
+}
+
+/// A call with as much of each text as is kept.
+fn bounded(mut call: WaitingCall) -> WaitingCall {
+    if call.arguments.len() > ARGUMENTS {
+        call.arguments_bytes.get_or_insert(call.arguments.len() as u64);
+        call.arguments.truncate(call.arguments.floor_char_boundary(ARGUMENTS));
+        call.arguments.shrink_to_fit();
+    }
+    for texts in [&mut call.reasons, &mut call.rules] {
+        texts.truncate(MOST_TEXTS);
+        texts.iter_mut().for_each(cut);
+    }
+    [&mut call.server, &mut call.tool].into_iter().for_each(cut);
+    call
+}
+
+fn cut(text: &mut String) {
+    if text.len() > TEXT {
+        text.truncate(text.floor_char_boundary(TEXT));
+        text.push('…');
+        text.shrink_to_fit();
+    }
 }
 
 /// All calls that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(super) refusals: Refusals,
+    owners: Owners,
     held: Mutex<HashMap<String, Held>>,
 }
 
@@ -111,28 +159,77 @@ pub(crate) enum Refused {
 }
 
 impl Waiting {
-    /// A call begins to wait. `false`: too many of this user's do already.
+    /// None waits yet.
+    pub(crate) fn new(owners: Owners) -> Self {
+        Self { refusals: Refusals::new(owners.clone()), owners, held: Mutex::default() }
+    }
+
+    /// A call begins to wait, or waits on until another time. `false`: too many of this user's do already, or of all users'.
     pub(crate) fn add(&self, call: WaitingCall, uid: u32, client: u32, link: Link) -> bool {
-        let mut held = self.lock();
-        let room = held.values().filter(|held| held.uid == uid).count() < MOST_PER_UID;
-        if room {
-            held.insert(call.id.clone(), Held { call, uid, client, link });
+        let call = bounded(call);
+        let owner = self.owners.of(uid);
+        let displaced = {
+            let mut held = self.lock();
+            let displaced = if held.contains_key(&call.id) {
+                None
+            } else {
+                let Some(displaced) = room_for(&held, owner) else { return false };
+                displaced.and_then(|id| held.remove(&id))
+            };
+            held.insert(call.id.clone(), Held { call, uid, owner, client, link });
+            displaced
+        };
+        if let Some(Held { call, link, .. }) = displaced {
+            // If its interceptor is gone it waits for nobody.
+            let _ =
+                link.send(&SessionOrder::Decide { call: call.id, approve: false, by: TOO_MANY.to_owned() });
         }
-        room
+        true
     }
 
-    /// A call waits no longer.
-    pub(crate) fn remove(&self, call: &str) -> bool {
-        self.lock().remove(call).is_some()
+    /// A call of a session's waits no longer. Ids are no secret: another session's waits on.
+    pub(crate) fn remove(&self, call: &str, session: &str) {
+        let mut all = self.lock();
+        if all.get(call).is_some_and(|held| held.call.session == session) {
+            all.remove(call);
+        }
     }
 
-    /// The calls that `uid` may see, oldest first.
+    /// None of a session's calls waits any longer.
+    pub(crate) fn remove_all(&self, session: &str) {
+        self.lock().retain(|_, held| held.call.session != session);
+    }
+
+    /// The calls that `uid` may see, oldest first, within [`MOST_LISTED`].
     pub(crate) fn list(&self, uid: u32) -> Vec<WaitingCall> {
         let held = self.lock();
-        let mut calls: Vec<_> =
-            held.values().filter(|h| uid == 0 || h.uid == uid).map(|h| h.call.clone()).collect();
-        calls.sort_by_key(|call| call.since);
-        calls
+        let mut calls: Vec<&Held> = held.values().filter(|held| held.is_for(uid)).collect();
+        calls.sort_by_key(|held| held.call.since);
+        if calls.len() > MOST_LISTED {
+            let mut listed: HashMap<u32, usize> = HashMap::new();
+            let mut rank = |held: &Held| {
+                let rank = listed.entry(held.owner).or_default();
+                *rank += 1;
+                *rank
+            };
+            let mut ranked: Vec<_> = calls.into_iter().map(|held| (rank(held), held)).collect();
+            ranked.sort_by_key(|(rank, _)| *rank);
+            ranked.truncate(MOST_LISTED);
+            calls = ranked.into_iter().map(|(_, held)| held).collect();
+            calls.sort_by_key(|held| held.call.since);
+        }
+        calls.into_iter().map(|held| held.call.clone()).collect()
+    }
+
+    /// How many calls wait that `uid` may see.
+    pub(crate) fn count(&self, uid: u32) -> usize {
+        self.lock().values().filter(|held| held.is_for(uid)).count()
+    }
+
+    /// Which those are.
+    pub(crate) fn ids(&self, uid: u32) -> BTreeSet<String> {
+        let held = self.lock();
+        held.values().filter(|held| held.is_for(uid)).map(|held| held.call.id.clone()).collect()
     }
 
     /// Decides a call, once. Gives its whole id.
@@ -172,6 +269,28 @@ impl Waiting {
     }
 }
 
+/// Whether there is room for one more call of `owner`, and which has to go for it.
+#[expect(clippy::option_option, reason = "no room; room; room if that one goes")]
+fn room_for(all: &HashMap<String, Held>, owner: u32) -> Option<Option<String>> {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    for held in all.values() {
+        *counts.entry(held.owner).or_default() += 1;
+    }
+    let own = counts.get(&owner).copied().unwrap_or(0);
+    if own >= MOST_PER_USER {
+        return None;
+    }
+    if all.len() < MOST_IN_ALL {
+        return Some(None);
+    }
+    let (most, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    if count <= own + 1 {
+        return None;
+    }
+    let newest = all.values().filter(|held| held.owner == most).max_by_key(|held| held.call.since)?;
+    Some(Some(newest.call.id.clone()))
+}
+
 /// The call that is named: by its whole id, or by the beginning of one that this user may decide. A beginning says nothing of
 /// others' calls, neither that they wait nor whose they are, and others' calls make none unclear.
 fn whole(all: &HashMap<String, Held>, named: &str, uid: u32) -> Result<String, Refused> {
@@ -189,12 +308,14 @@ fn whole(all: &HashMap<String, Held>, named: &str, uid: u32) -> Result<String, R
 
 #[cfg(test)]
 mod tests {
-    use super::{Decider, Link, MOST_PER_UID, Refused, Waiting};
-    use crate::auditor::mcp::link::LinkWriter;
+    use super::{
+        ARGUMENTS, Decider, Link, MOST_IN_ALL, MOST_LISTED, MOST_PER_USER, Refused, TOO_MANY, Waiting,
+    };
+    use crate::{auditor::mcp::link::LinkWriter, quota::Owners};
     use ringfence_wire::{
         audit::PeerFacts,
         conn::Conn,
-        mcp::{SessionOrder, WaitingCall},
+        mcp::{MAX_MESSAGE, McpReply, SessionOrder, WaitingCall},
     };
     use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
 
@@ -205,6 +326,7 @@ mod tests {
             server: "fs".into(),
             tool: "t".into(),
             arguments: "{}".into(),
+            arguments_bytes: None,
             score: 70,
             reasons: vec![],
             rules: vec![],
@@ -235,6 +357,41 @@ mod tests {
             SessionOrder::Decide { call: "abcdef".into(), approve: true, by: "dashboard".into() }
         );
         assert_eq!(waiting.decide("abcdef", false, &who), Err(Refused::Gone("abcdef".into())));
+    }
+
+    #[test]
+    fn whatever_waits_a_list_is_short_and_each_user_is_in_it() {
+        let (waiting, (link, _interceptor)) = (Waiting::default(), link());
+        // Six bytes each in JSON: nothing is longer there.
+        let long = "\u{1}".repeat(2_100_000);
+        for (uid, many) in [(5, MOST_PER_USER), (6, MOST_PER_USER), (7, MOST_PER_USER), (8, 1)] {
+            for number in 0..many {
+                let call = WaitingCall {
+                    arguments: if uid == 8 { "{}".into() } else { long.clone() },
+                    tool: long[..400].to_owned(),
+                    reasons: vec![long[..400].to_owned(); 100],
+                    rules: vec![long[..400].to_owned(); 100],
+                    // Whoever came last.
+                    since: i64::from(uid),
+                    ..call(&format!("{uid}-{number}"))
+                };
+                assert!(waiting.add(call, uid, 1, link.clone()));
+            }
+        }
+        assert!(!waiting.add(call("5-more"), 5, 1, link), "too many of this user's");
+        let listed = waiting.list(0);
+        assert_eq!((listed.len(), waiting.count(0), waiting.ids(0).len()), (MOST_LISTED, 769, 769));
+        for (uid, many) in [("5-", 85), ("6-", 85), ("7-", 85), ("8-", 1)] {
+            assert_eq!(listed.iter().filter(|call| call.id.starts_with(uid)).count(), many, "{uid}");
+        }
+        assert!(listed.is_sorted_by_key(|call| call.since));
+        let (cut, whole) = (&listed[0], &listed[listed.len() - 1]);
+        assert_eq!(cut.arguments_bytes, Some(2_100_000), "said with it");
+        assert!(cut.arguments.len() <= ARGUMENTS && long.starts_with(&cut.arguments));
+        assert_eq!((whole.arguments.as_str(), whole.arguments_bytes), ("{}", None));
+        let message = serde_json::to_string(&McpReply::Waiting { calls: listed }).expect("JSON");
+        assert!(message.len() < MAX_MESSAGE, "{} bytes", message.len());
+        assert_eq!((waiting.list(6).len(), waiting.count(6)), (MOST_PER_USER, MOST_PER_USER));
     }
 
     #[test]
@@ -316,7 +473,70 @@ mod tests {
         let waiting = Waiting::default();
         let (link, _interceptor) = link();
         let fits = |uid, n: usize| waiting.add(call(&format!("{uid}-{n}")), uid, 1, link.clone());
-        assert!((0..MOST_PER_UID).all(|n| fits(5, n)));
-        assert!(!fits(5, MOST_PER_UID) && fits(6, 0));
+        assert!((0..MOST_PER_USER).all(|n| fits(5, n)));
+        assert!(!fits(5, MOST_PER_USER) && fits(6, 0));
+    }
+
+    #[test]
+    fn subordinate_ids_give_nobody_more_calls_and_others_have_room() {
+        let owners = Owners::parse("1000:100000:65536\n", |name| name.parse().ok());
+        let waiting = Waiting::new(owners);
+        let (link, _interceptor) = link();
+        let fits = |uid, n: usize| waiting.add(call(&format!("{uid}-{n}")), uid, 1, link.clone());
+        assert!((0..MOST_PER_USER).all(|n| fits(100_000 + n as u32, n)));
+        assert!(!fits(1000, 0) && !fits(165_535, 0), "one user's, whichever id");
+        assert!((0..MOST_PER_USER).all(|n| fits(7, n)));
+        let listed = waiting.list(0);
+        let of_7 = listed.iter().filter(|call| call.id.starts_with("7-")).count();
+        assert_eq!(
+            (listed.len(), of_7),
+            (MOST_LISTED, MOST_LISTED / 2),
+            "a share for each user, not each id"
+        );
+    }
+
+    #[test]
+    fn all_calls_together_are_bounded_and_whoever_has_most_makes_room() {
+        let waiting = Waiting::default();
+        let (link, mut interceptor) = link();
+        let add = |uid: u32, n: usize| {
+            let call = WaitingCall { since: n as i64, ..call(&format!("{uid}-{n}")) };
+            waiting.add(call, uid, 1, link.clone())
+        };
+        for uid in [5, 6, 7] {
+            assert!((0..MOST_PER_USER).all(|n| add(uid, n)));
+        }
+        assert!((0..MOST_PER_USER - 1).all(|n| add(8, n)) && add(9, 0));
+        assert_eq!(waiting.count(0), MOST_IN_ALL);
+        assert!(!add(8, MOST_PER_USER), "nobody has so many more");
+        for n in 1..4 {
+            assert!(add(9, n));
+            let order = interceptor.receive::<SessionOrder>().expect("an order");
+            let SessionOrder::Decide { call, approve, by } = order else { panic!("{order:?}") };
+            assert!(!approve && by == TOO_MANY && !call.starts_with("9-"), "{call}");
+            assert!(call.ends_with("-255"), "the newest: {call}");
+        }
+        assert_eq!((waiting.count(0), waiting.count(9)), (MOST_IN_ALL, 4));
+    }
+
+    #[test]
+    fn a_call_that_is_paused_again_is_one_and_ends_with_its_own_session() {
+        let waiting = Waiting::default();
+        let (link, _interceptor) = link();
+        let again = |until| waiting.add(WaitingCall { until, ..call("abcdef") }, 5, 1, link.clone());
+        assert!((1..=MOST_PER_USER as i64).all(again), "none of these is one more");
+        assert!((1..MOST_PER_USER).all(|n| waiting.add(call(&n.to_string()), 5, 1, link.clone())));
+        assert!(again(i64::MAX), "nor where there is no room for one more");
+        assert!(!waiting.add(call("more"), 5, 1, link.clone()));
+        assert_eq!(waiting.count(5), MOST_PER_USER);
+        let other = WaitingCall { session: "other".into(), ..call("of another") };
+        assert!(waiting.add(other, 6, 1, link.clone()));
+        waiting.remove("abcdef", "other");
+        waiting.remove("of another", "s");
+        assert_eq!(waiting.count(0), MOST_PER_USER + 1, "another session's call is none of its own");
+        waiting.remove("abcdef", "s");
+        assert_eq!(waiting.count(5), MOST_PER_USER - 1);
+        waiting.remove_all("s");
+        assert_eq!((waiting.count(5), waiting.count(6)), (0, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! Agents: what their owners asked for, the tool calls that came of it, the tags, the refusals.
 
-use super::{Error, Reader, Viewer, intents, read, sql};
+use super::{Error, Reader, Viewer, agent_bytes, intents, read, sql};
 use crate::auditor::{
     attribute::Span,
     present::Stored,
@@ -82,7 +82,7 @@ pub(super) const KEYS: &str = "
     CREATE INDEX agent_calls_by_given ON agent_calls (given) WHERE given IS NOT NULL;
 ";
 
-/// Rows of each table beyond which the oldest go, whatever their age.
+/// Rows of each table beyond which some go, whatever their age: the oldest of the agent with the most.
 const MOST_ROWS: i64 = 200_000;
 /// Rows that a table is ahead of its bound by before it is cut.
 const STEP: i64 = 5_000;
@@ -280,20 +280,53 @@ fn unique(
     Ok((format!("call_{key}"), renamed.or_else(|| Some(again()))))
 }
 
-/// Deletes what is too old or too much.
-pub(super) fn retain(step: &Transaction<'_>, oldest: i64) -> rusqlite::Result<()> {
-    for (table, key) in [("intents", "row"), ("agent_calls", "row"), ("refusals", "id")] {
+/// Deletes what is too old or too much, in rows or in bytes. Above 0: perhaps not all that is too many bytes.
+pub(super) fn retain(step: &Transaction<'_>, oldest: i64, bytes: u64) -> rusqlite::Result<usize> {
+    bounded_by(step, oldest, MOST_ROWS, STEP)?;
+    agent_bytes::retain(step, bytes)
+}
+
+fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rusqlite::Result<()> {
+    // Tags are random numbers: their order is that of their times.
+    for (table, key, order) in [
+        ("intents", "row", "row"),
+        ("agent_calls", "row", "row"),
+        ("refusals", "id", "id"),
+        ("call_tags", "tag", "at"),
+    ] {
         step.execute(&format!("DELETE FROM {table} WHERE at < ?1"), [oldest])?;
         let count: i64 = step.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
-        if count > MOST_ROWS + STEP {
-            let cut = format!(
-                "DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} ORDER BY {key} LIMIT ?1)"
-            );
-            step.execute(&cut, [count - MOST_ROWS])?;
+        if count <= most + ahead {
+            continue;
+        }
+        let of_each: Vec<(String, i64)> = step
+            .prepare(&format!("SELECT agent, count(*) FROM {table} GROUP BY agent ORDER BY 2 DESC"))?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<_>>()?;
+        let share = share(of_each.iter().map(|(_, count)| *count), most);
+        let cut = format!(
+            "DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE agent = ?1 ORDER BY {order} LIMIT ?2)"
+        );
+        for (agent, count) in of_each.iter().filter(|(_, count)| *count > share) {
+            step.execute(&cut, params![agent, count - share])?;
         }
     }
-    step.execute("DELETE FROM call_tags WHERE at < ?1", [oldest])?;
     Ok(())
+}
+
+/// The most that each may keep so that all keep `most` together: who has less than that loses nothing. `counts`: the largest
+/// first.
+pub(super) fn share(counts: impl DoubleEndedIterator<Item = i64> + ExactSizeIterator, most: i64) -> i64 {
+    let mut left = most;
+    let mut others = i64::try_from(counts.len()).unwrap_or(i64::MAX);
+    for count in counts.rev() {
+        let share = left / others.max(1);
+        if count > share {
+            return share;
+        }
+        (left, others) = (left - count, others - 1);
+    }
+    i64::MAX
 }
 
 impl Reader {

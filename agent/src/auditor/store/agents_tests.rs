@@ -18,9 +18,12 @@ impl Rig {
     }
 
     fn say(&mut self, said: Said) {
+        self.say_of("a", Report::Said(said));
+    }
+
+    fn say_of(&mut self, agent: &str, what: Report) {
         self.at += 1;
-        let what = Report::Said(said);
-        let reported = Reported { agent: "a".into(), uid: 0, at: self.at, what };
+        let reported = Reported { agent: agent.into(), uid: 0, at: self.at, what };
         self.writer.write(&[Incoming::Reported(Box::new(reported))]).expect("writes");
     }
 
@@ -170,4 +173,59 @@ fn an_intent_s_beginning_that_two_have_shows_both() {
     assert_eq!(asked("abcd"), [Asked::Intent(1), Asked::Intent(2)]);
     assert_eq!(asked("abcd2"), [Asked::Intent(2)]);
     assert!(asked("nothing").is_empty());
+}
+
+#[test]
+fn a_flood_of_one_agent_deletes_no_other_agent_s_rows() {
+    let mut rig = Rig::new();
+    let mut tag = 0;
+    let mut work = |rig: &mut Rig, agent: &str, many: u64| {
+        for number in 0..many {
+            tag += 1;
+            let (id, text) = (format!("{agent}{number}"), "t".to_owned());
+            let call = Said::Call {
+                key: id.clone(),
+                id: id.clone(),
+                renamed: None,
+                intent: None,
+                tool: "bash".into(),
+                server: None,
+                input: "{}".into(),
+                moment: tag,
+            };
+            let refusal =
+                Refusal { what: "send".into(), why: "no".into(), pid: None, uid: None, container: None };
+            rig.say_of(agent, Report::Said(Said::Intent { id, uid: None, text, via: Via::Send }));
+            rig.say_of(agent, Report::Said(call));
+            rig.say_of(agent, Report::Said(Said::Refused(refusal)));
+            rig.say_of(agent, Report::Tagged { tag: u64::MAX / 2 - tag, container: "c".into() });
+        }
+    };
+    // The oldest rows are those of agents that say little.
+    work(&mut rig, "quiet", 10);
+    work(&mut rig, "busy", 40);
+    work(&mut rig, "flood", 120);
+    let mut connection = rusqlite::Connection::open(rig.dir.path().join(FILE)).expect("opens");
+    let mut left = |most, ahead| {
+        let step = connection.transaction().expect("begins");
+        bounded_by(&step, 0, most, ahead).expect("deletes");
+        let count = |table: &str, agent: &str| {
+            let text = format!("SELECT count(*), max(at) FROM {table} WHERE agent = ?1");
+            step.query_row(&text, [agent], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+                .expect("reads")
+        };
+        let tables = ["intents", "agent_calls", "refusals", "call_tags"];
+        let of = |agent| tables.map(|table| count(table, agent));
+        let all = ["quiet", "busy", "flood"].map(of);
+        step.commit().expect("commits");
+        all
+    };
+    let before = left(169, 1);
+    assert_eq!(before.map(|of| of.map(|(count, _)| count)), [[10; 4], [40; 4], [120; 4]], "not yet");
+    for (most, expected) in [(100, [10, 40, 50]), (70, [10, 30, 30]), (20, [6, 6, 6])] {
+        let after = left(most, 0);
+        assert_eq!(after.map(|of| of.map(|(count, _)| count)), expected.map(|count| [count; 4]), "{most}");
+        let newest = |of: [[(i64, i64); 4]; 3]| of.map(|of| of.map(|(_, at)| at));
+        assert_eq!(newest(after), newest(before), "the newest of each stay");
+    }
 }

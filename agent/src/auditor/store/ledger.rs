@@ -1,6 +1,6 @@
 //! The ledger of MCP sessions in the database: written in the transaction that writes the rows it is about.
 
-use super::{Error, Position, SessionWriter, sql};
+use super::{Error, Position, SessionWriter, sql, turn};
 use crate::{
     auditor::mcp::ingest::Row,
     mcp::{
@@ -105,6 +105,7 @@ impl SessionWriter {
     /// # Errors
     /// [`Error::Sql`].
     pub(crate) fn told(&mut self, uid: u32, seq: u64) -> Result<(), Error> {
+        let _turn = turn::wait();
         self.connection()?
             .execute(
                 "UPDATE ledger SET told = 1 WHERE told = 0 AND uid = ?1 AND seq <= ?2",

@@ -1,6 +1,6 @@
 //! Reading MCP sessions: rows as JSON objects, the columns' names as keys.
 
-use super::{Error, Viewer, sql};
+use super::{CallFilter, Error, Viewer, sql};
 use crate::mcp::{
     heads::{Head, Of},
     strict,
@@ -50,29 +50,6 @@ const SESSION: &str = "SELECT s.id, s.uid, s.server_name, s.server_command, s.st
      FROM sessions s";
 /// A uid sees its own.
 const OWN: &str = "(?1 = 0 OR s.uid = ?1)";
-
-/// Which calls are asked for.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct CallFilter {
-    /// At least this score.
-    pub(crate) risk: Option<u8>,
-    /// With this policy action or outcome.
-    pub(crate) verdict: Option<String>,
-    /// Of this session.
-    pub(crate) session: Option<String>,
-    /// Of this server.
-    pub(crate) server: Option<String>,
-    /// Whose tool's name has this in it; ASCII letters in either case.
-    pub(crate) tool: Option<String>,
-    /// Older than this call.
-    pub(crate) before: Option<String>,
-    /// Whose server runs in this container: its public id, or the beginning of it.
-    pub(crate) container: Option<String>,
-    /// Only those that were not simply passed.
-    pub(crate) flagged: bool,
-    /// At most so many.
-    pub(crate) limit: u32,
-}
 
 impl SessionReader {
     /// Opens a database.
@@ -144,6 +121,19 @@ impl SessionReader {
     pub(crate) fn listed(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
         let text = format!("SELECT {CALL} WHERE {OWN} AND c.id = ?2");
         Ok(self.rows(&text, &[&viewer.0, &id])?.pop())
+    }
+
+    /// What people are shown of a call that waits: of long arguments `beginning` bytes, or a few more, and with them as
+    /// `arguments_bytes` how many there are.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn paused(&self, id: &str, beginning: usize) -> Result<Option<Value>, Error> {
+        let text = "SELECT session_id, tool_name, risk_score, risk_reasons, rules,
+                 CASE WHEN octet_length(arguments) <= ?2 THEN arguments ELSE substr(arguments, 1, ?2) END AS arguments,
+                 CASE WHEN octet_length(arguments) <= ?2 THEN NULL ELSE octet_length(arguments) END AS arguments_bytes
+             FROM tool_calls WHERE id = ?1";
+        Ok(self.rows(text, &[&id, &i64::try_from(beginning).unwrap_or(i64::MAX)])?.pop())
     }
 
     /// One call, whole, with what it belongs to.

@@ -1,6 +1,6 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
-use super::{Error, intents, ledger, retire::must_wait, sql};
+use super::{Error, intents, ledger, retire::must_wait, sql, turn};
 use crate::{
     auditor::{
         clock::rfc3339,
@@ -122,6 +122,7 @@ impl SessionWriter {
         if self.must_wait(at.uid)? {
             return Err(Error::Crowded { uid: at.uid });
         }
+        let _turn = turn::wait();
         self.connection()?;
         if self.epoch != at.epoch {
             return Err(Error::Replaced);
@@ -176,6 +177,7 @@ impl SessionWriter {
         rule: &StoredRule,
         now: i64,
     ) -> Result<Option<String>, Error> {
+        let _turn = turn::wait();
         let id = uuid::Uuid::new_v4().to_string();
         let inserted = self.connection()?.execute(
             "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at, uid)
@@ -202,6 +204,7 @@ impl SessionWriter {
     /// # Errors
     /// [`Error::Sql`].
     pub(crate) fn broken(&mut self, session: &str, why: &str) -> Result<(), Error> {
+        let _turn = turn::wait();
         self.connection()?
             .execute("UPDATE sessions SET broken = ?2 WHERE id = ?1", params![session, why])
             .map(drop)

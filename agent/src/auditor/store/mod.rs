@@ -1,6 +1,8 @@
 //! The audit store: one SQLite database, and the only SQL there is. One [`Writer`], any number of [`Reader`]s.
 
+mod agent_bytes;
 mod agents;
+mod filter;
 mod intents;
 mod ledger;
 mod mcp_read;
@@ -15,10 +17,12 @@ mod spans;
 mod stderr;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod write;
 
 pub(crate) use agents::{AgentCall, AgentIntent, Asked};
-pub(crate) use mcp_read::{CallFilter, SessionReader, Shown};
+pub(crate) use filter::CallFilter;
+pub(crate) use mcp_read::{SessionReader, Shown};
 pub(crate) use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub(crate) use mcp_write::{Position, SessionWriter};
 pub(crate) use read::{Filter, Losses, Reader, Viewer};

@@ -1,17 +1,20 @@
 //! Keeping the store within its bounds: by age, by size, and no container more than its share.
 
-use super::{Error, retire::bytes_of_sessions, sql};
+use super::{Error, agent_bytes, retire::bytes_of_sessions, sql};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 5_000;
+
+/// Agents' rows may take this share of `Limits::bytes`, as 1/n, beside what events may.
+const OF_AGENTS: u64 = 4;
 
 /// The store's bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Oldest event kept: µs.
     pub(crate) age: i64,
-    /// Bytes of the database.
+    /// Bytes of the database without what MCP sessions' and agents' rows take.
     pub(crate) bytes: u64,
     /// A container over this share of `bytes`, as 1/n, loses its own oldest events first.
     pub(crate) share: u64,
@@ -25,23 +28,18 @@ impl Default for Limits {
 }
 
 /// Bytes of the database in use: free pages are not counted, they are used again.
-pub(super) fn bytes_in_use(connection: &Connection) -> Result<u64, Error> {
-    let number = |name| {
-        connection
-            .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
-            .map(i64::cast_unsigned)
-            .map_err(sql("measure itself"))
-    };
+pub(super) fn bytes_in_use(connection: &Connection) -> rusqlite::Result<u64> {
+    let number =
+        |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
     Ok(number("page_count")?.saturating_sub(number("freelist_count")?).saturating_mul(number("page_size")?))
 }
 
 /// Deletes at most a few thousand rows. True: there is more to delete.
 pub(super) fn step(connection: &mut Connection, limits: &Limits, now: i64) -> Result<bool, Error> {
-    let bytes = bytes_in_use(connection)?;
     let step = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(sql("begin a transaction"))?;
-    let deleted = one(&step, limits, bytes, now).map_err(sql("delete old events"))?;
+    let deleted = one(&step, limits, now).map_err(sql("delete old events"))?;
     step.commit().map_err(sql("commit"))?;
     // Give pages back to the file system, a few MiB at a time.
     if deleted > 0 {
@@ -50,7 +48,7 @@ pub(super) fn step(connection: &mut Connection, limits: &Limits, now: i64) -> Re
     Ok(deleted > 0)
 }
 
-fn one(step: &Transaction<'_>, limits: &Limits, bytes: u64, now: i64) -> rusqlite::Result<usize> {
+fn one(step: &Transaction<'_>, limits: &Limits, now: i64) -> rusqlite::Result<usize> {
     let oldest = now.saturating_sub(limits.age);
     let old =
         delete(step, "SELECT id FROM events WHERE ts < ?1 ORDER BY ts LIMIT ?2", params![oldest, STEP])?;
@@ -58,11 +56,16 @@ fn one(step: &Transaction<'_>, limits: &Limits, bytes: u64, now: i64) -> rusqlit
         return Ok(old);
     }
     step.execute("DELETE FROM core_sessions WHERE at < ?1", [oldest])?;
-    super::agents::retain(step, oldest)?;
+    let of_agents = super::agents::retain(step, oldest, limits.bytes / OF_AGENTS)?;
     step.execute(
         "DELETE FROM containers WHERE ended < ?1 AND NOT EXISTS (SELECT 1 FROM events e WHERE e.container = containers.id)",
         [oldest],
     )?;
+    Ok(of_agents + too_many(step, limits)?)
+}
+
+/// Deletes some events of who has more than its share, or of all.
+fn too_many(step: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<usize> {
     let share = (limits.bytes / limits.share.max(1)).cast_signed();
     let greedy: Option<i64> = step
         .query_row("SELECT id FROM containers WHERE bytes > ?1 ORDER BY bytes DESC LIMIT 1", [share], |row| {
@@ -80,8 +83,9 @@ fn one(step: &Transaction<'_>, limits: &Limits, bytes: u64, now: i64) -> rusqlit
         }
         return delete(step, &of("<>"), params![container, STEP]);
     }
-    // What MCP sessions take has bounds of its own (`retire`), and is no reason to delete events.
-    if bytes.saturating_sub(bytes_of_sessions(step)?) > limits.bytes {
+    // What MCP sessions and agents take has bounds of its own (`retire`, `agent_bytes`), and is no reason to delete events.
+    let others = bytes_of_sessions(step)?.saturating_add(agent_bytes::all(step)?);
+    if bytes_in_use(step)?.saturating_sub(others) > limits.bytes {
         return delete(step, "SELECT id FROM events ORDER BY id LIMIT ?2 + ?1", params![0, STEP]);
     }
     Ok(0)

@@ -1,7 +1,7 @@
 //! Keeping MCP sessions within their bounds: whole sessions that ended, oldest first; a checkpoint in the ledger first,
 //! then the rows, a few thousand at a time.
 
-use super::{Error, SessionWriter, ledger, sql};
+use super::{Error, SessionWriter, ledger, sql, turn};
 use crate::{
     auditor::clock::rfc3339,
     mcp::ledger::{Checkpoint, Entry, Why, fold},
@@ -98,6 +98,7 @@ impl SessionWriter {
             }
         }
         let Some(session) = found else { return Ok(None) };
+        let _turn = turn::wait();
         let step = self
             .connection()?
             .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -115,6 +116,7 @@ impl SessionWriter {
     /// # Errors
     /// [`Error::Sql`]; call it again.
     pub(crate) fn strip(&mut self, doomed: &Doomed) -> Result<bool, Error> {
+        let _turn = turn::wait();
         // SQLite would look for whoever refers to each row, through every call: the order below leaves nobody who does.
         self.connection()?.execute_batch("PRAGMA foreign_keys = OFF").map_err(sql("prepare a removal"))?;
         let stripped = self.strip_step(&doomed.session);
@@ -142,6 +144,7 @@ impl SessionWriter {
     /// [`Error::Sql`].
     pub(crate) fn fold_ledgers(&mut self, limits: &SessionLimits, now: i64) -> Result<(), Error> {
         let fail = sql("fold a ledger");
+        let _turn = turn::wait();
         let step = self
             .connection()?
             .transaction_with_behavior(TransactionBehavior::Immediate)

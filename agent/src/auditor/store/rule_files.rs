@@ -1,6 +1,6 @@
 //! Rule files of interceptors: what of each is in force, and a change that waits for a confirmation.
 
-use super::{Error, SessionWriter, Viewer, sql};
+use super::{Error, SessionWriter, Viewer, sql, turn};
 use crate::{
     auditor::clock::rfc3339,
     mcp::{journal::sha256, reload},
@@ -47,6 +47,7 @@ impl SessionWriter {
     /// [`Error::Sql`].
     pub(crate) fn offer_rules(&mut self, uid: u32, file: &RuleFile, now: i64) -> Result<Standing, Error> {
         let fail = sql("read a rule file's state");
+        let _turn = turn::wait();
         let connection = self.connection()?;
         let known: Option<(String, Option<String>)> = connection
             .query_row(
@@ -101,6 +102,7 @@ impl SessionWriter {
         by: &str,
         now: i64,
     ) -> Result<Vec<(u32, String)>, Error> {
+        let _turn = turn::wait();
         self.connection()?
             .prepare_cached(
                 "UPDATE rule_files SET text = pending, since = ?4, confirmed_by = ?5,

@@ -98,4 +98,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     UPDATE containers SET told = denied - min(denied, ring_denied + store_denied);
     ",
     super::agents::KEYS,
+    super::agent_bytes::MIGRATION,
 ];

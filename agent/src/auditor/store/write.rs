@@ -3,7 +3,7 @@
 use super::{
     Error, agents,
     retain::{self, Limits},
-    sql,
+    sql, turn,
 };
 use crate::auditor::{
     clock,
@@ -125,6 +125,7 @@ impl Writer {
     /// # Errors
     /// [`Error::Sql`]; the same batch may be tried again.
     pub(crate) fn write(&mut self, batch: &[Incoming]) -> Result<(), Error> {
+        let _turn = turn::wait();
         let Self { connection, boot, session, containers, rules, .. } = self;
         // Immediate: sessions have a writer of their own, and a transaction that read first could not wait for it.
         let step = connection
@@ -178,6 +179,7 @@ impl Writer {
     /// # Errors
     /// [`Error::Sql`].
     pub(crate) fn retain(&mut self, limits: &Limits, now: i64) -> Result<bool, Error> {
+        let _turn = turn::wait();
         let again = retain::step(&mut self.connection, limits, now)?;
         // A container that ended long ago may be gone with its events.
         self.containers.clear();

@@ -1,6 +1,12 @@
 //! The REST API: routes, their parameters, their answers.
 
-use super::{Dashboard, assets, gate, live, rules};
+use super::{
+    Dashboard,
+    asked::{self, Asked, Pages, filter},
+    assets, gate, live,
+    refusal::{Refusal, sentence},
+    rules,
+};
 use crate::auditor::{
     keeper::chain,
     mcp::{
@@ -21,15 +27,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tokio::{task, time};
 
 /// Bytes of a request's body.
 const LONGEST_BODY: usize = 64 << 10;
-/// Rows where nobody says how many.
-const ROWS: u32 = 100;
 /// How long the store may take for an answer.
 const QUESTION: Duration = Duration::from_secs(10);
 /// How long an interceptor may take to carry a decision out.
@@ -40,21 +43,8 @@ type Shared = State<Arc<Dashboard>>;
 type Asking = Extension<Viewer>;
 type Answer = Result<Json<Value>, Refusal>;
 
-/// An answer that says why not.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    status: StatusCode,
-    error: String,
-}
-
-impl Refusal {
-    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into() }
-    }
-
-    fn call(id: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, format!("There is no tool call with the id {id:?}."))
-    }
+fn no_call(id: &str) -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, format!("There is no tool call with the id {id:?}."))
 }
 
 impl From<store::Error> for Refusal {
@@ -63,12 +53,6 @@ impl From<store::Error> for Refusal {
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("The audit store cannot answer: {}.", chain(&error)),
         )
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.status, Json(json!({ "error": self.error }))).into_response()
     }
 }
 
@@ -111,12 +95,17 @@ pub(super) async fn ask<T: Send + 'static>(
     .await
 }
 
-/// Does what may block.
+/// Does what may block. The asker's turn lasts as long as the work: a client that hangs up does not end it.
 pub(super) async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let gone =
         |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The work for this answer was broken off.");
+    let turn = gate::turn();
+    let work = move || {
+        let _turn = turn;
+        work()
+    };
     task::spawn_blocking(work).await.map_err(gone)?
 }
 
@@ -131,48 +120,6 @@ async fn other(method: Method, uri: Uri) -> Response {
 
 async fn not_allowed(method: Method, uri: Uri) -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for {:?}.", uri.path()))
-}
-
-/// The parameters of lists.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wanted {
-    risk: Option<String>,
-    verdict: Option<String>,
-    session: Option<String>,
-    server: Option<String>,
-    tool: Option<String>,
-    before: Option<String>,
-    container: Option<String>,
-    limit: Option<String>,
-}
-
-type Asked = Result<Query<Wanted>, QueryRejection>;
-
-fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
-    let refuse = |why: String| {
-        let known =
-            "Parameters are risk (0 to 100), verdict, session, server, tool, container, before and limit";
-        Refusal::new(StatusCode::BAD_REQUEST, format!("{}. {known}.", sentence(&why)))
-    };
-    let Query(wanted) = asked.map_err(|rejection| refuse(rejection.body_text()))?;
-    // An empty field of a form asks for nothing.
-    let text = |value: Option<String>| value.filter(|text| !text.is_empty());
-    let number = |name: &str, value: Option<String>| {
-        let parsed = text(value).map(|digits| digits.parse::<u32>().map_err(|_| (name.to_owned(), digits)));
-        parsed.transpose().map_err(|(name, digits)| refuse(format!("{name} is not a number: {digits:?}")))
-    };
-    Ok(CallFilter {
-        risk: number("risk", wanted.risk)?.map(|risk| u8::try_from(risk).unwrap_or(u8::MAX)),
-        verdict: text(wanted.verdict),
-        session: text(wanted.session),
-        server: text(wanted.server),
-        tool: text(wanted.tool),
-        container: text(wanted.container),
-        before: text(wanted.before),
-        flagged: false,
-        limit: number("limit", wanted.limit)?.unwrap_or(ROWS),
-    })
 }
 
 async fn list(dashboard: &Dashboard, viewer: Viewer, filter: CallFilter) -> Answer {
@@ -215,26 +162,14 @@ async fn intents(State(dashboard): Shared, Extension(viewer): Asking, Path(id): 
     ask(&dashboard, move |reader| reader.intents(viewer, Some(&id), 1000)).await.map(|rows| Json(rows.into()))
 }
 
-/// The parameters of a session's standard error.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Pages {
-    after: Option<u32>,
-    limit: Option<u32>,
-}
-
 async fn stderr(
     State(dashboard): Shared,
     Extension(viewer): Asking,
     Path(id): Path<String>,
     asked: Result<Query<Pages>, QueryRejection>,
 ) -> Answer {
-    let Query(Pages { after, limit }) = asked.map_err(|rejection| {
-        let why = format!("{}. Parameters are after and limit, numbers.", sentence(&rejection.body_text()));
-        Refusal::new(StatusCode::BAD_REQUEST, why)
-    })?;
+    let (after, limit) = asked::pages(asked)?;
     known(&dashboard, viewer, id.clone()).await?;
-    let (after, limit) = (i64::from(after.unwrap_or(0)), limit.unwrap_or(u32::MAX));
     ask(&dashboard, move |reader| reader.stderr(viewer, &id, after, limit))
         .await
         .map(|rows| Json(rows.into()))
@@ -256,16 +191,17 @@ async fn known(dashboard: &Dashboard, viewer: Viewer, id: String) -> Result<Valu
 async fn call(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
     let (sessions, wanted) = (Arc::clone(&dashboard.sessions), id.clone());
     let row = beside(move || Ok(server::detail(&sessions, viewer, &wanted)?)).await?;
-    row.map(Json).ok_or_else(|| Refusal::call(&id))
+    row.map(Json).ok_or_else(|| no_call(&id))
 }
 
-async fn waiting(State(dashboard): Shared, Extension(viewer): Asking) -> Json<Value> {
-    Json(live::waiting(&dashboard.sessions, viewer))
+async fn waiting(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
+    let sessions = Arc::clone(&dashboard.sessions);
+    beside(move || Ok(Json(live::waiting(&sessions, viewer)))).await
 }
 
 async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
     let mut row = ask(&dashboard, move |reader| reader.stats(viewer)).await?;
-    row["waiting"] = dashboard.sessions.waiting.list(viewer.0).len().into();
+    row["waiting"] = dashboard.sessions.waiting.count(viewer.0).into();
     row["linked"] = dashboard.sessions.linked_count(viewer.0).into();
     row["pending_rules"] = ask(&dashboard, move |reader| reader.pending_rules(viewer)).await?.len().into();
     row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
@@ -278,7 +214,7 @@ async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<
         let error = "The metrics are of every user's sessions: they need the token of root's dashboard.";
         return Err(Refusal::new(StatusCode::FORBIDDEN, error));
     }
-    let waiting = sessions.waiting.list(0).len();
+    let waiting = sessions.waiting.count(0);
     let db = sessions.db.clone();
     // A database that cannot be read is said elsewhere; the other counts do not depend on it.
     let losses = beside(move || Ok(Reader::open(&db).and_then(|reader| reader.losses()).unwrap_or_default()));
@@ -289,11 +225,6 @@ async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(axum::http::header::CONTENT_TYPE, kind)], text).into_response())
 }
-
-/// A decision takes no parameters; an empty body is as good as an empty object.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 type Body<T> = Result<Json<T>, JsonRejection>;
 
@@ -317,14 +248,11 @@ async fn decide(
     body: &[u8],
     approve: bool,
 ) -> Answer {
-    if !body.is_empty() && serde_json::from_slice::<Nothing>(body).is_err() {
-        let verb = if approve { "approve" } else { "deny" };
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("The body of {verb} is empty or {{}}.")));
-    }
+    asked::nothing(body, if approve { "approve" } else { "deny" })?;
     let wanted = id.clone();
     let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
     if row.is_none() {
-        return Err(Refusal::call(&id));
+        return Err(no_call(&id));
     }
     let (shared, call) = (Arc::clone(&dashboard.sessions), id.clone());
     beside(move || {
@@ -365,10 +293,4 @@ async fn outcome(dashboard: &Dashboard, viewer: Viewer, id: &str, approve: bool)
         StatusCode::GATEWAY_TIMEOUT,
         "The interceptor took the decision, but has not recorded what it did; look at the call again.",
     ))
-}
-
-/// With a capital letter.
-pub(super) fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

@@ -3,25 +3,40 @@
 //! A page of another site can make the browser send requests here. It cannot name our host and leave out its origin, so
 //! both are compared exactly; and it does not have the token. Each of the three alone would refuse it.
 
-use super::{Dashboard, api::Refusal};
-use crate::{auditor::store::Viewer, quota::For, serving::Standing};
+use super::{
+    Dashboard,
+    headers::{bearer, is_json, offered, same_host, same_origin},
+    refusal::{Refusal, Why},
+};
+use crate::{
+    auditor::store::Viewer,
+    quota::{For, Turn},
+    serving::Standing,
+};
 use axum::{
     extract::{Request, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
-        header::{
-            AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, ORIGIN,
-            REFERRER_POLICY, SEC_WEBSOCKET_PROTOCOL, X_CONTENT_TYPE_OPTIONS,
-        },
+        header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
     },
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use std::sync::{Arc, atomic::Ordering};
 
-/// What a page offers beside its token; the answer names this one, never the token.
-pub(super) const LIVE_PROTOCOL: &str = "ringfence.live";
-const TOKEN_PROTOCOL: &str = "ringfence.token.";
+/// Characters of a path on record.
+const LONGEST_PATH: usize = 100;
+
+tokio::task_local! {
+    /// The asker's turn. A handler ends when its client hangs up; what it had begun on a thread goes on, and has to hold the
+    /// turn, too, or one client could begin any number.
+    static TURN: Arc<Turn>;
+}
+
+/// The turn of whoever this task answers, to be held by the work that is done for it.
+pub(super) fn turn() -> Option<Arc<Turn>> {
+    TURN.try_with(Arc::clone).ok()
+}
 
 /// Refuses what must not reach a handler; dresses what comes back.
 pub(super) async fn pass(
@@ -29,21 +44,37 @@ pub(super) async fn pass(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let peer = request.extensions().get::<Arc<Standing>>().and_then(|standing| standing.peer());
+    let asked = asked(&request);
     let mut response = match check(&dashboard, &request) {
         Ok(viewer) => {
             // Absent for the page's own files: a handler that needs it has none to give away.
             viewer.and_then(|viewer| request.extensions_mut().insert(viewer));
             let wanted = if request.method() == Method::POST { For::Decision } else { For::Question };
-            let _turn = match viewer {
-                Some(viewer) => Some(dashboard.turns.take(viewer.0, wanted).await),
-                None => None,
-            };
-            next.run(request).await
+            match viewer {
+                Some(viewer) => {
+                    let turn = Arc::new(dashboard.turns.take(viewer.0, wanted).await);
+                    TURN.scope(turn, next.run(request)).await
+                }
+                None => next.run(request).await,
+            }
         }
         Err(refusal) => refusal.into_response(),
     };
+    // Who may not, or not now. What is wrong with a question is the asker's own affair.
+    if matches!(response.status().as_u16(), 401 | 403 | 415 | 503)
+        && let Some(Why(why)) = response.extensions_mut().remove()
+    {
+        dashboard.refused(peer, &asked, &why);
+    }
     dress(response.headers_mut());
     response
+}
+
+/// What a request asks for, for the record: never its parameters.
+fn asked(request: &Request) -> String {
+    let path: String = request.uri().path().chars().take(LONGEST_PATH).collect();
+    format!("{:.16} {path:?} of the dashboard", request.method().as_str())
 }
 
 /// Who asks, where that matters.
@@ -81,67 +112,6 @@ fn check(dashboard: &Dashboard, request: &Request) -> Result<Option<Viewer>, Ref
     Ok(Some(viewer))
 }
 
-/// The one value of a header; an error where there are several.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next();
-    if values.next().is_some() {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, format!("The header {name} came more than once.")));
-    }
-    let unreadable = |_| Refusal::new(StatusCode::FORBIDDEN, format!("The header {name} is not plain text."));
-    first.map(|value| value.to_str().map_err(unreadable)).transpose()
-}
-
-/// The request's host, if it is ours by a name that only this machine has. A name that somebody pointed at 127.0.0.1
-/// (DNS rebinding) is none.
-fn same_host<'a>(headers: &'a HeaderMap, authority: Option<&str>, port: u16) -> Result<&'a str, Refusal> {
-    let host = only(headers, &HOST)?.unwrap_or_default();
-    let ours = |host: &str| {
-        ["127.0.0.1", "localhost", "[::1]"].iter().any(|name| {
-            host.strip_prefix(name).is_some_and(|rest| {
-                rest.strip_prefix(':').is_some_and(|digits| digits == port.to_string())
-                    || (port == 80 && rest.is_empty())
-            })
-        })
-    };
-    if ours(host) && authority.is_none_or(|authority| authority == host) {
-        return Ok(host);
-    }
-    Err(Refusal::new(
-        StatusCode::FORBIDDEN,
-        format!("The dashboard answers only to 127.0.0.1:{port}, localhost:{port} and [::1]:{port}."),
-    ))
-}
-
-fn same_origin(headers: &HeaderMap, host: &str) -> Result<(), Refusal> {
-    match only(headers, &ORIGIN)? {
-        None => Ok(()),
-        Some(origin) if origin.strip_prefix("http://") == Some(host) => Ok(()),
-        Some(_) => Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            "The dashboard does not answer to pages of other origins.",
-        )),
-    }
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = only(headers, &AUTHORIZATION).ok()??;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token)
-}
-
-/// The token among the protocols that a WebSocket offers: a browser lets a page set no other header there.
-fn offered(headers: &HeaderMap) -> Option<&str> {
-    let value = only(headers, &SEC_WEBSOCKET_PROTOCOL).ok()??;
-    value.split(',').find_map(|protocol| protocol.trim().strip_prefix(TOKEN_PROTOCOL))
-}
-
-/// A form of another site can be sent as text or form data, never as this.
-fn is_json(headers: &HeaderMap) -> bool {
-    let value = only(headers, &CONTENT_TYPE).ok().flatten().unwrap_or_default();
-    value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
-}
-
 /// Nothing but the page's own files; no text becomes HTML (Chromium holds that), no frame holds the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -162,76 +132,76 @@ fn dress(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_json, offered, same_host, same_origin};
-    use axum::http::{HeaderMap, HeaderName, HeaderValue};
+    use super::*;
+    use crate::{
+        auditor::{
+            mcp::{
+                refusals::Refusals,
+                sessions::{Serving, Sessions},
+            },
+            web::{api, live, owner::SocketOwners},
+        },
+        quota::{Bounds, Owners, Permits, Turns},
+    };
+    use axum::{
+        Router,
+        body::Body,
+        http::header::{AUTHORIZATION, HOST},
+        middleware,
+        routing::get,
+    };
+    use hyper_util::service::TowerToHyperService;
+    use std::{sync::mpsc, time::Duration};
 
-    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
-            headers.append(name, HeaderValue::from_str(value).expect("a value"));
-        }
-        headers
-    }
-
-    #[test]
-    fn only_loopback_names_with_the_port_are_our_host() {
-        let ok = |host: &str, port| same_host(&headers(&[("host", host)]), None, port).is_ok();
-        for host in ["127.0.0.1:8080", "localhost:8080", "[::1]:8080"] {
-            assert!(ok(host, 8080), "{host}");
-        }
-        for host in [
-            "127.0.0.1",
-            "127.0.0.1:80",
-            "127.0.0.1:8080.evil.example",
-            "evil.example:8080",
-            "localhost:08080",
-            "",
-            "127.0.0.1:8080:8080",
-            "localhost.evil.example:8080",
-            "0.0.0.0:8080",
-            "127.1:8080",
-            "LOCALHOST:8080",
-        ] {
-            assert!(!ok(host, 8080), "{host}");
-        }
-        assert!(ok("localhost", 80) && ok("localhost:80", 80));
-        let twice = headers(&[("host", "127.0.0.1:8080"), ("host", "127.0.0.1:8080")]);
-        assert!(same_host(&twice, None, 8080).is_err());
-        let absolute = headers(&[("host", "127.0.0.1:8080")]);
-        assert!(same_host(&absolute, Some("127.0.0.1:8080"), 8080).is_ok());
-        assert!(same_host(&absolute, Some("evil.example"), 8080).is_err());
-        assert!(same_host(&headers(&[]), None, 8080).is_err());
-    }
-
-    #[test]
-    fn an_origin_is_the_hosts_own_or_refused() {
-        let ok = |origins: &[&str]| {
-            let pairs: Vec<_> = origins.iter().map(|origin| ("origin", *origin)).collect();
-            same_origin(&headers(&pairs), "127.0.0.1:8080").is_ok()
+    #[tokio::test]
+    async fn a_client_that_hangs_up_has_its_turn_until_its_question_is_answered() {
+        use hyper::service::Service as _;
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+        let (live, turns) =
+            (live::start(&sessions).expect("a thread"), Turns::new(4, sessions.owners.clone()));
+        let dashboard = Arc::new(Dashboard {
+            sessions: Arc::clone(&sessions),
+            rules: None,
+            port: 80,
+            live,
+            turns,
+            owners: SocketOwners::default(),
+            refusals: Refusals::default(),
+        });
+        // A question that takes until it is let go.
+        let (begun, begins) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(std::sync::Mutex::new(wait));
+        let slow = move || {
+            let (begun, wait) = (begun.clone(), Arc::clone(&wait));
+            api::beside(move || {
+                begun.send(()).expect("somebody listens");
+                let _ = wait.lock().expect("one at a time").recv();
+                Ok(())
+            })
         };
-        assert!(ok(&[]) && ok(&["http://127.0.0.1:8080"]));
-        for origin in [
-            "null",
-            "",
-            "https://127.0.0.1:8080",
-            "http://localhost:8080",
-            "http://127.0.0.1:8080/",
-            "http://127.0.0.1",
-        ] {
-            assert!(!ok(&[origin]), "{origin}");
-        }
-        assert!(!ok(&["http://127.0.0.1:8080", "http://127.0.0.1:8080"]));
-        assert!(!ok(&["http://127.0.0.1:8080", "null"]));
-    }
-
-    #[test]
-    fn tokens_and_types_are_found_where_they_belong() {
-        let protocols = headers(&[("sec-websocket-protocol", "ringfence.live, ringfence.token.abc")]);
-        assert_eq!(offered(&protocols), Some("abc"));
-        assert!(is_json(&headers(&[("content-type", "Application/JSON; charset=utf-8")])));
-        for kind in ["text/plain", "application/json-seq", "application/x-www-form-urlencoded", ""] {
-            assert!(!is_json(&headers(&[("content-type", kind)])), "{kind}");
-        }
+        let router = Router::new()
+            .route("/api/slow", get(slow))
+            .layer(middleware::from_fn_with_state(Arc::clone(&dashboard), pass));
+        let uid = 1000;
+        let permits = Permits::within(Bounds { all: 9, each: 9, unknown: 9 }, Owners::default());
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = "/api/slow".parse().expect("a path");
+        let bearer = format!("Bearer {}", sessions.token(uid));
+        request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
+        request.headers_mut().insert(AUTHORIZATION, HeaderValue::from_str(&bearer).expect("a value"));
+        request.extensions_mut().insert(Standing::of_stranger(&permits, None).expect("a place"));
+        let client = tokio::spawn(TowerToHyperService::new(router).call(request));
+        let begins = tokio::task::spawn_blocking(move || begins.recv_timeout(Duration::from_secs(60)));
+        begins.await.expect("no panic").expect("the question is asked");
+        client.abort();
+        assert!(client.await.is_err_and(|error| error.is_cancelled()), "it hung up");
+        let turn = |uid| dashboard.turns.take(uid, For::Question);
+        let soon = Duration::from_millis(100);
+        assert!(tokio::time::timeout(soon, turn(uid)).await.is_err(), "its question is still answered");
+        assert!(tokio::time::timeout(soon, turn(1001)).await.is_ok(), "the control: another user's");
+        go.send(()).expect("it waits");
+        turn(uid).await;
     }
 }

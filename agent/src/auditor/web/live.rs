@@ -3,13 +3,14 @@
 //! One thread reads each piece of news from the store once, for all pages. A page that is too slow, or a burst that is
 //! too big, is told `behind`, and asks for the newest rows itself.
 
-use super::{Dashboard, api::Refusal, gate::LIVE_PROTOCOL};
+use super::{Dashboard, headers::LIVE_PROTOCOL, refusal::Refusal};
 use crate::{
     auditor::{
         mcp::sessions::{Live, Sessions},
         store::{SessionReader, Viewer},
     },
     mcp::strict,
+    quota::For,
 };
 use axum::{
     Extension,
@@ -22,6 +23,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeSet,
     io,
     sync::{
         Arc,
@@ -32,6 +34,7 @@ use std::{
 };
 use tokio::{
     sync::broadcast::{self, error::RecvError},
+    task,
     time::{self, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
@@ -83,7 +86,7 @@ pub(super) fn waiting(sessions: &Sessions, viewer: Viewer) -> Value {
         let arguments = strict::value(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
         json!({
             "id": call.id, "session_id": call.session, "server_name": call.server, "tool_name": call.tool,
-            "arguments": arguments, "risk_score": call.score, "risk_reasons": call.reasons, "rules": call.rules,
+            "arguments": arguments, "arguments_bytes": call.arguments_bytes, "risk_score": call.score, "risk_reasons": call.reasons, "rules": call.rules,
             "since_ms": call.since / 1000, "until_ms": call.until / 1000,
         })
     });
@@ -91,7 +94,7 @@ pub(super) fn waiting(sessions: &Sessions, viewer: Viewer) -> Value {
 }
 
 fn tell(sessions: &Sessions, heard: &Receiver<Live>, pages: &News) {
-    let mut told_waiting = String::new();
+    let mut told_waiting = None;
     loop {
         let mut fresh: Vec<Live> = Vec::new();
         let mut add = |live: Live| {
@@ -105,7 +108,7 @@ fn tell(sessions: &Sessions, heard: &Receiver<Live>, pages: &News) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         if pages.receiver_count() == 0 {
-            told_waiting.clear();
+            told_waiting = None;
             continue;
         }
         thread::sleep(GATHER);
@@ -122,9 +125,9 @@ fn tell(sessions: &Sessions, heard: &Receiver<Live>, pages: &News) {
                 }
             }
         }
-        let text = waiting(sessions, Viewer(0)).to_string();
-        if text != told_waiting {
-            told_waiting = text;
+        let ids = Some(sessions.waiting.ids(0));
+        if ids != told_waiting {
+            told_waiting = ids;
             say(Told::Waiting);
         }
     }
@@ -134,10 +137,26 @@ fn now_ms() -> i64 {
     crate::auditor::clock::now_micros() / 1000
 }
 
-/// The calls that wait and that a page may see, as a message.
-fn told_waiting(sessions: &Sessions, viewer: Viewer) -> Utf8Bytes {
-    let calls = waiting(sessions, viewer);
-    json!({ "type": "waiting", "calls": calls, "now_ms": now_ms() }).to_string().into()
+/// The calls that wait and that a page may see, as a message; `None` where they are those that it was `told`. Made beside
+/// the runtime, for one page of a user at a time: calls of one user are long, and pages of another wait for the runtime.
+async fn told_waiting(
+    dashboard: &Dashboard,
+    viewer: Viewer,
+    told: &mut Option<BTreeSet<String>>,
+) -> Option<Message> {
+    let ids = Some(dashboard.sessions.waiting.ids(viewer.0));
+    if ids == *told {
+        return None;
+    }
+    *told = ids;
+    let turn = dashboard.turns.take(viewer.0, For::News).await;
+    let sessions = Arc::clone(&dashboard.sessions);
+    let made = task::spawn_blocking(move || {
+        let _turn = turn;
+        let calls = waiting(&sessions, viewer);
+        json!({ "type": "waiting", "calls": calls, "now_ms": now_ms() }).to_string()
+    });
+    made.await.ok().map(|text| Message::Text(text.into()))
 }
 
 fn rows(sessions: &Sessions, fresh: &[Live]) -> Result<Vec<Told>, crate::auditor::store::Error> {
@@ -185,7 +204,7 @@ pub(super) async fn upgrade(
     let socket = socket.protocols([LIVE_PROTOCOL]).max_message_size(LONGEST).max_frame_size(LONGEST);
     Ok(socket.on_upgrade(move |socket| async move {
         tokio::select! {
-            _ = watch(socket, heard, &dashboard.sessions, viewer) => {}
+            _ = watch(socket, heard, &dashboard, viewer) => {}
             () = gone.cancelled() => {}
         }
         drop(permit);
@@ -196,10 +215,12 @@ pub(super) async fn upgrade(
 async fn watch(
     mut socket: WebSocket,
     mut heard: broadcast::Receiver<Told>,
-    sessions: &Sessions,
+    dashboard: &Dashboard,
     viewer: Viewer,
 ) -> Option<()> {
-    say(&mut socket, Message::Text(told_waiting(sessions, viewer))).await?;
+    let mut told = None;
+    let waiting = told_waiting(dashboard, viewer, &mut told).await?;
+    say(&mut socket, waiting).await?;
     let mut ping = time::interval(PING);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // Two pings without a sign of life: the page has gone without a word.
@@ -209,7 +230,10 @@ async fn watch(
             news = heard.recv() => match news {
                 Ok(Told::Row(uid, text)) if viewer.0 == 0 || viewer.0 == uid => Message::Text(text),
                 Ok(Told::Row(..)) => continue,
-                Ok(Told::Waiting) => Message::Text(told_waiting(sessions, viewer)),
+                Ok(Told::Waiting) => match told_waiting(dashboard, viewer, &mut told).await {
+                    Some(message) => message,
+                    None => continue,
+                },
                 Ok(Told::Behind) | Err(RecvError::Lagged(_)) => Message::Text(BEHIND),
                 Err(RecvError::Closed) => return None,
             },

@@ -4,19 +4,29 @@
 //! question of each, so that neither a slow disk nor a slow question holds the others up.
 
 mod api;
+mod asked;
 mod assets;
 mod gate;
+mod headers;
 mod live;
+mod owner;
+mod refusal;
 mod rules;
+#[cfg(test)]
+#[path = "../../../../fuzz/src/web_targets.rs"]
+#[expect(unreachable_pub, reason = "the fuzzers' crate exports it")]
+pub(crate) mod targets;
 
-use super::mcp::sessions::Sessions;
+use super::mcp::{refusals::Refusals, sessions::Sessions};
 use crate::{
     quota::{Bounds, Permits, Turns},
     serving::{self, Limits, Standing},
 };
+use owner::SocketOwners;
 use std::{
+    fmt::Display,
     io,
-    net::TcpListener,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
     thread,
@@ -66,6 +76,25 @@ struct Dashboard {
     port: u16,
     live: live::News,
     turns: Turns,
+    owners: SocketOwners,
+    refusals: Refusals,
+}
+
+impl Dashboard {
+    /// Puts on record that somebody was refused something: whose the connection is, as far as the kernel says.
+    fn refused(&self, peer: Option<SocketAddr>, what: &str, why: &dyn Display) {
+        let ours = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let uid = peer.and_then(|peer| self.owners.of(peer, ours));
+        let from = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
+        self.refusals.log_user(uid, || format!("{what}, from {from}, is"), &why);
+    }
+}
+
+/// What the dashboard works with that a process has to make before it is confined.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    runtime: Runtime,
+    owners: SocketOwners,
 }
 
 /// What the dashboard's thread waits with. A process that will be confined makes it before: it takes descriptors that a
@@ -73,14 +102,15 @@ struct Dashboard {
 ///
 /// # Errors
 /// [`Error::Start`].
-pub(crate) fn runtime() -> Result<Runtime, Error> {
-    runtime::Builder::new_current_thread()
+pub(crate) fn prepare() -> Result<Prepared, Error> {
+    let runtime = runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .max_blocking_threads(THREADS)
         .thread_name("web-store")
         .build()
-        .map_err(Error::Start)
+        .map_err(Error::Start)?;
+    Ok(Prepared { runtime, owners: SocketOwners::open() })
 }
 
 /// Begins to serve on a socket of loopback that listens and does not block; its port is in [`Sessions::port`] then.
@@ -89,14 +119,23 @@ pub(crate) fn runtime() -> Result<Runtime, Error> {
 /// [`Error`].
 pub(crate) fn start(
     sessions: &Arc<Sessions>,
-    runtime: Runtime,
+    Prepared { runtime, owners }: Prepared,
     listener: TcpListener,
     rules: Option<PathBuf>,
 ) -> Result<(), Error> {
     let got = listener.local_addr().map_err(Error::Listen)?.port();
     let turns = Turns::new(QUESTIONS, sessions.owners.clone());
     let live = live::start(sessions).map_err(Error::Start)?;
-    let dashboard = Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live, turns });
+    let refusals = Refusals::new(sessions.owners.clone());
+    let dashboard = Arc::new(Dashboard {
+        sessions: Arc::clone(sessions),
+        rules,
+        port: got,
+        live,
+        turns,
+        owners,
+        refusals,
+    });
     let of_thread = Arc::clone(sessions);
     let accept = move || {
         let ended = runtime.block_on(serve(&listener, dashboard));
@@ -117,19 +156,23 @@ async fn serve(listener: &TcpListener, dashboard: Arc<Dashboard>) -> io::Result<
     let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
     let bounds = Bounds { all: MOST_CONNECTIONS, each: CONNECTIONS_EACH, unknown: MOST_STRANGERS };
     let permits = Permits::within(bounds, dashboard.sessions.owners.clone());
-    let router = api::router(dashboard);
+    let router = api::router(Arc::clone(&dashboard));
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // Out of descriptors: it passes.
             time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Some(standing) = Standing::of_stranger(&permits) else { continue };
-        let router = router.clone();
+        let Some(standing) = Standing::of_stranger(&permits, Some(peer)) else { continue };
+        let (router, dashboard) = (router.clone(), Arc::clone(&dashboard));
         tokio::spawn(async move {
             let stop = CancellationToken::new();
-            if let Err(error) = serving::connection(stream, standing, router, LIMITS, stop).await {
-                tracing::debug!("a connection to the dashboard ended: {error}");
+            match serving::connection(stream, standing, router, LIMITS, stop).await {
+                Ok(()) => {}
+                Err(error @ serving::Error::Evicted) => {
+                    dashboard.refused(Some(peer), "a connection to the dashboard", &error);
+                }
+                Err(error) => tracing::debug!("a connection to the dashboard ended: {error}"),
             }
         });
         // Whoever has shown a token already is to be known before the next comes.

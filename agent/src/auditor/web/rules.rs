@@ -1,8 +1,9 @@
 //! Rules by the API: those of the database, to which one can add, and those of the file, to read.
 
 use super::{
-    Dashboard,
-    api::{self, Refusal, sentence},
+    Dashboard, api,
+    asked::{Confirmed, Posted, check, unfit},
+    refusal::{Refusal, sentence},
 };
 use crate::{
     auditor::{
@@ -23,54 +24,15 @@ use axum::{
     http::StatusCode,
 };
 use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
-use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::{
     fs::File,
     io::{self, Read},
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 
 /// Bytes of a rule file that are read.
 const LONGEST_FILE: u64 = 1 << 20;
-/// Characters of a rule's name.
-const LONGEST_NAME: usize = 100;
-/// Characters of a rule's other texts. With [`MAX_STORED_RULES`] it bounds what interceptors are sent.
-const LONGEST_TEXT: usize = 1000;
-
-/// A rule as it is posted.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Posted {
-    name: String,
-    #[serde(default)]
-    description: Option<String>,
-    #[serde(default)]
-    tool_pattern: Option<String>,
-    #[serde(default)]
-    server_pattern: Option<String>,
-    #[serde(default)]
-    min_risk_score: Option<u8>,
-    #[serde(default, deserialize_with = "list_or_text")]
-    operation_types: Option<Vec<String>>,
-    action: String,
-}
-
-fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        List(Vec<String>),
-        Text(String),
-    }
-    let list = match Option::<Either>::deserialize(deserializer)? {
-        None => return Ok(None),
-        Some(Either::List(list)) => list,
-        Some(Either::Text(text)) => text.split(',').map(|name| name.trim().to_owned()).collect(),
-    };
-    let list: Vec<String> = list.into_iter().filter(|name| !name.is_empty()).collect();
-    Ok((!list.is_empty()).then_some(list))
-}
 
 /// All rules, those of the database first.
 pub(super) async fn list(
@@ -151,14 +113,6 @@ pub(super) async fn pending(
     Ok(Json(rows.into()))
 }
 
-/// Which change is confirmed.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Confirmed {
-    path: String,
-    sha256: String,
-}
-
 /// Puts a change in force that waits.
 pub(super) async fn confirm(
     State(dashboard): State<Arc<Dashboard>>,
@@ -174,43 +128,6 @@ pub(super) async fn confirm(
     Err(Refusal::new(StatusCode::CONFLICT, format!("{}.", sentence(NOT_PENDING))))
 }
 
-fn unfit(why: impl Into<String>) -> Refusal {
-    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{}.", sentence(&why.into())))
-}
-
-/// Everything but whether it is there already.
-fn check(posted: Posted) -> Result<StoredRule, Refusal> {
-    // A form sends empty texts for what was left out.
-    let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
-    let rule = StoredRule {
-        name: posted.name.trim().to_owned(),
-        description: posted.description.unwrap_or_default(),
-        tool_pattern: text(posted.tool_pattern),
-        server_pattern: text(posted.server_pattern),
-        min_risk_score: posted.min_risk_score.unwrap_or(0),
-        operation_types: posted.operation_types,
-        action: posted.action,
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if rule.name.is_empty() || rule.name.len() > LONGEST_NAME || !rule.name.chars().all(plain) {
-        return Err(unfit(format!(
-            "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
-        )));
-    }
-    let texts = [("description", Some(&rule.description)), ("tool_pattern", rule.tool_pattern.as_ref())];
-    for (key, value) in texts.into_iter().chain([("server_pattern", rule.server_pattern.as_ref())]) {
-        if value.is_some_and(|value| value.chars().count() > LONGEST_TEXT) {
-            return Err(unfit(format!("{key} is longer than {LONGEST_TEXT} characters")));
-        }
-    }
-    if rule.operation_types.as_ref().is_some_and(|list| list.len() > 5) {
-        return Err(unfit("operation_types names more operations than there are"));
-    }
-    let written = ruleset::written(&rule).map_err(unfit)?;
-    rules::compile(written).map_err(|error| unfit(chain(&error)))?;
-    Ok(rule)
-}
-
 fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule) -> Result<String, Refusal> {
     let sessions = &dashboard.sessions;
     let taken = || {
@@ -224,7 +141,7 @@ fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule) -> Result<Str
         return Err(taken());
     }
     // The lock orders this with other additions: interceptors end with the newest list.
-    let mut writer = sessions.writer.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut writer = sessions.writer.lock();
     let reader = SessionReader::open(&sessions.db)?;
     if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
         let error =

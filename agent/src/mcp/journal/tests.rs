@@ -1,6 +1,7 @@
 //! Tests of the journal.
 
-use super::{Broken, Entry, Journal, LONGEST, Reader, SHORT, Step, is_held};
+use super::{Broken, Entry, GENESIS, Journal, LONGEST, Reader, SHORT, Step, is_held, link};
+use proptest::prelude::*;
 use std::{
     fs,
     io::{self, BufReader, Write},
@@ -150,4 +151,29 @@ fn garbage_is_refused_not_believed() {
     }
     let full = fs::OpenOptions::new().write(true).open("/dev/full");
     assert!(full.expect("/dev/full").write_all(b"x").is_err());
+}
+
+proptest! {
+    #[test]
+    fn a_change_of_any_bit_is_the_end_of_what_is_read(
+        texts in prop::collection::vec(".{0,20}", 1..6), at: prop::sample::Index, bit in 0u8..8
+    ) {
+        let (mut bytes, mut head) = (Vec::new(), GENESIS.as_bytes().to_vec());
+        for text in &texts {
+            let json = serde_json::to_vec(&note(text)).expect("JSON");
+            head = link(&head, &json).to_vec();
+            bytes.extend([head.as_slice(), b" ", &json, b"\n"].concat());
+        }
+        let whole: Vec<Entry> = texts.iter().map(|text| note(text)).collect();
+        prop_assert_eq!(&read_all(&bytes).expect("whole"), &whole);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        let before = bytes[..at].iter().filter(|byte| **byte == b'\n').count();
+        let mut reader = Reader::new(bytes.as_slice());
+        let mut read = Vec::new();
+        while let Ok(Some(entry)) = reader.next_entry() {
+            read.push(entry);
+        }
+        prop_assert!(read.len() <= before && whole.starts_with(&read));
+    }
 }

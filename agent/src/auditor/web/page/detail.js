@@ -65,7 +65,7 @@ function answer(result) {
 
 const SURE = {
   sole: "this call's: its process was born in it, and no other call was in flight",
-  ambiguous: "may be this call's: another was in flight too, or the process is older than the call",
+  ambiguous: "may be this call's: another was in flight too or has reached into it, or the process is older than the call",
 };
 
 /** What the kernel saw while the call was in flight. */

@@ -44,12 +44,19 @@ function make(call) {
     { class: "card", "data-id": call.id, "aria-label": "A call waits for approval" },
     el("p", { class: "line" }, risk(call.risk_score), shown("span", {}, call.server_name),
       el("a", { class: "name", href: href({ view: "calls", call: call.id }), dir: "ltr" }, visible(call.tool_name))),
-    el("div", { class: "asked" }, block(call.arguments)),
+    el("div", { class: "asked" }, block(call.arguments), cut(call)),
     el("p", { class: "because" }, "because: ", visible([...call.rules, ...call.risk_reasons].join(", ") || "its score")),
     actions,
     el("span", { class: "track", "aria-hidden": "true" }, bar),
   );
   return { call, element, timer, bar, actions, over: false };
+}
+
+/** Says so where only the beginning of a call's arguments is here, and leads to all of them. */
+function cut(call) {
+  if (!call.arguments_bytes) return null;
+  return el("p", { class: "cut" }, `This is only the beginning of ${call.arguments_bytes.toLocaleString()} bytes. `,
+    el("a", { href: href({ view: "calls", call: call.id }) }, "Show all of them"));
 }
 
 /** Approve and deny, for a call that waits. */
@@ -135,7 +142,11 @@ export function confirm(approve, id) {
   const dialog = byId("confirm");
   byId("confirm-title").textContent = approve ? "Approve this call?" : "Deny this call?";
   byId("confirm-what").replaceChildren(...visible(`${call.server_name}: ${call.tool_name}`), ` — risk ${call.risk_score}`);
-  byId("confirm-arguments").replaceChildren(...visible(JSON.stringify(call.arguments, null, 2) ?? "", true));
+  const asked = typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments, null, 2);
+  byId("confirm-arguments").replaceChildren(...visible(asked ?? "", true));
+  if (call.arguments_bytes) {
+    byId("confirm-arguments").append(el("em", {}, `\n… the beginning of ${call.arguments_bytes.toLocaleString()} bytes; the call's own page has all`));
+  }
   const yes = byId("confirm-yes");
   yes.textContent = approve ? "Approve" : "Deny";
   yes.className = approve ? "yes" : "no";

@@ -1,6 +1,6 @@
 //! What the store takes of a session: the rows of its journal's entries.
 
-use super::Evidence;
+use super::intent::Evidence;
 use crate::mcp::{
     journal::{Direction, Judged},
     line::{Kind, Message},

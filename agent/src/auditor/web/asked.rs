@@ -1,0 +1,181 @@
+//! What a request asks: its parameters, its body. Pure.
+
+use super::refusal::{Refusal, sentence};
+use crate::{
+    auditor::{chain, store::CallFilter},
+    mcp::{rules, ruleset},
+};
+use axum::{
+    extract::{Query, rejection::QueryRejection},
+    http::StatusCode,
+};
+use ringfence_wire::mcp::StoredRule;
+use serde::{Deserialize, Deserializer};
+
+/// Rows where nobody says how many.
+const ROWS: u32 = 100;
+/// Characters of a rule's name.
+const LONGEST_NAME: usize = 100;
+/// Characters of a rule's other texts. With [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds what interceptors are sent.
+const LONGEST_TEXT: usize = 1000;
+
+/// The parameters of lists.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    risk: Option<String>,
+    verdict: Option<String>,
+    session: Option<String>,
+    server: Option<String>,
+    tool: Option<String>,
+    before: Option<String>,
+    container: Option<String>,
+    limit: Option<String>,
+}
+
+pub(super) type Asked = Result<Query<Wanted>, QueryRejection>;
+
+/// Which calls.
+///
+/// # Errors
+/// A parameter that is none, or is no number.
+pub(super) fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
+    let refuse = |why: String| {
+        let known =
+            "Parameters are risk (0 to 100), verdict, session, server, tool, container, before and limit";
+        Refusal::new(StatusCode::BAD_REQUEST, format!("{}. {known}.", sentence(&why)))
+    };
+    let Query(wanted) = asked.map_err(|rejection| refuse(rejection.body_text()))?;
+    // An empty field of a form asks for nothing.
+    let text = |value: Option<String>| value.filter(|text| !text.is_empty());
+    let number = |name: &str, value: Option<String>| {
+        let parsed = text(value).map(|digits| digits.parse::<u32>().map_err(|_| (name.to_owned(), digits)));
+        parsed.transpose().map_err(|(name, digits)| refuse(format!("{name} is not a number: {digits:?}")))
+    };
+    Ok(CallFilter {
+        risk: number("risk", wanted.risk)?.map(|risk| u8::try_from(risk).unwrap_or(u8::MAX)),
+        verdict: text(wanted.verdict),
+        session: text(wanted.session),
+        server: text(wanted.server),
+        tool: text(wanted.tool),
+        container: text(wanted.container),
+        before: text(wanted.before),
+        flagged: false,
+        limit: number("limit", wanted.limit)?.unwrap_or(ROWS),
+    })
+}
+
+/// The parameters of a session's standard error.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pages {
+    after: Option<u32>,
+    limit: Option<u32>,
+}
+
+/// Which pieces: behind which number, and how many.
+///
+/// # Errors
+/// A parameter that is none, or is no number.
+pub(super) fn pages(asked: Result<Query<Pages>, QueryRejection>) -> Result<(i64, u32), Refusal> {
+    let Query(Pages { after, limit }) = asked.map_err(|rejection| {
+        let why = format!("{}. Parameters are after and limit, numbers.", sentence(&rejection.body_text()));
+        Refusal::new(StatusCode::BAD_REQUEST, why)
+    })?;
+    Ok((i64::from(after.unwrap_or(0)), limit.unwrap_or(u32::MAX)))
+}
+
+/// A decision takes no parameters; an empty body is as good as an empty object.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// The body of a decision.
+///
+/// # Errors
+/// It says something.
+pub(super) fn nothing(body: &[u8], verb: &str) -> Result<(), Refusal> {
+    if !body.is_empty() && serde_json::from_slice::<Nothing>(body).is_err() {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("The body of {verb} is empty or {{}}.")));
+    }
+    Ok(())
+}
+
+/// A rule as it is posted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Posted {
+    name: String,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    tool_pattern: Option<String>,
+    #[serde(default)]
+    server_pattern: Option<String>,
+    #[serde(default)]
+    min_risk_score: Option<u8>,
+    #[serde(default, deserialize_with = "list_or_text")]
+    operation_types: Option<Vec<String>>,
+    action: String,
+}
+
+fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        List(Vec<String>),
+        Text(String),
+    }
+    let list = match Option::<Either>::deserialize(deserializer)? {
+        None => return Ok(None),
+        Some(Either::List(list)) => list,
+        Some(Either::Text(text)) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+    };
+    let list: Vec<String> = list.into_iter().filter(|name| !name.is_empty()).collect();
+    Ok((!list.is_empty()).then_some(list))
+}
+
+/// Which change is confirmed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Confirmed {
+    pub(super) path: String,
+    pub(super) sha256: String,
+}
+
+pub(super) fn unfit(why: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{}.", sentence(&why.into())))
+}
+
+/// Everything but whether it is there already.
+pub(super) fn check(posted: Posted) -> Result<StoredRule, Refusal> {
+    // A form sends empty texts for what was left out.
+    let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
+    let rule = StoredRule {
+        name: posted.name.trim().to_owned(),
+        description: posted.description.unwrap_or_default(),
+        tool_pattern: text(posted.tool_pattern),
+        server_pattern: text(posted.server_pattern),
+        min_risk_score: posted.min_risk_score.unwrap_or(0),
+        operation_types: posted.operation_types,
+        action: posted.action,
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if rule.name.is_empty() || rule.name.len() > LONGEST_NAME || !rule.name.chars().all(plain) {
+        return Err(unfit(format!(
+            "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
+        )));
+    }
+    let texts = [("description", Some(&rule.description)), ("tool_pattern", rule.tool_pattern.as_ref())];
+    for (key, value) in texts.into_iter().chain([("server_pattern", rule.server_pattern.as_ref())]) {
+        if value.is_some_and(|value| value.chars().count() > LONGEST_TEXT) {
+            return Err(unfit(format!("{key} is longer than {LONGEST_TEXT} characters")));
+        }
+    }
+    if rule.operation_types.as_ref().is_some_and(|list| list.len() > 5) {
+        return Err(unfit("operation_types names more operations than there are"));
+    }
+    let written = ruleset::written(&rule).map_err(unfit)?;
+    rules::compile(written).map_err(|error| unfit(chain(&error)))?;
+    Ok(rule)
+}
