@@ -2,7 +2,7 @@
 
 use super::{
     calls::CallKey,
-    host::{Error, Host},
+    host::{Error, Host, RefusedParty},
     registry::AgentConfig,
     rpc::{FORBIDDEN, RpcError},
 };
@@ -222,10 +222,11 @@ impl Known {
     }
 
     fn record(&self, what: &str, why: String) -> RpcError {
-        if !self.access.host.may_record() {
+        let speaker = self.speaker.as_ref().ok().and_then(Option::as_ref);
+        let whose = if speaker.is_some() { RefusedParty::Known } else { RefusedParty::Strangers };
+        if !self.access.host.may_record(whose) {
             return RpcError::new(FORBIDDEN, why);
         }
-        let speaker = self.speaker.as_ref().ok().and_then(Option::as_ref);
         tracing::warn!(
             "`{what}` refused to process {} of user {}: {why}",
             speaker.map_or_else(|| "unknown".to_owned(), |s| s.pid.to_string()),

@@ -2,9 +2,11 @@
 //!
 //! `ringfence start` confines itself before it reads what agents and providers say, and a password manager is a program like
 //! any other. So a second process, started before, runs those commands and hands over what they print as a descriptor. It
-//! reads nothing but the words of the user's own profiles, and ends with the process that started it.
+//! reads nothing but the user's own profiles, runs only what they name, whoever asks, and ends with the process that started it.
 
 use super::{
+    home::Home,
+    registry,
     secret::{self, Secret, Source},
     user::chain,
 };
@@ -98,6 +100,9 @@ pub(crate) enum Error {
     /// Privileges.
     #[error("the process that runs commands for credentials cannot protect itself")]
     Caps(#[from] caps::Error),
+    /// Nothing says where home is.
+    #[error("the home directory is not known; set HOME")]
+    NoHome,
     /// The process that asks.
     #[error("`ringfence start` cannot be understood")]
     Link(#[from] FrameError),
@@ -115,6 +120,7 @@ pub(crate) fn serve() -> Result<(), Error> {
     }
     ignored.thread_block().map_err(|e| Error::NotFromStart(e.into()))?;
     caps::not_dumpable()?;
+    let home = Home::from_env().ok_or(Error::NoHome)?;
     let stream =
         io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(Error::NotFromStart)?;
     stream.peer_addr().map_err(Error::NotFromStart)?;
@@ -126,9 +132,53 @@ pub(crate) fn serve() -> Result<(), Error> {
             Err(FrameError::Closed) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
+        if !is_named(&words, &home) {
+            let program = words.first().map_or("", String::as_str);
+            let why = format!(
+                "{program} is not run: no profile that can be read has this command for a credential any more"
+            );
+            tracing::warn!("{why}");
+            conn.send(&Ran::Failed { why })?;
+            continue;
+        }
         match Source::Command(words).read().and_then(|secret| Source::Value(secret).open()) {
             Ok(descriptor) => conn.send_with_descriptors(&Ran::Printed, &[descriptor.as_fd()])?,
             Err(error) => conn.send(&Ran::Failed { why: chain(&error) })?,
         }
+    }
+}
+
+/// Whether a profile has a credential printed by this command. The process that asks reads what agents and providers say,
+/// and cannot write profiles: what it asks for is not enough to run a program.
+fn is_named(words: &[String], home: &Home) -> bool {
+    let is_it = |source: &Source| matches!(source, Source::Command(named) if named == words);
+    registry::names(home).iter().filter_map(|name| registry::load(home, name).ok()).any(|agent| {
+        let tokens = agent.mcp.iter().filter_map(|server| server.auth_token.as_ref());
+        tokens.chain(&agent.llm.api_key).any(is_it)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn only_commands_of_profiles_are_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::choose(dir.path(), dir.path());
+        fs::create_dir_all(home.agents()).unwrap();
+        fs::write(
+            home.agent("a"),
+            "[llm.m]\nprovider = \"anthropic\"\nmodel = \"m\"\napi_key_command = [\"pass\", \"show\", \"key\"]\n",
+        )
+        .unwrap();
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert!(is_named(&words(&["pass", "show", "key"]), &home), "the control");
+        for other in [&["pass", "show"][..], &["pass", "show", "key", "-c"], &["sh", "-c", "id"], &[]] {
+            assert!(!is_named(&words(other), &home), "{other:?}");
+        }
+        fs::write(home.agent("a"), "no profile").unwrap();
+        assert!(!is_named(&words(&["pass", "show", "key"]), &home));
     }
 }

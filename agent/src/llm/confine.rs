@@ -12,13 +12,17 @@ use crate::kernel::{
 };
 use nix::sys::resource::{Resource, setrlimit};
 use std::{
-    io,
+    fs::OpenOptions,
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
 /// Most bytes of memory that a worker writes to: a container that makes it hold more ends its own worker, and nobody
 /// else's. A conversation of 10 MB needs about 50 MB.
 const MEMORY: u64 = 1 << 30;
+
+/// How soon the kernel ends this process when memory runs out: 0, and what is above and below, to -1000 for never.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
 /// What the C library reads to resolve a name. Certificates' roots are in the binary.
 const RESOLVING: &[&str] = &[
@@ -61,6 +65,12 @@ pub(crate) enum Error {
 /// # Errors
 /// [`Error`]; the process must then end. A kernel without Landlock is no error, but is said in the log.
 pub(crate) fn enter(log: &Path) -> Result<(), Error> {
+    // Before /proc/self is root's.
+    if let Err(error) = like_any_other_for_memory() {
+        tracing::warn!(
+            "cannot write {OOM_SCORE}, so the kernel ends others before this worker when memory runs out: {error}"
+        );
+    }
     caps::drop_all()?;
     caps::not_dumpable()?;
     setrlimit(Resource::RLIMIT_DATA, MEMORY, MEMORY).map_err(|errno| Error::Memory(errno.into()))?;
@@ -102,6 +112,16 @@ pub(crate) fn enter_user(writable: &[PathBuf]) -> Result<(), Error> {
         }
     }
     seccomp::Filter::compile(&seccomp::Policy::user_list()?)?.load()?;
+    Ok(())
+}
+
+/// The unit keeps the kernel from choosing the daemon when the host's memory runs out. How much a worker has is its agent's
+/// doing: it gives up what it has of that from the daemon. Whoever started the daemon otherwise is not overruled.
+fn like_any_other_for_memory() -> io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).open(OOM_SCORE)?;
+    if io::read_to_string(&file)?.starts_with('-') {
+        file.write_all(b"0")?;
+    }
     Ok(())
 }
 

@@ -114,13 +114,15 @@ async fn open(
         counters.refused.fetch_add(1, Ordering::Relaxed);
         gone.cancel();
     });
+    let permit = permit.map(Arc::new);
+    permit.as_ref().inspect(|permit| peer.holds(permit));
     serve(read, writing, (conn, permit), peer, inputs, shared, unheard)
 }
 
 async fn serve(
     read: OwnedReadHalf,
     writing: impl Future<Output = ()> + Send + 'static,
-    (conn, permit): (ConnId, Option<Permit>),
+    (conn, permit): (ConnId, Option<Arc<Permit>>),
     peer: Peer,
     inputs: mpsc::Sender<Input>,
     (counters, access, room, _): Shared,
@@ -129,11 +131,21 @@ async fn serve(
     let writing = tokio::spawn(writing);
     // As near to its beginning as can be: before 6.5 the kernel tells who made a connection by a number that others may
     // have later.
-    let known = access.of(read.as_ref()).await;
+    let gone = peer.gone.clone();
+    let known = tokio::select! {
+        known = access.of(read.as_ref()) => Some(known),
+        // It had to go for others, before it was known whose it is: it does not stay until the core has answered.
+        () = gone.cancelled() => None,
+    };
+    let Some(known) = known else {
+        let _ = inputs.send(Input::Closed(conn)).await;
+        drop((peer, inputs, permit));
+        let _ = writing.await;
+        return;
+    };
     let (read, descriptors) = WithDescriptors::new(read);
     let mut connection =
         Connection { conn, permit, is: Is::Unknown, peer, inputs, counters, known, descriptors };
-    let gone = connection.peer.gone.clone();
     tokio::select! {
         () = gone.cancelled() => {}
         () = unheard.cancelled() => {}
@@ -147,7 +159,7 @@ async fn serve(
 
 struct Connection {
     conn: ConnId,
-    permit: Option<Permit>,
+    permit: Option<Arc<Permit>>,
     is: Is,
     peer: Peer,
     inputs: mpsc::Sender<Input>,

@@ -3,12 +3,13 @@
 //! A frame that was begun is never cut into by another: only the writer task writes. What a peer does not read is
 //! bounded, and a peer that reads too slowly is hung up on and counted.
 
+use crate::quota::Permit;
 use bytes::{Bytes, BytesMut};
 use ringfence_wire::frame::{FrameError, HEADER, MAX_FRAME};
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -144,9 +145,22 @@ pub(super) struct Peer {
     /// Cancelled: the connection is to end at once.
     pub(super) gone: CancellationToken,
     counters: Arc<Counters>,
+    permit: Arc<OnceLock<Weak<Permit>>>,
 }
 
 impl Peer {
+    /// This is its connection's permit.
+    pub(super) fn holds(&self, permit: &Arc<Permit>) {
+        let _ = self.permit.set(Arc::downgrade(permit));
+    }
+
+    /// It was told the last that it waits for: from now on it is one of those that go first.
+    pub(super) fn rests(&self) {
+        if let Some(permit) = self.permit.get().and_then(Weak::upgrade) {
+            permit.idle();
+        }
+    }
+
     /// Queues a frame; a peer whose queue is full is hung up on. False: it is gone.
     pub(super) fn push(&self, frame: Bytes) -> bool {
         self.enqueue(Outgoing { frame, written: None })
@@ -206,8 +220,13 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let (queue, frames) = mpsc::channel(QUEUE);
-    let peer =
-        Peer { queue, held: Arc::default(), gone: CancellationToken::new(), counters: Arc::clone(counters) };
+    let peer = Peer {
+        queue,
+        held: Arc::default(),
+        gone: CancellationToken::new(),
+        counters: Arc::clone(counters),
+        permit: Arc::default(),
+    };
     let (held, gone) = (Arc::clone(&peer.held), peer.gone.clone());
     (peer, async move {
         // However it ends, nobody may wait for this peer any longer.

@@ -34,7 +34,8 @@ impl Home {
         Some(Self::choose(&config, &data))
     }
 
-    fn choose(config: &Path, data: &Path) -> Self {
+    /// Ours below two directories, or Tightbeam's.
+    pub(super) fn choose(config: &Path, data: &Path) -> Self {
         let of = |name: &str| Self { config: config.join(name), data: data.join(name) };
         let used = |home: &Self| home.registry().exists() || home.agents().exists();
         let theirs = of("tightbeam");

@@ -28,12 +28,35 @@ use tokio_util::sync::CancellationToken;
 
 /// Questions and reports that wait to be sent.
 const QUEUE: usize = 1024;
-/// How long the core may take to answer. It reads a few files; more than that is a core that stands still.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the core may take to answer. It reads a few files, which takes milliseconds; but where others have taken every
+/// processor it waits for its turn, and then a refusal would be their doing.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Most refusals that are recorded in a while; others are counted.
 const MOST_RECORDED: u32 = 50;
+/// The same of those who are not known, and of a provider's ids.
+const MOST_OF_STRANGERS: u32 = 20;
 const RECORDING: Duration = Duration::from_secs(10);
+
+/// Who was refused something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RefusedParty {
+    /// A process that the kernel names.
+    Known,
+    /// Nobody knows who.
+    Strangers,
+    /// Nobody; a provider's id was replaced.
+    Provider,
+}
+
+/// Refusals that were recorded in a while.
+#[derive(Debug, Default)]
+struct Recorded {
+    since: Option<Instant>,
+    known: u32,
+    strangers: u32,
+    provider: u32,
+}
 
 /// Why the core did not say what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,8 +84,8 @@ struct Question {
 pub(crate) struct Host {
     link: Option<mpsc::Sender<Question>>,
     counts: Arc<Counts>,
-    /// Since when refusals are counted, and how many were recorded since.
-    recorded: Arc<Mutex<(Option<Instant>, u32)>>,
+    /// Refusals that were recorded lately.
+    recorded: Arc<Mutex<Recorded>>,
 }
 
 /// What is counted for `ringfence status`.
@@ -93,13 +116,20 @@ impl Host {
     }
 
     /// Whether one more refusal may be put on record now; the others are counted only, so that nobody fills logs with them.
-    pub(super) fn may_record(&self) -> bool {
+    /// Those of whom nothing is known have an allowance of their own: anybody on loopback can make such, and is not to hide
+    /// what somebody known was refused.
+    pub(super) fn may_record(&self, whose: RefusedParty) -> bool {
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        if recorded.0.is_none_or(|since| since.elapsed() >= RECORDING) {
-            *recorded = (Some(Instant::now()), 0);
+        if recorded.since.is_none_or(|since| since.elapsed() >= RECORDING) {
+            *recorded = Recorded { since: Some(Instant::now()), ..Recorded::default() };
         }
-        recorded.1 += 1;
-        recorded.1 <= MOST_RECORDED
+        let (count, most) = match whose {
+            RefusedParty::Known => (&mut recorded.known, MOST_RECORDED),
+            RefusedParty::Strangers => (&mut recorded.strangers, MOST_OF_STRANGERS),
+            RefusedParty::Provider => (&mut recorded.provider, MOST_OF_STRANGERS),
+        };
+        *count += 1;
+        *count <= most
     }
 
     /// Whether there is a core.
@@ -299,6 +329,14 @@ mod tests {
     use super::*;
     use ringfence_wire::{agent::MAX_QUESTION, conn::Conn};
     use std::task::Poll;
+
+    #[test]
+    fn refusals_of_strangers_hide_none_of_who_is_known() {
+        let host = Host::default();
+        let recorded = |whose| (0..1000).filter(|_| host.may_record(whose)).count();
+        assert_eq!(recorded(RefusedParty::Strangers), MOST_OF_STRANGERS as usize);
+        assert_eq!(recorded(RefusedParty::Known), MOST_RECORDED as usize);
+    }
 
     #[tokio::test]
     async fn an_answer_belongs_to_the_question_of_its_number() {

@@ -4,13 +4,16 @@
 use super::{
     access::Issued,
     calls::{self, Begun, CallKey},
-    host::Host,
+    host::{Host, RefusedParty},
     message::{Block, Kind, ToolCall},
     redact::Redactor,
 };
 use nix::time::ClockId;
-use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Said, Via};
-use std::{sync::Arc, time::Duration};
+use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Refusal, Said, Via};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 /// What the record has where a provider gave a tool no name.
 const NAMELESS: &str = "(no name)";
@@ -41,6 +44,16 @@ impl Reporter {
     /// Whether the runtime's processes can be tagged: a core is there to do it, and a container where events come from.
     pub(super) fn can_tag(&self) -> bool {
         self.governed && self.host.is_there()
+    }
+
+    /// Somebody of whom nothing is known was refused something.
+    pub(super) fn refused(&self, what: &str, why: &str) {
+        self.host.counts().refused_peers.fetch_add(1, Ordering::Relaxed);
+        if self.host.may_record(RefusedParty::Strangers) {
+            tracing::warn!("`{what}` refused to a process that is not known: {why}");
+            let (what, why) = (what.to_owned(), why.chars().take(MAX_TEXT).collect());
+            self.host.report(&Said::Refused(Refusal { what, why, pid: None, uid: None, container: None }));
+        }
     }
 
     /// A message goes to the runtime.
@@ -93,14 +106,9 @@ impl Reporter {
         self.host.report_patiently(&said).await
     }
 
-    /// The same of one that its client may run already.
-    pub(super) fn relayed(&self, intent: &Intent, begun: &Begun, call: &ToolCall) {
-        self.host.report(&self.said(Some(intent), begun, call, None));
-    }
-
     fn said(&self, intent: Option<&Intent>, begun: &Begun, call: &ToolCall, server: Option<&str>) -> Said {
         if let Some(renamed) = &begun.renamed
-            && self.host.may_record()
+            && self.host.may_record(RefusedParty::Provider)
         {
             let (id, given, why) = (&begun.id, &renamed.given, &renamed.why);
             tracing::warn!("a tool call is named {id} in place of the provider's {given:?}: {why}");

@@ -104,6 +104,10 @@ pub(crate) fn run() -> Result<(), Error> {
     let shared = ready.shared();
     let worker = Worker::prepare(ready)?;
     let token = dir.join("state").join(HTTP_TOKEN);
+    if loopback.is_none() {
+        // Of a worker before this one: whoever has the port now is not to be shown it.
+        let _ = std::fs::remove_file(&token);
+    }
     let books = Books {
         meter: worker.meter(),
         status: worker.status(),

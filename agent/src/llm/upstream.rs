@@ -169,6 +169,8 @@ fn client() -> Result<Client, Error> {
         .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIME)
         .tcp_nodelay(true)
+        // The library would give up a connection after 30 s without an acknowledgement; how long is the profile's to say.
+        .tcp_user_timeout(None)
         .pool_idle_timeout(Duration::from_secs(50))
         // A credential goes where the profile says, and nowhere else.
         .redirect(reqwest::redirect::Policy::none())

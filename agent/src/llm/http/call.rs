@@ -50,6 +50,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     if let Some(gate) = gate
         && let Err((status, why)) = gate.check(request.headers())
     {
+        state.follow.as_ref().inspect(|follow| follow.refused(why));
         return refuse_unread(&shared, status, why, request).await;
     }
     let standing = request.extensions().get::<Arc<Standing>>();
@@ -287,7 +288,7 @@ impl Counted {
         if let (Some(follow), Some(part)) = (&self.state.follow, self.part.take()) {
             let failed = (status >= 400).then(|| format!("the provider answered with status {status}"));
             let error = outcome.error.as_deref().or(failed.as_deref());
-            follow.answered(part, &outcome.tool_calls, &self.began, error, redactor);
+            follow.answered(part, &outcome.tool_calls, &self.began, error, redactor).await;
         }
         record::write(&self.state.log, &self.call, status, self.started.elapsed(), &outcome).await;
     }

@@ -73,6 +73,11 @@ impl Follow {
         Self { reporter, threads: Mutex::default(), hasher: RandomState::new() }
     }
 
+    /// A request on loopback was refused before anything of it was read.
+    pub(super) fn refused(&self, why: &str) {
+        self.reporter.refused("http", why);
+    }
+
     fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,8 +139,9 @@ impl Follow {
     }
 
     /// The request's answer came, with calls that began at these moments, or now; or why it failed. Even then the client
-    /// may run the calls that it heard of.
-    pub(super) fn answered(
+    /// may run the calls that it heard of. That they began is on its way before this returns, or was waited for: the client
+    /// does not see the end before.
+    pub(super) async fn answered(
         &self,
         part: Part,
         calls: &[ToolCall],
@@ -143,24 +149,19 @@ impl Follow {
         error: Option<&str>,
         redactor: &Redactor,
     ) {
-        let mut threads = self.threads();
         let Part { intent, _under_way } = part;
-        let at = threads.iter().position(|thread| thread.intent.id == intent.id);
-        let mut given_up = Vec::new();
-        let open = match at.and_then(|at| threads.get_mut(at)) {
-            Some(thread) => {
-                thread.heard = Instant::now();
-                &mut thread.open
-            }
-            None => &mut given_up,
-        };
-        let mut moments = began.iter().copied();
+        let (mut moments, mut waits) = (began.iter().copied(), true);
+        let mut opened = Vec::new();
         for call in calls {
             let begun = Begun::relayed(&call.id, moments.next().unwrap_or_else(report::now), redactor);
-            self.reporter.relayed(&intent, &begun, call);
-            open.push(Open { given: self.number(&call.id), key: begun.key });
+            waits = self.reporter.call(Some(&intent), &begun, call, None, waits).await;
+            opened.push(Open { given: self.number(&call.id), key: begun.key });
         }
+        let mut threads = self.threads();
+        let at = threads.iter().position(|thread| thread.intent.id == intent.id);
         let Some((at, thread)) = at.and_then(|at| Some((at, threads.get_mut(at)?))) else { return };
+        thread.heard = Instant::now();
+        thread.open.extend(opened);
         if let Some(why) = error
             && calls.is_empty()
         {
@@ -315,8 +316,12 @@ fn number(at: usize, content: &[Block]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::llm::{frame::FrameReader, host::Host};
     use ProviderKind::{Anthropic, OpenAi};
+    use ringfence_wire::trace::Said;
     use serde_json::{Value, json};
+    use std::sync::atomic::Ordering;
+    use tokio_util::sync::CancellationToken;
 
     fn raws(messages: &Value) -> Vec<Box<RawValue>> {
         let messages = messages.as_array().unwrap();
@@ -333,7 +338,8 @@ mod tests {
     }
 
     fn end(follow: &Follow, part: Part, calls: &[ToolCall], error: Option<&str>) {
-        follow.answered(part, calls, &[], error, &Redactor::new([]));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(follow.answered(part, calls, &[], error, &Redactor::new([])));
     }
 
     #[test]
@@ -427,5 +433,38 @@ mod tests {
         assert_eq!(follow.threads().len(), MOST);
         follow.give_up_silent(Duration::ZERO, &Redactor::new([]));
         assert!(follow.threads().is_empty());
+    }
+
+    #[tokio::test]
+    async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reported() {
+        let (near, far) = tokio::net::UnixStream::pair().unwrap();
+        let host = Host::new(near, CancellationToken::new(), CancellationToken::new());
+        let follow = Arc::new(Follow::new(Reporter::new(host.clone(), Arc::default(), false)));
+        let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+        // Nobody reads, and there is no room any more.
+        let error = Some("x".repeat(2000));
+        let flood = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        while host.counts().lost_reports.load(Ordering::Relaxed) == 0 {
+            host.report(&flood);
+        }
+        let before = host.counts().lost_reports.load(Ordering::Relaxed);
+        let answered = tokio::spawn({
+            let follow = Arc::clone(&follow);
+            async move {
+                let calls: Vec<_> = (0..MOST_CALLS).map(|n| call(&format!("call-{n}"))).collect();
+                follow.answered(part, &calls, &[], None, &Redactor::new([])).await;
+            }
+        });
+        tokio::task::yield_now().await;
+        assert!(!answered.is_finished(), "it waits for room");
+        let mut reader = FrameReader::new(far);
+        let mut seen = 0;
+        while seen < MOST_CALLS {
+            let frame = reader.next(Some(Duration::from_secs(120))).await.unwrap();
+            seen += usize::from(String::from_utf8_lossy(&frame).contains("call-"));
+        }
+        answered.await.unwrap();
+        assert_eq!(host.counts().lost_reports.load(Ordering::Relaxed), before);
+        assert_eq!(follow.threads()[0].open.len(), MOST_CALLS);
     }
 }

@@ -12,6 +12,10 @@ pub(super) mod record;
 mod relay;
 mod request;
 mod room;
+#[cfg(test)]
+#[path = "../../../../fuzz/src/http_targets.rs"]
+#[expect(unreachable_pub, reason = "the fuzzers' crate exports it")]
+pub(crate) mod targets;
 
 use super::{
     access::Access,
@@ -25,6 +29,7 @@ use super::{
     upstream::Provider,
 };
 use crate::{
+    loopback,
     quota::{Bounds, Owners, Permits},
     serving::{self, Limits, Standing},
 };
@@ -35,7 +40,6 @@ use ringfence_files::Access as FileAccess;
 pub(crate) use room::{Room, Share};
 use std::{
     fs, io,
-    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -321,11 +325,16 @@ where
                 continue;
             }
         };
-        let Some(standing) = Standing::of_stranger(&permits) else { continue };
+        let Some(standing) = Standing::of_stranger(&permits, None) else { continue };
         let judged = judge(stream, Arc::clone(&standing));
         let stop = stop.clone();
         connections.spawn(async move {
-            let (stream, router) = judged.await;
+            let judged = tokio::select! {
+                judged = judged => Some(judged),
+                // It had to go for others, before it was known whose it is.
+                () = standing.evicted() => None,
+            };
+            let Some((stream, router)) = judged else { return };
             if let Err(error) = serving::connection(stream, standing, router, LIMITS, stop).await {
                 tracing::debug!("a connection to an HTTP endpoint ended: {error}");
             }
@@ -360,7 +369,7 @@ impl Loopback {
 /// Listens on a port of loopback. Where somebody else has it, the token of the last time is removed: clients that read it
 /// are not to show it, and what they ask, to whoever that is.
 fn bind(port: u16, token: &Path) -> Result<std::net::TcpListener, Error> {
-    std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).map_err(|error| {
+    loopback::listen(port).map_err(|error| {
         let _ = fs::remove_file(token);
         Error::Port(port, error)
     })

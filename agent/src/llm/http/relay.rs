@@ -121,13 +121,17 @@ impl Relay {
             }
             None => {}
         }
+        // No piece of it belongs to what came as events.
+        let mut plain = Begins::default();
         let read = match serde_json::from_slice(&self.plain) {
-            Ok(data) => self.begins.read(self.kind, &data),
+            Ok(data) => plain.read(self.kind, &data),
             Err(_) if looks_like_json(&self.plain) => Err(AMBIGUOUS.to_owned()),
             Err(_) => Ok(()),
         };
+        let read = read.and_then(|()| plain.complete()).and_then(|()| self.begins.complete());
         outcome.refused = outcome.refused.or(read.err());
         outcome.tool_calls = self.begins.finish();
+        outcome.tool_calls.extend(plain.finish());
         (out, outcome)
     }
 
@@ -195,12 +199,15 @@ impl Relay {
             }
             self.said += pieces.iter().map(Piece::said).sum::<usize>();
         }
+        if event.data.trim() == "[DONE]" {
+            return self.begins.over().map(|()| false);
+        }
         let data = match serde_json::from_str::<Value>(&event.data) {
             Ok(data) => data,
             Err(_) if ended && looks_like_json(event.data.as_bytes()) => return Err(AMBIGUOUS.to_owned()),
             Err(_) => return Ok(false),
         };
-        self.begins.read(self.kind, &data)?;
+        self.begins.event(self.kind, &event.name, &data)?;
         if self.kind != ProviderKind::OpenAi {
             return Ok(false);
         }
@@ -257,7 +264,8 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
         let mut refused = looks_like_json(body).then(|| AMBIGUOUS.to_owned());
         let _ = Events::default().feed(&[body, b"\n\n"].concat(), |event| {
             let read = match serde_json::from_str(&event.data) {
-                Ok(data) => begins.read(kind, &data),
+                Ok(data) => begins.event(kind, &event.name, &data),
+                Err(_) if event.data.trim() == "[DONE]" => begins.over(),
                 Err(_) if looks_like_json(event.data.as_bytes()) => Err(AMBIGUOUS.to_owned()),
                 Err(_) => Ok(()),
             };
@@ -265,6 +273,7 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
                 refused.get_or_insert(why);
             }
         });
+        refused = refused.or(begins.complete().err());
         return (clean, Outcome { tool_calls: begins.finish(), refused, ..Outcome::default() });
     };
     let clean = redactor.json(raw);
@@ -279,7 +288,7 @@ pub(super) fn whole(kind: ProviderKind, body: &[u8], redactor: &Redactor) -> (Ve
         }
     };
     let mut begins = Begins::default();
-    let refused = begins.read(kind, &value).err().or(ambiguous);
+    let refused = begins.read(kind, &value).and_then(|()| begins.complete()).err().or(ambiguous);
     let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
     let blocks = said.as_ref().and_then(Value::as_array).into_iter().flatten();
     let outcome = Outcome {
@@ -412,6 +421,33 @@ mod tests {
         let text = [chunk(&call.replace('X', "1")).as_bytes(), b"data: \xff{}\n\n"].concat();
         assert!(relay.feed(&text, &redactor()).is_err(), "bytes that are no text");
         assert_eq!(relayed(&chunk(&call.replace('X', "1")), false, &[]).1.refused, None, "the control");
+    }
+
+    #[test]
+    fn nothing_is_relayed_that_clients_find_different_calls_in() {
+        let input =
+            chunk(r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#);
+        let end = "data: [DONE]\n\n";
+        let mut relay = Relay::new(ProviderKind::OpenAi, false);
+        assert!(relay.feed(input.as_bytes(), &redactor()).is_ok(), "its name may come later");
+        let error = relay.feed(end.as_bytes(), &redactor()).unwrap_err();
+        assert!(error.contains("without a name"), "{error}");
+        assert!(relayed(&input, false, &[]).1.refused.is_some(), "at the end of the stream");
+        assert!(
+            whole(ProviderKind::OpenAi, (input.clone() + end).as_bytes(), &redactor()).1.refused.is_some()
+        );
+        // What is no event is no piece of what is one.
+        let name = input.replace("\"arguments\":\"{}\"", "\"name\":\"t\"");
+        assert!(
+            relayed(&(name.clone() + input.trim_start_matches("data: ")), false, &[]).1.refused.is_some()
+        );
+        assert_eq!(relayed(&(name + &input + end), false, &[]).1.refused, None, "the control");
+        let block = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"t"}}"#;
+        for (name, goes) in [("content_block_start", true), ("ping", false)] {
+            let mut relay = Relay::new(ProviderKind::Anthropic, false);
+            let event = format!("event: {name}\n{}", chunk(block));
+            assert_eq!(relay.feed(event.as_bytes(), &redactor()).is_ok(), goes, "{name}");
+        }
     }
 
     #[test]

@@ -60,19 +60,50 @@ pub(super) struct Rewritten {
     pub(super) messages: Vec<Box<RawValue>>,
 }
 
-/// Puts in what the profile fixes: model, options, most tokens of an answer. Everything else stays the client's.
+/// How many answers a request is to have, or how many are made to choose from.
+const MANY: [&str; 2] = ["n", "best_of"];
+
+/// Fields that are looked at or fixed, beside the profile's options.
+const OURS: [&str; 8] = [
+    "model",
+    "messages",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    MANY[0],
+    MANY[1],
+];
+
+/// What names are alike by that differ only in case, as parsers that ignore it have it: long s and the Kelvin sign are
+/// an s and a k.
+fn folded(key: &str) -> String {
+    let ascii = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c,
+    };
+    key.chars().map(ascii).flat_map(char::to_lowercase).collect()
+}
+
+/// Puts in what the profile fixes: model, options, most tokens of an answer, and that there is one. Everything else stays the client's.
 ///
 /// # Errors
 /// Not a JSON object.
 pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
     let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
+    // A provider may read names in any case: what only looks like one of those that are ours would count beside it.
+    let ours = || OURS.iter().copied().chain(llm.options.keys().map(String::as_str));
+    fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
     fields.insert("model".into(), raw(&llm.model));
     let messages: Vec<Box<RawValue>> =
         fields.get("messages").and_then(|m| serde_json::from_str(m.get()).ok()).unwrap_or_default();
     let streams = fields.get("stream").is_some_and(|value| value.get() == "true");
     let mut hides_usage = false;
     if route == Route::Complete {
+        // Several answers to one request have the most tokens each.
+        MANY.iter().for_each(|key| drop(fields.remove(*key)));
         for (key, value) in &llm.options {
             fields.insert(key.clone(), raw(value));
         }
@@ -82,11 +113,13 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
             }
             (ProviderKind::OpenAi, false) => &["max_completion_tokens", "max_tokens"],
         };
-        let asked = keys.iter().find(|key| fields.contains_key(**key)).copied();
-        let number = asked.and_then(|key| fields.get(key)?.get().parse::<u64>().ok());
-        // Something that is no number is the provider's to refuse.
-        if asked.is_none() || number.is_some_and(|number| number > u64::from(llm.max_tokens)) {
-            fields.insert(asked.unwrap_or(keys[0]).into(), raw(&llm.max_tokens));
+        let asked: Vec<&str> = keys.iter().filter(|key| fields.contains_key(**key)).copied().collect();
+        // Whichever of them a provider goes by, and however freely it reads a number (`1e9`, `"9"`, null for no limit).
+        for key in if asked.is_empty() { &keys[..1] } else { &asked } {
+            let number = fields.get(*key).and_then(|value| value.get().parse::<u64>().ok());
+            if number.is_none_or(|number| number > u64::from(llm.max_tokens)) {
+                fields.insert((*key).into(), raw(&llm.max_tokens));
+            }
         }
         if streams && llm.provider == ProviderKind::OpenAi {
             let mut options: Value = fields
@@ -184,6 +217,13 @@ mod tests {
         );
         let (got, _) = rewritten(ProviderKind::Anthropic, json!({ "max_tokens": 7 }));
         assert_eq!(got["max_tokens"], 7);
+        let both = json!({ "max_tokens": 7, "max_completion_tokens": 5000 });
+        let (got, _) = rewritten(ProviderKind::OpenAi, both);
+        assert_eq!((&got["max_tokens"], &got["max_completion_tokens"]), (&json!(7), &json!(100)));
+        for loose in [json!(1e9), json!("5000"), json!(null), json!(-1), json!([5000])] {
+            let (got, _) = rewritten(ProviderKind::Anthropic, json!({ "max_tokens": loose }));
+            assert_eq!(got["max_tokens"], 100, "{loose}");
+        }
         let (got, hides) = rewritten(ProviderKind::OpenAi, json!({ "stream": true, "max_tokens": 101 }));
         assert_eq!((&got["max_tokens"], got.get("max_completion_tokens")), (&json!(100), None));
         assert!(hides && got["stream_options"]["include_usage"] == true);
@@ -192,6 +232,30 @@ mod tests {
             json!({ "stream": true, "stream_options": { "include_usage": true } }),
         );
         assert!(!hides && got["max_completion_tokens"] == 100);
+        // Several answers only if the profile says so.
+        let (got, _) = rewritten(ProviderKind::OpenAi, json!({ "n": 50, "best_of": "9", "max_tokens": 7 }));
+        assert_eq!((got.get("n"), got.get("best_of"), &got["max_tokens"]), (None, None, &json!(7)));
+        let mut many = llm(ProviderKind::OpenAi);
+        many.options.insert("n".into(), json!(2));
+        let done = rewrite(&many, Route::Complete, br#"{"n":50,"N":60,"best_of":3}"#).unwrap();
+        let got: Value = serde_json::from_slice(&done.body).unwrap();
+        assert_eq!((&got["n"], got.get("N"), got.get("best_of")), (&json!(2), None, None));
+        // What a parser that ignores case takes for one of these names is none of the client's.
+        let alike = [
+            "Model",
+            "MAX_TOKENS",
+            "max_to\u{212a}ens",
+            "max_token\u{17f}",
+            "N",
+            "Temperature",
+            "\u{17f}tream",
+        ];
+        for key in alike {
+            let (got, _) = rewritten(ProviderKind::OpenAi, json!({ key: 5000, "Other": 1, "\u{212a}": 2 }));
+            let keys: Vec<&String> = got.as_object().unwrap().keys().collect();
+            let left = ["Other", "max_completion_tokens", "model", "temperature", "\u{212a}"];
+            assert_eq!(keys, left, "{key}");
+        }
         let twice = br#"{"model":"a","messages":[],"model":"b"}"#;
         let done = rewrite(&llm(ProviderKind::OpenAi), Route::Complete, twice).unwrap();
         assert_eq!(String::from_utf8(done.body).unwrap().matches("\"model\"").count(), 1);

@@ -74,6 +74,8 @@ pub(super) fn http_client() -> Result<Client, reqwest::Error> {
         .connect_timeout(CONNECT_TIME)
         .tcp_nodelay(true)
         .tcp_keepalive(Duration::from_secs(30))
+        // The library would give up a connection after 30 s without an acknowledgement; how long is the profile's to say.
+        .tcp_user_timeout(None)
         .redirect(redirects)
         .http1_only()
         .build()

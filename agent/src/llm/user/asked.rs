@@ -52,7 +52,7 @@ impl User {
             model: Some(format!("{}/{}", running.config.llm.provider.name(), running.config.llm.model)),
             governed: running.config.governed,
             worker: Some(running.status.borrow().clone()),
-            ..bare(name, state, running.error.as_ref())
+            ..bare(name, state, running.problem())
         };
         let failed = self.failed.iter().map(|(name, why)| bare(name, AgentState::Failed, Some(why)));
         let stopped = self.stopped.iter().filter(|name| !self.draining.contains_key(*name));

@@ -167,6 +167,9 @@ impl User {
                 }
                 _ = looks.tick() => {
                     let finished = self.bury().await;
+                    for running in self.agents.values_mut() {
+                        running.try_endpoint(&self.home).await;
+                    }
                     let changed = watch.look(&dirs);
                     if changed {
                         self.crashes.forgive();
@@ -266,10 +269,7 @@ impl User {
                 running.error =
                     Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
             }
-            if let Err(error) = running.endpoint(&home, shared_http).await {
-                tracing::error!("agent {name}: {}", chain(&error));
-                running.error = Some(chain(&error));
-            }
+            running.endpoint(&home, shared_http).await;
             return;
         }
         match Running::start(config, ready, &home, self.room.share()).await {

@@ -19,6 +19,11 @@ impl Hub {
         }
     }
 
+    /// A sender knows what became of its message, and waits for nothing.
+    fn rests(&self, conn: ConnId) {
+        self.peers.get(&conn).inspect(|peer| peer.rests());
+    }
+
     pub(super) async fn act(&mut self, actions: Vec<Action<Waiting>>) {
         for action in actions {
             match action {
@@ -39,17 +44,20 @@ impl Hub {
                     if let Some(id) = self.ids.remove(&conn) {
                         self.push(conn, rpc::error(Some(&id), &error));
                     }
+                    self.rests(conn);
                 }
                 Action::NotifyDelivered(conn) => self.push(conn, rpc::plain("delivered")),
                 Action::NotifyEnd(conn) => {
                     self.end_intent(conn, None);
                     self.ids.remove(&conn);
                     self.push(conn, rpc::plain("end_turn"));
+                    self.rests(conn);
                 }
                 Action::NotifyError(conn, why) => {
                     self.end_intent(conn, Some(&why));
                     self.ids.remove(&conn);
                     self.push(conn, rpc::failed(&why));
+                    self.rests(conn);
                 }
                 Action::Start { epoch, subscriber, last } => self.start(epoch, subscriber, last).await,
                 Action::Cancel => {
