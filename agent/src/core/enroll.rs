@@ -90,7 +90,7 @@ pub(crate) enum EnrollError {
     },
     /// A process that could make system calls that nothing judges.
     #[error(
-        "process {child} has no seccomp filter, and nothing else refuses this kernel's system calls {calls}, which this \
+        "process {child} has a thread without a seccomp filter, and nothing else refuses this kernel's system calls {calls}, which this \
          version of Ringfence does not know; start its container with a seccomp profile (the engines' default is one), or \
          update Ringfence"
     )]

@@ -6,6 +6,7 @@
 
 use super::{
     outbox::{Again, Outbox, Word},
+    reports::Reports,
     supervise::{Backoff, Process, Spawn},
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -39,8 +40,6 @@ const LARGEST_RECORD: usize =
 const RECORDS_AT_ONCE: u64 = 4096;
 /// How long an auditor has to answer the greeting, and to end after its socket was closed.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 20 });
-/// Most bytes of reports about agents that wait for room in the outbox; what comes then is dropped and counted.
-const MAX_REPORTS: usize = 4 << 20;
 /// How often what was counted instead of written is taken out.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// How long the last records have to be stored when the daemon stops.
@@ -94,8 +93,7 @@ struct Shared {
 struct Words {
     queue: VecDeque<Word>,
     stop: bool,
-    /// Bytes of reports in the queue and, when it was looked at last, in the outbox.
-    reports: usize,
+    reports: Reports,
 }
 
 impl Handle {
@@ -115,18 +113,17 @@ impl Handle {
         self.wake();
     }
 
-    /// Tells the link something about an agent. False: too much waits already, and it is dropped.
+    /// Tells the link something about an agent. False: too much waits already, and a report of the agent with the most is
+    /// dropped.
     pub(crate) fn report(&self, reported: &Reported) -> bool {
-        let Ok(report) = serde_json::to_vec(reported) else { return false };
-        let mut words = self.0.words.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.reports + report.len() > MAX_REPORTS {
-            return false;
-        }
-        words.reports += report.len();
-        words.queue.push_back(Word::Report(report));
-        drop(words);
+        let kept = self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.add(reported);
         self.wake();
-        true
+        kept
+    }
+
+    /// How many reports about an agent were dropped.
+    pub(crate) fn lost_reports(&self, agent: &str) -> u64 {
+        self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.lost(agent)
     }
 
     /// Asks the thread to end: it sends what the rings hold, gives the auditor a moment to store it, and ends it.
@@ -138,14 +135,6 @@ impl Handle {
     /// How the auditor does.
     pub(crate) fn status(&self) -> AuditorProcess {
         self.0.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Says how many bytes of reports wait in the outbox.
-    fn count_reports(&self, in_outbox: usize) {
-        let mut words = self.0.words.lock().unwrap_or_else(PoisonError::into_inner);
-        let queued =
-            words.queue.iter().map(|word| if let Word::Report(report) = word { report.len() } else { 0 });
-        words.reports = in_outbox + queued.sum::<usize>();
     }
 
     fn wake(&self) {
@@ -354,7 +343,12 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             }
         }
         // After the records' batch, whose number was taken before.
-        while let Some(batch) = self.outbox.batch_reports() {
+        loop {
+            let batch = {
+                let mut words = self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner);
+                self.outbox.batch_reports(&mut words.reports)
+            };
+            let Some(batch) = batch else { break };
             match batch {
                 Ok(frame) => {
                     if let Some(auditor) = self.auditor.as_mut().filter(|auditor| auditor.greeted) {
@@ -364,7 +358,6 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                 Err(error) => tracing::error!("reports about agents lost: {error}"),
             }
         }
-        self.handle.count_reports(self.outbox.reports_bytes());
         heard?;
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         if empty {

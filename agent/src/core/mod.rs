@@ -7,7 +7,7 @@
 //! | `enroll`, `running` | who may put which task under which profile; processes that run already |
 //! | `state`, `containers` | every container from its enrolment to its last task, and its record on disk |
 //! | `reload`, `watch`, `report` | profiles read again when they change; what `ringfence status` shows |
-//! | `link`, `outbox`, `supervise` | the auditor: kept running, fed with raw records, sent again what it did not store |
+//! | `link`, `outbox`, `reports`, `supervise` | the auditor: kept running, fed with raw records, sent again what it did not store; what agents report, fair to each |
 //! | `agents` | the agents' LLM workers: kept running, told who their peers are, tags for their tool calls |
 //! | `vouch` | who the auditor's peers are, which its sandbox cannot see |
 //! | `client` | the other end of the sockets |
@@ -45,6 +45,7 @@ mod privileges;
 pub(crate) mod quota;
 pub(crate) mod reload;
 pub(crate) mod report;
+pub(crate) mod reports;
 pub(crate) mod running;
 pub(crate) mod server;
 pub(crate) mod state;

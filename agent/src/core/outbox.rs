@@ -4,6 +4,7 @@
 //! The ring is read only while there is room here, so a slow auditor leaves records in the kernel's rings, where a
 //! loss is counted. A new auditor says up to which batch its predecessor stored; the rest is sent to it again.
 
+use super::reports::Reports;
 use ringfence_wire::{
     audit::{Batch, Counted, Manifest, Notice},
     frame::{FrameError, framed},
@@ -15,6 +16,8 @@ use std::{
 
 /// Bytes of unacknowledged batches beyond which the rings are left alone.
 pub(crate) const MAX_UNACKNOWLEDGED: usize = 8 << 20;
+/// Bytes of unacknowledged batches of reports beyond which reports wait: what agents do takes no room from denials.
+const MAX_REPORTED: usize = MAX_UNACKNOWLEDGED / 4;
 /// Most manifests kept of containers and generations that are over. The oldest goes first; its events then show the
 /// rule's number only.
 const MAX_RETIRED: usize = 1024;
@@ -33,8 +36,6 @@ pub(crate) enum Word {
     },
     /// Counters that moved.
     Counters(Vec<Counted>),
-    /// Something about an agent: JSON of a [`ringfence_wire::audit::Reported`]. Kept until it is stored.
-    Report(Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -69,14 +70,23 @@ pub(crate) struct Again {
 pub(crate) struct Outbox {
     /// Sequence number of the last batch that was made.
     last: u64,
-    batches: VecDeque<(u64, Arc<Vec<u8>>, u64)>,
+    batches: VecDeque<Sent>,
     bytes: usize,
+    /// Of them, those of reports.
+    reported: usize,
     known: BTreeMap<(u64, u32), Known>,
     ended: BTreeMap<u64, Over>,
     counted: BTreeMap<u64, Counted>,
     records: u64,
-    reports: VecDeque<Vec<u8>>,
-    reports_bytes: usize,
+}
+
+/// A batch that is not acknowledged.
+#[derive(Debug)]
+struct Sent {
+    number: u64,
+    frame: Arc<Vec<u8>>,
+    /// `None`: of reports.
+    records: Option<u64>,
 }
 
 impl Outbox {
@@ -95,11 +105,16 @@ impl Outbox {
     /// # Errors
     /// If it is larger than a frame may be.
     pub(crate) fn keep(&mut self, batch: Batch, records: u64) -> Result<Arc<Vec<u8>>, FrameError> {
+        self.records += records;
+        self.number(batch, Some(records))
+    }
+
+    fn number(&mut self, batch: Batch, records: Option<u64>) -> Result<Arc<Vec<u8>>, FrameError> {
         let frame = Arc::new(framed(&batch.into_body())?);
         self.last += 1;
-        self.records += records;
         self.bytes += frame.len();
-        self.batches.push_back((self.last, frame.clone(), records));
+        self.reported += if records.is_none() { frame.len() } else { 0 };
+        self.batches.push_back(Sent { number: self.last, frame: frame.clone(), records });
         Ok(frame)
     }
 
@@ -108,10 +123,11 @@ impl Outbox {
         if sequence > self.last {
             return false;
         }
-        while let Some((first, frame, _)) = self.batches.front()
-            && *first <= sequence
+        while let Some(Sent { number, frame, records }) = self.batches.front()
+            && *number <= sequence
         {
             self.bytes -= frame.len();
+            self.reported -= if records.is_none() { frame.len() } else { 0 };
             self.batches.pop_front();
         }
         self.known.retain(|_, known| !matches!(known.over, Some(Over::Sent(last)) if last <= sequence));
@@ -144,11 +160,6 @@ impl Outbox {
                 self.counted.extend(counters.iter().map(|counted| (counted.container, *counted)));
                 vec![Notice::Counters { counters }]
             }
-            Word::Report(report) => {
-                self.reports_bytes += report.len();
-                self.reports.push_back(report);
-                Vec::new()
-            }
         }
     }
 
@@ -156,29 +167,16 @@ impl Outbox {
     ///
     /// # Errors
     /// As [`Self::keep`].
-    pub(crate) fn batch_reports(&mut self) -> Option<Result<Arc<Vec<u8>>, FrameError>> {
-        if self.reports.is_empty() || !self.has_room() {
+    pub(crate) fn batch_reports(
+        &mut self,
+        reports: &mut Reports,
+    ) -> Option<Result<Arc<Vec<u8>>, FrameError>> {
+        if reports.is_empty() || !self.has_room() || self.reported >= MAX_REPORTED {
             return None;
         }
         let mut batch = Batch::of_reports(self.last + 1);
-        while let Some(report) = self.reports.front()
-            && batch.push(report)
-        {
-            self.reports_bytes -= report.len();
-            self.reports.pop_front();
-        }
-        if batch.is_empty() {
-            // Larger than a batch: nothing that `say_report` lets in is.
-            self.reports_bytes = 0;
-            self.reports.clear();
-            return None;
-        }
-        Some(self.keep(batch, 0))
-    }
-
-    /// Bytes of reports that are in no batch yet.
-    pub(crate) fn reports_bytes(&self) -> usize {
-        self.reports_bytes
+        reports.drain(|report| batch.push(report));
+        (!batch.is_empty()).then(|| self.number(batch, None))
     }
 
     /// The rings were empty just now: what was over then is in the batches made so far. Gives the notices of
@@ -212,7 +210,7 @@ impl Outbox {
         if !self.counted.is_empty() {
             first.push(Notice::Counters { counters: self.counted.values().copied().collect() });
         }
-        let frames = self.batches.iter().map(|(_, frame, _)| frame.clone()).collect();
+        let frames = self.batches.iter().map(|sent| sent.frame.clone()).collect();
         let ended = self.ended.iter().filter(|(_, over)| matches!(over, Over::Sent(_)));
         let ended = ended.map(|(container, _)| Notice::Ended { container: *container }).collect();
         Some(Again { first, frames, ended })
@@ -225,7 +223,7 @@ impl Outbox {
 
     /// Records in batches that are not acknowledged.
     pub(crate) fn unacknowledged(&self) -> u64 {
-        self.batches.iter().map(|(_, _, records)| records).sum()
+        self.batches.iter().filter_map(|sent| sent.records).sum()
     }
 
     fn forget_oldest(&mut self) {
@@ -262,6 +260,25 @@ mod tests {
         let mut batch = outbox.new_batch();
         assert!(batch.push(record));
         outbox.keep(batch, 1).unwrap();
+    }
+
+    #[test]
+    fn reports_take_no_room_from_records() {
+        use ringfence_wire::audit::{Reported, What};
+        let (mut outbox, mut reports) = (Outbox::default(), Reports::default());
+        let what = What::Said("x".repeat(10_000));
+        let report = Reported { agent: "a".into(), uid: 0, at: 0, what };
+        for _ in 0..10 {
+            while reports.add(&report) {}
+            while outbox.batch_reports(&mut reports).is_some() {}
+        }
+        assert!(!reports.is_empty(), "the rest waits");
+        assert!(outbox.bytes > MAX_REPORTED && outbox.bytes < MAX_REPORTED + (2 << 20) && outbox.has_room());
+        batch(&mut outbox, b"a denial");
+        assert_eq!(outbox.unacknowledged(), 1);
+        assert!(outbox.acknowledge(outbox.last));
+        assert_eq!((outbox.bytes, outbox.reported), (0, 0));
+        assert!(outbox.batch_reports(&mut reports).is_some());
     }
 
     fn manifests(notices: &[Notice]) -> Vec<(u64, u32)> {

@@ -6,6 +6,7 @@
 use super::{
     enroll::EnrollError,
     peer::{PeerError, Process, alive, pid_of},
+    privileges::are_filtered,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
@@ -185,6 +186,28 @@ pub(crate) fn check(processes: &[OwnedFd], auditor: Option<u32>) -> Result<(), E
         match pid_of(process.as_fd()) {
             Ok(pid) if own.contains(&Some(pid)) => return Err(EnrollError::OurOwn(pid)),
             Ok(_) | Err(PeerError::Gone) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// On a kernel with system calls that are in no table (`calls`), who runs already must have a list of another engine's that
+/// refuses them: a filter cannot be given to another process, and no program judges a call as such.
+///
+/// # Errors
+/// [`EnrollError::NoFilter`] names a process with a thread that has none.
+pub(crate) fn check_filters(processes: &[OwnedFd], calls: &[String]) -> Result<(), EnrollError> {
+    if calls.is_empty() {
+        return Ok(());
+    }
+    for process in processes {
+        match are_filtered(process.as_fd()) {
+            Ok(Some(true)) | Err(PeerError::Gone) => {}
+            Ok(_) => {
+                let (child, calls) = (pid_of(process.as_fd())?, calls.join(", "));
+                return Err(EnrollError::NoFilter { child, calls });
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -4,7 +4,7 @@ use super::{
     agents::Agents,
     enforcer::{Enforcer, chain},
     enroll::{self, EnrollError, Request, Surroundings},
-    peer::{Peer, PeerError, Process, pid_of},
+    peer::{Peer, PeerError, Process},
     privileges::Privileges,
     quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
     report::About,
@@ -104,7 +104,7 @@ impl<E: Enforcer> Server<E> {
         &self.agents
     }
 
-    /// Tells the auditor something about an agent. False: it takes too little, and this is dropped.
+    /// Tells the auditor something about an agent. False: it takes too little, and a report is dropped.
     pub(crate) fn report(&self, reported: &Reported) -> bool {
         let link = self.state().link.clone();
         link.report(reported)
@@ -231,7 +231,12 @@ impl<E: Enforcer> Server<E> {
         match request {
             AdminRequest::Status => {
                 let status = self.state().report(&self.about);
-                conn.send(&Reply::<Status>::Ok(Status { agents: self.agents.status(), ..status }))
+                let mut agents = self.agents.status();
+                let link = self.state().link.clone();
+                for agent in &mut agents {
+                    agent.counts.lost_reports += link.lost_reports(&agent.name);
+                }
+                conn.send(&Reply::<Status>::Ok(Status { agents, ..status }))
             }
             AdminRequest::Reload => conn.send(&Reply::<Reloaded>::Ok(self.state().reload())),
             AdminRequest::StopAgent { name } => {
@@ -277,6 +282,8 @@ impl<E: Enforcer> Server<E> {
         let _held = target.hold();
         let processes = target.processes()?;
         running::check(&processes, auditor)?;
+        let calls = self.state().kernel.unknown_calls();
+        running::check_filters(&processes, &calls)?;
         let mut first = None;
         for process in processes {
             // All or nobody, as far as that can be told beforehand.
@@ -285,7 +292,6 @@ impl<E: Enforcer> Server<E> {
             {
                 return Err(TaskError::Governed(id).into());
             }
-            self.check_filter(&process)?;
             first.get_or_insert(process);
         }
         let first = first.ok_or(PeerError::Gone)?;
@@ -311,20 +317,6 @@ impl<E: Enforcer> Server<E> {
         };
         let place = Place { inside: None, outer: Vec::new(), root, host_root, mounts };
         self.state().take_in(&request, compiled, place, &target, &first)
-    }
-
-    /// On a kernel with system calls that are in no table, who runs already must have a list of another engine's that
-    /// refuses them: a filter cannot be given to another process, and no program judges a call as such.
-    fn check_filter(&self, process: &OwnedFd) -> Result<(), EnrollError> {
-        let calls = self.state().kernel.unknown_calls().join(", ");
-        if calls.is_empty() {
-            return Ok(());
-        }
-        match Privileges::of(process.as_fd()) {
-            Ok(Privileges { filtered: true, .. }) | Err(PeerError::Gone) => Ok(()),
-            Ok(_) => Err(EnrollError::NoFilter { child: pid_of(process.as_fd())?, calls }),
-            Err(error) => Err(error.into()),
-        }
     }
 
     fn is_admin(&self, connection: BorrowedFd<'_>, peer: &Peer) -> Result<(), String> {

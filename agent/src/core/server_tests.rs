@@ -176,7 +176,7 @@ fn who_runs_without_a_filter_is_not_taken_in_where_there_are_calls_that_nobody_k
     // A test that is itself run under a filter gives it to the child.
     if std::fs::read_to_string("/proc/self/status").unwrap().contains("Seccomp:\t0") {
         let error = take().unwrap_err().to_string();
-        assert!(error.contains("no seccomp filter") && error.contains("brew"), "{error}");
+        assert!(error.contains("without a seccomp filter") && error.contains("brew"), "{error}");
         assert!(fixture.kernel.with(|inner| inner.containers.is_empty()), "nothing was made for it");
     }
     fixture.kernel.with(|inner| inner.unknown_calls.clear());

@@ -8,7 +8,7 @@ use super::{
     outbox::Word,
     peer::alive,
     quota,
-    running::Target,
+    running::{self, Target},
 };
 use crate::{
     kernel::{ContainerId, Installed, TaskError},
@@ -215,9 +215,13 @@ impl<E: Enforcer> State<E> {
     ) -> Result<Enrolled, EnrollError> {
         let id = self.found(request, compiled, place, first)?;
         let mut total = 0;
+        let calls = self.kernel.unknown_calls();
         let done = loop {
-            let tagged =
-                target.processes().and_then(|processes| Ok(self.kernel.enroll_running(&processes, id)?));
+            let tagged = target.processes().and_then(|processes| {
+                let tagged = self.kernel.enroll_running(&processes, id)?;
+                // Who was born since the first look. Who is in starts nobody from here on who has fewer filters.
+                running::check_filters(&processes, &calls).map(|()| tagged)
+            });
             match tagged {
                 Ok(0) => break Ok(()),
                 Ok(tagged) => total += tagged,

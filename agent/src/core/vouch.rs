@@ -40,18 +40,20 @@ pub(crate) fn serve<E: Enforcer>(server: &Arc<Server<E>>, auditors: &Receiver<Pa
     let owners = server.owners();
     let mut seen = None;
     let mut current: Weak<Packets> = Weak::new();
+    // Until the auditor has taken it.
+    let mut untold = false;
     loop {
-        let changed = owners.refresh(&mut seen);
+        untold |= owners.refresh(&mut seen);
         match auditors.recv_timeout(LOOK) {
             Ok(line) => {
                 let line = Arc::new(line);
                 current = Arc::downgrade(&line);
                 start(server, &line);
-                tell_owners(&line, owners);
+                untold = !tell_owners(&line, owners);
             }
             Err(RecvTimeoutError::Timeout) => {
-                if changed && let Some(line) = current.upgrade() {
-                    tell_owners(&line, owners);
+                if untold && let Some(line) = current.upgrade() {
+                    untold = !tell_owners(&line, owners);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -70,11 +72,14 @@ fn start<E: Enforcer>(server: &Arc<Server<E>>, line: &Arc<Packets>) {
     }
 }
 
-fn tell_owners(line: &Packets, owners: &Owners) {
+/// True: the auditor knows them.
+fn tell_owners(line: &Packets, owners: &Owners) -> bool {
     let ranges: Vec<Subordinate> = owners.ranges();
-    if let Err(error) = line.send(&FromCore::Owners { ranges }, None, None) {
-        tracing::warn!("the auditor was not told whose subordinate ids are: {}", chain(&error));
+    let sent = line.send(&FromCore::Owners { ranges }, None, None);
+    if let Err(error) = &sent {
+        tracing::warn!("the auditor was not told whose subordinate ids are: {}", chain(error));
     }
+    sent.is_ok()
 }
 
 /// Answers until the auditor is gone. A message that is none is no reason to stop.

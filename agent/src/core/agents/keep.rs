@@ -7,11 +7,14 @@ use super::{
     plan::Plan,
     store::Store,
 };
-use crate::core::{
-    enforcer::{Enforcer, chain},
-    paths::Paths,
-    server::Server,
-    supervise::{Backoff, Process},
+use crate::{
+    core::{
+        enforcer::{Enforcer, chain},
+        paths::Paths,
+        server::Server,
+        supervise::{Backoff, Process},
+    },
+    loopback,
 };
 use ringfence_wire::{
     agent::{AgentCounts, MAX_ORDER, MAX_QUESTION, Start, ToWorker},
@@ -68,6 +71,8 @@ struct Inner {
     crashes: u32,
     last_exit: Option<String>,
     error: Option<String>,
+    /// Why it is served without the port that its profile wants.
+    lacking: Option<String>,
     counts: AgentCounts,
     /// The core's end of the worker's socket, to tell it to stop.
     worker: Option<UnixStream>,
@@ -112,6 +117,7 @@ impl Keeper {
             crashes: 0,
             last_exit: None,
             error: None,
+            lacking: None,
             counts: AgentCounts::default(),
             worker: None,
             plan,
@@ -134,7 +140,10 @@ impl Keeper {
             return;
         }
         let is_down = matches!(inner.state, State::Quarantined | State::Failed | State::Stopped);
-        if inner.plan == plan && !is_down {
+        // Whoever has the port that it wants may keep it for ever: its worker is not ended for another try in vain.
+        let is_port_free =
+            inner.lacking.is_some() && plan.loopback().is_some_and(|port| loopback::listen(port).is_ok());
+        if inner.plan == plan && !is_down && !is_port_free {
             return;
         }
         inner.plan = plan;
@@ -205,7 +214,7 @@ impl Keeper {
             model: Some(format!("{}/{}", llm.provider.name(), llm.model)),
             restarts: inner.restarts,
             last_exit: inner.last_exit.clone(),
-            error: inner.error.clone(),
+            error: inner.error.clone().or_else(|| inner.lacking.clone()),
             counts: inner.counts,
         }
     }
@@ -318,6 +327,13 @@ impl Keeper {
             *sockets = Some(bound.map_err(|error| chain(&error))?);
         }
         let Some(sockets) = sockets.as_ref() else { return Err("there is no socket".to_owned()) };
+        let lacking = sockets.lacking().map(|why| {
+            format!("{why}; the agent is served without it, and it is tried again when the profiles are read again (SIGHUP)")
+        });
+        if let Some(why) = &lacking {
+            tracing::error!("agent {}: {why}", self.name);
+        }
+        self.inner().lacking = lacking;
         let process = spawn(uid).map_err(|error| format!("its worker cannot be started: {error}"))?;
         let pid = process.pid();
         tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);

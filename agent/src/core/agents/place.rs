@@ -5,13 +5,18 @@
 
 use super::store::{Handed, Kind, Store, Stored};
 use crate::{
-    core::paths::{AGENT_SOCKET, HTTP_SOCKET, Paths},
+    core::{
+        containers::random_hex,
+        enforcer::chain,
+        paths::{AGENT_SOCKET, HTTP_SOCKET, Paths},
+    },
     llm::serve,
+    loopback,
 };
 use ringfence_files::{Dir, Entry, Meta};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io,
     net::{Ipv4Addr, TcpListener},
     os::{
@@ -111,6 +116,8 @@ pub(super) struct Sockets {
     http: Option<Listener<UnixListener>>,
     /// The same on loopback.
     loopback: Option<Listener<TcpListener>>,
+    /// Why it is not on the port that is wanted.
+    lacking: Option<String>,
 }
 
 /// One of them.
@@ -223,19 +230,20 @@ impl Sockets {
         let old_loopback = extract(&mut loose, |one| port.is_some_and(|port| one.is_on(port)));
         // Before anything is bound: one may have the port that another wants.
         drop(loose);
-        let loopback = match (port, old_loopback) {
-            (Some(_), Some(old)) => Some(old.tcp()),
-            (Some(port), None) => {
-                let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-                let bound = bound.map_err(|source| Error::Port(port, source))?;
-                Some(Listener::new((Kind::Loopback, port.into()), bound, store, name))
-            }
-            (None, _) => None,
+        let (loopback, lacking) = match (port, old_loopback) {
+            (Some(_), Some(old)) => (Some(old.tcp()), None),
+            // Anybody can have it, which is no reason why nobody else is served.
+            (Some(port), None) => match loopback::listen(port) {
+                Ok(bound) => (Some(Listener::new((Kind::Loopback, port.into()), bound, store, name)), None),
+                Err(source) => (None, Some(chain(&Error::Port(port, source)))),
+            },
+            (None, _) => (None, None),
         };
         let unix = |kind, file: &OsStr, old: Option<(Loose, Entry)>| -> Result<_, Error> {
             let (listener, entry) = match old {
                 Some((old, entry)) => (old.unix(), entry),
                 None => {
+                    make_way(&dir, file).map_err(fail)?;
                     let (bound, entry) = serve::bind_in(&dir, file)?;
                     let inode = entry.meta().map_err(fail)?.ino;
                     (Listener::new((kind, inode), bound, store, name), entry)
@@ -251,16 +259,21 @@ impl Sockets {
             Some(unix(Kind::Http, api, old_http)?)
         } else {
             // Of a profile that had one.
-            let _ = dir.remove(api);
+            make_way(&dir, api).map_err(fail)?;
             None
         };
         dir.set_owner(owner, owner).map_err(fail)?;
-        Ok(Self { wanted, agent, http, loopback })
+        Ok(Self { wanted, agent, http, loopback, lacking })
     }
 
     /// Whether they are what a profile wants.
     pub(super) fn fit(&self, wanted: Wanted) -> bool {
-        self.wanted == wanted
+        self.wanted == wanted && self.lacking.is_none()
+    }
+
+    /// Why the port that the profile wants is not listened on.
+    pub(super) fn lacking(&self) -> Option<&str> {
+        self.lacking.as_deref()
     }
 
     /// In the order in which a worker is handed them.
@@ -289,6 +302,23 @@ impl Sockets {
         let unix = [self.agent].into_iter().chain(self.http).map(Listener::loose);
         unix.chain(self.loopback.map(Listener::loose)).collect()
     }
+}
+
+/// Makes a name free for a socket, whoever has it, in a directory that was taken back: an earlier owner may have left a
+/// directory there, or may serve a socket of their own, so that the next owner's agent has none. What is no socket and no
+/// link is moved aside, not removed: its owner may want it.
+fn make_way(dir: &Dir, file: &OsStr) -> io::Result<()> {
+    let Some(entry) = dir.entry(file)? else { return Ok(()) };
+    let found = entry.meta()?;
+    if found.is_socket() || found.is_symlink() {
+        return dir.remove(file).map(drop);
+    }
+    // A name that nobody can have taken before.
+    let aside = OsString::from(format!("{}.{}", file.to_string_lossy(), random_hex::<8>()?));
+    dir.rename(file, &aside)?;
+    let (path, aside) = (dir.path().join(file), dir.path().join(aside));
+    tracing::warn!("{} was no socket: it is now {}", path.display(), aside.display());
+    Ok(())
 }
 
 fn extract(loose: &mut Vec<Loose>, is_wanted: impl FnMut(&Loose) -> bool) -> Option<Loose> {

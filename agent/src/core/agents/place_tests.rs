@@ -5,7 +5,7 @@ use crate::kernel::caps;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use std::{
     fs,
-    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink},
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -59,7 +59,13 @@ fn a_socket_is_its_owner_s_and_is_bound_again() {
             !sockets.fit(Wanted { http: false, ..wanted }) && !sockets.fit(Wanted { port: None, ..wanted })
         );
         std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-        assert!(matches!(bind(&paths, "b", wanted), Err(Error::Port(..))), "it is taken");
+        let other = bind(&paths, "b", wanted).unwrap();
+        assert!(
+            other.has_http() == (true, false) && !other.fit(wanted),
+            "the port is taken, the rest is served"
+        );
+        assert!(other.lacking().is_some_and(|why| why.contains(&port.to_string())));
+        drop(other);
         let (path, link) = socket(&paths, "a");
         let http = paths.agent_http_socket("a");
         for (path, mode) in [(&*path, 0o600), (&*http, 0o600), (path.parent().unwrap(), 0o700)] {
@@ -75,6 +81,47 @@ fn a_socket_is_its_owner_s_and_is_bound_again() {
     assert!(sockets.has_http() == (false, false) && !paths.agent_http_socket("a").exists());
     unbind(&paths, "a");
     assert!(!socket(&paths, "a").0.parent().unwrap().exists());
+}
+
+#[test]
+fn what_an_earlier_owner_left_does_not_keep_the_next_one_s_agent_from_its_socket() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let paths = paths(dir.path());
+    let (path, _) = socket(&paths, "a");
+    let home = path.parent().unwrap();
+    fs::create_dir_all(home).unwrap();
+    // A directory with something in it, a file, and a socket that is served.
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("in"), "the way").unwrap();
+    let http = paths.agent_http_socket("a");
+    for round in 0..2 {
+        let theirs = if round == 0 {
+            fs::write(&http, "precious").unwrap();
+            None
+        } else {
+            fs::remove_file(&http).unwrap();
+            Some(UnixListener::bind(&http).unwrap())
+        };
+        chown(home, Some(OWNER), Some(OWNER)).unwrap();
+        let wanted = Wanted { owner: OWNER + 1, http: true, port: None };
+        let sockets = as_core(|| bind(&paths, "a", wanted).unwrap());
+        for path in [&path, &http] {
+            assert_eq!(fs::symlink_metadata(path).unwrap().uid(), OWNER + 1);
+        }
+        let _client = std::os::unix::net::UnixStream::connect(&http).unwrap();
+        let api = &sockets.http.as_ref().unwrap().socket;
+        assert!(api.accept().is_ok(), "who connects is ours, not the earlier owner's");
+        drop((sockets, theirs));
+    }
+    let aside = |name: &str| {
+        let mut all = fs::read_dir(home).unwrap().map(|entry| entry.unwrap().path());
+        all.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(name)).unwrap()
+    };
+    assert_eq!(fs::read_to_string(aside("agent.sock.").join("in")).unwrap(), "the way");
+    assert_eq!(fs::read_to_string(aside("http.sock.")).unwrap(), "precious");
 }
 
 /// Rounds of the race: the swap of a name takes far less than a round.

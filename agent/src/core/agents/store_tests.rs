@@ -208,15 +208,19 @@ fn a_socket_whose_file_is_another_s_by_now_is_bound_anew() {
         assert!(UnixStream::connect(&aside).is_err(), "the old one is closed everywhere");
         drop(sockets);
     }
-    // Somebody serves there: it is not taken over.
+    // Somebody serves there: the name is the agent's all the same.
     let mut manager = Manager::new();
     let (path, _) = place::socket(&manager.paths(), "a");
     assert!(bind(&manager.start(), &manager, ONLY, None).leave());
     fs::remove_file(&path).unwrap();
-    let _other = UnixListener::bind(&path).unwrap();
-    let store = manager.start();
-    assert!(Sockets::bind(&manager.paths(), "a", ONLY, None, &store).is_err());
-    assert_eq!(manager.names(), [WITNESS]);
+    let other = UnixListener::bind(&path).unwrap();
+    other.set_nonblocking(true).unwrap();
+    let sockets = bind(&manager.start(), &manager, ONLY, None);
+    let now = fs::metadata(&path).unwrap().ino();
+    assert_eq!(manager.names(), [format!("agent.{now}.a"), WITNESS.to_owned()]);
+    UnixStream::connect(&path).unwrap();
+    assert!(other.accept().is_err(), "who connects is the agent's");
+    drop(sockets);
 }
 
 #[test]
@@ -287,12 +291,18 @@ fn another_wish_keeps_what_it_can() {
     assert!(!http.exists());
     assert_eq!(manager.names(), [format!("agent.{before}.a"), WITNESS.to_owned()]);
     assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err(), "the port is free");
-    // It cannot have what it wants: nobody is to wait for it.
+    // It cannot have the port that it wants: it has all else.
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let wanted = Wanted { port: Some(taken.local_addr().unwrap().port()), ..ONLY };
-    assert!(Sockets::bind(&manager.paths(), "a", wanted, Some(second), &store).is_err());
-    assert_eq!(manager.names(), [WITNESS]);
-    assert!(UnixStream::connect(&path).is_err());
+    let port = Some(taken.local_addr().unwrap().port());
+    let wanted = Wanted { owner: 1234, http: false, port };
+    let third = bind(&store, &manager, wanted, Some(second));
+    assert!(third.lacking().is_some() && !third.has_http().1);
+    assert_eq!(manager.names(), [format!("agent.{before}.a"), WITNESS.to_owned()]);
+    UnixStream::connect(&path).unwrap();
+    // Once it is free, they are what is wanted.
+    drop(taken);
+    let fourth = bind(&store, &manager, wanted, Some(third));
+    assert!(fourth.fit(wanted) && fourth.has_http().1);
 }
 
 #[test]
