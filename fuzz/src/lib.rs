@@ -2,13 +2,14 @@
 
 #![allow(dead_code, reason = "the rooms are compiled whole; a target uses a part of each")]
 
-mod auditor {
-    pub(crate) use crate::escape::line as printable;
-}
-#[path = "../../agent/src/auditor/escape.rs"]
-mod escape;
+pub mod auditor;
+mod guest;
 pub mod llm;
 mod mcp;
 #[path = "../../agent/src/misplaced.rs"]
 mod misplaced;
+#[path = "../../agent/src/quota/mod.rs"]
+#[allow(unused_imports, reason = "as above: frames go by permits alone")]
+mod quota;
+mod roles;
 pub mod targets;

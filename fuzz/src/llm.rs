@@ -10,6 +10,8 @@ pub(crate) mod conversation;
 pub(crate) mod frame;
 #[path = "../../agent/src/llm/history.rs"]
 pub(crate) mod history;
+#[path = "llm_http.rs"]
+pub mod http;
 #[path = "../../agent/src/llm/limits.rs"]
 pub(crate) mod limits;
 #[path = "../../agent/src/llm/message.rs"]
@@ -22,5 +24,8 @@ pub(crate) mod redact;
 pub(crate) mod rpc;
 #[path = "../../agent/src/llm/secret.rs"]
 pub(crate) mod secret;
+pub(crate) mod registry {
+    pub(crate) use super::config::{Llm, ProviderKind};
+}
 #[path = "llm_targets.rs"]
 pub mod targets;

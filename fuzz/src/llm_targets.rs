@@ -1,5 +1,6 @@
 //! What is tried on the LLM worker: what a runtime, a sender, a provider and the worker's own log may say.
 
+pub(crate) use super::http::targets as http;
 use super::{
     config::ProviderKind,
     conversation::Conversation,

@@ -2,8 +2,18 @@
 
 #[path = "../../agent/src/mcp/classify.rs"]
 pub(crate) mod classify;
+#[path = "../../agent/src/mcp/draft.rs"]
+pub(crate) mod draft;
+#[path = "../../agent/src/mcp/heads.rs"]
+pub(crate) mod heads;
+#[path = "../../agent/src/mcp/journal.rs"]
+pub(crate) mod journal;
+#[path = "../../agent/src/mcp/ledger.rs"]
+pub(crate) mod ledger;
 #[path = "../../agent/src/mcp/line.rs"]
 pub(crate) mod line;
+#[path = "../../agent/src/mcp/notice.rs"]
+pub(crate) mod notice;
 #[path = "../../agent/src/mcp/plain.rs"]
 pub(crate) mod plain;
 #[path = "../../agent/src/mcp/redact.rs"]
@@ -12,7 +22,11 @@ pub(crate) mod redact;
 pub(crate) mod risk;
 #[path = "../../agent/src/mcp/rules.rs"]
 pub(crate) mod rules;
+#[path = "../../agent/src/mcp/ruleset.rs"]
+pub(crate) mod ruleset;
 #[path = "../../agent/src/mcp/sql.rs"]
 pub(crate) mod sql;
+#[path = "../../agent/src/mcp/stderr.rs"]
+pub(crate) mod stderr;
 #[path = "../../agent/src/mcp/strict.rs"]
 pub(crate) mod strict;

@@ -1,6 +1,8 @@
 //! What each target tries: one call, and what must hold after it whatever the bytes were. `agent`'s unit tests run the
 //! same over the corpus.
 
+use super::{guest, roles};
+use crate::auditor::targets as auditor;
 use crate::llm::targets as llm;
 use crate::mcp::{
     line::{self, Kind, Line},
@@ -34,7 +36,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 15] = [
+pub const ALL: [Target; 23] = [
     ("line", line),
     ("classify", classify),
     ("rules", rules),
@@ -50,6 +52,14 @@ pub const ALL: [Target; 15] = [
     ("log", llm::log),
     ("secrets", llm::secrets),
     ("web", web),
+    ("records", auditor::records),
+    ("journal", auditor::journal),
+    ("ledger", auditor::ledger),
+    ("roles", roles),
+    ("guest", guest),
+    ("dashboard", dashboard),
+    ("endpoint", endpoint),
+    ("relay", relay),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it.
@@ -119,6 +129,8 @@ pub fn runner(data: &[u8]) {
         let mut request = line.words.join(&b'\t');
         request.push(b'\n');
         assert!(data.starts_with(&request) && !line.words[0].is_empty() && !request.contains(&0));
+        // Where the bytes are cut on their way changes nothing.
+        assert!((0..request.len()).all(|end| matches!(tools::line(&data[..end]), Ok(None))));
         return;
     }
     let mut rest = data;
@@ -152,6 +164,31 @@ pub fn grant(data: &[u8]) {
         let written = serde_json::to_string(&met).expect("a grant can be written");
         assert_eq!(read(&written), Some(met), "{written}");
     }
+}
+
+/// Messages between roles, and the sockets that carry them: see [`roles::roles`].
+pub fn roles(data: &[u8]) {
+    roles::roles(data);
+}
+
+/// Requests to the dashboard: see `auditor::web`.
+pub fn dashboard(data: &[u8]) {
+    auditor::web::dashboard(data);
+}
+
+/// Requests to an agent's HTTP endpoint: see `llm::http`.
+pub fn endpoint(data: &[u8]) {
+    llm::http::endpoint(data);
+}
+
+/// A provider's answer on its way to a client: see `llm::http`.
+pub fn relay(data: &[u8]) {
+    llm::http::relay(data);
+}
+
+/// What a runtime hears from the daemon: see [`guest::guest`].
+pub fn guest(data: &[u8]) {
+    guest::guest(data);
 }
 
 /// Frames and messages between the roles.

@@ -1,0 +1,129 @@
+//! What is tried on an agent's HTTP endpoint: requests of clients and of pages, answers of providers on their way.
+
+use super::{
+    gate::Gate,
+    relay::{self, Relay},
+    request::{self, Route},
+};
+use crate::llm::{
+    config::{Llm, ProviderKind},
+    redact::Redactor,
+    secret::Secret,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+const KINDS: [ProviderKind; 2] = [ProviderKind::Anthropic, ProviderKind::OpenAi];
+/// The endpoint's own token, and the provider's key.
+const TOKEN: &str = "ringfence-secret";
+const KEY: &str = "sk-secret-0123456789";
+/// Most tokens of an answer by the profile.
+const MOST: u64 = 100;
+/// Where a request says how many tokens an answer may have.
+const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+
+/// A request: method and path, headers, an empty line, a body. Who passes named the host and the token, and is no page.
+/// What goes to the provider has the profile's model and options and no higher limit; the rest is the client's.
+pub fn endpoint(data: &[u8]) {
+    let end = data.windows(2).position(|two| two == b"\n\n");
+    let (head, body) = end.map_or((data, &[][..]), |end| (&data[..end], &data[end + 2..]));
+    let Ok(head) = std::str::from_utf8(head) else { return };
+    let (first, lines) = head.split_once('\n').unwrap_or((head, ""));
+    gate(lines);
+    let Some((method, path)) = first.split_once(' ') else { return };
+    let Ok(method) = Method::from_bytes(method.as_bytes()) else { return };
+    for kind in KINDS {
+        let Ok(route) = request::route(kind, &method, path) else { continue };
+        assert_eq!(method, if route == Route::Models { Method::GET } else { Method::POST });
+        for server in [false, true] {
+            sent(&llm(kind, server), route, body);
+        }
+    }
+}
+
+fn gate(lines: &str) {
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines.lines().take(100).filter_map(|line| line.split_once(':')) {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value.trim())) {
+            headers.append(name, value);
+        }
+    }
+    if Gate::new(4321, TOKEN.into()).check(&headers).is_err() {
+        return;
+    }
+    let hosts: Vec<_> = headers.get_all("host").iter().collect();
+    let ours = ["127.0.0.1:4321", "localhost:4321", "[::1]:4321"];
+    assert!(hosts.len() == 1 && ours.iter().any(|name| hosts[0] == name), "{hosts:?}");
+    assert!(!headers.contains_key("origin"));
+    let shown = ["authorization", "x-api-key"].iter().filter_map(|name| headers.get(*name));
+    assert!(shown.filter_map(|value| value.to_str().ok()).any(|value| value.ends_with(TOKEN)));
+}
+
+/// A profile's model; with an address of its own, or the provider's.
+fn llm(provider: ProviderKind, server: bool) -> Llm {
+    Llm {
+        name: "m".into(),
+        provider,
+        model: "fixed".into(),
+        api_key: None,
+        base_url: server.then(|| "http://127.0.0.1:1".parse().expect("a URL")),
+        max_tokens: u32::try_from(MOST).unwrap_or(u32::MAX),
+        price: Default::default(),
+        options: Map::from_iter([("temperature".to_owned(), json!(0))]),
+        prompt_cache: true,
+        max_mcp_rounds: 1,
+        max_rounds: 1,
+        timeout: Duration::from_secs(1),
+        runtime_timeout: Duration::from_secs(1),
+    }
+}
+
+fn sent(llm: &Llm, route: Route, body: &[u8]) {
+    let Ok(rewritten) = request::rewrite(llm, route, body) else { return };
+    let Ok(sent) = serde_json::from_slice::<Map<String, Value>>(&rewritten.body) else {
+        // What is JSON by its form alone goes on as it is, and is the provider's to refuse.
+        assert!(serde_json::from_slice::<Value>(body).is_err());
+        return;
+    };
+    assert_eq!(sent["model"], "fixed");
+    let Ok(asked) = serde_json::from_slice::<Map<String, Value>>(body) else { panic!("it was none") };
+    if route == Route::Complete {
+        assert_eq!(sent["temperature"], 0);
+        let limits: Vec<_> = LIMITS.iter().filter_map(|key| sent.get(*key)).collect();
+        assert!(!limits.is_empty(), "no limit is the provider's own");
+        assert!(limits.iter().all(|limit| limit.as_u64().is_some_and(|limit| limit <= MOST)), "{limits:?}");
+    }
+    assert_eq!(rewritten.streams, asked.get("stream") == Some(&Value::Bool(true)));
+    let fixed = ["model", "temperature", "stream_options"];
+    for (key, value) in asked.iter().filter(|(key, _)| !fixed.contains(&key.as_str())) {
+        assert!(LIMITS.contains(&key.as_str()) || sent[key] == *value, "{key}");
+    }
+}
+
+/// A provider's answer, in pieces: the first byte says whose and how long they are. Where it is cut changes nothing, and no
+/// credential goes out.
+pub fn relay(data: &[u8]) {
+    let Some((&how, stream)) = data.split_first() else { return };
+    let kind = KINDS[usize::from(how & 1)];
+    let stream = String::from_utf8_lossy(stream).replace('\0', KEY).into_bytes();
+    let redactor = Redactor::new([&Secret::from(KEY.to_owned())]);
+    let relayed = |size: usize| {
+        let mut relay = Relay::new(kind, how & 2 != 0);
+        let mut out = Vec::new();
+        for piece in stream.chunks(size) {
+            out.extend(relay.feed(piece, &redactor)?);
+        }
+        let (rest, outcome) = relay.finish(&redactor);
+        out.extend(rest);
+        Ok::<_, String>((out, format!("{outcome:?}")))
+    };
+    let whole = relayed(stream.len().max(1));
+    assert_eq!(relayed(usize::from(how >> 2) + 1), whole);
+    if let Ok((out, _)) = whole {
+        assert!(!String::from_utf8_lossy(&out).contains(KEY));
+    }
+    let (out, _) = relay::whole(kind, &stream, &redactor);
+    assert!(!String::from_utf8_lossy(&out).contains(KEY));
+}

@@ -1,0 +1,5 @@
+//! The target `journal`: see `ringfence_fuzz::auditor::targets`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::auditor::targets::journal(data));
