@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
-const binary = process.env.RINGFENCE ?? join(here, "../../target/debug/ringfence");
+export const binary = process.env.RINGFENCE ?? join(here, "../../target/debug/ringfence");
 const browserPath =
   process.env.CHROMIUM ??
   process.env.PATH.split(":").flatMap((dir) => ["chromium", "chromium-browser", "google-chrome"].map((name) => join(dir, name)))
@@ -161,15 +161,15 @@ export class Home {
   }
 }
 
-/** A browser with a profile of its own. */
-export async function browse() {
+/** A browser with a profile of its own; `flags` are added to those that every test needs. */
+export async function browse(flags = []) {
   const profile = mkdtempSync(join(tmpdir(), "ringfence-chromium-"));
   mkdirSync(join(profile, "home"));
   const browser = await chromium.launch({
     executablePath: browserPath,
     timeout: PATIENCE,
     headless: true,
-    args: FLAGS,
+    args: [...FLAGS, ...flags],
     env: { ...process.env, HOME: join(profile, "home"), XDG_CONFIG_HOME: profile, XDG_CACHE_HOME: profile },
   });
   return {

@@ -141,15 +141,30 @@ on_others("link", link, lambda p, _: os.path.exists(p.target + ".other"), events
 @SHARED.case("chmod", effect=lambda p, _: stat.S_IMODE(os.stat(p.target).st_mode) == 0o600, events=lambda p: [("chmod", p.target)],
              control=own(read))
 def chmod(p):
-    """a file that another program made in /dev/shm, its mode changed"""
+    """a file that another program made in /dev/shm, its mode changed; of one's own it is refused as well (docs/profiles.md)"""
     os.chmod(p.target, 0o600)
 
 
-@SHARED.case("rename", effect=lambda p, _: os.path.exists(p.target + ".moved"), events=lambda p: [("rename", p.target)],
-             control=own(read))
-def rename(p):
+def rename(path):
     """a file that another program made in /dev/shm, moved away"""
-    os.rename(p.target, p.target + ".moved")
+    os.rename(path, path + ".other")
+
+
+on_others("rename", rename, lambda p, _: os.path.exists(p.target + ".other"), events=lambda p: [("rename", p.target)])
+
+
+@SHARED.case("replace", effect=written, events=lambda p: [("rename", f"{SHM}/rf-own-{p.run}.other")], control=own(lambda path: replace(path, path)))
+def replaced(p):
+    """the same, replaced by a file of one's own"""
+    replace(f"{SHM}/rf-own-{p.run}", p.target)
+
+
+def replace(path, other):
+    """A file takes another's place, whose name may be its own."""
+    fresh = os.open(path + ".other", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.write(fresh, b"planted")
+    os.close(fresh)
+    os.rename(path + ".other", other)
 
 
 @SHARED.case("symlink", effect=lambda p, _: os.path.islink(p.target + ".way"), events=lambda p: [("symlink", p.target + ".way")], control=own(read))

@@ -229,11 +229,14 @@ os.rename(f"{box}/out.new", f"{box}/out.json")
 '''
 
 
-@scene("system/llm-calls-apart", limit=300, hook="ptrace_access_check")
-def calls_apart():
-    """a tool call neither traces, reads, signals nor limits another's processes, nor traces or reads the runtime; its own it does"""
+BYSTANDERS = ("toolu_b1", "toolu_b2", "toolu_b3")
+
+
+def beside_each_other(name, kernel, then):
+    """One call tries everything on another's process, on the runtime and on a child of its own: what came of it, by `ACT TARGET`,
+    the pid of the other's process, and what the calls' events were attributed to after that. Ends with `then(runtime, pid)`."""
     provider = Provider()
-    path, box = agent("rf-apart", provider)
+    path, box = agent(name, provider, kernel=kernel)
     with open(f"{box}/apart.py", "w") as file:
         file.write(APART)
     yama = "/proc/sys/kernel/yama/ptrace_scope"
@@ -243,11 +246,14 @@ def calls_apart():
             scope = file.read()
         with open(yama, "w") as file:
             file.write("0")
-    runtime = Runtime("rf-apart", box)
+    runtime = Runtime(name, box)
     try:
-        calls = [["toolu_other", "bash", {"command": f"echo $$ > {box}/other.new; mv {box}/other.new {box}/other.pid; exec sleep 600"}],
-                 ["toolu_apart", "bash", {"command": f"{PYTHON} -E -s -S -B {box}/apart.py {box}"}]]
-        conn = Conn("rf-apart")
+        after = f"while [ ! -e {box}/out.json ]; do sleep 0.2; done; echo a > {box}"
+        calls = [["toolu_other", "bash", {"command": f"echo a > {box}/toolu_other.before; echo $$ > {box}/other.new; "
+                                          f"mv {box}/other.new {box}/other.pid; {after}/toolu_other.after; exec sleep 600"}],
+                 ["toolu_apart", "bash", {"command": f"{PYTHON} -E -s -S -B {box}/apart.py {box}; {after}/toolu_apart.after"}]]
+        calls += [[call, "bash", {"command": f"{after}/{call}.after"}] for call in BYSTANDERS]
+        conn = Conn(name)
         conn.say("send", {"content": [{"type": "text", "text": json.dumps(calls)}]}, 1)
         assert "result" in conn.answer(1)
         wait_for(lambda: os.path.exists(f"{box}/out.json"), "what the call tried", about=runtime.said)
@@ -255,27 +261,78 @@ def calls_apart():
             out = json.load(file)
         own = {act: errno for act, errno in out.items() if act.endswith(" own") and errno}
         assert not own, f"the control, its own child: {own}"
-        # The runtime may be signalled and limited, as every process of the container that no call began.
-        passes = ("signal runtime", "limit runtime", "nice runtime")
-        reached = {act: errno for act, errno in out.items() if not act.endswith(" own") and act not in passes and errno not in (1, 13)}
-        assert not reached, f"what the call reached: {reached}"
+        seen = {}
 
-        def told():
-            denied = {event["op"] for event in events("--denied") if event["profile"] == "rf-apart" and event["rule"] == "fixed:other_call"}
-            return {"ptrace", "signal", "control"} <= denied
+        def whole():
+            for event in events():
+                told = os.path.basename(str(event.get("path")))
+                if event["profile"] == name and told.endswith((".before", ".after")):
+                    seen[told] = (event["attribution"], event["tool_call"], event.get("candidates", []))
+            return len(seen) == 3 + len(BYSTANDERS)
 
-        wait_for(told, "the refusals as events")
+        wait_for(whole, "the events of all calls", about=lambda: seen)
         with open(f"{box}/other.pid") as file:
             other = int(file.read())
-        assert os.path.exists(f"/proc/{other}"), "the other call's process"
-        runtime.stop()
-        wait_for(lambda: not os.path.exists(f"/proc/{other}"), "the runtime to end its calls")
+        then(runtime, other)
     finally:
         runtime.stop()
         if scope is not None:
             with open(yama, "w") as file:
                 file.write(scope)
-    remove(path, "rf-apart")
+    remove(path, name)
+    return out, other, seen
+
+
+@scene("system/llm-calls-apart", limit=300, hook="ptrace_access_check")
+def calls_apart():
+    """a tool call neither traces, reads, signals nor limits another's processes, nor traces or reads the runtime; its own it does"""
+
+    def then(runtime, other):
+        def told():
+            denied = {event["op"] for event in events("--denied") if event["profile"] == "rf-apart" and event["rule"] == "fixed:other_call"}
+            return {"ptrace", "signal", "control"} <= denied
+
+        wait_for(told, "the refusals as events")
+        assert os.path.exists(f"/proc/{other}"), "the other call's process"
+        runtime.stop()
+        wait_for(lambda: not os.path.exists(f"/proc/{other}"), "the runtime to end its calls")
+
+    out, _, seen = beside_each_other("rf-apart", "", then)
+    # The runtime may be signalled and limited, as every process of the container that no call began.
+    passes = ("signal runtime", "limit runtime", "nice runtime")
+    reached = {act: errno for act, errno in out.items() if not act.endswith(" own") and act not in passes and errno not in (1, 13)}
+    assert not reached, f"what the call reached: {reached}"
+    unsure = {told: what for told, what in seen.items() if what[:2] != ("exact", told.split(".")[0])}
+    assert not unsure, f"nobody reached another, and these are not sure: {unsure}"
+
+
+@scene("system/llm-calls-debugged", limit=300, hook="ptrace_access_check")
+def calls_debugged():
+    """with `debug_between_calls` a call traces, reads and signals another's processes, whose events are `ambiguous` from then on"""
+
+    def then(_runtime, other):
+        def told():
+            mine = [event for event in events() if event["profile"] == "rf-debugged" and event["rule"] == "fixed:other_call"]
+            crossed = {event["op"] for event in mine if event["verdict"] == "allowed" and f"target={other}" in event["flags"]
+                       and event["tool_call"] == "toolu_apart"}
+            return {"ptrace", "signal"} <= crossed and any(event["verdict"] == "denied" for event in mine)
+
+        wait_for(told, "what crossed as events of the call that reached over")
+        number = next(event["id"] for event in events() if event["profile"] == "rf-debugged" and "debugged" in event["flags"])
+        why = ringfence("why", str(number)).stdout
+        assert "debug_between_calls" in why, why
+
+    out, _, seen = beside_each_other("rf-debugged", "debug_between_calls = true", then)
+    crossing = ("attach", "memory", "vm_read", "descriptor", "descriptors", "environment", "signal")
+    refused = {act: errno for act, errno in out.items() if act.endswith(" other") and act.split()[0] in crossing and errno}
+    assert not refused, f"the profile allows it: {refused}"
+    passes = ("signal runtime", "limit runtime", "nice runtime", *(f"{act} other" for act in crossing))
+    reached = {act: errno for act, errno in out.items() if not act.endswith(" own") and act not in passes and errno not in (1, 13)}
+    assert not reached, f"what no key opens: {reached}"
+    assert seen["toolu_other.before"] == ("exact", "toolu_other", []), seen
+    assert seen["toolu_other.after"] == ("ambiguous", None, ["toolu_other"]), seen
+    # Tags share 512 places: three neighbours at once are not taken for the other.
+    assert any(seen[f"{call}.after"] == ("exact", call, []) for call in BYSTANDERS), seen
 
 
 UNTAGGING = r'''

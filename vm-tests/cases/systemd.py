@@ -65,6 +65,12 @@ def governs():
     worker.stop()
 
 
+def oom_score(pid):
+    """How soon the kernel ends a process when memory runs out."""
+    with open(f"/proc/{pid}/oom_score_adj") as file:
+        return int(file.read())
+
+
 @scene("systemd/keeps-what-it-says", group="systemd")
 def least():
     """the core runs with the capabilities of the unit and no more, the auditor with none"""
@@ -75,6 +81,7 @@ def least():
         with open(f"/proc/{pid}/status") as file:
             effective[pid] = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
     assert effective[auditor] == 0, f"the auditor has {effective[auditor]:x}"
+    assert [oom_score(pid) for pid in (core, auditor)] == [-900, -900], "whoever fills the memory ends the daemon"
     with open("/proc/self/status") as file:
         mine = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
     assert 0 < bin(effective[core]).count("1") < bin(mine).count("1"), f"the core has {effective[core]:x}"
@@ -189,6 +196,7 @@ def sockets():
         file.write(SENDER)
     runtime = Runtime("rf-stays", box)
     send("rf-stays", "hello")
+    assert oom_score(known("rf-stays")["pid"]) == 0, "how much memory a worker has is its agent's doing"
     inside = subprocess.Popen(["ringfence", "run", "--profile", "rf-stays", "--", PYTHON, "-E", "-s", "-S", "-B", script, sock("rf-stays")],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
     assert inside.stdout.readline() == "ready\n", "a second container of the agent's did not start"

@@ -5,6 +5,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import termios
 import time
@@ -184,6 +185,14 @@ def received_master(p):
     return p.token
 
 
+@TERMINAL.case("received-tty", errno=None, events=lambda p: [("open", "/dev/tty")])
+def received_tty(p):
+    """the /dev/tty of another session, which has no path of a terminal"""
+    if not p.pts:
+        return read(p)
+    return os.read(receive(p, f"tty:{p.pts}"), 200).decode()
+
+
 def mode(p, value):
     """The mode is the attacker's choice."""
     return value == "changed" if p.kind == "allow" else os.stat(p.pts).st_mode & 0o777 == 0o642
@@ -273,6 +282,19 @@ def number(fd):
 for where, fd in (("", 0), ("-own", os.openpty()[1])):
     for act in (by_flag, by_ioctl, number):
         attempt(f"signals-{act.__name__}{where}", lambda: signals(fd, act))
+child = os.fork()
+if child == 0:
+    os.setsid()
+    fcntl.ioctl(os.openpty()[1], 0x540E, 0)
+    tty = os.open("/dev/tty", os.O_RDWR)
+    for act in (by_flag, by_ioctl, number):
+        attempt(f"signals-{act.__name__}-own-tty", lambda: signals(tty, act))
+    os._exit(0)
+os.waitpid(child, 0)
+tty = os.open("/dev/tty", os.O_RDWR)
+attempt("signals-by_flag-tty", lambda: signals(tty, by_flag))
+# The flag is there, and nothing is asked for yet.
+attempt("signals-opened", lambda: by_flag(os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY | os.O_ASYNC)))
 attempt("flags", lambda: fcntl.fcntl(0, 4, fcntl.fcntl(0, 3)))
 attempt("mode", lambda: os.chmod(os.ttyname(0), 0o622))
 child = os.fork()
@@ -292,12 +314,14 @@ def given():
     subprocess.run(["sysctl", "-q", "-w", "dev.tty.legacy_tiocsti=1"], check=False)  # 6.2 and newer
     inside = [PYTHON, "-c", INSIDE]
     status, text = on_terminal(PYTHON, "-c", OUTSIDE, *inside)
-    assert status == 0 and "typed xxx" in text and "mode ok" in text and "signals-by_flag ok" in text, f"typing does not work even ungoverned: {text}"
+    assert status == 0 and "typed xxx" in text and "mode ok" in text and "signals-by_flag ok" in text and "signals-opened ok" in text, f"typing does not work even ungoverned: {text}"
     where = scene_profile("rf-given", write=["/dev/pts"])
     status, text = on_terminal(PYTHON, "-c", OUTSIDE, "ringfence", "run", "--profile", where, "--", *inside, "steal")
     assert status == 0 and "status 0 typed  ." in text, f"something was typed, or it failed: {text}"
     for line in ("type-0 EPERM", "type-1 EPERM", "type-2 EPERM", "steal EPERM", "mode EACCES", "modes ok", "size ok", "reopen ok",
                  "controlling ok", "reopen-elsewhere ok", "signals-by_flag EPERM", "signals-by_ioctl EPERM", "signals-number EPERM",
+                 "signals-by_flag-own-tty ok", "signals-by_ioctl-own-tty ok", "signals-number-own-tty ok", "signals-by_flag-tty EPERM",
+                 "signals-opened EPERM",
                  "signals-by_flag-own ok", "signals-by_ioctl-own ok", "signals-number-own ok", "flags ok"):
         assert line in text, f"not {line}: {text}"
     wait_event(lambda event: denied("pts/", "ioctl")(event) and "TIOCSTI" in str(event["flags"]) and event["profile"] == "rf-given")
@@ -422,3 +446,61 @@ def shell():
     assert "sum 42" in shown_text and "/dev/pts/" in shown_text, shown_text
     for complaint in ("no job control", "cannot set terminal process group", "Operation not permitted", "Permission denied"):
         assert complaint not in shown_text, shown_text
+
+
+# With its standard input and error at the two ends of a pair: turns signals on that another made itself the owner of, and
+# has one sent. Then the same of a pair of its own.
+OWNED = r"""
+import errno, fcntl, os, signal, socket, struct
+def attempt(what, act):
+    try:
+        act()
+        print(what, "ok", flush=True)
+    except OSError as error:
+        print(what, errno.errorcode[error.errno], flush=True)
+arrived = []
+signal.signal(signal.SIGUSR1, lambda *_: arrived.append(1))
+def number(fd): fcntl.fcntl(fd, 10, signal.SIGUSR1)
+def by_flag(fd): fcntl.fcntl(fd, 4, fcntl.fcntl(fd, 3) | os.O_ASYNC)
+def by_ioctl(fd): fcntl.ioctl(fd, 0x5452, struct.pack("i", 1))
+def lease(fd): fcntl.fcntl(fd, 1024, 2)
+one, two = socket.socketpair()
+fcntl.fcntl(one, 8, os.getpid())
+for where, fd in (("own", one.fileno()), ("other", 0)):
+    for act in (number, by_flag, by_ioctl):
+        attempt(f"{act.__name__}-{where}", lambda: act(fd))
+attempt("lease-other", lambda: lease(0))
+attempt("flags-other", lambda: fcntl.fcntl(0, 4, fcntl.fcntl(0, 3) | os.O_NONBLOCK))
+two.send(b"x")
+os.write(2, b"x")
+print("arrived", bool(arrived), flush=True)
+"""
+
+
+@scene("terminal/inherited-owner", limit=240, hook="file_fcntl")
+def inherited_owner():
+    """signals of a descriptor that a process outside owns: neither turned on nor chosen by a container that was given it"""
+    path = scene_profile("rf-inherited-owner")
+
+    def owned(*command):
+        """What a command said that was given the pair, and how the owner fared."""
+        one, two = socket.socketpair()
+        with subprocess.Popen(["/usr/bin/sleep", "300"]) as owner, one, two:
+            fcntl.fcntl(one, 8, owner.pid)  # F_SETOWN
+            result = subprocess.run([*command, PYTHON, "-c", OWNED], stdin=one, stdout=subprocess.PIPE, stderr=two, text=True, timeout=120)
+            try:
+                status = owner.wait(2 if command else 120)
+            except subprocess.TimeoutExpired:
+                status = None
+            owner.kill()
+        return result.stdout.splitlines(), status
+
+    own = ["number-own ok", "by_flag-own ok", "by_ioctl-own ok", "arrived True"]
+    lines, status = owned()
+    assert set(own) | {"number-other ok", "by_flag-other ok", "by_ioctl-other ok"} <= set(lines), f"ungoverned: {lines}"
+    assert status == -signal.SIGUSR1, f"ungoverned, the owner ended with {status}: {lines}"
+    lines, status = owned("ringfence", "run", "--profile", path, "--")
+    refused = {"number-other EPERM", "by_flag-other EPERM", "by_ioctl-other EPERM", "lease-other EPERM", "flags-other ok"}
+    assert refused | set(own) <= set(lines), f"governed: {lines}"
+    assert status is None, f"a signal of the container's ended the owner: {status}"
+    wait_event(lambda event: event["op"] == "signal" and event["verdict"] == "denied" and event["profile"] == "rf-inherited-owner")

@@ -126,9 +126,9 @@ class Provider:
         self.port = self.server.server_address[1]
 
 
-def agent(name, provider, extra="", grant=True, reach=(), programs=()):
-    """Writes an agent's profile, whose container may also connect to `reach` and run `programs`; waits until its worker
-    serves its socket."""
+def agent(name, provider, extra="", grant=True, reach=(), programs=(), kernel=""):
+    """Writes an agent's profile, whose container may also connect to `reach` and run `programs`, with more lines of its table
+    `kernel`; waits until its worker serves its socket."""
     box = f"{BASE}/box/{name}"
     os.makedirs(box, exist_ok=True)
     os.chmod(box, 0o777)
@@ -158,6 +158,7 @@ valid_for_generation = "all"
 seccomp = "off"
 landlock = "off"
 audit = "all"
+{kernel}
 """
     path = f"{SYSTEM}/{name}.toml"
     with open(path + ".new", "w") as file:

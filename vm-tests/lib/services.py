@@ -4,6 +4,7 @@ import os
 import selectors
 import socket
 import threading
+import time
 
 from attack import raw
 
@@ -149,7 +150,17 @@ def make(what, *words):
 def hand_out(peer, text):
     """Answers a request with a descriptor: a socket (see `make`), a path opened for reading (after `path:`, with O_PATH), or a context
     for a file system of a type (`fsopen:TYPE`; `fsmount:TYPE`: one that was made) or for a mounted one (`fspick:PATH`), or (`pty`) the
-    master of a new terminal."""
+    master of a new terminal, or (`tty:PATH`) the /dev/tty of a session that has that terminal."""
+    if text.startswith(b"tty:"):
+        if os.fork() == 0:
+            try:
+                os.setsid()
+                os.open(text.removeprefix(b"tty:"), os.O_RDWR)
+                socket.send_fds(peer, [b"x"], [os.open("/dev/tty", os.O_RDWR)])
+                time.sleep(120)  # the session's end is its terminal's
+            finally:
+                os._exit(0)
+        return
     if text.startswith(b"fspick:"):
         context = raw("fspick", -100, text.removeprefix(b"fspick:"), 0)
         try:

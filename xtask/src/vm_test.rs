@@ -7,14 +7,20 @@ use crate::report::say;
 use crate::setup::Series;
 use crate::tap::{Line, Tap};
 use crate::vm::{self, Added, Job, Ringfence};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use ringfence_common::layout::HOOKS;
 use ringfence_common::net::EGRESS;
+use std::fmt;
 use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a boot may be silent. A case that hangs says so itself; this finds a guest that died.
 const SILENCE: Duration = Duration::from_secs(20 * 60);
+/// Guests at once: each has two processors of its own and 1 GB, and waits more than it works.
+const WIDTH: usize = 2;
 /// Where the guest finds the cases.
 const GUEST_DIR: &str = "/opt/vm-tests";
 
@@ -53,6 +59,12 @@ struct Boot {
     options: &'static [&'static str],
 }
 
+impl fmt::Display for Boot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.series, self.name)
+    }
+}
+
 const fn boot(series: Series, name: &'static str, options: &'static [&'static str]) -> Boot {
     Boot { series, name, append: "", ringfence: Ringfence::Running, runner: "run", options }
 }
@@ -72,12 +84,13 @@ const fn no_bpf(series: Series) -> Boot {
     }
 }
 
+/// The longest first, so that none of them is left alone at the end.
 const BOOTS: &[Boot] = &[
     boot(Series::V6_12, "every case", &[]),
-    boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
-    boot(Series::Newest, "a case per hook", &["--hooks-only"]),
     programs(Series::V6_12),
     programs(Series::V6_1),
+    boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
+    boot(Series::Newest, "a case per hook", &["--hooks-only"]),
     no_bpf(Series::V6_12),
     no_bpf(Series::V6_1),
     no_bpf(Series::Newest),
@@ -127,9 +140,9 @@ fn without(series: Series, hooks: &str) -> Result<Tally> {
     }
     let added = payload(false)?;
     build::for_guest()?;
-    let tap = one(&boot(series, "without a program", &[]), &["--without", hooks], &added);
-    let place = format!("{series} (without a program)");
-    let failed = tap.failed.into_iter().map(|case| format!("{place}: {case}")).collect();
+    let boot = boot(series, "without a program", &[]);
+    let tap = one(&boot, &["--without", hooks], &added, false);
+    let failed = tap.failed.into_iter().map(|case| format!("{boot}: {case}")).collect();
     Ok(Tally { passed: tap.passed, failed })
 }
 
@@ -150,16 +163,31 @@ fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
     // Once, and before the first boot's line: a failure to build is not a failed boot.
     let added = payload(boots.iter().any(|boot| boot.runner != "run"))?;
     build::for_guest()?;
-    let mut tally = Tally::default();
-    for boot in boots {
-        if filter.is_some_and(|text| matches!(has_case(boot, text), Ok(false))) {
-            continue;
+    let with_cases = |boot: &&Boot| !filter.is_some_and(|text| matches!(has_case(boot, text), Ok(false)));
+    let boots: Vec<&Boot> = boots.into_iter().filter(with_cases).collect();
+    let words: Vec<&str> = filter.iter().flat_map(|text| ["--filter", text]).collect();
+    let width = WIDTH.min(boots.len());
+    let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..width {
+            scope.spawn(|| {
+                while let Some(boot) = boots.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let tap = one(boot, &words, &added, width > 1);
+                    if let Ok(mut outcomes) = outcomes.lock() {
+                        outcomes.push((*boot, tap));
+                    }
+                }
+            });
         }
-        let words: Vec<&str> = filter.iter().flat_map(|text| ["--filter", text]).collect();
-        let tap = one(boot, &words, &added);
+    });
+    let outcomes = outcomes.into_inner().map_err(|_| anyhow!("a thread that ran a guest panicked"))?;
+    if outcomes.len() != boots.len() {
+        bail!("{} of {} guests were not run to their end", boots.len() - outcomes.len(), boots.len());
+    }
+    let mut tally = Tally::default();
+    for (boot, tap) in outcomes {
         tally.passed += tap.passed;
-        let place = format!("{} ({})", boot.series, boot.name);
-        tally.failed.extend(tap.failed.into_iter().map(|case| format!("{place}: {case}")));
+        tally.failed.extend(tap.failed.into_iter().map(|case| format!("{boot}: {case}")));
     }
     Ok(tally)
 }
@@ -216,7 +244,8 @@ fn has_case(boot: &Boot, text: &str) -> Result<bool> {
     Ok(!output.status.success() || !output.stdout.trim_ascii().is_empty())
 }
 
-fn one(boot: &Boot, words: &[&str], added: &[Added]) -> Tap {
+/// Boots a guest and runs its cases; among others, each line says whose it is.
+fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap {
     let runner = format!("{GUEST_DIR}/{}", boot.runner);
     let mut command = vec![runner.as_str()];
     command.extend(boot.options);
@@ -226,6 +255,7 @@ fn one(boot: &Boot, words: &[&str], added: &[Added]) -> Tap {
     job.ringfence = boot.ringfence;
     job.added = added.to_vec();
 
+    let whose = if among_others { format!("{boot} | ") } else { String::new() };
     say(&format!("kernel {}, {}:", boot.series, boot.name));
     let start = Instant::now();
     let mut tap = Tap::default();
@@ -236,19 +266,19 @@ fn one(boot: &Boot, words: &[&str], added: &[Added]) -> Tap {
     let ended = vm::lines(&job, SILENCE, |line| match tap.line(line) {
         Line::Failed => {
             failing = true;
-            println!("  {line}");
+            println!("  {whose}{line}");
         }
         Line::Passed | Line::Skipped => {
             failing = false;
-            println!("  {line}");
+            println!("  {whose}{line}");
         }
-        Line::Other if failing || remarks => println!("  {line}"),
+        Line::Other if failing || remarks => println!("  {whose}{line}"),
         Line::Frame | Line::Other => {}
     });
     match ended {
         Ok(status) => tap.finish(Some(status)),
         Err(error) => {
-            println!("  {error:#}");
+            println!("  {whose}{error:#}");
             tap.failed.push(format!(
                 "the boot failed: {}",
                 format!("{error:#}").lines().next().unwrap_or_default()

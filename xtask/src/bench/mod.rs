@@ -1,5 +1,6 @@
 //! `bench`: what enforcement, interception and the LLM workers cost, measured where the figures are exact or at least comparable.
 
+mod doors;
 mod figures;
 mod kernel;
 mod launch;
@@ -27,6 +28,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    Doors(doors::Args),
     Kernel(kernel::Args),
     Launch(launch::Args),
     Llm(llm::Args),
@@ -38,6 +40,7 @@ enum What {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
+        What::Doors(args) => doors::run(args),
         What::Kernel(args) => kernel::run(args),
         What::Launch(args) => launch::run(args),
         What::Llm(args) => llm::run(args),

@@ -3,7 +3,14 @@
 use crate::report::say;
 use anyhow::{Context, Result};
 use ringfence_ebpf_build::cache_dir;
-use std::fs::{File, TryLockError};
+use std::{
+    fs::{File, TryLockError},
+    thread,
+    time::Duration,
+};
+
+/// A setup that finds everything there holds the lock for less: nobody needs to hear of it.
+const UNSAID: Duration = Duration::from_secs(1);
 
 /// Holds the cache for one process; dropping it (or dying) lets the next in.
 pub(crate) struct Lock {
@@ -18,7 +25,11 @@ impl Lock {
             .with_context(|| format!("cannot create the cache folder {}", dir.display()))?;
         let path = dir.join("lock");
         let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        match file.try_lock() {
+        let first = file.try_lock();
+        if matches!(first, Err(TryLockError::WouldBlock)) {
+            thread::sleep(UNSAID);
+        }
+        match first.or_else(|_| file.try_lock()) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 say("setup: waiting for another setup that is at work");

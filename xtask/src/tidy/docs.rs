@@ -52,7 +52,7 @@ fn bypasses(files: &[Source], cases: &[String], found: &mut Vec<String>) {
     }
 }
 
-/// Each row of the threat model ends with the names of tests: cases of the VM, functions in Rust or Python.
+/// Each row of the threat model ends with the names of tests: cases of the VM, functions in Rust or Python, tests in Node.
 fn threats(files: &[Source], cases: &[String], found: &mut Vec<String>) {
     let Some(file) = find(files, THREATS) else { return };
     let mut inside = false;
@@ -77,18 +77,20 @@ fn threats(files: &[Source], cases: &[String], found: &mut Vec<String>) {
     }
 }
 
-/// Whether a case of the VM has this name, or a function in a file of tests.
+/// Whether a case of the VM has this name, or a function or a test in a file of tests.
 fn is_test(name: &str, files: &[Source], cases: &[String]) -> bool {
     if name.contains('/') {
         return cases.iter().any(|case| case == name);
     }
     let (rust, python) = (format!("fn {name}("), format!("def {name}("));
+    let node = format!("test(\"{name}\", ");
     files.iter().any(|file| match file.path.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => {
             file.text.contains(&rust)
                 && ["#[test]", "#[tokio::test"].iter().any(|mark| file.text.contains(mark))
         }
         Some("py") => file.path.starts_with("tests") && file.text.contains(&python),
+        Some("mjs") => file.path.starts_with("tests") && file.text.contains(&node),
         _ => false,
     })
 }
@@ -229,14 +231,17 @@ mod tests {
         let head = "## Threat model\n\n| asset | adversary | what holds | test |\n|---|---|---|---|\n";
         let rust = ("agent/src/x.rs", "//! x\n#[test]\nfn holds() {}\n");
         let python = ("tests/mcp/x.py", "def test_holds():\n    pass\n");
+        let node = ("tests/page/x.mjs", "test(\"a page, and its key\", async () => {});\n");
         let row = |row: &str| {
             let text = format!("{head}{row}");
-            found(&[("SECURITY.md", text.as_str()), rust, python])
+            found(&[("SECURITY.md", text.as_str()), rust, python, node])
                 .iter()
                 .filter(|line| line.contains("SECURITY"))
                 .count()
         };
         assert_eq!(row("| a key | a tool | the kernel | `exec/absolute`, `holds`, `test_holds` |\n"), 0);
+        assert_eq!(row("| a key | a page | the browser | `a page, and its key` |\n"), 0);
+        assert_eq!(row("| a key | a page | the browser | `a page` |\n"), 1);
         assert_eq!(row("| a key | a tool | the kernel | `exec/magic`, `hold` |\n"), 2);
         assert_eq!(row("| a key | a tool | the kernel | |\n"), 1);
         assert_eq!(row("| a key | a tool | `holds` |\n"), 1);
