@@ -21,7 +21,8 @@ pub(crate) use refusals::Refusals;
 pub(crate) use turns::{For, Turn, Turns};
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -52,24 +53,38 @@ pub(crate) struct Permits {
     owners: Owners,
 }
 
-/// Those that are out, the oldest first.
+/// Those that are out. Whoever connects again and again asks here each time: what is looked at does not grow with the permits
+/// but with the users who have some.
 #[derive(Debug, Default)]
 struct Held {
-    entries: BTreeMap<u64, Entry>,
+    entries: HashMap<u64, Entry>,
+    shares: HashMap<Option<u32>, Share>,
     next: u64,
+}
+
+/// The permits of one user, or of those who are not known: their numbers, the oldest first.
+#[derive(Debug, Default)]
+struct Share {
+    idle: BTreeSet<u64>,
+    busy: BTreeSet<u64>,
+}
+
+impl Share {
+    fn count(&self) -> usize {
+        self.idle.len() + self.busy.len()
+    }
 }
 
 struct Entry {
     uid: Option<u32>,
     /// Whose the id was when the permit was taken; `None`: not known yet.
     owner: Option<u32>,
-    busy: bool,
     end: Box<dyn Fn() + Send>,
 }
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("uid", &self.uid).field("busy", &self.busy).finish_non_exhaustive()
+        f.debug_struct("Entry").field("uid", &self.uid).finish_non_exhaustive()
     }
 }
 
@@ -96,10 +111,11 @@ impl Permits {
         let owner = uid.map(|uid| self.owners.of(uid));
         let mut held = self.lock();
         let evicted = held.room_for(owner, self.bounds)?;
-        let evicted = evicted.and_then(|number| held.entries.remove(&number));
+        let evicted = evicted.and_then(|number| held.remove(number));
         let number = held.next;
         held.next += 1;
-        held.entries.insert(number, Entry { uid, owner, busy: false, end });
+        held.entries.insert(number, Entry { uid, owner, end });
+        held.shares.entry(owner).or_default().idle.insert(number);
         drop(held);
         if let Some(evicted) = evicted {
             (evicted.end)();
@@ -121,45 +137,75 @@ impl Held {
     /// Whether there is room for one more of `owner`, and which permit has to go for it.
     #[expect(clippy::option_option, reason = "no room; room; room if that one goes")]
     fn room_for(&self, owner: Option<u32>, bounds: Bounds) -> Option<Option<u64>> {
-        let mut counts: HashMap<Option<u32>, usize> = HashMap::new();
-        for entry in self.entries.values() {
-            *counts.entry(entry.owner).or_default() += 1;
-        }
-        let count = |owner: Option<u32>| counts.get(&owner).copied().unwrap_or(0);
+        let count = |owner: Option<u32>| self.shares.get(&owner).map_or(0, Share::count);
         let own = count(owner);
         // Somebody's own that is idle goes for the next: what a user forgot does not keep that user out.
-        let own_idle = || {
-            self.entries.iter().find(|(_, e)| e.owner == owner && !e.busy).map(|(oldest, _)| Some(*oldest))
-        };
+        let own_idle = || self.shares.get(&owner)?.idle.first().copied().map(Some);
         if owner == Some(0) {
             return if own < bounds.all { Some(None) } else { own_idle() };
         }
         match owner {
             None if own < bounds.unknown => return Some(None),
             None => {
-                return self.entries.iter().find(|(_, e)| e.owner.is_none()).map(|(oldest, _)| Some(*oldest));
+                let share = self.shares.get(&None)?;
+                return share.idle.first().into_iter().chain(share.busy.first()).min().copied().map(Some);
             }
             Some(_) if own >= bounds.each => return own_idle(),
             Some(_) => {}
         }
-        let is_user = |owner: Option<u32>| owner.is_some_and(|owner| owner != 0);
-        if self.entries.values().filter(|entry| is_user(entry.owner)).count() < bounds.all {
+        if self.entries.len() - count(None) - count(Some(0)) < bounds.all {
             return Some(None);
         }
+        let users = || self.shares.iter().filter(|(owner, _)| owner.is_some_and(|owner| owner != 0));
         // Who waits for nothing goes first, and of those who has the most.
-        let more = || self.entries.iter().filter(|(_, e)| is_user(e.owner) && count(e.owner) > own);
-        let idle = more().filter(|(_, entry)| !entry.busy);
-        if let Some((number, _)) = idle.min_by_key(|(number, e)| (usize::MAX - count(e.owner), **number)) {
-            return Some(Some(*number));
+        let idle = users().filter_map(|(_, share)| Some((share.count(), *share.idle.first()?)));
+        if let Some((_, number)) = most(idle.filter(|(count, _)| *count > own)) {
+            return Some(Some(number));
         }
         // Work is broken off only for somebody with less than a fair share, and of somebody with more.
-        let owners = counts.keys().filter(|owner| is_user(**owner)).count() + usize::from(own == 0);
-        let fair = bounds.all / owners.max(1);
-        let busy = more().filter(|(_, entry)| own < fair && count(entry.owner) > fair);
-        busy.min_by_key(|(number, e)| (usize::MAX - count(e.owner), **number))
-            .map(|(number, _)| Some(*number))
+        let fair = bounds.all / (users().count() + usize::from(own == 0)).max(1);
+        let busy = users().filter_map(|(_, share)| Some((share.count(), *share.busy.first()?)));
+        most(busy.filter(|(count, _)| own < fair && *count > fair))
+            .map(|(_, number)| Some(number))
             .or_else(own_idle)
     }
+
+    fn remove(&mut self, number: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&number)?;
+        if let Some(share) = self.shares.get_mut(&entry.owner) {
+            share.idle.remove(&number);
+            share.busy.remove(&number);
+            if share.count() == 0 {
+                self.shares.remove(&entry.owner);
+            }
+        }
+        Some(entry)
+    }
+
+    /// False: it was taken away.
+    fn set_busy(&mut self, number: u64, busy: bool) -> bool {
+        let Some(entry) = self.entries.get(&number) else { return false };
+        let share = self.shares.entry(entry.owner).or_default();
+        let (from, to) =
+            if busy { (&mut share.idle, &mut share.busy) } else { (&mut share.busy, &mut share.idle) };
+        if from.remove(&number) {
+            to.insert(number);
+        }
+        true
+    }
+
+    /// From now on it is this user's.
+    fn hand_to(&mut self, number: u64, uid: u32, owner: Option<u32>) {
+        let Some(mut entry) = self.remove(number) else { return };
+        (entry.uid, entry.owner) = (Some(uid), owner);
+        self.entries.insert(number, entry);
+        self.shares.entry(owner).or_default().busy.insert(number);
+    }
+}
+
+/// Of the one with the most, and of several the oldest.
+fn most(each: impl Iterator<Item = (usize, u64)>) -> Option<(usize, u64)> {
+    each.min_by_key(|(count, number)| (Reverse(*count), *number))
 }
 
 /// One of what users share; given back when dropped.
@@ -181,28 +227,21 @@ impl Permit {
     }
 
     fn set_busy(&self, busy: bool) {
-        if let Some(entry) = self.permits.lock().entries.get_mut(&self.number) {
-            entry.busy = busy;
-        }
+        self.permits.lock().set_busy(self.number, busy);
     }
 
     /// It is this user's, and busy. False: there is no room for one more of this user's, or the permit was taken away.
     pub(crate) fn identify(&self, uid: u32) -> bool {
         let owner = Some(self.permits.owners.of(uid));
         let mut held = self.permits.lock();
-        match held.entries.get_mut(&self.number) {
+        match held.entries.get(&self.number) {
             None => return false,
-            Some(entry) if entry.owner == owner => {
-                entry.busy = true;
-                return true;
-            }
+            Some(entry) if entry.owner == owner => return held.set_busy(self.number, true),
             Some(_) => {}
         }
         let Some(evicted) = held.room_for(owner, self.permits.bounds) else { return false };
-        let evicted = evicted.and_then(|number| held.entries.remove(&number));
-        if let Some(entry) = held.entries.get_mut(&self.number) {
-            (entry.uid, entry.owner, entry.busy) = (Some(uid), owner, true);
-        }
+        let evicted = evicted.and_then(|number| held.remove(number));
+        held.hand_to(self.number, uid, owner);
         drop(held);
         if let Some(evicted) = evicted {
             (evicted.end)();
@@ -219,7 +258,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.lock().entries.remove(&self.number);
+        let _entry = self.permits.lock().remove(self.number);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who gets a permit, and who goes for it.
 
 use super::*;
+use proptest::{collection::vec, prelude::*, sample::Index};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Permits, and how many were taken away.
@@ -149,4 +150,35 @@ fn the_oldest_unknown_goes_and_who_identifies_stays() {
     assert!(first.is_held() && !unknown[0].identify(7));
     assert!(unknown[2].identify(7) && !unknown[3].identify(7), "a share for each user");
     assert!(unknown[3].identify(8) && unknown[4].identify(0));
+}
+
+proptest! {
+    /// The shares are counted as permits come, change and go: whatever the order, they are those of the permits that are out.
+    #[test]
+    fn shares_are_what_is_out(steps in vec((0..5_u8, 0..4_u32, any::<Index>()), 0..120)) {
+        let scene = Scene::new(Bounds { all: 6, each: 3, unknown: 2 }, "");
+        let mut out = Vec::new();
+        for (step, uid, which) in steps {
+            match step {
+                0 => out.extend(scene.take(uid)),
+                1 => out.extend(scene.unknown()),
+                _ if out.is_empty() => {}
+                2 => drop(out.swap_remove(which.index(out.len()))),
+                3 => out[which.index(out.len())].set_busy(uid % 2 == 0),
+                _ => drop(out[which.index(out.len())].identify(uid)),
+            }
+            let held = scene.permits.lock();
+            let mut counted: HashMap<Option<u32>, usize> = HashMap::new();
+            for (number, entry) in &held.entries {
+                *counted.entry(entry.owner).or_default() += 1;
+                let share = &held.shares[&entry.owner];
+                prop_assert!(share.idle.contains(number) != share.busy.contains(number));
+            }
+            let shares: HashMap<_, _> = held.shares.iter().map(|(owner, share)| (*owner, share.count())).collect();
+            prop_assert_eq!(&shares, &counted);
+            let of = |owner| counted.get(&owner).copied().unwrap_or(0);
+            prop_assert!(of(None) <= 2 && of(Some(0)) <= 6 && (1..4).all(|uid| of(Some(uid)) <= 3));
+            prop_assert!((1..4).map(|uid| of(Some(uid))).sum::<usize>() <= 6);
+        }
+    }
 }
