@@ -28,7 +28,7 @@ def scene(name, limit, hook=None):
     """A scene that, where it hangs, says what the daemon said too. With a `hook`, for every kernel."""
 
     def told(*_):
-        raise AssertionError(f"hung: {''.join(traceback.format_stack()[-6:])}; {daemon_log()}")
+        raise AssertionError(f"hung: {''.join(traceback.format_stack()[-6:])}; {daemon_log()}; {loopback()}")
 
     def wrap(run):
         @functools.wraps(run)
@@ -46,7 +46,7 @@ def wait_for(condition, what, seconds=system.PATIENCE, about=lambda: ""):
     try:
         system.wait_for(condition, what, seconds)
     except AssertionError as error:
-        raise AssertionError(f"{error}: {about()}; {daemon_log()}") from None
+        raise AssertionError(f"{error}: {about()}; {daemon_log()}; {loopback()}") from None
 
 
 def daemon_log():
@@ -56,6 +56,27 @@ def daemon_log():
             with open(path, errors="replace") as file:
                 return file.read()[-2000:]
     return ""
+
+
+def loopback():
+    """How the guest's own network fares: what a provider's silence may come from."""
+    lines = ["loopback:"]
+    for path in ("/proc/net/netstat", "/proc/net/snmp"):
+        with open(path) as file:
+            rows = [line.split() for line in file]
+        for (kind, *names), (_, *values) in zip(rows[::2], rows[1::2]):
+            lines.append(" ".join([kind, *(f"{name}={value}" for name, value in zip(names, values) if value != "0")]))
+    for path in ("/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/route", "/proc/net/fib_trie", "/proc/net/tcp"):
+        with open(path) as file:
+            lines.append(path + "\n" + file.read()[:3000])
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            with socket.create_server((address, 0), family=family) as server:
+                socket.create_connection(server.getsockname()[:2], timeout=5).close()
+            lines.append(f"{address} can be connected to")
+        except OSError as error:
+            lines.append(f"{address}: {error}")
+    return "\n".join(lines)
 
 
 def sse(*pairs):
