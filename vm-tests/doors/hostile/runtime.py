@@ -114,6 +114,8 @@ def serve(until):
         number = next(NUMBERS)
         tools = [{"name": name, "parameters": {"type": "object"}} for name in ("bash", "read_file")]
         say(one, "turn", {"system": "s", "tools": tools, "messages": [{"role": "user", "content": message["params"]["content"]}]}, number)
+        # A turn among all the others takes what it takes; one that is not waited for never has a call to lie about.
+        one.settimeout(90)
         result = answer(one, number).get("result") or {}
         calls = result.get("tool_calls") or []
         ties(one, calls)
@@ -124,6 +126,7 @@ def serve(until):
         say(one, "turn", {"messages": [{"role": "tool", "tool_call_id": name, "content": [{"type": "text", "text": "r" * RANDOM.choice((1, 9000))}]}
                                        for name in named]}, number)
         answer(one, number)
+        one.settimeout(3)
 
 
 def garbage():
