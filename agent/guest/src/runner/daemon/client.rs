@@ -12,7 +12,7 @@ use ringfence_wire::runner::{
     self, Answer, Ask, Done, Line, MAX_REQUEST, Protocol, Request, RequestError, term,
 };
 use rustix::{
-    event::PollFlags,
+    event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use std::{
@@ -108,6 +108,14 @@ impl Client {
             }
             Err(_) => Err(Unwatched::Ended),
         }
+    }
+
+    /// Whether it is the shim of this run, and has not become the tool: that closes its connection, and nothing else needs to be
+    /// known of the process, which this daemon may not be let look into.
+    pub(super) fn stands_in(&self, run: u64) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(self.state, State::Told { run: its } if its == run)
+            && poll(&mut [PollFd::new(&self.stream, PollFlags::empty())], Some(&now)) == Ok(0)
     }
 
     /// It has no tool: the request or the answer is on its way, or nothing is.

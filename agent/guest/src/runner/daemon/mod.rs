@@ -519,7 +519,8 @@ impl Daemon {
         for run in &mut self.runs {
             if run.deadline.is_some_and(|deadline| now >= deadline) {
                 run.record.timed_out = true;
-                end_tool(run);
+                let stands_in = self.clients.iter().any(|client| client.stands_in(run.record.run));
+                end_tool(run, stands_in);
                 // A shim that has not come to its tool yet is left alone, and looked at again.
                 run.deadline = Some(now + AGAIN);
             }
@@ -560,32 +561,20 @@ fn room_for_files(tools: usize) -> Result<(), Error> {
 
 /// Ends a tool that a shim became, or runs, with all below it; and its group where it leads one. A tool that a script
 /// started is in the script's group, which is not the tool's to end.
-fn end_tool(run: &mut Run) {
+fn end_tool(run: &mut Run, stands_in: bool) {
     // The process is watched: until its end was seen, its number is its own.
     let Some(pid) = Pid::from_raw(run.record.pid) else { return };
     let leads = getpgid(Some(pid)) == Ok(pid);
-    // A shim is not dumpable, so that without CAP_SYS_PTRACE nobody sees what runs in it: it ends soon after its tool, and what
-    // does not is no shim.
-    let seen = is_standing_in(pid);
-    let is_shim = seen.unwrap_or(run.spared < SPARED);
+    // A shim ends by itself soon after its tool, and says what was cut; what does not end has only held its connection open.
+    let is_shim = stands_in && run.spared < SPARED;
     run.spared = run.spared.saturating_add(1);
     let tool = (!is_shim).then_some(pid);
     // The tool before what it started: it is not to see that end, and end in a manner of its own.
     for one in tool.into_iter().chain(tree::descendants(pid)) {
         let _ = kill_process(one, rustix::process::Signal::KILL);
     }
-    // Others may be in the group of a shim that has not ended yet: what stands beside it in a pipe.
-    if leads && tool.is_some() && seen.is_some() {
+    // Not a shim's: what stands beside it in a pipe may be in its group.
+    if leads && !is_shim {
         let _ = kill_process_group(pid, rustix::process::Signal::KILL);
-    }
-}
-
-/// Whether a process is still this binary: a shim whose child is the tool. It ends as its tool does, and says what was cut.
-/// `None`: that cannot be seen.
-fn is_standing_in(pid: Pid) -> Option<bool> {
-    match fs::metadata(format!("/proc/{}/exe", pid.as_raw_nonzero())) {
-        Ok(meta) => Some(find::own_file() == Some((meta.dev(), meta.ino()))),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
-        Err(_) => Some(false),
     }
 }
