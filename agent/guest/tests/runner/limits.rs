@@ -46,6 +46,20 @@ fn a_tool_that_takes_too_long_is_killed_and_its_script_goes_on() {
     assert!(log.iter().all(|run| run["timed_out"] == true), "{log:?}");
 }
 
+#[test]
+fn what_is_left_in_the_group_of_a_late_tool_ends_with_it() {
+    let runner = Runner::start(&["--timeout", "1"]);
+    // Started by its path, so that it is no tool itself, and its parent is gone before the tool is there.
+    let script = "setsid -w sh -c '(/usr/bin/sleep 600 & echo $! >left); exec tail -f /dev/null'; echo $?";
+    let output = runner.shell(script);
+    assert!(text(&output.stdout).ends_with("137\n"), "{}", text(&output.stderr));
+    let left = fs::read_to_string(runner.work().join("left")).unwrap();
+    wait_until("it is gone", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", left.trim())).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+}
+
 /// Whose the kernel says a process's environment is: root's, where the process may not be looked into.
 fn owner_of_environment(pid: impl std::fmt::Display) -> u32 {
     use std::os::unix::fs::MetadataExt;
