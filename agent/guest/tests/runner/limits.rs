@@ -50,7 +50,7 @@ fn a_tool_that_takes_too_long_is_killed_and_its_script_goes_on() {
 fn what_is_left_in_the_group_of_a_late_tool_ends_with_it() {
     let runner = Runner::start(&["--timeout", "1"]);
     // Started by its path, so that it is no tool itself, and its parent is gone before the tool is there.
-    let script = "setsid -w sh -c '(/usr/bin/sleep 600 & echo $! >left); exec tail -f /dev/null'; echo $?";
+    let script = "setsid -w sh -c '(/usr/bin/sleep 600 >/dev/null 2>&1 & echo $! >left); exec tail -f /dev/null'; echo $?";
     let output = runner.shell(script);
     assert!(text(&output.stdout).ends_with("137\n"), "{}", text(&output.stderr));
     let left = fs::read_to_string(runner.work().join("left")).unwrap();
