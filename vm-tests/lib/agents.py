@@ -69,6 +69,9 @@ def loopback():
     for path in ("/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/route", "/proc/net/fib_trie", "/proc/net/tcp"):
         with open(path) as file:
             lines.append(path + "\n" + file.read()[:3000])
+    # With what was learned of routes by ICMP.
+    done = subprocess.run("ip -s route get 127.0.0.1; ip -s route show cache; ip -s link show lo", shell=True, capture_output=True, text=True, check=False)
+    lines.append(done.stdout + done.stderr)
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
             with socket.create_server((address, 0), family=family) as server:
