@@ -67,7 +67,8 @@ impl Standing {
         self.peer
     }
 
-    /// It is this user's. False: this user has too many.
+    /// It is this user's. False: this user has too many, or it had to go.
+    #[must_use = "without the permit there is no bound"]
     pub(crate) fn identify(&self, uid: u32) -> bool {
         let known = self.permit.identify(uid);
         self.known.fetch_or(known, Ordering::SeqCst);

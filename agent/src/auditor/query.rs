@@ -113,7 +113,10 @@ fn converse(stream: UnixStream, permit: &Permit, asked: &Asked) -> io::Result<()
             return Ok(());
         }
     };
-    permit.busy();
+    if !permit.busy() {
+        // Evicted: what was asked is there to be read all the same, and nobody hears the answer.
+        return Ok(());
+    }
     let done = match request {
         QueryRequest::Events(query) => asked.events(&query, &mut answers),
         QueryRequest::Why { event } => asked.why(event, &mut answers),

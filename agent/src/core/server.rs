@@ -153,7 +153,9 @@ impl<E: Enforcer> Server<E> {
 
     fn enroll(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
-        place.busy();
+        if !place.busy() {
+            return Err(FrameError::Closed);
+        }
         let enrolled = self
             .enroll_child(conn.stream().as_fd(), peer, request, descriptors)
             .map_err(|error| self.state().named(error));
@@ -224,7 +226,9 @@ impl<E: Enforcer> Server<E> {
 
     fn admin(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<AdminRequest>()?;
-        place.busy();
+        if !place.busy() {
+            return Err(FrameError::Closed);
+        }
         if let Err(reason) = self.is_admin(conn.stream().as_fd(), peer) {
             return conn.send(&Reply::<()>::Failed(Failure::new(reason)));
         }

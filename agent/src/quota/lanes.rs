@@ -1,73 +1,160 @@
-//! One question at a time for each user, so that forty questions of one are not before the first of another.
+//! One at a time for each user, so that forty questions of one are not before the first of another.
 
 use super::Owners;
 use std::{
-    collections::HashSet,
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    time::Instant,
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
+
+/// How soon whoever waits sees that it need not wait any longer.
+const SLICE: Duration = Duration::from_millis(250);
 
 /// A lane for each user; its clones are the same lanes.
 #[derive(Debug, Clone)]
 pub(crate) struct Lanes {
-    taken: Arc<(Mutex<HashSet<u32>>, Condvar)>,
+    queues: Arc<Mutex<HashMap<u32, Queue>>>,
     owners: Owners,
 }
+
+/// Who is in a lane, first, and who waits for it, in the order in which they came.
+type Queue = VecDeque<Arc<Condvar>>;
 
 impl Lanes {
     /// All free.
     pub(crate) fn new(owners: Owners) -> Self {
-        Self { taken: Arc::default(), owners }
+        Self { queues: Arc::default(), owners }
     }
 
-    /// Waits for the lane of a user, which subordinate ids share. `None`: it was taken until `deadline`.
-    pub(crate) fn enter(&self, uid: u32, deadline: Instant) -> Option<Lane> {
+    /// Waits for the lane of a user, which subordinate ids share, for as long as `still` says that whoever asks has a place
+    /// here: who has none would wait as one of any number. `None`: it has none any more, or the lane was not free before
+    /// `deadline`.
+    pub(crate) fn enter(&self, uid: u32, deadline: Instant, still: impl Fn() -> bool) -> Option<Lane> {
+        self.enter_before(uid, Some(deadline), still)
+    }
+
+    /// The same, however long it takes. `None`: whoever asks has no place here any more.
+    pub(crate) fn wait(&self, uid: u32, still: impl Fn() -> bool) -> Option<Lane> {
+        self.enter_before(uid, None, still)
+    }
+
+    fn enter_before(&self, uid: u32, deadline: Option<Instant>, still: impl Fn() -> bool) -> Option<Lane> {
         let owner = self.owners.of(uid);
-        let (taken, freed) = &*self.taken;
-        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while !taken.insert(owner) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+        let first = Arc::new(Condvar::new());
+        let lane = Lane { lanes: self.clone(), owner, first: Arc::clone(&first) };
+        let mut queues = self.lock();
+        queues.entry(owner).or_default().push_back(Arc::clone(&first));
+        while !queues.get(&owner).and_then(VecDeque::front).is_some_and(|front| Arc::ptr_eq(front, &first)) {
+            let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() || !still() {
+                // Before the lane goes out of the queue, which it locks for that.
+                drop(queues);
+                drop(lane);
                 return None;
             }
-            taken = freed.wait_timeout(taken, left).unwrap_or_else(PoisonError::into_inner).0;
+            queues = first.wait_timeout(queues, left.min(SLICE)).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Some(Lane { lanes: self.clone(), owner })
+        drop(queues);
+        Some(lane)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A user's lane; free again when dropped.
+/// A user's lane, or a place in the queue for it; free again when dropped.
 #[derive(Debug)]
 pub(crate) struct Lane {
     lanes: Lanes,
     owner: u32,
+    first: Arc<Condvar>,
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let (taken, freed) = &*self.lanes.taken;
-        taken.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.owner);
-        freed.notify_all();
+        let mut queues = self.lanes.lock();
+        let Some(queue) = queues.get_mut(&self.owner) else { return };
+        queue.retain(|waits| !Arc::ptr_eq(waits, &self.first));
+        match queue.front() {
+            Some(next) => next.notify_one(),
+            None => drop(queues.remove(&self.owner)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{thread, time::Duration};
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_user_s_second_question_waits_and_another_s_does_not() {
         let lanes = Lanes::new(Owners::parse("5:100:10\n", |name| name.parse().ok()));
         let now = Instant::now();
-        let first = lanes.enter(5, now).unwrap();
-        assert!(lanes.enter(5, now).is_none() && lanes.enter(101, now).is_none(), "one lane for both ids");
-        assert!(lanes.enter(6, now).is_some() && lanes.enter(0, now).is_some());
+        let enter = |uid| lanes.enter(uid, now, || true);
+        let first = enter(5).unwrap();
+        assert!(enter(5).is_none() && enter(101).is_none(), "one lane for both ids");
+        assert!(enter(6).is_some() && enter(0).is_some());
         let waits = thread::spawn({
             let lanes = lanes.clone();
-            move || lanes.enter(5, Instant::now() + Duration::from_secs(60)).is_some()
+            move || lanes.enter(5, Instant::now() + LONG, || true).is_some()
         });
         drop(first);
         assert!(waits.join().unwrap());
+        assert!(lanes.lock().is_empty(), "nothing is left of who is gone");
+    }
+
+    #[test]
+    fn who_has_no_place_any_more_waits_no_longer_and_holds_nobody_up() {
+        let lanes = Lanes::new(Owners::default());
+        let first = lanes.wait(5, || true).unwrap();
+        let has_place = Arc::new(AtomicBool::new(true));
+        let wait = |still: Arc<AtomicBool>| {
+            let lanes = lanes.clone();
+            thread::spawn(move || lanes.wait(5, || still.load(Ordering::SeqCst)).is_some())
+        };
+        let queued = |many| {
+            while lanes.lock()[&5].len() != many {
+                thread::yield_now();
+            }
+        };
+        let second = wait(Arc::clone(&has_place));
+        queued(2);
+        let third = wait(Arc::new(AtomicBool::new(true)));
+        queued(3);
+        has_place.store(false, Ordering::SeqCst);
+        assert!(!second.join().unwrap(), "it gives up, though nobody left the lane");
+        queued(2);
+        drop(first);
+        assert!(third.join().unwrap(), "the control: who has its place gets the lane");
+    }
+
+    #[test]
+    fn a_lane_is_had_in_the_order_in_which_it_was_asked_for() {
+        let lanes = Lanes::new(Owners::default());
+        let first = lanes.wait(5, || true).unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let all: Vec<_> = (0..8)
+            .map(|number| {
+                let (waits, order) = (lanes.clone(), Arc::clone(&order));
+                let thread = thread::spawn(move || {
+                    let _lane = waits.wait(5, || true);
+                    order.lock().unwrap().push(number);
+                });
+                while lanes.lock()[&5].len() != number + 2 {
+                    thread::yield_now();
+                }
+                thread
+            })
+            .collect();
+        drop(first);
+        all.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*order.lock().unwrap(), (0..8).collect::<Vec<_>>());
     }
 }

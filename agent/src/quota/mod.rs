@@ -4,7 +4,7 @@
 //! |---|---|
 //! | permits for connections: a share for each user, a reserve for root, eviction | this one |
 //! | whose a user id is: subordinate ids count as their owner's | `owners` |
-//! | one question of a user at a time: for threads, for tasks | `lanes`, `turns` |
+//! | one of a user at a time, for as long as it has its permit: for threads, for tasks | `lanes`, `turns` |
 //! | refusals on record, without filling it | `refusals` |
 //!
 //! A limit by user id alone is none: `/etc/subuid` gives every user 65536 ids. And a limit without eviction is a way to
@@ -15,7 +15,7 @@ mod owners;
 mod refusals;
 mod turns;
 
-pub(crate) use lanes::Lanes;
+pub(crate) use lanes::{Lane, Lanes};
 pub(crate) use owners::Owners;
 pub(crate) use refusals::Refusals;
 pub(crate) use turns::{For, Turn, Turns};
@@ -194,12 +194,13 @@ impl Held {
         true
     }
 
-    /// From now on it is this user's.
-    fn hand_to(&mut self, number: u64, uid: u32, owner: Option<u32>) {
-        let Some(mut entry) = self.remove(number) else { return };
+    /// From now on it is this user's. False: it was taken away.
+    fn hand_to(&mut self, number: u64, uid: u32, owner: Option<u32>) -> bool {
+        let Some(mut entry) = self.remove(number) else { return false };
         (entry.uid, entry.owner) = (Some(uid), owner);
         self.entries.insert(number, entry);
         self.shares.entry(owner).or_default().busy.insert(number);
+        true
     }
 }
 
@@ -216,9 +217,11 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// It is in use from now on: somebody waits for what it is for. Before, it is the first to go.
-    pub(crate) fn busy(&self) {
-        self.set_busy(true);
+    /// It is in use from now on: somebody waits for what it is for. Before, it is the first to go. False: it went already, and
+    /// whatever it was for has no place here any more, though more of it may be there to be read.
+    #[must_use = "without the permit there is no bound"]
+    pub(crate) fn busy(&self) -> bool {
+        self.set_busy(true)
     }
 
     /// Nobody waits for it any more: it is among the first to go again.
@@ -226,11 +229,13 @@ impl Permit {
         self.set_busy(false);
     }
 
-    fn set_busy(&self, busy: bool) {
-        self.permits.lock().set_busy(self.number, busy);
+    fn set_busy(&self, busy: bool) -> bool {
+        self.permits.lock().set_busy(self.number, busy)
     }
 
-    /// It is this user's, and busy. False: there is no room for one more of this user's, or the permit was taken away.
+    /// It is this user's, and busy. False: there is no room for one more of this user's, or the permit was taken away, be it to
+    /// make that room.
+    #[must_use = "without the permit there is no bound"]
     pub(crate) fn identify(&self, uid: u32) -> bool {
         let owner = Some(self.permits.owners.of(uid));
         let mut held = self.permits.lock();
@@ -241,16 +246,15 @@ impl Permit {
         }
         let Some(evicted) = held.room_for(owner, self.permits.bounds) else { return false };
         let evicted = evicted.and_then(|number| held.remove(number));
-        held.hand_to(self.number, uid, owner);
+        let is_held = held.hand_to(self.number, uid, owner);
         drop(held);
         if let Some(evicted) = evicted {
             (evicted.end)();
         }
-        true
+        is_held
     }
 
     /// Whether it was not taken away.
-    #[cfg(test)]
     pub(crate) fn is_held(&self) -> bool {
         self.permits.lock().entries.contains_key(&self.number)
     }

@@ -25,7 +25,7 @@ impl Scene {
 
     /// One that is in use at once.
     fn busy(&self, uid: u32) -> Option<Permit> {
-        self.take(uid).inspect(Permit::busy)
+        self.take(uid).filter(Permit::busy)
     }
 
     fn unknown(&self) -> Option<Permit> {
@@ -69,8 +69,8 @@ fn idle_permits_of_who_has_the_most_go_for_who_has_fewer() {
     let scene = Scene::new(Bounds::of(6, 4), "");
     let hog: Vec<_> = (0..4).filter_map(|_| scene.take(1)).collect();
     let few: Vec<_> = (0..2).filter_map(|_| scene.take(2)).collect();
-    hog[0].busy();
-    few.iter().for_each(Permit::busy);
+    assert!(hog[0].busy());
+    few.iter().for_each(|permit| assert!(permit.busy()));
     let third = scene.take(3).expect("room is made");
     let held: Vec<_> = hog.iter().map(Permit::is_held).collect();
     assert_eq!(held, [true, false, true, true], "the oldest that is idle");
@@ -83,11 +83,11 @@ fn work_is_broken_off_only_above_a_fair_share() {
     let scene = Scene::new(Bounds::of(6, 6), "");
     let hog: Vec<_> = (0..4).filter_map(|_| scene.take(1)).collect();
     let few: Vec<_> = (0..2).filter_map(|_| scene.take(2)).collect();
-    hog.iter().chain(&few).for_each(Permit::busy);
+    hog.iter().chain(&few).for_each(|permit| assert!(permit.busy()));
     let mut newcomer = Vec::new();
     for _ in 0..2 {
         newcomer.push(scene.take(3).expect("room is made"));
-        newcomer.iter().for_each(Permit::busy);
+        newcomer.iter().for_each(|permit| assert!(permit.busy()));
     }
     assert!(scene.take(3).is_none(), "everybody has two of six");
     assert_eq!(hog.iter().filter(|permit| permit.is_held()).count(), 2);
@@ -108,13 +108,13 @@ fn a_user_with_a_full_share_loses_its_own_oldest_idle_and_nobody_else_s() {
         let scene = Scene::new(bounds, "1:100:10\n");
         let other = scene.take(2).expect("somebody else's");
         let own: Vec<_> = (0..4).filter_map(|_| scene.take(uid)).collect();
-        own[0].busy();
-        own[2].busy();
+        assert!(own[0].busy());
+        assert!(own[2].busy());
         let held = || own.iter().map(Permit::is_held).collect::<Vec<_>>();
         let next = scene.take(again).expect("room is made");
         assert_eq!(held(), [true, false, true, true], "the oldest that is idle");
-        next.busy();
-        own[3].busy();
+        assert!(next.busy());
+        assert!(own[3].busy());
         assert!(scene.take(uid).is_none(), "all of its share is busy");
         own[2].idle();
         assert!(scene.take(uid).is_some());
@@ -128,7 +128,7 @@ fn a_user_with_a_full_share_loses_its_own_oldest_idle_and_nobody_else_s() {
 fn who_says_who_it_is_gets_the_place_of_its_own_oldest_idle() {
     let scene = Scene::new(Bounds { all: 6, each: 2, unknown: 3 }, "");
     let own: Vec<_> = (0..2).filter_map(|_| scene.take(7)).collect();
-    own[0].busy();
+    assert!(own[0].busy());
     let next = scene.unknown().expect("one");
     assert!(next.identify(7) && next.is_held());
     assert_eq!((own[0].is_held(), own[1].is_held()), (true, false));
@@ -152,6 +152,28 @@ fn the_oldest_unknown_goes_and_who_identifies_stays() {
     assert!(unknown[3].identify(8) && unknown[4].identify(0));
 }
 
+#[test]
+fn who_was_taken_away_is_told_so() {
+    let scene = Scene::new(Bounds::of(4, 2), "");
+    let [evicted, stays] = [scene.take(1), scene.take(1)].map(|permit| permit.expect("room"));
+    let _next = scene.take(1).expect("room is made");
+    assert_eq!((evicted.is_held(), stays.is_held()), (false, true));
+    assert!(!evicted.busy() && stays.busy(), "and no word of its own gives it back");
+    assert!(!evicted.is_held());
+}
+
+#[test]
+fn whoever_goes_for_its_own_new_place_does_not_have_it() {
+    // Two of three are user 1's, and idle: when the older of them says that it is user 2's, the one who goes is itself.
+    let scene = Scene::new(Bounds::of(3, 3), "");
+    let own: Vec<_> = (0..2).filter_map(|_| scene.take(1)).collect();
+    let _other = scene.busy(3).expect("room");
+    assert!(!own[0].identify(2) && !own[0].is_held());
+    assert_eq!(scene.ended(), 1);
+    // The control: one that stays.
+    assert!(own[1].identify(2) && own[1].is_held());
+}
+
 proptest! {
     /// The shares are counted as permits come, change and go: whatever the order, they are those of the permits that are out.
     #[test]
@@ -164,8 +186,14 @@ proptest! {
                 1 => out.extend(scene.unknown()),
                 _ if out.is_empty() => {}
                 2 => drop(out.swap_remove(which.index(out.len()))),
-                3 => out[which.index(out.len())].set_busy(uid % 2 == 0),
-                _ => drop(out[which.index(out.len())].identify(uid)),
+                3 => {
+                    let permit = &out[which.index(out.len())];
+                    prop_assert_eq!(permit.set_busy(uid % 2 == 0), permit.is_held());
+                }
+                _ => {
+                    let permit = &out[which.index(out.len())];
+                    prop_assert!(!permit.identify(uid) || permit.is_held());
+                }
             }
             let held = scene.permits.lock();
             let mut counted: HashMap<Option<u32>, usize> = HashMap::new();

@@ -14,10 +14,16 @@ use crate::mcp::{
     line::{self, Id, Kind, Line, Message, Outline},
 };
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Requests without an answer that are remembered per session; older ones are taken as never answered.
 const MOST_PENDING: usize = 65_536;
+
+/// How many of the oldest go at once when those are too many: each of them is looked at for that.
+const FORGOTTEN: usize = MOST_PENDING / 16;
+
+/// Messages of one line, and calls of one, that are looked at; what is beyond is a gap.
+const MOST_IN_LINE: usize = 16_384;
 
 /// Calls of one id that are remembered; the others are taken as never answered.
 const MOST_SAME: usize = 64;
@@ -107,11 +113,16 @@ impl Fold {
         (at, boot): (i64, u64),
         direction: Direction,
         raw: String,
-        (calls, outline): (Vec<Judged>, Option<Outline>),
+        (mut calls, outline): (Vec<Judged>, Option<Outline>),
         refused: Option<String>,
     ) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut notes: Vec<String> = refused.iter().map(|why| format!("refused: {why}")).collect();
+        if calls.len() > MOST_IN_LINE {
+            notes.push(format!("{} calls; the first {MOST_IN_LINE} are on record", calls.len()));
+            calls.truncate(MOST_IN_LINE);
+            rows.push(Row::Gap);
+        }
         let mut row = MessageRow {
             id: id.clone(),
             direction,
@@ -125,17 +136,25 @@ impl Fold {
             note: None,
         };
         let raw = std::mem::take(&mut row.raw);
+        let mut judged = HashMap::with_capacity(calls.len());
+        for call in &calls {
+            judged.entry(call.index).or_insert(call);
+        }
         match line::read(raw.as_bytes()) {
             Ok(Line::Blank) => {}
             Ok(Line::Message(message)) => {
                 let forwarded = refused.is_none();
-                self.one(&message, 0, &id, (at, boot), direction, &calls, forwarded, &mut rows, &mut notes);
+                self.one(&message, 0, &id, (at, boot), direction, &judged, forwarded, &mut rows, &mut notes);
                 row.read(&message);
             }
             Ok(Line::Batch(messages)) => {
                 notes.push(format!("a batch of {}", messages.len()));
+                if messages.len() > MOST_IN_LINE {
+                    notes.push(format!("the first {MOST_IN_LINE} of them are on record"));
+                    rows.push(Row::Gap);
+                }
                 let forwarded = refused.is_none() && calls.iter().all(|call| call.action != "block");
-                for (index, message) in messages.iter().enumerate() {
+                for (index, message) in messages.iter().take(MOST_IN_LINE).enumerate() {
                     let index = u32::try_from(index).unwrap_or(u32::MAX);
                     self.one(
                         message,
@@ -143,7 +162,7 @@ impl Fold {
                         &id,
                         (at, boot),
                         direction,
-                        &calls,
+                        &judged,
                         forwarded,
                         &mut rows,
                         &mut notes,
@@ -199,7 +218,7 @@ impl Fold {
         id: &str,
         (at, boot): (i64, u64),
         direction: Direction,
-        calls: &[Judged],
+        judged: &HashMap<u32, &Judged>,
         forwarded: bool,
         rows: &mut Vec<Row>,
         notes: &mut Vec<String>,
@@ -207,7 +226,7 @@ impl Fold {
         match &message.kind {
             Kind::Call(rpc, call) if direction == Direction::ClientToServer => {
                 self.client(message, direction, rows);
-                let Some(judged) = calls.iter().find(|judged| judged.index == index) else { return };
+                let Some(&judged) = judged.get(&index) else { return };
                 let blocked = judged.action == "block";
                 let uuid = judged.call.clone();
                 let at_once = forwarded && !blocked && judged.action != "pause";
@@ -360,8 +379,13 @@ impl Fold {
         forwarded: bool,
         rows: &mut Vec<Row>,
     ) {
+        let named = |row: &Row| match row {
+            Row::Call(call) => Some(call.judged.call.clone()),
+            _ => None,
+        };
+        let mut found: HashSet<String> = rows.iter().filter_map(named).collect();
         for judged in calls {
-            if rows.iter().any(|row| matches!(row, Row::Call(call) if call.judged.call == judged.call)) {
+            if !found.insert(judged.call.clone()) {
                 continue;
             }
             let blocked = judged.action == "block";
@@ -381,10 +405,16 @@ impl Fold {
 
     /// Puts a request into flight; whether its id was in flight already.
     fn remember(&mut self, direction: Direction, id: Id, mut pending: Pending) -> bool {
-        if self.pending.len() >= MOST_PENDING
-            && let Some(oldest) = self.pending.iter().min_by_key(|(_, p)| p.at).map(|(key, _)| key.clone())
-        {
-            self.pending.remove(&oldest);
+        if self.pending.len() >= MOST_PENDING {
+            let mut times: Vec<i64> = self.pending.values().map(|pending| pending.at).collect();
+            let (_, last, _) = times.select_nth_unstable(FORGOTTEN);
+            let last = *last;
+            let mut goes = FORGOTTEN;
+            self.pending.retain(|_, pending| {
+                let is_old = pending.at <= last && goes > 0;
+                goes -= usize::from(is_old);
+                !is_old
+            });
         }
         let key = (direction, id);
         let Some(earlier) = self.pending.remove(&key) else {

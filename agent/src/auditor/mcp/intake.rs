@@ -1,26 +1,34 @@
 //! One session's journal on its way into the store: read as it grows, folded, written in batches.
 
-use super::ingest::{Fold, Row};
+use super::{
+    ingest::{Fold, Row},
+    writing::Writing,
+};
 use crate::{
     auditor::{
         clock,
-        store::{self, Position, SessionWriter},
+        store::{self, Position},
     },
     mcp::journal::{Broken, Entry, LONGEST, Reader, SHORT, Step},
 };
-use parking_lot::FairMutex;
 use std::{
     fs::File,
     io::BufReader,
+    mem,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
-/// Rows written in one transaction, about; and the bytes of the journal that they are made from, but for one long line.
+/// Rows that are read before they are written, about; and the bytes of the journal that they are made from, but for one long
+/// line.
 const BATCH: usize = 2048;
 const BATCH_BYTES: u64 = 4 << 20;
+/// Rows written in one transaction, and the bytes of their texts, but for one row. Everybody else's rows and the kernel's events
+/// wait for it, and one line may have rows without number.
+const STEP: usize = 1024;
+const STEP_BYTES: usize = 4 << 20;
 
 /// Why a journal cannot be taken in.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +42,9 @@ pub(crate) enum Error {
     /// Retention removed the session.
     #[error("retention removed this session; its journal is not taken in again")]
     Removed,
+    /// Whoever gave the journal has no place here any more.
+    #[error("the connection had to go for another one")]
+    Parted,
     /// The store.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -58,6 +69,8 @@ pub(crate) struct Intake {
     progress: Arc<Progress>,
     /// Rows that could not be written yet, and the position behind them.
     unwritten: Vec<Row>,
+    /// Rows that are in the store, and that nobody was told of yet.
+    written: Vec<Row>,
     server: String,
     ended: bool,
 }
@@ -77,6 +90,9 @@ pub(crate) struct Progress {
 /// Lets one pass.
 pub(crate) type Gate = Arc<Mutex<()>>;
 
+/// What writes, and whether whoever has something to be written still has a place here.
+pub(crate) type Writer<'a> = (&'a Writing, &'a dyn Fn() -> bool);
+
 /// What was new in a journal.
 #[derive(Debug, Default)]
 pub(crate) struct News {
@@ -92,13 +108,13 @@ impl Intake {
     /// # Errors
     /// [`Error::Store`].
     pub(crate) fn new(
-        writer: &FairMutex<SessionWriter>,
+        (writing, still): Writer<'_>,
         (session, path): (String, String),
         (uid, gate): (u32, Gate),
         journal: File,
     ) -> Result<Self, Error> {
         let (stored, epoch) = {
-            let mut writer = writer.lock();
+            let mut writer = writing.lock(uid, still).ok_or(Error::Parted)?;
             if writer.is_removed(&session)? {
                 return Err(Error::Removed);
             }
@@ -118,6 +134,7 @@ impl Intake {
             gate,
             progress: Arc::default(),
             unwritten,
+            written: Vec::new(),
             server,
             ended: false,
         })
@@ -143,38 +160,39 @@ impl Intake {
     ///
     /// # Errors
     /// [`Error`]; of the store, it may be called again.
-    pub(crate) fn advance(&mut self, writer: &FairMutex<SessionWriter>) -> Result<News, Error> {
+    pub(crate) fn advance(&mut self, writer: Writer<'_>) -> Result<News, Error> {
         let mut news = News::default();
         // Before the reading: what is written after this may be missed.
         let begun = clock::since_boot();
         let from = self.reader.bytes();
         let mut at_end = false;
-        while !at_end && self.unwritten.len() < BATCH && self.reader.bytes() - from < BATCH_BYTES {
+        while !at_end
+            && self.unwritten.len() < BATCH
+            && self.reader.bytes() - from < BATCH_BYTES
+            // What ends a session is the last of what is written with it.
+            && !matches!(self.unwritten.last(), Some(Row::End { .. }))
+        {
             at_end = match self.reader.step(SHORT)? {
-                Step::Entry(entry) => self.take(entry),
+                Step::Entry(entry) => self.take(entry)?,
                 Step::End => true,
                 Step::Long => {
                     let gate = Arc::clone(&self.gate);
                     let _alone = gate.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !writer.1() {
+                        return Err(Error::Parted);
+                    }
                     match self.reader.step(LONGEST)? {
-                        Step::Entry(entry) => self.take(entry),
+                        Step::Entry(entry) => self.take(entry)?,
                         Step::End | Step::Long => true,
                     }
                 }
             };
         }
         self.progress.unwritten.store(self.unwritten.len(), Ordering::Relaxed);
-        let (head, lines) = self.reader.position();
-        if lines > self.stored {
-            let (session, journal) = (self.session.as_str(), self.path.as_str());
-            let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
-            let bytes = self.reader.bytes();
-            let at = Position { session, uid, journal, lines, head, bytes, read_to, epoch };
-            writer.lock().write(&at, &self.unwritten)?;
-            self.stored = lines;
-            news.rows.append(&mut self.unwritten);
-            self.progress.unwritten.store(0, Ordering::Relaxed);
+        if self.reader.position().1 > self.stored {
+            self.write(writer)?;
         }
+        news.rows = mem::take(&mut self.written);
         if at_end {
             self.progress.looked.store(begun, Ordering::Release);
         }
@@ -182,8 +200,51 @@ impl Intake {
         Ok(news)
     }
 
+    /// Writes the rows that were read, in steps for which others do not wait long, and with the last step how far that is: read
+    /// again from before, they are the same rows, and change nothing.
+    fn write(&mut self, (writing, still): Writer<'_>) -> Result<(), Error> {
+        let mut done = 0;
+        let outcome = loop {
+            let rest = &self.unwritten[done..];
+            let (step, is_last) = match step(rest) {
+                step if step < rest.len() => (&rest[..step], false),
+                _ => (rest, true),
+            };
+            let outcome = match writing.lock(self.uid, still) {
+                None => Err(Error::Parted),
+                Some(mut writer) if is_last => writer.write(&self.position(), step).map_err(Error::Store),
+                Some(mut writer) => writer.write_some(&self.position(), step).map_err(Error::Store),
+            };
+            if outcome.is_ok() {
+                done += step.len();
+            }
+            if is_last || outcome.is_err() {
+                break outcome;
+            }
+        };
+        self.written.extend(self.unwritten.drain(..done));
+        self.progress.unwritten.store(self.unwritten.len(), Ordering::Relaxed);
+        outcome?;
+        self.stored = self.reader.position().1;
+        Ok(())
+    }
+
+    fn position(&self) -> Position<'_> {
+        let (head, lines) = self.reader.position();
+        Position {
+            session: &self.session,
+            uid: self.uid,
+            journal: &self.path,
+            lines,
+            head,
+            bytes: self.reader.bytes(),
+            read_to: self.read_to,
+            epoch: self.epoch,
+        }
+    }
+
     /// Folds an entry. It is never the end of the journal.
-    fn take(&mut self, entry: Entry) -> bool {
+    fn take(&mut self, entry: Entry) -> Result<bool, Error> {
         match &entry {
             Entry::Start { server_name, .. } => self.server.clone_from(server_name),
             Entry::End { .. } => self.ended = true,
@@ -200,22 +261,32 @@ impl Intake {
         if self.reader.position().1 > self.stored {
             self.unwritten.extend(rows);
         }
-        false
+        Ok(false)
     }
 
     /// The interceptor is gone without a word: the session ended now, with nobody knows what status.
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub(crate) fn abandon(&mut self, writer: &FairMutex<SessionWriter>, now: i64) -> Result<(), Error> {
-        let (head, lines) = self.reader.position();
-        if self.ended || lines == 0 {
+    pub(crate) fn abandon(&mut self, (writing, still): Writer<'_>, now: i64) -> Result<(), Error> {
+        if self.ended || self.reader.position().1 == 0 {
             return Ok(());
         }
-        let (session, journal) = (self.session.as_str(), self.path.as_str());
-        let (uid, read_to, epoch) = (self.uid, self.read_to, self.epoch);
-        let at = Position { session, uid, journal, lines, head, bytes: self.reader.bytes(), read_to, epoch };
         let row = Row::End { at: now, status: None };
-        Ok(writer.lock().write(&at, &[row])?)
+        let mut writer = writing.lock(self.uid, still).ok_or(Error::Parted)?;
+        Ok(writer.write(&self.position(), &[row])?)
     }
 }
+
+/// How many of these rows are written together.
+fn step(rows: &[Row]) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&Row| {
+        bytes += row.bytes();
+        bytes <= STEP_BYTES
+    };
+    rows.iter().take(STEP).take_while(fits).count().max(1)
+}
+
+#[cfg(test)]
+mod tests;

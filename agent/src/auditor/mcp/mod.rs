@@ -12,3 +12,4 @@ pub(super) mod sessions;
 mod stderr;
 pub(super) mod upkeep;
 pub(super) mod waiting;
+pub(super) mod writing;

@@ -17,7 +17,7 @@ use std::{
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{self, SyncSender},
+        mpsc::{self, RecvTimeoutError, SyncSender},
     },
     thread,
     time::{Duration, Instant},
@@ -25,6 +25,8 @@ use std::{
 
 /// How long a question may take, the wait for the same user's other questions included.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon whoever waits for an answer sees that it need not wait any longer.
+const SLICE: Duration = Duration::from_millis(250);
 
 /// Where the facts about a peer come from. Where they cannot be had, nobody is believed.
 #[derive(Debug)]
@@ -38,17 +40,23 @@ pub(crate) enum PeerResolver {
 }
 
 impl PeerResolver {
-    /// What the kernel says of whoever made a connection; `uid`: its user, of whom one question is asked at a time.
+    /// What the kernel says of whoever made a connection; `uid`: its user, of whom one question is asked at a time, for as
+    /// long as `still` says that it has a place here.
     ///
     /// # Errors
     /// [`Refused::Unknown`].
-    pub(crate) fn facts(&self, uid: u32, connection: &UnixStream) -> Result<PeerFacts, Refused> {
+    pub(crate) fn facts(
+        &self,
+        uid: u32,
+        connection: &UnixStream,
+        still: &dyn Fn() -> bool,
+    ) -> Result<PeerFacts, Refused> {
         match self {
             Self::Proc => Peer::of(connection)
                 .and_then(|peer| peer::lineage(&peer))
                 .map(|lineage| PeerFacts { lineage, governed: false })
                 .map_err(|error| Refused::Unknown(chain(&error))),
-            Self::Core(line) => line.ask(uid, connection, PATIENCE),
+            Self::Core(line) => line.ask((uid, still), connection, PATIENCE),
             Self::Nobody => Err(Refused::Unknown("the daemon cannot be asked".to_owned())),
         }
     }
@@ -114,10 +122,15 @@ impl Line {
         }
     }
 
-    fn ask(&self, uid: u32, connection: &UnixStream, patience: Duration) -> Result<PeerFacts, Refused> {
+    fn ask(
+        &self,
+        (uid, still): (u32, &dyn Fn() -> bool),
+        connection: &UnixStream,
+        patience: Duration,
+    ) -> Result<PeerFacts, Refused> {
         let unknown = |why: String| Refused::Unknown(why);
         let deadline = Instant::now() + patience;
-        let Some(_lane) = self.lanes.enter(uid, deadline) else {
+        let Some(_lane) = self.lanes.enter(uid, deadline, still) else {
             return Err(unknown(format!("other questions of user {uid} are not answered yet; try again")));
         };
         let (sender, answer) = mpsc::sync_channel(1);
@@ -133,9 +146,14 @@ impl Line {
         };
         let sent = self.packets.send(&PeerQuestion { number }, Some(connection.as_fd()), Some(deadline));
         let reply = match sent {
-            Ok(()) => answer
-                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-                .map_err(|_| unknown("the daemon does not answer; try again".to_owned())),
+            Ok(()) => loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match answer.recv_timeout(left.min(SLICE)) {
+                    Ok(reply) => break Ok(reply),
+                    Err(RecvTimeoutError::Timeout) if left > SLICE && still() => {}
+                    Err(_) => break Err(unknown("the daemon does not answer; try again".to_owned())),
+                }
+            },
             Err(error) => Err(unknown(format!("the daemon cannot be asked: {}", chain(&error)))),
         };
         self.asked().waiting.remove(&number);
@@ -171,11 +189,14 @@ mod tests {
     #[test]
     fn a_question_without_an_answer_costs_the_next_nothing() {
         let (line, core, here, _there) = line();
-        assert!(matches!(line.ask(5, &here, Duration::from_millis(20)), Err(Refused::Unknown(_))));
+        assert!(matches!(
+            line.ask((5, &|| true), &here, Duration::from_millis(20)),
+            Err(Refused::Unknown(_))
+        ));
         let late = question(&core);
         let asks = thread::spawn({
             let line = Arc::clone(&line);
-            move || line.ask(5, &here, Duration::from_secs(60))
+            move || line.ask((5, &|| true), &here, Duration::from_secs(60))
         });
         let next = question(&core);
         assert_ne!(late, next);
@@ -191,7 +212,9 @@ mod tests {
         let here = Arc::new(here);
         let ask = |uid: u32| {
             let (line, here) = (Arc::clone(&line), Arc::clone(&here));
-            thread::spawn(move || line.ask(uid, &here, Duration::from_secs(60)).expect("facts").lineage)
+            thread::spawn(move || {
+                line.ask((uid, &|| true), &here, Duration::from_secs(60)).expect("facts").lineage
+            })
         };
         let many: Vec<_> = (0..40).map(|_| ask(5)).collect();
         let first = question(&core);
@@ -219,7 +242,7 @@ mod tests {
             core.send(&"nonsense", None, None).expect("sent");
             let asks = thread::spawn({
                 let line = Arc::clone(&line);
-                move || line.ask(5, &here, Duration::from_secs(600))
+                move || line.ask((5, &|| true), &here, Duration::from_secs(600))
             });
             let number = question(&core);
             assert!(is_lost.try_recv().is_err());
@@ -241,10 +264,10 @@ mod tests {
     fn who_cannot_be_asked_about_is_refused() {
         let (line, core, here, _there) = line();
         let uid = nix::unistd::geteuid().as_raw();
-        let facts = PeerResolver::Proc.facts(uid, &here).expect("this very process");
+        let facts = PeerResolver::Proc.facts(uid, &here, &|| true).expect("this very process");
         assert_eq!(facts.lineage[0], std::process::id());
-        assert!(PeerResolver::Nobody.facts(uid, &here).is_err());
+        assert!(PeerResolver::Nobody.facts(uid, &here, &|| true).is_err());
         drop(core);
-        assert!(PeerResolver::Core(line).facts(uid, &here).is_err(), "the core is gone: no wait");
+        assert!(PeerResolver::Core(line).facts(uid, &here, &|| true).is_err(), "the core is gone: no wait");
     }
 }

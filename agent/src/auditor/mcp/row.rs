@@ -137,6 +137,35 @@ pub(crate) struct CallRow {
     pub(crate) evidence: Evidence,
 }
 
+impl Row {
+    /// Bytes of its texts, about: of those that may be long.
+    pub(super) fn bytes(&self) -> usize {
+        let of = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let each = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
+        match self {
+            Self::Message(row) => {
+                row.raw.len()
+                    + [&row.jsonrpc_id, &row.method, &row.params, &row.result, &row.error, &row.note]
+                        .map(of)
+                        .iter()
+                        .sum::<usize>()
+            }
+            Self::Call(row) => {
+                let judged = &row.judged;
+                row.arguments.len() + judged.tool.len() + each(&judged.reasons) + each(&judged.rules)
+            }
+            Self::Answer { result, error, .. } => of(result) + of(error),
+            Self::Decision { by, .. } => of(by),
+            Self::Asked { question, prompt } => question.len() + of(prompt),
+            Self::Session { server_name, server_command, .. } => server_name.len() + server_command.len(),
+            Self::Client { info: text }
+            | Self::Governed { enforcement: text, .. }
+            | Self::Stderr { text, .. } => text.len(),
+            Self::Answered { .. } | Self::Gap | Self::End { .. } => 0,
+        }
+    }
+}
+
 impl MessageRow {
     /// Takes what the message says into the columns.
     pub(super) fn read(&mut self, message: &Message<'_>) {

@@ -1,7 +1,7 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
-    intake::Intake,
+    intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
     sessions::{Linked, Live, Sessions},
     waiting::{ARGUMENTS, Decider, TOO_MANY},
@@ -122,7 +122,12 @@ fn converse(
     let viewer = Viewer(uid);
     let mut conn = Conn::new(stream, LIMIT, MAX_MESSAGE);
     let (request, descriptors) = conn.receive_with_descriptors::<McpRequest>()?;
-    permit.busy();
+    if !permit.busy() {
+        // Evicted. What it had written before is there to be read all the same: whoever went on with that would be one of any
+        // number.
+        return Err(FrameError::Closed);
+    }
+    let still = || permit.is_held();
     sessions.used.store(true, Ordering::Relaxed);
     let failed = |error: String| McpReply::Failed(Failure::new(error));
     // Forty questions of one user are not before another's.
@@ -132,7 +137,7 @@ fn converse(
         | McpRequest::Table { .. }
         | McpRequest::Call { .. }
         | McpRequest::Sessions { .. }
-        | McpRequest::Heads => match sessions.questions.enter(uid, Instant::now() + TURN) {
+        | McpRequest::Heads => match sessions.questions.enter(uid, Instant::now() + TURN, still) {
             Some(lane) => Some(lane),
             None => {
                 let why = "your other questions to the auditor are not answered yet; try again";
@@ -143,14 +148,14 @@ fn converse(
     };
     let reply = match request {
         McpRequest::Session { session, journal } => {
-            return match admit(&conn, sessions, (&session, journal), uid, descriptors) {
-                Ok(admitted) => link(conn, sessions, &session, uid, admitted),
+            return match admit(&conn, sessions, (&session, journal), uid, descriptors, &still) {
+                Ok(admitted) => link(conn, sessions, (&session, uid), admitted, &still),
                 Err(error) => conn.send(&failed(error)),
             };
         }
         McpRequest::Waiting => McpReply::Waiting { calls: sessions.waiting.list(uid) },
         McpRequest::Decide { call, approve } => {
-            let decided = sessions.peers.facts(uid, conn.stream()).and_then(|facts| {
+            let decided = sessions.peers.facts(uid, conn.stream(), &still).and_then(|facts| {
                 let who = Decider::Process { uid, facts };
                 sessions.waiting.decide(&call, approve, &who)
             });
@@ -159,9 +164,9 @@ fn converse(
             }
             decided.map_or_else(|e| failed(e.to_string()), |call| McpReply::Decided { call })
         }
-        McpRequest::ConfirmRules { path, sha256 } => match sessions.may_approve(uid, conn.stream()) {
+        McpRequest::ConfirmRules { path, sha256 } => match sessions.may_approve(uid, conn.stream(), &still) {
             Err(refused) => failed(refused.to_string()),
-            Ok(()) => match sessions.confirm_rules(uid, &path, &sha256, &format!("uid {uid}")) {
+            Ok(()) => match sessions.confirm_rules(uid, (&path, &sha256), &format!("uid {uid}"), &still) {
                 Ok(true) => McpReply::Confirmed,
                 Ok(false) => failed(NOT_PENDING.to_owned()),
                 Err(error) => failed(chain(&error)),
@@ -169,7 +174,7 @@ fn converse(
         },
         McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {
             0 => failed("the auditor has no dashboard: no port was free".to_owned()),
-            port => match sessions.may_approve(uid, conn.stream()).map(|()| sessions.token(uid)) {
+            port => match sessions.may_approve(uid, conn.stream(), &still).map(|()| sessions.token(uid)) {
                 Ok(token) => McpReply::Dashboard { url: format!("http://127.0.0.1:{port}/#token={token}") },
                 Err(refused) => failed(refused.to_string()),
             },
@@ -192,7 +197,7 @@ fn converse(
                 if sessions.is_linked(&session) {
                     return Err(format!("session {session} is linked: its interceptor lives"));
                 }
-                sessions.catch_up((session, journal), uid, file).map_err(|error| {
+                sessions.catch_up((session, journal), uid, file, &still).map_err(|error| {
                     sessions.suspect(&error);
                     chain(&error)
                 })
@@ -281,6 +286,8 @@ struct Of<'a> {
     uid: u32,
     client: u32,
     nudge: &'a EventFd,
+    /// Whether it has its place.
+    still: &'a dyn Fn() -> bool,
 }
 
 /// What a session's link begins with.
@@ -296,6 +303,7 @@ fn admit(
     (session, journal): (&str, String),
     uid: u32,
     descriptors: Vec<OwnedFd>,
+    still: &dyn Fn() -> bool,
 ) -> Result<Admitted, String> {
     let file = open_journal(descriptors, session)?;
     let spare = conn.stream().try_clone().map_err(|error| error.to_string())?;
@@ -307,11 +315,15 @@ fn admit(
         ));
     };
     // Whose descendants approve nothing: by the kernel's word, not by the interceptor's.
-    permit.busy();
-    let facts = sessions.peers.facts(uid, conn.stream()).map_err(|refused| refused.to_string())?;
+    let still = || still() && permit.is_held();
+    if !permit.busy() {
+        return Err("another session took this one's place".to_owned());
+    }
+    let facts = sessions.peers.facts(uid, conn.stream(), &still).map_err(|refused| refused.to_string())?;
     let client = facts.lineage.get(1).copied().unwrap_or(1);
     let names = (session.to_owned(), journal);
-    let intake = Intake::new(&sessions.writer, names, (uid, sessions.gate(uid)), file).map_err(|error| {
+    let writer: Writer<'_> = (&sessions.writing, &still);
+    let intake = Intake::new(writer, names, (uid, sessions.gate(uid)), file).map_err(|error| {
         sessions.suspect(&error);
         chain(&error)
     })?;
@@ -337,11 +349,11 @@ fn open_journal(mut descriptors: Vec<OwnedFd>, session: &str) -> Result<File, St
 fn link(
     mut conn: Conn,
     sessions: &Arc<Sessions>,
-    session: &str,
-    uid: u32,
+    (session, uid): (&str, u32),
     Admitted { permit, client, mut intake }: Admitted,
+    still: &dyn Fn() -> bool,
 ) -> Result<(), FrameError> {
-    let _permit = permit;
+    let still = || still() && permit.is_held();
     let nudge = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let nudge = Arc::new(nudge.map_err(|errno| FrameError::from_io(errno.into()))?);
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
@@ -359,26 +371,23 @@ fn link(
     }
     let welcomed = welcome(&writing, sessions, uid);
     let outcome = welcomed.and_then(|()| {
-        let of = Of { session, uid, client, nudge: &nudge };
+        let of = Of { session, uid, client, nudge: &nudge, still: &still };
         news(&mut conn, &writing, sessions, &mut intake, &of)
     });
     writing.drain();
     // A call whose interceptor is gone waits for nobody.
     sessions.waiting.remove_all(session);
     let closed = sessions
-        .advance(&mut intake, session)
-        .and_then(|()| intake.abandon(&sessions.writer, clock::now_micros()));
+        .advance(&mut intake, session, &still)
+        .and_then(|()| intake.abandon((&sessions.writing, &still), clock::now_micros()));
     match closed {
-        Ok(()) => {}
-        Err(error @ super::intake::Error::Store(_)) => {
+        // Evicted: its interceptor links again, or says later where the journal is.
+        Ok(()) | Err(intake::Error::Parted) => {}
+        Err(error @ intake::Error::Store(_)) => {
             sessions.suspect(&error);
             tracing::warn!("session {session}: {}", chain(&error));
         }
-        Err(error) => {
-            tracing::error!("session {session}: {}", chain(&error));
-            let mut writer = sessions.writer.lock();
-            let _ = writer.broken(session, &chain(&error));
-        }
+        Err(error) => sessions.broken(session, uid, &error),
     }
     sessions.tell(&Live::Session(session.to_owned()));
     sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
@@ -400,7 +409,7 @@ fn news(
     intake: &mut Intake,
     of: &Of<'_>,
 ) -> Result<(), FrameError> {
-    let Of { session, uid, client, nudge } = *of;
+    let Of { session, uid, client, nudge, still } = *of;
     let mut said = String::new();
     // Until when to rest, if the journal has more than was read; and when the session last said that it grew.
     let (mut behind, mut grew) = (None::<Instant>, None::<Instant>);
@@ -429,11 +438,11 @@ fn news(
                 if rests {
                     continue;
                 }
-                sessions.advance_a_little(intake, session)
+                sessions.advance_a_little(intake, session, still)
             }
-            None if !nudged => sessions.advance_a_little(intake, session),
+            None if !nudged => sessions.advance_a_little(intake, session, still),
             // Somebody waits for what the journal has.
-            _ => sessions.advance(intake, session).map(|()| false),
+            _ => sessions.advance(intake, session, still).map(|()| false),
         };
         behind = matches!(advanced, Ok(true)).then(|| {
             let busy = grew.is_some_and(|grew| grew.elapsed() < BUSY);
@@ -445,9 +454,11 @@ fn news(
             sessions.suspect(&error);
             match error {
                 // Linked anew, the session is read from its start into the other database.
-                super::intake::Error::Store(store::Error::Replaced) => return Err(FrameError::Closed),
+                intake::Error::Store(store::Error::Replaced) | intake::Error::Parted => {
+                    return Err(FrameError::Closed);
+                }
                 // The store may work again; the journal keeps what it has.
-                super::intake::Error::Store(error) => {
+                intake::Error::Store(error) => {
                     let text = chain(&error);
                     if said != text {
                         tracing::warn!("session {session}: {text}");
@@ -455,9 +466,7 @@ fn news(
                     }
                 }
                 error => {
-                    tracing::error!("session {session}: {}", chain(&error));
-                    let mut writer = sessions.writer.lock();
-                    let _ = writer.broken(session, &chain(&error));
+                    sessions.broken(session, uid, &error);
                     return Err(FrameError::Closed);
                 }
             }
@@ -486,7 +495,7 @@ fn news(
             Some(SessionNews::RuleFile { number, file }) => {
                 let now = clock::now_micros();
                 let standing = {
-                    let mut writer = sessions.writer.lock();
+                    let mut writer = sessions.writing.lock(uid, still).ok_or(FrameError::Closed)?;
                     writer.offer_rules(uid, &file, now)
                 };
                 // Without an answer the session's first call would wait: better to part, and meet again.
@@ -552,3 +561,6 @@ fn describe(
         until,
     })
 }
+
+#[cfg(test)]
+mod tests;

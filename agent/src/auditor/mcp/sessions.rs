@@ -6,10 +6,12 @@ use super::{
     link::Link,
     peers::PeerResolver,
     waiting::{FIRST, Refused, Waiting},
+    writing::Writing,
 };
 use crate::{
     auditor::{
         clock,
+        keeper::chain,
         metrics::Metrics,
         shared::Shared,
         store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
@@ -17,7 +19,6 @@ use crate::{
     quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use nix::sys::eventfd::EventFd;
-use parking_lot::FairMutex;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};
 use std::{
     collections::HashMap,
@@ -87,8 +88,8 @@ pub(super) struct Linked {
 pub(crate) struct Sessions {
     /// The database.
     pub(crate) db: PathBuf,
-    /// The one writer of sessions; they have it in their order.
-    pub(crate) writer: FairMutex<SessionWriter>,
+    /// The one writer of sessions.
+    pub(crate) writing: Writing,
     /// Calls that wait for a person.
     pub(crate) waiting: Waiting,
     /// Links that are up.
@@ -151,11 +152,9 @@ impl Sessions {
             let each = if shared.is_some() { each } else { all };
             Permits::within(Bounds::of(all, each), owners.clone())
         };
+        let bound = shared.as_ref().map(|_| SessionLimits::default().bytes);
         Self {
-            writer: FairMutex::new(SessionWriter::new(
-                db.clone(),
-                shared.as_ref().map(|_| SessionLimits::default().bytes),
-            )),
+            writing: Writing::new(SessionWriter::new(db.clone(), bound), owners.clone()),
             db,
             waiting: Waiting::new(owners.clone()),
             links: within(MAX_CONNECTIONS, SESSIONS_EACH),
@@ -202,8 +201,13 @@ impl Sessions {
 
     /// Whether the process may have what approves a user's calls: not if it is governed, nor if one of the clients
     /// started it.
-    pub(super) fn may_approve(&self, uid: u32, connection: &UnixStream) -> Result<(), Refused> {
-        let facts = self.peers.facts(uid, connection)?;
+    pub(super) fn may_approve(
+        &self,
+        uid: u32,
+        connection: &UnixStream,
+        still: &dyn Fn() -> bool,
+    ) -> Result<(), Refused> {
+        let facts = self.peers.facts(uid, connection, still)?;
         if facts.governed {
             return Err(Refused::Governed);
         }
@@ -310,24 +314,25 @@ impl Sessions {
         linked.get(session).map(|linked| linked.progress.looked.load(Ordering::Acquire))
     }
 
-    /// What lets one long line of a user's through at a time.
+    /// What lets one long line of a user's through at a time, whichever of its ids has the session.
     pub(super) fn gate(&self, uid: u32) -> Gate {
+        let uid = self.owners.of(uid);
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         gates.retain(|_, gate| Arc::strong_count(gate) > 1);
         Arc::clone(gates.entry(uid).or_default())
     }
 
     /// Puts a changed rule file in force in every session of its user that has it, if that very change waits and
-    /// `viewer` may decide it.
+    /// `viewer` may decide it; for as long as `still` says that whoever confirms it has a place here.
     pub(crate) fn confirm_rules(
         &self,
         viewer: u32,
-        path: &str,
-        sha256: &str,
+        (path, sha256): (&str, &str),
         by: &str,
+        still: &dyn Fn() -> bool,
     ) -> Result<bool, store::Error> {
         let now = clock::now_micros();
-        let mut writer = self.writer.lock();
+        let Some(mut writer) = self.writing.lock(viewer, still) else { return Ok(false) };
         let confirmed = writer.confirm_rules(Viewer(viewer), path, sha256, by, now)?;
         for (uid, text) in &confirmed {
             let order = SessionOrder::RuleFile {
@@ -357,15 +362,28 @@ impl Sessions {
         });
     }
 
-    /// Takes in all that a journal has.
-    pub(super) fn advance(&self, intake: &mut Intake, session: &str) -> Result<(), intake::Error> {
-        while self.advance_a_little(intake, session)? {}
+    /// Takes in all that a journal has, for as long as `still` says that whoever gave it has a place here.
+    pub(super) fn advance(
+        &self,
+        intake: &mut Intake,
+        session: &str,
+        still: &dyn Fn() -> bool,
+    ) -> Result<(), intake::Error> {
+        while self.advance_a_little(intake, session, still)? {}
         Ok(())
     }
 
     /// Takes in a batch of what a journal has; whether there is more.
-    pub(super) fn advance_a_little(&self, intake: &mut Intake, session: &str) -> Result<bool, intake::Error> {
-        let news = intake.advance(&self.writer)?;
+    pub(super) fn advance_a_little(
+        &self,
+        intake: &mut Intake,
+        session: &str,
+        still: &dyn Fn() -> bool,
+    ) -> Result<bool, intake::Error> {
+        if !still() {
+            return Err(intake::Error::Parted);
+        }
+        let news = intake.advance((&self.writing, still))?;
         self.announce(intake, session, news.rows);
         Ok(news.more)
     }
@@ -398,11 +416,20 @@ impl Sessions {
         names: (String, String),
         uid: u32,
         file: File,
+        still: &dyn Fn() -> bool,
     ) -> Result<(), intake::Error> {
         let session = names.0.clone();
-        let mut intake = Intake::new(&self.writer, names, (uid, self.gate(uid)), file)?;
-        self.advance(&mut intake, &session)?;
-        intake.abandon(&self.writer, clock::now_micros())
+        let mut intake = Intake::new((&self.writing, still), names, (uid, self.gate(uid)), file)?;
+        self.advance(&mut intake, &session, still)?;
+        intake.abandon((&self.writing, still), clock::now_micros())
+    }
+
+    /// Says of a session that its journal cannot be read on.
+    pub(super) fn broken(&self, session: &str, uid: u32, error: &intake::Error) {
+        tracing::error!("session {session}: {}", chain(error));
+        if let Some(mut writer) = self.writing.lock(uid, || true) {
+            let _ = writer.broken(session, &chain(error));
+        }
     }
 
     /// A database that was found corrupt is somebody else's to replace.
@@ -482,9 +509,9 @@ mod tests {
                 nudge: Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("a descriptor")),
             };
             sessions.linked.lock().expect("whole").insert("s".into(), linked);
-            sessions.may_approve(uid, &asking)
+            sessions.may_approve(uid, &asking, &|| true)
         };
-        assert_eq!(sessions.may_approve(uid, &asking), Ok(()), "no session at all");
+        assert_eq!(sessions.may_approve(uid, &asking, &|| true), Ok(()), "no session at all");
         // The client is this very process, and then its parent.
         for client in [process::id(), std::os::unix::process::parent_id()] {
             assert_eq!(link_to(client, uid), Err(Refused::Descendant { client }));

@@ -100,7 +100,7 @@ impl Upkeep {
     }
 
     fn writer(&self) -> FairMutexGuard<'_, SessionWriter> {
-        self.sessions.writer.lock()
+        self.sessions.writing.ours()
     }
 
     /// What ledgers have that the host's journal has not.

@@ -52,12 +52,17 @@ pub(super) fn append(step: &Transaction<'_>, uid: u32, entry: &Entry) -> rusqlit
         .map(drop)
 }
 
-/// Notes that a session's journal is about to be in the database up to a position: at its first rows and its last.
-pub(super) fn reached(step: &Transaction<'_>, at: &Position<'_>, rows: &[Row]) -> rusqlite::Result<()> {
+/// Notes how much of a session's journal is about to be in the database, for retention.
+pub(super) fn bytes(step: &Transaction<'_>, at: &Position<'_>) -> rusqlite::Result<()> {
     step.prepare_cached(
         "INSERT INTO session_bounds (session_id, bytes) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET bytes = excluded.bytes",
     )?
-    .execute(params![at.session, at.bytes.cast_signed()])?;
+    .execute(params![at.session, at.bytes.cast_signed()])
+    .map(drop)
+}
+
+/// Notes that a session's journal is about to be in the database up to a position: at its first rows and its last.
+pub(super) fn reached(step: &Transaction<'_>, at: &Position<'_>, rows: &[Row]) -> rusqlite::Result<()> {
     let ended = rows.iter().any(|row| matches!(row, Row::End { .. }));
     if !ended {
         let lines: Option<i64> = step

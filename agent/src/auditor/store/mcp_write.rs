@@ -118,6 +118,19 @@ impl SessionWriter {
     /// # Errors
     /// [`Error`]; the same rows may be tried again, except after [`Error::Replaced`]: then the whole journal.
     pub(crate) fn write(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
+        self.write_step(at, rows, true)
+    }
+
+    /// Writes rows of one session that others follow before its position: until those are written, all are to be read again
+    /// after a restart.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub(crate) fn write_some(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
+        self.write_step(at, rows, false)
+    }
+
+    fn write_step(&mut self, at: &Position<'_>, rows: &[Row], is_last: bool) -> Result<(), Error> {
         let known = self.grouping.get(&at.uid).cloned();
         if self.must_wait(at.uid)? {
             return Err(Error::Crowded { uid: at.uid });
@@ -135,18 +148,23 @@ impl SessionWriter {
         let step = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(sql("begin a transaction"))?;
-        ledger::reached(&step, at, rows).map_err(sql("write the ledger of sessions"))?;
+        ledger::bytes(&step, at).map_err(sql("write how long a journal is"))?;
+        if is_last {
+            ledger::reached(&step, at, rows).map_err(sql("write the ledger of sessions"))?;
+        }
         for row in rows {
             write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
         }
-        step.prepare_cached(
-            "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4, read_to = ?5 WHERE id = ?1",
-        )
-        .and_then(|mut s| {
-            let (lines, read_to) = (at.lines.cast_signed(), at.read_to.cast_signed());
-            s.execute(params![at.session, lines, at.head, at.journal, read_to])
-        })
-        .map_err(sql("store how far a journal is"))?;
+        if is_last {
+            step.prepare_cached(
+                "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4, read_to = ?5 WHERE id = ?1",
+            )
+            .and_then(|mut s| {
+                let (lines, read_to) = (at.lines.cast_signed(), at.read_to.cast_signed());
+                s.execute(params![at.session, lines, at.head, at.journal, read_to])
+            })
+            .map_err(sql("store how far a journal is"))?;
+        }
         step.commit().map_err(sql("commit"))?;
         self.grouping.insert(at.uid, grouping);
         Ok(())

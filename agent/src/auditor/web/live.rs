@@ -199,7 +199,9 @@ pub(super) async fn upgrade(
     let permit = dashboard.sessions.pages.take(viewer.0, move || end.cancel()).ok_or_else(|| {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "Too many pages watch already; close one.")
     })?;
-    permit.busy();
+    if !permit.busy() {
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "Another page took this one's place."));
+    }
     let heard = dashboard.live.subscribe();
     let socket = socket.protocols([LIVE_PROTOCOL]).max_message_size(LONGEST).max_frame_size(LONGEST);
     Ok(socket.on_upgrade(move |socket| async move {

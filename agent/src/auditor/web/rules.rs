@@ -120,8 +120,9 @@ pub(super) async fn confirm(
     posted: Result<Json<Confirmed>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
     let Confirmed { path, sha256 } = api::body(posted)?;
-    let done =
-        api::beside(move || Ok(dashboard.sessions.confirm_rules(viewer.0, &path, &sha256, "dashboard")?));
+    let done = api::beside(move || {
+        Ok(dashboard.sessions.confirm_rules(viewer.0, (&path, &sha256), "dashboard", &|| true)?)
+    });
     if done.await? {
         return Ok(Json(json!({ "confirmed": true })));
     }
@@ -141,7 +142,9 @@ fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule) -> Result<Str
         return Err(taken());
     }
     // The lock orders this with other additions: interceptors end with the newest list.
-    let mut writer = sessions.writer.lock();
+    let Some(mut writer) = sessions.writing.lock(viewer.0, || true) else {
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "The store is not to be had; try again."));
+    };
     let reader = SessionReader::open(&sessions.db)?;
     if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
         let error =

@@ -280,7 +280,8 @@ async fn judged(
     let router = match refused {
         // Who may not is a stranger for as long as it stays.
         None => {
-            standing.identify(CALLER);
+            // Too many: each of its requests asks again, and is refused.
+            let _ = standing.identify(CALLER);
             router(state, None)
         }
         Some(error) => Router::new().fallback(move |request: Request| {

@@ -232,3 +232,35 @@ fn questions_to_the_clients_model_are_found_in_either_era() {
     let again = rows.iter().position(|row| row.starts_with("call c2"));
     assert!(answered.is_some() && answered < again, "the retry comes after the pause: {rows:?}");
 }
+
+#[test]
+fn a_line_without_end_is_a_line_with_a_gap_and_costs_no_time() {
+    let batch = |many: usize, id: &dyn Fn(usize) -> usize| {
+        let call = |n| format!(r#"{{"id":{},"method":"tools/call","params":{{"name":"t"}}}}"#, id(n));
+        format!("[{}]", (0..many).map(call).collect::<Vec<_>>().join(","))
+    };
+    let names: Vec<String> = (0..40_000).map(|n| format!("c{n}")).collect();
+    let calls: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "pass")).collect();
+    let begun = std::time::Instant::now();
+    let rows = fold(vec![message(CLIENT, &batch(40_000, &|n| n), &calls)]);
+    let of = |what: &str| rows.iter().filter(|row| row.starts_with(what)).count();
+    assert_eq!((of("call "), of("gap")), (super::MOST_IN_LINE, 2), "what is left out is said");
+    assert!(rows[0].contains("40000 calls"), "{}", rows[0]);
+    // Found in the line, and not found there because it cannot be read.
+    let unread = fold(vec![message(CLIENT, "[", &calls[..super::MOST_IN_LINE])]);
+    assert_eq!(unread.iter().filter(|row| row.starts_with("call ")).count(), super::MOST_IN_LINE);
+    assert!(!unread.iter().any(|row| row == "gap"));
+    // And so many requests that the oldest of them are forgotten each time.
+    let many = |round: usize| {
+        let id = move |n| round * super::MOST_IN_LINE + n;
+        message(CLIENT, &batch(super::MOST_IN_LINE, &id), &calls[..super::MOST_IN_LINE])
+    };
+    let mut entries: Vec<Entry> = (0..6).map(many).collect();
+    entries.push(message(SERVER, r#"{"id":0,"result":{}}"#, &[]));
+    let newest = 6 * super::MOST_IN_LINE - 1;
+    entries.push(message(SERVER, &format!(r#"{{"id":{newest},"result":{{}}}}"#), &[]));
+    let answers: Vec<_> = fold(entries).into_iter().filter(|row| row.starts_with("answer ")).collect();
+    assert!(answers.len() <= 2 && answers.iter().any(|row| row.starts_with("answer c16383 ")), "{answers:?}");
+    // Quadratic, it would be minutes.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
+}

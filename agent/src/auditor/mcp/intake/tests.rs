@@ -1,0 +1,165 @@
+//! Journals whose writer means ill, or whose reader is stopped in the middle.
+
+use super::*;
+use crate::{
+    auditor::store::SessionWriter,
+    mcp::journal::{Direction, Journal, Judged},
+    quota::Owners,
+};
+use rusqlite::{Connection, types::Value};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+const UID: u32 = 5;
+
+/// A database, and a journal.
+struct Scene {
+    folder: tempfile::TempDir,
+    writing: Writing,
+    session: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        let writing = Writing::new(writer, Owners::default());
+        Self { folder, writing, session: name(7) }
+    }
+
+    fn journal(&self, entries: &[Entry]) -> PathBuf {
+        let path = self.folder.path().join(format!("{}.journal", entries.len()));
+        let mut journal = Journal::create(&path).expect("a journal");
+        for entry in entries {
+            journal.append(entry).expect("written");
+        }
+        path
+    }
+
+    fn intake(&self, path: &Path) -> Intake {
+        let names = (self.session.clone(), path.display().to_string());
+        let file = File::open(path).expect("the journal");
+        Intake::new((&self.writing, &|| true), names, (UID, Gate::default()), file).expect("an intake")
+    }
+
+    /// How many lines of the journal are in the store, by its own word.
+    fn lines(&self) -> u64 {
+        self.writing.ours().lines(&self.session, UID).expect("reads").expect("one's own").0
+    }
+
+    fn rows(&self, table: &str) -> Vec<Vec<Value>> {
+        let database = Connection::open(self.folder.path().join("audit.db")).expect("opens");
+        let mut all = database.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2")).expect("a table");
+        let columns = all.column_count();
+        let rows = all.query_map([], |row| (0..columns).map(|n| row.get(n)).collect());
+        rows.and_then(Iterator::collect).expect("reads")
+    }
+}
+
+fn start() -> Entry {
+    Entry::Start {
+        session: "s".into(),
+        at: 1,
+        server_name: "fs".into(),
+        server_command: vec!["fs".into()],
+        pid: 1,
+        version: "1".into(),
+    }
+}
+
+/// A line with so many calls, each named like that.
+fn calls(many: usize, named: impl Fn(usize) -> String) -> Entry {
+    let judged = |index: usize| Judged {
+        call: named(index),
+        index: index as u32,
+        tool: "t".into(),
+        operation: "read".into(),
+        score: 0,
+        reasons: vec![],
+        action: "pass".into(),
+        rules: vec![],
+    };
+    let call =
+        |id: usize| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "t" } });
+    Entry::Message {
+        id: uuid::Uuid::new_v4().to_string(),
+        at: 1_000_000,
+        boot: 5,
+        direction: Direction::ClientToServer,
+        raw: serde_json::Value::from((0..many).map(call).collect::<Vec<_>>()).to_string(),
+        bytes: 0,
+        sha256: String::new(),
+        calls: (0..many).map(judged).collect(),
+        refused: None,
+        outline: None,
+    }
+}
+
+fn name(n: usize) -> String {
+    format!("{n:08}-0000-4000-8000-000000000000")
+}
+
+#[test]
+fn a_line_of_many_calls_is_written_in_steps_and_whoever_is_stopped_between_them_begins_again() {
+    let entries = [start(), calls(3 * STEP, name), Entry::End { at: 9, status: Some(0) }];
+    let of = |scene: &Scene| {
+        ["messages", "tool_calls", "intent_contexts", "intent_tool_calls"].map(|table| scene.rows(table))
+    };
+    // At once, which is the control.
+    let scene = Scene::new();
+    let path = scene.journal(&entries);
+    let mut intake = scene.intake(&path);
+    let mut rows = 0;
+    loop {
+        let news = intake.advance((&scene.writing, &|| true)).expect("taken in");
+        rows += news.rows.len();
+        if !news.more {
+            break;
+        }
+    }
+    assert_eq!((rows, scene.lines()), (3 * STEP + 3, 3));
+    let expected = of(&scene);
+    assert_eq!(expected[1].len(), 3 * STEP);
+    // It had to go while others of its user's were in the lane, and has its place again.
+    let scene = Scene::new();
+    let path = scene.journal(&entries);
+    let mut intake = scene.intake(&path);
+    let lane = scene.writing.lock(UID, || true).expect("the lane");
+    assert!(matches!(intake.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+    drop(lane);
+    assert_eq!(scene.lines(), 0);
+    let again = |_| intake.advance((&scene.writing, &|| true)).expect("taken in").rows;
+    let all: Vec<Row> = (0..2).flat_map(again).collect();
+    assert_eq!((all.len(), scene.lines()), (3 * STEP + 3, 3), "each row is told of once");
+    assert_eq!(of(&scene), expected);
+    // A step that was written and its position was not: the same again.
+    let scene = Scene::new();
+    let path = scene.journal(&entries);
+    {
+        let mut intake = scene.intake(&path);
+        let [_, first, _] = &entries;
+        let fold = &mut intake.fold;
+        let rows: Vec<Row> =
+            [start(), first.clone()].into_iter().flat_map(|entry| fold.next(entry)).collect();
+        let at = Position { lines: 2, head: "h", ..intake.position() };
+        scene.writing.ours().write_some(&at, &rows[..STEP]).expect("written");
+        assert_eq!(
+            (scene.lines(), scene.rows("tool_calls").len()),
+            (0, STEP - 2),
+            "and it does not say that more is there"
+        );
+    }
+    let mut intake = scene.intake(&path);
+    while intake.advance((&scene.writing, &|| true)).expect("taken in").more {}
+    assert_eq!(scene.lines(), 3);
+    assert_eq!(of(&scene), expected);
+}
+
+#[test]
+fn what_is_written_together_is_bounded_in_rows_and_in_bytes() {
+    let gaps = vec![Row::Gap; 5000];
+    assert_eq!((step(&gaps), step(&gaps[..7]), step(&[])), (STEP, 7, 1));
+    let long = |bytes| Row::Client { info: "x".repeat(bytes) };
+    assert_eq!(step(&[long(STEP_BYTES / 2), long(STEP_BYTES / 2), long(1)]), 2);
+    assert_eq!(step(&[long(2 * STEP_BYTES), long(1)]), 1, "one that is longer goes alone");
+}

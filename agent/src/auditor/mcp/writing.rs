@@ -1,0 +1,107 @@
+//! Whose turn it is with the one writer of sessions.
+//!
+//! The lock behind it is had in the order in which it was asked for. That order is one of links, and a user has many: so
+//! users queue here, each with one thread, and whoever comes waits for users, not for links.
+
+use crate::{
+    auditor::store::SessionWriter,
+    quota::{Lane, Lanes, Owners},
+};
+use parking_lot::{FairMutex, FairMutexGuard};
+use std::ops::{Deref, DerefMut};
+
+/// The one writer of sessions.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    writer: FairMutex<SessionWriter>,
+    lanes: Lanes,
+}
+
+impl Writing {
+    pub(super) fn new(writer: SessionWriter, owners: Owners) -> Self {
+        Self { writer: FairMutex::new(writer), lanes: Lanes::new(owners) }
+    }
+
+    /// The writer, for something of this user's: after what that user's others had asked for before. `None`: whoever asks has no
+    /// place here any more, as `still` says.
+    pub(crate) fn lock(&self, uid: u32, still: impl Fn() -> bool) -> Option<Turn<'_>> {
+        let lane = self.lanes.wait(uid, still)?;
+        Some(Turn { writer: self.writer.lock(), _lane: lane })
+    }
+
+    /// The writer, for what is nobody's.
+    pub(super) fn ours(&self) -> FairMutexGuard<'_, SessionWriter> {
+        self.writer.lock()
+    }
+}
+
+/// A user's turn.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    // Given back before the lane: the user's next goes to the end of the queue of all.
+    writer: FairMutexGuard<'a, SessionWriter>,
+    _lane: Lane,
+}
+
+impl Deref for Turn<'_> {
+    type Target = SessionWriter;
+
+    fn deref(&self) -> &SessionWriter {
+        &self.writer
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut SessionWriter {
+        &mut self.writer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, AtomicUsize, Ordering},
+        },
+        thread,
+        time::Duration,
+    };
+
+    #[test]
+    fn whoever_writes_waits_for_users_and_not_for_their_links() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        let owners = Owners::parse("5:100:10\n", |name| name.parse().ok());
+        let writing = Arc::new(Writing::new(writer, owners));
+        let (over, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let many: Vec<_> = (0..12)
+            .map(|link| {
+                let (writing, over, turns) = (Arc::clone(&writing), Arc::clone(&over), Arc::clone(&turns));
+                thread::spawn(move || {
+                    while !over.load(Ordering::SeqCst) {
+                        let _turn = writing.lock([5, 100][link % 2], || true).expect("it is wanted");
+                        turns.fetch_add(1, Ordering::SeqCst);
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                })
+            })
+            .collect();
+        while turns.load(Ordering::SeqCst) < 3 {
+            thread::yield_now();
+        }
+        let mut waited_for: Vec<usize> = (0..15)
+            .map(|_| {
+                let before = turns.load(Ordering::SeqCst);
+                let _turn = writing.lock(6, || true).expect("it is wanted");
+                turns.load(Ordering::SeqCst) - before
+            })
+            .collect();
+        over.store(true, Ordering::SeqCst);
+        waited_for.sort_unstable();
+        // The one that has it. On a busy machine now and then one that had it since the number was read.
+        assert!(waited_for[7] <= 2, "{waited_for:?} of twelve");
+        many.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    }
+}
