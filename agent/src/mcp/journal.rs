@@ -162,6 +162,27 @@ pub(crate) enum Entry {
     },
 }
 
+impl Entry {
+    /// Whether calls and messages in it are named as [`is_name`] has it.
+    pub(crate) fn is_well_named(&self) -> bool {
+        match self {
+            Self::Message { id, calls, .. } => {
+                is_name(id) && calls.iter().all(|judged| is_name(&judged.call))
+            }
+            Self::Decision { call, .. } => is_name(call),
+            _ => true,
+        }
+    }
+}
+
+/// Whether this is a name as calls and messages have it: a UUID as the journal's writer writes one. Whoever writes a journal of
+/// its own has no other: they are keys, and are shown to others.
+pub(crate) fn is_name(text: &str) -> bool {
+    text.len() == 36
+        && !text.bytes().any(|byte| byte.is_ascii_uppercase())
+        && uuid::Uuid::try_parse(text).is_ok()
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way to ask")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0

@@ -42,6 +42,9 @@ pub(crate) enum Error {
     /// Retention removed the session.
     #[error("retention removed this session; its journal is not taken in again")]
     Removed,
+    /// Something in it is named by what is no name.
+    #[error("line {0} of the session's journal names a call or a message by something that is no UUID")]
+    Name(u64),
     /// Whoever gave the journal has no place here any more.
     #[error("the connection had to go for another one")]
     Parted,
@@ -73,6 +76,8 @@ pub(crate) struct Intake {
     written: Vec<Row>,
     server: String,
     ended: bool,
+    /// The line that names something by what is no name: nothing behind it is taken in.
+    misnamed: Option<u64>,
 }
 
 /// How far an intake is: for other threads, which never wait for one. A journal is a user's file, and reading it may take
@@ -137,6 +142,7 @@ impl Intake {
             written: Vec::new(),
             server,
             ended: false,
+            misnamed: None,
         })
     }
 
@@ -161,6 +167,9 @@ impl Intake {
     /// # Errors
     /// [`Error`]; of the store, it may be called again.
     pub(crate) fn advance(&mut self, writer: Writer<'_>) -> Result<News, Error> {
+        if let Some(line) = self.misnamed {
+            return Err(Error::Name(line));
+        }
         let mut news = News::default();
         // Before the reading: what is written after this may be missed.
         let begun = clock::since_boot();
@@ -245,6 +254,11 @@ impl Intake {
 
     /// Folds an entry. It is never the end of the journal.
     fn take(&mut self, entry: Entry) -> Result<bool, Error> {
+        if !entry.is_well_named() {
+            let line = self.reader.position().1;
+            self.misnamed = Some(line);
+            return Err(Error::Name(line));
+        }
         match &entry {
             Entry::Start { server_name, .. } => self.server.clone_from(server_name),
             Entry::End { .. } => self.ended = true,

@@ -12,7 +12,7 @@ use crate::{
         keeper::chain,
         store::{self, CallFilter, SessionReader, Shown, Standing, Viewer},
     },
-    mcp::heads::database,
+    mcp::{heads::database, journal::is_name},
     quota::Permit,
 };
 use nix::sys::{
@@ -490,7 +490,10 @@ fn news(
             }
             Some(SessionNews::Released { call }) => {
                 sessions.waiting.remove(&call, session);
-                sessions.tell(&Live::Call(call));
+                // Of what cannot wait nobody is told.
+                if is_name(&call) {
+                    sessions.tell(&Live::Call(call));
+                }
             }
             Some(SessionNews::RuleFile { number, file }) => {
                 let now = clock::now_micros();
@@ -528,6 +531,10 @@ fn describe(
     call: &str,
     until: i64,
 ) -> Option<WaitingCall> {
+    // No call has another name: it would be a key, and in every list.
+    if !is_name(call) {
+        return None;
+    }
     let row = SessionReader::open(&sessions.db).and_then(|reader| reader.paused(call, ARGUMENTS)).ok()??;
     let text = |key: &str| row.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let list = |key: &str| {

@@ -32,6 +32,8 @@ const MOST_LISTED: usize = MOST_PER_USER;
 
 /// Fewest bytes of an id's beginning that name it.
 const LEAST_NAMED: usize = 4;
+/// Most bytes of what is looked for: those of an id. What is longer names none, and is not on record in full.
+const MOST_NAMED: usize = 36;
 
 /// The first process. Everybody descends from it: as a session's client (the interceptor's parent is gone, or never was
 /// another) it says of nobody that they are the client's own.
@@ -292,15 +294,21 @@ fn room_for(all: &HashMap<String, Held>, owner: u32) -> Option<Option<String>> {
 }
 
 /// The call that is named: by its whole id, or by the beginning of one that this user may decide. A beginning says nothing of
-/// others' calls, neither that they wait nor whose they are, and others' calls make none unclear.
+/// others' calls, neither that they wait nor whose they are, and others' calls make none unclear, nor take its place.
 fn whole(all: &HashMap<String, Held>, named: &str, uid: u32) -> Result<String, Refused> {
-    if let Some((id, _)) = all.get_key_value(named) {
-        return Ok(id.clone());
+    if named.len() > MOST_NAMED {
+        let cut = named.floor_char_boundary(MOST_NAMED);
+        return Err(Refused::Gone(format!("{}…", &named[..cut])));
     }
-    let begins = |(id, held): &(&String, &Held)| (uid == 0 || held.uid == uid) && id.starts_with(named);
+    if all.get(named).is_some_and(|held| held.is_for(uid)) {
+        return Ok(named.to_owned());
+    }
+    let begins = |(id, held): &(&String, &Held)| held.is_for(uid) && id.starts_with(named);
     let mut matching = all.iter().filter(|_| named.len() >= LEAST_NAMED).filter(begins);
     match (matching.next(), matching.next()) {
         (Some((id, _)), None) => Ok(id.clone()),
+        // Another's, by its whole id: whoever has that knows that it waits.
+        (None, _) if all.contains_key(named) => Ok(named.to_owned()),
         (None, _) => Err(Refused::Gone(named.to_owned())),
         (Some(_), Some(_)) => Err(Refused::Unclear(named.to_owned())),
     }
@@ -452,6 +460,14 @@ mod tests {
             SessionOrder::Decide { call, .. } if call == "abcd-mine"
         ));
         assert_eq!(waiting.list(0).len(), 2);
+        // Nor where another's id is what one types of one's own.
+        assert!(waiting.add(call("ijkl"), 6, 1, link.clone()) && waiting.add(call("ijkl-mine"), 5, 1, link));
+        assert_eq!(waiting.decide("ijkl", true, &who), Ok("ijkl-mine".into()));
+        assert_eq!(waiting.decide("ijkl", true, &who), Err(Refused::NotYours { owner: 6 }), "the control");
+        let Err(Refused::Gone(shown)) = waiting.decide(&"x".repeat(1 << 20), true, &who) else {
+            panic!("found")
+        };
+        assert!(shown.len() < 50, "{} bytes in the log", shown.len());
     }
 
     #[test]

@@ -163,3 +163,34 @@ fn what_is_written_together_is_bounded_in_rows_and_in_bytes() {
     assert_eq!(step(&[long(STEP_BYTES / 2), long(STEP_BYTES / 2), long(1)]), 2);
     assert_eq!(step(&[long(2 * STEP_BYTES), long(1)]), 1, "one that is longer goes alone");
 }
+
+#[test]
+fn a_journal_that_names_calls_by_what_is_no_name_is_broken_there() {
+    let long = |_| "x".repeat(1 << 20);
+    let upper = |n| name(n).replace("00000000-", "A0000000-");
+    let decision = |call: &str| Entry::Decision {
+        call: call.to_owned(),
+        at: 2,
+        boot: 2,
+        outcome: "denied".into(),
+        by: None,
+    };
+    let mut message = calls(1, name);
+    if let Entry::Message { id, .. } = &mut message {
+        "m".clone_into(id);
+    }
+    for bad in [calls(1, long), calls(1, |_| "abcd".into()), calls(1, upper), decision("abcd"), message] {
+        let scene = Scene::new();
+        let path = scene.journal(&[start(), bad, calls(1, name)]);
+        let mut intake = scene.intake(&path);
+        for _ in 0..2 {
+            let Err(error) = intake.advance((&scene.writing, &|| true)) else { panic!("taken in") };
+            assert!(matches!(error, Error::Name(2)), "{error}");
+        }
+        assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (0, 0));
+    }
+    let scene = Scene::new();
+    let path = scene.journal(&[start(), calls(1, name), decision(&name(0))]);
+    scene.intake(&path).advance((&scene.writing, &|| true)).expect("the control");
+    assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (3, 1));
+}
