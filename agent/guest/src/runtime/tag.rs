@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the daemon may take for one tag. A tool does not wait longer for being told apart.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the daemon may take for one tag: more than the 30 s for which an agent's worker waits for the core, so that a
+/// daemon that others keep busy has said yes or no by then. Who gives up sooner lets them take every later call's tag, too.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Asks for a call's process to be tagged.
 pub(super) trait Tagger {

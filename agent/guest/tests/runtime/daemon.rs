@@ -17,7 +17,7 @@ use std::{
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The binary under test: the one that ships, where the environment names it.
 pub(crate) fn binary() -> PathBuf {

@@ -91,7 +91,7 @@ fn a_daemon_that_does_not_answer_is_asked_once() {
     let turn = peer.hear();
     assert_eq!(turn["method"], "turn", "the others are not asked for");
     assert_eq!(results(&turn).len(), 3);
-    assert!(start.elapsed() >= Duration::from_secs(5));
+    assert!(start.elapsed() >= Duration::from_secs(40));
     offer(&mut peer, &turn, &["d"]);
     assert_eq!(peer.hear()["method"], "turn", "nor those of the next answer");
 }
