@@ -5,8 +5,10 @@
 //! does not follow its own protocol. And what clients would make different calls of is refused: one goes by an index, another
 //! by the place of what it names, a third joins what a fourth replaces.
 
+use super::{input::Input, strict};
 use crate::llm::{message::ToolCall, registry::ProviderKind};
 use serde_json::{Value, value::RawValue};
+use std::collections::BTreeMap;
 
 /// Most tool calls of an answer that are relayed.
 const MAX_CALLS: usize = 256;
@@ -20,11 +22,13 @@ struct Growing {
     /// Which of the answer's choices, and which of its calls, if it says so.
     place: (u64, Option<u64>),
     form: Form,
-    /// It came whole: no piece belongs to it.
+    /// It is of a whole message: no piece belongs to it.
     is_whole: bool,
+    /// A stream had all of it in one piece.
+    is_own: bool,
     id: String,
     name: String,
-    input: String,
+    input: Input,
     /// Which of the calls it is: it became one when it was named.
     number: Option<usize>,
 }
@@ -52,8 +56,12 @@ pub(super) struct Begins {
     blocks: Vec<Begun>,
     /// Blocks came with the answer's beginning, or it came whole.
     has_message: bool,
+    /// Several answers were asked for: each chunk may have one of them, which says by its index which it is.
+    has_many: bool,
     /// Whether the choices say which they are.
     choices_say: Option<bool>,
+    /// For each choice the indices of its calls, in the order in which they were first there.
+    places: BTreeMap<u64, Vec<u64>>,
     /// The stream said that it is over.
     is_over: bool,
 }
@@ -63,12 +71,24 @@ pub(super) struct Begins {
 struct Begun {
     /// Where its call is, if it is one.
     call: Option<usize>,
-    /// Pieces of an input belong to it: it has none yet, and is not over.
+    /// It is of a kind that has an input.
+    has_input: bool,
+    /// Pieces of an input belong to it: it has none yet.
     takes: bool,
     is_over: bool,
 }
 
 impl Begins {
+    /// Of an answer; `has_many`: of several at once.
+    pub(super) fn new(has_many: bool) -> Self {
+        Self { has_many, ..Self::default() }
+    }
+
+    /// Whether the stream said that it is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// Takes in the data of an event, and the name that the event has.
     ///
     /// # Errors
@@ -107,11 +127,6 @@ impl Begins {
         match kind {
             ProviderKind::Anthropic => self.blocks(data),
             ProviderKind::OpenAi => self.choices(data),
-        }?;
-        // Of what has no name yet there is one in each form.
-        match self.named {
-            0..=MAX_CALLS if self.calls.len() <= 4 * MAX_CALLS => Ok(()),
-            _ => Err(format!("the provider sent more than {MAX_CALLS} tool calls in one answer")),
         }
     }
 
@@ -137,7 +152,7 @@ impl Begins {
         self.calls.sort_by_key(|call| call.number);
         let call = |call: Growing| {
             let Growing { id, name, input, .. } = call;
-            ToolCall { id, name, input: json(input) }
+            ToolCall { id, name, input: json(input.into_text()) }
         };
         self.calls.into_iter().map(call).collect()
     }
@@ -145,9 +160,17 @@ impl Begins {
     /// Clients append each block that begins, and take what follows by its index as a place in their list. (One counts
     /// backwards there from -1.) So the index of a block is to be its place.
     fn blocks(&mut self, data: &Value) -> Result<(), String> {
+        no_alike(data, &["type", "index", "content", "message", "content_block", "delta"])?;
+        no_alike(data.get("message").unwrap_or(&Value::Null), &["content"])?;
         let says = text(data, "type");
         let (whole, start) = (data.get("content"), data.pointer("/message/content"));
-        let (block, piece) = (data.get("content_block"), data.pointer("/delta/partial_json"));
+        let delta = data.get("delta").unwrap_or(&Value::Null);
+        no_alike(delta, &["type", "partial_json"])?;
+        let (block, piece) = (data.get("content_block"), present(delta.get("partial_json")));
+        // Some clients go by the one, others by the other.
+        if piece.is_some() != (text(delta, "type") == "input_json_delta") {
+            return ambiguous("a piece of an input that is not of its type");
+        }
         let is_other = |is_there: bool, what: &str| is_there && says != what;
         if is_other(start.is_some(), "message_start")
             || is_other(block.is_some(), "content_block_start")
@@ -159,7 +182,7 @@ impl Begins {
             if std::mem::replace(&mut self.has_message, true) || !self.blocks.is_empty() {
                 return ambiguous("an answer that begins twice");
             }
-            blocks.iter().for_each(|block| self.block(block));
+            blocks.iter().try_for_each(|block| self.block(block))?;
         }
         if !matches!(says, "content_block_start" | "content_block_delta" | "content_block_stop") {
             self.is_over |= says == "message_stop";
@@ -173,8 +196,7 @@ impl Begins {
             if place != self.blocks.len() as u64 {
                 return ambiguous("a block whose index is not its place");
             }
-            self.block(block.unwrap_or(&Value::Null));
-            return Ok(());
+            return self.block(block.unwrap_or(&Value::Null));
         }
         let begun = usize::try_from(place).ok().and_then(|place| self.blocks.get_mut(place));
         let Some(begun) = begun.filter(|begun| !begun.is_over) else {
@@ -184,57 +206,59 @@ impl Begins {
         let Some(piece) = piece else { return Ok(()) };
         let Some(piece) = piece.as_str() else { return ambiguous("a piece of an input that is no text") };
         match begun.call.and_then(|at| self.calls.get_mut(at)) {
-            _ if piece.is_empty() => {}
+            _ if piece.is_empty() && begun.has_input => Ok(()),
             // The input of a tool that the provider runs.
-            None if begun.takes => {}
-            Some(call) if begun.takes => call.input.push_str(piece),
-            _ => return ambiguous("a piece of an input for what takes none"),
+            None if begun.takes => Ok(()),
+            Some(call) if begun.takes => call.grow(piece),
+            _ => ambiguous("a piece of an input for what takes none"),
         }
+    }
+
+    fn block(&mut self, block: &Value) -> Result<(), String> {
+        no_alike(block, &["type", "id", "name", "input"])?;
+        let kind = text(block, "type");
+        let mut call = None;
+        if kind == "tool_use" {
+            let (id, name) = (texty(block, "id")?, texty(block, "name")?);
+            // An empty object stands where pieces are to come.
+            let input = present(block.get("input"))
+                .filter(|input| !input.as_object().is_some_and(serde_json::Map::is_empty));
+            let at = self.begin((0, None), Form::Block, id)?;
+            if let (Some(input), Some(call)) = (input, self.calls.get_mut(at)) {
+                call.input = Input::whole(written(input));
+            }
+            self.name(at, name)?;
+            call = Some(at);
+        }
+        // One that has its input already has it replaced by some clients, and extended by others.
+        let is_empty = call.and_then(|at| self.calls.get(at)).is_none_or(|call| call.input.is_empty());
+        let has_input = kind.ends_with("tool_use");
+        self.blocks.push(Begun { call, has_input, takes: has_input && is_empty, is_over: false });
         Ok(())
     }
 
-    fn block(&mut self, block: &Value) {
-        let kind = text(block, "type");
-        let call = (kind == "tool_use").then(|| {
-            let at = self.begin((0, None), Form::Block, text(block, "id"), block.get("input"));
-            self.name(at, text(block, "name"));
-            at
-        });
-        // One that has its input already has it replaced by some clients, and extended by others.
-        let is_empty = call.and_then(|at| self.calls.get(at)).is_none_or(|call| call.input.is_empty());
-        self.blocks.push(Begun { call, takes: kind.ends_with("tool_use") && is_empty, is_over: false });
-    }
-
     /// Some clients take the first of the choices that a chunk has, others go by the index. So it is to be the place in the
-    /// chunk: 0, where a chunk has one.
+    /// chunk: 0, where a chunk has one. Where the profile asks for several answers, a chunk of one has any of them.
     fn choices(&mut self, data: &Value) -> Result<(), String> {
-        let Some(choices) = data.get("choices").and_then(Value::as_array) else { return Ok(()) };
+        no_alike(data, &["choices"])?;
+        let choices = list(data, "choices")?;
         if self.is_over && !choices.is_empty() {
             return ambiguous("an answer that goes on behind its end");
         }
-        for (of, choice) in (0..).zip(choices) {
-            let says = choice.get("index").map(index).transpose()?;
+        for (place, choice) in (0..).zip(choices) {
+            no_alike(choice, &["index", "delta", "message", "finish_reason"])?;
+            let says = present(choice.get("index")).map(index).transpose()?;
+            let of = if self.has_many && choices.len() == 1 { says.unwrap_or(place) } else { place };
             if says.is_some_and(|says| says != of)
                 || *self.choices_say.get_or_insert(says.is_some()) != says.is_some()
             {
                 return ambiguous("a choice whose index is not its place");
             }
             for (key, is_whole) in [("delta", false), ("message", true)] {
-                let Some(said) = choice.get(key) else { continue };
-                let calls = said.get("tool_calls").and_then(Value::as_array);
-                for call in calls.into_iter().flatten() {
-                    // Of a whole message's, clients do not look at it.
-                    let index = call.get("index").filter(|_| !is_whole).map(index).transpose()?;
-                    for (form, key) in [(Form::Function, "function"), (Form::Custom, "custom")] {
-                        let written = call.get(key).unwrap_or(&Value::Null);
-                        // What comes before either is known may be of both.
-                        if !written.is_object() && call.get(other(key)).is_some_and(Value::is_object) {
-                            continue;
-                        }
-                        self.piece((of, index), form, is_whole, (text(call, "id"), written))?;
-                    }
-                }
-                if let Some(function) = said.get("function_call").filter(|function| function.is_object()) {
+                let Some(said) = object(choice, key)? else { continue };
+                no_alike(said, &["tool_calls", "function_call"])?;
+                self.list(of, list(said, "tool_calls")?, is_whole)?;
+                if let Some(function) = object(said, "function_call")? {
                     self.piece((of, None), Form::Single, is_whole, ("", function))?;
                 }
             }
@@ -245,25 +269,84 @@ impl Begins {
         Ok(())
     }
 
-    /// A piece of one of OpenAI's calls, or a whole one. Clients join the pieces of a name, as they do those of the arguments;
-    /// some providers say the same name again with each piece. What one index stands for is one call, with one id: a second
-    /// id, or another name beside it, would replace the first for some clients, and be another call for others.
+    /// A choice's calls, or pieces of some.
+    fn list(&mut self, of: u64, calls: &[Value], is_whole: bool) -> Result<(), String> {
+        let mut here = Vec::new();
+        for call in calls {
+            if !call.is_object() {
+                return ambiguous("a tool call that is no object");
+            }
+            no_alike(call, &["index", "id", "type", "function", "custom"])?;
+            // Of a whole message's, clients do not look at it.
+            let index = present(call.get("index")).filter(|_| !is_whole).map(index).transpose()?;
+            let is_again = index.is_some_and(|index| here.contains(&index));
+            if let Some(index) = index.filter(|_| !is_again) {
+                here.push(index);
+                self.place(of, index)?;
+            }
+            let (id, mut is_own) = (texty(call, "id")?, false);
+            let (function, custom) = (object(call, "function")?, object(call, "custom")?);
+            if function.is_some() && custom.is_some() {
+                return ambiguous("a tool call of two forms");
+            }
+            for (form, said, other) in [(Form::Function, function, custom), (Form::Custom, custom, function)]
+            {
+                // What comes before either is known may be of both.
+                if other.is_some() {
+                    continue;
+                }
+                is_own |= self.piece((of, index), form, is_whole, (id, said.unwrap_or(&Value::Null)))?;
+            }
+            // Some clients keep the first list as it is.
+            if is_again && !is_own {
+                return ambiguous("two pieces of a tool call at once");
+            }
+        }
+        Ok(())
+    }
+
+    /// Some clients count in the list of the calls that they heard of. So where there are several, the index of a call is to
+    /// be its place there. One alone may have any: some servers count from 1.
+    fn place(&mut self, of: u64, index: u64) -> Result<(), String> {
+        let places = self.places.entry(of).or_default();
+        if !places.contains(&index) {
+            places.push(index);
+        }
+        let is_other = |(place, index): (u64, &u64)| *index != place;
+        match places.len() > 1 && (0..).zip(places.iter()).any(is_other) {
+            true => ambiguous("a tool call whose index is not its place"),
+            false if places.len() > MAX_CALLS => Err(too_many()),
+            false => Ok(()),
+        }
+    }
+
+    /// A piece of one of OpenAI's calls, or a whole one. Of two names of one call some clients take the second for the whole
+    /// name, some put them together, and some take it for another call's; but some servers say the same name again with each
+    /// piece. What one index stands for is one call, with one id. True: it is a call of its own where another is; some servers
+    /// give all their calls one index, or none, and each in one piece. A client that puts those together has no JSON, and no
+    /// call.
     fn piece(
         &mut self,
         (of, index): (u64, Option<u64>),
         form: Form,
         is_whole: bool,
-        (id, written): (&str, &Value),
-    ) -> Result<(), String> {
-        let name = text(written, "name");
-        let input = written.get(if form == Form::Custom { "input" } else { "arguments" });
+        (id, said): (&str, &Value),
+    ) -> Result<bool, String> {
+        no_alike(said, &["name", "arguments", "input"])?;
+        let name = texty(said, "name")?;
+        let input = present(said.get(if form == Form::Custom { "input" } else { "arguments" }));
+        // Some servers give the object itself. Then it is whole, as nothing fits behind it.
+        let is_text = input.is_some_and(Value::is_string);
+        if !is_text && input.is_some_and(|input| !input.is_object() || form == Form::Custom) {
+            return ambiguous("an input that is neither text nor object");
+        }
+        let input = input.map(written).unwrap_or_default();
         if is_whole {
-            let at = self.begin((of, index), form, id, input);
+            let at = self.begin((of, index), form, id)?;
             if let Some(call) = self.calls.get_mut(at) {
-                call.is_whole = true;
+                (call.is_whole, call.input) = (true, Input::whole(input));
             }
-            self.name(at, name);
-            return Ok(());
+            return self.name(at, name).map(|()| false);
         }
         let mut alike = self.calls.iter().enumerate().filter(|(_, call)| {
             call.place.0 == of && !call.is_whole && (call.form == Form::Single) == (form == Form::Single)
@@ -271,47 +354,100 @@ impl Begins {
         if alike.clone().any(|(_, call)| call.place.1.is_some() != index.is_some()) {
             return ambiguous("tool calls with and without an index");
         }
-        let known = alike.find(|(_, call)| call.form == form && call.place.1 == index).map(|(at, _)| at);
+        let has_id = |(_, call): (usize, &Growing)| call.place.1 == index && call.id == id;
+        let is_new_id = if id.is_empty() { index.is_none() } else { !alike.clone().any(has_id) };
+        let known = alike.rfind(|(_, call)| call.form == form && call.place.1 == index).map(|(at, _)| at);
+        let is_alone = form == Form::Function && is_text && !name.is_empty() && is_object(&input);
         let Some((at, call)) = known.and_then(|at| Some((at, self.calls.get_mut(at)?))) else {
-            if !(name.is_empty() && id.is_empty() && input.is_none()) {
-                let at = self.begin((of, index), form, id, input);
-                self.name(at, name);
+            if name.is_empty() && id.is_empty() && input.is_empty() {
+                return Ok(false);
             }
-            return Ok(());
+            return self.first((of, index), form, (id, name, &input), is_alone).map(|()| false);
         };
+        if call.is_own && is_alone && is_new_id {
+            return self.first((of, index), form, (id, name, &input), true).map(|()| true);
+        }
+        let is_named = call.number.is_some();
         let is_other_id = !id.is_empty() && !call.id.is_empty() && id != call.id;
-        let is_named_anew = !name.is_empty() && call.number.is_some() && name != call.name;
-        // Without an index, or with its id, a name is a call's beginning.
-        if is_other_id || (is_named_anew && form != Form::Single && (index.is_none() || !id.is_empty())) {
+        let is_other_name = !name.is_empty() && is_named && name != call.name;
+        // Without an index, a name or an id is a call's beginning.
+        let begins = index.is_none() && form != Form::Single && !(name.is_empty() && id.is_empty());
+        if is_other_id || is_other_name || (is_named && begins) {
             return ambiguous("two tool calls in one place");
         }
-        call.input.push_str(&pieces(input));
+        call.grow(&input)?;
         if call.id.is_empty() {
             id.clone_into(&mut call.id);
         }
-        self.name(at, name);
-        Ok(())
+        self.name(at, name).map(|()| false)
+    }
+
+    /// The first piece of a call; or all of it.
+    fn first(
+        &mut self,
+        place: (u64, Option<u64>),
+        form: Form,
+        (id, name, input): (&str, &str, &str),
+        is_own: bool,
+    ) -> Result<(), String> {
+        let at = self.begin(place, form, id)?;
+        if let Some(call) = self.calls.get_mut(at) {
+            call.is_own = is_own;
+            call.grow(input)?;
+        }
+        self.name(at, name)
     }
 
     /// Something that may be a call; gives where it is.
-    fn begin(&mut self, place: (u64, Option<u64>), form: Form, id: &str, input: Option<&Value>) -> usize {
-        // An empty object stands where pieces are to come.
-        let input = input.filter(|input| !input.as_object().is_some_and(serde_json::Map::is_empty));
-        let (id, name, input) = (id.to_owned(), String::new(), pieces(input));
-        self.calls.push(Growing { place, form, is_whole: false, id, name, input, number: None });
-        self.calls.len() - 1
+    fn begin(&mut self, place: (u64, Option<u64>), form: Form, id: &str) -> Result<usize, String> {
+        // Of what has no name yet there is one in each form.
+        if self.calls.len() >= 4 * MAX_CALLS {
+            return Err(too_many());
+        }
+        self.calls.push(Growing {
+            place,
+            form,
+            is_whole: false,
+            is_own: false,
+            id: id.to_owned(),
+            name: String::new(),
+            input: Input::default(),
+            number: None,
+        });
+        Ok(self.calls.len() - 1)
     }
 
     /// A name makes it a call, and so does a block that says that it is one.
-    fn name(&mut self, at: usize, name: &str) {
-        let Some(call) = self.calls.get_mut(at) else { return };
-        if call.name != name {
-            call.name.push_str(name);
+    fn name(&mut self, at: usize, name: &str) -> Result<(), String> {
+        let Some(call) = self.calls.get_mut(at) else { return Ok(()) };
+        if call.number.is_some() || (name.is_empty() && call.form != Form::Block) {
+            return Ok(());
         }
-        if call.number.is_none() && (!name.is_empty() || call.form == Form::Block) {
-            call.number = Some(self.named);
-            self.named += 1;
+        if self.named == MAX_CALLS {
+            return Err(too_many());
         }
+        name.clone_into(&mut call.name);
+        call.number = Some(self.named);
+        self.named += 1;
+        let (place, form, is_whole) = (call.place, call.form, call.is_whole);
+        let is_twice = |call: &Growing| call.place == place && call.form != form && call.number.is_some();
+        let is_listed = matches!(form, Form::Function | Form::Custom) && !is_whole;
+        match is_listed && self.calls.iter().any(|call| is_twice(call) && call.form != Form::Single) {
+            true => ambiguous("a tool call of two forms"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Growing {
+    /// Adds a piece of its input. A custom tool's is any text.
+    fn grow(&mut self, piece: &str) -> Result<(), String> {
+        if self.form == Form::Custom {
+            self.input.push_text(piece);
+        } else if !self.input.push(piece) {
+            return ambiguous("an input that goes on behind its end");
+        }
+        Ok(())
     }
 }
 
@@ -337,16 +473,59 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn other(key: &str) -> &'static str {
-    if key == "custom" { "function" } else { "custom" }
+fn written(input: &Value) -> String {
+    match input {
+        Value::String(text) => text.clone(),
+        whole => whole.to_string(),
+    }
 }
 
-fn pieces(input: Option<&Value>) -> String {
-    match input {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(piece)) => piece.clone(),
-        Some(whole) => whole.to_string(),
+/// Whether an input is one JSON object.
+fn is_object(input: &str) -> bool {
+    strict::read(input).is_ok_and(|input| input.is_object())
+}
+
+/// What is null is as good as not there.
+fn present(value: Option<&Value>) -> Option<&Value> {
+    value.filter(|value| !value.is_null())
+}
+
+/// As [`text`], where nothing else may be.
+fn texty<'a>(value: &'a Value, key: &str) -> Result<&'a str, String> {
+    match present(value.get(key)) {
+        None => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => ambiguous("an id or a name that is no text"),
     }
+}
+
+/// An object's object; what else there is may be one for some client.
+fn object<'a>(value: &'a Value, key: &str) -> Result<Option<&'a Value>, String> {
+    match present(value.get(key)) {
+        Some(value) if !value.is_object() => ambiguous("something else where an object is expected"),
+        object => Ok(object),
+    }
+}
+
+/// An object's list; what else there is may be one for some client.
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value], String> {
+    match present(value.get(key)) {
+        None => Ok(&[]),
+        Some(Value::Array(items)) => Ok(items),
+        Some(_) => ambiguous("something else where a list is expected"),
+    }
+}
+
+/// Parsers that ignore case would take another key for one of these.
+fn no_alike(value: &Value, keys: &[&str]) -> Result<(), String> {
+    match strict::has_alike(value, keys) {
+        true => ambiguous("a key in another case"),
+        false => Ok(()),
+    }
+}
+
+fn too_many() -> String {
+    format!("the provider sent more than {MAX_CALLS} tool calls in one answer")
 }
 
 /// What is no JSON is the text that it is.

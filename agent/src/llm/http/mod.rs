@@ -8,10 +8,12 @@ mod begins;
 mod call;
 mod follow;
 mod gate;
+mod input;
 pub(super) mod record;
 mod relay;
 mod request;
 mod room;
+mod strict;
 #[cfg(test)]
 #[path = "../../../../fuzz/src/http_targets.rs"]
 #[expect(unreachable_pub, reason = "the fuzzers' crate exports it")]

@@ -56,6 +56,8 @@ pub(super) struct Rewritten {
     pub(super) streams: bool,
     /// The client did not ask for the last chunk with the usage; we did.
     pub(super) hides_usage: bool,
+    /// The profile asks for several answers at once.
+    pub(super) has_many: bool,
     /// The conversation.
     pub(super) messages: Vec<Box<RawValue>>,
 }
@@ -77,7 +79,7 @@ const OURS: [&str; 8] = [
 
 /// What names are alike by that differ only in case, as parsers that ignore it have it: long s and the Kelvin sign are
 /// an s and a k.
-fn folded(key: &str) -> String {
+pub(super) fn folded(key: &str) -> String {
     let ascii = |c: char| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
@@ -136,8 +138,9 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
             }
         }
     }
+    let has_many = llm.options.get(MANY[0]).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
     let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
-    Ok(Rewritten { body, streams, hides_usage, messages })
+    Ok(Rewritten { body, streams, hides_usage, has_many, messages })
 }
 
 /// The list of models: the one that the profile fixes.
@@ -238,6 +241,10 @@ mod tests {
         let mut many = llm(ProviderKind::OpenAi);
         many.options.insert("n".into(), json!(2));
         let done = rewrite(&many, Route::Complete, br#"{"n":50,"N":60,"best_of":3}"#).unwrap();
+        assert!(
+            done.has_many
+                && !rewrite(&llm(ProviderKind::OpenAi), Route::Complete, br#"{"n":50}"#).unwrap().has_many
+        );
         let got: Value = serde_json::from_slice(&done.body).unwrap();
         assert_eq!((&got["n"], got.get("N"), got.get("best_of")), (&json!(2), None, None));
         // What a parser that ignores case takes for one of these names is none of the client's.

@@ -1,0 +1,162 @@
+//! JSON that all parsers read alike, and in a form in which they do. Pure.
+
+use super::request::folded;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Value};
+use std::{borrow::Cow, fmt};
+
+/// Why what cannot be read is not relayed: a client with another parser would find a tool call in it that is on no record.
+const AMBIGUOUS: &str = "the provider sent JSON that parsers read differently (a lone surrogate, a number out of range, NaN, a key twice, too deep)";
+
+/// Reads it.
+///
+/// # Errors
+/// It is none, or parsers differ over it.
+pub(super) fn read(text: &str) -> Result<Value, String> {
+    serde_json::from_str::<Strict>(text).map(|Strict(value)| value).map_err(|_| AMBIGUOUS.to_owned())
+}
+
+/// JSON without what ends a line for anybody: some clients also take what Unicode has for that, inside of a string.
+pub(super) fn in_one_line(json: &str) -> Cow<'_, str> {
+    let ends = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+    if !json.contains(ends) {
+        return Cow::Borrowed(json);
+    }
+    let mut line = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            // In JSON it stands between the tokens alone.
+            '\n' | '\r' => line.push(' '),
+            '\u{85}' => line.push_str(r"\u0085"),
+            '\u{2028}' => line.push_str(r"\u2028"),
+            '\u{2029}' => line.push_str(r"\u2029"),
+            c => line.push(c),
+        }
+    }
+    Cow::Owned(line)
+}
+
+/// Whether an object has one of these keys, all in lower case, in another case: some parsers take it for the key.
+pub(super) fn has_alike(value: &Value, keys: &[&str]) -> bool {
+    let Some(object) = value.as_object() else { return false };
+    object.keys().any(|key| !keys.contains(&key.as_str()) && keys.contains(&folded(key).as_str()))
+}
+
+/// JSON in which no object has a key twice: which of the two counts is the parser's to say.
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("JSON")
+            }
+
+            fn visit_unit<E: Error>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+                let mut items = Vec::new();
+                while let Some(Strict(item)) = seq.next_element()? {
+                    items.push(item);
+                }
+                Ok(Value::Array(items))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+                let mut object = Map::new();
+                while let Some((key, Strict(value))) = map.next_entry::<String, Strict>()? {
+                    if object.insert(key, value).is_some() {
+                        return Err(A::Error::custom("a key twice"));
+                    }
+                }
+                Ok(Value::Object(object))
+            }
+        }
+        deserializer.deserialize_any(Any).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_parsers_differ_over_is_not_read() {
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        for odd in [
+            r#"{"a":1,"a":1}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            r#"[{"x":{"a":1,"a":1}}]"#,
+            r#""\ud800""#,
+            "1e999",
+            "NaN",
+            "\u{feff}{}",
+            "{} {}",
+            "",
+            &deep,
+        ] {
+            assert!(read(odd).is_err(), "{odd}");
+        }
+        for fine in
+            [r#"{"a":1,"A":1}"#, r#"[{"a":1},{"a":1}]"#, " {}\n", "-1", "1.5", "null", r#""\ud83e\udd80""#]
+        {
+            assert_eq!(read(fine).unwrap(), serde_json::from_str::<Value>(fine).unwrap(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_key_in_another_case_is_told() {
+        for (key, alike) in
+            [("choices", false), ("Choices", true), ("choice\u{17f}", true), ("choice", false)]
+        {
+            assert_eq!(has_alike(&serde_json::json!({ key: 1 }), &["choices"]), alike, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_line_is_the_same_json(text in "[a\"\\\\\n\r\u{85}\u{2028}\u{2029}]{0,12}", pretty: bool) {
+            let value = serde_json::json!({ text.clone(): [text] });
+            let json = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+            let json = json.unwrap();
+            let line = in_one_line(&json);
+            let has_end = line.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']);
+            prop_assert!(!has_end);
+            prop_assert_eq!(read(&line).unwrap(), value);
+        }
+    }
+}
