@@ -2,7 +2,7 @@
 
 use super::{
     gate::Gate,
-    relay::{self, Relay},
+    relay::Relay,
     request::{self, Route},
 };
 use crate::llm::{
@@ -97,33 +97,64 @@ fn sent(llm: &Llm, route: Route, body: &[u8]) {
     }
     assert_eq!(rewritten.streams, asked.get("stream") == Some(&Value::Bool(true)));
     let fixed = ["model", "temperature", "stream_options"];
+    // How many answers there are is the profile's to say; and what only looks like one of the names that are ours is left out.
+    let is_ours =
+        |key: &str| [&fixed[..], &LIMITS, &["messages", "stream", "n", "best_of"]].concat().contains(&key);
     for (key, value) in asked.iter().filter(|(key, _)| !fixed.contains(&key.as_str())) {
-        assert!(LIMITS.contains(&key.as_str()) || sent[key] == *value, "{key}");
+        match sent.get(key) {
+            Some(sent) => assert!(LIMITS.contains(&key.as_str()) || sent == value, "{key}"),
+            None => {
+                assert!(["n", "best_of"].contains(&key.as_str()) || is_ours(&request::folded(key)), "{key}")
+            }
+        }
     }
 }
 
-/// A provider's answer, in pieces: the first byte says whose and how long they are. Where it is cut changes nothing, and no
-/// credential goes out.
+/// A provider's answer, in pieces: the first byte says whose and how long they are. Where it is cut changes nothing, no
+/// credential goes out, what goes out is read again as it was read, and the same bytes have the same calls whatever they are
+/// said to be, or are refused.
 pub fn relay(data: &[u8]) {
     let Some((&how, stream)) = data.split_first() else { return };
     let kind = KINDS[usize::from(how & 1)];
-    let stream = String::from_utf8_lossy(stream).replace('\0', KEY).into_bytes();
+    // A credential is where the input has a NUL: the fuzzer need not guess it.
+    let stream = stream.split(|byte| *byte == 0).collect::<Vec<_>>().join(KEY.as_bytes());
     let redactor = Redactor::new([&Secret::from(KEY.to_owned())]);
-    let relayed = |size: usize| {
-        let mut relay = Relay::new(kind, how & 2 != 0);
+    let relayed = |stream: &[u8], size: usize| {
+        let mut relay = Relay::new(kind, how & 2 != 0, how & 4 != 0);
         let mut out = Vec::new();
         for piece in stream.chunks(size) {
             out.extend(relay.feed(piece, &redactor)?);
         }
-        let (rest, outcome) = relay.finish(&redactor);
+        let (rest, outcome) = relay.finish(true, &redactor);
         out.extend(rest);
-        Ok::<_, String>((out, format!("{outcome:?}")))
+        match &outcome.refused {
+            Some(why) => Err(why.clone()),
+            None => Ok((out, format!("{:?}", outcome.tool_calls), format!("{outcome:?}"))),
+        }
     };
-    let whole = relayed(stream.len().max(1));
-    assert_eq!(relayed(usize::from(how >> 2) + 1), whole);
-    if let Ok((out, _)) = whole {
-        assert!(!String::from_utf8_lossy(&out).contains(KEY));
+    let streamed = relayed(&stream, stream.len().max(1));
+    assert_eq!(relayed(&stream, usize::from(how >> 3) + 1), streamed);
+    if let Ok((out, calls, _)) = &streamed {
+        assert!(!String::from_utf8_lossy(out).contains(KEY));
+        let (again, same, _) = relayed(out, 1).expect("what went out can be read");
+        assert_eq!((&again, &same), (out, calls));
     }
-    let (out, _) = relay::whole(kind, &stream, &redactor);
-    assert!(!String::from_utf8_lossy(&out).contains(KEY));
+    for is_error in [false, true] {
+        let whole = Relay::new(kind, how & 2 != 0, how & 4 != 0).whole(is_error, &stream, &redactor);
+        if whole.outcome.refused.is_some() {
+            continue;
+        }
+        let text = String::from_utf8(whole.body).expect("what goes out is text");
+        assert!(!text.contains(KEY));
+        let calls = format!("{:?}", whole.outcome.tool_calls);
+        match &streamed {
+            Ok((out, streamed, _)) => {
+                assert!(calls == *streamed && (text.is_empty() || text.as_bytes() == out))
+            }
+            // JSON, or an error's text.
+            Err(_)
+                if serde_json::from_str::<Value>(&text).is_ok_and(|value| is_error || value.is_object()) => {}
+            Err(why) => assert!(is_error && whole.outcome.tool_calls.is_empty(), "{why}"),
+        }
+    }
 }

@@ -1,18 +1,20 @@
-//! Answers that the HTTP endpoint has whole before a client gets them: how many bytes of them are held.
+//! Answers on the HTTP endpoint's way to a client: in which form they go out, where they end, and how many bytes of those
+//! are held that it has whole before a client gets them.
 
 use crate::{
     http::{hello, home, post, read, request},
-    mock::{Answer, Mock, says},
+    mock::{Answer, Gate, Mock, anthropic_events, calls, says, text_block},
     support::{Home, PATIENCE, eventually},
 };
 use serde_json::{Value, json};
-use std::{fs, io::Write, os::unix::net::UnixStream};
+use std::{fs, io::Write, os::unix::net::UnixStream, sync::Arc};
 
 /// Bytes of a long answer. Four of them have room with one agent, six with all.
 const LONG: usize = 31 << 20;
 
 fn long() -> Answer {
-    Answer::Whole(200, "Content-Type: text/plain\r\n".into(), vec![b'x'; LONG])
+    let body = format!("{{\"x\":\"{}\"}}", "x".repeat(LONG - 8));
+    Answer::Whole(200, "Content-Type: application/json\r\n".into(), body.into_bytes())
 }
 
 /// A client that has asked and does not read.
@@ -95,4 +97,75 @@ fn answers_that_nobody_reads_have_a_bound_together_and_one_agent_leaves_room() {
     fits(&of_a);
     drop(held);
     fits(&of_b);
+}
+
+/// The last call on record.
+fn recorded(home: &Home) -> Value {
+    let record = fs::read_to_string(home.path(".local/share/ringfence/logs/a/http.ndjson")).unwrap();
+    serde_json::from_str(record.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn an_answer_goes_out_in_the_form_in_which_it_was_read_or_not_at_all() {
+    let mock = Mock::new();
+    let home = home(&mock, "anthropic", "http = true", "");
+    let _daemon = home.start();
+    let call = json!({ "content": [{ "type": "tool_use", "id": "t", "name": "n", "input": {} }], "stop_reason": "tool_use" })
+        .to_string();
+    let Answer::Stream(stream) = calls(&[("t", "n", "{}")]) else { panic!("a stream") };
+    let joined = |before: &[u8], body: &[u8]| [before, body].concat();
+    let (json, events) = ("application/json", "text/event-stream; charset=utf-8");
+    for (said, body, form) in [
+        ("application/json; charset=utf-7", call.clone().into_bytes(), json),
+        ("text/plain", call.clone().into_bytes(), json),
+        ("Text/Event-Stream; charset=utf-7", stream.clone(), events),
+        ("application/json", stream.clone(), events),
+    ] {
+        mock.then([Answer::Whole(200, format!("Content-Type: {said}\r\n"), body.clone())]);
+        let got = post(&home, "/v1/messages", &hello());
+        assert_eq!((got.status, got.whole), (200, true), "{said}");
+        assert_eq!(String::from_utf8(got.body), String::from_utf8(body), "{said}");
+        let head = got.head + "\r\n";
+        assert!(head.contains(&format!("content-type: {form}\r\n")), "{head}");
+        assert_eq!(recorded(&home)["tool_calls"][0]["name"], "n", "{said}: {}", recorded(&home));
+    }
+    for (said, body) in [
+        ("application/json", joined(b"\xef\xbb\xbf", call.as_bytes())),
+        ("application/json", call.encode_utf16().flat_map(u16::to_le_bytes).collect()),
+        ("application/json", joined(b"data: \xff\n\n", &stream)),
+        ("application/json", joined(b": x\n\xef\xbb\xbf", &stream)),
+        ("text/html", b"<html></html>".to_vec()),
+    ] {
+        mock.then([Answer::Whole(200, format!("Content-Type: {said}\r\n"), body)]);
+        let got = post(&home, "/v1/messages", &hello());
+        assert_eq!((got.status, got.json()["error"]["type"].as_str()), (502, Some("api_error")));
+        let line = recorded(&home);
+        assert!(
+            line["status"] == 502 && line["error"].as_str().unwrap().contains("the provider sent"),
+            "{line}"
+        );
+    }
+    mock.then([Answer::Stream(joined(b": x\n\xef\xbb\xbf", &stream))]);
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.whole, got.body), (200, false, Vec::new()));
+    // An error may be anything that is neither.
+    mock.then([Answer::Whole(502, "Content-Type: text/html\r\n".into(), b"<html></html>".to_vec())]);
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.body.as_slice()), (502, &b"<html></html>"[..]));
+    assert!(got.head.contains("content-type: text/plain"), "{}", got.head);
+}
+
+#[test]
+fn an_answer_is_over_and_on_record_at_its_final_event() {
+    let stream = anthropic_events(&[text_block(&["all"])], "end_turn").concat();
+    let gate = Arc::new(Gate::default());
+    let mock = Mock::with([Answer::Gated(stream.clone(), Arc::clone(&gate), b": for ever\n\n".to_vec())]);
+    let home = home(&mock, "anthropic", "http = true", "");
+    let _daemon = home.start();
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.whole, got.body), (200, true, stream));
+    assert_eq!(recorded(&home)["content"][0]["text"], "all");
+    gate.open();
+    mock.then([says(&["more"])]);
+    assert!(post(&home, "/v1/messages", &hello()).whole);
 }

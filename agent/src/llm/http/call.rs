@@ -16,7 +16,7 @@ use crate::{
 use axum::{
     body::{Body, Bytes},
     extract::Request,
-    http::{HeaderMap, HeaderName, Response, StatusCode, header::CONTENT_TYPE},
+    http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE},
 };
 use http_body::{Body as _, Frame};
 use jiff::Timestamp;
@@ -38,6 +38,8 @@ const HEARD_OUT: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// When a client whose request or answer had no room shall try again, seconds.
 const AFTER: u64 = 2;
+/// How long the end of a stream may take behind its final event.
+const END: Duration = Duration::from_secs(1);
 /// Most bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
 /// Pieces of an answer that wait for a client; the provider waits when there are more.
@@ -64,7 +66,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     if route == Route::Models {
         let models = request::models(&shared.config.llm).to_string();
-        return respond(StatusCode::OK, &HeaderMap::new(), Body::from(models));
+        return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(models));
     }
     let path = request.uri().path().to_owned();
     let (mut coming, mut held) = (request.into_body(), state.room.requests.hold());
@@ -105,18 +107,14 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, held };
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
-    let passing = pass_on(counted, suffix, rewritten.body, rewritten.hides_usage);
+    let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);
+    let passing = pass_on(counted, suffix, rewritten.body, relay);
     let passed = tokio::spawn(passing).await;
     passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
 }
 
 /// Makes the call; its answer follows.
-async fn pass_on(
-    mut counted: Counted,
-    suffix: Option<&str>,
-    body: Vec<u8>,
-    hides_usage: bool,
-) -> Response<Body> {
+async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, relay: Relay) -> Response<Body> {
     let shared = counted.shared.clone();
     let upstream = shared.provider.forward(suffix, body.into()).await;
     // All that is left of it is what goes into the record.
@@ -134,17 +132,28 @@ async fn pass_on(
     for (name, value) in upstream.headers().iter().filter(|(name, _)| passes(name)) {
         headers.append(name.clone(), value.clone());
     }
-    let kind_of = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let streams = status.is_success() && kind_of.starts_with("text/event-stream");
+    let streams = status.is_success() && is_stream(upstream.headers());
     let (pieces, waiting) = mpsc::channel(WAITING);
-    let relay = streams.then(|| Relay::new(shared.provider.kind(), hides_usage));
-    let (refused, refusal) = oneshot::channel();
-    tokio::spawn(pump(upstream, relay, (pieces, refused), status.as_u16(), counted));
-    // Nothing of an answer that does not stream goes out before it is whole: it can still be another.
-    if !streams && let Ok(why) = refusal.await {
-        return refuse_for(&shared, 503, &why, AFTER);
+    let (told, tells) = oneshot::channel();
+    if streams {
+        tokio::spawn(pump(upstream, relay, pieces, status.as_u16(), counted));
+        return respond(status, &headers, relay::STREAM, Body::new(Relayed(waiting)));
     }
-    respond(status, &headers, Body::new(Relayed(waiting)))
+    tokio::spawn(pump_whole(upstream, relay, (pieces, told), status.as_u16(), counted));
+    // Nothing of an answer that does not stream goes out before it is whole: it can still be another.
+    match tells.await {
+        Ok(Ok(form)) => respond(status, &headers, form, Body::new(Relayed(waiting))),
+        Ok(Err((503, why))) => refuse_for(&shared, 503, &why, AFTER),
+        Ok(Err((status, why))) => refuse(&shared, status, &why),
+        Err(_) => refuse(&shared, 500, "the call failed; see the host's log"),
+    }
+}
+
+/// Whether an answer says that it is a stream of events.
+fn is_stream(headers: &HeaderMap) -> bool {
+    let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let form = said.split(';').next().unwrap_or_default();
+    form.trim().eq_ignore_ascii_case("text/event-stream")
 }
 
 /// Counts a turn, and looks whether it may be.
@@ -200,21 +209,19 @@ async fn hear_out(mut body: Body, most: usize) {
     let _ = tokio::time::timeout(PATIENCE, heard).await;
 }
 
-/// What of a provider's headers a client may see: nothing that says whose key it was.
+/// What of a provider's headers a client may see: nothing that says whose key it was, or how the answer is to be read.
 fn passes(name: &HeaderName) -> bool {
     let name = name.as_str();
-    matches!(
-        name,
-        "content-type" | "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry"
-    ) || name.starts_with("anthropic-ratelimit-")
+    matches!(name, "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry")
+        || name.starts_with("anthropic-ratelimit-")
         || name.starts_with("x-ratelimit-")
 }
 
-fn respond(status: StatusCode, headers: &HeaderMap, body: Body) -> Response<Body> {
+fn respond(status: StatusCode, headers: &HeaderMap, form: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, axum::http::HeaderValue::from_static("application/json"));
     response.headers_mut().extend(headers.clone());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(form));
     response
 }
 
@@ -233,7 +240,7 @@ fn refuse(shared: &Shared, status: u16, why: &str) -> Response<Body> {
     let why = shared.redactor.text(why);
     let error = request::error(shared.provider.kind(), status, &why).to_string();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    respond(status, &HeaderMap::new(), Body::from(error))
+    respond(status, &HeaderMap::new(), relay::JSON, Body::from(error))
 }
 
 /// Refuses what may be tried again after so many seconds.
@@ -296,56 +303,61 @@ impl Counted {
 
 type Piece = Result<Bytes, Broken>;
 
+/// A whole answer's content type; or with which status and why the client is not to have it.
+type Told = Result<&'static str, (u16, String)>;
+
 /// The provider's connection broke: the client's breaks, too. A short answer that looks whole would be a lie.
 #[derive(Debug, thiserror::Error)]
 #[error("the provider's answer broke off")]
 struct Broken;
 
-/// From the provider to the client, until either ends. The record is on disk before the client sees the end. `refused`
-/// hears why an answer that does not stream has no room; without a word it is on its way.
+/// The provider's next bytes; `None` at the end.
+async fn chunk(
+    upstream: &mut reqwest::Response,
+    read: &mut usize,
+    counted: &Counted,
+) -> Result<Option<Bytes>, String> {
+    let patience = counted.shared.config.llm.timeout;
+    let chunk = match tokio::time::timeout(patience, upstream.chunk()).await {
+        Ok(Ok(chunk)) => chunk,
+        Ok(Err(_)) => return Err("the provider's answer broke off".to_owned()),
+        Err(_) => return Err("the provider's answer stood still".to_owned()),
+    };
+    *read += chunk.as_ref().map_or(0, Bytes::len);
+    if *read > MAX_ANSWER {
+        return Err(format!("the provider's answer has more than {MAX_ANSWER} bytes"));
+    }
+    Ok(chunk)
+}
+
+/// From the provider to the client, until either ends, or the answer does. The record is on disk before the client sees the
+/// final event: a client may act on that, and a provider could leave the stream open behind it.
 async fn pump(
     mut upstream: reqwest::Response,
-    mut relay: Option<Relay>,
-    (pieces, refused): (mpsc::Sender<Piece>, oneshot::Sender<String>),
+    mut relay: Relay,
+    pieces: mpsc::Sender<Piece>,
     status: u16,
     mut counted: Counted,
 ) {
-    let (mut whole, mut read) = (Vec::new(), 0);
-    let mut held = counted.state.room.answers.hold();
+    let (mut read, mut last) = (0, Vec::new());
     let redactor = Arc::clone(&counted.shared.redactor);
-    let patience = counted.shared.config.llm.timeout;
     let broken = loop {
         let next = tokio::select! {
-            next = tokio::time::timeout(patience, upstream.chunk()) => next,
-            // What one that does not stream costs is at its end.
-            () = pieces.closed(), if relay.is_some() => break Some("the client hung up".to_owned()),
+            next = chunk(&mut upstream, &mut read, &counted) => next,
+            () = pieces.closed() => Err("the client hung up".to_owned()),
         };
         let chunk = match next {
-            Ok(Ok(Some(chunk))) => chunk,
-            Ok(Ok(None)) => break None,
-            Ok(Err(_)) => break Some("the provider's answer broke off".to_owned()),
-            Err(_) => break Some("the provider's answer stood still".to_owned()),
-        };
-        read += chunk.len();
-        if read > MAX_ANSWER {
-            break Some(format!("the provider's answer has more than {MAX_ANSWER} bytes"));
-        }
-        let Some(relay) = &mut relay else {
-            if let Err(full) = held.grow(chunk.len()) {
-                let (why, said) = (full.to_string(), whole.len());
-                drop((upstream, whole, held));
-                let mut outcome = Outcome { error: Some(why.clone()), said, ..Outcome::default() };
-                counted.charge(status, &mut outcome);
-                counted.end(503, outcome).await;
-                let _ = refused.send(why);
-                return;
-            }
-            whole.extend_from_slice(&chunk);
-            continue;
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break None,
+            Err(why) => break Some(why),
         };
         let fed = relay.feed(&chunk, &redactor);
         counted.began.extend(std::iter::repeat_n(report::now(), relay.started()));
         match fed {
+            Ok(out) if relay.is_over() => {
+                last = out;
+                break None;
+            }
             Ok(out) if out.is_empty() => {}
             Ok(out) => {
                 if pieces.send(Ok(out.into())).await.is_err() {
@@ -355,21 +367,74 @@ async fn pump(
             Err(why) => break Some(why),
         }
     };
-    let (rest, mut outcome) = match relay {
-        Some(relay) => relay.finish(&redactor),
-        None => relay::whole(counted.shared.provider.kind(), &whole, &redactor),
-    };
-    drop(whole);
+    let is_over = relay.is_over();
+    let (rest, mut outcome) = relay.finish(broken.is_none(), &redactor);
+    last.extend(rest);
     let broken = broken.or(outcome.refused.take());
     let is_broken = broken.is_some();
     outcome.error = broken.or(outcome.error);
     counted.charge(status, &mut outcome);
     counted.end(status, outcome).await;
-    drop(refused);
     if is_broken {
         let _ = pieces.send(Err(Broken)).await;
-    } else if !rest.is_empty() {
-        let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(rest, held)))).await;
+    } else if !last.is_empty() {
+        let _ = pieces.send(Ok(last.into())).await;
+    }
+    drop(pieces);
+    // A connection whose answer was read to its end serves the next call.
+    if is_over {
+        let _ = tokio::time::timeout(END, upstream.chunk()).await;
+    }
+}
+
+/// As [`pump`], for an answer that does not stream. `told` hears what becomes of it.
+async fn pump_whole(
+    mut upstream: reqwest::Response,
+    relay: Relay,
+    (pieces, told): (mpsc::Sender<Piece>, oneshot::Sender<Told>),
+    status: u16,
+    counted: Counted,
+) {
+    let (mut body, mut read) = (Vec::new(), 0);
+    let mut held = counted.state.room.answers.hold();
+    let broken = loop {
+        match chunk(&mut upstream, &mut read, &counted).await {
+            Ok(Some(chunk)) => {
+                if let Err(full) = held.grow(chunk.len()) {
+                    break Some((503, full.to_string()));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            Ok(None) => break None,
+            Err(why) => break Some((502, why)),
+        }
+    };
+    drop(upstream);
+    if let Some((answered, why)) = broken {
+        let said = body.len();
+        drop((body, held));
+        let mut outcome = Outcome { error: Some(why.clone()), said, ..Outcome::default() };
+        counted.charge(status, &mut outcome);
+        counted.end(answered, outcome).await;
+        let _ = told.send(Err((answered, why)));
+        return;
+    }
+    let mut whole = relay.whole(status >= 400, &body, &counted.shared.redactor);
+    drop(body);
+    if let Some(why) = whole.outcome.refused.take() {
+        // The client hears of none.
+        whole.outcome.tool_calls.clear();
+        whole.outcome.error = Some(why.clone());
+        counted.charge(status, &mut whole.outcome);
+        counted.end(502, whole.outcome).await;
+        let _ = told.send(Err((502, why)));
+        return;
+    }
+    counted.charge(status, &mut whole.outcome);
+    counted.end(status, whole.outcome).await;
+    let _ = told.send(Ok(whole.form));
+    if !whole.body.is_empty() {
+        let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(whole.body, held)))).await;
     }
 }
 

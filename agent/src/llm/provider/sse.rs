@@ -15,6 +15,17 @@ pub(in crate::llm) struct Event {
     pub(in crate::llm) data: String,
 }
 
+/// What a stream has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::llm) enum Read {
+    /// An event that is whole.
+    Event(Event),
+    /// A comment: nothing, said to keep a connection open.
+    Comment,
+    /// A line of a field that no event has.
+    Odd,
+}
+
 /// Why a stream is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(in crate::llm) enum Error {
@@ -45,17 +56,27 @@ impl Events {
     ///
     /// # Errors
     /// [`Error`].
-    pub(in crate::llm) fn feed(
-        &mut self,
-        mut bytes: &[u8],
-        mut each: impl FnMut(Event),
-    ) -> Result<(), Error> {
+    pub(in crate::llm) fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(Event)) -> Result<(), Error> {
+        self.read(bytes, |read| {
+            if let Read::Event(event) = read {
+                each(event);
+            }
+        })
+    }
+
+    /// As [`Self::feed`], with all else that the stream has.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(in crate::llm) fn read(&mut self, mut bytes: &[u8], mut each: impl FnMut(Read)) -> Result<(), Error> {
         // Nothing decides nothing: a CR that waits for its LF still does.
         if !bytes.is_empty() && std::mem::take(&mut self.after_cr) {
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
         }
         while let Some(at) = memchr::memchr2(b'\n', b'\r', bytes) {
             self.line.extend_from_slice(&bytes[..at]);
+            // As it would be if the line came in pieces.
+            self.check()?;
             let is_cr = bytes[at] == b'\r';
             bytes = &bytes[at + 1..];
             if is_cr {
@@ -63,8 +84,8 @@ impl Events {
                 bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
             }
             let line = std::mem::take(&mut self.line);
-            if let Some(event) = self.end_line(&line)? {
-                each(event);
+            if let Some(read) = self.end_line(&line)? {
+                each(read);
             }
             self.line = line;
             self.line.clear();
@@ -78,7 +99,7 @@ impl Events {
         if size > MAX_EVENT { Err(Error::TooLong) } else { Ok(()) }
     }
 
-    fn end_line(&mut self, mut line: &[u8]) -> Result<Option<Event>, Error> {
+    fn end_line(&mut self, mut line: &[u8]) -> Result<Option<Read>, Error> {
         if !std::mem::replace(&mut self.begun, true) {
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
@@ -88,7 +109,7 @@ impl Events {
                 return Ok(None);
             }
             let text = |bytes| String::from_utf8(bytes).map_err(|_| Error::NotUtf8);
-            return Ok(Some(Event { name: text(name)?, data: text(data)? }));
+            return Ok(Some(Read::Event(Event { name: text(name)?, data: text(data)? })));
         }
         let (field, value) = match memchr::memchr(b':', line) {
             Some(at) => (&line[..at], &line[at + 1..]),
@@ -104,8 +125,10 @@ impl Events {
                 self.data.extend_from_slice(value);
                 self.check()?;
             }
-            // A comment, an id, a time to retry: nothing that we use.
-            _ => {}
+            b"" => return Ok(Some(Read::Comment)),
+            // Nothing that we use.
+            b"id" | b"retry" => {}
+            _ => return Ok(Some(Read::Odd)),
         }
         Ok(None)
     }

@@ -1,0 +1,300 @@
+//! What goes out of an answer, and what of it is on record.
+
+use super::*;
+use crate::llm::secret::Secret;
+use proptest::prelude::*;
+
+const KEY: &str = "sk-secret-0123456789";
+
+fn redactor() -> Redactor {
+    Redactor::new([&Secret::from(KEY.to_owned())])
+}
+
+fn chunk(json: &str) -> String {
+    format!("data: {json}\n\n")
+}
+
+fn openai() -> String {
+    [
+        chunk(r#"{"choices":[{"index":0,"delta":{"content":"h\u00e9"}}]}"#),
+        ": a comment\n\n".to_owned(),
+        chunk(r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":null}"#),
+        chunk(r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#),
+        "data: [DONE]\n\n".to_owned(),
+    ]
+    .concat()
+}
+
+fn relay(kind: ProviderKind) -> Relay {
+    Relay::new(kind, false, false)
+}
+
+fn whole(kind: ProviderKind, body: &[u8]) -> Whole {
+    relay(kind).whole(false, body, &redactor())
+}
+
+/// What goes out of a stream, cut there; or why it breaks off.
+fn fed(mut relay: Relay, bytes: &[u8], cuts: &[usize]) -> Result<(String, Outcome), String> {
+    let (mut out, mut from) = (Vec::new(), 0);
+    for cut in cuts.iter().copied().filter(|c| *c <= bytes.len()).chain([bytes.len()]) {
+        if cut >= from {
+            out.extend(relay.feed(&bytes[from..cut], &redactor())?);
+            from = cut;
+        }
+    }
+    let (rest, outcome) = relay.finish(true, &redactor());
+    out.extend(rest);
+    match outcome.refused.clone() {
+        Some(why) => Err(why),
+        None => Ok((String::from_utf8(out).unwrap(), outcome)),
+    }
+}
+
+fn relayed(text: &str, hides: bool, cuts: &[usize]) -> (String, Outcome) {
+    fed(Relay::new(ProviderKind::OpenAi, hides, false), text.as_bytes(), cuts).unwrap()
+}
+
+fn names(outcome: &Outcome) -> Vec<&str> {
+    outcome.tool_calls.iter().map(|call| call.name.as_str()).collect()
+}
+
+const CALL: &str = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"t","arguments":""}}]}}],"x":X}"#;
+
+/// A chunk that calls `t`.
+fn call() -> String {
+    CALL.replace('X', "1")
+}
+
+#[test]
+fn usage_that_only_we_asked_for_is_read_and_hidden() {
+    let (out, outcome) = relayed(&openai(), true, &[]);
+    let as_it_goes = openai().replace(": a comment", ":");
+    let hidden = chunk(r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#);
+    assert_eq!(out, as_it_goes.replace(&hidden, ""));
+    assert_eq!(outcome.usage.unwrap().input_tokens, 9);
+    assert_eq!((outcome.stop_reason.as_deref(), outcome.error), (Some("end_turn"), None));
+    assert_eq!(relayed(&openai(), false, &[]).0, as_it_goes);
+}
+
+#[test]
+fn a_credential_is_taken_out_however_it_is_escaped() {
+    for hidden in [KEY.to_owned(), KEY.replace("sk-", r"\u0073k-")] {
+        let text = chunk(&format!(r#"{{"choices":[{{"delta":{{"content":"a {hidden} b"}}}}]}}"#));
+        let (out, _) = relayed(&text, false, &[20]);
+        assert!(out.contains("[redacted]") && !out.contains("0123456789") && out.ends_with("\n\n"), "{out}");
+    }
+    let body = format!(r#"{{"usage":{{"prompt_tokens":3}},"choices":[],"x":"{KEY}"}}"#);
+    let Whole { body, outcome, .. } = whole(ProviderKind::OpenAi, body.as_bytes());
+    assert!(!String::from_utf8(body).unwrap().contains(KEY));
+    assert_eq!(outcome.usage.unwrap().input_tokens, 3);
+}
+
+#[test]
+fn an_answer_is_read_by_what_it_is_or_refused() {
+    let openai = ProviderKind::OpenAi;
+    let message = call().replace("delta", "message");
+    // A whole answer, as people lay out JSON; a stream, whatever it is said to be.
+    let json = message.replace(",\"function", ",\n\n\"function");
+    let stream = chunk(&call()) + "data: [DONE]\n\n";
+    for (body, form, out) in
+        [(&json, JSON, message.replace(",\"function", ",  \"function")), (&stream, STREAM, stream.clone())]
+    {
+        let whole = whole(openai, body.as_bytes());
+        assert_eq!((whole.outcome.refused.as_deref(), whole.form), (None, form), "{body}");
+        assert_eq!((names(&whole.outcome), String::from_utf8(whole.body).unwrap()), (vec!["t"], out));
+    }
+    assert!(
+        fed(relay(openai), message.as_bytes(), &[7, 60]).is_err(),
+        "no events where events are said to be"
+    );
+    let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    let marked = |text: &str| [b"\xef\xbb\xbf", text.as_bytes()].concat();
+    let odd = [
+        marked(&message),
+        utf16(&message),
+        utf16(&format!("\u{feff}{message}")),
+        [b"\xff", message.as_bytes()].concat(),
+        [b"data: \xff\n\n", stream.as_bytes()].concat(),
+        [b"data: 1\n", stream.as_bytes()].concat(),
+        format!("{message}{message}").into_bytes(),
+        format!("x\n{stream}").into_bytes(),
+        format!("[{message}]").into_bytes(),
+        message.replacen("choices", "Choices", 1).into_bytes(),
+    ];
+    for body in odd {
+        for is_error in [false, true] {
+            let whole = relay(openai).whole(is_error, &body, &redactor());
+            // An error's list is JSON that no client looks for calls in.
+            let is_fine = is_error && body.starts_with(b"[");
+            assert_eq!(whole.outcome.refused.is_none(), is_fine, "{}", String::from_utf8_lossy(&body));
+        }
+        assert!(fed(relay(openai), &body, &[]).is_err(), "{}", String::from_utf8_lossy(&body));
+    }
+    // The page of a proxy is no answer, but may be an error.
+    for page in ["<html>\n</html>", "too much", "caf\u{e9}"] {
+        assert!(whole(openai, page.as_bytes()).outcome.refused.is_some(), "{page}");
+        let whole = relay(openai).whole(true, page.as_bytes(), &redactor());
+        assert_eq!((whole.outcome.refused, whole.form, whole.body), (None, TEXT, page.as_bytes().to_vec()));
+    }
+    assert!(whole(openai, b" \n").body.is_empty());
+}
+
+#[test]
+fn what_goes_out_is_what_was_read() {
+    let as_it_goes = chunk(&call());
+    // A byte order mark or another field in any line but the first; some clients forgive them.
+    for line in ["\u{feff}data: 1", "\u{feff}: x", " data: 1", "Data: 1", "x", "{}", "data : 1"] {
+        for text in
+            [format!(": x\n{line}\n\n"), format!("{as_it_goes}{line}"), format!("data: {{}}\n{line}\n\n")]
+        {
+            let whole = whole(ProviderKind::OpenAi, text.as_bytes());
+            assert!(whole.outcome.refused.is_some() || whole.form == JSON, "{text}");
+            assert!(fed(relay(ProviderKind::OpenAi), text.as_bytes(), &[]).is_err(), "{text}");
+        }
+    }
+    let cases = [
+        (format!("\u{feff}{as_it_goes}"), as_it_goes.clone()),
+        (format!("id: 7\nretry: 1\ndata:{}\n\n", call()), as_it_goes.clone()),
+        // Without its last empty line.
+        (as_it_goes.trim_end().to_owned(), as_it_goes.clone()),
+        ("event: x\ndata: {\"a\":\ndata: 1}\n\n".into(), "event: x\ndata: {\"a\": 1}\n\n".into()),
+        ("event: x\n\ndata\n\n:p\n".into(), ":\n\n:\n\n".into()),
+        ("data:  [DONE] \n\ndata: 5\n\n".into(), "data: [DONE]\n\n".into()),
+        // What ends a line for some clients, in a text.
+        (
+            "data: {\"a\":\"\u{2028}\u{2029}\u{85}\"}\n\n".into(),
+            "data: {\"a\":\"\\u2028\\u2029\\u0085\"}\n\n".into(),
+        ),
+    ];
+    for (text, out) in cases {
+        for end in ["\n", "\r\n", "\r"] {
+            let text = text.replace('\n', end);
+            assert_eq!(relayed(&text, false, &[1, 9]).0, out, "{text:?}");
+        }
+    }
+    for data in ["5", "[1]", "x", "\u{feff}{}", "[DONE] x", "null"] {
+        assert!(fed(relay(ProviderKind::OpenAi), chunk(data).as_bytes(), &[]).is_err(), "{data}");
+    }
+    assert!(fed(relay(ProviderKind::OpenAi), "event: \u{2028}\ndata: {}\n\n".as_bytes(), &[]).is_err());
+}
+
+#[test]
+fn what_another_parser_would_find_a_call_in_is_not_relayed() {
+    let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+    for odd in [r#""\ud800""#, "1e999", "NaN", deep.as_str(), r#"1,"x":2"#, r#"1,"choices":[]"#] {
+        let text = CALL.replace('X', odd);
+        for end in ["\n", "\r\n", "\r"] {
+            // In a stream, also without an end; a whole answer, or a stream that is called one.
+            for text in [chunk(&text), format!("data: {text}"), format!("data: {text}\n")] {
+                let text = text.replace('\n', end);
+                assert!(fed(relay(ProviderKind::OpenAi), text.as_bytes(), &[]).is_err(), "{text:?}");
+                let whole = whole(ProviderKind::OpenAi, text.as_bytes());
+                assert!(whole.outcome.refused.is_some(), "{text:?}");
+            }
+        }
+        assert!(whole(ProviderKind::OpenAi, text.as_bytes()).outcome.refused.is_some(), "{odd}, whole");
+    }
+    let text = [chunk(&call()).as_bytes(), b"data: \xff{}\r\r"].concat();
+    assert!(fed(relay(ProviderKind::OpenAi), &text, &[]).is_err(), "bytes that are no text");
+    assert_eq!(names(&relayed(&chunk(&call()), false, &[]).1), ["t"], "the control");
+}
+
+#[test]
+fn nothing_is_relayed_that_clients_find_different_calls_in() {
+    let input =
+        chunk(r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#);
+    let end = "data: [DONE]\n\n";
+    let mut begun = relay(ProviderKind::OpenAi);
+    assert!(begun.feed(input.as_bytes(), &redactor()).is_ok(), "its name may come later");
+    let error = begun.feed(end.as_bytes(), &redactor()).unwrap_err();
+    assert!(error.contains("without a name"), "{error}");
+    assert!(fed(relay(ProviderKind::OpenAi), input.as_bytes(), &[]).is_err(), "at the end of the stream");
+    assert!(whole(ProviderKind::OpenAi, (input.clone() + end).as_bytes()).outcome.refused.is_some());
+    let name = input.replace("\"arguments\":\"{}\"", "\"name\":\"t\"");
+    assert_eq!(names(&relayed(&(name + &input + end), false, &[]).1), ["t"], "the control");
+    let block =
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"t"}}"#;
+    for (name, goes) in [("content_block_start", true), ("ping", false)] {
+        let event = format!("event: {name}\n{}", chunk(block));
+        assert_eq!(fed(relay(ProviderKind::Anthropic), event.as_bytes(), &[]).is_ok(), goes, "{name}");
+    }
+}
+
+#[test]
+fn nothing_goes_out_behind_the_end() {
+    let stop = chunk(r#"{"type":"message_stop"}"#);
+    for (kind, end) in [(ProviderKind::OpenAi, "data: [DONE]\n\n"), (ProviderKind::Anthropic, stop.as_str())]
+    {
+        let end = if kind == ProviderKind::Anthropic {
+            format!("event: message_stop\n{end}")
+        } else {
+            end.to_owned()
+        };
+        let mut relay = relay(kind);
+        assert!(relay.feed(b": ping\n\n", &redactor()).is_ok() && !relay.is_over());
+        let behind = format!("{end}: ping\n\nno line of a stream\n\n");
+        assert_eq!(relay.feed(behind.as_bytes(), &redactor()).unwrap(), end.as_bytes());
+        assert!(relay.is_over());
+        assert!(relay.feed(b"data: \xff\n\n", &redactor()).unwrap().is_empty());
+        let (rest, outcome) = relay.finish(true, &redactor());
+        assert!(rest.is_empty() && outcome.refused.is_none());
+    }
+}
+
+#[test]
+fn a_broken_stream_is_on_record_as_broken() {
+    let half = chunk(r#"{"choices":[{"index":0,"delta":{"content":"half"}}]}"#);
+    let cut = half.clone() + "data: {\"cho";
+    assert!(fed(relay(ProviderKind::OpenAi), cut.as_bytes(), &[]).is_err(), "in an event");
+    let (out, outcome) = relayed(&half, true, &[]);
+    assert_eq!(out, half);
+    assert!(outcome.error.is_some());
+}
+
+#[test]
+fn an_event_without_end_is_refused() {
+    for piece in [vec![b'x'; 1 << 20], b"data: xxxxxxxxxxxxxxxxxxxxxxxxxx\n".repeat(1 << 15)] {
+        let mut relay = relay(ProviderKind::OpenAi);
+        assert!((0..20).any(|_| relay.feed(&piece, &redactor()).is_err()));
+    }
+}
+
+proptest! {
+    #[test]
+    fn cuts_change_nothing(mut cuts in proptest::collection::vec(0usize..300, 0..12), end in 0usize..3) {
+        cuts.sort_unstable();
+        let text = openai().replace('\n', ["\n", "\r\n", "\r"][end]);
+        prop_assert_eq!(relayed(&text, true, &cuts).0, relayed(&openai(), true, &[]).0);
+    }
+
+    #[test]
+    fn a_client_that_forgives_finds_the_calls_on_record(
+        lines in prop::collection::vec((0usize..3, 0usize..7, 0usize..3), 0..8),
+    ) {
+        let heads: [&[u8]; 3] = [b"", b"\xef\xbb\xbf", b" "];
+        let call = format!("data: {}", call());
+        let bodies = [call.as_str(), "", ": x", "event: x", "data: {}", "data: [1,", "data: [DONE]"];
+        let mut bytes = Vec::new();
+        for (head, body, end) in lines {
+            bytes.extend_from_slice(heads[head]);
+            bytes.extend_from_slice(bodies[body].as_bytes());
+            bytes.extend_from_slice([&b"\n\n"[..], b"\r\r", b"\n"][end]);
+        }
+        let Ok((out, outcome)) = fed(relay(ProviderKind::OpenAi), &bytes, &[]) else { return Ok(()) };
+        // It reads each line by itself, waits for no end, and goes on behind it.
+        let lines = out.split(|c: char| c.is_control() || c == '\u{2028}').map(|line| line.trim_start_matches('\u{feff}').trim());
+        let data = lines.filter_map(|line| line.strip_prefix("data:"));
+        let events = data.filter_map(|data| serde_json::from_str::<Value>(data.trim()).ok());
+        let found = events.filter(|event| event.pointer("/choices/0/delta/tool_calls/0/function/name").is_some()).count();
+        // The one call's name may be said again.
+        prop_assert_eq!(found.min(1), outcome.tool_calls.len());
+    }
+
+    #[test]
+    fn no_bytes_panic(bytes: Vec<u8>) {
+        let mut feeds = relay(ProviderKind::Anthropic);
+        let _ = feeds.feed(&bytes, &redactor());
+        feeds.finish(true, &redactor());
+        whole(ProviderKind::Anthropic, &bytes);
+    }
+}
