@@ -1,7 +1,7 @@
 //! What the runtime in a container hears from the daemon's side of its socket.
 
 #[path = "../../agent/guest/src/runtime/message.rs"]
-#[allow(dead_code, reason = "what it says is tried elsewhere")]
+#[expect(dead_code, reason = "what it says is tried elsewhere")]
 mod message;
 
 use message::Heard;
