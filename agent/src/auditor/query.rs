@@ -60,7 +60,7 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, se
         let uid = credentials.uid();
         let Ok(spare) = stream.try_clone() else { continue };
         let Some(permit) = open.take(uid, move || drop(spare.shutdown(Shutdown::Both))) else {
-            sessions.refusals.warn(|| {
+            sessions.turned.warn(uid, || {
                 let pid = credentials.pid();
                 format!(
                     "process {pid} of user {uid} was turned away: too many connections on the query socket"

@@ -3,8 +3,12 @@
 //! Other users' processes need root to start; without it, those parts say that they were left out.
 
 use crate::{
-    auditor_support::{Core, denied, manifest, uid},
+    auditor_support::{Core, PATIENCE, denied, manifest, uid},
     support::{Home, eventually},
+};
+use ringfence_wire::{
+    conn::Conn,
+    mcp::{McpReply, McpRequest},
 };
 use serde_json::Value;
 use std::{
@@ -53,12 +57,27 @@ fn a_governed_process_and_the_clients_own_approve_nothing() {
         assert!(!worked && text.contains("belongs to a container"), "{arguments:?}: {text}");
         assert!(!text.contains("token="), "{text}");
     }
+    let mut confirms = Conn::connect(&home.runtime().join("mcp.sock"), PATIENCE).expect("connects");
+    let change = McpRequest::ConfirmRules { path: "/r".into(), sha256: "0".into() };
+    confirms.send(&change).expect("sent");
+    assert!(
+        matches!(confirms.receive::<McpReply>(), Ok(McpReply::Failed(why)) if why.error.contains("container"))
+    );
     home.core().governed.store(false, Ordering::SeqCst);
     assert_eq!(home.waiting(), call, "refusals decide nothing");
     let (worked, text) = detached(&home, &["approve", &call]);
     assert!(worked, "the control: {text}");
     assert!(session.line().contains(r#""result""#));
     session.end();
+    let (well, log) = home.core().stop();
+    assert!(well, "{log}");
+    for (what, times) in
+        [("a decision", 3), ("the dashboard's token", 1), ("a confirmation of changed rules", 1)]
+    {
+        let refused = |line: &&str| line.contains(what) && line.contains(" is refused to process ");
+        let found = log.lines().filter(refused).filter(|line| line.contains(&format!("of user {}", uid())));
+        assert_eq!(found.count(), times, "{what}: {log}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The log of what peers were refused: who, what, why; so many of each user that nobody fills the log with them.
+//! The log of what peers were refused: who, what, why; so many of each user that nobody fills the log with them, and how many
+//! more there were.
 
 use crate::quota::Owners;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -11,13 +12,16 @@ use std::{
 };
 
 /// How many refusals of one user, subordinate ids included, are logged in a while, and of all users together; the others are
-/// counted.
+/// counted. Each user's first is logged beside those: so many users that nobody hides another's do not fill a log.
 const MOST: u32 = 20;
 const MOST_IN_ALL: u32 = 600;
+const MOST_FIRST: u32 = MOST_USERS as u32;
 const WHILE: Duration = Duration::from_secs(60);
 /// Users that are told apart. Beyond, those that are quiet are forgotten, and if none is, whoever was refused most: a
 /// newcomer never shares a count that is used up, and the lines of all together are bounded.
 const MOST_USERS: usize = 1024;
+/// The user of a peer of whom the kernel does not say one.
+const UNKNOWN: u32 = u32::MAX;
 
 /// What was logged lately.
 #[derive(Debug, Default)]
@@ -31,6 +35,28 @@ struct Users {
     /// By user.
     each: HashMap<u32, Lately>,
     all: Option<Lately>,
+    /// Of whom no more is known than how many of theirs were not logged.
+    gone: Vec<LeftOut>,
+}
+
+/// How many refusals of a user's were not logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LeftOut {
+    owner: u32,
+    unsaid: u32,
+}
+
+impl Users {
+    /// Forgets those of whom this says so. What of theirs was not logged is still to be said.
+    fn forget(&mut self, which: impl Fn(&u32, &Lately) -> bool) {
+        self.each.retain(|owner, lately| {
+            let goes = which(owner, lately);
+            if goes && lately.unsaid > 0 {
+                self.gone.push(LeftOut { owner: *owner, unsaid: lately.unsaid });
+            }
+            !goes
+        });
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -66,8 +92,8 @@ impl Refusals {
     /// Logs that the peer of a connection was refused something.
     pub(super) fn log(&self, peer: &UnixStream, what: &str, why: &impl std::fmt::Display) {
         let peer = getsockopt(peer, PeerCredentials).ok();
-        let (uid, pid) = peer.map_or((u32::MAX, 0), |peer| (peer.uid(), peer.pid()));
-        self.say(uid, || format!("{what} refused to process {pid} of user {uid}: {why}"));
+        let (uid, pid) = peer.map_or((UNKNOWN, 0), |peer| (peer.uid(), peer.pid()));
+        self.warn(uid, || format!("{what} refused to process {pid} of user {uid}: {why}"));
     }
 
     /// The same of a peer of whom the kernel says no more than its user, or nothing.
@@ -78,10 +104,11 @@ impl Refusals {
         why: &impl std::fmt::Display,
     ) {
         let user = uid.map_or_else(|| "an unknown user".to_owned(), |uid| format!("user {uid}"));
-        self.say(uid.unwrap_or(u32::MAX), || format!("{} refused to {user}: {why}", what()));
+        self.warn(uid.unwrap_or(UNKNOWN), || format!("{} refused to {user}: {why}", what()));
     }
 
-    fn say(&self, uid: u32, text: impl FnOnce() -> String) {
+    /// Logs what was refused to a user.
+    pub(crate) fn warn(&self, uid: u32, text: impl FnOnce() -> String) {
         match self.one_more(uid, Instant::now()) {
             (true, 0) => tracing::warn!("{}", text()),
             (true, unsaid) => tracing::warn!("{} ({unsaid} more were not logged)", text()),
@@ -89,25 +116,45 @@ impl Refusals {
         }
     }
 
+    /// Says how many were not logged, of users who were refused nothing since. Call it now and then, and with `at_end` when
+    /// nothing else will be said.
+    pub(crate) fn say_rest(&self, now: Instant, at_end: bool) {
+        for LeftOut { owner, unsaid } in self.rest(now, at_end) {
+            match owner {
+                UNKNOWN => tracing::warn!("{unsaid} more refusals to unknown users were not logged"),
+                owner => tracing::warn!("{unsaid} more refusals to user {owner} were not logged"),
+            }
+        }
+    }
+
+    fn rest(&self, now: Instant, at_end: bool) -> Vec<LeftOut> {
+        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        lately.forget(|_, lately| at_end || lately.is_over(now));
+        mem::take(&mut lately.gone)
+    }
+
     /// Whether one more of a user's is logged, and how many before it were not.
     fn one_more(&self, uid: u32, now: Instant) -> (bool, u32) {
         let owner = self.owners.of(uid);
         let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
-        let Users { each, all } = &mut *lately;
-        if each.len() >= MOST_USERS && !each.contains_key(&owner) {
-            each.retain(|_, lately| !lately.is_over(now));
-            if each.len() >= MOST_USERS {
-                let most = each.iter().max_by_key(|(_, of)| of.logged.saturating_add(of.unsaid));
+        if lately.each.len() >= MOST_USERS && !lately.each.contains_key(&owner) {
+            lately.forget(|_, lately| lately.is_over(now));
+            if lately.each.len() >= MOST_USERS {
+                let most = lately.each.iter().max_by_key(|(_, of)| of.logged.saturating_add(of.unsaid));
                 if let Some(most) = most.map(|(owner, _)| *owner) {
-                    each.remove(&most);
+                    lately.forget(|owner, _| *owner == most);
                 }
             }
+            // Nobody asks for them? Then they are no more than the users that are told apart.
+            lately.gone.truncate(MOST_USERS);
         }
+        let Users { each, all, .. } = &mut *lately;
         let all = all.get_or_insert(Lately::new(now));
         let own = each.entry(owner).or_insert(Lately::new(now));
         all.renew(now);
         own.renew(now);
-        if own.logged < MOST && all.logged < MOST_IN_ALL {
+        let room = if own.logged == 0 { MOST_IN_ALL + MOST_FIRST } else { MOST_IN_ALL };
+        if own.logged < MOST && all.logged < room {
             own.logged += 1;
             all.logged += 1;
             (true, mem::take(&mut own.unsaid))
@@ -145,10 +192,42 @@ mod tests {
     fn all_users_together_fill_no_log_and_what_was_left_out_is_counted() {
         let (refusals, now) = (Refusals::default(), Instant::now());
         let logged = (0..MOST * 1000).filter(|n| refusals.one_more(n % 1000, now).0).count();
-        assert_eq!(logged, MOST_IN_ALL as usize);
-        // Each of the first 600 was logged once, the others never.
+        assert_eq!(logged, 1000, "the first of each");
         assert_eq!(refusals.one_more(0, now + WHILE), (true, MOST - 1));
-        assert_eq!(refusals.one_more(999, now + WHILE), (true, MOST));
+        assert_eq!(refusals.one_more(999, now + WHILE), (true, MOST - 1));
+        // Few users do not even fill what is for all.
+        let (few, now) = (Refusals::default(), Instant::now());
+        let logged = (0..MOST * 1000).filter(|n| few.one_more(n % 40, now).0).count();
+        assert_eq!(logged, MOST_IN_ALL as usize);
+        assert_eq!(few.one_more(50, now), (true, 0), "nor do they hide the first of another");
+        assert!(!few.one_more(50, now).0);
+        // And any number of users do not fill a log.
+        let logged = (0..100_000).filter(|n| few.one_more(1000 + n, now).0).count();
+        assert!(logged <= MOST_FIRST as usize, "{logged}");
+    }
+
+    #[test]
+    fn what_was_not_logged_is_said_though_its_user_is_refused_nothing_more() {
+        let (refusals, now) = (Refusals::default(), Instant::now());
+        for _ in 0..MOST + 7 {
+            refusals.one_more(5, now);
+        }
+        refusals.one_more(6, now);
+        assert_eq!(refusals.rest(now + WHILE / 2, false), [], "it may be said with the next that is logged");
+        assert_eq!(refusals.rest(now + WHILE, false), [LeftOut { owner: 5, unsaid: 7 }]);
+        assert_eq!(refusals.rest(now + WHILE, false), [], "once");
+        for _ in 0..MOST + 2 {
+            refusals.one_more(UNKNOWN, now);
+        }
+        assert_eq!(refusals.rest(now, true), [LeftOut { owner: UNKNOWN, unsaid: 2 }]);
+        // Whoever goes for another is not forgotten without a word.
+        for _ in 0..MOST + 3 {
+            refusals.one_more(7, now);
+        }
+        for uid in 0..MOST_USERS as u32 {
+            refusals.one_more(10_000 + uid, now);
+        }
+        assert_eq!(refusals.rest(now, false), [LeftOut { owner: 7, unsaid: 3 }]);
     }
 
     #[test]

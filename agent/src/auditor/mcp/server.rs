@@ -4,7 +4,7 @@ use super::{
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
     sessions::{Linked, Live, Sessions},
-    waiting::{ARGUMENTS, Decider, TOO_MANY},
+    waiting::{ARGUMENTS, Decider, Refused, TOO_MANY},
 };
 use crate::{
     auditor::{
@@ -79,13 +79,13 @@ pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
             let _ = spare.shutdown(Shutdown::Both);
             let Some(sessions) = all.upgrade() else { return };
             sessions.turned_away.fetch_add(1, Ordering::Relaxed);
-            sessions.refusals.warn(|| {
+            sessions.turned.warn(uid, || {
                 format!("a connection of process {pid} of user {uid} was ended: another one needs its place")
             });
         };
         let Some(permit) = sessions.connections.take(uid, end) else {
             sessions.turned_away.fetch_add(1, Ordering::Relaxed);
-            sessions.refusals.warn(|| {
+            sessions.turned.warn(uid, || {
                 format!(
                     "process {} of user {uid} was turned away: too many connections about MCP sessions",
                     peer.pid()
@@ -146,6 +146,7 @@ fn converse(
         },
         _ => None,
     };
+    let refused = |what: &str, why: &Refused| sessions.waiting.refusals.log(conn.stream(), what, why);
     let reply = match request {
         McpRequest::Session { session, journal } => {
             return match admit(&conn, sessions, (&session, journal), uid, descriptors, &still) {
@@ -159,13 +160,14 @@ fn converse(
                 let who = Decider::Process { uid, facts };
                 sessions.waiting.decide(&call, approve, &who)
             });
-            if let Err(error) = &decided {
-                sessions.waiting.refusals.log(conn.stream(), "a decision about a waiting call is", error);
-            }
+            let decided = decided.inspect_err(|why| refused("a decision about a waiting call is", why));
             decided.map_or_else(|e| failed(e.to_string()), |call| McpReply::Decided { call })
         }
         McpRequest::ConfirmRules { path, sha256 } => match sessions.may_approve(uid, conn.stream(), &still) {
-            Err(refused) => failed(refused.to_string()),
+            Err(why) => {
+                refused("a confirmation of changed rules is", &why);
+                failed(why.to_string())
+            }
             Ok(()) => match sessions.confirm_rules(uid, (&path, &sha256), &format!("uid {uid}"), &still) {
                 Ok(true) => McpReply::Confirmed,
                 Ok(false) => failed(NOT_PENDING.to_owned()),
@@ -176,7 +178,10 @@ fn converse(
             0 => failed("the auditor has no dashboard: no port was free".to_owned()),
             port => match sessions.may_approve(uid, conn.stream(), &still).map(|()| sessions.token(uid)) {
                 Ok(token) => McpReply::Dashboard { url: format!("http://127.0.0.1:{port}/#token={token}") },
-                Err(refused) => failed(refused.to_string()),
+                Err(why) => {
+                    refused("the dashboard's token is", &why);
+                    failed(why.to_string())
+                }
             },
         },
         McpRequest::Offer { sessions: mut offered } => {
@@ -309,17 +314,22 @@ fn admit(
     let spare = conn.stream().try_clone().map_err(|error| error.to_string())?;
     let Some(permit) = sessions.links.take(uid, move || drop(spare.shutdown(Shutdown::Both))) else {
         sessions.turned_away.fetch_add(1, Ordering::Relaxed);
-        return Err(format!(
-            "{} sessions of uid {uid} are linked already, and no more fit; the journal keeps this one",
-            sessions.links.count(uid)
-        ));
+        let linked = sessions.links.count(uid);
+        let why = format!(
+            "{linked} sessions of uid {uid} are linked already, and no more fit; the journal keeps this one"
+        );
+        sessions.turned.log(conn.stream(), "the link of a session is", &why);
+        return Err(why);
     };
     // Whose descendants approve nothing: by the kernel's word, not by the interceptor's.
     let still = || still() && permit.is_held();
     if !permit.busy() {
         return Err("another session took this one's place".to_owned());
     }
-    let facts = sessions.peers.facts(uid, conn.stream(), &still).map_err(|refused| refused.to_string())?;
+    let facts = sessions.peers.facts(uid, conn.stream(), &still).map_err(|why| {
+        sessions.turned.log(conn.stream(), "the link of a session is", &why);
+        why.to_string()
+    })?;
     let client = facts.lineage.get(1).copied().unwrap_or(1);
     let names = (session.to_owned(), journal);
     let writer: Writer<'_> = (&sessions.writing, &still);

@@ -5,6 +5,7 @@ use super::{
     intake::{self, Gate, Intake, Progress},
     link::Link,
     peers::PeerResolver,
+    refusals::Refusals,
     waiting::{FIRST, Refused, Waiting},
     writing::Writing,
 };
@@ -16,7 +17,7 @@ use crate::{
         shared::Shared,
         store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
     },
-    quota::{Bounds, Lanes, Owners, Permits, Refusals},
+    quota::{Bounds, Lanes, Owners, Permits},
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};
@@ -108,8 +109,10 @@ pub(crate) struct Sessions {
     pub(crate) owners: Owners,
     /// One question of a user to the store at a time.
     pub(super) questions: Lanes,
-    /// What was turned away, for the log.
-    pub(crate) refusals: Refusals,
+    /// Connections and links that were turned away, for the log; and what the dashboard refused. Neither hides the other, nor
+    /// what those who decide were refused, even of one user.
+    pub(crate) turned: Refusals,
+    pub(crate) refused_pages: Refusals,
     gates: Mutex<HashMap<u32, Gate>>,
     pub(super) peers: PeerResolver,
     shared: Option<Arc<Shared>>,
@@ -165,8 +168,9 @@ impl Sessions {
             port: AtomicU16::new(0),
             tokens: Mutex::default(),
             questions: Lanes::new(owners.clone()),
+            turned: Refusals::new(owners.clone()),
+            refused_pages: Refusals::new(owners.clone()),
             owners,
-            refusals: Refusals::default(),
             gates: Mutex::default(),
             peers,
             shared,
@@ -181,6 +185,13 @@ impl Sessions {
         let (sender, receiver) = mpsc::sync_channel(1024);
         self.live.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         receiver
+    }
+
+    /// Says how many refusals were not logged, as [`Refusals::say_rest`].
+    pub(super) fn say_refusals(&self, now: Instant, at_end: bool) {
+        [&self.turned, &self.refused_pages, &self.waiting.refusals]
+            .into_iter()
+            .for_each(|refusals| refusals.say_rest(now, at_end));
     }
 
     /// Whether an interceptor of this session is linked.

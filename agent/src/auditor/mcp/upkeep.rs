@@ -78,6 +78,7 @@ impl Upkeep {
         let due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
         if due(self.told, TELL_EVERY) {
             self.told = Some(now);
+            self.sessions.say_refusals(now, false);
             self.say(Self::tell);
         }
         if due(Some(self.headed), HEADS_EVERY) {
@@ -91,6 +92,7 @@ impl Upkeep {
 
     /// The auditor ends: what is left to tell.
     pub(crate) fn finish(mut self) {
+        self.sessions.say_refusals(Instant::now(), true);
         self.say(Self::tell);
         self.say(Self::tell_running);
     }

@@ -135,10 +135,7 @@ mod tests {
     use super::*;
     use crate::{
         auditor::{
-            mcp::{
-                refusals::Refusals,
-                sessions::{Serving, Sessions},
-            },
+            mcp::sessions::{Serving, Sessions},
             web::{api, live, owner::SocketOwners},
         },
         quota::{Bounds, Owners, Permits, Turns},
@@ -167,7 +164,6 @@ mod tests {
             live,
             turns,
             owners: SocketOwners::default(),
-            refusals: Refusals::default(),
         });
         // A question that takes until it is let go.
         let (begun, begins) = mpsc::channel();

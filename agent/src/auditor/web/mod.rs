@@ -17,7 +17,7 @@ mod rules;
 #[expect(unreachable_pub, reason = "the fuzzers' crate exports it")]
 pub(crate) mod targets;
 
-use super::mcp::{refusals::Refusals, sessions::Sessions};
+use super::mcp::sessions::Sessions;
 use crate::{
     quota::{Bounds, Permits, Turns},
     serving::{self, Limits, Standing},
@@ -77,7 +77,6 @@ struct Dashboard {
     live: live::News,
     turns: Turns,
     owners: SocketOwners,
-    refusals: Refusals,
 }
 
 impl Dashboard {
@@ -86,7 +85,7 @@ impl Dashboard {
         let ours = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let uid = peer.and_then(|peer| self.owners.of(peer, ours));
         let from = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
-        self.refusals.log_user(uid, || format!("{what}, from {from}, is"), &why);
+        self.sessions.refused_pages.log_user(uid, || format!("{what}, from {from}, is"), &why);
     }
 }
 
@@ -126,16 +125,8 @@ pub(crate) fn start(
     let got = listener.local_addr().map_err(Error::Listen)?.port();
     let turns = Turns::new(QUESTIONS, sessions.owners.clone());
     let live = live::start(sessions).map_err(Error::Start)?;
-    let refusals = Refusals::new(sessions.owners.clone());
-    let dashboard = Arc::new(Dashboard {
-        sessions: Arc::clone(sessions),
-        rules,
-        port: got,
-        live,
-        turns,
-        owners,
-        refusals,
-    });
+    let dashboard =
+        Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live, turns, owners });
     let of_thread = Arc::clone(sessions);
     let accept = move || {
         let ended = runtime.block_on(serve(&listener, dashboard));
