@@ -1,4 +1,5 @@
-//! One user's approvals, rules and rows, beside forty users who are hostile: silent, greedy, deaf or stopped.
+//! One user's approvals, rules and rows, beside forty users who are hostile: silent, greedy, deaf, stopped, or with journals without
+//! end.
 //!
 //! It says what the one user waited, without and with them. What it asserts is generous, for machines that are busy; each of
 //! the stalls that the forty cause is five seconds or more, many times over, if anybody waits for them.
@@ -18,7 +19,7 @@ const USER: u32 = 60_001;
 const FIRST: u32 = 61_000;
 
 /// What one of the forty does until its input ends. Whatever is closed is opened again.
-const HOSTILE: &str = r#"import array,json,os,select,socket,struct,sys,tempfile,uuid
+const HOSTILE: &str = r#"import array,hashlib,json,os,select,socket,struct,sys,tempfile,uuid
 kind,runtime,port=sys.argv[1],sys.argv[2],int(sys.argv[3])
 def unix(name):
  s=socket.socket(socket.AF_UNIX);s.settimeout(0.2);s.connect(f"{runtime}/{name}");s.setblocking(False);return s
@@ -26,14 +27,27 @@ def say(s,message,*fds):
  q=json.dumps(message).encode();rights=[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array("i",fds))] if fds else []
  s.sendmsg([struct.pack(">I",len(q))+q],rights);return s
 journal=tempfile.TemporaryFile()
+def flood(session):
+ # One line with two thousand calls, and no two journals have the same.
+ f=tempfile.TemporaryFile();head="0"*64
+ raw=json.dumps([{"jsonrpc":"2.0","id":n,"method":"tools/call","params":{"name":"t"}} for n in range(2000)])
+ judged={"tool":"t","operation":"read","score":0,"reasons":[],"action":"pass","rules":[]}
+ calls=[judged|{"call":str(uuid.uuid4()),"index":n} for n in range(2000)]
+ for entry in ({"kind":"start","session":session,"at":1,"server_name":"f","server_command":["f"],"pid":1,"version":"1"},
+  {"kind":"message","id":str(uuid.uuid4()),"at":1,"boot":1,"direction":"client_to_server","raw":raw,"bytes":1,"sha256":"","calls":calls}):
+  text=json.dumps(entry);head=hashlib.sha256((head+text).encode()).hexdigest();f.write(f"{head} {text}\n".encode())
+ f.flush();f.seek(0);return f
 def open_one():
  if kind=="silent": return unix("mcp.sock")
  if kind=="deaf": return say(unix("query.sock"),{"request":"events","follow":True})
  if kind=="linked": return say(unix("mcp.sock"),{"request":"session","session":str(uuid.uuid4()),"journal":"/j"},journal.fileno())
+ if kind=="flooding":
+  session=str(uuid.uuid4())
+  return say(unix("mcp.sock"),{"request":"session","session":session,"journal":"/j"},flood(session).fileno())
  if kind=="asking": return say(unix("mcp.sock"),{"request":"decide","call":"nothing-of-this-name","approve":True})
  s=socket.create_connection(("127.0.0.1",port),timeout=0.2);s.setblocking(False)
  s.send(f"GET /app.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()*500);return s
-most={"silent":90,"deaf":8,"linked":60,"asking":40,"mute":40}[kind]
+most={"silent":90,"deaf":8,"linked":60,"asking":40,"mute":40,"flooding":3}[kind]
 held=[]
 def fill():
  for n in range(most-len(held)):
@@ -49,7 +63,7 @@ while True:
  ready=select.select([sys.stdin]+(held if kind in("silent","asking") else []),[],[],0.05)[0]
  if sys.stdin in ready: os._exit(0)
  for s in ready: held.remove(s);s.close()
- if kind in("deaf","linked","mute"):
+ if kind in("deaf","linked","mute","flooding"):
   for s in held[:]:
    try: gone=s.recv(1,socket.MSG_PEEK)==b""
    except BlockingIOError: gone=False
@@ -126,7 +140,7 @@ fn forty_hostile_users_hold_nobody_up() {
     let home = Home::of(USER);
     let mut session = home.session("files", &[]);
     let alone = waited(&home, &mut session, 5, "alone");
-    let kinds = ["silent", "deaf", "linked", "asking", "mute"];
+    let kinds = ["silent", "deaf", "linked", "asking", "mute", "flooding"];
     let mut forty: Vec<_> = (0..40)
         .map(|n| Hostile::start(kinds[n % kinds.len()], &home, home.runtime(), FIRST + n as u32))
         .collect();
