@@ -28,22 +28,43 @@ pub(crate) struct Reports {
 /// One agent's.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// JSON of a [`Reported`] each, the oldest first.
-    reports: VecDeque<Vec<u8>>,
+    /// The oldest first.
+    reports: VecDeque<Report>,
     bytes: usize,
-    /// How many were lost since the agent was told, whose they were, and when that was last.
-    lost: u64,
+    /// What was lost since that was told, by whose it was: an agent may have had another owner before.
+    lost: BTreeMap<u32, Lost>,
+}
+
+/// One that waits.
+#[derive(Debug)]
+struct Report {
+    /// JSON of a [`Reported`].
+    json: Vec<u8>,
+    /// Whose it is, and when it was made.
     uid: u32,
+    at: i64,
+}
+
+impl Report {
+    fn size(&self) -> usize {
+        self.json.len() + ENTRY
+    }
+}
+
+/// How many of one owner's were lost, and when the last of them was made.
+#[derive(Debug)]
+struct Lost {
+    count: u64,
     at: i64,
 }
 
 impl Reports {
     /// Takes a report in. False: it is dropped, or another one of the agent with the most is.
     pub(crate) fn add(&mut self, reported: &Reported) -> bool {
-        let Ok(report) = serde_json::to_vec(reported) else { return false };
-        let size = report.len() + ENTRY;
+        let Ok(json) = serde_json::to_vec(reported) else { return false };
+        let report = Report { json, uid: reported.uid, at: reported.at };
+        let size = report.size();
         let waiting = self.agents.entry(reported.agent.clone()).or_default();
-        (waiting.uid, waiting.at) = (reported.uid, reported.at);
         waiting.bytes += size;
         waiting.reports.push_back(report);
         self.bytes += size;
@@ -60,9 +81,10 @@ impl Reports {
         let most = self.agents.iter_mut().max_by_key(|(_, waiting)| waiting.bytes);
         let Some((agent, waiting)) = most else { return };
         let Some(report) = waiting.reports.pop_back() else { return };
-        waiting.bytes -= report.len() + ENTRY;
-        self.bytes -= report.len() + ENTRY;
-        waiting.lost += 1;
+        waiting.bytes -= report.size();
+        self.bytes -= report.size();
+        let lost = waiting.lost.entry(report.uid).or_insert(Lost { count: 0, at: report.at });
+        (lost.count, lost.at) = (lost.count + 1, lost.at.max(report.at));
         match self.lost.get_mut(agent) {
             Some(lost) => *lost += 1,
             None => drop(self.lost.insert(agent.clone(), 1)),
@@ -71,24 +93,23 @@ impl Reports {
 
     /// Hands reports out, of each agent in turn, for as long as `take` has room for them.
     pub(crate) fn drain(&mut self, mut take: impl FnMut(&[u8]) -> bool) {
-        let mut told = 0;
         while let Some((agent, waiting)) = next(&mut self.agents, &self.last) {
             self.last.clone_from(agent);
-            if waiting.lost > 0 && told < self.lost.len() {
-                if !loss(agent, waiting).is_none_or(|report| take(&report)) {
+            while let Some(lost) = waiting.lost.first_entry() {
+                if !loss(agent, *lost.key(), lost.get()).is_none_or(|report| take(&report)) {
                     return;
                 }
-                (waiting.lost, told) = (0, told + 1);
+                lost.remove();
             }
             if let Some(report) = waiting.reports.front() {
-                if !take(report) {
+                if !take(&report.json) {
                     return;
                 }
-                waiting.bytes -= report.len() + ENTRY;
-                self.bytes -= report.len() + ENTRY;
+                waiting.bytes -= report.size();
+                self.bytes -= report.size();
                 waiting.reports.pop_front();
             }
-            if waiting.reports.is_empty() && waiting.lost == 0 {
+            if waiting.reports.is_empty() {
                 self.agents.remove(&self.last);
             }
         }
@@ -116,14 +137,14 @@ fn next<'a>(agents: &'a mut BTreeMap<String, Waiting>, last: &str) -> Option<(&'
 }
 
 /// Tells an agent's record that something is missing from it.
-fn loss(agent: &str, waiting: &Waiting) -> Option<Vec<u8>> {
+fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
     let why = format!(
         "{} reports of this agent's worker are lost: it made more than the auditor took; what is missing between its calls here may have happened",
-        waiting.lost
+        lost.count
     );
     let refusal = Refusal { what: "report".to_owned(), why, pid: None, uid: None, container: None };
     let what = What::Said(serde_json::to_string(&Said::Refused(refusal)).ok()?);
-    serde_json::to_vec(&Reported { agent: agent.to_owned(), uid: waiting.uid, at: waiting.at, what }).ok()
+    serde_json::to_vec(&Reported { agent: agent.to_owned(), uid, at: lost.at, what }).ok()
 }
 
 #[cfg(test)]
@@ -177,6 +198,35 @@ mod tests {
         assert_eq!(said.len(), 1);
         assert!(said[0].0 == "flood" && said[0].1.contains(&format!("{lost} reports")), "{said:?}");
         assert!(reports.is_empty() && reports.bytes == 0 && reports.agents.is_empty());
+    }
+
+    #[test]
+    fn a_loss_is_told_to_whose_it_was_when_the_agent_has_another_owner_since() {
+        let mut reports = Reports::default();
+        let of = |uid: u32, at: i64| Reported { uid, at, ..report("a", 0, 10_000) };
+        let fill = |reports: &mut Reports, uid: u32, at: i64| {
+            (0..600).filter(|_| !reports.add(&of(uid, at))).count() as u64
+        };
+        let before = fill(&mut reports, 7, 10);
+        let after = fill(&mut reports, 8, 20);
+        assert!(before > 100 && after > 100, "{before} and {after} lost");
+        let mut losses = Vec::new();
+        reports.drain(|report| {
+            let Reported { uid, at, what: What::Said(text), .. } = serde_json::from_slice(report).unwrap()
+            else {
+                panic!("not said")
+            };
+            if text.contains("are lost") {
+                losses.push((
+                    uid,
+                    at,
+                    text.contains(&format!("{} reports", [before, after][uid as usize - 7])),
+                ));
+            }
+            true
+        });
+        assert_eq!(losses, [(7, 10, true), (8, 20, true)]);
+        assert!(reports.is_empty() && reports.bytes == 0);
     }
 
     #[test]
