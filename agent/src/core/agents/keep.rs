@@ -31,6 +31,7 @@ use std::{
     },
     process::{Command, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -149,7 +150,7 @@ impl Keeper {
         inner.plan = plan;
         inner.renewed = true;
         inner.crashes = 0;
-        tell_to_stop(&inner);
+        tell_to_stop(&inner, &self.name);
         self.changed.notify_all();
     }
 
@@ -162,7 +163,7 @@ impl Keeper {
     pub(super) fn halt(&self) {
         let mut inner = self.inner();
         (inner.halted, inner.renewed) = (true, true);
-        tell_to_stop(&inner);
+        tell_to_stop(&inner, &self.name);
         self.changed.notify_all();
     }
 
@@ -175,7 +176,7 @@ impl Keeper {
     pub(super) fn stop(&self) {
         let mut inner = self.inner();
         inner.stop = true;
-        tell_to_stop(&inner);
+        tell_to_stop(&inner, &self.name);
         self.changed.notify_all();
     }
 
@@ -346,7 +347,7 @@ impl Keeper {
                 inner.worker = socket.try_clone().ok();
                 // Told before there was somebody to tell.
                 if inner.stop || inner.renewed {
-                    tell_to_stop(&inner);
+                    tell_to_stop(&inner, &self.name);
                 }
             }
             match (Answering { server, plan, keeper: self, uid }).serve(socket) {
@@ -402,10 +403,14 @@ impl Keeper {
     }
 }
 
-/// Tells a worker that runs to stop. What it says until then is heard.
-fn tell_to_stop(inner: &Inner) {
+/// Tells a worker that runs to stop. What it says until then is heard. Nobody waits for it here: one that does not read would
+/// hold up whoever asks how any agent fares.
+fn tell_to_stop(inner: &Inner, name: &str) {
     let Some(worker) = inner.worker.as_ref().and_then(|worker| worker.try_clone().ok()) else { return };
-    let _ = Conn::new(worker, BRIEF, MAX_QUESTION).send(&ToWorker::Stop);
+    let tell = move || drop(Conn::new(worker, BRIEF, MAX_QUESTION).send(&ToWorker::Stop));
+    if let Err(error) = thread::Builder::new().name("stop".into()).spawn(tell) {
+        tracing::error!("agent {name}: its worker cannot be told to stop: no thread can be started: {error}");
+    }
 }
 
 /// Starts this very binary as a worker; `uid` is its user and its group, and it has no other.
@@ -424,4 +429,41 @@ fn spawn(uid: u32) -> io::Result<Process> {
         .envs(std::env::var_os("RUST_LOG").map(|value| ("RUST_LOG", value)))
         .spawn()?;
     Ok(Process::new(child, ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::agents::plan::tests::config;
+    use std::io::{ErrorKind, Write};
+
+    #[test]
+    fn a_worker_that_does_not_read_holds_up_nobody_who_stops_it_or_asks_how_it_fares() {
+        let nowhere = || "/nonexistent".into();
+        let paths = Paths { runtime: nowhere(), state: nowhere(), config: nowhere(), pins: nowhere() };
+        let store = Store::new(None, Vec::new());
+        let keeper = Keeper::new(&paths, Plan::new(config()), store);
+        let (mut ours, worker) = UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("a flag");
+        let filled = loop {
+            if let Err(error) = ours.write(&[0; 4096]) {
+                break error;
+            }
+        };
+        assert_eq!(filled.kind(), ErrorKind::WouldBlock);
+        ours.set_nonblocking(false).expect("a flag");
+        keeper.inner().worker = Some(ours);
+        let begun = Instant::now();
+        keeper.halt();
+        assert_eq!(keeper.status().state, "starting");
+        keeper.stop();
+        assert!(begun.elapsed() < BRIEF / 2, "{:?}", begun.elapsed());
+        // The control: one that reads is told.
+        let (ours, told) = UnixStream::pair().expect("a pair");
+        keeper.inner().worker = Some(ours);
+        keeper.stop();
+        let order = Conn::new(told, BRIEF, MAX_ORDER).receive::<ToWorker>().expect("an order");
+        assert!(matches!(order, ToWorker::Stop));
+        drop(worker);
+    }
 }

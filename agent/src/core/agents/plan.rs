@@ -135,16 +135,13 @@ fn one(profile: &Profile, registry: &Registry) -> Result<Plan, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn another_key_in_the_same_file_is_another_plan() {
-        let dir = tempfile::tempdir().unwrap();
-        let key = dir.path().join("key");
-        std::fs::write(&key, "sk-first").unwrap();
-        let config: AgentConfig = serde_json::from_value(json!({
+    /// The configuration of an agent without a key.
+    pub(in crate::core::agents) fn config() -> AgentConfig {
+        serde_json::from_value(json!({
             "name": "a", "file": "a.toml", "log_reader": null, "socket_owner": null, "http": null, "governed": false,
             "notices": [], "mcp": [],
             "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
@@ -155,7 +152,15 @@ mod tests {
                 "timeout": { "secs": 1, "nanos": 0 }, "runtime_timeout": { "secs": 1, "nanos": 0 },
             },
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn another_key_in_the_same_file_is_another_plan() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, "sk-first").unwrap();
+        let config = config();
         let plan = |source| {
             let mut config = config.clone();
             config.llm.api_key = Some(source);
