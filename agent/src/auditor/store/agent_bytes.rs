@@ -68,8 +68,24 @@ pub(super) const MIGRATION: &str = "
     END;
 ";
 
+/// Migration 15: which rows of an agent are the oldest is known without looking at all of them.
+pub(super) const BY_AGE: &str = "
+    CREATE INDEX intents_by_age ON intents (agent, at);
+    CREATE INDEX agent_calls_by_age ON agent_calls (agent, at);
+    CREATE INDEX refusals_by_age ON refusals (agent, at);
+    CREATE INDEX call_tags_by_age ON call_tags (agent, at);
+";
+
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 5_000;
+
+/// The oldest rows of an agent: of which table, and their keys.
+const OLDEST: &str = "
+    SELECT * FROM (SELECT 0, row, at FROM intents WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT 1, row, at FROM agent_calls WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT 2, id, at FROM refusals WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT 3, tag, at FROM call_tags WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    ORDER BY 3 LIMIT ?2";
 
 /// Bytes that agents' rows take in the database, at most.
 pub(super) fn all(connection: &Connection) -> rusqlite::Result<u64> {
@@ -91,29 +107,26 @@ pub(super) fn retain(step: &Transaction<'_>, bound: u64) -> rusqlite::Result<usi
     // A little below the bound, or every look would delete a row or two.
     let share = share(of_each.iter().map(|(_, bytes)| *bytes), (bound - bound / 16).cast_signed());
     let Some((agent, bytes)) = of_each.first() else { return Ok(0) };
-    let doomed: Vec<(u8, i64, i64)> = step
-        .prepare(
-            "SELECT 0, row, bytes, at FROM intents WHERE agent = ?1
-             UNION ALL SELECT 1, row, bytes, at FROM agent_calls WHERE agent = ?1
-             UNION ALL SELECT 2, id, bytes, at FROM refusals WHERE agent = ?1
-             UNION ALL SELECT 3, tag, bytes, at FROM call_tags WHERE agent = ?1
-             ORDER BY 4 LIMIT ?2",
-        )?
-        .query_map(params![agent, STEP], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+    let doomed: Vec<(u8, i64)> = step
+        .prepare(OLDEST)?
+        .query_map(params![agent, STEP], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
+    // How much a row counts for is known by reading its texts: only of those that go.
     let delete = [
-        "DELETE FROM intents WHERE row = ?1",
-        "DELETE FROM agent_calls WHERE row = ?1",
-        "DELETE FROM refusals WHERE id = ?1",
-        "DELETE FROM call_tags WHERE tag = ?1",
+        "DELETE FROM intents WHERE row = ?1 RETURNING bytes",
+        "DELETE FROM agent_calls WHERE row = ?1 RETURNING bytes",
+        "DELETE FROM refusals WHERE id = ?1 RETURNING bytes",
+        "DELETE FROM call_tags WHERE tag = ?1 RETURNING bytes",
     ];
     let (mut left, mut deleted) = (*bytes, 0);
-    for (table, key, bytes) in doomed {
+    for (table, key) in doomed {
         if left <= share {
             break;
         }
-        deleted += step.prepare_cached(delete[usize::from(table)])?.execute([key])?;
-        left -= bytes;
+        let went =
+            step.prepare_cached(delete[usize::from(table)])?.query_row([key], |row| row.get::<_, i64>(0));
+        left -= went?;
+        deleted += 1;
     }
     Ok(deleted)
 }
@@ -255,6 +268,29 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_rows_are_found_without_a_look_at_the_others() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut writer = open(&dir.path().join(FILE), 0).expect("opens").writer;
+        writer.write(&(0..20).flat_map(|n| work("a", n, n, 500)).collect::<Vec<_>>()).expect("writes");
+        let plan: Vec<String> = writer
+            .connection()
+            .prepare(&format!("EXPLAIN QUERY PLAN {}", super::OLDEST))
+            .and_then(|mut plan| plan.query_map(("a", 7), |row| row.get(3))?.collect())
+            .expect("plans");
+        for table in TABLES {
+            let found = format!("SEARCH {table} USING COVERING INDEX {table}_by_age (agent=?)");
+            assert!(plan.contains(&found), "{plan:?}");
+        }
+        // Nothing but the few from each table is sorted.
+        let sorted = plan.windows(2).filter(|step| step[1].contains("TEMP B-TREE"));
+        assert!({ sorted }.all(|step| step[0].starts_with("SCAN (subquery")), "{plan:?}");
+        let mut oldest = writer.connection().prepare(super::OLDEST).expect("prepares");
+        let ages: Vec<i64> =
+            oldest.query_map(("a", 7), |row| row.get(2)).and_then(Iterator::collect).expect("reads");
+        assert!(ages.len() == 7 && ages.is_sorted(), "{ages:?}");
+    }
+
+    #[test]
     fn rows_of_before_are_counted() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join(FILE);
@@ -268,7 +304,7 @@ mod tests {
         let triggers: String = writer.connection().query_row(triggers, [], |row| row.get(0)).expect("reads");
         undo = format!("{triggers}; {undo}");
         for table in TABLES {
-            undo += &format!("ALTER TABLE {table} DROP COLUMN bytes;");
+            undo += &format!("DROP INDEX {table}_by_age; ALTER TABLE {table} DROP COLUMN bytes;");
         }
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);

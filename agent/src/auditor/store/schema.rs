@@ -99,4 +99,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     ",
     super::agents::KEYS,
     super::agent_bytes::MIGRATION,
+    super::agent_bytes::BY_AGE,
 ];
