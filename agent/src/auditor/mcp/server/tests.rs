@@ -32,6 +32,6 @@ fn who_had_to_go_gets_no_answer_to_what_it_had_written_before() {
     thread::sleep(Duration::from_millis(50));
     assert!(!answers.is_finished(), "it waits");
     drop(lane);
-    assert!(matches!(waits.receive::<McpReply>(), Ok(_)));
+    assert!(waits.receive::<McpReply>().is_ok());
     assert!(answers.join().expect("no panic").is_ok());
 }
