@@ -55,12 +55,17 @@ fn strangers_who_read_nothing_keep_nobody_from_the_dashboard() {
         head.starts_with("http/1.1 200")
     };
     assert!(answered(), "the control");
-    let held = mute(&home, 400);
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.extend(mute(&home, 50));
+        // A connection that rests for 10 s is closed, whoever it is: on a slow machine the crowd takes longer to come.
+        assert!(answered(), "who has shown the token is not the one to go");
+    }
     for round in 0..5 {
         // A connection that is refused or never answered is an error here.
         assert_eq!(home.ask("GET", "/api/stats", None).status, 200, "round {round}");
+        assert!(answered(), "who has shown the token is not the one to go");
     }
-    assert!(answered(), "who has shown the token is not the one to go");
     // They are ended, though they never read: their connections are reset or at their end.
     eventually("all strangers are gone", || held.iter().all(is_over).then_some(()));
 }
