@@ -2,6 +2,7 @@
 
 use super::{
     clock,
+    queue::Receiver,
     shared::Shared,
     store::{self, Error, Incoming, Limits, Writer, is_refused},
 };
@@ -10,7 +11,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
+        mpsc::{RecvTimeoutError, TryRecvError},
     },
     thread,
     time::{Duration, Instant},
@@ -80,7 +81,7 @@ impl Keeper {
     }
 
     /// Works until the link's end is dropped; then stores what is left. False: some of it could not be stored.
-    pub(crate) fn run(mut self, items: &Receiver<Item>) -> bool {
+    pub(crate) fn run(mut self, items: &Receiver) -> bool {
         loop {
             match items.recv_timeout(Duration::from_secs(1)) {
                 Ok(item) => self.take(item),
@@ -104,7 +105,7 @@ impl Keeper {
 
     /// Takes what waits, up to a batch. Once the queue is empty, batches that were dropped are done with too: whatever
     /// came before them has been taken.
-    fn drain(&mut self, items: &Receiver<Item>) {
+    fn drain(&mut self, items: &Receiver) {
         let dropped_to = self.shared.dropped_to();
         while self.pending.len() < BATCH {
             match items.try_recv() {

@@ -5,6 +5,7 @@ use super::{
     decode,
     keeper::Item,
     manifests::{Identity, Manifests},
+    queue::{NotSent, Sender},
     shared::Shared,
     store::{Event, Incoming, is_refused},
     trace,
@@ -15,17 +16,10 @@ use ringfence_wire::{
 };
 use std::{
     io::{BufReader, Read},
-    sync::{
-        Arc,
-        mpsc::{SyncSender, TrySendError},
-    },
+    sync::Arc,
     thread,
     time::Duration,
 };
-
-/// Items between the link and the keeper. An item is at most a frame of records, so this bounds the memory: 16 MiB
-/// of records and what decoding makes of them.
-pub(crate) const QUEUE: usize = 16;
 
 /// Why the core cannot be understood. The auditor ends, and the core starts another.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +39,7 @@ pub(crate) enum LinkError {
 ///
 /// # Errors
 /// [`LinkError`]. What came before is kept.
-pub(crate) fn run(core: impl Read, shared: &Shared, items: &SyncSender<Item>) -> Result<(), LinkError> {
+pub(crate) fn run(core: impl Read, shared: &Shared, items: &Sender) -> Result<(), LinkError> {
     let mut core = BufReader::with_capacity(256 << 10, core);
     let mut link = Link { shared, items, manifests: Manifests::default(), clock: Clock::now() };
     loop {
@@ -58,22 +52,22 @@ pub(crate) fn run(core: impl Read, shared: &Shared, items: &SyncSender<Item>) ->
             Told::Records { .. } if body.len() > MAX_RECORDS => {
                 return Err(LinkError::Frame(FrameError::TooLong { length: body.len(), max: MAX_RECORDS }));
             }
-            Told::Records { sequence, records } => link.records(sequence, &records)?,
-            Told::Reports { sequence, reports } => link.reports(sequence, &reports)?,
-            Told::Notice(notice) => link.notice(notice)?,
+            Told::Records { sequence, records } => link.records(sequence, &records, body.len())?,
+            Told::Reports { sequence, reports } => link.reports(sequence, &reports, body.len())?,
+            Told::Notice(notice) => link.notice(notice, body.len())?,
         }
     }
 }
 
 struct Link<'a> {
     shared: &'a Shared,
-    items: &'a SyncSender<Item>,
+    items: &'a Sender,
     manifests: Manifests,
     clock: Clock,
 }
 
 impl Link<'_> {
-    fn records(&mut self, sequence: u64, records: &[&[u8]]) -> Result<(), LinkError> {
+    fn records(&mut self, sequence: u64, records: &[&[u8]], frame: usize) -> Result<(), LinkError> {
         self.clock = self.clock.refreshed();
         let mut incoming = Vec::with_capacity(records.len());
         for raw in records {
@@ -87,10 +81,10 @@ impl Link<'_> {
                 Err(error) => self.shared.undecodable(error),
             }
         }
-        self.send(Item::Batch { sequence: Some(sequence), incoming })
+        self.send(Item::Batch { sequence: Some(sequence), incoming }, frame)
     }
 
-    fn reports(&mut self, sequence: u64, reports: &[&[u8]]) -> Result<(), LinkError> {
+    fn reports(&mut self, sequence: u64, reports: &[&[u8]], frame: usize) -> Result<(), LinkError> {
         let mut incoming = Vec::with_capacity(reports.len());
         for raw in reports {
             let reported: Reported = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
@@ -99,13 +93,13 @@ impl Link<'_> {
                 None => tracing::warn!("an agent's worker reports what this auditor does not understand"),
             }
         }
-        self.send(Item::Batch { sequence: Some(sequence), incoming })
+        self.send(Item::Batch { sequence: Some(sequence), incoming }, frame)
     }
 
-    fn notice(&mut self, notice: Notice) -> Result<(), LinkError> {
+    fn notice(&mut self, notice: Notice, frame: usize) -> Result<(), LinkError> {
         let incoming = match notice {
-            Notice::Hello { session, boot } => return self.send(Item::Hello { session, boot }),
-            Notice::Flushed { token } => return self.send(Item::Flushed(token)),
+            Notice::Hello { session, boot } => return self.send(Item::Hello { session, boot }, frame),
+            Notice::Flushed { token } => return self.send(Item::Flushed(token), frame),
             Notice::Manifest(manifest) => {
                 let kernel = manifest.container;
                 let identity = Arc::new(Identity {
@@ -123,17 +117,17 @@ impl Link<'_> {
             }
             Notice::Counters { counters } => counters.into_iter().map(Incoming::Counted).collect(),
         };
-        self.send(Item::Batch { sequence: None, incoming })
+        self.send(Item::Batch { sequence: None, incoming }, frame)
     }
 
     /// Hands an item to the keeper. While the store works, a full queue means to wait: the kernel's rings are the
     /// buffer, and count what does not fit. While it does not, events are dropped and counted here.
-    fn send(&self, mut item: Item) -> Result<(), LinkError> {
+    fn send(&self, mut item: Item, frame: usize) -> Result<(), LinkError> {
         loop {
-            match self.items.try_send(item) {
+            match self.items.send(item, frame) {
                 Ok(()) => return Ok(()),
-                Err(TrySendError::Disconnected(_)) => return Err(LinkError::Keeper),
-                Err(TrySendError::Full(back)) => item = back,
+                Err(NotSent::Closed) => return Err(LinkError::Keeper),
+                Err(NotSent::Full(back)) => item = back,
             }
             match item {
                 Item::Batch { incoming, sequence } if self.shared.is_failing() => {

@@ -26,6 +26,7 @@ mod mcp;
 mod metrics;
 mod present;
 mod query;
+mod queue;
 #[cfg(test)]
 pub(crate) mod recorded;
 #[cfg(test)]
@@ -77,7 +78,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -195,7 +195,7 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
         web::start(&sessions, web, dashboard, None)?;
     }
 
-    let (sender, items) = mpsc::sync_channel(link::QUEUE);
+    let (sender, items) = queue::queue();
     let keeper = Keeper::new(db.clone(), Arc::clone(&shared), store::Limits::default(), writer);
     let keeper = spawn("keeper").spawn(move || keeper.run(&items)).map_err(Error::Thread)?;
     spawn("query")
