@@ -35,6 +35,8 @@ mod mcp;
 mod misplaced;
 mod platform;
 #[cfg(target_os = "linux")]
+mod precedence;
+#[cfg(target_os = "linux")]
 mod profile;
 #[cfg(target_os = "linux")]
 mod quota;

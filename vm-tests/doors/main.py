@@ -179,7 +179,7 @@ def tell(begun):
         free = next(int(line.split()[1]) // 1024 for line in file if line.startswith("MemAvailable"))
     own = " ".join(f"{one['role']}={one['own_mib']}/{one['descriptors']}" for one in shown)
     print(f"# {time.monotonic() - begun:6.0f} s, {free} MiB free; own MiB and descriptors: {own}; seconds of processors since: {watch.busy()}; "
-          f"{watch.flow()}", flush=True)
+          f"{watch.flow()}; {watch.pauses()}", flush=True)
 
 
 def main():

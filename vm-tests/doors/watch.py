@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 
 import good
 from places import GOOD, RAW, TOOLS
@@ -90,6 +91,40 @@ def busy():
     USED.clear()
     USED.update(now)
     return " ".join(f"{name}={count:.1f}" for count, name in took[:9] if count >= 0.1)
+
+
+# The threads by which a record comes into the store: out of the rings, to the auditor, into the database.
+RECORD = (("daemon", "records"), ("auditor", "ringfence"), ("auditor", "keeper"))
+
+
+def threads():
+    """The threads of the record: which, and where the kernel tells of them."""
+    for pid, role in roles().items():
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{thread}/comm") as file:
+                    name = (role, file.read().strip())
+            except OSError:
+                continue
+            if name in RECORD:
+                yield "/".join(name), f"/proc/{pid}/task/{thread}"
+
+
+def pauses():
+    """What the threads of the record wait for, in looks a tenth of a second apart: how often at each of the kernel's functions."""
+    found, seen = list(threads()), {}
+    for _ in range(30):
+        for name, place in found:
+            try:
+                with open(f"{place}/stack") as stack, open(f"{place}/stat") as stat:
+                    state = stat.read().rsplit(")", 1)[1].split()[0]
+                    at = " ".join(line.split("] ")[-1].split("+")[0] for line in stack.read().splitlines()[:3])
+            except OSError:
+                continue
+            key = f"{name} {state} {at if state != 'R' else ''}"
+            seen[key] = seen.get(key, 0) + 1
+        time.sleep(0.1)
+    return ", ".join(f"{count} {at}" for at, count in sorted(seen.items(), key=lambda one: -one[1])[:12])
 
 
 def flow():

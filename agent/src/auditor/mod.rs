@@ -46,7 +46,7 @@ pub(crate) use escape::line as printable;
 pub(crate) use keeper::chain;
 pub(crate) use store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
 
-use crate::quota::Owners;
+use crate::{precedence, quota::Owners};
 use journald::Journald;
 use keeper::Keeper;
 use mcp::{
@@ -144,6 +144,8 @@ pub(crate) enum Error {
 /// # Errors
 /// [`Error`].
 pub(crate) fn run(state: &Path) -> Result<(), Error> {
+    // The thread of the core that starts it goes first.
+    precedence::usual();
     let (core, listener) = inherited()?;
     // The core's end closes when it ends; systemd's SIGTERM to the whole cgroup must not lose what is under way. A
     // write over the file size limit is an error to deal with, as a full disk is.
@@ -197,7 +199,12 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
 
     let (sender, items) = queue::queue();
     let keeper = Keeper::new(db.clone(), Arc::clone(&shared), store::Limits::default(), writer);
-    let keeper = spawn("keeper").spawn(move || keeper.run(&items)).map_err(Error::Thread)?;
+    let keeper = spawn("keeper")
+        .spawn(move || {
+            precedence::first();
+            keeper.run(&items)
+        })
+        .map_err(Error::Thread)?;
     spawn("query")
         .spawn({
             let (shared, sessions) = (Arc::clone(&shared), Arc::clone(&sessions));
@@ -208,6 +215,7 @@ pub(crate) fn run(state: &Path) -> Result<(), Error> {
         spawn("mcp").spawn(move || server::serve(&listener, &sessions)).map_err(Error::Thread)?;
     }
 
+    precedence::first();
     let linked = link::run(core, &shared, &sender);
     shared.close();
     drop(sender);

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     kernel::{self, ContainerId, Kernel, LoadError, caps},
-    loopback,
+    loopback, precedence,
     profile::Dirs,
 };
 use nix::{
@@ -174,7 +174,10 @@ pub(crate) fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> R
         Server::new(state, about, paths.pins.clone(), detached, Agents::new(Store::from_env(handed)));
     let linking = thread::Builder::new()
         .name("records".into())
-        .spawn(move || link.run())
+        .spawn(move || {
+            precedence::first();
+            link.run();
+        })
         .map_err(system("start a thread"))?;
 
     thread::Builder::new()

@@ -49,9 +49,9 @@ pub(crate) enum Error {
     /// Capabilities.
     #[error("the worker cannot give up its privileges")]
     Caps(#[from] caps::Error),
-    /// Its memory.
-    #[error("the worker cannot bound its memory")]
-    Memory(#[source] io::Error),
+    /// Its memory, or its priority.
+    #[error("the worker cannot bound what it uses of the host")]
+    Limit(#[source] io::Error),
     /// Landlock.
     #[error("the worker cannot confine itself")]
     Landlock(#[from] landlock::Error),
@@ -73,7 +73,9 @@ pub(crate) fn enter(log: &Path) -> Result<(), Error> {
     }
     caps::drop_all()?;
     caps::not_dumpable()?;
-    setrlimit(Resource::RLIMIT_DATA, MEMORY, MEMORY).map_err(|errno| Error::Memory(errno.into()))?;
+    setrlimit(Resource::RLIMIT_DATA, MEMORY, MEMORY).map_err(|errno| Error::Limit(errno.into()))?;
+    // The unit lets the record's threads go first (`precedence`). How much a worker has to do is its agent's doing.
+    setrlimit(Resource::RLIMIT_NICE, 0, 0).map_err(|errno| Error::Limit(errno.into()))?;
     landlocked(log)?;
     seccomp::Filter::compile(&seccomp::Policy::worker_list()?)?.load()?;
     Ok(())

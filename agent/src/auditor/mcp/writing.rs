@@ -5,6 +5,7 @@
 
 use crate::{
     auditor::store::SessionWriter,
+    precedence::First,
     quota::{Lane, Lanes, Owners},
 };
 use parking_lot::{FairMutex, FairMutexGuard};
@@ -26,7 +27,8 @@ impl Writing {
     /// place here any more, as `still` says.
     pub(crate) fn lock(&self, uid: u32, still: impl Fn() -> bool) -> Option<Turn<'_>> {
         let lane = self.lanes.wait(uid, still)?;
-        Some(Turn { writer: self.writer.lock(), _lane: lane })
+        let first = First::new();
+        Some(Turn { writer: self.writer.lock(), _first: first, _lane: lane })
     }
 
     /// The writer, for what is nobody's.
@@ -40,6 +42,7 @@ impl Writing {
 pub(crate) struct Turn<'a> {
     // Given back before the lane: the user's next goes to the end of the queue of all.
     writer: FairMutexGuard<'a, SessionWriter>,
+    _first: First,
     _lane: Lane,
 }
 

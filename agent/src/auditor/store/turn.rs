@@ -4,14 +4,24 @@
 //! the other try again after a pause, in which the first may have begun anew: whoever has much to write would keep the other
 //! out until it gives up. So they wait here, in the order in which they came. Other processes only read.
 
+use crate::precedence::First;
 use parking_lot::{FairMutex, FairMutexGuard};
 
 /// A process writes one database, or a few in tests, which do not mind.
 static WRITING: FairMutex<()> = FairMutex::new(());
 
+/// A turn. Everybody else waits for its thread, which goes first for as long.
+#[derive(Debug)]
+pub(super) struct Turn {
+    // Given up before the thread steps back.
+    _writing: FairMutexGuard<'static, ()>,
+    _first: First,
+}
+
 /// Waits for the turn, which ends with what is given. One is taken at a time: a second of the same thread never comes.
-pub(super) fn wait() -> FairMutexGuard<'static, ()> {
-    WRITING.lock()
+pub(super) fn wait() -> Turn {
+    let first = First::new();
+    Turn { _writing: WRITING.lock(), _first: first }
 }
 
 #[cfg(test)]
