@@ -92,7 +92,9 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         return refuse_for(&shared, 429, &error.message, after);
     }
     let part = match &state.follow {
-        Some(follow) if route == Route::Complete => follow.begin(kind, &rewritten.messages, &shared.redactor),
+        Some(follow) if route == Route::Complete => {
+            Some(follow.begin(kind, &rewritten.messages, &shared.redactor))
+        }
         _ => None,
     };
     let call = Call {

@@ -88,19 +88,18 @@ impl Follow {
         kind: ProviderKind,
         messages: &[Box<RawValue>],
         redactor: &Redactor,
-    ) -> Option<Part> {
+    ) -> Part {
         let newest = Newest::of(kind, messages);
         let results: Vec<(u64, &ToolResult)> =
             newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
         let mut threads = self.threads();
         // Providers give one id to calls of several intents, by chance or not: what was asked tells which is meant.
-        let asked = newest.asked.as_ref().map(|(_, asked)| *asked);
         let brought = |thread: &Thread| results.iter().any(|(given, _)| thread.calls.contains(given));
         let known = threads
             .iter()
-            .position(|thread| brought(thread) && Some(thread.asked) == asked)
+            .position(|thread| brought(thread) && thread.asked == newest.number)
             .or_else(|| threads.iter().position(brought))
-            .or_else(|| threads.iter().position(|thread| Some(thread.asked) == asked));
+            .or_else(|| threads.iter().position(|thread| thread.asked == newest.number));
         let mut thread = match known.map(|at| threads.remove(at)) {
             Some(mut thread) => {
                 for (given, result) in &results {
@@ -112,11 +111,10 @@ impl Follow {
                 thread
             }
             None => {
-                let asked = newest.asked.as_ref()?.1;
                 let intent = Intent { id: report::new_id(), conn: 0 };
                 Thread {
                     intent,
-                    asked,
+                    asked: newest.number,
                     calls: VecDeque::new(),
                     open: Vec::new(),
                     failed: true,
@@ -126,8 +124,7 @@ impl Follow {
             }
         };
         if std::mem::take(&mut thread.failed) {
-            let content = newest.asked.as_ref().map_or(&[][..], |(content, _)| content);
-            self.reporter.asked(&thread.intent, (None, Via::Http), content, redactor);
+            self.reporter.asked(&thread.intent, (None, Via::Http), &newest.asked, redactor);
         }
         thread.heard = Instant::now();
         let part = Part { intent: thread.intent.clone(), _under_way: Arc::clone(&thread.under_way) };
@@ -135,7 +132,7 @@ impl Follow {
         if threads.len() > MOST {
             self.give_up(&threads.remove(0), "the client began too much else", redactor);
         }
-        Some(part)
+        part
     }
 
     /// The request's answer came, with calls that began at these moments, or now; or why it failed. Even then the client
@@ -218,8 +215,11 @@ struct ToolResult {
 struct Newest {
     /// Those behind the model's last answer.
     results: Vec<ToolResult>,
-    /// The user's last message that is no result, and the number that it is known by.
-    asked: Option<(Vec<Block>, u64)>,
+    /// The user's last message that is no result. Nothing, where there is none to be read: what the model wants called is
+    /// on record whatever it was asked.
+    asked: Vec<Block>,
+    /// What that is known by.
+    number: u64,
 }
 
 /// The fields of a message that are looked at.
@@ -244,7 +244,7 @@ struct Piece {
 
 impl Newest {
     fn of(kind: ProviderKind, messages: &[Box<RawValue>]) -> Self {
-        let mut newest = Self::default();
+        let mut newest = Self { number: number_of_unread(messages), ..Self::default() };
         let mut is_behind = true;
         for (at, raw) in messages.iter().enumerate().rev().take(MOST_BACK) {
             // What is no message is the provider's to refuse.
@@ -262,9 +262,8 @@ impl Newest {
             match role.as_str() {
                 "assistant" => is_behind = false,
                 "user" if results.is_empty() => {
-                    let content = blocks(content.as_deref());
-                    let number = number(at, &content);
-                    newest.asked = Some((content, number));
+                    newest.asked = blocks(content.as_deref());
+                    newest.number = number(at, &newest.asked);
                     break;
                 }
                 _ if is_behind => newest.results.splice(..0, results).for_each(drop),
@@ -313,158 +312,14 @@ fn number(at: usize, content: &[Block]) -> u64 {
     hasher.finish()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::llm::{frame::FrameReader, host::Host};
-    use ProviderKind::{Anthropic, OpenAi};
-    use ringfence_wire::trace::Said;
-    use serde_json::{Value, json};
-    use std::sync::atomic::Ordering;
-    use tokio_util::sync::CancellationToken;
-
-    fn raws(messages: &Value) -> Vec<Box<RawValue>> {
-        let messages = messages.as_array().unwrap();
-        messages.iter().map(|message| RawValue::from_string(message.to_string()).unwrap()).collect()
-    }
-
-    fn begin(follow: &Follow, kind: ProviderKind, messages: &Value) -> Part {
-        follow.begin(kind, &raws(messages), &Redactor::new([])).unwrap()
-    }
-
-    fn call(id: &str) -> ToolCall {
-        let input = RawValue::from_string("{}".to_owned()).unwrap();
-        ToolCall { id: id.to_owned(), name: "t".to_owned(), input }
-    }
-
-    fn end(follow: &Follow, part: Part, calls: &[ToolCall], error: Option<&str>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(follow.answered(part, calls, &[], error, &Redactor::new([])));
-    }
-
-    #[test]
-    fn results_behind_the_last_answer_are_read_in_both_forms() {
-        let anthropic = json!([
-            { "role": "user", "content": "go" },
-            { "role": "assistant", "content": [{ "type": "tool_use", "id": "old", "name": "t", "input": {} }] },
-            { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "old", "content": "1" }] },
-            { "role": "assistant", "content": "..." },
-            { "role": "user", "content": [
-                { "type": "tool_result", "tool_use_id": "a", "is_error": true, "content": [{ "type": "text", "text": "no" }] },
-                { "type": "tool_result", "tool_use_id": "b" },
-                { "type": "text", "text": "and then?" },
-            ] },
-        ]);
-        let newest = Newest::of(Anthropic, &raws(&anthropic));
-        let seen: Vec<_> =
-            newest.results.iter().map(|one| (one.call.as_str(), one.is_error, one.content.len())).collect();
-        assert_eq!(seen, [("a", true, 1), ("b", false, 0)]);
-        assert_eq!(newest.asked.unwrap().1, number(0, &[Block::text("go")]));
-        let openai = json!([
-            { "role": "system", "content": "s" },
-            { "role": "user", "content": [{ "type": "text", "text": "go" }] },
-            { "role": "assistant", "content": null, "tool_calls": [] },
-            { "role": "tool", "tool_call_id": "a", "content": "1" },
-            { "role": "tool", "tool_call_id": "b", "content": "2" },
-        ]);
-        let newest = Newest::of(OpenAi, &raws(&openai));
-        assert_eq!(newest.results.iter().map(|one| one.call.as_str()).collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!(newest.asked.unwrap().1, number(1, &[Block::text("go")]));
-        for odd in [json!([]), json!([1, "x", { "role": 7 }]), json!([{ "role": "assistant" }])] {
-            assert!(
-                Follow::new(Reporter::default()).begin(OpenAi, &raws(&odd), &Redactor::new([])).is_none()
-            );
-        }
-    }
-
-    #[test]
-    fn a_call_s_result_goes_on_with_what_it_was_for_and_the_next_question_is_another() {
-        let follow = Follow::new(Reporter::default());
-        let ask = json!([{ "role": "user", "content": "go" }]);
-        let part = begin(&follow, Anthropic, &ask);
-        let first = Arc::clone(&part.intent.id);
-        end(&follow, part, &[call("a")], None);
-        let result = json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "a" }] });
-        // The client may have shortened what was before.
-        let part = begin(&follow, Anthropic, &json!([{ "role": "user", "content": "short" }, result]));
-        assert_eq!(part.intent.id, first);
-        assert!(follow.threads()[0].open.is_empty());
-        // It is tried again after an error, with the same results.
-        end(&follow, part, &[], Some("overloaded"));
-        let part = begin(&follow, Anthropic, &json!([{ "role": "user", "content": "go" }, result]));
-        assert_eq!(part.intent.id, first);
-        end(&follow, part, &[], None);
-        assert!(follow.threads().is_empty());
-        assert_ne!(begin(&follow, Anthropic, &ask).intent.id, first, "asked anew");
-    }
-
-    #[test]
-    fn who_asks_twice_at_once_ends_with_the_last_answer() {
-        let follow = Follow::new(Reporter::default());
-        let ask = json!([{ "role": "user", "content": "go" }]);
-        let (one, two) = (begin(&follow, OpenAi, &ask), begin(&follow, OpenAi, &ask));
-        assert_eq!(one.intent.id, two.intent.id);
-        end(&follow, one, &[], None);
-        end(&follow, two, &[call("a")], None);
-        assert_eq!(follow.threads()[0].open.len(), 1);
-        // One whose client hung up does not count.
-        drop(begin(&follow, OpenAi, &ask));
-        let part = begin(&follow, OpenAi, &ask);
-        end(&follow, part, &[], None);
-        assert!(follow.threads().is_empty());
-    }
-
-    #[test]
-    fn what_is_followed_is_bounded_and_silence_ends_it() {
-        let follow = Follow::new(Reporter::default());
-        for n in 0..2 * MOST {
-            let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": n.to_string() }]));
-            let calls: Vec<_> = (0..MOST_CALLS + 9).map(|call_of| call(&format!("{n}-{call_of}"))).collect();
-            end(&follow, part, &calls, None);
-        }
-        assert_eq!(follow.threads().len(), MOST);
-        assert!(
-            follow
-                .threads()
-                .iter()
-                .all(|thread| { thread.calls.len() == MOST_CALLS && thread.open.len() == MOST_CALLS })
-        );
-        follow.give_up_silent(Duration::from_secs(3600), &Redactor::new([]));
-        assert_eq!(follow.threads().len(), MOST);
-        follow.give_up_silent(Duration::ZERO, &Redactor::new([]));
-        assert!(follow.threads().is_empty());
-    }
-
-    #[tokio::test]
-    async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reported() {
-        let (near, far) = tokio::net::UnixStream::pair().unwrap();
-        let host = Host::new(near, CancellationToken::new(), CancellationToken::new());
-        let follow = Arc::new(Follow::new(Reporter::new(host.clone(), Arc::default(), false)));
-        let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
-        // Nobody reads, and there is no room any more.
-        let error = Some("x".repeat(2000));
-        let flood = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
-        while host.counts().lost_reports.load(Ordering::Relaxed) == 0 {
-            host.report(&flood);
-        }
-        let before = host.counts().lost_reports.load(Ordering::Relaxed);
-        let answered = tokio::spawn({
-            let follow = Arc::clone(&follow);
-            async move {
-                let calls: Vec<_> = (0..MOST_CALLS).map(|n| call(&format!("call-{n}"))).collect();
-                follow.answered(part, &calls, &[], None, &Redactor::new([])).await;
-            }
-        });
-        tokio::task::yield_now().await;
-        assert!(!answered.is_finished(), "it waits for room");
-        let mut reader = FrameReader::new(far);
-        let mut seen = 0;
-        while seen < MOST_CALLS {
-            let frame = reader.next(Some(Duration::from_secs(120))).await.unwrap();
-            seen += usize::from(String::from_utf8_lossy(&frame).contains("call-"));
-        }
-        answered.await.unwrap();
-        assert_eq!(host.counts().lost_reports.load(Ordering::Relaxed), before);
-        assert_eq!(follow.threads()[0].open.len(), MOST_CALLS);
-    }
+/// What a conversation is known by in which nothing can be read that was asked: a request that is tried again ends alike,
+/// and one that goes on brings results.
+fn number_of_unread(messages: &[Box<RawValue>]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    messages.last().map(|last| last.get()).hash(&mut hasher);
+    hasher.finish()
 }
+
+#[cfg(test)]
+#[path = "follow_tests.rs"]
+mod tests;
