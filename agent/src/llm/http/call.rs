@@ -2,15 +2,16 @@
 
 use super::{
     CALLER, State,
-    follow::Part,
+    counted::Counted,
     gate::Gate,
-    record::{self, Call},
+    pump::{Relayed, WAITING, pump, pump_whole},
+    record::Call,
     relay::{self, Outcome, Relay},
     request::{self, Route},
-    room::{Held, Kept},
+    room::Held,
 };
 use crate::{
-    llm::{http::Shared, provider::cut_off, report, rpc::RpcError},
+    llm::{http::Shared, rpc::RpcError},
     serving::Standing,
 };
 use axum::{
@@ -18,12 +19,11 @@ use axum::{
     extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE},
 };
-use http_body::{Body as _, Frame};
+use http_body::Body as _;
 use jiff::Timestamp;
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -38,13 +38,6 @@ const HEARD_OUT: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// When a client whose request or answer had no room shall try again, seconds.
 const AFTER: u64 = 2;
-/// How long the end of a stream may take behind its final event.
-const END: Duration = Duration::from_secs(1);
-/// Most bytes of an answer.
-const MAX_ANSWER: usize = 64 << 20;
-/// Pieces of an answer that wait for a client; the provider waits when there are more.
-const WAITING: usize = 16;
-
 /// Answers a request.
 pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Request) -> Response<Body> {
     let shared = state.shared.borrow().clone();
@@ -250,207 +243,4 @@ fn refuse_for(shared: &Shared, status: u16, why: &str, after: u64) -> Response<B
     let mut response = refuse(shared, status, why);
     response.headers_mut().insert("retry-after", after.into());
     response
-}
-
-/// A call that is under way: counted and recorded when it ends.
-struct Counted {
-    state: Arc<State>,
-    shared: Shared,
-    call: Call,
-    started: Instant,
-    /// Bytes of the request; 0: it costs nothing.
-    sent: usize,
-    /// What it is part of for the trace.
-    part: Option<Part>,
-    /// When the client saw each tool call begin, in their order: ns since boot.
-    began: Vec<u64>,
-    held: Held,
-}
-
-impl Counted {
-    /// Counts what an answer cost that is no whole one.
-    fn charge(&self, status: u16, outcome: &mut Outcome) {
-        if status < 400 && self.sent > 0 && outcome.error.is_some() {
-            outcome.usage = Some(cut_off(outcome.usage, self.sent, outcome.said));
-        }
-    }
-
-    async fn end(mut self, status: u16, mut outcome: Outcome) {
-        outcome.error = outcome.error.map(|error| self.shared.redactor.text(&error).into_owned());
-        let redactor = &self.shared.redactor;
-        outcome.content = outcome.content.into_iter().map(|block| redactor.block(block)).collect();
-        for call in &mut outcome.tool_calls {
-            call.input = redactor.json(std::mem::take(&mut call.input));
-            call.name = redactor.text(&call.name).into_owned();
-        }
-        let usage = outcome.usage.unwrap_or_default();
-        self.state.meter.lock().used(&usage, Timestamp::now());
-        self.state.status.send_modify(|counts| {
-            counts.turns += 1;
-            counts.http_calls += 1;
-            counts.failed += u64::from(status >= 400 || outcome.error.is_some());
-            counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
-            counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
-            counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
-            counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
-        });
-        if let (Some(follow), Some(part)) = (&self.state.follow, self.part.take()) {
-            let failed = (status >= 400).then(|| format!("the provider answered with status {status}"));
-            let error = outcome.error.as_deref().or(failed.as_deref());
-            follow.answered(part, &outcome.tool_calls, &self.began, error, redactor).await;
-        }
-        record::write(&self.state.log, &self.call, status, self.started.elapsed(), &outcome).await;
-    }
-}
-
-type Piece = Result<Bytes, Broken>;
-
-/// A whole answer's content type; or with which status and why the client is not to have it.
-type Told = Result<&'static str, (u16, String)>;
-
-/// The provider's connection broke: the client's breaks, too. A short answer that looks whole would be a lie.
-#[derive(Debug, thiserror::Error)]
-#[error("the provider's answer broke off")]
-struct Broken;
-
-/// The provider's next bytes; `None` at the end.
-async fn chunk(
-    upstream: &mut reqwest::Response,
-    read: &mut usize,
-    counted: &Counted,
-) -> Result<Option<Bytes>, String> {
-    let patience = counted.shared.config.llm.timeout;
-    let chunk = match tokio::time::timeout(patience, upstream.chunk()).await {
-        Ok(Ok(chunk)) => chunk,
-        Ok(Err(_)) => return Err("the provider's answer broke off".to_owned()),
-        Err(_) => return Err("the provider's answer stood still".to_owned()),
-    };
-    *read += chunk.as_ref().map_or(0, Bytes::len);
-    if *read > MAX_ANSWER {
-        return Err(format!("the provider's answer has more than {MAX_ANSWER} bytes"));
-    }
-    Ok(chunk)
-}
-
-/// From the provider to the client, until either ends, or the answer does. The record is on disk before the client sees the
-/// final event: a client may act on that, and a provider could leave the stream open behind it.
-async fn pump(
-    mut upstream: reqwest::Response,
-    mut relay: Relay,
-    pieces: mpsc::Sender<Piece>,
-    status: u16,
-    mut counted: Counted,
-) {
-    let (mut read, mut last) = (0, Vec::new());
-    let redactor = Arc::clone(&counted.shared.redactor);
-    let broken = loop {
-        let next = tokio::select! {
-            next = chunk(&mut upstream, &mut read, &counted) => next,
-            () = pieces.closed() => Err("the client hung up".to_owned()),
-        };
-        let chunk = match next {
-            Ok(Some(chunk)) => chunk,
-            Ok(None) => break None,
-            Err(why) => break Some(why),
-        };
-        let fed = relay.feed(&chunk, &redactor);
-        counted.began.extend(std::iter::repeat_n(report::now(), relay.started()));
-        match fed {
-            Ok(out) if relay.is_over() => {
-                last = out;
-                break None;
-            }
-            Ok(out) if out.is_empty() => {}
-            Ok(out) => {
-                if pieces.send(Ok(out.into())).await.is_err() {
-                    break Some("the client hung up".to_owned());
-                }
-            }
-            Err(why) => break Some(why),
-        }
-    };
-    let is_over = relay.is_over();
-    let (rest, mut outcome) = relay.finish(broken.is_none(), &redactor);
-    last.extend(rest);
-    let broken = broken.or(outcome.refused.take());
-    let is_broken = broken.is_some();
-    outcome.error = broken.or(outcome.error);
-    counted.charge(status, &mut outcome);
-    counted.end(status, outcome).await;
-    if is_broken {
-        let _ = pieces.send(Err(Broken)).await;
-    } else if !last.is_empty() {
-        let _ = pieces.send(Ok(last.into())).await;
-    }
-    drop(pieces);
-    // A connection whose answer was read to its end serves the next call.
-    if is_over {
-        let _ = tokio::time::timeout(END, upstream.chunk()).await;
-    }
-}
-
-/// As [`pump`], for an answer that does not stream. `told` hears what becomes of it.
-async fn pump_whole(
-    mut upstream: reqwest::Response,
-    relay: Relay,
-    (pieces, told): (mpsc::Sender<Piece>, oneshot::Sender<Told>),
-    status: u16,
-    counted: Counted,
-) {
-    let (mut body, mut read) = (Vec::new(), 0);
-    let mut held = counted.state.room.answers.hold();
-    let broken = loop {
-        match chunk(&mut upstream, &mut read, &counted).await {
-            Ok(Some(chunk)) => {
-                if let Err(full) = held.grow(chunk.len()) {
-                    break Some((503, full.to_string()));
-                }
-                body.extend_from_slice(&chunk);
-            }
-            Ok(None) => break None,
-            Err(why) => break Some((502, why)),
-        }
-    };
-    drop(upstream);
-    if let Some((answered, why)) = broken {
-        let said = body.len();
-        drop((body, held));
-        let mut outcome = Outcome { error: Some(why.clone()), said, ..Outcome::default() };
-        counted.charge(status, &mut outcome);
-        counted.end(answered, outcome).await;
-        let _ = told.send(Err((answered, why)));
-        return;
-    }
-    let mut whole = relay.whole(status >= 400, &body, &counted.shared.redactor);
-    drop(body);
-    if let Some(why) = whole.outcome.refused.take() {
-        // The client hears of none.
-        whole.outcome.tool_calls.clear();
-        whole.outcome.error = Some(why.clone());
-        counted.charge(status, &mut whole.outcome);
-        counted.end(502, whole.outcome).await;
-        let _ = told.send(Err((502, why)));
-        return;
-    }
-    counted.charge(status, &mut whole.outcome);
-    counted.end(status, whole.outcome).await;
-    let _ = told.send(Ok(whole.form));
-    if !whole.body.is_empty() {
-        let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(whole.body, held)))).await;
-    }
-}
-
-/// An answer's body as it comes.
-struct Relayed(mpsc::Receiver<Piece>);
-
-impl http_body::Body for Relayed {
-    type Data = Bytes;
-    type Error = Broken;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        self.0.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
-    }
 }

@@ -6,9 +6,11 @@
 
 mod begins;
 mod call;
+mod counted;
 mod follow;
 mod gate;
 mod input;
+mod pump;
 pub(super) mod record;
 mod relay;
 mod request;
