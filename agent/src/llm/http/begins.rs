@@ -8,7 +8,12 @@
 use super::{input::Input, strict};
 use crate::llm::{message::ToolCall, registry::ProviderKind};
 use serde_json::{Value, value::RawValue};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[path = "begins_blocks.rs"]
+mod blocks;
+#[path = "begins_choices.rs"]
+mod choices;
 
 /// Most tool calls of an answer that are relayed.
 const MAX_CALLS: usize = 256;
@@ -29,8 +34,22 @@ struct Growing {
     id: String,
     name: String,
     input: Input,
+    ends: Ends,
     /// Which of the calls it is: it became one when it was named.
     number: Option<usize>,
+    /// It was told as complete.
+    is_told: bool,
+}
+
+/// Whether a call may grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// It may.
+    Open,
+    /// Its input is one whole JSON object: some clients run it now.
+    Full,
+    /// Another one began, or what it is part of ended.
+    Shut,
 }
 
 /// How a call is written. One place may have calls of several forms: which of them is meant is the client's to decide.
@@ -62,6 +81,8 @@ pub(super) struct Begins {
     choices_say: Option<bool>,
     /// For each choice the indices of its calls, in the order in which they were first there.
     places: BTreeMap<u64, Vec<u64>>,
+    /// The choices that gave a reason to stop.
+    stopped: BTreeSet<u64>,
     /// The stream said that it is over.
     is_over: bool,
 }
@@ -116,6 +137,7 @@ impl Begins {
     /// As [`Self::complete`].
     pub(super) fn over(&mut self) -> Result<(), String> {
         self.is_over = true;
+        self.shut(None);
         self.complete()
     }
 
@@ -146,6 +168,20 @@ impl Begins {
         self.named - std::mem::replace(&mut self.told, self.named)
     }
 
+    /// The calls that became complete since this was asked last, each with its place in what [`Self::finish`] gives: a client
+    /// may run them now. Nothing is added to them from then on.
+    pub(super) fn completed(&mut self) -> Vec<(usize, ToolCall)> {
+        let mut told = Vec::new();
+        for call in self.calls.iter_mut().filter(|call| call.is_complete() && !call.is_told) {
+            let Some(number) = call.number else { continue };
+            call.is_told = true;
+            let (id, name) = (call.id.clone(), call.name.clone());
+            told.push((number, ToolCall { id, name, input: json(call.input.text().to_owned()) }));
+        }
+        told.sort_by_key(|(number, _)| *number);
+        told
+    }
+
     /// The calls, in the order in which they were named.
     pub(super) fn finish(mut self) -> Vec<ToolCall> {
         self.calls.retain(|call| call.number.is_some());
@@ -157,245 +193,10 @@ impl Begins {
         self.calls.into_iter().map(call).collect()
     }
 
-    /// Clients append each block that begins, and take what follows by its index as a place in their list. (One counts
-    /// backwards there from -1.) So the index of a block is to be its place.
-    fn blocks(&mut self, data: &Value) -> Result<(), String> {
-        no_alike(data, &["type", "index", "content", "message", "content_block", "delta"])?;
-        no_alike(data.get("message").unwrap_or(&Value::Null), &["content"])?;
-        let says = text(data, "type");
-        let (whole, start) = (data.get("content"), data.pointer("/message/content"));
-        let delta = data.get("delta").unwrap_or(&Value::Null);
-        no_alike(delta, &["type", "partial_json"])?;
-        let (block, piece) = (data.get("content_block"), present(delta.get("partial_json")));
-        // Some clients go by the one, others by the other.
-        if piece.is_some() != (text(delta, "type") == "input_json_delta") {
-            return ambiguous("a piece of an input that is not of its type");
-        }
-        let is_other = |is_there: bool, what: &str| is_there && says != what;
-        if is_other(start.is_some(), "message_start")
-            || is_other(block.is_some(), "content_block_start")
-            || is_other(piece.is_some(), "content_block_delta")
-        {
-            return ambiguous("an event that is not of its type");
-        }
-        for blocks in [whole, start].into_iter().flatten().filter_map(Value::as_array) {
-            if std::mem::replace(&mut self.has_message, true) || !self.blocks.is_empty() {
-                return ambiguous("an answer that begins twice");
-            }
-            blocks.iter().try_for_each(|block| self.block(block))?;
-        }
-        if !matches!(says, "content_block_start" | "content_block_delta" | "content_block_stop") {
-            self.is_over |= says == "message_stop";
-            return Ok(());
-        }
-        if self.is_over {
-            return ambiguous("an answer that goes on behind its end");
-        }
-        let place = index(data.get("index").unwrap_or(&Value::Null))?;
-        if says == "content_block_start" {
-            if place != self.blocks.len() as u64 {
-                return ambiguous("a block whose index is not its place");
-            }
-            return self.block(block.unwrap_or(&Value::Null));
-        }
-        let begun = usize::try_from(place).ok().and_then(|place| self.blocks.get_mut(place));
-        let Some(begun) = begun.filter(|begun| !begun.is_over) else {
-            return ambiguous("a piece of a block that is not open");
-        };
-        begun.is_over = says == "content_block_stop";
-        let Some(piece) = piece else { return Ok(()) };
-        let Some(piece) = piece.as_str() else { return ambiguous("a piece of an input that is no text") };
-        match begun.call.and_then(|at| self.calls.get_mut(at)) {
-            _ if piece.is_empty() && begun.has_input => Ok(()),
-            // The input of a tool that the provider runs.
-            None if begun.takes => Ok(()),
-            Some(call) if begun.takes => call.grow(piece),
-            _ => ambiguous("a piece of an input for what takes none"),
-        }
-    }
-
-    fn block(&mut self, block: &Value) -> Result<(), String> {
-        no_alike(block, &["type", "id", "name", "input"])?;
-        let kind = text(block, "type");
-        let mut call = None;
-        if kind == "tool_use" {
-            let (id, name) = (texty(block, "id")?, texty(block, "name")?);
-            // An empty object stands where pieces are to come.
-            let input = present(block.get("input"))
-                .filter(|input| !input.as_object().is_some_and(serde_json::Map::is_empty));
-            let at = self.begin((0, None), Form::Block, id)?;
-            if let (Some(input), Some(call)) = (input, self.calls.get_mut(at)) {
-                call.input = Input::whole(written(input));
-            }
-            self.name(at, name)?;
-            call = Some(at);
-        }
-        // One that has its input already has it replaced by some clients, and extended by others.
-        let is_empty = call.and_then(|at| self.calls.get(at)).is_none_or(|call| call.input.is_empty());
-        let has_input = kind.ends_with("tool_use");
-        self.blocks.push(Begun { call, has_input, takes: has_input && is_empty, is_over: false });
-        Ok(())
-    }
-
-    /// Some clients take the first of the choices that a chunk has, others go by the index. So it is to be the place in the
-    /// chunk: 0, where a chunk has one. Where the profile asks for several answers, a chunk of one has any of them.
-    fn choices(&mut self, data: &Value) -> Result<(), String> {
-        no_alike(data, &["choices"])?;
-        let choices = list(data, "choices")?;
-        if self.is_over && !choices.is_empty() {
-            return ambiguous("an answer that goes on behind its end");
-        }
-        for (place, choice) in (0..).zip(choices) {
-            no_alike(choice, &["index", "delta", "message", "finish_reason"])?;
-            let says = present(choice.get("index")).map(index).transpose()?;
-            let of = if self.has_many && choices.len() == 1 { says.unwrap_or(place) } else { place };
-            if says.is_some_and(|says| says != of)
-                || *self.choices_say.get_or_insert(says.is_some()) != says.is_some()
-            {
-                return ambiguous("a choice whose index is not its place");
-            }
-            for (key, is_whole) in [("delta", false), ("message", true)] {
-                let Some(said) = object(choice, key)? else { continue };
-                no_alike(said, &["tool_calls", "function_call"])?;
-                self.list(of, list(said, "tool_calls")?, is_whole)?;
-                if let Some(function) = object(said, "function_call")? {
-                    self.piece((of, None), Form::Single, is_whole, ("", function))?;
-                }
-            }
-            if choice.get("finish_reason").is_some_and(Value::is_string) {
-                self.complete()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A choice's calls, or pieces of some.
-    fn list(&mut self, of: u64, calls: &[Value], is_whole: bool) -> Result<(), String> {
-        let mut here = Vec::new();
-        for call in calls {
-            if !call.is_object() {
-                return ambiguous("a tool call that is no object");
-            }
-            no_alike(call, &["index", "id", "type", "function", "custom"])?;
-            // Of a whole message's, clients do not look at it.
-            let index = present(call.get("index")).filter(|_| !is_whole).map(index).transpose()?;
-            let is_again = index.is_some_and(|index| here.contains(&index));
-            if let Some(index) = index.filter(|_| !is_again) {
-                here.push(index);
-                self.place(of, index)?;
-            }
-            let (id, mut is_own) = (texty(call, "id")?, false);
-            let (function, custom) = (object(call, "function")?, object(call, "custom")?);
-            if function.is_some() && custom.is_some() {
-                return ambiguous("a tool call of two forms");
-            }
-            for (form, said, other) in [(Form::Function, function, custom), (Form::Custom, custom, function)]
-            {
-                // What comes before either is known may be of both.
-                if other.is_some() {
-                    continue;
-                }
-                is_own |= self.piece((of, index), form, is_whole, (id, said.unwrap_or(&Value::Null)))?;
-            }
-            // Some clients keep the first list as it is.
-            if is_again && !is_own {
-                return ambiguous("two pieces of a tool call at once");
-            }
-        }
-        Ok(())
-    }
-
-    /// Some clients count in the list of the calls that they heard of. So where there are several, the index of a call is to
-    /// be its place there. One alone may have any: some servers count from 1.
-    fn place(&mut self, of: u64, index: u64) -> Result<(), String> {
-        let places = self.places.entry(of).or_default();
-        if !places.contains(&index) {
-            places.push(index);
-        }
-        let is_other = |(place, index): (u64, &u64)| *index != place;
-        match places.len() > 1 && (0..).zip(places.iter()).any(is_other) {
-            true => ambiguous("a tool call whose index is not its place"),
-            false if places.len() > MAX_CALLS => Err(too_many()),
-            false => Ok(()),
-        }
-    }
-
-    /// A piece of one of OpenAI's calls, or a whole one. Of two names of one call some clients take the second for the whole
-    /// name, some put them together, and some take it for another call's; but some servers say the same name again with each
-    /// piece. What one index stands for is one call, with one id. True: it is a call of its own where another is; some servers
-    /// give all their calls one index, or none, and each in one piece. A client that puts those together has no JSON, and no
-    /// call.
-    fn piece(
-        &mut self,
-        (of, index): (u64, Option<u64>),
-        form: Form,
-        is_whole: bool,
-        (id, said): (&str, &Value),
-    ) -> Result<bool, String> {
-        no_alike(said, &["name", "arguments", "input"])?;
-        let name = texty(said, "name")?;
-        let input = present(said.get(if form == Form::Custom { "input" } else { "arguments" }));
-        // Some servers give the object itself. Then it is whole, as nothing fits behind it.
-        let is_text = input.is_some_and(Value::is_string);
-        if !is_text && input.is_some_and(|input| !input.is_object() || form == Form::Custom) {
-            return ambiguous("an input that is neither text nor object");
-        }
-        let input = input.map(written).unwrap_or_default();
-        if is_whole {
-            let at = self.begin((of, index), form, id)?;
-            if let Some(call) = self.calls.get_mut(at) {
-                (call.is_whole, call.input) = (true, Input::whole(input));
-            }
-            return self.name(at, name).map(|()| false);
-        }
-        let mut alike = self.calls.iter().enumerate().filter(|(_, call)| {
-            call.place.0 == of && !call.is_whole && (call.form == Form::Single) == (form == Form::Single)
-        });
-        if alike.clone().any(|(_, call)| call.place.1.is_some() != index.is_some()) {
-            return ambiguous("tool calls with and without an index");
-        }
-        let has_id = |(_, call): (usize, &Growing)| call.place.1 == index && call.id == id;
-        let is_new_id = if id.is_empty() { index.is_none() } else { !alike.clone().any(has_id) };
-        let known = alike.rfind(|(_, call)| call.form == form && call.place.1 == index).map(|(at, _)| at);
-        let is_alone = form == Form::Function && is_text && !name.is_empty() && is_object(&input);
-        let Some((at, call)) = known.and_then(|at| Some((at, self.calls.get_mut(at)?))) else {
-            if name.is_empty() && id.is_empty() && input.is_empty() {
-                return Ok(false);
-            }
-            return self.first((of, index), form, (id, name, &input), is_alone).map(|()| false);
-        };
-        if call.is_own && is_alone && is_new_id {
-            return self.first((of, index), form, (id, name, &input), true).map(|()| true);
-        }
-        let is_named = call.number.is_some();
-        let is_other_id = !id.is_empty() && !call.id.is_empty() && id != call.id;
-        let is_other_name = !name.is_empty() && is_named && name != call.name;
-        // Without an index, a name or an id is a call's beginning.
-        let begins = index.is_none() && form != Form::Single && !(name.is_empty() && id.is_empty());
-        if is_other_id || is_other_name || (is_named && begins) {
-            return ambiguous("two tool calls in one place");
-        }
-        call.grow(&input)?;
-        if call.id.is_empty() {
-            id.clone_into(&mut call.id);
-        }
-        self.name(at, name).map(|()| false)
-    }
-
-    /// The first piece of a call; or all of it.
-    fn first(
-        &mut self,
-        place: (u64, Option<u64>),
-        form: Form,
-        (id, name, input): (&str, &str, &str),
-        is_own: bool,
-    ) -> Result<(), String> {
-        let at = self.begin(place, form, id)?;
-        if let Some(call) = self.calls.get_mut(at) {
-            call.is_own = is_own;
-            call.grow(input)?;
-        }
-        self.name(at, name)
+    /// Nothing is added to the calls of this choice, or to any.
+    fn shut(&mut self, of: Option<u64>) {
+        let calls = self.calls.iter_mut().filter(|call| of.is_none_or(|of| call.place.0 == of));
+        calls.for_each(|call| call.ends = Ends::Shut);
     }
 
     /// Something that may be a call; gives where it is.
@@ -412,7 +213,9 @@ impl Begins {
             id: id.to_owned(),
             name: String::new(),
             input: Input::default(),
+            ends: Ends::Open,
             number: None,
+            is_told: false,
         });
         Ok(self.calls.len() - 1)
     }
@@ -440,12 +243,38 @@ impl Begins {
 }
 
 impl Growing {
+    /// Whether a client may run it as it is.
+    fn is_complete(&self) -> bool {
+        self.number.is_some() && self.ends != Ends::Open
+    }
+
+    /// All of its input.
+    fn take(&mut self, input: String) {
+        (self.input, self.ends) = (Input::whole(input), Ends::Shut);
+    }
+
     /// Adds a piece of its input. A custom tool's is any text.
     fn grow(&mut self, piece: &str) -> Result<(), String> {
+        let was_behind = self.input.is_behind();
+        // Blanks behind an input are none of it.
+        let is_space = |byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+        let is_blank = was_behind && self.form != Form::Custom && piece.bytes().all(is_space);
+        if self.ends == Ends::Shut && !piece.is_empty() && !is_blank {
+            return ambiguous("an input for a tool call that is over");
+        }
+        if is_blank {
+            return Ok(());
+        }
         if self.form == Form::Custom {
             self.input.push_text(piece);
         } else if !self.input.push(piece) {
             return ambiguous("an input that goes on behind its end");
+        } else if self.ends == Ends::Open
+            && !was_behind
+            && self.input.is_behind()
+            && is_object(self.input.text())
+        {
+            self.ends = Ends::Full;
         }
         Ok(())
     }

@@ -29,6 +29,15 @@ impl Input {
         self.text.is_empty()
     }
 
+    /// Whether the document is whole, or is none that has an end of its own.
+    pub(super) fn is_behind(&self) -> bool {
+        matches!(self.at, At::Behind)
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(super) fn into_text(self) -> String {
         self.text
     }

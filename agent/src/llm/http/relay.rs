@@ -81,6 +81,13 @@ impl Relay {
         self.begins.fresh()
     }
 
+    /// The calls that became complete since this was asked last, each with its place in [`Outcome::tool_calls`]: a client may
+    /// run them once it has what was fed. They do not change any more.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the record of calls under way is to ask for them"))]
+    pub(super) fn completed(&mut self) -> Vec<(usize, ToolCall)> {
+        self.begins.completed()
+    }
+
     /// Whether its final event was read: clients do not wait for anything behind it.
     pub(super) fn is_over(&self) -> bool {
         self.begins.is_over()

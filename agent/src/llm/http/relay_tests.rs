@@ -221,6 +221,23 @@ fn nothing_is_relayed_that_clients_find_different_calls_in() {
 }
 
 #[test]
+fn a_call_is_told_once_when_it_is_complete() {
+    let mut relay = relay(ProviderKind::OpenAi);
+    let piece = |input: &str| {
+        chunk(&format!(
+            r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{{"arguments":"{input}"}}}}]}}}}]}}"#
+        ))
+    };
+    let mut told = |bytes: String| {
+        relay.feed(bytes.as_bytes(), &redactor()).unwrap();
+        relay.completed().into_iter().map(|(at, call)| (at, call.name)).collect::<Vec<_>>()
+    };
+    assert!(told(chunk(&call())).is_empty() && told(piece("{")).is_empty());
+    assert_eq!(told(piece("}")), [(0, "t".to_owned())]);
+    assert!(told(piece(" ")).is_empty() && told("data: [DONE]\n\n".to_owned()).is_empty());
+}
+
+#[test]
 fn nothing_goes_out_behind_the_end() {
     let stop = chunk(r#"{"type":"message_stop"}"#);
     for (kind, end) in [(ProviderKind::OpenAi, "data: [DONE]\n\n"), (ProviderKind::Anthropic, stop.as_str())]
