@@ -9,6 +9,7 @@ mod crowd;
 mod cut_off;
 mod fixed;
 mod frames;
+mod held_open;
 mod http;
 mod http_answers;
 mod lifecycle;

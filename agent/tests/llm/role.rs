@@ -137,6 +137,15 @@ impl Core {
         self.dir.path().join("agent.sock")
     }
 
+    pub(crate) fn http_socket(&self) -> PathBuf {
+        self.dir.path().join("http.sock")
+    }
+
+    /// Where the worker keeps what is its own.
+    pub(crate) fn own(&self) -> PathBuf {
+        self.dir.path().join("own")
+    }
+
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.dir.path().join("stderr")).unwrap()
     }

@@ -22,6 +22,7 @@ use axum::{
 use http_body::Body as _;
 use jiff::Timestamp;
 use std::{
+    collections::BTreeSet,
     pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
@@ -97,9 +98,9 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         last: rewritten.messages.into_iter().next_back().map(|last| shared.redactor.json(last)),
     };
     let started = Instant::now();
-    let (state, began) = (Arc::clone(state), Vec::new());
+    let (state, began, told) = (Arc::clone(state), Vec::new(), BTreeSet::new());
     let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
-    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, held };
+    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, told, held };
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);

@@ -7,9 +7,9 @@ use super::{
     relay::Outcome,
     room::Held,
 };
-use crate::llm::{http::Shared, provider::cut_off};
+use crate::llm::{http::Shared, message::ToolCall, provider::cut_off, redact::Redactor, report};
 use jiff::Timestamp;
-use std::{sync::Arc, time::Instant};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 /// A call that is under way: counted and recorded when it ends.
 pub(super) struct Counted {
@@ -23,6 +23,8 @@ pub(super) struct Counted {
     pub(super) part: Option<Part>,
     /// When the client saw each tool call begin, in their order: ns since boot.
     pub(super) began: Vec<u64>,
+    /// Which of them the trace was told of.
+    pub(super) told: BTreeSet<usize>,
     pub(super) held: Held,
 }
 
@@ -34,14 +36,26 @@ impl Counted {
         }
     }
 
+    /// Tells the trace of calls that are whole, each with its place among all that have a name. The client is not to have
+    /// their ends before: it may run them at once, and nobody knows when the answer ends, or whether it does here.
+    pub(super) async fn report(&mut self, calls: impl IntoIterator<Item = (usize, ToolCall)>) {
+        let (Some(follow), Some(part)) = (&self.state.follow, &mut self.part) else { return };
+        for (place, mut call) in calls {
+            if !self.told.insert(place) {
+                continue;
+            }
+            clean(&mut call, &self.shared.redactor);
+            let moment = self.began.get(place).copied().unwrap_or_else(report::now);
+            follow.called(part, &call, moment, &self.shared.redactor).await;
+        }
+    }
+
+    /// The answer is over. What is left of it is on record before this returns.
     pub(super) async fn end(mut self, status: u16, mut outcome: Outcome) {
         outcome.error = outcome.error.map(|error| self.shared.redactor.text(&error).into_owned());
-        let redactor = &self.shared.redactor;
+        let redactor = Arc::clone(&self.shared.redactor);
         outcome.content = outcome.content.into_iter().map(|block| redactor.block(block)).collect();
-        for call in &mut outcome.tool_calls {
-            call.input = redactor.json(std::mem::take(&mut call.input));
-            call.name = redactor.text(&call.name).into_owned();
-        }
+        outcome.tool_calls.iter_mut().for_each(|call| clean(call, &redactor));
         let usage = outcome.usage.unwrap_or_default();
         self.state.meter.lock().used(&usage, Timestamp::now());
         self.state.status.send_modify(|counts| {
@@ -53,11 +67,18 @@ impl Counted {
             counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
             counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
         });
+        self.report(outcome.tool_calls.iter().cloned().enumerate()).await;
         if let (Some(follow), Some(part)) = (&self.state.follow, self.part.take()) {
             let failed = (status >= 400).then(|| format!("the provider answered with status {status}"));
             let error = outcome.error.as_deref().or(failed.as_deref());
-            follow.answered(part, &outcome.tool_calls, &self.began, error, redactor).await;
+            follow.answered(part, error, &redactor);
         }
         record::write(&self.state.log, &self.call, status, self.started.elapsed(), &outcome).await;
     }
+}
+
+/// Takes credentials out of a call that is told and written down.
+fn clean(call: &mut ToolCall, redactor: &Redactor) {
+    call.input = redactor.json(std::mem::take(&mut call.input));
+    call.name = redactor.text(&call.name).into_owned();
 }

@@ -65,6 +65,10 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct Part {
     intent: Intent,
+    /// The answer has tool calls.
+    called: bool,
+    /// The daemon took what it was told of them: one that stands still is waited for once.
+    waits: bool,
     _under_way: Arc<()>,
 }
 
@@ -127,7 +131,8 @@ impl Follow {
             self.reporter.asked(&thread.intent, (None, Via::Http), &newest.asked, redactor);
         }
         thread.heard = Instant::now();
-        let part = Part { intent: thread.intent.clone(), _under_way: Arc::clone(&thread.under_way) };
+        let (intent, _under_way) = (thread.intent.clone(), Arc::clone(&thread.under_way));
+        let part = Part { intent, called: false, waits: true, _under_way };
         threads.push(thread);
         if threads.len() > MOST {
             self.give_up(&threads.remove(0), "the client began too much else", redactor);
@@ -135,51 +140,44 @@ impl Follow {
         part
     }
 
-    /// The request's answer came, with calls that began at these moments, or now; or why it failed. Even then the client
-    /// may run the calls that it heard of. That they began is on its way before this returns, or was waited for: the client
-    /// does not see the end before.
-    pub(super) async fn answered(
-        &self,
-        part: Part,
-        calls: &[ToolCall],
-        began: &[u64],
-        error: Option<&str>,
-        redactor: &Redactor,
-    ) {
-        let Part { intent, _under_way } = part;
-        let (mut moments, mut waits) = (began.iter().copied(), true);
-        let mut opened = Vec::new();
-        for call in calls {
-            let begun = Begun::relayed(&call.id, moments.next().unwrap_or_else(report::now), redactor);
-            waits = self.reporter.call(Some(&intent), &begun, call, None, waits).await;
-            opened.push(Open { given: self.number(&call.id), key: begun.key });
-        }
+    /// The model wants a tool called, since this moment. That is on its way before this returns, or was waited for: the client
+    /// does not see the end of the call before.
+    pub(super) async fn called(&self, part: &mut Part, call: &ToolCall, moment: u64, redactor: &Redactor) {
+        let begun = Begun::relayed(&call.id, moment, redactor);
+        part.called = true;
+        part.waits = self.reporter.call(Some(&part.intent), &begun, call, None, part.waits).await;
         let mut threads = self.threads();
-        let at = threads.iter().position(|thread| thread.intent.id == intent.id);
-        let Some((at, thread)) = at.and_then(|at| Some((at, threads.get_mut(at)?))) else { return };
+        let Some(thread) = threads.iter_mut().find(|thread| thread.intent.id == part.intent.id) else { return };
         thread.heard = Instant::now();
-        thread.open.extend(opened);
-        if let Some(why) = error
-            && calls.is_empty()
-        {
-            thread.failed = true;
-            return self.reporter.intent_ended(&intent, Some(why), redactor);
-        }
-        if calls.is_empty() {
-            // This request and the thread itself; more are a client's that asks twice at once.
-            if Arc::strong_count(&thread.under_way) <= 2 {
-                threads.remove(at);
-                self.reporter.intent_ended(&intent, None, redactor);
-            }
-            return;
-        }
-        for call in calls {
-            thread.calls.push_back(self.number(&call.id));
-        }
+        let given = self.number(&call.id);
+        thread.calls.push_back(given);
+        thread.open.push(Open { given, key: begun.key });
         let too_many = thread.calls.len().saturating_sub(MOST_CALLS);
         thread.calls.drain(..too_many);
         let too_many = thread.open.len().saturating_sub(MOST_CALLS);
         thread.open.drain(..too_many);
+    }
+
+    /// The request's answer came, and all its calls were told; or why it failed. Even then the client may run the calls that
+    /// it heard of.
+    pub(super) fn answered(&self, part: Part, error: Option<&str>, redactor: &Redactor) {
+        let Part { intent, called, .. } = &part;
+        let mut threads = self.threads();
+        let at = threads.iter().position(|thread| thread.intent.id == intent.id);
+        let Some((at, thread)) = at.and_then(|at| Some((at, threads.get_mut(at)?))) else { return };
+        thread.heard = Instant::now();
+        if *called {
+            return;
+        }
+        if let Some(why) = error {
+            thread.failed = true;
+            return self.reporter.intent_ended(intent, Some(why), redactor);
+        }
+        // This request and the thread itself; more are a client's that asks twice at once.
+        if Arc::strong_count(&thread.under_way) <= 2 {
+            threads.remove(at);
+            self.reporter.intent_ended(intent, None, redactor);
+        }
     }
 
     /// What a provider's id is known by: it may be of any length.

@@ -24,7 +24,14 @@ fn call(id: &str) -> ToolCall {
 
 fn end(follow: &Follow, part: Part, calls: &[ToolCall], error: Option<&str>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(follow.answered(part, calls, &[], error, &Redactor::new([])));
+    runtime.block_on(answer(follow, part, calls, error));
+}
+
+async fn answer(follow: &Follow, mut part: Part, calls: &[ToolCall], error: Option<&str>) {
+    for call in calls {
+        follow.called(&mut part, call, 1, &Redactor::new([])).await;
+    }
+    follow.answered(part, error, &Redactor::new([]));
 }
 
 #[test]
@@ -91,7 +98,7 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
     for (n, messages) in odd.iter().enumerate() {
         let id = format!("call-{n}");
         let part = follow.begin(OpenAi, messages, &Redactor::new([]));
-        follow.answered(part, &[call(&id)], &[], None, &Redactor::new([])).await;
+        answer(&follow, part, &[call(&id)], None).await;
         let Said::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await else {
             panic!("an intent")
         };
@@ -171,8 +178,7 @@ fn what_is_followed_is_bounded_and_silence_ends_it() {
 
 #[tokio::test]
 async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reported() {
-    let (near, far) = tokio::net::UnixStream::pair().unwrap();
-    let host = Host::new(near, CancellationToken::new(), CancellationToken::new());
+    let (host, mut reader) = link();
     let follow = Arc::new(Follow::new(Reporter::new(host.clone(), Arc::default(), false)));
     let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
     // Nobody reads, and there is no room any more.
@@ -186,12 +192,11 @@ async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reporte
         let follow = Arc::clone(&follow);
         async move {
             let calls: Vec<_> = (0..MOST_CALLS).map(|n| call(&format!("call-{n}"))).collect();
-            follow.answered(part, &calls, &[], None, &Redactor::new([])).await;
+            answer(&follow, part, &calls, None).await;
         }
     });
     tokio::task::yield_now().await;
     assert!(!answered.is_finished(), "it waits for room");
-    let mut reader = FrameReader::new(far);
     let mut seen = 0;
     while seen < MOST_CALLS {
         let frame = reader.next(Some(Duration::from_secs(120))).await.unwrap();
@@ -200,4 +205,24 @@ async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reporte
     answered.await.unwrap();
     assert_eq!(host.counts().lost_reports.load(Ordering::Relaxed), before);
     assert_eq!(follow.threads()[0].open.len(), MOST_CALLS);
+}
+
+#[tokio::test]
+async fn a_call_s_result_is_known_before_its_answer_is_over() {
+    let (host, mut reader) = link();
+    let follow = Follow::new(Reporter::new(host, Arc::default(), false));
+    let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    follow.called(&mut part, &call("early"), 7, &Redactor::new([])).await;
+    let Said::Intent { id, .. } = said(&mut reader).await else { panic!("an intent") };
+    let Said::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else { panic!("a call") };
+    assert_eq!((given.as_str(), intent), ("early", Some(id.clone())));
+    let next = begin(&follow, OpenAi, &json!([{ "role": "tool", "tool_call_id": "early", "content": "1" }]));
+    assert_eq!(*next.intent.id, *id);
+    let Said::CallEnded { key: ended, .. } = said(&mut reader).await else { panic!("its end") };
+    assert_eq!(ended, key);
+    // The control: an answer that is over with calls is not the end of what was asked.
+    follow.answered(part, Some("cut off"), &Redactor::new([]));
+    follow.answered(next, None, &Redactor::new([]));
+    let Said::IntentEnded { id: over, error: None, .. } = said(&mut reader).await else { panic!("the end") };
+    assert_eq!(over, id);
 }

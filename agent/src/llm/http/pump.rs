@@ -82,6 +82,7 @@ pub(super) async fn pump(
             }
             Ok(out) if out.is_empty() => {}
             Ok(out) => {
+                counted.report(relay.completed()).await;
                 if pieces.send(Ok(out.into())).await.is_err() {
                     break Some("the client hung up".to_owned());
                 }

@@ -83,7 +83,6 @@ impl Relay {
 
     /// The calls that became complete since this was asked last, each with its place in [`Outcome::tool_calls`]: a client may
     /// run them once it has what was fed. They do not change any more.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the record of calls under way is to ask for them"))]
     pub(super) fn completed(&mut self) -> Vec<(usize, ToolCall)> {
         self.begins.completed()
     }
