@@ -138,6 +138,7 @@ pub(crate) fn run() -> Result<(), Error> {
             let access = Access::new(&config, host.clone(), Arc::<Issued>::default());
             Endpoint::handed((listener, loopback), Arc::new(access), shared, books)
         });
+        let last_words = endpoint.as_ref().map(Endpoint::last_words);
         host.ready();
         let serving = async {
             let stopping = stop.clone();
@@ -157,7 +158,13 @@ pub(crate) fn run() -> Result<(), Error> {
         tokio::select! {
             () = serving => {}
             // Nobody could answer for a peer any more, and another core starts another worker.
-            () = gone.cancelled() => tracing::info!("agent {}: the daemon is gone, and so is its worker", config.name),
+            () = gone.cancelled() => {
+                tracing::info!("agent {}: the daemon is gone, and so is its worker", config.name);
+                // What they cost is not forgotten.
+                if let Some(last_words) = last_words {
+                    last_words.spoken().await;
+                }
+            }
         }
         Ok(())
     })

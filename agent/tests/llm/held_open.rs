@@ -9,6 +9,7 @@ use crate::{
 use ringfence_wire::trace::Said;
 use serde_json::{Value, json};
 use std::{
+    fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
     sync::Arc,
@@ -81,5 +82,44 @@ fn a_call_is_on_record_while_its_provider_holds_the_answer_open() {
         eventually("both are on record", || (called(&core).len() > 1).then_some(()));
         assert_eq!(called(&core), [early, ("late".to_owned(), "bash".to_owned(), json!({}))], "{kind}");
         drop(mock);
+    }
+}
+
+/// What is on record of the calls: how they ended, and what they cost.
+fn recorded(core: &Core) -> Vec<Value> {
+    let record = fs::read_to_string(core.own().join("log/http.ndjson")).unwrap_or_default();
+    record.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Calls that nobody waits for: one that streams, and one that is not answered.
+fn detached(core: &Core, mock: &Mock, gate: &Arc<Gate>) {
+    core.peer(0, Some(true));
+    let events = anthropic_events(&[tool_block("early", "bash", &["{}"])], "tool_use");
+    mock.then([Answer::Gated(events[..5].concat(), Arc::clone(gate), events[5..].concat())]);
+    let held = reads(core, "/v1/messages", "content_block_stop");
+    mock.then([Answer::Held(Arc::clone(gate))]);
+    let mut socket = UnixStream::connect(core.http_socket()).unwrap();
+    let asked = json!({ "max_tokens": 9, "messages": [{ "role": "user", "content": "x".repeat(400) }] });
+    socket.write_all(&request("POST", "/v1/messages", "Host: x\r\n", asked.to_string().as_bytes())).unwrap();
+    mock.wait_asked(2);
+    // The one that streams ends with its client.
+    drop((held, socket));
+    eventually("it is over", || (recorded(core).len() == 1).then_some(()));
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_is_on_record_when_its_worker_ends() {
+    for stop in [true, false] {
+        let (gate, mock) = (Arc::new(Gate::default()), Mock::new());
+        let mut core = Core::start_as(&mock, "Anthropic");
+        detached(&core, &mock, &gate);
+        if stop { core.stop() } else { core.leave() }
+        let status = eventually("its end", || core.ended());
+        assert!(status.success(), "{status}: {}", core.stderr());
+        let lines = recorded(&core);
+        assert!(lines[0]["error"].as_str().unwrap().contains("hung up"), "{lines:?}");
+        assert!(lines[1]["error"].as_str().unwrap().contains("worker was stopped"), "{lines:?}");
+        assert!(lines[1]["usage"]["input_tokens"].as_u64().unwrap() > 100, "{lines:?}");
+        gate.open();
     }
 }

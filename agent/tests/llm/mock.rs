@@ -24,6 +24,8 @@ pub(crate) enum Answer {
     Broken(Vec<u8>),
     /// These bytes of an event stream, then nothing until the gate is opened, then the rest.
     Gated(Vec<u8>, Arc<Gate>, Vec<u8>),
+    /// Nothing until the gate is opened, and then a connection that breaks.
+    Held(Arc<Gate>),
 }
 
 /// Holds an answer back.
@@ -157,6 +159,10 @@ fn serve(stream: TcpStream, state: &State) -> Option<()> {
             Some(Answer::Broken(body)) => {
                 let head = format!("{head}Content-Length: {}\r\n\r\n", body.len() + 1000);
                 writer.write_all(&[head.into_bytes(), body].concat()).ok()?;
+                return None;
+            }
+            Some(Answer::Held(gate)) => {
+                gate.wait();
                 return None;
             }
             Some(Answer::Gated(first, gate, rest)) => {

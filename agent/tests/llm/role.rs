@@ -19,7 +19,7 @@ use std::{
         unix::{fs::PermissionsExt, net::UnixListener, net::UnixStream},
     },
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
 };
@@ -139,6 +139,21 @@ impl Core {
 
     pub(crate) fn http_socket(&self) -> PathBuf {
         self.dir.path().join("http.sock")
+    }
+
+    /// Tells the worker to end.
+    pub(crate) fn stop(&self) {
+        Conn::new(self.link.try_clone().unwrap(), PATIENCE, 1 << 10).send(&ToWorker::Stop).unwrap();
+    }
+
+    /// Leaves the worker alone, as a core that was killed.
+    pub(crate) fn leave(&self) {
+        self.link.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
+    /// How the worker ended, once it did.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.worker.try_wait().unwrap()
     }
 
     /// Where the worker keeps what is its own.
@@ -553,13 +568,13 @@ fn a_worker_is_confined_and_its_key_is_nowhere_to_be_read() {
 fn a_worker_ends_when_it_is_told_to_and_when_the_core_is_gone() {
     let mock = Mock::new();
     let mut core = Core::start(&mock);
-    Conn::new(core.link.try_clone().unwrap(), PATIENCE, 1 << 10).send(&ToWorker::Stop).unwrap();
-    let status = eventually("its end", || core.worker.try_wait().unwrap());
+    core.stop();
+    let status = eventually("its end", || core.ended());
     assert!(status.success(), "{status}: {}", core.stderr());
 
     let mut core = Core::start(&mock);
-    core.link.shutdown(std::net::Shutdown::Both).unwrap();
-    let status = eventually("its end", || core.worker.try_wait().unwrap());
+    core.leave();
+    let status = eventually("its end", || core.ended());
     assert!(status.success(), "{status}: {}", core.stderr());
     assert!(core.stderr().contains("the daemon is gone"));
 }

@@ -4,7 +4,7 @@ use super::{
     CALLER, State,
     counted::Counted,
     gate::Gate,
-    pump::{Relayed, WAITING, pump, pump_whole},
+    pump::{Relayed, STOPPED, WAITING, pump, pump_whole},
     record::Call,
     relay::{self, Outcome, Relay},
     request::{self, Route},
@@ -80,6 +80,13 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Err(why) => return refuse(&shared, 400, &why),
     };
     drop(body);
+    let under_way = match state.room.calls.begin() {
+        Ok(under_way) => under_way,
+        Err(why) => {
+            failed(state);
+            return refuse_for(&shared, 503, &why.to_string(), AFTER);
+        }
+    };
     if let Err(error) = begin(state, &shared) {
         failed(state);
         let after = error.data.as_ref().and_then(|data| data["retry_after"].as_u64()).unwrap_or(1);
@@ -100,7 +107,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     let started = Instant::now();
     let (state, began, told) = (Arc::clone(state), Vec::new(), BTreeSet::new());
     let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
-    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, told, held };
+    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, told, held, _under_way: under_way };
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);
@@ -112,15 +119,25 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
 /// Makes the call; its answer follows.
 async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, relay: Relay) -> Response<Body> {
     let shared = counted.shared.clone();
-    let upstream = shared.provider.forward(suffix, body.into()).await;
+    let cut = counted.state.cut.clone();
+    let upstream = tokio::select! {
+        upstream = shared.provider.forward(suffix, body.into()) => upstream.map_err(|error| error.message),
+        // What was sent is the provider's to charge.
+        () = cut.cancelled() => {
+            let mut outcome = Outcome { error: Some(STOPPED.to_owned()), ..Outcome::default() };
+            counted.charge(0, &mut outcome);
+            counted.end(503, outcome).await;
+            return refuse(&shared, 503, STOPPED);
+        }
+    };
     // All that is left of it is what goes into the record.
     counted.held.shrink(counted.call.last.as_ref().map_or(0, |last| last.get().len()));
     let upstream = match upstream {
         Ok(upstream) => upstream,
         Err(error) => {
-            let outcome = Outcome { error: Some(error.message.clone()), ..Outcome::default() };
+            let outcome = Outcome { error: Some(error.clone()), ..Outcome::default() };
             counted.end(502, outcome).await;
-            return refuse(&shared, 502, &error.message);
+            return refuse(&shared, 502, &error);
         }
     };
     let status = StatusCode::from_u16(upstream.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);

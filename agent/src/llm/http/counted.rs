@@ -5,7 +5,7 @@ use super::{
     follow::Part,
     record::{self, Call},
     relay::Outcome,
-    room::Held,
+    room::{Held, UnderWay},
 };
 use crate::llm::{http::Shared, message::ToolCall, provider::cut_off, redact::Redactor, report};
 use jiff::Timestamp;
@@ -26,6 +26,7 @@ pub(super) struct Counted {
     /// Which of them the trace was told of.
     pub(super) told: BTreeSet<usize>,
     pub(super) held: Held,
+    pub(super) _under_way: UnderWay,
 }
 
 impl Counted {

@@ -41,6 +41,7 @@ use axum::{Router, extract::Request, http::HeaderValue};
 use follow::Follow;
 use gate::Gate;
 use ringfence_files::Access as FileAccess;
+use room::Calls;
 pub(crate) use room::{Room, Share};
 use std::{
     fs, io,
@@ -71,8 +72,10 @@ const LIMITS: Limits = Limits {
 const CALLER: u32 = 1;
 /// How often intents of clients that went silent are looked for.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long a call under way may take when the agent is to stop.
-const DRAIN: Duration = Duration::from_secs(20);
+/// How long a call under way may take when the agent is to stop, and then to write down what there is of it. Whoever stops
+/// a worker gives it a little more than both.
+const DRAIN: Duration = Duration::from_secs(18);
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +113,8 @@ struct State {
     follow: Option<Follow>,
     /// Ends with the agent.
     stop: CancellationToken,
+    /// Ends the calls that are still under way.
+    cut: CancellationToken,
 }
 
 /// What an endpoint listens on, and who may call there.
@@ -139,6 +144,7 @@ pub(crate) struct Endpoint {
     asked: Http,
     shared: watch::Sender<Shared>,
     stop: CancellationToken,
+    last_words: LastWords,
     /// Resolves when the sockets are free.
     closed: oneshot::Receiver<()>,
     task: JoinHandle<()>,
@@ -180,11 +186,14 @@ impl Endpoint {
             .access
             .as_ref()
             .map(|access| Follow::new(Reporter::new(access.host.clone(), Arc::default(), access.governed)));
-        let state = Arc::new(State { shared: current, meter, status, log, room, follow, stop: stop.clone() });
+        let (stopping, cut) = (stop.clone(), CancellationToken::new());
+        let last_words = LastWords { cut: cut.clone(), calls: room.calls.clone() };
+        let state = Arc::new(State { shared: current, meter, status, log, room, follow, stop: stopping, cut });
         if state.follow.is_some() {
             tokio::spawn(give_up_silent(Arc::clone(&state)));
         }
         let (freed, closed) = oneshot::channel();
+        let last = last_words.clone();
         let task = tokio::spawn(async move {
             let Doors { unix, access, loopback, path } = doors;
             let judge = |stream, standing| judged(stream, standing, Arc::clone(&state), access.clone());
@@ -210,10 +219,19 @@ impl Endpoint {
                 for connections in &mut connections {
                     while connections.join_next().await.is_some() {}
                 }
+                // Nobody may wait for a call any more, and it costs and is on record all the same.
+                state.room.calls.over().await;
             };
-            let _ = tokio::time::timeout(DRAIN, drained).await;
+            if tokio::time::timeout(DRAIN, drained).await.is_err() {
+                last.spoken().await;
+            }
         });
-        Self { asked, shared, stop, closed, task }
+        Self { asked, shared, stop, last_words, closed, task }
+    }
+
+    /// What ends its calls at once.
+    pub(super) fn last_words(&self) -> LastWords {
+        self.last_words.clone()
     }
 
     /// What it was asked to listen on.
@@ -237,10 +255,25 @@ impl Endpoint {
         let _ = self.closed.await;
     }
 
-    /// Lets calls under way finish, within [`DRAIN`].
+    /// Lets calls under way finish, within [`DRAIN`]; what there is of the others is written down.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let _ = self.task.await;
+    }
+}
+
+/// Ends the calls of an endpoint that are under way.
+#[derive(Clone)]
+pub(super) struct LastWords {
+    cut: CancellationToken,
+    calls: Calls,
+}
+
+impl LastWords {
+    /// Ends them, and waits until what there is of them is written down.
+    pub(super) async fn spoken(&self) {
+        self.cut.cancel();
+        let _ = tokio::time::timeout(LAST_WORDS, self.calls.over()).await;
     }
 }
 

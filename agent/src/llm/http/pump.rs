@@ -20,6 +20,8 @@ use tokio::sync::{mpsc, oneshot};
 const END: Duration = Duration::from_secs(1);
 /// Most bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
+/// Why a call ended that could have gone on.
+pub(super) const STOPPED: &str = "the agent's worker was stopped";
 /// Pieces of an answer that wait for a client; the provider waits when there are more.
 pub(super) const WAITING: usize = 16;
 
@@ -40,7 +42,11 @@ async fn chunk(
     counted: &Counted,
 ) -> Result<Option<Bytes>, String> {
     let patience = counted.shared.config.llm.timeout;
-    let chunk = match tokio::time::timeout(patience, upstream.chunk()).await {
+    let next = tokio::select! {
+        next = tokio::time::timeout(patience, upstream.chunk()) => next,
+        () = counted.state.cut.cancelled() => return Err(STOPPED.to_owned()),
+    };
+    let chunk = match next {
         Ok(Ok(chunk)) => chunk,
         Ok(Err(_)) => return Err("the provider's answer broke off".to_owned()),
         Err(_) => return Err("the provider's answer stood still".to_owned()),
@@ -83,8 +89,12 @@ pub(super) async fn pump(
             Ok(out) if out.is_empty() => {}
             Ok(out) => {
                 counted.report(relay.completed()).await;
-                if pieces.send(Ok(out.into())).await.is_err() {
-                    break Some("the client hung up".to_owned());
+                let sent = tokio::select! {
+                    sent = pieces.send(Ok(out.into())) => sent.map_err(|_| "the client hung up"),
+                    () = counted.state.cut.cancelled() => Err(STOPPED),
+                };
+                if let Err(why) = sent {
+                    break Some(why.to_owned());
                 }
             }
             Err(why) => break Some(why),

@@ -1,5 +1,5 @@
-//! How many bytes of requests and of whole answers are held at a time: of one agent, and of all agents that one process
-//! serves.
+//! How many bytes of requests and of whole answers are held at a time, of one agent, and of all agents that one process
+//! serves; and how many calls of an agent are under way.
 //!
 //! Each request and each answer has a bound of its own, and there are many connections; under the daemon a worker has 1 GiB
 //! of memory, and `ringfence start` serves all agents in one process. While a request or an answer is looked at there are a
@@ -12,11 +12,15 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
+use tokio::sync::watch;
 
 /// Most bytes of all agents' requests, and of their answers.
 const ALL: usize = 192 << 20;
 /// Most bytes of one agent's: it leaves room for a few of the others'.
 const ONE: usize = 128 << 20;
+
+/// Most calls of one agent that are under way. A client that hangs up ends none, so its connections do not bound them.
+const CALLS: usize = 64;
 
 /// What is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +89,11 @@ impl Room {
     /// An agent's part. Its copies are the same part.
     pub(crate) fn share(&self) -> Share {
         let part = |what, all: &Arc<Pot>| Part { what, all: Arc::clone(all), one: Pot::new(ONE) };
-        Share { requests: part(What::Requests, &self.requests), answers: part(What::Answers, &self.answers) }
+        Share {
+            requests: part(What::Requests, &self.requests),
+            answers: part(What::Answers, &self.answers),
+            calls: Calls(watch::Sender::new(0)),
+        }
     }
 }
 
@@ -94,6 +102,46 @@ impl Room {
 pub(crate) struct Share {
     pub(super) requests: Part,
     pub(super) answers: Part,
+    pub(super) calls: Calls,
+}
+
+/// An agent's calls that are under way.
+#[derive(Debug, Clone)]
+pub(super) struct Calls(watch::Sender<usize>);
+
+impl Calls {
+    /// One more.
+    ///
+    /// # Errors
+    /// There are as many as may be.
+    pub(super) fn begin(&self) -> Result<UnderWay, TooMany> {
+        let fits = |calls: &mut usize| {
+            let fits = *calls < CALLS;
+            *calls += usize::from(fits);
+            fits
+        };
+        if self.0.send_if_modified(fits) { Ok(UnderWay(self.0.clone())) } else { Err(TooMany) }
+    }
+
+    /// Waits until none is.
+    pub(super) async fn over(&self) {
+        let _ = self.0.subscribe().wait_for(|calls| *calls == 0).await;
+    }
+}
+
+/// Why a call cannot be made now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{CALLS} calls of this agent are under way, which is the most; try again")]
+pub(super) struct TooMany;
+
+/// A call that is under way, until this is dropped.
+#[derive(Debug)]
+pub(super) struct UnderWay(watch::Sender<usize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|calls| *calls -= 1);
+    }
 }
 
 /// What an agent has of one kind.
@@ -213,5 +261,24 @@ mod tests {
         assert_eq!(share.answers.hold().grow(1), Err(Full::One(What::Answers)));
         drop(rest);
         share.answers.hold().grow(ONE).unwrap();
+    }
+
+    #[tokio::test]
+    async fn calls_under_way_have_a_bound_and_an_end_that_can_be_waited_for() {
+        let share = Room::default().share();
+        let mut calls: Vec<_> = (0..CALLS).map(|_| share.clone().calls.begin().unwrap()).collect();
+        assert_eq!(share.calls.begin().unwrap_err(), TooMany);
+        drop(calls.pop());
+        calls.push(share.calls.begin().unwrap());
+        let over = tokio::spawn({
+            let calls = share.calls.clone();
+            async move { calls.over().await }
+        });
+        drop(calls.split_off(1));
+        tokio::task::yield_now().await;
+        assert!(!over.is_finished());
+        drop(calls);
+        over.await.unwrap();
+        share.calls.over().await;
     }
 }
