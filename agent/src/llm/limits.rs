@@ -1,7 +1,7 @@
 //! `[limits]`: how many turns a minute, how many tokens and how much money a day an agent may use. Pure.
 //!
 //! Looked at before each call of the provider. What was used today is in the conversation's log, so a restart forgets
-//! nothing of it.
+//! nothing of it. What calls under way cost at least counts while they are: many at once are not each the last one.
 
 use super::{provider::Usage, rpc::RpcError};
 use jiff::{SignedDuration, Timestamp};
@@ -58,6 +58,37 @@ impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, Meter> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Begins a call that has so many tokens at least: it counts as a turn.
+    ///
+    /// # Errors
+    /// A limit is reached.
+    pub(super) fn begin(
+        &self,
+        (limits, price): (&Limits, &Price),
+        tokens: u64,
+        now: Timestamp,
+    ) -> Result<Reserved, RpcError> {
+        let mut meter = self.lock();
+        meter.check(limits, price, now)?;
+        meter.turn(limits, now)?;
+        meter.reserved = meter.reserved.saturating_add(tokens);
+        Ok(Reserved { meter: self.clone(), tokens })
+    }
+}
+
+/// What a call under way costs at least; given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    meter: Shared,
+    tokens: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut meter = self.meter.lock();
+        meter.reserved = meter.reserved.saturating_sub(self.tokens);
+    }
 }
 
 /// What an agent has used.
@@ -66,11 +97,15 @@ pub(super) struct Meter {
     /// Days since 1970 of what `today` counts.
     day: i64,
     today: Usage,
+    /// Tokens that calls under way have at least.
+    reserved: u64,
     turns: VecDeque<Timestamp>,
 }
 
 const DAY: i64 = 86_400;
 const MINUTE: SignedDuration = SignedDuration::from_secs(60);
+/// When to try again what only calls under way leave no room for, seconds: it is soon known what they cost.
+const SOON: i64 = 10;
 
 impl Meter {
     /// Counts what a call used.
@@ -110,17 +145,26 @@ impl Meter {
     /// The day's tokens or money are used up.
     pub(super) fn check(&self, limits: &Limits, price: &Price, now: Timestamp) -> Result<(), RpcError> {
         let second = now.as_second();
-        if second.div_euclid(DAY) != self.day {
-            return Ok(());
-        }
+        let today = if second.div_euclid(DAY) == self.day { self.today } else { Usage::default() };
+        let reserved = Usage { input_tokens: self.reserved, ..Usage::default() };
         let tomorrow = DAY - second.rem_euclid(DAY);
-        let tokens = self.today.tokens();
-        if let Some(most) = limits.tokens_per_day.filter(|most| tokens >= *most) {
-            return Err(reached(format!("{most} tokens a day ({tokens} are used)"), tomorrow));
+        let mut expected = today;
+        expected += reserved;
+        let under_way = match self.reserved {
+            0 => String::new(),
+            tokens => format!(", and calls under way have {tokens} tokens at least"),
+        };
+        // What is used is used until tomorrow.
+        let after = |is_used: bool| if is_used { tomorrow } else { SOON };
+        if let Some(most) = limits.tokens_per_day.filter(|most| expected.tokens() >= *most) {
+            let used = today.tokens();
+            let what = format!("{most} tokens a day ({used} are used{under_way})");
+            return Err(reached(what, after(used >= most)));
         }
-        let cost = price.of(&self.today);
-        if let Some(most) = limits.cost_per_day.filter(|most| cost >= *most) {
-            return Err(reached(format!("a cost of {most} a day ({cost:.2} is used)"), tomorrow));
+        if let Some(most) = limits.cost_per_day.filter(|most| price.of(&expected) >= *most) {
+            let used = price.of(&today);
+            let what = format!("a cost of {most} a day ({used:.2} is used{under_way})");
+            return Err(reached(what, after(used >= most)));
         }
         Ok(())
     }
@@ -188,5 +232,27 @@ mod tests {
         meter.used(&usage, at(5));
         let error = meter.check(&limits, &price, at(6)).unwrap_err();
         assert!(error.message.contains("a cost of 22 a day (22.05 is used)"), "{error}");
+    }
+
+    #[test]
+    fn calls_under_way_count_until_they_are_over() {
+        let limits = Limits { tokens_per_day: Some(100), cost_per_day: Some(1.0), ..Limits::default() };
+        let (shared, free) = (Shared::default(), Price::default());
+        let begin = |price: &Price, tokens| shared.begin((&limits, price), tokens, at(DAY + 5));
+        let first = begin(&free, 60).unwrap();
+        let second = begin(&free, 60).unwrap();
+        let error = begin(&free, 1).unwrap_err();
+        assert!(error.message.contains("(0 are used, and calls under way have 120 tokens at least)"), "{error}");
+        assert_eq!(error.data, Some(json!({ "retry_after": SOON })), "they will be over before tomorrow");
+        drop(second);
+        // Money by what the provider takes for what it is sent.
+        let dear = Price { input: 20_000.0, ..Price::default() };
+        let error = begin(&dear, 1).unwrap_err();
+        assert!(error.message.contains("a cost of 1 a day (0.00 is used, and"), "{error}");
+        drop((first, begin(&free, 1).unwrap()));
+        drop(begin(&dear, 1).unwrap());
+        shared.lock().used(&Usage { output_tokens: 100, ..Usage::default() }, at(DAY + 5));
+        assert_eq!(begin(&free, 1).unwrap_err().data, Some(json!({ "retry_after": DAY - 5 })));
+        assert_eq!(shared.lock().reserved, 0);
     }
 }

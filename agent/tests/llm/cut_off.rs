@@ -111,3 +111,73 @@ fn a_runtime_that_hangs_up_has_used_what_the_provider_told() {
     assert_eq!(mock.asked().len(), 2);
     gate.open();
 }
+
+/// So many calls of an agent may be under way.
+const CALLS: usize = 64;
+
+#[test]
+fn calls_whose_clients_hung_up_have_a_bound() {
+    let gate = Arc::new(Gate::default());
+    let mock = Mock::with((0..CALLS).map(|_| Answer::Held(Arc::clone(&gate))));
+    let home = home(&mock, "anthropic", "http = true", "");
+    let daemon = home.start();
+    for number in 1..=CALLS {
+        let mut stream = connect(&home);
+        let body = saying("x").to_string();
+        stream.write_all(&request("POST", "/v1/messages", "Host: x\r\n", body.as_bytes())).unwrap();
+        mock.wait_asked(number);
+    }
+    let refused = post(&home, "/v1/messages", &saying("one too many"));
+    assert_eq!(refused.status, 503);
+    assert!(refused.head.contains("retry-after: 2"), "{}", refused.head);
+    assert!(refused.json().to_string().contains("64 calls of this agent"), "{}", refused.json());
+    assert_eq!(mock.asked().len(), CALLS);
+    gate.open();
+    calls_over(&daemon, CALLS as u64);
+    mock.then([says(&["room"])]);
+    assert_eq!(post(&home, "/v1/messages", &saying("x")).status, 200);
+}
+
+#[test]
+fn calls_at_once_are_not_each_the_last_one() {
+    away_from_midnight();
+    let gate = Arc::new(Gate::default());
+    let mock = Mock::with([Answer::Held(Arc::clone(&gate))]);
+    let home = home(&mock, "anthropic", "http = true", "[limits]\ntokens_per_day = 200");
+    let daemon = home.start();
+    let mut stream = connect(&home);
+    let long = saying(&"long ".repeat(200)).to_string();
+    stream.write_all(&request("POST", "/v1/messages", "Host: x\r\n", long.as_bytes())).unwrap();
+    mock.wait_asked(1);
+    let refused = post(&home, "/v1/messages", &saying("short"));
+    assert_eq!(refused.status, 429);
+    assert!(refused.head.contains("retry-after: 10"), "{}", refused.head);
+    assert!(refused.json().to_string().contains("calls under way"), "{}", refused.json());
+    // A provider that breaks off before it answers has not told that it did anything.
+    gate.open();
+    calls_over(&daemon, 1);
+    mock.then([says(&["room"])]);
+    assert_eq!(post(&home, "/v1/messages", &saying("short")).status, 200);
+}
+
+#[test]
+fn an_answer_whose_provider_does_not_tell_its_tokens_has_some() {
+    let json = "Content-Type: application/json\r\n".to_owned();
+    let whole = json!({ "content": [{ "type": "text", "text": "x" }], "stop_reason": "end_turn" }).to_string();
+    let mut told: Value = serde_json::from_str(&whole).unwrap();
+    told["usage"] = json!({ "input_tokens": 3, "output_tokens": 2 });
+    let mock = Mock::with([
+        Answer::Whole(200, json.clone(), told.to_string().into_bytes()),
+        Answer::Whole(200, json.clone(), whole.into_bytes()),
+        Answer::Whole(400, json, b"{}".to_vec()),
+    ]);
+    let home = home(&mock, "anthropic", "http = true", "");
+    let daemon = home.start();
+    let mut used = Vec::new();
+    for call in 1..=3 {
+        post(&home, "/v1/messages", &saying(&"x".repeat(400)));
+        calls_over(&daemon, call);
+        used.push(daemon.status("a")["worker"]["input_tokens"].as_u64().unwrap());
+    }
+    assert!(used[0] == 3 && used[1] > 100 && used[2] == used[1], "{used:?}");
+}

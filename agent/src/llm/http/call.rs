@@ -11,7 +11,7 @@ use super::{
     room::Held,
 };
 use crate::{
-    llm::{http::Shared, rpc::RpcError},
+    llm::{http::Shared, provider::least},
     serving::Standing,
 };
 use axum::{
@@ -87,11 +87,17 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
             return refuse_for(&shared, 503, &why.to_string(), AFTER);
         }
     };
-    if let Err(error) = begin(state, &shared) {
-        failed(state);
-        let after = error.data.as_ref().and_then(|data| data["retry_after"].as_u64()).unwrap_or(1);
-        return refuse_for(&shared, 429, &error.message, after);
-    }
+    let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
+    let config = &shared.config;
+    let begun = state.meter.begin((&config.limits, &config.llm.price), least(sent), Timestamp::now());
+    let reserved = match begun {
+        Ok(reserved) => Some(reserved),
+        Err(error) => {
+            failed(state);
+            let after = error.data.as_ref().and_then(|data| data["retry_after"].as_u64()).unwrap_or(1);
+            return refuse_for(&shared, 429, &error.message, after);
+        }
+    };
     let part = match &state.follow {
         Some(follow) if route == Route::Complete => {
             Some(follow.begin(kind, &rewritten.messages, &shared.redactor))
@@ -106,8 +112,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     let started = Instant::now();
     let (state, began, told) = (Arc::clone(state), Vec::new(), BTreeSet::new());
-    let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
-    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, told, held, _under_way: under_way };
+    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, told, held, reserved, _under_way: under_way };
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);
@@ -167,14 +172,6 @@ fn is_stream(headers: &HeaderMap) -> bool {
     let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let form = said.split(';').next().unwrap_or_default();
     form.trim().eq_ignore_ascii_case("text/event-stream")
-}
-
-/// Counts a turn, and looks whether it may be.
-fn begin(state: &State, shared: &Shared) -> Result<(), RpcError> {
-    let (config, now) = (&shared.config, Timestamp::now());
-    let mut meter = state.meter.lock();
-    meter.check(&config.limits, &config.llm.price, now)?;
-    meter.turn(&config.limits, now)
 }
 
 /// One that was refused before it was passed on.

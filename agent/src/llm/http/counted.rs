@@ -7,7 +7,7 @@ use super::{
     relay::Outcome,
     room::{Held, UnderWay},
 };
-use crate::llm::{http::Shared, message::ToolCall, provider::cut_off, redact::Redactor, report};
+use crate::llm::{http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, redact::Redactor, report};
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -26,13 +26,16 @@ pub(super) struct Counted {
     /// Which of them the trace was told of.
     pub(super) told: BTreeSet<usize>,
     pub(super) held: Held,
+    /// What it costs at least.
+    pub(super) reserved: Option<Reserved>,
     pub(super) _under_way: UnderWay,
 }
 
 impl Counted {
-    /// Counts what an answer cost that is no whole one.
+    /// Counts what an answer cost that is no whole one, or whose provider did not say.
     pub(super) fn charge(&self, status: u16, outcome: &mut Outcome) {
-        if status < 400 && self.sent > 0 && outcome.error.is_some() {
+        let is_told = outcome.usage.is_some() || !(200..300).contains(&status);
+        if status < 400 && self.sent > 0 && (outcome.error.is_some() || !is_told) {
             outcome.usage = Some(cut_off(outcome.usage, self.sent, outcome.said));
         }
     }
@@ -59,6 +62,7 @@ impl Counted {
         outcome.tool_calls.iter_mut().for_each(|call| clean(call, &redactor));
         let usage = outcome.usage.unwrap_or_default();
         self.state.meter.lock().used(&usage, Timestamp::now());
+        drop(self.reserved.take());
         self.state.status.send_modify(|counts| {
             counts.turns += 1;
             counts.http_calls += 1;

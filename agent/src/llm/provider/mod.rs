@@ -57,12 +57,17 @@ impl std::ops::AddAssign for Usage {
 /// Bytes of text to a token, roughly: what providers say of English. Other languages have fewer.
 const TOKEN: usize = 4;
 
+/// Tokens that a call has at least which is sent so many bytes.
+pub(super) fn least(sent: usize) -> u64 {
+    (sent / TOKEN) as u64
+}
+
 /// What a call is counted with that ended before its provider told the whole: as far as it was told, and for the rest by what
 /// was sent and said, in bytes. Hanging up does not make it free.
 pub(super) fn cut_off(told: Option<Usage>, sent: usize, said: usize) -> Usage {
     let mut usage = told.unwrap_or_default();
     if usage.tokens() == usage.output_tokens {
-        usage.input_tokens = (sent / TOKEN) as u64;
+        usage.input_tokens = least(sent);
     }
     usage.output_tokens = usage.output_tokens.max((said / TOKEN) as u64);
     usage
