@@ -242,7 +242,10 @@ mod tests {
         let first = begin(&free, 60).unwrap();
         let second = begin(&free, 60).unwrap();
         let error = begin(&free, 1).unwrap_err();
-        assert!(error.message.contains("(0 are used, and calls under way have 120 tokens at least)"), "{error}");
+        assert!(
+            error.message.contains("(0 are used, and calls under way have 120 tokens at least)"),
+            "{error}"
+        );
         assert_eq!(error.data, Some(json!({ "retry_after": SOON })), "they will be over before tomorrow");
         drop(second);
         // Money by what the provider takes for what it is sent.

@@ -8,7 +8,7 @@ use super::{
     confine,
     home::{HTTP_LOG, HTTP_TOKEN},
     host::Host,
-    http::{self, Books, Endpoint, Loopback, Room},
+    http::{self, Books, Endpoint, LastWords, Loopback, Room},
     registry::AgentConfig,
     report,
     secret::{self, Source},
@@ -115,7 +115,7 @@ pub(crate) fn run() -> Result<(), Error> {
         room: Room::default().share(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
         let core = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(Error::Io)?;
@@ -158,18 +158,21 @@ pub(crate) fn run() -> Result<(), Error> {
         tokio::select! {
             () = serving => {}
             // Nobody could answer for a peer any more, and another core starts another worker.
-            () = gone.cancelled() => {
-                tracing::info!("agent {}: the daemon is gone, and so is its worker", config.name);
-                // What they cost is not forgotten.
-                if let Some(last_words) = last_words {
-                    last_words.spoken().await;
-                }
-            }
+            () = gone.cancelled() => left_alone(&config.name, last_words).await,
         }
         Ok(())
-    })
+    });
     // Threads that wait for a disk or a name end with the process.
-    .inspect(|()| runtime.shutdown_background())
+    runtime.shutdown_background();
+    ended
+}
+
+/// The daemon is gone. What calls under way cost is not forgotten.
+async fn left_alone(agent: &str, calls: Option<LastWords>) {
+    tracing::info!("agent {agent}: the daemon is gone, and so is its worker");
+    if let Some(calls) = calls {
+        calls.spoken().await;
+    }
 }
 
 fn counts(status: &WorkerStatus) -> AgentCounts {

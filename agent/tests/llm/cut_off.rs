@@ -163,7 +163,8 @@ fn calls_at_once_are_not_each_the_last_one() {
 #[test]
 fn an_answer_whose_provider_does_not_tell_its_tokens_has_some() {
     let json = "Content-Type: application/json\r\n".to_owned();
-    let whole = json!({ "content": [{ "type": "text", "text": "x" }], "stop_reason": "end_turn" }).to_string();
+    let whole =
+        json!({ "content": [{ "type": "text", "text": "x" }], "stop_reason": "end_turn" }).to_string();
     let mut told: Value = serde_json::from_str(&whole).unwrap();
     told["usage"] = json!({ "input_tokens": 3, "output_tokens": 2 });
     let mock = Mock::with([

@@ -19,8 +19,7 @@ use std::{
 fn reads(core: &Core, path: &str, word: &str) -> UnixStream {
     let mut socket = UnixStream::connect(core.http_socket()).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let asked =
-        json!({ "stream": true, "max_tokens": 9, "messages": [{ "role": "user", "content": "go" }] });
+    let asked = json!({ "stream": true, "max_tokens": 9, "messages": [{ "role": "user", "content": "go" }] });
     socket.write_all(&request("POST", path, "Host: x\r\n", asked.to_string().as_bytes())).unwrap();
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains(word) {
@@ -113,7 +112,11 @@ fn a_call_that_nobody_waits_for_is_on_record_when_its_worker_ends() {
         let (gate, mock) = (Arc::new(Gate::default()), Mock::new());
         let mut core = Core::start_as(&mock, "Anthropic");
         detached(&core, &mock, &gate);
-        if stop { core.stop() } else { core.leave() }
+        if stop {
+            core.stop()
+        } else {
+            core.leave()
+        }
         let status = eventually("its end", || core.ended());
         assert!(status.success(), "{status}: {}", core.stderr());
         let lines = recorded(&core);

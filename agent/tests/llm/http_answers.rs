@@ -169,3 +169,30 @@ fn an_answer_is_over_and_on_record_at_its_final_event() {
     mock.then([says(&["more"])]);
     assert!(post(&home, "/v1/messages", &hello()).whole);
 }
+
+#[test]
+fn what_cannot_be_written_down_is_kept_back() {
+    let stream = anthropic_events(&[text_block(&["begun"])], "end_turn").concat();
+    let whole = json!({ "content": [{ "type": "text", "text": "x" }], "stop_reason": "end_turn" });
+    let answer = |body: &Value| {
+        Answer::Whole(200, "Content-Type: application/json\r\n".into(), body.to_string().into_bytes())
+    };
+    let mock = Mock::with([Answer::Stream(stream.clone()), answer(&whole), answer(&whole)]);
+    let home = home(&mock, "anthropic", "http = true", "");
+    let daemon = home.start();
+    let log = home.path(".local/share/ringfence/logs/a/http.ndjson");
+    eventually("the agent is served", || (daemon.status("a")["state"] == "running").then_some(()));
+    fs::create_dir(&log).unwrap();
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.whole), (200, false), "it has no end");
+    assert!(!String::from_utf8_lossy(&got.body).contains("message_stop"));
+    let got = post(&home, "/v1/messages", &json!({ "messages": [] }));
+    assert_eq!(got.status, 503);
+    assert!(got.json().to_string().contains("cannot be written down"), "{}", got.json());
+    assert_eq!(daemon.status("a")["worker"]["failed"], 2);
+    // The control.
+    fs::remove_dir(&log).unwrap();
+    let got = post(&home, "/v1/messages", &json!({ "messages": [] }));
+    assert_eq!((got.status, got.json()), (200, whole));
+    assert_eq!(recorded(&home)["path"], "/v1/messages");
+}

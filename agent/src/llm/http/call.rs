@@ -62,7 +62,8 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         let models = request::models(&shared.config.llm).to_string();
         return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(models));
     }
-    let path = request.uri().path().to_owned();
+    // As it is on record: of what is sent on nothing goes by it.
+    let path = request.uri().path().trim_end_matches('/').to_owned();
     let (mut coming, mut held) = (request.into_body(), state.room.requests.hold());
     let body = match tokio::time::timeout(BODY, read(&mut coming, &mut held)).await {
         Ok(Ok(body)) => body,
@@ -112,7 +113,19 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     let started = Instant::now();
     let (state, began, told) = (Arc::clone(state), Vec::new(), BTreeSet::new());
-    let counted = Counted { state, shared: shared.clone(), call, started, sent, part, began, told, held, reserved, _under_way: under_way };
+    let counted = Counted {
+        state,
+        shared: shared.clone(),
+        call,
+        started,
+        sent,
+        part,
+        began,
+        told,
+        held,
+        reserved,
+        _under_way: under_way,
+    };
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);
@@ -131,7 +144,7 @@ async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, rela
         () = cut.cancelled() => {
             let mut outcome = Outcome { error: Some(STOPPED.to_owned()), ..Outcome::default() };
             counted.charge(0, &mut outcome);
-            counted.end(503, outcome).await;
+            let _ = counted.end(503, outcome).await;
             return refuse(&shared, 503, STOPPED);
         }
     };
@@ -141,7 +154,8 @@ async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, rela
         Ok(upstream) => upstream,
         Err(error) => {
             let outcome = Outcome { error: Some(error.clone()), ..Outcome::default() };
-            counted.end(502, outcome).await;
+            // Nothing came that could be kept from the client.
+            let _ = counted.end(502, outcome).await;
             return refuse(&shared, 502, &error);
         }
     };

@@ -3,11 +3,13 @@
 use super::{
     State,
     follow::Part,
-    record::{self, Call},
+    record::{self, Call, Unrecorded},
     relay::Outcome,
     room::{Held, UnderWay},
 };
-use crate::llm::{http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, redact::Redactor, report};
+use crate::llm::{
+    http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, redact::Redactor, report,
+};
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -55,7 +57,10 @@ impl Counted {
     }
 
     /// The answer is over. What is left of it is on record before this returns.
-    pub(super) async fn end(mut self, status: u16, mut outcome: Outcome) {
+    ///
+    /// # Errors
+    /// It is not: then the client is not to have its end.
+    pub(super) async fn end(mut self, status: u16, mut outcome: Outcome) -> Result<(), Unrecorded> {
         outcome.error = outcome.error.map(|error| self.shared.redactor.text(&error).into_owned());
         let redactor = Arc::clone(&self.shared.redactor);
         outcome.content = outcome.content.into_iter().map(|block| redactor.block(block)).collect();
@@ -63,22 +68,24 @@ impl Counted {
         let usage = outcome.usage.unwrap_or_default();
         self.state.meter.lock().used(&usage, Timestamp::now());
         drop(self.reserved.take());
-        self.state.status.send_modify(|counts| {
-            counts.turns += 1;
-            counts.http_calls += 1;
-            counts.failed += u64::from(status >= 400 || outcome.error.is_some());
-            counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
-            counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
-            counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
-            counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
-        });
         self.report(outcome.tool_calls.iter().cloned().enumerate()).await;
         if let (Some(follow), Some(part)) = (&self.state.follow, self.part.take()) {
             let failed = (status >= 400).then(|| format!("the provider answered with status {status}"));
             let error = outcome.error.as_deref().or(failed.as_deref());
             follow.answered(part, error, &redactor);
         }
-        record::write(&self.state.log, &self.call, status, self.started.elapsed(), &outcome).await;
+        let took = self.started.elapsed();
+        let written = record::write(&self.state.log, &self.call, status, took, &outcome).await;
+        self.state.status.send_modify(|counts| {
+            counts.turns += 1;
+            counts.http_calls += 1;
+            counts.failed += u64::from(status >= 400 || outcome.error.is_some() || written.is_err());
+            counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
+            counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
+            counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
+            counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
+        });
+        written
     }
 }
 

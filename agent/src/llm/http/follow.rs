@@ -87,12 +87,7 @@ impl Follow {
     }
 
     /// A request that will be sent on. Reports the results that it brings, and what it asks for if that is new.
-    pub(super) fn begin(
-        &self,
-        kind: ProviderKind,
-        messages: &[Box<RawValue>],
-        redactor: &Redactor,
-    ) -> Part {
+    pub(super) fn begin(&self, kind: ProviderKind, messages: &[Box<RawValue>], redactor: &Redactor) -> Part {
         let newest = Newest::of(kind, messages);
         let results: Vec<(u64, &ToolResult)> =
             newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
@@ -147,7 +142,9 @@ impl Follow {
         part.called = true;
         part.waits = self.reporter.call(Some(&part.intent), &begun, call, None, part.waits).await;
         let mut threads = self.threads();
-        let Some(thread) = threads.iter_mut().find(|thread| thread.intent.id == part.intent.id) else { return };
+        let Some(thread) = threads.iter_mut().find(|thread| thread.intent.id == part.intent.id) else {
+            return;
+        };
         thread.heard = Instant::now();
         let given = self.number(&call.id);
         thread.calls.push_back(given);

@@ -214,7 +214,9 @@ async fn a_call_s_result_is_known_before_its_answer_is_over() {
     let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
     follow.called(&mut part, &call("early"), 7, &Redactor::new([])).await;
     let Said::Intent { id, .. } = said(&mut reader).await else { panic!("an intent") };
-    let Said::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else { panic!("a call") };
+    let Said::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else {
+        panic!("a call")
+    };
     assert_eq!((given.as_str(), intent), ("early", Some(id.clone())));
     let next = begin(&follow, OpenAi, &json!([{ "role": "tool", "tool_call_id": "early", "content": "1" }]));
     assert_eq!(*next.intent.id, *id);

@@ -188,7 +188,8 @@ impl Endpoint {
             .map(|access| Follow::new(Reporter::new(access.host.clone(), Arc::default(), access.governed)));
         let (stopping, cut) = (stop.clone(), CancellationToken::new());
         let last_words = LastWords { cut: cut.clone(), calls: room.calls.clone() };
-        let state = Arc::new(State { shared: current, meter, status, log, room, follow, stop: stopping, cut });
+        let state =
+            Arc::new(State { shared: current, meter, status, log, room, follow, stop: stopping, cut });
         if state.follow.is_some() {
             tokio::spawn(give_up_silent(Arc::clone(&state)));
         }

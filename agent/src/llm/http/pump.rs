@@ -2,6 +2,7 @@
 
 use super::{
     counted::Counted,
+    record::Unrecorded,
     relay::{Outcome, Relay},
     room::Kept,
 };
@@ -107,8 +108,8 @@ pub(super) async fn pump(
     let is_broken = broken.is_some();
     outcome.error = broken.or(outcome.error);
     counted.charge(status, &mut outcome);
-    counted.end(status, outcome).await;
-    if is_broken {
+    let written = counted.end(status, outcome).await;
+    if is_broken || written.is_err() {
         let _ = pieces.send(Err(Broken)).await;
     } else if !last.is_empty() {
         let _ = pieces.send(Ok(last.into())).await;
@@ -148,8 +149,8 @@ pub(super) async fn pump_whole(
         drop((body, held));
         let mut outcome = Outcome { error: Some(why.clone()), said, ..Outcome::default() };
         counted.charge(status, &mut outcome);
-        counted.end(answered, outcome).await;
-        let _ = told.send(Err((answered, why)));
+        let written = counted.end(answered, outcome).await;
+        let _ = told.send(Err(written.map_or_else(unrecorded, |()| (answered, why))));
         return;
     }
     let mut whole = relay.whole(status >= 400, &body, &counted.shared.redactor);
@@ -159,16 +160,24 @@ pub(super) async fn pump_whole(
         whole.outcome.tool_calls.clear();
         whole.outcome.error = Some(why.clone());
         counted.charge(status, &mut whole.outcome);
-        counted.end(502, whole.outcome).await;
-        let _ = told.send(Err((502, why)));
+        let written = counted.end(502, whole.outcome).await;
+        let _ = told.send(Err(written.map_or_else(unrecorded, |()| (502, why))));
         return;
     }
     counted.charge(status, &mut whole.outcome);
-    counted.end(status, whole.outcome).await;
+    if let Err(why) = counted.end(status, whole.outcome).await {
+        let _ = told.send(Err(unrecorded(why)));
+        return;
+    }
     let _ = told.send(Ok(whole.form));
     if !whole.body.is_empty() {
         let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(whole.body, held)))).await;
     }
+}
+
+/// What a client has in place of an answer that is not on record.
+fn unrecorded(why: Unrecorded) -> (u16, String) {
+    (503, why.to_string())
 }
 
 /// An answer's body as it comes.
