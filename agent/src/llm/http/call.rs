@@ -11,7 +11,7 @@ use super::{
     room::Held,
 };
 use crate::{
-    llm::{http::Shared, provider::least},
+    llm::{http::Shared, provider::least, redact::Redactor},
     serving::Standing,
 };
 use axum::{
@@ -22,6 +22,7 @@ use axum::{
 use http_body::Body as _;
 use jiff::Timestamp;
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     pin::Pin,
     sync::Arc,
@@ -160,10 +161,7 @@ async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, rela
         }
     };
     let status = StatusCode::from_u16(upstream.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut headers = HeaderMap::new();
-    for (name, value) in upstream.headers().iter().filter(|(name, _)| passes(name)) {
-        headers.append(name.clone(), value.clone());
-    }
+    let headers = passing(upstream.headers(), &shared.redactor);
     let streams = status.is_success() && is_stream(upstream.headers());
     let (pieces, waiting) = mpsc::channel(WAITING);
     let (told, tells) = oneshot::channel();
@@ -241,6 +239,20 @@ fn passes(name: &HeaderName) -> bool {
         || name.starts_with("x-ratelimit-")
 }
 
+/// Those of a provider's headers that a client may see. One with a credential in it, or with what hides in a log or on a
+/// terminal, is none.
+fn passing(headers: &HeaderMap, redactor: &Redactor) -> HeaderMap {
+    let is_clean = |text: &str| matches!(redactor.text(text), Cow::Borrowed(_));
+    let is_fit = |name: &HeaderName, value: &HeaderValue| {
+        let is_shown = |text: &str| text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        passes(name)
+            && is_clean(name.as_str())
+            && value.to_str().is_ok_and(|value| is_shown(value) && is_clean(value))
+    };
+    let fit = headers.iter().filter(|(name, value)| is_fit(name, value));
+    fit.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
 fn respond(status: StatusCode, headers: &HeaderMap, form: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -272,4 +284,36 @@ fn refuse_for(shared: &Shared, status: u16, why: &str, after: u64) -> Response<B
     let mut response = refuse(shared, status, why);
     response.headers_mut().insert("retry-after", after.into());
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llm::secret::Secret;
+
+    #[test]
+    fn headers_that_pass_have_no_credential_and_nothing_that_hides() {
+        let redactor = Redactor::new([&Secret::from("sk-secret-0123456789".to_owned())]);
+        let passed = |name: &str, value: &[u8]| {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_bytes(value).unwrap())]);
+            let passing = passing(&headers, &redactor);
+            passing == headers
+        };
+        for (name, value) in
+            [("retry-after", "7"), ("x-request-id", "req_01 a"), ("x-ratelimit-reset-tokens", "6m0s")]
+        {
+            assert!(passed(name, value.as_bytes()), "{name}");
+        }
+        for (name, value) in [
+            ("x-request-id", &b"sk-secret-0123456789"[..]),
+            ("request-id", b"a c2stc2VjcmV0LTAxMjM0NTY3ODk= b"),
+            ("x-ratelimit-sk-secret-0123456789", b"1"),
+            ("x-ratelimit-limit", b"1\t2"),
+            ("anthropic-ratelimit-tokens-reset", b"\xff"),
+            ("set-cookie", b"1"),
+        ] {
+            assert!(!passed(name, value), "{name}: {value:?}");
+        }
+    }
 }
