@@ -22,7 +22,7 @@ use tokio::{
     io::{AsyncWriteExt, Interest},
     net::UnixStream,
     sync::{mpsc, oneshot},
-    time::timeout,
+    time::{timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -77,6 +77,8 @@ struct Question {
     what: ToCore,
     descriptors: Vec<OwnedFd>,
     answer: Option<oneshot::Sender<Answer>>,
+    /// Hears that it was written.
+    written: Option<oneshot::Sender<()>>,
 }
 
 /// The worker's end of the link; `none` in user mode.
@@ -182,22 +184,26 @@ impl Host {
         }
     }
 
-    /// The same of what must not be missing: waits for room, at most [`PATIENCE`]. Whether it is on its way, or nobody is
-    /// there to be told.
+    /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`], so that it is the core's whatever
+    /// becomes of the worker. Whether it is, or nobody is there to be told.
     pub(super) async fn report_patiently(&self, said: &Said) -> bool {
         let Some(link) = &self.link else { return true };
+        let until = tokio::time::Instant::now() + PATIENCE;
+        let (written, is_written) = oneshot::channel();
         let sent = match serde_json::to_string(said) {
             Ok(text) if text.len() <= MAX_REPORT => {
                 let what = ToCore::Report(text);
-                let question = Question { what, descriptors: Vec::new(), answer: None };
-                timeout(PATIENCE, link.send(question)).await.is_ok_and(|sent| sent.is_ok())
+                let question =
+                    Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
+                timeout_at(until, link.send(question)).await.is_ok_and(|sent| sent.is_ok())
             }
             _ => false,
         };
         if !sent {
             self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+            return false;
         }
-        sent
+        timeout_at(until, is_written).await.is_ok_and(|written| written.is_ok())
     }
 
     /// Tells the core that the socket is served.
@@ -220,7 +226,8 @@ impl Host {
     fn tell(&self, what: ToCore) {
         let Some(link) = &self.link else { return };
         let is_report = matches!(what, ToCore::Report(_));
-        if link.try_send(Question { what, descriptors: Vec::new(), answer: None }).is_err() && is_report {
+        let question = Question { what, descriptors: Vec::new(), answer: None, written: None };
+        if link.try_send(question).is_err() && is_report {
             self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -229,7 +236,7 @@ impl Host {
         let link = self.link.as_ref().ok_or(Error::Silent)?;
         let (answer, answered) = oneshot::channel();
         let asked = async {
-            link.send(Question { what, descriptors, answer: Some(answer) })
+            link.send(Question { what, descriptors, answer: Some(answer), written: None })
                 .await
                 .map_err(|_| Error::Silent)?;
             answered.await.map_err(|_| Error::Silent)
@@ -289,7 +296,7 @@ async fn run(
         }
     };
     let say = async {
-        while let Some(Question { mut what, descriptors, answer }) = questions.recv().await {
+        while let Some(Question { mut what, descriptors, answer, written }) = questions.recv().await {
             lock().number(&mut what, answer);
             let body = serde_json::to_vec(&what)?;
             let frame = framed(&body).map_err(io::Error::other)?;
@@ -302,6 +309,7 @@ async fn run(
                 }
             };
             write.write_all(&frame[sent..]).await?;
+            written.map(|written| written.send(()));
         }
         // Nobody can ask any more: the worker ends.
         std::future::pending().await
@@ -336,6 +344,35 @@ mod tests {
         let recorded = |whose| (0..1000).filter(|_| host.may_record(whose)).count();
         assert_eq!(recorded(RefusedParty::Strangers), MOST_OF_STRANGERS as usize);
         assert_eq!(recorded(RefusedParty::Known), MOST_RECORDED as usize);
+    }
+
+    #[tokio::test]
+    async fn what_must_not_be_missing_is_the_core_s_before_it_is_gone_on() {
+        let (ours, mut core) = UnixStream::pair().unwrap();
+        let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
+        let said = |id: &str| Said::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
+        assert!(host.report_patiently(&said("first")).await);
+        let mut heard = vec![0; 1 << 10];
+        let read = core.try_read(&mut heard).unwrap();
+        assert!(String::from_utf8_lossy(&heard[..read]).contains("first"));
+        // Nobody reads, and no more can be written, though there is room in between.
+        let error = Some("x".repeat(2000));
+        let long = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        for _ in 0..QUEUE / 2 {
+            host.report(&long);
+            tokio::task::yield_now().await;
+        }
+        let last = said("last");
+        let mut last = Box::pin(host.report_patiently(&last));
+        let is_ready = timeout(Duration::from_millis(200), last.as_mut()).await.is_ok();
+        assert!(!is_ready, "it is in the worker alone");
+        let heard = async {
+            let mut all = Vec::new();
+            while !all.windows(4).any(|word| word == b"last") {
+                tokio::io::AsyncReadExt::read_buf(&mut core, &mut all).await.unwrap();
+            }
+        };
+        assert!(tokio::join!(last, heard).0);
     }
 
     #[tokio::test]
