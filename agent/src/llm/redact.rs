@@ -46,17 +46,16 @@ impl Redactor {
 
     /// The text without credentials.
     pub(crate) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let mut out: Option<String> = None;
-        let mut rest = text;
-        while let Some((at, length)) = self.find(rest) {
+        let (mut out, mut from): (Option<String>, _) = (None, 0);
+        for (at, end) in self.finds(text) {
             let out = out.get_or_insert_default();
-            out.push_str(&rest[..at]);
+            out.push_str(&text[from..at]);
             out.push_str(REDACTED);
-            rest = &rest[at + length..];
+            from = end;
         }
         match out {
             None => Cow::Borrowed(text),
-            Some(out) => Cow::Owned(out + rest),
+            Some(out) => Cow::Owned(out + &text[from..]),
         }
     }
 
@@ -110,9 +109,12 @@ impl Redactor {
         }
     }
 
-    fn find(&self, text: &str) -> Option<(usize, usize)> {
-        let found = self.patterns.iter().filter_map(|p| Some((text.find(p.as_str())?, p.len())));
-        found.min_by_key(|(at, length)| (*at, usize::MAX - length))
+    /// Where credentials are, from the left, none in another.
+    fn finds<'t>(&self, text: &'t str) -> Finds<'_, 't> {
+        let patterns = self.patterns.iter().map(|pattern| pattern.as_str());
+        // The longest is first: of those at one place it is the one that is taken.
+        let found = patterns.filter_map(|pattern| Some((text.find(pattern)?, pattern))).collect();
+        Finds { text, found, from: 0 }
     }
 
     /// How many bytes at the end of `text` could be the beginning of a pattern.
@@ -124,6 +126,35 @@ impl Redactor {
             .map(|at| &text[at..])
             .find(|tail| self.patterns.iter().any(|p| p.starts_with(tail)))
             .map_or(0, str::len)
+    }
+}
+
+/// Goes through a text once for each pattern, however often they are in it.
+struct Finds<'r, 't> {
+    text: &'t str,
+    /// Where each pattern is next, of those that are still there.
+    found: Vec<(usize, &'r str)>,
+    /// Where the one before ended.
+    from: usize,
+}
+
+impl Iterator for Finds<'_, '_> {
+    type Item = (usize, usize);
+
+    fn next(&mut self) -> Option<(usize, usize)> {
+        let Self { text, found, from } = self;
+        // Only what began within the one before is looked for again.
+        found.retain_mut(|(at, pattern)| {
+            if *at >= *from {
+                return true;
+            }
+            let next = text[*from..].find(*pattern);
+            *at = next.map_or(*at, |next| *from + next);
+            next.is_some()
+        });
+        let (at, pattern) = found.iter().min_by_key(|(at, _)| *at)?;
+        *from = at + pattern.len();
+        Some((*at, *from))
     }
 }
 
@@ -159,10 +190,10 @@ impl Stream<'_> {
         self.held.push_str(piece);
         let (text, places) = unescaped(&self.held);
         let (mut out, mut from) = (String::new(), 0);
-        while let Some((at, length)) = self.redactor.find(&text[from..]) {
-            out.push_str(&self.held[places[from]..places[from + at]]);
+        for (at, end) in self.redactor.finds(&text) {
+            out.push_str(&self.held[places[from]..places[at]]);
             out.push_str(REDACTED);
-            from += at + length;
+            from = end;
         }
         let keep = text.len() - self.redactor.undecided(&text[from..]);
         out.push_str(&self.held[places[from]..places[keep]]);
@@ -314,6 +345,19 @@ mod tests {
         for odd in [r#"{"a":"\"#, r#"{"a":"\u00"#, r#"{"a":"\uzzzz\q\u{fc}"#, "\\u\u{e9}\u{e9}\u{e9}\u{e9}"] {
             assert_eq!(streamed(redactor.json_stream(), odd, 1), odd);
         }
+    }
+
+    /// Would take hours if all patterns were looked for in all that is left, behind each of them.
+    #[test]
+    fn a_credential_over_and_over_is_looked_for_once() {
+        let redactor = redactor();
+        let (base64, many) = (base64::engine::general_purpose::STANDARD.encode(KEY), 1 << 17);
+        let text = format!("{KEY}{base64}").repeat(many);
+        assert_eq!(redactor.text(&text).matches(REDACTED).count(), 2 * many);
+        let escaped = RawValue::from_string(format!("[\"{}\\n\"]", KEY.repeat(many))).unwrap();
+        assert_eq!(redactor.json(escaped).get(), format!("[\"{}\\n\"]", REDACTED.repeat(many)));
+        let hidden = KEY.replace('/', r"\/").repeat(many);
+        assert_eq!(redactor.json_stream().push(&hidden), REDACTED.repeat(many));
     }
 
     proptest! {
