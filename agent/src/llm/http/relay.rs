@@ -245,21 +245,23 @@ impl Relay {
         if !is_error && !value.is_object() {
             refused.get_or_insert_with(|| "the provider sent an answer that is no JSON object".into());
         }
-        let blocks = match self.kind {
-            ProviderKind::Anthropic => value.get("content").cloned(),
-            ProviderKind::OpenAi => {
-                value.pointer("/choices/0/message").map(|message| Value::Array(vec![message.clone()]))
-            }
-        };
         let read = self.begins.read(self.kind, &value).and_then(|()| self.begins.complete());
+        refused = refused.or(read.err());
+        let blocks = match self.kind {
+            // It may be anything.
+            _ if refused.is_some() => &[],
+            ProviderKind::Anthropic => {
+                value.get("content").and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
+            }
+            ProviderKind::OpenAi => value.pointer("/choices/0/message").map_or(&[][..], std::slice::from_ref),
+        };
         let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
-        let blocks = blocks.as_ref().and_then(Value::as_array).into_iter().flatten();
         let outcome = Outcome {
             stop_reason: reason.and_then(Value::as_str).map(str::to_owned),
-            content: blocks.filter_map(|block| block_of(self.kind, block)).collect(),
+            content: blocks.iter().filter_map(|block| block_of(self.kind, block)).collect(),
             usage: value.get("usage").and_then(|told| usage(self.kind, told)),
             error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
-            refused: refused.or(read.err()),
+            refused,
             tool_calls: self.begins.finish(),
             said,
         };
@@ -283,11 +285,11 @@ fn is_harmless(text: &str) -> bool {
 
 /// Tool calls among them, as the provider wrote them.
 fn block_of(kind: ProviderKind, block: &Value) -> Option<Block> {
-    let mut block = block.clone();
+    let mut block = block.as_object()?.clone();
     if kind == ProviderKind::OpenAi {
-        block["type"] = Value::from("message");
+        block.insert("type".into(), "message".into());
     }
-    serde_json::from_value(block).ok()
+    serde_json::from_value(Value::Object(block)).ok()
 }
 
 #[cfg(test)]

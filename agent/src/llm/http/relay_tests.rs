@@ -238,6 +238,17 @@ fn a_call_is_told_once_when_it_is_complete() {
 }
 
 #[test]
+fn what_is_no_message_is_refused() {
+    for odd in [r#""x""#, "1", "true", "[]", r#"[{"type":"text"}]"#] {
+        let body = format!(r#"{{"choices":[{{"message":{odd}}}]}}"#);
+        let whole = whole(ProviderKind::OpenAi, body.as_bytes());
+        assert!(whole.outcome.refused.is_some() && whole.outcome.content.is_empty(), "{odd}");
+    }
+    let said = whole(ProviderKind::OpenAi, br#"{"choices":[{"message":{"content":"x"}}]}"#).outcome;
+    assert_eq!((said.refused, said.content.len()), (None, 1), "the control");
+}
+
+#[test]
 fn nothing_goes_out_behind_the_end() {
     let stop = chunk(r#"{"type":"message_stop"}"#);
     for (kind, end) in [(ProviderKind::OpenAi, "data: [DONE]\n\n"), (ProviderKind::Anthropic, stop.as_str())]
@@ -309,9 +320,58 @@ proptest! {
 
     #[test]
     fn no_bytes_panic(bytes: Vec<u8>) {
-        let mut feeds = relay(ProviderKind::Anthropic);
-        let _ = feeds.feed(&bytes, &redactor());
-        feeds.finish(true, &redactor());
-        whole(ProviderKind::Anthropic, &bytes);
+        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+            let mut feeds = relay(kind);
+            let _ = feeds.feed(&bytes, &redactor());
+            feeds.finish(true, &redactor());
+            whole(kind, &bytes);
+        }
     }
+
+    #[test]
+    fn no_json_panics(answer in answer()) {
+        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+            for is_error in [false, true] {
+                relay(kind).whole(is_error, answer.to_string().as_bytes(), &redactor());
+            }
+            let event = format!("event: {}\n{}", answer["type"].as_str().unwrap_or("x"), chunk(&answer.to_string()));
+            let _ = fed(relay(kind), event.as_bytes(), &[]);
+        }
+    }
+}
+
+/// JSON with the keys of an answer, and anything there.
+fn answer() -> impl Strategy<Value = Value> {
+    let keys = [
+        "choices",
+        "delta",
+        "message",
+        "content",
+        "content_block",
+        "tool_calls",
+        "function",
+        "function_call",
+    ];
+    let more =
+        ["custom", "arguments", "input", "name", "id", "index", "type", "partial_json", "usage", "error"];
+    let types = ["message_start", "content_block_start", "content_block_delta", "tool_use", "text", "x", ""];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (0u8..2).prop_map(Value::from),
+        prop::sample::select(types.to_vec()).prop_map(Value::from),
+    ];
+    let value = leaf.prop_recursive(6, 48, 4, move |inner| {
+        let key = prop::sample::select([&keys[..], &more[..]].concat());
+        let pairs = prop::collection::vec((key, inner.clone()), 0..4);
+        let object =
+            pairs.prop_map(|pairs| pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
+        prop_oneof![2 => object, 1 => prop::collection::vec(inner, 0..3).prop_map(Value::Array)]
+    });
+    prop_oneof![
+        2 => value.clone(),
+        1 => value.clone().prop_map(|value| serde_json::json!({ "choices": [{ "message": value }] })),
+        1 => value.clone().prop_map(|value| serde_json::json!({ "choices": [{ "delta": value }] })),
+        1 => value.prop_map(|value| serde_json::json!({ "content": [value] })),
+    ]
 }
