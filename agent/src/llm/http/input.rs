@@ -51,7 +51,15 @@ impl Input {
     /// take what follows for another call's or for nothing. What is neither object nor array is one at any time.
     #[must_use]
     pub(super) fn push(&mut self, piece: &str) -> bool {
-        self.text.push_str(piece);
+        let fits = self.follow(piece);
+        // What does not goes to nobody.
+        if fits {
+            self.text.push_str(piece);
+        }
+        fits
+    }
+
+    fn follow(&mut self, piece: &str) -> bool {
         for byte in piece.bytes() {
             let is_blank = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
             match &mut self.at {
