@@ -21,6 +21,9 @@ pub(super) const STREAM: &str = "text/event-stream; charset=utf-8";
 pub(super) const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// Why an answer is not read: as values it would take more memory than there is.
+const HEAVY: &str = "the provider sent JSON of too many values";
+
 /// Bytes of a whole answer that are read as a stream at a time.
 const PIECE: usize = 64 << 10;
 
@@ -169,6 +172,9 @@ impl Relay {
             }
             _ => RawValue::from_string(data).map_err(|_| "the provider sent an event that is no JSON")?,
         };
+        if !strict::is_light(data.get().as_bytes()) {
+            return Err(HEAVY.to_owned());
+        }
         // An escape could hide a credential.
         let clean = redactor.json(data);
         let read = strict::read(clean.get())?;
@@ -236,6 +242,10 @@ impl Relay {
     /// A whole answer in JSON.
     fn json(mut self, is_error: bool, raw: Box<RawValue>, redactor: &Redactor) -> Whole {
         let said = raw.get().len();
+        if !strict::is_light(raw.get().as_bytes()) {
+            let outcome = Outcome { refused: Some(HEAVY.to_owned()), said, ..Outcome::default() };
+            return Whole { body: Vec::new(), form: JSON, outcome };
+        }
         let clean = redactor.json(raw);
         // What is JSON by its form alone.
         let (value, mut refused) = match strict::read(clean.get()) {

@@ -249,6 +249,15 @@ fn what_is_no_message_is_refused() {
 }
 
 #[test]
+fn what_would_take_too_much_memory_is_refused_before_it_is_read() {
+    // With an escape, in which a credential could hide.
+    let of = |many: usize| format!(r#"{{"x":[{}0],"y":"\u00e9"}}"#, "0,".repeat(many));
+    assert!(whole(ProviderKind::OpenAi, of(1 << 21).as_bytes()).outcome.refused.is_some());
+    assert!(fed(relay(ProviderKind::OpenAi), chunk(&of(1 << 21)).as_bytes(), &[]).is_err());
+    assert!(whole(ProviderKind::OpenAi, of(1 << 10).as_bytes()).outcome.refused.is_none(), "the control");
+}
+
+#[test]
 fn nothing_goes_out_behind_the_end() {
     let stop = chunk(r#"{"type":"message_stop"}"#);
     for (kind, end) in [(ProviderKind::OpenAi, "data: [DONE]\n\n"), (ProviderKind::Anthropic, stop.as_str())]

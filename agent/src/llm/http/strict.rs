@@ -11,12 +11,48 @@ use std::{borrow::Cow, fmt};
 /// Why what cannot be read is not relayed: a client with another parser would find a tool call in it that is on no record.
 const AMBIGUOUS: &str = "the provider sent JSON that parsers read differently (a lone surrogate, a number out of range, NaN, a key twice, too deep)";
 
+/// What a document may weigh: in memory a value takes many times the bytes that it has as text.
+const HEAVIEST: usize = 1 << 20;
+/// What an object weighs beside what is in it.
+const OBJECT: usize = 4;
+
 /// Reads it.
 ///
 /// # Errors
-/// It is none, or parsers differ over it.
+/// It is none, or parsers differ over it, or it is too heavy.
 pub(super) fn read(text: &str) -> Result<Value, String> {
+    if !is_light(text.as_bytes()) {
+        return Err("the provider sent JSON of too many values".to_owned());
+    }
     serde_json::from_str::<Strict>(text).map(|Strict(value)| value).map_err(|_| AMBIGUOUS.to_owned())
+}
+
+/// Whether a document has few enough values to be read. What is no JSON is weighed as if it were some: up to where it is none,
+/// that is right.
+pub(super) fn is_light(json: &[u8]) -> bool {
+    outside_texts(json)
+        .filter_map(|byte| match byte {
+            b',' | b'[' => Some(1),
+            b'{' => Some(OBJECT),
+            _ => None,
+        })
+        .try_fold(0, |weight, more| Some(weight + more).filter(|weight| *weight <= HEAVIEST))
+        .is_some()
+}
+
+/// The bytes of JSON that are in none of its texts.
+fn outside_texts(json: &[u8]) -> impl Iterator<Item = u8> {
+    let (mut in_text, mut escaped) = (false, false);
+    json.iter().copied().filter(move |byte| {
+        let was_in = in_text;
+        match byte {
+            _ if std::mem::take(&mut escaped) => {}
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ => {}
+        }
+        !was_in && !in_text
+    })
 }
 
 /// JSON without what ends a line for anybody: some clients also take what Unicode has for that, inside of a string.
@@ -135,6 +171,23 @@ mod tests {
             [r#"{"a":1,"A":1}"#, r#"[{"a":1},{"a":1}]"#, " {}\n", "-1", "1.5", "null", r#""\ud83e\udd80""#]
         {
             assert_eq!(read(fine).unwrap(), serde_json::from_str::<Value>(fine).unwrap(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn what_would_take_too_much_memory_is_not_read() {
+        let list = |item: &str, times: usize| format!("[{}{item}]", format!("{item},").repeat(times));
+        for heavy in [
+            list("0", HEAVIEST),
+            list("[]", HEAVIEST / 2),
+            list("{}", HEAVIEST / 4),
+            list("\"\\\"\"", HEAVIEST),
+        ] {
+            assert!(!is_light(heavy.as_bytes()) && read(&heavy).is_err(), "{}", &heavy[..40]);
+        }
+        let text = format!("[\"{}\"]", "[{,\\\"".repeat(HEAVIEST));
+        for light in [list("0", HEAVIEST / 2), list("{}", HEAVIEST / 8), text] {
+            assert!(is_light(light.as_bytes()) && read(&light).is_ok(), "{}", &light[..40]);
         }
     }
 
