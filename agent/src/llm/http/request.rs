@@ -1,11 +1,12 @@
 //! What a client asks for, made into what the provider is asked for. Pure.
 
+use super::strict;
 use crate::llm::{
     message::raw,
     registry::{Llm, ProviderKind},
 };
 use axum::http::Method;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 use std::collections::BTreeMap;
 
 /// What a path stands for.
@@ -62,10 +63,17 @@ pub(super) struct Rewritten {
     pub(super) messages: Vec<Box<RawValue>>,
 }
 
+/// The option of a stream that has it end with the usage.
+const USAGE: &str = "include_usage";
+
 /// How many answers a request is to have, or how many are made to choose from.
 const MANY: [&str; 2] = ["n", "best_of"];
 
-/// Fields that are looked at or fixed, beside the profile's options.
+/// What names other models than the profile's, for servers that pass requests on.
+const MODELS: [&str; 6] =
+    ["models", "fallbacks", "route", "preset", "context_window_fallbacks", "content_policy_fallbacks"];
+
+/// Fields that are looked at or fixed, beside the profile's options and [`MODELS`].
 const OURS: [&str; 8] = [
     "model",
     "messages",
@@ -91,17 +99,27 @@ pub(super) fn folded(key: &str) -> String {
 /// Puts in what the profile fixes: model, options, most tokens of an answer, and that there is one. Everything else stays the client's.
 ///
 /// # Errors
-/// Not a JSON object.
+/// Not a JSON object, or one whose `stream` or `stream_options` are not what they are to be, or of too many values.
 pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
+    // Each is kept by itself for a while.
+    if !strict::is_light(body) {
+        return Err("the body has too many values".into());
+    }
     let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
     // A provider may read names in any case: what only looks like one of those that are ours would count beside it.
-    let ours = || OURS.iter().copied().chain(llm.options.keys().map(String::as_str));
+    let ours = || OURS.iter().chain(&MODELS).copied().chain(llm.options.keys().map(String::as_str));
     fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
+    MODELS.iter().for_each(|key| drop(fields.remove(*key)));
     fields.insert("model".into(), raw(&llm.model));
     let messages: Vec<Box<RawValue>> =
         fields.get("messages").and_then(|m| serde_json::from_str(m.get()).ok()).unwrap_or_default();
-    let streams = fields.get("stream").is_some_and(|value| value.get() == "true");
+    // A provider that reads it freely would stream where we do not expect it.
+    let streams = match fields.get("stream").map(|value| value.get()) {
+        None | Some("false" | "null") => false,
+        Some("true") => true,
+        Some(_) => return Err("stream is to be true or false".into()),
+    };
     let mut hides_usage = false;
     if route == Route::Complete {
         // Several answers to one request have the most tokens each.
@@ -124,18 +142,15 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
             }
         }
         if streams && llm.provider == ProviderKind::OpenAi {
-            let mut options: Value = fields
-                .get("stream_options")
-                .and_then(|o| serde_json::from_str(o.get()).ok())
-                .unwrap_or(json!({}));
-            if options.is_null() {
-                options = json!({});
-            }
-            if options.get("include_usage") != Some(&json!(true)) && options.is_object() {
-                options["include_usage"] = json!(true);
-                fields.insert("stream_options".into(), raw(&options));
-                hides_usage = true;
-            }
+            let asked = fields.get("stream_options").map_or("null", |options| options.get());
+            let asked: Option<Map<String, Value>> =
+                serde_json::from_str(asked).map_err(|_| "stream_options is to be an object")?;
+            let mut options = asked.unwrap_or_default();
+            hides_usage = options.get(USAGE) != Some(&json!(true));
+            // Nothing that looks like it counts beside it.
+            options.retain(|key, _| folded(key) != USAGE);
+            options.insert(USAGE.into(), json!(true));
+            fields.insert("stream_options".into(), raw(&options));
         }
     }
     let has_many = llm.options.get(MANY[0]).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
@@ -269,6 +284,65 @@ mod tests {
         for bad in ["[]", "", "{", "\"x\""] {
             assert!(rewrite(&llm(ProviderKind::OpenAi), Route::Complete, bad.as_bytes()).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_plainly_or_not_at_all() {
+        let openai = llm(ProviderKind::OpenAi);
+        let of = |body: &str| rewrite(&openai, Route::Complete, body.as_bytes());
+        for odd in ["1", "\"true\"", "[true]", "{}", "0"] {
+            for kind in [ProviderKind::OpenAi, ProviderKind::Anthropic] {
+                let body = format!(r#"{{"stream":{odd}}}"#);
+                assert!(rewrite(&llm(kind), Route::Complete, body.as_bytes()).is_err(), "{odd}");
+            }
+        }
+        for odd in ["1", "\"x\"", "[]", "true"] {
+            assert!(of(&format!(r#"{{"stream":true,"stream_options":{odd}}}"#)).is_err(), "{odd}");
+        }
+        for (plain, streams) in [("true", true), (" false ", false), ("null", false)] {
+            assert_eq!(of(&format!(r#"{{"stream":{plain}}}"#)).unwrap().streams, streams, "{plain}");
+        }
+        // The last one counts, and goes out alone.
+        let twice = r#"{"stream":false,"stream":true,"Stream":false,"stream_options":null,"Stream_Options":{"include_usage":false},
+            "stream_options":{"include_usage":true,"include_usage":false,"Include_Usage":false,"x":1}}"#;
+        let done = of(twice).unwrap();
+        let sent = String::from_utf8(done.body).unwrap();
+        assert!(done.streams && done.hides_usage);
+        let count = |name: &str| sent.to_lowercase().matches(name).count();
+        assert_eq!(
+            (count("\"stream\""), count("\"stream_options\""), count("\"include_usage\"")),
+            (1, 1, 1),
+            "{sent}"
+        );
+        let sent: Value = serde_json::from_str(&sent).unwrap();
+        assert_eq!(sent["stream_options"], json!({ "include_usage": true, "x": 1 }));
+    }
+
+    #[test]
+    fn the_model_is_the_profiles_whoever_passes_the_request_on() {
+        let mut openai = llm(ProviderKind::OpenAi);
+        let body = json!({ "models": ["a"], "Models": ["a"], "fallbacks": ["a"], "route": "fallback", "ROUTE": "x",
+            "preset": "a", "routes": 1 });
+        let keys = |llm: &Llm| {
+            let done = rewrite(llm, Route::Complete, body.to_string().as_bytes()).unwrap();
+            let got: BTreeMap<String, Value> = serde_json::from_slice(&done.body).unwrap();
+            got
+        };
+        let got = keys(&openai);
+        assert_eq!(
+            got.keys().collect::<Vec<_>>(),
+            ["max_completion_tokens", "model", "routes", "temperature"]
+        );
+        openai.options.insert("models".into(), json!(["b"]));
+        assert_eq!(keys(&openai)["models"], json!(["b"]), "the profile's own");
+    }
+
+    #[test]
+    fn a_request_of_too_many_values_is_not_read() {
+        let of = |many: usize| format!(r#"{{"messages":[{}0]}}"#, "0,".repeat(many));
+        let done = |body: &str| rewrite(&llm(ProviderKind::OpenAi), Route::Complete, body.as_bytes());
+        assert!(done(&of(1 << 21)).unwrap_err().contains("too many values"));
+        assert_eq!(done(&of(1 << 10)).unwrap().messages.len(), (1 << 10) + 1);
     }
 
     #[test]
