@@ -35,6 +35,8 @@ struct Growing {
     name: String,
     input: Input,
     ends: Ends,
+    /// Its place among its choice's, where it is one of a stream's list.
+    slot: Option<u64>,
     /// Which of the calls it is: it became one when it was named.
     number: Option<usize>,
     /// It was told as complete.
@@ -81,6 +83,8 @@ pub(super) struct Begins {
     choices_say: Option<bool>,
     /// For each choice the indices of its calls, in the order in which they were first there.
     places: BTreeMap<u64, Vec<u64>>,
+    /// How the answer is to go on, so that clients which join calls, or what is said of one, have no others of it.
+    mends: Vec<choices::Mend>,
     /// The choices that gave a reason to stop.
     stopped: BTreeSet<u64>,
     /// The stream said that it is over.
@@ -214,6 +218,7 @@ impl Begins {
             name: String::new(),
             input: Input::default(),
             ends: Ends::Open,
+            slot: None,
             number: None,
             is_told: false,
         });

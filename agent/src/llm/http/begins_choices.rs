@@ -4,8 +4,72 @@ use super::{
     Begins, Ends, Form, Growing, MAX_CALLS, Value, ambiguous, index, is_object, list, no_alike, object,
     present, texty, too_many, written,
 };
+use std::collections::BTreeSet;
+
+/// What is changed of a piece of a call.
+#[derive(Debug, Default)]
+pub(super) struct Mend {
+    /// Which choice of the chunk, and which piece of its list; none: the single one's.
+    place: (usize, Option<usize>),
+    /// The index that it is to have.
+    index: Option<u64>,
+    /// It says nothing, and of a call that is not the newest.
+    is_left_out: bool,
+    drops_id: bool,
+    drops_name: bool,
+}
+
+/// What a piece of a call was found to be.
+#[derive(Debug, Default, Clone, Copy)]
+struct Found {
+    /// It is a call of its own where another is.
+    is_own: bool,
+    slot: Option<u64>,
+    /// The call has an id, or a name, already.
+    has_id: bool,
+    has_name: bool,
+}
 
 impl Begins {
+    /// Writes what was read last as it is to go on: the index of a stream's call is its place, and neither its id nor its name
+    /// is said again. Some clients join what has one index, or the newest one's, and names and ids as they join the input.
+    /// True: there was something to change.
+    pub(in super::super) fn mend(&mut self, data: &mut Value) -> bool {
+        let mends = std::mem::take(&mut self.mends);
+        for Mend { place: (choice, call), index, is_left_out, drops_id, drops_name } in &mends {
+            let delta = data.get_mut("choices").and_then(|all| all.get_mut(choice)?.get_mut("delta"));
+            let Some(delta) = delta else { continue };
+            let mut functions = match call {
+                None => vec![delta.get_mut("function_call")],
+                Some(call) => {
+                    let call = delta.get_mut("tool_calls").and_then(|all| all.get_mut(call)?.as_object_mut());
+                    let Some(call) = call else { continue };
+                    if *is_left_out {
+                        call.clear();
+                    } else if let Some(index) = index {
+                        call.insert("index".into(), (*index).into());
+                    }
+                    if *drops_id {
+                        call.remove("id");
+                    }
+                    let of = |(key, value)| matches!(key, "function" | "custom").then_some(value);
+                    call.iter_mut().map(|(key, value)| of((key.as_str(), value))).collect()
+                }
+            };
+            for function in functions.iter_mut().flatten().filter(|_| *drops_name) {
+                function.as_object_mut().and_then(|function| function.remove("name"));
+            }
+        }
+        let left_out = mends.iter().filter(|mend| mend.is_left_out);
+        for choice in left_out.map(|mend| mend.place.0).collect::<BTreeSet<_>>() {
+            let calls = data.pointer_mut(&format!("/choices/{choice}/delta/tool_calls"));
+            if let Some(calls) = calls.and_then(Value::as_array_mut) {
+                calls.retain(|call| call.as_object().is_none_or(|call| !call.is_empty()));
+            }
+        }
+        !mends.is_empty()
+    }
+
     /// Some clients take the first of the choices that a chunk has, others go by the index. So it is to be the place in the
     /// chunk: 0, where a chunk has one. Where the profile asks for several answers, a chunk of one has any of them.
     pub(super) fn choices(&mut self, data: &Value) -> Result<(), String> {
@@ -14,7 +78,7 @@ impl Begins {
         if self.is_over && !choices.is_empty() {
             return ambiguous("an answer that goes on behind its end");
         }
-        for (place, choice) in (0..).zip(choices) {
+        for (place, (nth, choice)) in (0..).zip(choices.iter().enumerate()) {
             no_alike(choice, &["index", "delta", "message", "finish_reason"])?;
             let says = present(choice.get("index")).map(index).transpose()?;
             let of = if self.has_many && choices.len() == 1 { says.unwrap_or(place) } else { place };
@@ -26,9 +90,12 @@ impl Begins {
             for (key, is_whole) in [("delta", false), ("message", true)] {
                 let Some(said) = object(choice, key)? else { continue };
                 no_alike(said, &["tool_calls", "function_call"])?;
-                self.list(of, list(said, "tool_calls")?, is_whole)?;
+                self.list((nth, of), list(said, "tool_calls")?, is_whole)?;
                 if let Some(function) = object(said, "function_call")? {
-                    self.piece((of, None), Form::Single, is_whole, ("", function))?;
+                    let found = self.piece((of, None), Form::Single, is_whole, ("", function))?;
+                    if found.has_name && function.get("name").is_some_and(Value::is_string) {
+                        self.mends.push(Mend { place: (nth, None), drops_name: true, ..Mend::default() });
+                    }
                 }
             }
             if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
@@ -44,9 +111,9 @@ impl Begins {
     }
 
     /// A choice's calls, or pieces of some.
-    fn list(&mut self, of: u64, calls: &[Value], is_whole: bool) -> Result<(), String> {
+    fn list(&mut self, (nth, of): (usize, u64), calls: &[Value], is_whole: bool) -> Result<(), String> {
         let mut here = Vec::new();
-        for call in calls {
+        for (at, call) in calls.iter().enumerate() {
             if !call.is_object() {
                 return ambiguous("a tool call that is no object");
             }
@@ -58,7 +125,7 @@ impl Begins {
                 here.push(index);
                 self.place(of, index)?;
             }
-            let (id, mut is_own) = (texty(call, "id")?, false);
+            let (id, mut found) = (texty(call, "id")?, Found::default());
             let (function, custom) = (object(call, "function")?, object(call, "custom")?);
             if function.is_some() && custom.is_some() {
                 return ambiguous("a tool call of two forms");
@@ -69,11 +136,33 @@ impl Begins {
                 if other.is_some() {
                     continue;
                 }
-                is_own |= self.piece((of, index), form, is_whole, (id, said.unwrap_or(&Value::Null)))?;
+                let of_form = self.piece((of, index), form, is_whole, (id, said.unwrap_or(&Value::Null)))?;
+                found = Found {
+                    is_own: found.is_own || of_form.is_own,
+                    slot: found.slot.or(of_form.slot),
+                    has_id: found.has_id || of_form.has_id,
+                    has_name: found.has_name || of_form.has_name,
+                };
             }
             // Some clients keep the first list as it is.
-            if is_again && !is_own {
+            if is_again && !found.is_own {
                 return ambiguous("two pieces of a tool call at once");
+            }
+            if is_whole {
+                continue;
+            }
+            let (slot, behind) = (found.slot.unwrap_or_default(), self.next_slot(of));
+            let says_name =
+                function.or(custom).and_then(|said| said.get("name")).is_some_and(Value::is_string);
+            let mend = Mend {
+                place: (nth, Some(at)),
+                index: Some(slot).filter(|slot| index != Some(*slot)),
+                is_left_out: found.slot.is_none_or(|slot| slot + 1 != behind),
+                drops_id: found.has_id && call.get("id").is_some_and(Value::is_string),
+                drops_name: found.has_name && says_name,
+            };
+            if mend.index.is_some() || mend.is_left_out || mend.drops_id || mend.drops_name {
+                self.mends.push(mend);
             }
         }
         Ok(())
@@ -94,18 +183,23 @@ impl Begins {
         }
     }
 
+    /// The place behind all calls of a choice's list.
+    fn next_slot(&self, of: u64) -> u64 {
+        let slots = self.calls.iter().filter(|call| call.place.0 == of).filter_map(|call| call.slot);
+        slots.max().map_or(0, |slot| slot + 1)
+    }
+
     /// A piece of one of OpenAI's calls, or a whole one. Of two names of one call some clients take the second for the whole
     /// name, some put them together, and some take it for another call's; but some servers say the same name again with each
-    /// piece. What one index stands for is one call, with one id. True: it is a call of its own where another is; some servers
-    /// give all their calls one index, or none, and each in one piece. A client that puts those together has no JSON, and no
-    /// call.
+    /// piece. What one index stands for is one call, with one id. But some servers give all their calls one index, or none,
+    /// and each in one piece: then it is one of its own.
     fn piece(
         &mut self,
         (of, index): (u64, Option<u64>),
         form: Form,
         is_whole: bool,
         (id, said): (&str, &Value),
-    ) -> Result<bool, String> {
+    ) -> Result<Found, String> {
         no_alike(said, &["name", "arguments", "input"])?;
         let name = texty(said, "name")?;
         let input = present(said.get(if form == Form::Custom { "input" } else { "arguments" }));
@@ -122,7 +216,7 @@ impl Begins {
                 call.is_whole = true;
                 call.take(input);
             }
-            return self.name(at, name).map(|()| false);
+            return self.name(at, name).map(|()| Found::default());
         }
         let mut alike = self.calls.iter().enumerate().filter(|(_, call)| {
             call.place.0 == of && !call.is_whole && (call.form == Form::Single) == (form == Form::Single)
@@ -136,12 +230,13 @@ impl Begins {
         let is_alone = form == Form::Function && is_text && !name.is_empty() && is_object(&input);
         let Some((at, call)) = known.and_then(|at| Some((at, self.calls.get_mut(at)?))) else {
             if name.is_empty() && id.is_empty() && input.is_empty() {
-                return Ok(false);
+                return Ok(Found::default());
             }
-            return self.first((of, index), form, (id, name, &input), is_alone).map(|()| false);
+            return self.first((of, index), form, (id, name, &input), is_alone);
         };
         if call.is_own && is_alone && is_new_id {
-            return self.first((of, index), form, (id, name, &input), true).map(|()| true);
+            let found = self.first((of, index), form, (id, name, &input), true)?;
+            return Ok(Found { is_own: true, ..found });
         }
         let is_named = call.number.is_some();
         let is_other_id = !id.is_empty() && !call.id.is_empty() && id != call.id;
@@ -156,11 +251,12 @@ impl Begins {
         if is_late && is_more {
             return ambiguous("a name or an id for a tool call that is over");
         }
+        let found = Found { is_own: false, slot: call.slot, has_id: !call.id.is_empty(), has_name: is_named };
         call.grow(&input)?;
         if call.id.is_empty() {
             id.clone_into(&mut call.id);
         }
-        self.name(at, name).map(|()| false)
+        self.name(at, name).map(|()| found)
     }
 
     /// Whether a choice may have another call.
@@ -178,7 +274,7 @@ impl Begins {
         form: Form,
         (id, name, input): (&str, &str, &str),
         is_own: bool,
-    ) -> Result<(), String> {
+    ) -> Result<Found, String> {
         self.goes_on(place.0)?;
         // Some clients take it for the end of the one before, others add whatever comes to the newest.
         let is_before = |call: &&mut Growing| {
@@ -186,11 +282,16 @@ impl Begins {
             call.place.0 == place.0 && (!is_place || call.form == form)
         };
         self.calls.iter_mut().filter(is_before).for_each(|call| call.ends = Ends::Shut);
+        // What is of no form yet has a place in both.
+        let is_there = |call: &&Growing| call.place == place && call.form != form && !call.is_whole;
+        let there = self.calls.iter().rev().find(is_there).and_then(|call| call.slot);
+        let slot = (form != Form::Single)
+            .then(|| there.filter(|_| !is_own).unwrap_or_else(|| self.next_slot(place.0)));
         let at = self.begin(place, form, id)?;
         if let Some(call) = self.calls.get_mut(at) {
-            call.is_own = is_own;
+            (call.is_own, call.slot) = (is_own, slot);
             call.grow(input)?;
         }
-        self.name(at, name)
+        self.name(at, name).map(|()| Found { slot, ..Found::default() })
     }
 }

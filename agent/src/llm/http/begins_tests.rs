@@ -7,6 +7,8 @@ use serde_json::json;
 
 #[path = "begins_complete_tests.rs"]
 mod complete;
+#[path = "begins_mend_tests.rs"]
+mod mend;
 
 fn calls(kind: ProviderKind, events: &[Value]) -> Vec<(String, String, String)> {
     let mut begins = Begins::default();

@@ -177,13 +177,16 @@ impl Relay {
         }
         // An escape could hide a credential.
         let clean = redactor.json(data);
-        let read = strict::read(clean.get())?;
+        let mut read = strict::read(clean.get())?;
         if !read.is_object() {
             return Err("the provider sent an event that is no JSON object".into());
         }
-        let event = Event { name, data: strict::in_one_line(clean.get()).into_owned() };
+        let begun = self.begins.event(self.kind, &name, &read);
+        let mended = self.begins.mend(&mut read).then(|| read.to_string());
+        let data = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned();
+        let event = Event { name, data };
         self.decode(&event);
-        self.begins.event(self.kind, &event.name, &read)?;
+        begun?;
         if self.kind == ProviderKind::OpenAi {
             self.usage = read.get("usage").and_then(|told| usage(self.kind, told)).or(self.usage);
             let is_empty = read.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
@@ -248,7 +251,7 @@ impl Relay {
         }
         let clean = redactor.json(raw);
         // What is JSON by its form alone.
-        let (value, mut refused) = match strict::read(clean.get()) {
+        let (mut value, mut refused) = match strict::read(clean.get()) {
             Ok(value) => (value, None),
             Err(why) => (Value::Null, Some(why)),
         };
@@ -256,6 +259,7 @@ impl Relay {
             refused.get_or_insert_with(|| "the provider sent an answer that is no JSON object".into());
         }
         let read = self.begins.read(self.kind, &value).and_then(|()| self.begins.complete());
+        let mended = self.begins.mend(&mut value).then(|| value.to_string());
         refused = refused.or(read.err());
         let blocks = match self.kind {
             // It may be anything.
@@ -275,7 +279,8 @@ impl Relay {
             tool_calls: self.begins.finish(),
             said,
         };
-        Whole { body: strict::in_one_line(clean.get()).into_owned().into_bytes(), form: JSON, outcome }
+        let body = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
+        Whole { body, form: JSON, outcome }
     }
 }
 
