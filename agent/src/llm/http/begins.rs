@@ -14,6 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 mod blocks;
 #[path = "begins_choices.rs"]
 mod choices;
+#[path = "begins_stray.rs"]
+mod stray;
+
+pub(super) use stray::none_is_stray;
 
 /// Most tool calls of an answer that are relayed.
 const MAX_CALLS: usize = 256;
@@ -131,6 +135,9 @@ impl Begins {
         };
         if is_split {
             return ambiguous("an event whose name is not its type");
+        }
+        if kind == ProviderKind::OpenAi {
+            none_is_stray(data)?;
         }
         self.read(kind, data)
     }

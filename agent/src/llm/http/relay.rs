@@ -2,7 +2,10 @@
 //!
 //! What goes out is what was read, written anew: a client that reads bytes in another way than this finds nothing else.
 
-use super::{begins::Begins, strict};
+use super::{
+    begins::{Begins, none_is_stray},
+    strict,
+};
 use crate::llm::{
     message::{Block, ToolCall},
     provider::{
@@ -258,7 +261,11 @@ impl Relay {
         if !is_error && !value.is_object() {
             refused.get_or_insert_with(|| "the provider sent an answer that is no JSON object".into());
         }
-        let read = self.begins.read(self.kind, &value).and_then(|()| self.begins.complete());
+        let mut read = self.begins.read(self.kind, &value).and_then(|()| self.begins.complete());
+        // An error may echo what the client sent.
+        if self.kind == ProviderKind::OpenAi && !is_error {
+            read = read.and_then(|()| none_is_stray(&value));
+        }
         let mended = self.begins.mend(&mut value).then(|| value.to_string());
         refused = refused.or(read.err());
         let blocks = match self.kind {

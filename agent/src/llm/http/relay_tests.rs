@@ -258,6 +258,16 @@ fn what_would_take_too_much_memory_is_refused_before_it_is_read() {
 }
 
 #[test]
+fn calls_elsewhere_are_not_relayed() {
+    let hidden = format!(r#"{{"chunk":{}}}"#, call());
+    assert!(fed(relay(ProviderKind::OpenAi), chunk(&hidden).as_bytes(), &[]).is_err());
+    assert!(whole(ProviderKind::OpenAi, hidden.as_bytes()).outcome.refused.is_some());
+    let echo = format!(r#"{{"detail":[{{"input":{}}}]}}"#, call());
+    let error = relay(ProviderKind::OpenAi).whole(true, echo.as_bytes(), &redactor());
+    assert_eq!((error.outcome.refused, error.body), (None, echo.into_bytes()));
+}
+
+#[test]
 fn nothing_goes_out_behind_the_end() {
     let stop = chunk(r#"{"type":"message_stop"}"#);
     for (kind, end) in [(ProviderKind::OpenAi, "data: [DONE]\n\n"), (ProviderKind::Anthropic, stop.as_str())]
