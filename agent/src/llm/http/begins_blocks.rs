@@ -77,9 +77,11 @@ impl Begins {
         let mut call = None;
         if kind == "tool_use" {
             let (id, name) = (texty(block, "id")?, texty(block, "name")?);
-            // An empty object stands where pieces are to come.
-            let input = present(block.get("input"))
-                .filter(|input| !input.as_object().is_some_and(serde_json::Map::is_empty));
+            // An empty object, or some servers' empty text, stands where pieces are to come.
+            let is_empty = |input: &Value| {
+                input.as_object().is_some_and(serde_json::Map::is_empty) || input.as_str() == Some("")
+            };
+            let input = present(block.get("input")).filter(|input| !is_empty(input));
             let at = self.begin((0, None), Form::Block, id)?;
             if let (Some(input), Some(call)) = (input, self.calls.get_mut(at)) {
                 call.take(written(input));

@@ -141,3 +141,14 @@ proptest! {
         prop_assert_eq!(&by_last, &recorded);
     }
 }
+
+#[test]
+fn an_empty_input_waits_for_its_pieces() {
+    for empty in [json!({}), json!(""), json!(null)] {
+        let block = json!({ "type": "tool_use", "id": "a", "name": "t", "input": empty });
+        let events = [start(json!(0), block), piece(json!(0), "{\"x\":"), piece(json!(0), "1}")];
+        assert_eq!(calls(Anthropic, &events), [call("a", "t", "{\"x\":1}")]);
+    }
+    let block = json!({ "type": "tool_use", "id": "a", "name": "t", "input": { "x": 1 } });
+    assert!(refused(Anthropic, &[start(json!(0), block), piece(json!(0), "{}")]));
+}
