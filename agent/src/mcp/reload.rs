@@ -3,9 +3,13 @@
 //!
 //! An agent that may write the user's files could otherwise switch off the rule that is in its way.
 
-use super::rules::{self, Action, Rule, Written};
+use super::{
+    classify::Operation,
+    rules::{self, Action, Rule, Written},
+};
 use ringfence_wire::mcp::RuleFile;
 use std::{
+    collections::{BTreeMap, HashMap},
     fs,
     io::Read,
     os::unix::fs::MetadataExt,
@@ -145,9 +149,28 @@ fn only_roots(file: &Path) -> bool {
     file.ancestors().all(|part| fs::metadata(part).is_ok_and(|m| m.uid() == 0 && m.mode() & 0o022 == 0))
 }
 
+/// Longest path of a rule file that is taken, bytes: the system's own bound.
+const LONGEST_PATH: usize = 4096;
+
+/// Why a rule file that somebody offers is none that could be read, as far as its size tells: asked before anything is made
+/// of it.
+pub(crate) fn too_long(file: &RuleFile) -> Option<String> {
+    if file.path.len() > LONGEST_PATH {
+        return Some(format!("its path is longer than {LONGEST_PATH} bytes"));
+    }
+    (file.text.len() as u64 > LONGEST).then(|| format!("it is longer than {LONGEST} bytes"))
+}
+
 /// The first rule that `new` makes looser than `old`, or a word for a text that cannot be compared. `None`: every call
-/// is judged at least as strictly as before.
+/// is judged at least as strictly as before. Whoever calls it may hold locks that others wait for, and both texts may be
+/// anybody's: the time it takes is that of reading them.
 pub(crate) fn loosens(old: &str, new: &str) -> Option<String> {
+    if old == new {
+        return None;
+    }
+    if [old, new].iter().any(|text| text.len() as u64 > LONGEST) {
+        return Some("(a text that is too long to be compared)".to_owned());
+    }
     match (rules::read(old), rules::read(new)) {
         (Ok(old), Ok(new)) => loosened(&old, &new).map(str::to_owned),
         _ => Some("(a text that cannot be compared)".to_owned()),
@@ -156,6 +179,9 @@ pub(crate) fn loosens(old: &str, new: &str) -> Option<String> {
 
 /// What changed, line by line, as `diff -u` shows it.
 pub(crate) fn difference(old: &str, new: &str) -> String {
+    if [old, new].iter().any(|text| text.len() as u64 > LONGEST) {
+        return format!("(longer than {LONGEST} bytes)\n");
+    }
     similar::TextDiff::configure()
         .timeout(Duration::from_millis(200))
         .diff_lines(old, new)
@@ -165,40 +191,68 @@ pub(crate) fn difference(old: &str, new: &str) -> String {
         .to_string()
 }
 
+/// Which calls a rule is about, but for their operations and scores.
+type Patterns<'a> = (Option<&'a str>, Option<&'a str>);
+
+fn patterns(rule: &Written) -> Patterns<'_> {
+    (rule.tool_pattern.as_deref(), rule.server_pattern.as_deref())
+}
+
+/// A set of operations, a bit for each. What is none of the known ones is `unknown`.
+fn operations(rule: &Written, unknown: u8) -> u8 {
+    let bit = |name: &String| Operation::from_name(name).map_or(unknown, |operation| 1 << operation as u8);
+    rule.operation_types.as_ref().map_or(EVERY, |names| names.iter().map(bit).fold(0, |all, bit| all | bit))
+}
+
+/// Every operation: what a rule is about that names none. The highest bit is that of names that nobody knows: in an old rule
+/// they are covered by a rule about every operation only, and in a new one they cover nothing.
+const EVERY: u8 = u8::MAX;
+const NOBODY_S: u8 = 1 << 7;
+
 /// The first rule of `old` that no rule of `new` covers: as wide in every condition, as strict in its action. As the
 /// strictest of all matching rules wins, rules that cover all old ones judge no call more mildly; a change that is no
 /// loosening and yet not covered rule by rule counts as one.
 fn loosened<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
-    let covers = |new: &Written, old: &Written| {
-        let wider = |new: &Option<String>, old: &Option<String>| new.is_none() || new == old;
-        let operations = match (&new.operation_types, &old.operation_types) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(new), Some(old)) => old.iter().all(|operation| new.contains(operation)),
-        };
-        new.enabled
-            && new.action >= old.action
-            && new.min_risk_score <= old.min_risk_score
-            && wider(&new.tool_pattern, &old.tool_pattern)
-            && wider(&new.server_pattern, &old.server_pattern)
-            && operations
+    // Of rules about the same calls the lowest score counts: there are no more of them than actions and sets of operations.
+    let mut index: HashMap<Patterns<'_>, BTreeMap<(Action, u8), u8>> = HashMap::new();
+    for rule in new.iter().filter(|rule| rule.enabled) {
+        let alike = index.entry(patterns(rule)).or_default();
+        let score = alike.entry((rule.action, operations(rule, 0))).or_insert(u8::MAX);
+        *score = rule.min_risk_score.min(*score);
+    }
+    let covers = |of: Patterns<'_>, old: &Written| {
+        let operations = operations(old, NOBODY_S);
+        index.get(&of).is_some_and(|alike| {
+            alike.iter().any(|((action, about), score)| {
+                *action >= old.action && operations & !about == 0 && *score <= old.min_risk_score
+            })
+        })
     };
     old.iter()
         .filter(|old| old.enabled && old.action > Action::Pass)
-        .find(|old| !new.iter().any(|new| covers(new, old)))
+        .find(|old| {
+            let (tools, servers) = patterns(old);
+            // Where a pattern is absent two of these are the same.
+            let wider = [(tools, servers), (None, servers), (tools, None), (None, None)];
+            !wider.into_iter().any(|of| covers(of, old))
+        })
         .map(|old| old.name.as_str())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Watch, loosened, loosens};
+    use super::{Change, LONGEST, Watch, difference, loosened, loosens};
     use crate::mcp::{
         risk,
-        rules::{self, SHIPPED},
+        rules::{self, Action, MOST_RULES, SHIPPED, Written},
     };
-    use proptest::{prelude::Strategy, prop_assert, sample::select};
+    use proptest::{prelude::Strategy, prop_assert, prop_assert_eq, sample::select};
+    use ringfence_wire::mcp::RuleFile;
     use serde_json::json;
-    use std::fs;
+    use std::{
+        fs,
+        time::{Duration, Instant},
+    };
 
     #[test]
     fn only_what_covers_every_old_rule_is_no_looser() {
@@ -272,6 +326,78 @@ mod tests {
         assert!(super::only_roots("/etc/passwd".as_ref()));
     }
 
+    /// As the comparison is meant, rule by rule.
+    fn loosened_slowly<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
+        let covers = |new: &Written, old: &Written| {
+            let wider = |new: &Option<String>, old: &Option<String>| new.is_none() || new == old;
+            let operations = match (&new.operation_types, &old.operation_types) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(new), Some(old)) => old.iter().all(|operation| new.contains(operation)),
+            };
+            new.enabled
+                && new.action >= old.action
+                && new.min_risk_score <= old.min_risk_score
+                && wider(&new.tool_pattern, &old.tool_pattern)
+                && wider(&new.server_pattern, &old.server_pattern)
+                && operations
+        };
+        let held = old.iter().filter(|old| old.enabled && old.action > Action::Pass);
+        held.into_iter().find(|old| !new.iter().any(|new| covers(new, old))).map(|old| old.name.as_str())
+    }
+
+    #[test]
+    fn whatever_the_texts_are_they_are_compared_in_little_time() {
+        let begun = Instant::now();
+        let rule = |n: usize, more: &str| format!("- {{name: r{n}, action: flag{more}}}\n");
+        let file = |many: usize, more: &dyn Fn(usize) -> String| {
+            (0..many).fold("rules:\n".to_owned(), |text, n| text + &rule(n, &more(n)))
+        };
+        // As many as fit in the longest file that is read. More than anybody has: not compared, but held.
+        let most = file(20_000, &|_| ", tool_pattern: a".into());
+        assert!(most.len() < LONGEST as usize);
+        let other = file(20_000, &|_| ", tool_pattern: b".into());
+        assert_eq!(loosens(&most, &other).as_deref(), Some("(a text that cannot be compared)"));
+        // Operations that are named again and again.
+        let names = "write".to_owned() + &",read".repeat(180);
+        let wide = file(MOST_RULES, &|n| format!(", tool_pattern: t{n}, operation_types: '{names}'"));
+        let same = file(MOST_RULES, &|n| {
+            format!(", tool_pattern: t{}, operation_types: '{names}'", MOST_RULES - 1 - n)
+        });
+        assert!(wide.len() < LONGEST as usize && wide.len() > LONGEST as usize * 3 / 4);
+        assert_eq!(loosens(&wide, &same), None, "the order of rules is nothing");
+        assert_eq!(loosens(&wide, &same.replacen("flag", "pass", 1)).as_deref(), Some("r999"));
+        // Lines, all of them others.
+        let lines = |digit: &str| digit.to_owned() + &format!("\n{digit}").repeat((LONGEST as usize - 1) / 2);
+        assert!(!difference(&lines("1"), &lines("2")).is_empty());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn what_is_longer_than_any_rule_file_is_neither_read_nor_compared() {
+        let long = format!("rules: []{}", " ".repeat(LONGEST as usize));
+        assert!(loosens("rules: []", &long).is_some_and(|why| why.contains("too long")));
+        assert!(loosens(&long, "rules: []").is_some());
+        assert!(difference(&long, "rules: []").len() < 100);
+        let offer = |path: &str, text: &str| {
+            super::too_long(&RuleFile { path: path.into(), text: text.into(), trusted: false })
+        };
+        assert_eq!(offer("/rules.yaml", &long[..LONGEST as usize]), None, "the control");
+        assert!(offer("/rules.yaml", &long).is_some_and(|why| why.contains("1048576")));
+        assert!(offer(&"x".repeat(5000), "rules: []").is_some_and(|why| why.contains("path")));
+    }
+
+    #[test]
+    fn operations_that_nobody_knows_are_covered_by_all_and_cover_nothing() {
+        let file = |operations: &str| format!("rules: [{{name: a, action: flag{operations}}}]");
+        let [every, odd, read] = ["", ", operation_types: [fly]", ", operation_types: [read]"].map(file);
+        assert_eq!(loosens(&odd, &every), None);
+        for (old, new) in [(&every, &odd), (&read, &odd), (&odd, &read), (&odd, &(odd.clone() + " "))] {
+            assert_eq!(loosens(old, new).as_deref(), Some("a"), "{old} {new}");
+        }
+        assert_eq!(loosens(&odd, &odd), None, "nothing changed");
+    }
+
     fn rule() -> impl Strategy<Value = String> {
         let maybe = |values: &'static [&'static str]| proptest::option::of(select(values));
         (
@@ -305,6 +431,12 @@ mod tests {
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+        #[test]
+        fn the_quick_comparison_says_what_the_plain_one_says(old in file(), new in file()) {
+            let (old, new) = (rules::read(&old).expect("rules"), rules::read(&new).expect("rules"));
+            prop_assert_eq!(loosened(&old, &new), loosened_slowly(&old, &new));
+        }
+
         #[test]
         fn what_loosens_nothing_judges_no_call_more_mildly(old in file(), new in file()) {
             if loosens(&old, &new).is_none() {

@@ -4,14 +4,17 @@ use super::{classify::Operation, risk::Risk};
 use globset::{GlobBuilder, GlobMatcher};
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{SeqAccess, Visitor},
+    de::{Error as _, SeqAccess, Visitor},
 };
 use serde_saphyr::{Location, Spanned};
-use std::{fmt, marker::PhantomData};
+use std::{collections::HashSet, fmt, marker::PhantomData};
 use unicode_normalization::UnicodeNormalization;
 
 /// The rules that ship, in force where a user has none.
 pub(crate) const SHIPPED: &str = include_str!("../../../profiles/rules.yaml");
+
+/// Most rules of one file. Each call is held against all of them, and of a change each against those that were before.
+pub(crate) const MOST_RULES: usize = 1000;
 
 /// What happens to a call, mildest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -124,7 +127,31 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    #[serde(deserialize_with = "few")]
     rules: Vec<Written>,
+}
+
+/// Rules up to [`MOST_RULES`]; what is beyond is not even read.
+fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Written>, D::Error> {
+    struct Few;
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<Written>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of rules")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<Written>, A::Error> {
+            let mut rules = Vec::new();
+            while let Some(rule) = seq.next_element()? {
+                if rules.len() == MOST_RULES {
+                    let why = format!("more than {MOST_RULES} rules; patterns with commas make few of many");
+                    return Err(A::Error::custom(why));
+                }
+                rules.push(rule);
+            }
+            Ok(rules)
+        }
+    }
+    deserializer.deserialize_seq(Few)
 }
 
 /// The same file with the places of the values that can be wrong.
@@ -252,8 +279,9 @@ pub(crate) struct Judgement {
 pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, Error> {
     let written = read(text)?;
     let mut rules: Vec<Rule> = Vec::with_capacity(written.len());
+    let mut names = HashSet::with_capacity(written.len());
     for (index, written) in written.into_iter().enumerate() {
-        if rules.iter().any(|rule| rule.name == written.name) {
+        if !names.insert(written.name.clone()) {
             return Err(Error::Name { index: index + 1, name: written.name }.placed(text, index));
         }
         rules.push(compile(written).map_err(|error| error.placed(text, index))?);
@@ -264,7 +292,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, Error> {
 /// Reads a rule file as it is written; what its values mean is not looked at.
 ///
 /// # Errors
-/// [`Error::Shape`].
+/// [`Error::Shape`], also for more than [`MOST_RULES`].
 pub(crate) fn read(text: &str) -> Result<Vec<Written>, Error> {
     let file: File = serde_saphyr::from_str(text).map_err(|error| {
         let words = error.to_string();
@@ -386,7 +414,7 @@ pub(crate) fn judge(rules: &[Rule], server: &str, tool: &str, risk: &Risk) -> Ju
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Judgement, SHIPPED, judge, parse};
+    use super::{Action, Judgement, MOST_RULES, SHIPPED, judge, parse};
     use crate::mcp::risk::assess;
     use serde_json::json;
 
@@ -506,5 +534,16 @@ mod tests {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(named), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_file_of_more_rules_than_anybody_writes_is_refused() {
+        let file = |many: usize| {
+            let each = (0..many).map(|n| format!("  - {{name: r{n}, tool_pattern: 't{n}', action: flag}}\n"));
+            each.fold("rules:\n".to_owned(), |text, rule| text + &rule)
+        };
+        assert_eq!(parse(&file(MOST_RULES)).expect("the control").len(), MOST_RULES);
+        let error = parse(&file(MOST_RULES + 1)).expect_err("one more").to_string();
+        assert!(error.contains("more than 1000 rules"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         keeper::chain,
         store::{self, CallFilter, SessionReader, Shown, Standing, Viewer},
     },
-    mcp::{heads::database, journal::is_name},
+    mcp::{heads::database, journal::is_name, reload},
     quota::Permit,
 };
 use nix::sys::{
@@ -506,6 +506,11 @@ fn news(
                 }
             }
             Some(SessionNews::RuleFile { number, file }) => {
+                // No interceptor of ours reads such a one. Nothing is made of it, least of all where others wait.
+                if let Some(why) = reload::too_long(&file) {
+                    sessions.turned.log(conn.stream(), "a rule file is", &why);
+                    return Err(FrameError::Closed);
+                }
                 let now = clock::now_micros();
                 let standing = {
                     let mut writer = sessions.writing.lock(uid, still).ok_or(FrameError::Closed)?;
