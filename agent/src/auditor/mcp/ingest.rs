@@ -6,14 +6,15 @@
 pub(crate) use super::row::{CallRow, MessageRow, Row};
 use super::{
     intent::{self, Evidence},
-    row::{LONGEST_RAW, bounded},
+    row::{self, LONGEST_RAW, bounded},
     stderr::Stderr,
 };
 use crate::mcp::{
-    journal::{Direction, Entry, Judged},
+    journal::{Direction, Entry, Judged, sha256},
     line::{self, Id, Kind, Line, Message, Outline},
 };
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
 use std::collections::{HashMap, HashSet};
 
 /// Requests without an answer that are remembered per session; older ones are taken as never answered.
@@ -30,6 +31,10 @@ const MOST_SAME: usize = 64;
 
 /// Questions to the client's model in answers that are remembered per session.
 const MOST_QUESTIONS: usize = 64;
+
+/// Longest id of a request, and longest name of a question, that is remembered as it is, bytes; of another one the hash is: it
+/// is kept for as long as nobody answers.
+const LONGEST_ID: usize = 256;
 
 /// A request that was not answered yet.
 #[derive(Debug, Clone)]
@@ -76,18 +81,21 @@ impl Fold {
     /// The rows of the next entry.
     pub(crate) fn next(&mut self, entry: Entry) -> Vec<Row> {
         match entry {
-            Entry::Start { at, server_name, server_command, .. } => {
-                let server_command = shell_words(&server_command);
+            Entry::Start { at, mut server_name, server_command, .. } => {
+                let mut server_command = shell_words(&server_command);
+                [&mut server_name, &mut server_command].into_iter().for_each(row::cut);
                 vec![Row::Session { server_name, server_command, started_at: at }]
             }
             Entry::Message { id, at, boot, direction, raw, calls, refused, outline, .. } => {
                 self.message(id, (at, boot), direction, raw, (calls, outline), refused)
             }
-            Entry::Governed { profile, enforcement, container, .. } => {
+            Entry::Governed { mut profile, mut enforcement, mut container, .. } => {
+                [&mut profile, &mut enforcement].into_iter().chain(&mut container).for_each(row::cut);
                 vec![Row::Governed { profile, enforcement, container }]
             }
             Entry::Gap { .. } => vec![Row::Gap],
-            Entry::Decision { call, at, boot, outcome, by } => {
+            Entry::Decision { call, at, boot, mut outcome, mut by } => {
+                [&mut outcome].into_iter().chain(&mut by).for_each(row::cut);
                 if let Some((id, asked)) = self.paused.remove(&call)
                     && outcome == "approved"
                 {
@@ -123,6 +131,7 @@ impl Fold {
             calls.truncate(MOST_IN_LINE);
             rows.push(Row::Gap);
         }
+        calls.iter_mut().for_each(row::cut_judged);
         let mut row = MessageRow {
             id: id.clone(),
             direction,
@@ -202,6 +211,7 @@ impl Fold {
         if !notes.is_empty() {
             row.note = Some(notes.join("; "));
         }
+        [&mut row.jsonrpc_id, &mut row.method, &mut row.note].into_iter().flatten().for_each(row::cut);
         // The message first: calls and answers refer to it.
         rows.insert(0, Row::Message(Box::new(row)));
         rows
@@ -245,7 +255,7 @@ impl Fold {
                 }
                 rows.push(Row::Call(Box::new(row)));
                 if judged.action == "pause" {
-                    self.paused.insert(uuid, (rpc.clone(), at));
+                    self.pause(uuid, rpc, at);
                 } else if !blocked
                     && forwarded
                     && self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at))
@@ -303,7 +313,11 @@ impl Fold {
                             ended: boot,
                         });
                         for (key, params) in outcome.map(intent::asked_in_result).unwrap_or_default() {
-                            let question = format!("{id} {key}");
+                            let question = if key.len() > LONGEST_ID {
+                                format!("{id} {}", sha256(key.as_bytes()))
+                            } else {
+                                format!("{id} {key}")
+                            };
                             if self.in_answers.len() < MOST_QUESTIONS {
                                 self.in_answers.push(question.clone());
                                 rows.push(Row::Asked { question, prompt: intent::prompt(params.as_deref()) });
@@ -360,9 +374,7 @@ impl Fold {
         let Some(id) = id else { return };
         match judged.action.as_str() {
             "block" => {}
-            "pause" => {
-                self.paused.insert(judged.call.clone(), (id, at));
-            }
+            "pause" => self.pause(judged.call.clone(), &id, at),
             _ => {
                 let pending = Pending::new(Some(judged.call.clone()), None, at);
                 self.remember(Direction::ClientToServer, id, pending);
@@ -403,6 +415,13 @@ impl Fold {
         }
     }
 
+    /// A call waits for a decision. One that has none for so long that this many others wait has no answer either.
+    fn pause(&mut self, call: String, id: &Id, at: i64) {
+        if self.paused.len() < MOST_PENDING {
+            self.paused.insert(call, (remembered(id.clone()), at));
+        }
+    }
+
     /// Puts a request into flight; whether its id was in flight already.
     fn remember(&mut self, direction: Direction, id: Id, mut pending: Pending) -> bool {
         if self.pending.len() >= MOST_PENDING {
@@ -416,7 +435,7 @@ impl Fold {
                 !is_old
             });
         }
-        let key = (direction, id);
+        let key = (direction, remembered(id));
         let Some(earlier) = self.pending.remove(&key) else {
             self.pending.insert(key, pending);
             return false;
@@ -432,7 +451,7 @@ impl Fold {
 
     /// Takes an answer to an id.
     fn answered(&mut self, asked: Direction, id: Id) -> Answered {
-        let key = (asked, id);
+        let key = (asked, remembered(id));
         match self.pending.get_mut(&key) {
             Some(Pending { more: more @ 1.., .. }) => {
                 *more -= 1;
@@ -447,18 +466,44 @@ impl Fold {
         if self.client_known || direction != Direction::ClientToServer {
             return;
         }
-        let Some(params) = message.params.and_then(|p| serde_json::from_str::<Value>(p).ok()) else {
-            return;
-        };
-        let meta = params.get("_meta");
-        let info = params
-            .get("clientInfo")
-            .or_else(|| meta?.get("io.modelcontextprotocol/clientInfo"))
-            .or_else(|| meta?.get("clientInfo"));
-        if let Some(info) = info {
+        let params = message.params.and_then(object::<Params<'_>>).unwrap_or_default();
+        let meta = params.meta.and_then(|meta| object::<Meta<'_>>(meta.get())).unwrap_or_default();
+        if let Some(info) = params.info.or(meta.namespaced).or(meta.plain) {
             self.client_known = true;
-            rows.push(Row::Client { info: info.to_string() });
+            rows.push(Row::Client { info: row::client(info.get()) });
         }
+    }
+}
+
+/// What of a message's params says who the client is. The rest may be of any length, and is not made anything of.
+#[derive(Debug, Default, Deserialize)]
+struct Params<'a> {
+    #[serde(borrow, default, rename = "clientInfo")]
+    info: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Meta<'a> {
+    #[serde(borrow, default, rename = "io.modelcontextprotocol/clientInfo")]
+    namespaced: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "clientInfo")]
+    plain: Option<&'a RawValue>,
+}
+
+/// A JSON object as `T`; a list is none, whatever is in it.
+fn object<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
+    let is_object = json.trim_start().starts_with('{');
+    if is_object { serde_json::from_str(json).ok() } else { None }
+}
+
+/// An id as it is remembered.
+fn remembered(id: Id) -> Id {
+    match id {
+        Id::String(text) if text.len() > LONGEST_ID => Id::String(sha256(text.as_bytes())),
+        Id::Number(text) if text.len() > LONGEST_ID => Id::Number(sha256(text.as_bytes())),
+        id => id,
     }
 }
 

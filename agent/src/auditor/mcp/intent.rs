@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 const GAP: i64 = 5_000_000;
 /// Longest id that is believed to be one, bytes.
 const LONGEST_ID: usize = 256;
+/// Longest `_meta` that is read, bytes.
+const LONGEST_META: usize = 64 << 10;
 /// Longest beginning of what was asked that is kept, characters.
 const LONGEST_PROMPT: usize = 4000;
 /// Questions to clients' models that are remembered as open for one user.
@@ -55,6 +57,7 @@ pub(crate) struct Evidence {
 impl Evidence {
     /// What a call's `_meta` says.
     pub(crate) fn of(meta: Option<&str>) -> Self {
+        let meta = meta.filter(|meta| meta.len() <= LONGEST_META);
         let Some(Ok(Value::Object(meta))) = meta.map(serde_json::from_str) else {
             return Self::default();
         };

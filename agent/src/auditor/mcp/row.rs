@@ -5,10 +5,16 @@ use crate::mcp::{
     journal::{Direction, Judged},
     line::{Kind, Message},
 };
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// Longest text of a message in the database, bytes; arguments and results of calls likewise.
 pub(super) const LONGEST_RAW: usize = 2 << 20;
+
+/// Longest text that is no payload, bytes: a name, a command, a reason. Whoever writes a journal writes any length.
+pub(super) const LONGEST_TEXT: usize = 4 << 10;
+/// Bytes of all of a call's reasons, and of all rules that asked for what was decided.
+const LONGEST_LIST: usize = 16 << 10;
 
 /// What the store does for an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,4 +201,55 @@ pub(super) fn bounded(json: &str) -> String {
         return json.to_owned();
     }
     json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) }).to_string()
+}
+
+/// Cuts a text that is no payload, and says so in it.
+pub(super) fn cut(text: &mut String) {
+    let bytes = text.len();
+    if bytes > LONGEST_TEXT {
+        text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+        text.push_str(&format!("… [of {bytes} bytes; the session's journal has them]"));
+        text.shrink_to_fit();
+    }
+}
+
+/// What was judged, with no more of each text than that.
+pub(super) fn cut_judged(judged: &mut Judged) {
+    [&mut judged.tool, &mut judged.operation, &mut judged.action].into_iter().for_each(cut);
+    for texts in [&mut judged.reasons, &mut judged.rules] {
+        texts.iter_mut().for_each(cut);
+        let mut bytes = 0;
+        // Each counts more than its text: an empty one takes room as well.
+        let fits = |text: &&String| {
+            bytes += text.len() + 16;
+            bytes <= LONGEST_LIST
+        };
+        let kept = texts.iter().take_while(fits).count();
+        let left_out = texts.len() - kept;
+        if left_out > 0 {
+            texts.truncate(kept);
+            texts.push(format!("… [{left_out} more; the session's journal has them]"));
+            texts.shrink_to_fit();
+        }
+    }
+}
+
+/// Who the client is, as JSON: as it says, or, where that is too long, its name and version.
+pub(super) fn client(info: &str) -> String {
+    if info.len() <= LONGEST_TEXT {
+        // As it is always written, whatever its spaces.
+        return serde_json::from_str::<Value>(info).map_or_else(|_| info.to_owned(), |info| info.to_string());
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        version: String,
+    }
+    let mut named: Named =
+        serde_json::from_str(info).unwrap_or(Named { name: String::new(), version: String::new() });
+    [&mut named.name, &mut named.version].into_iter().for_each(cut);
+    let cut = format!("{} bytes; the session's journal has them", info.len());
+    json!({ "name": named.name, "version": named.version, "ringfence_cut": cut }).to_string()
 }

@@ -264,3 +264,87 @@ fn a_line_without_end_is_a_line_with_a_gap_and_costs_no_time() {
     // Quadratic, it would be minutes.
     assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
 }
+
+#[test]
+fn no_text_but_a_payload_is_longer_than_a_few_kib_and_what_is_cut_says_so() {
+    let long = "ö".repeat(1 << 20);
+    let raw = serde_json::json!({ "id": long, "method": "tools/call", "params": { "name": "t", "_meta": {
+        "io.modelcontextprotocol/clientInfo": { "name": "c", "version": long, "icons": [long] } } } });
+    let mut asked = message(CLIENT, &raw.to_string(), &[("c1", "pass")]);
+    if let Entry::Message { calls, .. } = &mut asked {
+        let [judged] = calls.as_mut_slice() else { panic!("one") };
+        (judged.tool, judged.operation) = (long.clone(), long.clone());
+        (judged.reasons, judged.rules) = (vec![long.clone(); 3], vec!["r".to_owned(); 100_000]);
+    }
+    let other = serde_json::json!({ "id": 7, "method": long }).to_string();
+    let entries = [
+        Entry::Start {
+            session: "s".into(),
+            at: 1,
+            server_name: long.clone(),
+            server_command: vec![long.clone()],
+            pid: 1,
+            version: long.clone(),
+        },
+        Entry::Governed {
+            at: 1,
+            profile: long.clone(),
+            enforcement: long.clone(),
+            container: Some(long.clone()),
+        },
+        asked,
+        message(SERVER, &other, &[]),
+        Entry::Decision { call: "c1".into(), at: 2, boot: 2, outcome: long.clone(), by: Some(long.clone()) },
+    ];
+    let mut fold = Fold::default();
+    let rows: Vec<Row> = entries.into_iter().flat_map(|entry| fold.next(entry)).collect();
+    assert_eq!(rows.len(), 7);
+    for row in rows {
+        let payload = match &row {
+            Row::Message(message) => {
+                [Some(&message.raw), message.params.as_ref()].into_iter().flatten().map(String::len).sum()
+            }
+            _ => 0,
+        };
+        let bytes = row.bytes() - payload;
+        assert!(bytes < 48 << 10, "{bytes} bytes");
+        let marked = format!("{row:?}").contains("the session's journal has them");
+        assert!(marked || matches!(row, Row::Message(_)), "{bytes} bytes");
+        if let Row::Call(call) = &row {
+            let rules = &call.judged.rules;
+            assert!(rules[0] == "r" && rules.len() < 1100 && rules[rules.len() - 1].contains("more"));
+        }
+        if let Row::Client { info } = &row {
+            let info: serde_json::Value = serde_json::from_str(info).expect("JSON");
+            assert_eq!(info["name"], "c");
+        }
+    }
+    // What is remembered of it is short, and is it all the same.
+    assert!(format!("{:?}", fold.pending.keys()).len() < 1000);
+    let answer = serde_json::json!({ "id": long, "result": {} }).to_string();
+    let answers = fold.next(message(SERVER, &answer, &[]));
+    assert!(matches!(&answers[1], Row::Answer { call, .. } if call == "c1"), "{}", answers.len());
+}
+
+#[test]
+fn a_question_has_a_short_name_whatever_its_server_calls_it() {
+    let asks = |key: &str| {
+        format!(
+            r#"{{"id":1,"result":{{"inputRequests":{{"{key}":{{"method":"sampling/createMessage","params":{{}}}}}}}}}}"#
+        )
+    };
+    let names = |key: &str| -> Vec<String> {
+        let mut fold = Fold::default();
+        let entries = [message(CLIENT, CALL, &[("c1", "pass")]), message(SERVER, &asks(key), &[])];
+        let rows: Vec<Row> = entries.into_iter().flat_map(|entry| fold.next(entry)).collect();
+        let asked = rows.into_iter().filter_map(|row| match row {
+            Row::Asked { question, .. } => Some(question),
+            _ => None,
+        });
+        asked.collect()
+    };
+    let [one, other] = ["k", "l"].map(|end| names(&("x".repeat(1 << 20) + end)));
+    assert!(one.len() == 1 && one[0].len() < 120, "{} bytes", one[0].len());
+    assert_ne!(one[0][one[0].len() - 64..], other[0][other[0].len() - 64..], "each its own");
+    assert!(names("k")[0].ends_with(" k"), "the control");
+}
