@@ -2,6 +2,7 @@
 
 use super::{
     ingest::{Fold, Row},
+    row::LONGEST_TEXT,
     writing::Writing,
 };
 use crate::{
@@ -9,16 +10,18 @@ use crate::{
         clock,
         store::{self, Position},
     },
-    mcp::journal::{Broken, Entry, LONGEST, Reader, SHORT, Step},
+    mcp::journal::{Broken, Entry, GENESIS, LONGEST, Reader, SHORT, Step},
+    quota::Lanes,
 };
 use std::{
     fs::File,
     io::BufReader,
     mem,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 /// Rows that are read before they are written, about; and the bytes of the journal that they are made from, but for one long
@@ -29,6 +32,10 @@ const BATCH_BYTES: u64 = 4 << 20;
 /// wait for it, and one line may have rows without number.
 const STEP: usize = 1024;
 const STEP_BYTES: usize = 4 << 20;
+/// How long such a transaction is to take, and the fewest rows of one: rows differ in what they cost, and so do disks. Forty
+/// users whose journals have no end keep another waiting for forty of them.
+const STEP_TIME: Duration = Duration::from_millis(20);
+const LEAST: usize = 128;
 
 /// Why a journal cannot be taken in.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +67,8 @@ pub(crate) struct Intake {
     uid: u32,
     path: String,
     reader: Reader<BufReader<File>>,
+    /// The last line that was taken in. The reader may be one further: at one that cannot be.
+    taken: Taken,
     fold: Fold,
     /// Lines that are in the store; those before are folded, not written.
     stored: u64,
@@ -68,12 +77,14 @@ pub(crate) struct Intake {
     /// The latest time of its entries so far, ns since boot.
     read_to: u64,
     /// For a line that is long: one of a user's sessions at a time has room for it.
-    gate: Gate,
+    long: Lanes,
     progress: Arc<Progress>,
     /// Rows that could not be written yet, and the position behind them.
     unwritten: Vec<Row>,
     /// Rows that are in the store, and that nobody was told of yet.
     written: Vec<Row>,
+    /// Rows of the next transaction, at most.
+    pace: usize,
     server: String,
     ended: bool,
     /// The line that names something by what is no name: nothing behind it is taken in.
@@ -92,8 +103,13 @@ pub(crate) struct Progress {
     pub(crate) unwritten: AtomicUsize,
 }
 
-/// Lets one pass.
-pub(crate) type Gate = Arc<Mutex<()>>;
+/// How far a journal is taken in.
+#[derive(Debug)]
+struct Taken {
+    head: String,
+    lines: u64,
+    bytes: u64,
+}
 
 /// What writes, and whether whoever has something to be written still has a place here.
 pub(crate) type Writer<'a> = (&'a Writing, &'a dyn Fn() -> bool);
@@ -115,7 +131,7 @@ impl Intake {
     pub(crate) fn new(
         (writing, still): Writer<'_>,
         (session, path): (String, String),
-        (uid, gate): (u32, Gate),
+        (uid, long): (u32, Lanes),
         journal: File,
     ) -> Result<Self, Error> {
         let (stored, epoch) = {
@@ -132,14 +148,16 @@ impl Intake {
             uid,
             path,
             reader,
+            taken: Taken { head: GENESIS.to_owned(), lines: 0, bytes: 0 },
             fold,
             stored,
             epoch,
             read_to: 0,
-            gate,
+            long,
             progress: Arc::default(),
             unwritten,
             written: Vec::new(),
+            pace: LEAST,
             server,
             ended: false,
             misnamed: None,
@@ -161,52 +179,63 @@ impl Intake {
         self.ended
     }
 
+    /// Rows that are in the store, and that nobody was told of yet: after an error of [`Self::advance`].
+    pub(crate) fn untold(&mut self) -> Vec<Row> {
+        mem::take(&mut self.written)
+    }
+
     /// Takes in a batch of what the journal has more than last time; [`News::more`]: call it again. Rows that could not
-    /// be written are kept and tried again.
+    /// be written are kept and tried again, and until they are written no more is read.
     ///
     /// # Errors
     /// [`Error`]; of the store, it may be called again.
     pub(crate) fn advance(&mut self, writer: Writer<'_>) -> Result<News, Error> {
+        if !self.unwritten.is_empty() {
+            self.write(writer)?;
+        }
         if let Some(line) = self.misnamed {
             return Err(Error::Name(line));
         }
-        let mut news = News::default();
         // Before the reading: what is written after this may be missed.
         let begun = clock::since_boot();
-        let from = self.reader.bytes();
-        let mut at_end = false;
-        while !at_end
-            && self.unwritten.len() < BATCH
-            && self.reader.bytes() - from < BATCH_BYTES
+        let read = self.read(writer.1);
+        self.progress.unwritten.store(self.unwritten.len(), Ordering::Relaxed);
+        // Whatever is wrong with a line, those before it are on record.
+        if self.taken.lines > self.stored {
+            self.write(writer)?;
+        }
+        let at_end = read?;
+        if at_end {
+            self.progress.looked.store(begun, Ordering::Release);
+        }
+        Ok(News { rows: self.untold(), more: !at_end })
+    }
+
+    /// Reads a batch. Whether that was the end of the journal.
+    fn read(&mut self, still: &dyn Fn() -> bool) -> Result<bool, Error> {
+        let from = self.taken.bytes;
+        while self.unwritten.len() < BATCH
+            && self.taken.bytes - from < BATCH_BYTES
             // What ends a session is the last of what is written with it.
             && !matches!(self.unwritten.last(), Some(Row::End { .. }))
         {
-            at_end = match self.reader.step(SHORT)? {
+            match self.reader.step(SHORT)? {
                 Step::Entry(entry) => self.take(entry)?,
-                Step::End => true,
+                Step::End => return Ok(true),
                 Step::Long => {
-                    let gate = Arc::clone(&self.gate);
-                    let _alone = gate.lock().unwrap_or_else(PoisonError::into_inner);
-                    if !writer.1() {
+                    let long = self.long.clone();
+                    let _alone = long.wait(self.uid, still).ok_or(Error::Parted)?;
+                    if !still() {
                         return Err(Error::Parted);
                     }
                     match self.reader.step(LONGEST)? {
                         Step::Entry(entry) => self.take(entry)?,
-                        Step::End | Step::Long => true,
+                        Step::End | Step::Long => return Ok(true),
                     }
                 }
-            };
+            }
         }
-        self.progress.unwritten.store(self.unwritten.len(), Ordering::Relaxed);
-        if self.reader.position().1 > self.stored {
-            self.write(writer)?;
-        }
-        news.rows = mem::take(&mut self.written);
-        if at_end {
-            self.progress.looked.store(begun, Ordering::Release);
-        }
-        news.more = !at_end;
-        Ok(news)
+        Ok(false)
     }
 
     /// Writes the rows that were read, in steps for which others do not wait long, and with the last step how far that is: read
@@ -215,17 +244,20 @@ impl Intake {
         let mut done = 0;
         let outcome = loop {
             let rest = &self.unwritten[done..];
-            let (step, is_last) = match step(rest) {
+            let (step, is_last) = match step(rest, self.pace) {
                 step if step < rest.len() => (&rest[..step], false),
                 _ => (rest, true),
             };
-            let outcome = match writing.lock(self.uid, still) {
+            let turn = writing.lock(self.uid, still);
+            let begun = Instant::now();
+            let outcome = match turn {
                 None => Err(Error::Parted),
                 Some(mut writer) if is_last => writer.write(&self.position(), step).map_err(Error::Store),
                 Some(mut writer) => writer.write_some(&self.position(), step).map_err(Error::Store),
             };
             if outcome.is_ok() {
                 done += step.len();
+                self.pace = paced(self.pace, begun.elapsed());
             }
             if is_last || outcome.is_err() {
                 break outcome;
@@ -234,33 +266,37 @@ impl Intake {
         self.written.extend(self.unwritten.drain(..done));
         self.progress.unwritten.store(self.unwritten.len(), Ordering::Relaxed);
         outcome?;
-        self.stored = self.reader.position().1;
+        self.stored = self.taken.lines;
         Ok(())
     }
 
     fn position(&self) -> Position<'_> {
-        let (head, lines) = self.reader.position();
+        let Taken { head, lines, bytes } = &self.taken;
         Position {
             session: &self.session,
             uid: self.uid,
             journal: &self.path,
-            lines,
+            lines: *lines,
             head,
-            bytes: self.reader.bytes(),
+            bytes: *bytes,
             read_to: self.read_to,
             epoch: self.epoch,
         }
     }
 
-    /// Folds an entry. It is never the end of the journal.
-    fn take(&mut self, entry: Entry) -> Result<bool, Error> {
+    /// Folds an entry.
+    fn take(&mut self, entry: Entry) -> Result<(), Error> {
+        let (head, line) = self.reader.position();
         if !entry.is_well_named() {
-            let line = self.reader.position().1;
             self.misnamed = Some(line);
             return Err(Error::Name(line));
         }
+        self.taken.head.replace_range(.., head);
+        (self.taken.lines, self.taken.bytes) = (line, self.reader.bytes());
         match &entry {
-            Entry::Start { server_name, .. } => self.server.clone_from(server_name),
+            Entry::Start { server_name, .. } => {
+                self.server = server_name[..server_name.floor_char_boundary(LONGEST_TEXT)].to_owned();
+            }
             Entry::End { .. } => self.ended = true,
             Entry::Governed { container, .. } => {
                 self.progress.governed.store(container.is_some(), Ordering::Relaxed);
@@ -272,10 +308,10 @@ impl Intake {
             _ => {}
         }
         let rows = self.fold.next(entry);
-        if self.reader.position().1 > self.stored {
+        if line > self.stored {
             self.unwritten.extend(rows);
         }
-        Ok(false)
+        Ok(())
     }
 
     /// The interceptor is gone without a word: the session ended now, with nobody knows what status.
@@ -283,7 +319,7 @@ impl Intake {
     /// # Errors
     /// [`Error::Store`].
     pub(crate) fn abandon(&mut self, (writing, still): Writer<'_>, now: i64) -> Result<(), Error> {
-        if self.ended || self.reader.position().1 == 0 {
+        if self.ended || self.taken.lines == 0 {
             return Ok(());
         }
         let row = Row::End { at: now, status: None };
@@ -292,14 +328,22 @@ impl Intake {
     }
 }
 
-/// How many of these rows are written together.
-fn step(rows: &[Row]) -> usize {
+/// How many of these rows are written together, `most` of them and a like share of the bytes at most.
+fn step(rows: &[Row], most: usize) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row| {
         bytes += row.bytes();
-        bytes <= STEP_BYTES
+        bytes <= most * (STEP_BYTES / STEP)
     };
-    rows.iter().take(STEP).take_while(fits).count().max(1)
+    rows.iter().take(most).take_while(fits).count().max(1)
+}
+
+/// How many rows the next transaction has, after one of so many took so long.
+fn paced(rows: usize, took: Duration) -> usize {
+    let micros = usize::try_from(took.as_micros()).unwrap_or(usize::MAX).max(1);
+    let fit = rows.saturating_mul(STEP_TIME.as_micros() as usize) / micros;
+    // Not at once: the next rows may be dearer.
+    fit.min(rows * 2).clamp(LEAST, STEP)
 }
 
 #[cfg(test)]

@@ -333,7 +333,7 @@ fn admit(
     let client = facts.lineage.get(1).copied().unwrap_or(1);
     let names = (session.to_owned(), journal);
     let writer: Writer<'_> = (&sessions.writing, &still);
-    let intake = Intake::new(writer, names, (uid, sessions.gate(uid)), file).map_err(|error| {
+    let intake = Intake::new(writer, names, (uid, sessions.long.clone()), file).map_err(|error| {
         sessions.suspect(&error);
         chain(&error)
     })?;

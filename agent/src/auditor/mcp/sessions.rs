@@ -2,7 +2,7 @@
 
 use super::{
     ingest::Row,
-    intake::{self, Gate, Intake, Progress},
+    intake::{self, Intake, Progress},
     link::Link,
     peers::PeerResolver,
     refusals::Refusals,
@@ -113,7 +113,8 @@ pub(crate) struct Sessions {
     /// what those who decide were refused, even of one user.
     pub(crate) turned: Refusals,
     pub(crate) refused_pages: Refusals,
-    gates: Mutex<HashMap<u32, Gate>>,
+    /// One long line of a user's is read at a time, whichever of its ids has the session.
+    pub(super) long: Lanes,
     pub(super) peers: PeerResolver,
     shared: Option<Arc<Shared>>,
     /// Pages that watch.
@@ -170,8 +171,8 @@ impl Sessions {
             questions: Lanes::new(owners.clone()),
             turned: Refusals::new(owners.clone()),
             refused_pages: Refusals::new(owners.clone()),
+            long: Lanes::new(owners.clone()),
             owners,
-            gates: Mutex::default(),
             peers,
             shared,
             used: AtomicBool::new(false),
@@ -325,14 +326,6 @@ impl Sessions {
         linked.get(session).map(|linked| linked.progress.looked.load(Ordering::Acquire))
     }
 
-    /// What lets one long line of a user's through at a time, whichever of its ids has the session.
-    pub(super) fn gate(&self, uid: u32) -> Gate {
-        let uid = self.owners.of(uid);
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.retain(|_, gate| Arc::strong_count(gate) > 1);
-        Arc::clone(gates.entry(uid).or_default())
-    }
-
     /// Puts a changed rule file in force in every session of its user that has it, if that very change waits and
     /// `viewer` may decide it; for as long as `still` says that whoever confirms it has a place here.
     pub(crate) fn confirm_rules(
@@ -394,9 +387,17 @@ impl Sessions {
         if !still() {
             return Err(intake::Error::Parted);
         }
-        let news = intake.advance((&self.writing, still))?;
-        self.announce(intake, session, news.rows);
-        Ok(news.more)
+        match intake.advance((&self.writing, still)) {
+            Ok(news) => {
+                self.announce(intake, session, news.rows);
+                Ok(news.more)
+            }
+            Err(error) => {
+                let rows = intake.untold();
+                self.announce(intake, session, rows);
+                Err(error)
+            }
+        }
     }
 
     /// Tells those who watch of rows that are in the store now.
@@ -430,9 +431,14 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<(), intake::Error> {
         let session = names.0.clone();
-        let mut intake = Intake::new((&self.writing, still), names, (uid, self.gate(uid)), file)?;
-        self.advance(&mut intake, &session, still)?;
-        intake.abandon((&self.writing, still), clock::now_micros())
+        let mut intake = Intake::new((&self.writing, still), names, (uid, self.long.clone()), file)?;
+        let outcome = self
+            .advance(&mut intake, &session, still)
+            .and_then(|()| intake.abandon((&self.writing, still), clock::now_micros()));
+        if let Err(error @ (intake::Error::Journal(_) | intake::Error::Name(_))) = &outcome {
+            self.broken(&session, uid, error);
+        }
+        outcome
     }
 
     /// Says of a session that its journal cannot be read on.

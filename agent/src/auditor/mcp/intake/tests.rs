@@ -16,6 +16,7 @@ const UID: u32 = 5;
 struct Scene {
     folder: tempfile::TempDir,
     writing: Writing,
+    long: Lanes,
     session: String,
 }
 
@@ -24,7 +25,7 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a folder");
         let writer = SessionWriter::new(folder.path().join("audit.db"), None);
         let writing = Writing::new(writer, Owners::default());
-        Self { folder, writing, session: name(7) }
+        Self { folder, writing, long: Lanes::new(Owners::default()), session: name(7) }
     }
 
     fn journal(&self, entries: &[Entry]) -> PathBuf {
@@ -39,7 +40,7 @@ impl Scene {
     fn intake(&self, path: &Path) -> Intake {
         let names = (self.session.clone(), path.display().to_string());
         let file = File::open(path).expect("the journal");
-        Intake::new((&self.writing, &|| true), names, (UID, Gate::default()), file).expect("an intake")
+        Intake::new((&self.writing, &|| true), names, (UID, self.long.clone()), file).expect("an intake")
     }
 
     /// How many lines of the journal are in the store, by its own word.
@@ -158,10 +159,23 @@ fn a_line_of_many_calls_is_written_in_steps_and_whoever_is_stopped_between_them_
 #[test]
 fn what_is_written_together_is_bounded_in_rows_and_in_bytes() {
     let gaps = vec![Row::Gap; 5000];
-    assert_eq!((step(&gaps), step(&gaps[..7]), step(&[])), (STEP, 7, 1));
+    let most = |rows: &[Row]| step(rows, STEP);
+    assert_eq!((most(&gaps), most(&gaps[..7]), most(&[]), step(&gaps, LEAST)), (STEP, 7, 1, LEAST));
     let long = |bytes| Row::Client { info: "x".repeat(bytes) };
-    assert_eq!(step(&[long(STEP_BYTES / 2), long(STEP_BYTES / 2), long(1)]), 2);
-    assert_eq!(step(&[long(2 * STEP_BYTES), long(1)]), 1, "one that is longer goes alone");
+    assert_eq!(most(&[long(STEP_BYTES / 2), long(STEP_BYTES / 2), long(1)]), 2);
+    assert_eq!(most(&[long(2 * STEP_BYTES), long(1)]), 1, "one that is longer goes alone");
+    let part = STEP_BYTES / STEP * LEAST;
+    assert_eq!(step(&[long(part / 2), long(part / 2), long(1)], LEAST), 2, "few rows have few bytes");
+}
+
+#[test]
+fn what_takes_long_is_written_in_smaller_steps_and_what_does_not_in_larger_ones() {
+    assert_eq!(paced(STEP, STEP_TIME), STEP);
+    assert_eq!(paced(STEP, STEP_TIME * 2), STEP / 2);
+    assert_eq!(paced(STEP, STEP_TIME * 1000), LEAST, "however slow, it goes on");
+    assert_eq!(paced(LEAST, STEP_TIME / 2), 2 * LEAST);
+    assert_eq!(paced(LEAST, Duration::ZERO), 2 * LEAST, "not at once");
+    assert_eq!(paced(STEP, Duration::ZERO), STEP);
 }
 
 #[test]
@@ -187,10 +201,63 @@ fn a_journal_that_names_calls_by_what_is_no_name_is_broken_there() {
             let Err(error) = intake.advance((&scene.writing, &|| true)) else { panic!("taken in") };
             assert!(matches!(error, Error::Name(2)), "{error}");
         }
-        assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (0, 0));
+        assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (1, 0), "what was before it is there");
     }
     let scene = Scene::new();
     let path = scene.journal(&[start(), calls(1, name), decision(&name(0))]);
     scene.intake(&path).advance((&scene.writing, &|| true)).expect("the control");
     assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (3, 1));
+}
+
+#[test]
+fn what_is_before_a_line_that_is_broken_is_on_record() {
+    let scene = Scene::new();
+    let path = scene.journal(&[start(), calls(3, name), calls(1, name)]);
+    let text = std::fs::read_to_string(&path).expect("reads");
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines[2] = lines[2].replace("tools/call", "tools/cull");
+    std::fs::write(&path, lines.join("\n") + "\n").expect("written");
+    let mut intake = scene.intake(&path);
+    for _ in 0..2 {
+        let Err(error) = intake.advance((&scene.writing, &|| true)) else { panic!("taken in") };
+        assert!(matches!(error, Error::Journal(Broken::Chain(3))), "{error}");
+        assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (2, 3));
+    }
+    assert_eq!(intake.untold().len(), 5, "and those who watch are told of it");
+}
+
+#[test]
+fn while_nothing_can_be_written_nothing_more_is_read() {
+    let scene = Scene::new();
+    let entries: Vec<Entry> =
+        [start()].into_iter().chain((0..8).map(|n| calls(BATCH, |call| name(n * BATCH + call)))).collect();
+    let path = scene.journal(&entries);
+    let mut intake = scene.intake(&path);
+    // Somebody else of this user's has the lane: whoever has no place does not get it.
+    let lane = scene.writing.lock(UID, || true).expect("the lane");
+    let mut read = Vec::new();
+    for _ in 0..5 {
+        assert!(matches!(intake.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+        read.push((intake.reader.position().1, intake.unwritten.len()));
+    }
+    assert_eq!(read, [(2, BATCH + 2); 5]);
+    drop(lane);
+    while intake.advance((&scene.writing, &|| true)).expect("the control").more {}
+    assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (9, 8 * BATCH));
+}
+
+#[test]
+fn who_has_no_place_any_more_does_not_wait_for_another_s_long_line() {
+    let scene = Scene::new();
+    let mut long = calls(1, name);
+    if let Entry::Message { raw, .. } = &mut long {
+        *raw = format!("{raw}{}", " ".repeat(2 * SHORT));
+    }
+    let path = scene.journal(&[start(), long]);
+    let mut intake = scene.intake(&path);
+    let alone = scene.long.wait(UID, || true).expect("the lane");
+    assert!(matches!(intake.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+    drop(alone);
+    while intake.advance((&scene.writing, &|| true)).expect("the control").more {}
+    assert_eq!(scene.lines(), 2);
 }
