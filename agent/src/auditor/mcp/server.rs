@@ -401,6 +401,7 @@ fn link(
     }
     sessions.tell(&Live::Session(session.to_owned()));
     sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
+    sessions.parted(session, uid);
     outcome
 }
 

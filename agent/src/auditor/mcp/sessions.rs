@@ -438,7 +438,15 @@ impl Sessions {
         if let Err(error @ (intake::Error::Journal(_) | intake::Error::Name(_))) = &outcome {
             self.broken(&session, uid, error);
         }
+        self.parted(&session, uid);
         outcome
+    }
+
+    /// Nobody is linked to a session any more: what was remembered of it goes, and with the last of a user's all that was
+    /// remembered of that user's.
+    pub(super) fn parted(&self, session: &str, uid: u32) {
+        let others = lock(&self.linked).values().any(|linked| linked.uid == uid);
+        self.writing.ours().parted(session, uid, others);
     }
 
     /// Says of a session that its journal cannot be read on.

@@ -131,7 +131,6 @@ impl SessionWriter {
     }
 
     fn write_step(&mut self, at: &Position<'_>, rows: &[Row], is_last: bool) -> Result<(), Error> {
-        let known = self.grouping.get(&at.uid).cloned();
         if self.must_wait(at.uid)? {
             return Err(Error::Crowded { uid: at.uid });
         }
@@ -140,6 +139,8 @@ impl SessionWriter {
         if self.epoch != at.epoch {
             return Err(Error::Replaced);
         }
+        // Taken out, and put back when the step is written: whoever fails reads it anew.
+        let known = self.grouping.remove(&at.uid);
         let connection = self.connection()?;
         let mut grouping = match known {
             Some(grouping) => grouping,
@@ -168,6 +169,15 @@ impl SessionWriter {
         step.commit().map_err(sql("commit"))?;
         self.grouping.insert(at.uid, grouping);
         Ok(())
+    }
+
+    /// Nobody is linked to a session any more, and, but for `others`, to none of its user's: what was remembered of their
+    /// calls goes. It is read from the store again where somebody comes back.
+    pub(crate) fn parted(&mut self, session: &str, uid: u32, others: bool) {
+        match self.grouping.get_mut(&uid) {
+            Some(grouping) if others => grouping.ended(session),
+            _ => drop(self.grouping.remove(&uid)),
+        }
     }
 
     fn must_wait(&mut self, uid: u32) -> Result<bool, Error> {

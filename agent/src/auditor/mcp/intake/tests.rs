@@ -261,3 +261,42 @@ fn who_has_no_place_any_more_does_not_wait_for_another_s_long_line() {
     while intake.advance((&scene.writing, &|| true)).expect("the control").more {}
     assert_eq!(scene.lines(), 2);
 }
+
+/// The source of the only call of a session.
+fn source(scene: &Scene, session: &str) -> String {
+    let database = Connection::open(scene.folder.path().join("audit.db")).expect("opens");
+    let query = "SELECT n.source FROM tool_calls c JOIN intent_tool_calls i ON i.tool_call_id = c.id
+         JOIN intent_contexts n ON n.id = i.intent_id WHERE c.session_id = ?1";
+    database.query_row(query, [session], |row| row.get(0)).expect("the call")
+}
+
+#[test]
+fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
+    let asks = |n: usize| Entry::Message {
+        id: name(1000 + n),
+        at: 1_000_000,
+        boot: 5,
+        direction: Direction::ServerToClient,
+        raw: json!({ "jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": {
+            "messages": [{ "role": "user", "content": { "type": "text", "text": "tidy" } }] } })
+        .to_string(),
+        bytes: 0,
+        sha256: String::new(),
+        calls: Vec::new(),
+        refused: None,
+        outline: None,
+    };
+    for (parted, others, expected) in [(false, true, "sampling"), (true, true, "time"), (true, false, "time")]
+    {
+        let mut scene = Scene::new();
+        let path = scene.journal(&[start(), asks(1)]);
+        while scene.intake(&path).advance((&scene.writing, &|| true)).expect("taken in").more {}
+        if parted {
+            scene.writing.ours().parted(&scene.session, UID, others);
+        }
+        scene.session = name(8);
+        let path = scene.journal(&[start(), calls(1, |_| name(2)), Entry::Gap { at: 3 }]);
+        while scene.intake(&path).advance((&scene.writing, &|| true)).expect("taken in").more {}
+        assert_eq!(source(&scene, &scene.session), expected);
+    }
+}
