@@ -134,6 +134,12 @@ fn pending(places: &Places, json: bool) -> anyhow::Result<ExitCode> {
             describe(&mut io::stdout().lock(), change)?;
         }
     }
+    let left_out = changes.first().map_or(0, |change| change["left_out"].as_u64().unwrap_or(0));
+    if left_out > 0 && !json {
+        eprintln!(
+            "ringfence: {left_out} more wait; they are shown once some of these are confirmed or taken back"
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 

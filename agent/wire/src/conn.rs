@@ -63,6 +63,12 @@ impl Conn {
         Self { limit, ..self }
     }
 
+    /// The same connection, for messages of no more than `max` bytes from now on.
+    #[must_use]
+    pub fn up_to(self, max: usize) -> Self {
+        Self { max: max.min(MAX_FRAME), ..self }
+    }
+
     /// The socket itself, for poll and peer credentials.
     pub fn stream(&self) -> &UnixStream {
         &self.stream

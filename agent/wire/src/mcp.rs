@@ -13,6 +13,15 @@ pub const MCP_SOCKET: &str = "mcp.sock";
 /// Longest message, bytes. Payloads travel in journals, never here.
 pub const MAX_MESSAGE: usize = 16 << 20;
 
+/// Longest [`McpRequest`], bytes: who sends one may be anybody, and many may at once. One with [`MAX_OFFERED`] ids fits.
+pub const MAX_FIRST: usize = 128 << 10;
+
+/// Longest [`SessionNews`], bytes: the longest rule file there is, as JSON, and its path.
+pub const MAX_NEWS: usize = 3 << 20;
+
+/// Longest path of a journal, bytes.
+pub const MAX_PATH: usize = 4096;
+
 /// The first message of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
@@ -86,7 +95,7 @@ pub enum McpRequest {
     /// Totals: [`McpReply::Rows`] with one row.
     Stats,
     /// Changes of rule files that wait for a confirmation: [`McpReply::Rows`], each with `uid`, `path`, `text` (in force),
-    /// `pending` (the file's), `sha256` (of that) and `since`.
+    /// `pending` (the file's), `sha256` (of that), `since`, and how many more wait than there are rows as `left_out`.
     PendingRules,
     /// Confirms a change of a rule file: [`McpReply::Confirmed`].
     ConfirmRules {

@@ -22,7 +22,10 @@ use nix::sys::{
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
-    mcp::{MAX_MESSAGE, MAX_OFFERED, McpReply, McpRequest, SessionNews, SessionOrder, WaitingCall},
+    mcp::{
+        MAX_FIRST, MAX_MESSAGE, MAX_NEWS, MAX_OFFERED, MAX_PATH, McpReply, McpRequest, SessionNews,
+        SessionOrder, WaitingCall,
+    },
     message::Failure,
 };
 use rustix::{
@@ -120,7 +123,7 @@ fn converse(
     sessions: &Arc<Sessions>,
 ) -> Result<(), FrameError> {
     let viewer = Viewer(uid);
-    let mut conn = Conn::new(stream, LIMIT, MAX_MESSAGE);
+    let mut conn = Conn::new(stream, LIMIT, MAX_FIRST);
     let (request, descriptors) = conn.receive_with_descriptors::<McpRequest>()?;
     if !permit.busy() {
         // Evicted. What it had written before is there to be read all the same: whoever went on with that would be one of any
@@ -130,22 +133,27 @@ fn converse(
     let still = || permit.is_held();
     sessions.used.store(true, Ordering::Relaxed);
     let failed = |error: String| McpReply::Failed(Failure::new(error));
+    if let McpRequest::Session { journal, .. } | McpRequest::Journal { journal, .. } = &request
+        && journal.len() > MAX_PATH
+    {
+        // It is written with every batch of rows.
+        return conn.send(&failed(format!("the path of a journal has no more than {MAX_PATH} bytes")));
+    }
     // Forty questions of one user are not before another's.
-    let lane = match &request {
-        McpRequest::Stderr { .. }
-        | McpRequest::Calls { .. }
-        | McpRequest::Table { .. }
-        | McpRequest::Call { .. }
-        | McpRequest::Sessions { .. }
-        | McpRequest::Heads => match sessions.questions.enter(uid, Instant::now() + TURN, still) {
-            Some(lane) => Some(lane),
-            None => {
-                let why = "your other questions to the auditor are not answered yet; try again";
-                return conn.send(&failed(why.to_owned()));
-            }
-        },
-        _ => None,
+    let lanes = match &request {
+        // A person's decision waits for nobody's questions, and a session's rows have a lane of their own.
+        McpRequest::Session { .. }
+        | McpRequest::Waiting
+        | McpRequest::Decide { .. }
+        | McpRequest::Dashboard => None,
+        McpRequest::Journal { .. } => Some(&sessions.journals),
+        _ => Some(&sessions.questions),
     };
+    let lane = lanes.map(|lanes| lanes.enter(uid, Instant::now() + TURN, still));
+    if matches!(lane, Some(None)) {
+        let why = "your other questions to the auditor are not answered yet; try again";
+        return conn.send(&failed(why.to_owned()));
+    }
     let refused = |what: &str, why: &Refused| sessions.waiting.refusals.log(conn.stream(), what, why);
     let reply = match request {
         McpRequest::Session { session, journal } => {
@@ -366,6 +374,7 @@ fn link(
     let still = || still() && permit.is_held();
     let nudge = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let nudge = Arc::new(nudge.map_err(|errno| FrameError::from_io(errno.into()))?);
+    conn = conn.up_to(MAX_NEWS);
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
     let writing: Link = Arc::new(LinkWriter::new(writing));
     match sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).entry(session.to_owned()) {

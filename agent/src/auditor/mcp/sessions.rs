@@ -115,6 +115,9 @@ pub(crate) struct Sessions {
     pub(crate) refused_pages: Refusals,
     /// One long line of a user's is read at a time, whichever of its ids has the session.
     pub(super) long: Lanes,
+    /// One journal of a user's is taken in at a time that nobody is linked to: it may be long, and that user's questions do not
+    /// wait for it.
+    pub(super) journals: Lanes,
     pub(super) peers: PeerResolver,
     shared: Option<Arc<Shared>>,
     /// Pages that watch.
@@ -172,6 +175,7 @@ impl Sessions {
             turned: Refusals::new(owners.clone()),
             refused_pages: Refusals::new(owners.clone()),
             long: Lanes::new(owners.clone()),
+            journals: Lanes::new(owners.clone()),
             owners,
             peers,
             shared,

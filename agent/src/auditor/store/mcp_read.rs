@@ -13,6 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Bytes of rule files that one answer about pending changes has, before they are JSON: one file, in force and changed, fits
+/// however long both are.
+const MOST_PENDING: u64 = 2 * crate::mcp::reload::LONGEST;
+
 /// Instructions of SQLite's machine between looks at the clock: a millisecond's, about.
 const STEPS: i32 = 10_000;
 /// Most rows of one answer.
@@ -415,9 +419,21 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub(crate) fn pending_rules(&self, viewer: Viewer) -> Result<Vec<Value>, Error> {
+        // Of each user the one that waits for longest, then of each the next: nobody's keep all others' out. None is read that
+        // is not shown.
         let text = format!(
-            "SELECT s.uid, s.path, s.text, s.pending, s.pending_sha256 AS sha256, s.pending_at AS since FROM rule_files s
-             WHERE s.pending IS NOT NULL AND {OWN} ORDER BY s.pending_at LIMIT 16"
+            "WITH waiting AS (
+                 SELECT s.rowid AS id, octet_length(s.text) + octet_length(s.pending) AS bytes,
+                     row_number() OVER (PARTITION BY s.uid ORDER BY s.pending_at, s.rowid) AS nth
+                 FROM rule_files s WHERE s.pending IS NOT NULL AND {OWN}),
+             placed AS (
+                 SELECT id, sum(bytes) OVER (ORDER BY nth, bytes, id ROWS UNBOUNDED PRECEDING) AS sum,
+                     row_number() OVER (ORDER BY nth, bytes, id) AS place
+                 FROM waiting WHERE bytes <= {MOST_PENDING}),
+             shown AS (SELECT id, place FROM placed WHERE place <= 16 AND sum <= {MOST_PENDING})
+             SELECT s.uid, s.path, s.text, s.pending, s.pending_sha256 AS sha256, s.pending_at AS since,
+                 (SELECT count(*) FROM waiting) - (SELECT count(*) FROM shown) AS left_out
+             FROM shown JOIN rule_files s ON s.rowid = shown.id ORDER BY shown.place"
         );
         self.rows(&text, &[&viewer.0])
     }

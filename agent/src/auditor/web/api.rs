@@ -203,7 +203,12 @@ async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
     let mut row = ask(&dashboard, move |reader| reader.stats(viewer)).await?;
     row["waiting"] = dashboard.sessions.waiting.count(viewer.0).into();
     row["linked"] = dashboard.sessions.linked_count(viewer.0).into();
-    row["pending_rules"] = ask(&dashboard, move |reader| reader.pending_rules(viewer)).await?.len().into();
+    let pending = move |reader: &SessionReader| {
+        let rows = reader.pending_rules(viewer)?;
+        let left_out = rows.first().and_then(|row| row["left_out"].as_u64()).unwrap_or(0);
+        Ok(rows.len() as u64 + left_out)
+    };
+    row["pending_rules"] = ask(&dashboard, pending).await?.into();
     row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
     Ok(Json(row))
 }

@@ -103,14 +103,18 @@ pub(super) async fn pending(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
 ) -> Result<Json<Value>, Refusal> {
-    let mut rows = api::ask(&dashboard, move |reader| reader.pending_rules(viewer)).await?;
-    for row in &mut rows {
-        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        let (old, new) = (text("text"), text("pending"));
-        row["loosens"] = reload::loosens(&old, &new).into();
-        row["difference"] = reload::difference(&old, &new).into();
-    }
-    Ok(Json(rows.into()))
+    // The comparison as well: it takes longer than one thread has for all pages.
+    let compared = move |reader: &SessionReader| {
+        let mut rows = reader.pending_rules(viewer)?;
+        for row in &mut rows {
+            let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+            let (old, new) = (text("text"), text("pending"));
+            row["loosens"] = reload::loosens(&old, &new).into();
+            row["difference"] = reload::difference(&old, &new).into();
+        }
+        Ok(rows)
+    };
+    Ok(Json(api::ask(&dashboard, compared).await?.into()))
 }
 
 /// Puts a change in force that waits.
@@ -155,4 +159,78 @@ fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule) -> Result<Str
     sessions.send_rules(viewer.0)?;
     drop(writer);
     Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        auditor::{
+            mcp::sessions::{Serving, Sessions},
+            web::{live, owner::SocketOwners},
+        },
+        mcp::reload::LONGEST,
+        quota::Turns,
+    };
+    use ringfence_wire::mcp::RuleFile;
+    use std::{future::poll_fn, pin::pin, time::Duration, time::Instant};
+
+    /// A dashboard over changes that wait: each of a user, a path, and how long the texts are in lines of ten bytes.
+    fn dashboard(changes: &[(u32, &str, usize)]) -> (tempfile::TempDir, Arc<Dashboard>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+        for (uid, path, lines) in changes {
+            let text = |first: &str, kind: usize| {
+                (0..*lines).fold(first.to_owned(), |text, n| text + &format!("\n# {kind}{n:06}"))
+            };
+            let mut writer = sessions.writing.lock(*uid, || true).expect("the lane");
+            for (now, text) in
+                [text("rules: [{name: a, action: block}]", 1), text("rules: []", 2)].into_iter().enumerate()
+            {
+                let file = RuleFile { path: (*path).to_owned(), text, trusted: false };
+                let standing = writer.offer_rules(*uid, &file, now as i64).expect("stored");
+                assert_eq!(standing.held.is_some(), now == 1);
+            }
+        }
+        let (live, turns) =
+            (live::start(&sessions).expect("a thread"), Turns::new(4, sessions.owners.clone()));
+        let owners = SocketOwners::default();
+        (folder, Arc::new(Dashboard { sessions, rules: None, port: 80, live, turns, owners }))
+    }
+
+    #[tokio::test]
+    async fn long_changes_are_compared_beside_the_thread_that_all_pages_have() {
+        let (_folder, dashboard) = dashboard(&[(5, "/a", 40_000), (5, "/b", 40_000)]);
+        let begun = Instant::now();
+        let mut longest = Duration::ZERO;
+        let mut answer = pin!(pending(State(dashboard), Extension(Viewer(5))));
+        let answer = poll_fn(|cx| {
+            let begun = Instant::now();
+            let polled = answer.as_mut().poll(cx);
+            longest = longest.max(begun.elapsed());
+            polled
+        });
+        let Ok(Json(rows)) = answer.await else { panic!("refused") };
+        assert_eq!((rows.as_array().map(Vec::len), &rows[0]["loosens"]), (Some(2), &json!("a")));
+        assert!(longest < begun.elapsed() / 4, "{longest:?} of {:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn an_answer_about_changes_is_short_and_says_what_is_left_out_and_each_user_is_in_it() {
+        let long = LONGEST as usize / 10 - 10;
+        let many: Vec<String> = (0..5).map(|n| format!("/{n}")).collect();
+        let mut changes: Vec<(u32, &str, usize)> = many.iter().map(|path| (5, path.as_str(), long)).collect();
+        changes.push((6, "/small", 30));
+        let (_folder, dashboard) = dashboard(&changes);
+        let of = |viewer: u32| {
+            let reader = SessionReader::open(&dashboard.sessions.db).expect("opens");
+            let rows = reader.pending_rules(Viewer(viewer)).expect("reads");
+            assert!(rows.iter().map(|row| row.to_string().len()).sum::<usize>() < 3 << 20);
+            let uids: Vec<u64> = rows.iter().filter_map(|row| row["uid"].as_u64()).collect();
+            (uids, rows[0]["left_out"].clone())
+        };
+        assert_eq!(of(6), (vec![6], json!(0)), "the control");
+        assert_eq!(of(5), (vec![5], json!(4)));
+        assert_eq!(of(0), (vec![6], json!(5)), "one user's long ones do not keep another's out");
+    }
 }
