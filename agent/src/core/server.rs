@@ -35,7 +35,7 @@ use std::{
     path::{Component, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long a peer has to send its request, and to take the answer.
@@ -82,7 +82,7 @@ impl<E: Enforcer> Server<E> {
             about,
             pins,
             connections: Permits::within(Bounds::of(CONNECTIONS, CONNECTIONS_PER_UID), owners.clone()),
-            refusals: Refusals::default(),
+            refusals: Refusals::new(owners.clone()),
             detached,
             agents,
             owners,
@@ -126,12 +126,15 @@ impl<E: Enforcer> Server<E> {
             Err(PeerError::Gone) => return,
             Err(error) => return turn_away(stream, &chain(&error)),
         };
+        // What was left out of users who ask for nothing any more.
+        self.refusals.say_rest(Instant::now(), false);
         let Ok(spare) = stream.try_clone() else { return };
         let end = move || drop(spare.shutdown(std::net::Shutdown::Both));
         let Some(place) = self.connections.take(peer.uid, end) else {
             let error = QuotaError::Connections { uid: peer.uid };
-            self.refusals
-                .warn(|| format!("process {} of user {} was turned away: {error}", peer.pid, peer.uid));
+            self.refusals.warn(peer.uid, || {
+                format!("process {} of user {} was turned away: {error}", peer.pid, peer.uid)
+            });
             return turn_away(stream, &error.to_string());
         };
         let (server, spare) = (self.clone(), stream.try_clone());
@@ -160,7 +163,7 @@ impl<E: Enforcer> Server<E> {
             .enroll_child(conn.stream().as_fd(), peer, request, descriptors)
             .map_err(|error| self.state().named(error));
         if let Err(error) = &enrolled {
-            self.refusals.warn(|| {
+            self.refusals.warn(peer.uid, || {
                 format!(
                     "process {} of user {} was refused an enrolment: {}",
                     peer.pid,

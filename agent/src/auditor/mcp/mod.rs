@@ -5,7 +5,6 @@ mod intake;
 pub(super) mod intent;
 pub(crate) mod link;
 pub(super) mod peers;
-pub(super) mod refusals;
 mod row;
 pub(super) mod server;
 pub(super) mod sessions;

@@ -4,8 +4,9 @@ use super::waiting::Refused;
 use crate::{
     auditor::keeper::chain,
     core::peer::{self, Peer},
-    quota::{Lanes, Owners},
+    quota::{Lanes, Owners, Refusals},
 };
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use ringfence_wire::{
     audit::{FromCore, PeerFacts, PeerQuestion},
     message::Reply,
@@ -13,6 +14,7 @@ use ringfence_wire::{
 };
 use std::{
     collections::HashMap,
+    fmt::Display,
     io,
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{
@@ -58,6 +60,19 @@ impl PeerResolver {
                 .map_err(|error| Refused::Unknown(chain(&error))),
             Self::Core(line) => line.ask((uid, still), connection, PATIENCE),
             Self::Nobody => Err(Refused::Unknown("the daemon cannot be asked".to_owned())),
+        }
+    }
+}
+
+impl Refusals {
+    /// Logs that the peer of a connection was refused something.
+    pub(super) fn log(&self, peer: &UnixStream, what: &str, why: &impl Display) {
+        match getsockopt(peer, PeerCredentials) {
+            Ok(peer) => {
+                let (uid, pid) = (peer.uid(), peer.pid());
+                self.warn(uid, || format!("{what} refused to process {pid} of user {uid}: {why}"));
+            }
+            Err(_) => self.log_user(None, || what.to_owned(), why),
         }
     }
 }

@@ -5,7 +5,6 @@ use super::{
     intake::{self, Intake, Progress},
     link::Link,
     peers::PeerResolver,
-    refusals::Refusals,
     waiting::{FIRST, Refused, Waiting},
     writing::Writing,
 };
@@ -17,7 +16,7 @@ use crate::{
         shared::Shared,
         store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
     },
-    quota::{Bounds, Lanes, Owners, Permits},
+    quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};

@@ -1,7 +1,10 @@
 //! Calls that wait for a person: who may decide, and that a decision counts once.
 
-use super::{link::Link, refusals::Refusals};
-use crate::{auditor::clock, quota::Owners};
+use super::link::Link;
+use crate::{
+    auditor::clock,
+    quota::{Owners, Refusals},
+};
 use ringfence_wire::{
     audit::PeerFacts,
     mcp::{SessionOrder, WaitingCall},
