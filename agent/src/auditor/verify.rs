@@ -281,6 +281,9 @@ pub(crate) fn session(
     let file = File::open(&path).map_err(|error| broken(error.into()))?;
     let mut reader = Reader::new(BufReader::new(file));
     let (mut fold, mut made) = (Fold::default(), Sums::default());
+    // Rows are written in steps, and the position with the last: where that is still to come, there are as many more as were
+    // written of what the journal goes on with.
+    let (mut beyond, mut goes_on) = (None::<Sums>, false);
     // Said last: of another session's journal the hashes tell more.
     let mut of_row = None;
     while let Some(entry) = reader.next_entry().map_err(broken)? {
@@ -295,6 +298,15 @@ pub(crate) fn session(
                 made.folded(&folded);
                 of_row = of_row.or(same_session(row, &folded).err());
             }
+        } else if let Some(sums) = &sums
+            && !goes_on
+            && differing(row, sums, &made).is_some()
+        {
+            let beyond = beyond.get_or_insert(made);
+            for folded in fold.next(entry) {
+                beyond.folded(&folded);
+                goes_on |= differing(row, sums, beyond).is_none();
+            }
         }
     }
     marks.remove(&0);
@@ -306,13 +318,22 @@ pub(crate) fn session(
         return Err(amiss);
     }
     match sums {
-        Some(sums) if sums.messages != made.messages => Err(Amiss::Rows("messages")),
-        Some(sums) if sums.calls != made.calls => Err(Amiss::Rows("tool calls")),
-        // A session that began before there was a table for it has only a part, or nothing.
-        Some(sums) if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr => {
-            Err(Amiss::Rows("lines of standard error"))
-        }
+        Some(sums) if !goes_on => differing(row, &sums, &made).map_or(Ok(()), Err),
         _ => Ok(()),
+    }
+}
+
+/// What of a session's rows is not what was made of its journal.
+fn differing(row: &Value, sums: &Sums, made: &Sums) -> Option<Amiss> {
+    if sums.messages != made.messages {
+        Some(Amiss::Rows("messages"))
+    } else if sums.calls != made.calls {
+        Some(Amiss::Rows("tool calls"))
+    } else if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr {
+        // A session that began before there was a table for it has only a part, or nothing.
+        Some(Amiss::Rows("lines of standard error"))
+    } else {
+        None
     }
 }
 

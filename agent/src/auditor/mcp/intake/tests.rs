@@ -300,3 +300,47 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
         assert_eq!(source(&scene, &scene.session), expected);
     }
 }
+
+#[test]
+fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
+    use crate::{
+        auditor::{
+            store::{SessionReader, Shown, Viewer},
+            verify::{self, Amiss, Sums},
+        },
+        mcp::ledger::Known,
+    };
+    let scene = Scene::new();
+    let path = scene.folder.path().join("growing.journal");
+    let mut journal = Journal::create(&path).expect("a journal");
+    [start(), calls(3, name)].iter().for_each(|entry| journal.append(entry).expect("written"));
+    let mut intake = scene.intake(&path);
+    while intake.advance((&scene.writing, &|| true)).expect("taken in").more {}
+    let head = intake.position().head.to_owned();
+    let verified = || {
+        let reader = SessionReader::open(&scene.folder.path().join("audit.db")).expect("opens");
+        let table = |table: &str| reader.table(Viewer(UID), table, 0, 100, Shown::Parsed).expect("reads");
+        let mut sums = Sums::default();
+        table("messages").iter().for_each(|row| sums.message(row));
+        table("tool_calls").iter().for_each(|row| sums.call(row));
+        let known = Known { marks: [(2, head.clone())].into(), removed: None };
+        verify::session(&table("sessions")[0], Some(&known), &[], Some(sums))
+    };
+    verified().expect("the control");
+    // A part of what comes next is written, and then no more.
+    let next = calls(5, |n| name(100 + n));
+    journal.append(&next).expect("written");
+    let rows = intake.fold.next(next);
+    for step in [&rows[..1], &rows[1..4]] {
+        scene.writing.ours().write_some(&intake.position(), step).expect("written");
+        verified().expect("as far as it is written");
+    }
+    let database = Connection::open(scene.folder.path().join("audit.db")).expect("opens");
+    let change = "UPDATE tool_calls SET tool_name = 'other' WHERE id = ?1";
+    for changed in [name(101), name(1)] {
+        database.execute(change, [&changed]).expect("changed");
+        assert!(matches!(verified(), Err(Amiss::Rows(_))), "{changed}");
+        database.execute(&change.replace("other", "t"), [&changed]).expect("changed");
+        verified().expect("as it was");
+    }
+}
