@@ -6,8 +6,7 @@ use rusqlite::{Connection, Transaction, params};
 
 /// Migration 14: what each row counts for, and the sums by agent, which triggers keep.
 ///
-/// A row counts for more than it takes: a page may be half empty, and short texts are in indexes again. What counts is taken
-/// off the size of the database before events are deleted, so less than the truth would be at the events' expense.
+/// A row counts for more than it takes: a page may be half empty, and short texts are in indexes again.
 pub(super) const MIGRATION: &str = "
     ALTER TABLE intents ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (512
         + 6 * (length(CAST(agent AS BLOB)) + length(CAST(id AS BLOB)))

@@ -1,10 +1,13 @@
 //! Keeping the store within its bounds: by age, by size, and no container more than its share.
 
-use super::{Error, agent_bytes, retire::bytes_of_sessions, sql};
+use super::{Error, sql};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 5_000;
+
+/// What an account leaves out, as 1/n of it: indexes, and what is free in pages.
+const INDEXES: u64 = 2;
 
 /// Agents' rows may take this share of `Limits::bytes`, as 1/n, beside what events may.
 const OF_AGENTS: u64 = 4;
@@ -14,7 +17,7 @@ const OF_AGENTS: u64 = 4;
 pub(crate) struct Limits {
     /// Oldest event kept: µs.
     pub(crate) age: i64,
-    /// Bytes of the database without what MCP sessions' and agents' rows take.
+    /// Bytes that events may take, as their containers' accounts have it.
     pub(crate) bytes: u64,
     /// A container over this share of `bytes`, as 1/n, loses its own oldest events first.
     pub(crate) share: u64,
@@ -83,9 +86,12 @@ fn too_many(step: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<usize> 
         }
         return delete(step, &of("<>"), params![container, STEP]);
     }
-    // What MCP sessions and agents take has bounds of its own (`retire`, `agent_bytes`), and is no reason to delete events.
-    let others = bytes_of_sessions(step)?.saturating_add(agent_bytes::all(step)?);
-    if bytes_in_use(step)?.saturating_sub(others) > limits.bytes {
+    // By their own account. The size of the file says nothing: what is in it beside events (sessions, agents, rule files,
+    // ledgers) has bounds of its own, and whatever of that nobody counted would be taken out on all containers' events.
+    let accounts: i64 =
+        step.query_row("SELECT coalesce(sum(bytes), 0) FROM containers", [], |row| row.get(0))?;
+    let accounts = accounts.max(0).cast_unsigned();
+    if accounts.saturating_add(accounts / INDEXES) > limits.bytes {
         return delete(step, "SELECT id FROM events ORDER BY id LIMIT ?2 + ?1", params![0, STEP]);
     }
     Ok(0)

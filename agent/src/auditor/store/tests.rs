@@ -194,6 +194,31 @@ fn the_oldest_go_by_size_and_by_age() {
 }
 
 #[test]
+fn what_is_in_the_file_beside_events_deletes_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut writer = opened(&dir);
+    let batch: Vec<_> = (0..8_000).map(|n| of(n % 8, 1, samples::decoded())).collect();
+    writer.write(&batch).expect("writes");
+    let reader = Reader::open(&dir.path().join(FILE)).expect("opens");
+    let events = reader.size(Viewer(0)).expect("reads").1;
+    let limits = Limits { bytes: events + events / 4, ..Limits::default() };
+    // Of no account: as rule files, ledgers and the paths of journals are.
+    let text = "x".repeat(1 << 20);
+    for path in 0..8 {
+        let row = "INSERT INTO rule_files (uid, path, text, since, used) VALUES (5, ?1, ?2, '', '')";
+        writer.connection().execute(row, rusqlite::params![path, text]).expect("inserts");
+    }
+    assert!(reader.size(Viewer(0)).expect("reads").1 > limits.bytes);
+    while writer.retain(&limits, now_micros()).expect("looks") {}
+    assert_eq!(reader.size(Viewer(0)).expect("reads").0, 8_000, "no event went");
+    // What events take is bounded as ever.
+    let limits = Limits { bytes: events / 2, ..limits };
+    while writer.retain(&limits, now_micros()).expect("deletes") {}
+    let left = reader.size(Viewer(0)).expect("reads").0;
+    assert!((1_000..4_500).contains(&left), "{left} rows are left");
+}
+
+#[test]
 fn a_corrupt_database_is_moved_aside() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join(FILE);
