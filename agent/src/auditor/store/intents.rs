@@ -11,21 +11,53 @@ use crate::auditor::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
+/// Migration 16: what is asked for each call is found without looking at all calls of its intent, its id or its user.
+pub(super) const BY_ORDER: &str = "
+    CREATE INDEX intent_tool_calls_by_order ON intent_tool_calls (intent_id, sequence_order);
+    DROP INDEX idx_tool_calls_tool_use;
+    CREATE INDEX idx_tool_calls_tool_use ON tool_calls (tool_use, requested_at) WHERE tool_use IS NOT NULL;
+    CREATE INDEX idx_sessions_uid ON sessions (uid, ended_at);
+";
+
+/// The last call of a user that is in an intent that time made. Of each session a few are looked at: whoever wrote since has
+/// one among them, but for a session whose last calls all name something.
+const LAST: &str = "
+    SELECT i.intent_id, c.requested_at,
+        (SELECT max(sequence_order) FROM intent_tool_calls x WHERE x.intent_id = i.intent_id)
+    FROM sessions s CROSS JOIN tool_calls c CROSS JOIN intent_tool_calls i CROSS JOIN intent_contexts n
+    WHERE s.uid = ?1 AND i.tool_call_id = c.id AND n.id = i.intent_id AND n.source IN ('time', 'tool_use')
+        AND c.id IN (SELECT id FROM tool_calls x WHERE x.session_id = s.id ORDER BY x.requested_at DESC LIMIT 16)
+    ORDER BY c.requested_at DESC LIMIT 1";
+/// The last call of a user's that was given an id. The plus keeps SQLite from looking at all sessions of the user.
+const EARLIER: &str = "
+    SELECT n.id, n.evidence FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+        JOIN intent_tool_calls i ON i.tool_call_id = c.id JOIN intent_contexts n ON n.id = i.intent_id
+    WHERE c.tool_use = ?1 AND +s.uid = ?2 AND c.id <> ?3 ORDER BY c.requested_at DESC LIMIT 1";
+/// An agent's calls that were given an id, the newest first. The plus keeps SQLite from looking at all calls in that order.
+const ASKED: &str = "
+    SELECT i.agent, i.id, i.text, i.via = 'http', a.ended IS NULL
+    FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
+    WHERE (a.id = ?1 OR a.given = ?1) AND a.uid = ?2 AND i.uid = ?2 ORDER BY +a.row DESC LIMIT 100";
+/// Calls of a user that were given an id that a worker names only now.
+const LATER: &str = "
+    SELECT c.id, c.session_id, c.requested_at, n.id FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+        JOIN intent_tool_calls i ON i.tool_call_id = c.id JOIN intent_contexts n ON n.id = i.intent_id
+    WHERE c.tool_use = ?1 AND +s.uid = ?2 AND c.began >= ?3 AND coalesce(n.evidence, '') NOT GLOB 'runtime *'
+        AND coalesce(n.evidence, '') NOT GLOB 'http *' AND c.requested_at > ?4 ORDER BY c.requested_at";
+/// The intent of a user's whose calls all name this.
+const OF_EVIDENCE: &str = "
+    SELECT n.id FROM intent_contexts n JOIN sessions s ON s.id = n.session_id
+    WHERE n.evidence = ?1 AND +s.uid = ?2 LIMIT 1";
+/// The place of an intent's next call.
+const NEXT: &str = "SELECT coalesce(max(sequence_order), 0) + 1 FROM intent_tool_calls WHERE intent_id = ?1";
+
 /// How late a worker's word may come, µs: an hour.
 const LATE: i64 = 3_600_000_000;
 
 /// The last intent of a user that time made: what follows may belong to it.
 pub(super) fn last(connection: &Connection, uid: u32) -> rusqlite::Result<Grouping> {
-    let last: Option<(String, String, i64)> = connection
-        .query_row(
-            "SELECT i.intent_id, c.requested_at, (SELECT max(sequence_order) FROM intent_tool_calls x WHERE x.intent_id = i.intent_id)
-             FROM tool_calls c JOIN sessions s ON s.id = c.session_id JOIN intent_tool_calls i ON i.tool_call_id = c.id
-                 JOIN intent_contexts n ON n.id = i.intent_id
-             WHERE s.uid = ?1 AND n.source IN ('time', 'tool_use') ORDER BY c.requested_at DESC LIMIT 1",
-            [uid],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-        )
-        .optional()?;
+    let last: Option<(String, String, i64)> =
+        connection.query_row(LAST, [uid], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
     Ok(match last {
         Some((intent, at, calls)) => {
             let at = at.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_microsecond);
@@ -98,11 +130,7 @@ fn named(
     }
     let Some(tool_use) = &row.evidence.tool_use else { return Ok(None) };
     let earlier: Option<(String, Option<String>)> = step
-        .prepare_cached(
-            "SELECT n.id, n.evidence FROM tool_calls c JOIN sessions s ON s.id = c.session_id
-                 JOIN intent_tool_calls i ON i.tool_call_id = c.id JOIN intent_contexts n ON n.id = i.intent_id
-             WHERE c.tool_use = ?1 AND s.uid = ?2 AND c.id <> ?3 ORDER BY c.requested_at DESC LIMIT 1",
-        )?
+        .prepare_cached(EARLIER)?
         .query_row(params![tool_use, uid, call], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((intent, evidence)) = earlier else { return Ok(None) };
@@ -121,11 +149,7 @@ fn asked_of_agent(step: &Transaction<'_>, uid: u32, tool_use: &str) -> rusqlite:
     // The newest first: an id that comes again names what came last. Where calls of several intents that have it wait for
     // their results, nobody can say which is meant.
     let found: Vec<(Asked, bool)> = step
-        .prepare_cached(
-            "SELECT i.agent, i.id, i.text, i.via = 'http', a.ended IS NULL
-             FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
-             WHERE (a.id = ?1 OR a.given = ?1) AND a.uid = ?2 AND i.uid = ?2 ORDER BY a.row DESC LIMIT 100",
-        )?
+        .prepare_cached(ASKED)?
         .query_map(params![tool_use, uid], |row| {
             let (agent, id): (String, String) = (row.get(0)?, row.get(1)?);
             let (source, name) =
@@ -151,12 +175,7 @@ pub(super) fn told_late(
     (moment, at): (u64, i64),
 ) -> rusqlite::Result<()> {
     let calls: Vec<(String, String, String, String)> = step
-        .prepare_cached(
-            "SELECT c.id, c.session_id, c.requested_at, n.id FROM tool_calls c JOIN sessions s ON s.id = c.session_id
-                 JOIN intent_tool_calls i ON i.tool_call_id = c.id JOIN intent_contexts n ON n.id = i.intent_id
-             WHERE c.tool_use = ?1 AND s.uid = ?2 AND c.began >= ?3 AND coalesce(n.evidence, '') NOT GLOB 'runtime *'
-                 AND coalesce(n.evidence, '') NOT GLOB 'http *' AND c.requested_at > ?4 ORDER BY c.requested_at",
-        )?
+        .prepare_cached(LATER)?
         .query_map(params![tool_use, uid, moment.cast_signed(), rfc3339(at.saturating_sub(LATE))], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
         })?
@@ -205,13 +224,8 @@ fn by_evidence(
     call: &str,
     (source, evidence, prompt): (Source, String, Option<String>),
 ) -> rusqlite::Result<(Belongs, Option<String>)> {
-    let known: Option<String> = step
-        .prepare_cached(
-            "SELECT n.id FROM intent_contexts n JOIN sessions s ON s.id = n.session_id
-             WHERE n.evidence = ?1 AND s.uid = ?2 LIMIT 1",
-        )?
-        .query_row(params![evidence, uid], |row| row.get(0))
-        .optional()?;
+    let known: Option<String> =
+        step.prepare_cached(OF_EVIDENCE)?.query_row(params![evidence, uid], |row| row.get(0)).optional()?;
     let belongs = match known {
         Some(intent) => Belongs { order: next_order(step, &intent)?, intent, source, prompt },
         None => Belongs { intent: call.to_owned(), order: 1, source, prompt },
@@ -220,10 +234,7 @@ fn by_evidence(
 }
 
 fn next_order(step: &Transaction<'_>, intent: &str) -> rusqlite::Result<i64> {
-    step.prepare_cached(
-        "SELECT coalesce(max(sequence_order), 0) + 1 FROM intent_tool_calls WHERE intent_id = ?1",
-    )?
-    .query_row([intent], |row| row.get(0))
+    step.prepare_cached(NEXT)?.query_row([intent], |row| row.get(0))
 }
 
 #[cfg(test)]
@@ -448,6 +459,41 @@ mod tests {
         ];
         assert_eq!(rig.intents(5), expected);
         assert_eq!(rig.intents(6), [intent("time", None, &["forged"])], "ids are no secret");
+    }
+
+    #[test]
+    fn what_is_asked_for_each_call_looks_at_few_rows() {
+        let mut rig = Rig::new();
+        let connection = rig.writer.connection().expect("open");
+        let plan = |query: &str| -> Vec<String> {
+            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).expect("plans");
+            plan.raw_query().mapped(|row| row.get(3)).collect::<rusqlite::Result<_>>().expect("reads")
+        };
+        let wanted: [(&str, &[&str]); 6] = [
+            (super::NEXT, &["COVERING INDEX intent_tool_calls_by_order (intent_id=?)"]),
+            (super::EARLIER, &["INDEX idx_tool_calls_tool_use (tool_use=?)"]),
+            (super::LATER, &["INDEX idx_tool_calls_tool_use (tool_use=? AND requested_at>?)"]),
+            (super::OF_EVIDENCE, &["INDEX idx_intents_evidence (evidence=?)"]),
+            (super::ASKED, &["INDEX agent_calls_by_call (id=?)", "INDEX agent_calls_by_given (given=?)"]),
+            (
+                super::LAST,
+                &[
+                    "INDEX idx_sessions_uid (uid=?)",
+                    "INDEX idx_tool_calls_session (session_id=?)",
+                    "by_order",
+                ],
+            ),
+        ];
+        for (query, indexes) in wanted {
+            let plan = plan(query);
+            assert!(!plan.iter().any(|step| step.starts_with("SCAN")), "{query}: {plan:?}");
+            for index in indexes {
+                assert!(plan.iter().any(|step| step.contains(index)), "{query}: {index}: {plan:?}");
+            }
+        }
+        for query in [super::EARLIER, super::LATER] {
+            assert!(!plan(query).iter().any(|step| step.contains("TEMP B-TREE")), "sorts nothing");
+        }
     }
 
     #[test]

@@ -100,4 +100,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     super::agents::KEYS,
     super::agent_bytes::MIGRATION,
     super::agent_bytes::BY_AGE,
+    super::intents::BY_ORDER,
 ];
