@@ -17,6 +17,7 @@ use ringfence_common::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    convert::Infallible,
     io::Cursor,
     mem::offset_of,
 };
@@ -208,9 +209,12 @@ pub fn ledger(data: &[u8]) {
         head = ledger::hash(&head, entry);
         rows.push(ledger::Row { uid: 0, seq, entry: entry.to_owned(), hash: head.clone() });
     }
-    let read = Ledger::read(&rows);
-    let Some(folded) = ledger::fold(&rows, 2, 0) else { return };
-    let (Ok(read), ledger::Entry::Folded { upto, .. }) = (read, &folded) else { return };
+    let Ok(read) = Ledger::read(&rows) else { return };
+    let is_removed = |session: &str| -> Result<bool, Infallible> {
+        Ok(read.sessions.get(session).is_some_and(|known| known.removed.is_some()))
+    };
+    let Ok(Some(folded)) = ledger::fold(&rows, is_removed, 2, 0) else { return };
+    let ledger::Entry::Folded { upto, .. } = &folded else { return };
     let upto = *upto;
     let entry = serde_json::to_string(&folded).expect("an entry can be written");
     let seq = rows.last().map_or(1, |row| row.seq + 1);

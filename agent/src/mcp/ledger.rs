@@ -5,7 +5,7 @@
 
 use super::journal::{self, GENESIS, link};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// One entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,49 +188,59 @@ impl Ledger {
     }
 }
 
-/// The fold of a ledger's oldest entries, as far as all of them are about sessions that retention removed; `None` where
-/// that would take away fewer than `least` entries.
-pub(crate) fn fold(rows: &[Row], least: usize, now: i64) -> Option<Entry> {
-    let entries: Vec<Entry> =
-        rows.iter().map(|row| serde_json::from_str(&row.entry).ok()).collect::<Option<_>>()?;
-    let removed: HashSet<&str> = entries
-        .iter()
-        .filter_map(|entry| match entry {
-            Entry::Removed(checkpoint) => Some(checkpoint.session.as_str()),
-            _ => None,
-        })
-        .collect();
-    let (mut sessions, mut calls, mut count) = (0, 0, 0);
-    for entry in &entries {
+/// The fold of a ledger's oldest entries, of which these are the first, as far as all of them are about sessions that
+/// retention removed, as `is_removed` says; `None` where that would take away fewer than `least` entries.
+///
+/// # Errors
+/// Those of `is_removed`.
+pub(crate) fn fold<E>(
+    rows: &[Row],
+    is_removed: impl Fn(&str) -> Result<bool, E>,
+    least: usize,
+    now: i64,
+) -> Result<Option<Entry>, E> {
+    let (mut sessions, mut calls, mut count) = (0u64, 0u64, 0usize);
+    for row in rows {
+        let Ok(entry) = serde_json::from_str(&row.entry) else { break };
         match entry {
-            Entry::Reached { session, .. } if !removed.contains(session.as_str()) => break,
+            Entry::Reached { session, .. } if !is_removed(&session)? => break,
             Entry::Reached { .. } => {}
             Entry::Removed(checkpoint) => {
-                sessions += 1;
-                calls = checkpoint.calls.saturating_add(calls);
+                sessions = sessions.saturating_add(1);
+                calls = calls.saturating_add(checkpoint.calls);
             }
             Entry::Folded { sessions: more, calls: more_calls, .. } => {
-                sessions = more.saturating_add(sessions);
-                calls = more_calls.saturating_add(calls);
+                sessions = sessions.saturating_add(more);
+                calls = calls.saturating_add(more_calls);
             }
         }
         count += 1;
     }
     // The last entry stays: the chain goes on from it.
-    let last = rows.get(count.min(rows.len().saturating_sub(1)).checked_sub(1)?)?;
-    (count >= least.max(2)).then(|| Entry::Folded {
+    let last = count.min(rows.len().saturating_sub(1)).checked_sub(1).and_then(|last| rows.get(last));
+    Ok(last.filter(|_| count >= least.max(2)).map(|last| Entry::Folded {
         at: now,
         upto: last.seq,
         head: last.hash.clone(),
         sessions,
         calls,
-    })
+    }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Broken, Checkpoint, Entry, Ledger, Row, Why, fold, hash};
+    use super::{Broken, Checkpoint, Entry, Ledger, Row, Why, hash};
     use crate::mcp::journal::GENESIS;
+    use std::convert::Infallible;
+
+    /// The fold of a whole ledger.
+    fn fold(rows: &[Row], least: usize, now: i64) -> Option<Entry> {
+        let removed = |session: &str| {
+            let is_it = |row: &Row| matches!(serde_json::from_str(&row.entry), Ok(Entry::Removed(of)) if of.session == session);
+            Ok::<_, Infallible>(rows.iter().any(is_it))
+        };
+        super::fold(rows, removed, least, now).unwrap_or_else(|never| match never {})
+    }
 
     fn reached(session: &str, lines: u64) -> Entry {
         Entry::Reached { at: 1, session: session.into(), lines, head: format!("h{lines}"), ended: lines > 1 }

@@ -160,7 +160,10 @@ impl Sessions {
         };
         let bound = shared.as_ref().map(|_| SessionLimits::default().bytes);
         Self {
-            writing: Writing::new(SessionWriter::new(db.clone(), bound), owners.clone()),
+            writing: Writing::new(
+                SessionWriter::new(db.clone(), bound).with_owners(owners.clone()),
+                owners.clone(),
+            ),
             db,
             waiting: Waiting::new(owners.clone()),
             links: within(MAX_CONNECTIONS, SESSIONS_EACH),
@@ -456,7 +459,7 @@ impl Sessions {
     pub(super) fn broken(&self, session: &str, uid: u32, error: &intake::Error) {
         tracing::error!("session {session}: {}", chain(error));
         if let Some(mut writer) = self.writing.lock(uid, || true) {
-            let _ = writer.broken(session, &chain(error));
+            let _ = writer.broken(session, uid, &chain(error));
         }
     }
 

@@ -1,17 +1,18 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
-use super::{Error, intents, ledger, retire::must_wait, sql, turn};
+use super::{Error, intents, ledger, retire::who_waits, sql, turn};
 use crate::{
     auditor::{
-        clock::rfc3339,
+        clock::{now_micros, rfc3339},
         mcp::{
             ingest::{MessageRow, Row},
             intent::Grouping,
         },
     },
     mcp::journal::Direction,
+    quota::Owners,
 };
-use ringfence_wire::mcp::StoredRule;
+use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::{
     collections::HashMap,
@@ -32,12 +33,22 @@ pub(crate) struct SessionWriter {
     grouping: HashMap<u32, Grouping>,
     /// Bytes of all sessions that the database is kept within, where users share it.
     bound: Option<u64>,
-    /// Who had to wait, and when that was found out.
-    crowded: HashMap<u32, (Instant, bool)>,
+    /// Who has to wait, and when that was found out.
+    crowded: Option<(Instant, Option<u32>)>,
+    /// Whose subordinate ids are: what bounds are about.
+    pub(super) owners: Owners,
+    /// Ledgers that could not be folded, and when.
+    pub(super) unfoldable: HashMap<u32, Instant>,
+    /// How long one transaction writes.
+    patience: Duration,
 }
 
-/// How long it is believed whether a user must wait: a sum over all sessions is behind it.
+/// How long it is believed who must wait: a sum over all sessions is behind it.
 pub(super) const CROWDED: Duration = Duration::from_secs(2);
+/// How long one transaction writes: the kernel's events wait for it.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Longest path of a journal that is kept, bytes: more than any system opens.
+const LONGEST_PATH: usize = 16 << 10;
 
 /// A session and how far its journal is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +74,22 @@ pub(crate) struct Position<'a> {
 impl SessionWriter {
     /// A writer of the database at `path`. Where several users share it, `bound` is what retention keeps it within, bytes.
     pub(crate) fn new(path: PathBuf, bound: Option<u64>) -> Self {
-        Self { path, open: None, epoch: 0, grouping: HashMap::new(), bound, crowded: HashMap::new() }
+        Self {
+            path,
+            open: None,
+            epoch: 0,
+            grouping: HashMap::new(),
+            bound,
+            crowded: None,
+            owners: Owners::default(),
+            unfoldable: HashMap::new(),
+            patience: PATIENCE,
+        }
+    }
+
+    /// The same, for which a user's subordinate ids count as that user.
+    pub(crate) fn with_owners(self, owners: Owners) -> Self {
+        Self { owners, ..self }
     }
 
     pub(super) fn connection(&mut self) -> Result<&mut Connection, Error> {
@@ -113,10 +139,10 @@ impl SessionWriter {
         ledger::is_removed(self.connection()?, session).map_err(sql("read the ledger of sessions"))
     }
 
-    /// Writes rows of one session and its position, all or nothing.
+    /// Writes rows of one session, and then its position.
     ///
     /// # Errors
-    /// [`Error`]; the same rows may be tried again, except after [`Error::Replaced`]: then the whole journal.
+    /// [`Error`]; some of the rows may be written, but not the position: the same may be tried again, except after [`Error::Replaced`]: then the whole journal.
     pub(crate) fn write(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
         self.write_step(at, rows, true)
     }
@@ -134,41 +160,62 @@ impl SessionWriter {
         if self.must_wait(at.uid)? {
             return Err(Error::Crowded { uid: at.uid });
         }
-        let _turn = turn::wait();
+        let mut rest = rows;
+        loop {
+            let written = self.write_a_while(at, rest, is_last)?;
+            rest = &rest[written..];
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes rows in one transaction, the first of these, for as long as others can wait; how many. With the last of them the
+    /// position, if that `is_last`.
+    fn write_a_while(&mut self, at: &Position<'_>, rows: &[Row], is_last: bool) -> Result<usize, Error> {
         self.connection()?;
         if self.epoch != at.epoch {
             return Err(Error::Replaced);
         }
+        let patience = self.patience;
         // Taken out, and put back when the step is written: whoever fails reads it anew.
         let known = self.grouping.remove(&at.uid);
         let connection = self.connection()?;
         let mut grouping = match known {
             Some(grouping) => grouping,
+            // Before the turn: only this connection writes what is read here.
             None => intents::last(connection, at.uid).map_err(sql("read the last intent"))?,
         };
+        let _turn = turn::wait();
+        let began = Instant::now();
         let step = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(sql("begin a transaction"))?;
+        let mut written = 0;
+        for row in rows {
+            write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
+            written += 1;
+            if began.elapsed() >= patience {
+                break;
+            }
+        }
+        let is_last = is_last && written == rows.len();
         ledger::bytes(&step, at).map_err(sql("write how long a journal is"))?;
         if is_last {
             ledger::reached(&step, at, rows).map_err(sql("write the ledger of sessions"))?;
-        }
-        for row in rows {
-            write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
-        }
-        if is_last {
+            let journal = &at.journal[..at.journal.floor_char_boundary(LONGEST_PATH)];
             step.prepare_cached(
                 "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4, read_to = ?5 WHERE id = ?1",
             )
             .and_then(|mut s| {
                 let (lines, read_to) = (at.lines.cast_signed(), at.read_to.cast_signed());
-                s.execute(params![at.session, lines, at.head, at.journal, read_to])
+                s.execute(params![at.session, lines, at.head, journal, read_to])
             })
             .map_err(sql("store how far a journal is"))?;
         }
         step.commit().map_err(sql("commit"))?;
         self.grouping.insert(at.uid, grouping);
-        Ok(())
+        Ok(written)
     }
 
     /// Nobody is linked to a session any more, and, but for `others`, to none of its user's: what was remembered of their
@@ -182,16 +229,17 @@ impl SessionWriter {
 
     fn must_wait(&mut self, uid: u32) -> Result<bool, Error> {
         let Some(bound) = self.bound else { return Ok(false) };
-        match self.crowded.get(&uid) {
-            Some((at, waits)) if at.elapsed() < CROWDED => Ok(*waits),
+        let owners = self.owners.clone();
+        let waits = match self.crowded {
+            Some((at, waits)) if at.elapsed() < CROWDED => waits,
             _ => {
-                let waits =
-                    must_wait(self.connection()?, uid, bound).map_err(sql("measure what sessions take"))?;
-                self.crowded.retain(|_, (at, _)| at.elapsed() < CROWDED);
-                self.crowded.insert(uid, (Instant::now(), waits));
-                Ok(waits)
+                let waits = who_waits(self.connection()?, &owners, bound)
+                    .map_err(sql("measure what sessions take"))?;
+                self.crowded = Some((Instant::now(), waits));
+                waits
             }
-        }
+        };
+        Ok(waits == Some(owners.of(uid)))
     }
 
     /// Adds a rule for the sessions of `uid`, or of everybody for 0. Gives its id, or nothing where one of that name
@@ -207,7 +255,14 @@ impl SessionWriter {
     ) -> Result<Option<String>, Error> {
         let _turn = turn::wait();
         let id = uuid::Uuid::new_v4().to_string();
-        let inserted = self.connection()?.execute(
+        let owners = self.owners.clone();
+        let connection = self.connection()?;
+        let owner = owners.of(uid);
+        let count = of_user(connection, &owners, owner, RULES_BY_UID).map_err(sql("count rules"))?;
+        if count >= MAX_STORED_RULES as u64 {
+            return Err(Error::TooManyRules);
+        }
+        let inserted = connection.execute(
             "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at, uid)
              SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
              WHERE NOT EXISTS (SELECT 1 FROM policy_rules WHERE name = ?2 AND (uid = ?10 OR uid = 0 OR ?10 = 0))",
@@ -227,17 +282,58 @@ impl SessionWriter {
         Ok((inserted.map_err(sql("store a rule"))? == 1).then_some(id))
     }
 
-    /// Says that a session's journal was tampered with or cannot be read.
+    /// Says that a user's session's journal was tampered with or cannot be read: nothing more of it comes, and for retention it
+    /// ended. Of one that could not be read from its start on, that is all there is on record.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub(crate) fn broken(&mut self, session: &str, why: &str) -> Result<(), Error> {
+    pub(crate) fn broken(&mut self, session: &str, uid: u32, why: &str) -> Result<(), Error> {
+        if self.is_removed(session)? {
+            return Ok(());
+        }
+        let fail = sql("note a broken journal");
         let _turn = turn::wait();
-        self.connection()?
-            .execute("UPDATE sessions SET broken = ?2 WHERE id = ?1", params![session, why])
-            .map(drop)
-            .map_err(sql("note a broken journal"))
+        let now = now_micros();
+        let step = self
+            .connection()?
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
+        step.execute(
+            "INSERT INTO sessions (id, server_name, server_command, started_at, uid, ended_at, broken, stderr_bytes, stderr_dropped)
+             VALUES (?1, '', '', ?3, ?2, ?3, ?4, 0, 0)
+             ON CONFLICT (id) DO UPDATE SET broken = excluded.broken, ended_at = coalesce(ended_at, excluded.ended_at)
+                 WHERE uid = excluded.uid",
+            params![session, uid, rfc3339(now), why],
+        )
+        .map_err(&fail)?;
+        step.execute(
+            "INSERT OR IGNORE INTO session_bounds (session_id, bytes, written) VALUES (?1, 0, ?2)",
+            params![session, now],
+        )
+        .map_err(&fail)?;
+        step.commit().map_err(sql("commit"))
     }
+}
+
+/// Rules for the sessions of each user id.
+const RULES_BY_UID: &str = "SELECT uid, count(*) FROM policy_rules GROUP BY uid";
+
+/// How many of something the ids of one user have together, of a query that counts it for each id.
+pub(super) fn of_user(
+    connection: &Connection,
+    owners: &Owners,
+    owner: u32,
+    by_uid: &str,
+) -> rusqlite::Result<u64> {
+    let mut statement = connection.prepare_cached(by_uid)?;
+    let mut rows = statement.query([])?;
+    let mut sum = 0u64;
+    while let Some(row) = rows.next()? {
+        if owners.of(row.get(0)?) == owner {
+            sum = sum.saturating_add(row.get::<_, i64>(1)?.max(0).cast_unsigned());
+        }
+    }
+    Ok(sum)
 }
 
 fn write(
@@ -249,8 +345,11 @@ fn write(
     match row {
         Row::Session { server_name, server_command, started_at } => step
             .prepare_cached(
-                "INSERT OR IGNORE INTO sessions (id, server_name, server_command, started_at, uid, stderr_bytes, stderr_dropped)
-                 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0)",
+                // One of which nothing but its fault was on record has no name.
+                "INSERT INTO sessions (id, server_name, server_command, started_at, uid, stderr_bytes, stderr_dropped)
+                 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0)
+                 ON CONFLICT (id) DO UPDATE SET server_name = excluded.server_name, server_command = excluded.server_command,
+                     started_at = excluded.started_at WHERE server_command = '' AND uid = excluded.uid",
             )?
             .execute(params![at.session, server_name, server_command, rfc3339(*started_at), at.uid])
             .map(drop),
@@ -354,82 +453,5 @@ fn insert_message(step: &Transaction<'_>, at: &Position<'_>, row: &MessageRow) -
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Position, SessionWriter};
-    use crate::{
-        auditor::mcp::ingest::{CallRow, MessageRow, Row},
-        mcp::journal::{Direction, Judged},
-    };
-
-    fn asked() -> [Row; 2] {
-        let message = MessageRow {
-            id: "message".into(),
-            direction: Direction::ClientToServer,
-            at: 2,
-            jsonrpc_id: None,
-            method: None,
-            params: None,
-            result: None,
-            error: None,
-            raw: "{}".into(),
-            note: None,
-        };
-        let judged = Judged {
-            call: "call".into(),
-            index: 0,
-            tool: "t".into(),
-            operation: "read".into(),
-            score: 0,
-            reasons: vec![],
-            action: "pause".into(),
-            rules: vec![],
-        };
-        let call = CallRow {
-            judged,
-            message: "message".into(),
-            arguments: "{}".into(),
-            at: 2,
-            blocked: false,
-            began: None,
-            evidence: Default::default(),
-        };
-        [Row::Message(Box::new(message)), Row::Call(Box::new(call))]
-    }
-
-    #[test]
-    fn a_session_says_nothing_of_anothers_calls() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut writer = SessionWriter::new(folder.path().join("audit.db"), None);
-        let (_, epoch) = writer.lines("own", 5).expect("read").expect("one's own");
-        let mut write = |session: &str, uid, rows: &[Row]| {
-            let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes: 9, read_to: 0, epoch };
-            let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
-            writer.write(&at, &[start]).and_then(|()| writer.write(&at, rows)).expect("stored");
-            let query = "SELECT outcome, result FROM tool_calls WHERE id = 'call'";
-            let connection = writer.connection().expect("open");
-            connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("the call")
-        };
-        let decided = Row::Decision {
-            call: "call".into(),
-            outcome: "approved".into(),
-            by: Some("me".into()),
-            at: 3,
-            boot: 3,
-        };
-        let answered = Row::Answer {
-            call: "call".into(),
-            message: "message".into(),
-            result: Some("{}".into()),
-            error: None,
-            at: 4,
-            duration_ms: 1,
-            ended: 4,
-        };
-        type Found = (Option<String>, Option<String>);
-        let untouched: Found = (None, None);
-        assert_eq!(write("own", 5, &asked()), untouched);
-        let both = [decided, answered];
-        assert_eq!(write("another", 6, &both), untouched, "ids are no secret");
-        assert_eq!(write("own", 5, &both), (Some("approved".into()), Some("{}".into())));
-    }
-}
+#[path = "mcp_write_tests.rs"]
+mod tests;

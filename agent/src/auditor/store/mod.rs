@@ -15,6 +15,7 @@ mod rule_files;
 mod schema;
 mod spans;
 mod stderr;
+mod strip;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -83,6 +84,12 @@ pub(crate) enum Error {
         "this user has more rule files than the audit database remembers; name one of those that are in use"
     )]
     TooManyRuleFiles,
+    /// A user adds ever new rules.
+    #[error(
+        "the database holds {} rules of this user's already, those of subordinate ids included; put more into a rule file",
+        ringfence_wire::mcp::MAX_STORED_RULES
+    )]
+    TooManyRules,
     /// The file was exchanged for another one while it was in use.
     #[error("the audit database was replaced; sessions are read again from their journals")]
     Replaced,

@@ -4,16 +4,29 @@
 use super::{Error, SessionWriter, ledger, sql, turn};
 use crate::{
     auditor::clock::rfc3339,
-    mcp::ledger::{Checkpoint, Entry, Why, fold},
+    mcp::ledger::{Checkpoint, Entry, Why},
+    quota::Owners,
 };
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, TransactionBehavior, params};
+use std::{cmp::Reverse, collections::HashMap};
 
-/// Rows deleted in one step, so that writing goes on in between.
-const STEP: i64 = 2_000;
-/// What a byte of a journal takes in all: itself, and its row, which has the line's text and its parts again.
+/// Migration 17: when a session was last written, on the auditor's own clock. Of one from before, or of one that was not
+/// counted, as if it were now; what counts for no session is nobody's, and nothing would remove it.
+pub(super) const MIGRATION: &str = "
+    ALTER TABLE session_bounds ADD COLUMN written INTEGER NOT NULL DEFAULT 0; -- microseconds since 1970
+    DELETE FROM session_bounds WHERE session_id NOT IN (SELECT id FROM sessions);
+    INSERT OR IGNORE INTO session_bounds (session_id, bytes) SELECT id, 0 FROM sessions;
+    UPDATE session_bounds SET written = CAST(strftime('%s', 'now') AS INTEGER) * 1000000;
+    CREATE INDEX session_bounds_by_time ON session_bounds (written);
+    CREATE INDEX session_bounds_removing ON session_bounds (removing) WHERE removing <> 0;
+";
+
+/// What a byte of a journal takes in all, about: itself, and its row, which has the line's text and its parts again. Lines that
+/// make no rows count too: they are on the account of whoever wrote them, and of nobody else.
 const COPIES: u64 = 3;
-/// Candidates that are looked at at once: those that still run are passed over.
-const CANDIDATES: usize = 64;
+/// A session that nobody is linked to and that was not written for so long has ended, µs: whatever its journal says, and
+/// whether it says so or not.
+const SILENT: i64 = 7 * 24 * 3_600 * 1_000_000;
 /// A user's ledger is folded once it has so many entries and half of them can go.
 const LONGEST_LEDGER: usize = 10_000;
 
@@ -48,16 +61,9 @@ pub(crate) struct Doomed {
     pub(crate) fresh: bool,
 }
 
-/// Bytes that rows of MCP sessions take in the database, about.
-pub(super) fn bytes_of_sessions(connection: &Connection) -> rusqlite::Result<u64> {
-    let journals: i64 =
-        connection.query_row("SELECT coalesce(sum(bytes), 0) FROM session_bounds", [], |row| row.get(0))?;
-    Ok(journals.cast_unsigned().saturating_mul(COPIES - 1))
-}
-
 impl SessionWriter {
-    /// The next session to remove, if any: one whose removal was begun, or the oldest that ended and is beyond a bound.
-    /// Its checkpoint is in the ledger when this returns. `runs` tells whether a session's interceptor still runs.
+    /// The next session to remove, if any: one whose removal was begun, or the oldest that ended and is beyond a bound; of
+    /// all sessions' size, only of whoever has more than a fair share of it. Its checkpoint is in the ledger when this returns. `runs` tells whether a session's interceptor still runs.
     ///
     /// # Errors
     /// [`Error::Sql`].
@@ -78,26 +84,32 @@ impl SessionWriter {
         if let Some(session) = begun {
             return Ok(Some(Doomed { session, fresh: false }));
         }
-        let total = bytes_of_sessions(self.connection()?).map_err(&fail)? / (COPIES - 1) * COPIES;
-        let (why, before) = if total > limits.bytes {
-            (Why::Size, now.saturating_sub(limits.grace))
-        } else {
-            (Why::Age, now.saturating_sub(limits.age.max(limits.grace)))
-        };
-        // Whoever has the most makes room: nobody's record gives way to another's.
-        let users = match why {
-            Why::Size => users_by_size(self.connection()?).map_err(&fail)?.into_iter().map(Some).collect(),
-            Why::Age => vec![None],
-        };
+        let owners = self.owners.clone();
+        let connection = self.connection()?;
+        let users = users_by_size(connection, &owners).map_err(&fail)?;
+        let before = |time: i64| (now.saturating_sub(time), now.saturating_sub(time.max(SILENT)));
         let mut found = None;
-        for uid in users {
-            let candidates = ended_before(self.connection()?, &rfc3339(before), uid).map_err(&fail)?;
-            found = candidates.into_iter().find(|session| !runs(session));
-            if found.is_some() {
-                break;
+        if sum(&users) > limits.bytes {
+            // Whoever has the most makes room. Where nothing of theirs can go, all others keep theirs: nobody's record gives
+            // way to another's.
+            let fair = limits.bytes / users.len().max(1) as u64;
+            for user in users.iter().filter(|user| user.bytes > fair) {
+                let uids = serde_json::Value::from(user.uids.as_slice()).to_string();
+                found = find(connection, before(limits.grace), Some(&uids), &runs).map_err(&fail)?;
+                if found.is_some() {
+                    break;
+                }
             }
         }
-        let Some(session) = found else { return Ok(None) };
+        let (session, why) = match found {
+            Some(session) => (session, Why::Size),
+            None => {
+                match find(connection, before(limits.age.max(limits.grace)), None, &runs).map_err(&fail)? {
+                    Some(session) => (session, Why::Age),
+                    None => return Ok(None),
+                }
+            }
+        };
         let _turn = turn::wait();
         let step = self
             .connection()?
@@ -110,98 +122,90 @@ impl SessionWriter {
         step.commit().map_err(sql("commit"))?;
         Ok(Some(Doomed { session, fresh: true }))
     }
-
-    /// Deletes some rows of a session that is doomed. False: none were left, and the session itself is gone too.
-    ///
-    /// # Errors
-    /// [`Error::Sql`]; call it again.
-    pub(crate) fn strip(&mut self, doomed: &Doomed) -> Result<bool, Error> {
-        let _turn = turn::wait();
-        // SQLite would look for whoever refers to each row, through every call: the order below leaves nobody who does.
-        self.connection()?.execute_batch("PRAGMA foreign_keys = OFF").map_err(sql("prepare a removal"))?;
-        let stripped = self.strip_step(&doomed.session);
-        self.connection()?.execute_batch("PRAGMA foreign_keys = ON").map_err(sql("end a removal"))?;
-        let more = stripped?;
-        self.connection()?
-            .execute_batch("PRAGMA incremental_vacuum(1024)")
-            .map_err(sql("give back free pages"))?;
-        Ok(more)
-    }
-
-    fn strip_step(&mut self, session: &str) -> Result<bool, Error> {
-        let step = self
-            .connection()?
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
-        let more = strip(&step, session).map_err(sql("remove an old session"))?;
-        step.commit().map_err(sql("commit"))?;
-        Ok(more)
-    }
-
-    /// Folds ledgers that have become long.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub(crate) fn fold_ledgers(&mut self, limits: &SessionLimits, now: i64) -> Result<(), Error> {
-        let fail = sql("fold a ledger");
-        let _turn = turn::wait();
-        let step = self
-            .connection()?
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
-        let long: Vec<u32> = step
-            .prepare("SELECT uid FROM ledger GROUP BY uid HAVING count(*) > ?1")
-            .and_then(|mut s| s.query_map([limits.ledger as i64], |row| row.get(0))?.collect())
-            .map_err(&fail)?;
-        for uid in long {
-            let rows = ledger::rows(&step, uid).map_err(&fail)?;
-            if let Some(entry) = fold(&rows, limits.ledger / 2, now)
-                && let Entry::Folded { upto, .. } = entry
-            {
-                ledger::append(&step, uid, &entry).map_err(&fail)?;
-                step.execute(
-                    "DELETE FROM ledger WHERE uid = ?1 AND seq <= ?2",
-                    params![uid, upto.cast_signed()],
-                )
-                .map_err(&fail)?;
-            }
-        }
-        step.commit().map_err(sql("commit"))
-    }
 }
 
-fn ended_before(connection: &Connection, time: &str, uid: Option<u32>) -> rusqlite::Result<Vec<String>> {
-    connection
-        .prepare_cached(
-            "SELECT id FROM sessions WHERE ended_at < ?1 AND (?3 IS NULL OR uid = ?3) ORDER BY ended_at LIMIT ?2",
-        )?
-        .query_map(params![time, CANDIDATES as i64, uid], |row| row.get(0))?
-        .collect()
+/// A session that ended before a time, or was not written for long, and does not run; of these users, or of all. Those that
+/// run are passed over however many they are: each has a link.
+fn find(
+    connection: &Connection,
+    (ended, silent): (i64, i64),
+    users: Option<&str>,
+    runs: impl Fn(&str) -> bool,
+) -> rusqlite::Result<Option<String>> {
+    let of = match users {
+        Some(_) => "s.uid IN (SELECT value FROM json_each(?2))",
+        None => "?2 IS NULL",
+    };
+    let by_end = format!("SELECT s.id FROM sessions s WHERE s.ended_at < ?1 AND {of} ORDER BY s.ended_at");
+    let by_time = format!(
+        "SELECT s.id FROM session_bounds b JOIN sessions s ON s.id = b.session_id
+         WHERE b.written < ?1 AND {of} ORDER BY b.written"
+    );
+    let looks: [(&str, &dyn ToSql); 2] = [(&by_end, &rfc3339(ended)), (&by_time, &silent)];
+    for (query, before) in looks {
+        let mut statement = connection.prepare_cached(query)?;
+        let mut rows = statement.query(params![before, users])?;
+        while let Some(row) = rows.next()? {
+            let session: String = row.get(0)?;
+            if !runs(&session) {
+                return Ok(Some(session));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What a user has, subordinate ids included.
+#[derive(Debug)]
+struct Has {
+    owner: u32,
+    /// Bytes of journals and rows.
+    bytes: u64,
+    uids: Vec<u32>,
 }
 
 /// Users, whoever has most first.
-fn users_by_size(connection: &Connection) -> rusqlite::Result<Vec<u32>> {
-    connection
+fn users_by_size(connection: &Connection, owners: &Owners) -> rusqlite::Result<Vec<Has>> {
+    let by_uid: Vec<(u32, i64)> = connection
         .prepare_cached(
-            "SELECT s.uid FROM session_bounds b JOIN sessions s ON s.id = b.session_id
-             GROUP BY s.uid ORDER BY sum(b.bytes) DESC",
+            "SELECT s.uid, sum(b.bytes) FROM session_bounds b JOIN sessions s ON s.id = b.session_id GROUP BY s.uid",
         )?
-        .query_map([], |row| row.get(0))?
-        .collect()
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut users: HashMap<u32, Has> = HashMap::new();
+    for (uid, bytes) in by_uid {
+        let owner = owners.of(uid);
+        let user = users.entry(owner).or_insert_with(|| Has { owner, bytes: 0, uids: Vec::new() });
+        user.bytes = user.bytes.saturating_add(bytes.max(0).cast_unsigned().saturating_mul(COPIES));
+        user.uids.push(uid);
+    }
+    let mut users: Vec<Has> = users.into_values().collect();
+    users.sort_unstable_by_key(|user| (Reverse(user.bytes), user.owner));
+    Ok(users)
 }
 
-/// Whether sessions take so much more than `bound`, in spite of retention, that `uid`, who has most of it, must wait.
-pub(super) fn must_wait(connection: &Connection, uid: u32, bound: u64) -> rusqlite::Result<bool> {
-    let total = bytes_of_sessions(connection)? / (COPIES - 1) * COPIES;
-    Ok(total > bound + bound / 4 && users_by_size(connection)?.first() == Some(&uid))
+fn sum(users: &[Has]) -> u64 {
+    users.iter().fold(0, |sum, user| user.bytes.saturating_add(sum))
+}
+
+/// The user who must wait because sessions take so much more than `bound`, in spite of retention: whoever has most of it.
+pub(super) fn who_waits(
+    connection: &Connection,
+    owners: &Owners,
+    bound: u64,
+) -> rusqlite::Result<Option<u32>> {
+    let users = users_by_size(connection, owners)?;
+    Ok(users.first().filter(|_| sum(&users) > bound + bound / 4).map(|user| user.owner))
 }
 
 fn checkpoint(step: &Transaction<'_>, session: &str, why: Why, now: i64) -> rusqlite::Result<()> {
     let (uid, checkpoint) = step.query_row(
         "SELECT uid, server_name, started_at, ended_at, journal_lines, journal_head, broken,
-             (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id) FROM sessions s WHERE id = ?1",
+             (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id),
+             (SELECT written FROM session_bounds b WHERE b.session_id = s.id) FROM sessions s WHERE id = ?1",
         [session],
         |row| {
+            let (ended, written): (Option<String>, Option<i64>) = (row.get(3)?, row.get(8)?);
             let unsigned = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
             Ok((
                 row.get::<_, u32>(0)?,
@@ -210,7 +214,7 @@ fn checkpoint(step: &Transaction<'_>, session: &str, why: Why, now: i64) -> rusq
                     session: session.to_owned(),
                     server: row.get(1)?,
                     began: row.get(2)?,
-                    ended: row.get(3)?,
+                    ended: ended.unwrap_or_else(|| rfc3339(written.unwrap_or(now))),
                     first: 1,
                     last: unsigned(4)?,
                     head: row.get(5)?,
@@ -221,60 +225,20 @@ fn checkpoint(step: &Transaction<'_>, session: &str, why: Why, now: i64) -> rusq
             ))
         },
     )?;
-    // A session of before there were bounds has no row there.
-    step.execute("INSERT OR IGNORE INTO session_bounds (session_id, bytes) VALUES (?1, 0)", [session])?;
     ledger::append(step, uid, &Entry::Removed(checkpoint))
-}
-
-fn strip(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
-    step.execute_batch(
-        "CREATE TEMP TABLE IF NOT EXISTS stripped (id TEXT PRIMARY KEY); DELETE FROM temp.stripped",
-    )?;
-    let calls = step.execute(
-        "INSERT INTO temp.stripped SELECT id FROM tool_calls WHERE session_id = ?1 LIMIT ?2",
-        params![session, STEP],
-    )?;
-    if calls > 0 {
-        step.execute_batch(
-            "DELETE FROM intent_tool_calls WHERE tool_call_id IN (SELECT id FROM temp.stripped);
-             DELETE FROM tool_calls WHERE id IN (SELECT id FROM temp.stripped)",
-        )?;
-        return Ok(true);
-    }
-    let messages = step.execute(
-        "DELETE FROM messages WHERE rowid IN (SELECT rowid FROM messages WHERE session_id = ?1 LIMIT ?2)",
-        params![session, STEP],
-    )?;
-    if messages > 0 {
-        return Ok(true);
-    }
-    step.execute("DELETE FROM stderr WHERE session_id = ?1", [session])?;
-    // An intent may hold calls of sessions that stay: it is theirs then.
-    step.execute(
-        "DELETE FROM intent_contexts WHERE session_id = ?1
-             AND NOT EXISTS (SELECT 1 FROM intent_tool_calls x WHERE x.intent_id = intent_contexts.id)",
-        [session],
-    )?;
-    step.execute(
-        "UPDATE intent_contexts SET session_id = (
-             SELECT c.session_id FROM intent_tool_calls x JOIN tool_calls c ON c.id = x.tool_call_id
-             WHERE x.intent_id = intent_contexts.id ORDER BY c.requested_at LIMIT 1) WHERE session_id = ?1",
-        [session],
-    )?;
-    step.execute("DELETE FROM sessions WHERE id = ?1", [session])?;
-    step.execute("DELETE FROM session_bounds WHERE session_id = ?1", [session])?;
-    Ok(false)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Doomed, SessionLimits, must_wait};
+    use super::{Doomed, SILENT, SessionLimits, who_waits};
     use crate::{
         auditor::{
+            clock::now_micros,
             mcp::ingest::{CallRow, MessageRow, Row},
-            store::{Error, Position, SessionWriter},
+            store::{Error, Position, SessionWriter, schema},
         },
         mcp::journal::{Direction, Judged},
+        quota::Owners,
     };
 
     /// Stores a session that ended at `ended`, µs, with a journal of so many bytes.
@@ -367,11 +331,104 @@ mod tests {
             doomed("second", false),
             "as begun"
         );
-        let mut waits = |uid| must_wait(writer.connection().expect("open"), uid, 10_000).expect("measured");
-        assert!(waits(5) && !waits(6));
+        let waits = who_waits(writer.connection().expect("open"), &Owners::default(), 10_000);
+        assert_eq!(waits.expect("measured"), Some(5));
         std::thread::sleep(super::super::mcp_write::CROWDED);
         let more = store(&mut writer, ("third", 5), 1, 4_000_000);
         assert!(matches!(more, Err(Error::Crowded { uid: 5 })), "{more:?}");
         store(&mut writer, ("other", 6), 1, 4_000_000).expect("others are stored");
+    }
+
+    /// Stores a session of which nobody says that it ended.
+    fn begin(writer: &mut SessionWriter, (session, uid): (&str, u32), bytes: u64) {
+        let (_, epoch) = writer.lines(session, uid).expect("read").expect("one's own");
+        let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes, read_to: 0, epoch };
+        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
+        writer.write(&at, &[start]).expect("stored");
+    }
+
+    #[test]
+    fn whoever_ends_no_session_costs_nobody_else_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        let now = now_micros();
+        begin(&mut writer, ("greedy", 5), 50_000);
+        store(&mut writer, ("far", 5), 50_000, now + (1 << 50)).expect("stored");
+        store(&mut writer, ("large", 6), 5_000, now - 9).expect("stored");
+        store(&mut writer, ("small", 7), 10, now - 9).expect("stored");
+        let limits = SessionLimits { bytes: 20_000, grace: 0, ..SessionLimits::default() };
+        let doomed = |writer: &mut SessionWriter, now, linked: &[&str]| {
+            let runs = |one: &str| linked.contains(&one);
+            writer.doom(&limits, now, runs).expect("looked").map(|doomed| doomed.session)
+        };
+        // Of three users each may have a third: of those who have more, whose sessions can go.
+        assert_eq!(doomed(&mut writer, now, &[]).as_deref(), Some("large"));
+        while writer.strip(&Doomed { session: "large".into(), fresh: true }).expect("removed") {}
+        assert_eq!(doomed(&mut writer, now, &[]), None, "the small ones are no reason");
+        // It is not written for long, and nobody is linked to it: it ended, whatever it says.
+        let later = now + SILENT + 60_000_000;
+        assert_eq!(doomed(&mut writer, later, &["greedy", "far"]), None);
+        assert_eq!(doomed(&mut writer, later, &["far"]).as_deref(), Some("greedy"));
+        while writer.strip(&Doomed { session: "greedy".into(), fresh: true }).expect("removed") {}
+        assert_eq!(doomed(&mut writer, later, &[]).as_deref(), Some("far"));
+        let ended = "SELECT entry ->> 'ended' FROM ledger WHERE session = 'greedy'";
+        let ended: String =
+            writer.connection().expect("open").query_row(ended, [], |row| row.get(0)).expect("a checkpoint");
+        assert!(ended.starts_with("20"), "when it was last written: {ended}");
+    }
+
+    #[test]
+    fn what_a_user_has_under_many_ids_is_counted_together() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let owners = Owners::parse("5:100:10\n", |name| name.parse().ok());
+        let db = folder.path().join("audit.db");
+        let mut writer = SessionWriter::new(db, Some(10_000)).with_owners(owners.clone());
+        store(&mut writer, ("other", 6), 3_000, 1_000_000).expect("stored");
+        for uid in 100..104 {
+            store(&mut writer, (&format!("of-{uid}"), uid), 2_000, i64::from(uid) * 1_000_000)
+                .expect("stored");
+        }
+        let waits = who_waits(writer.connection().expect("open"), &owners, 10_000);
+        assert_eq!(waits.expect("measured"), Some(5));
+        let limits = SessionLimits { bytes: 20_000, grace: 0, age: i64::MAX, ..SessionLimits::default() };
+        let doomed = writer.doom(&limits, 1_000_000_000, |_| false).expect("looked");
+        assert_eq!(doomed.map(|doomed| doomed.session).as_deref(), Some("of-100"));
+        std::thread::sleep(super::super::mcp_write::CROWDED);
+        let more = store(&mut writer, ("more", 109), 1, 4_000_000);
+        assert!(matches!(more, Err(Error::Crowded { uid: 109 })), "{more:?}");
+        store(&mut writer, ("again", 6), 1, 4_000_000).expect("others are stored");
+    }
+
+    #[test]
+    fn sessions_of_before_count_from_now_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = folder.path().join("audit.db");
+        let before = schema::MIGRATIONS.iter().position(|sql| *sql == super::MIGRATION).expect("a migration");
+        let old = rusqlite::Connection::open(&db).expect("open");
+        schema::MIGRATIONS[..before].iter().for_each(|sql| old.execute_batch(sql).expect("a migration"));
+        old.pragma_update(None, "application_id", schema::APPLICATION_ID).expect("ours");
+        old.pragma_update(None, "user_version", before as i64).expect("its version");
+        old.execute_batch(
+            "INSERT INTO sessions (id, server_name, server_command, started_at, uid)
+                 VALUES ('counted', 's', 's', 't', 5), ('uncounted', 's', 's', 't', 5);
+             INSERT INTO session_bounds (session_id, bytes) VALUES ('counted', 7), ('nobody', 9)",
+        )
+        .expect("rows");
+        drop(old);
+        let mut writer = SessionWriter::new(db, None);
+        let bounds: Vec<(String, i64, i64)> = writer
+            .connection()
+            .expect("open")
+            .prepare("SELECT session_id, bytes, written FROM session_bounds ORDER BY session_id")
+            .and_then(|mut s| s.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect())
+            .expect("reads");
+        let sizes: Vec<_> = bounds.iter().map(|(session, bytes, _)| (session.as_str(), *bytes)).collect();
+        assert_eq!(sizes, [("counted", 7), ("uncounted", 0)]);
+        let now = now_micros();
+        assert!(bounds.iter().all(|(.., written)| (now - written).abs() < 600_000_000), "{bounds:?}");
+        let limits = SessionLimits { bytes: 0, grace: 0, ..SessionLimits::default() };
+        assert_eq!(writer.doom(&limits, now, |_| false).expect("looked"), None);
+        let later = writer.doom(&limits, now + limits.age + SILENT, |_| false).expect("looked");
+        assert!(later.is_some_and(|doomed| doomed.fresh), "as if it had ended now");
     }
 }

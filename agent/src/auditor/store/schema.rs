@@ -101,4 +101,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     super::agent_bytes::MIGRATION,
     super::agent_bytes::BY_AGE,
     super::intents::BY_ORDER,
+    super::retire::MIGRATION,
 ];
