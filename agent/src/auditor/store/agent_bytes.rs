@@ -306,7 +306,8 @@ mod tests {
             undo += &format!("DROP INDEX {table}_by_age; ALTER TABLE {table} DROP COLUMN bytes;");
         }
         undo += "DROP INDEX intent_tool_calls_by_order; DROP INDEX idx_sessions_uid; DROP INDEX session_bounds_by_time;
-            DROP INDEX session_bounds_removing; ALTER TABLE session_bounds DROP COLUMN written;";
+            DROP INDEX session_bounds_removing; ALTER TABLE session_bounds DROP COLUMN written;
+            DROP INDEX rule_files_by_use;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

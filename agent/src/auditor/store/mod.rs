@@ -84,6 +84,16 @@ pub(crate) enum Error {
         "this user has more rule files than the audit database remembers; name one of those that are in use"
     )]
     TooManyRuleFiles,
+    /// A rule file that no interceptor reads.
+    #[error(
+        "a rule file may have {text} bytes and a path of {path}: it is kept for as long as it is in use, in a database that all users share"
+    )]
+    LongRuleFile {
+        /// Longest path.
+        path: usize,
+        /// Longest text.
+        text: u64,
+    },
     /// A user adds ever new rules.
     #[error(
         "the database holds {} rules of this user's already, those of subordinate ids included; put more into a rule file",

@@ -1,16 +1,19 @@
 //! Rule files of interceptors: what of each is in force, and a change that waits for a confirmation.
 
-use super::{Error, SessionWriter, Viewer, sql, turn};
+use super::{Error, SessionWriter, Viewer, mcp_write::of_user, sql, turn};
 use crate::{
     auditor::clock::rfc3339,
     mcp::{journal::sha256, reload},
+    quota::Owners,
 };
 use ringfence_wire::mcp::RuleFile;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// Rule files that are remembered for each user. Beyond that none is taken: if older ones gave way, whoever names enough
-/// files could make the auditor forget what was confirmed.
-const MOST_FILES: i64 = 256;
+/// Rule files that are remembered for each user, subordinate ids included. Beyond that none is taken: if older ones gave way,
+/// whoever names enough files could make the auditor forget what was confirmed.
+const MOST_FILES: u64 = 256;
+/// Longest path of a rule file, bytes: more than any system opens.
+const LONGEST_PATH: usize = 16 << 10;
 /// A file that no session had for so long is forgotten, µs: 90 days.
 const FORGOTTEN: i64 = 90 * 24 * 3_600 * 1_000_000;
 
@@ -30,6 +33,9 @@ pub(super) const MIGRATION: &str = "
     );
 ";
 
+/// Migration 18: those that nobody uses are found without reading the texts of all.
+pub(super) const BY_USE: &str = "CREATE INDEX rule_files_by_use ON rule_files (uid, used);";
+
 /// How a rule file stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Standing {
@@ -46,21 +52,35 @@ impl SessionWriter {
     /// # Errors
     /// [`Error::Sql`].
     pub(crate) fn offer_rules(&mut self, uid: u32, file: &RuleFile, now: i64) -> Result<Standing, Error> {
-        let fail = sql("read a rule file's state");
-        let _turn = turn::wait();
+        self.offer_rules_by(uid, file, now, reload::loosens)
+    }
+
+    fn offer_rules_by(
+        &mut self,
+        uid: u32,
+        file: &RuleFile,
+        now: i64,
+        loosens: impl Fn(&str, &str) -> Option<String>,
+    ) -> Result<Standing, Error> {
+        if file.text.len() as u64 > reload::LONGEST || file.path.len() > LONGEST_PATH {
+            return Err(Error::LongRuleFile { path: LONGEST_PATH, text: reload::LONGEST });
+        }
+        let owners = self.owners.clone();
         let connection = self.connection()?;
-        let known: Option<(String, Option<String>)> = connection
-            .query_row(
-                "SELECT text, pending FROM rule_files WHERE uid = ?1 AND path = ?2",
-                params![uid, file.path],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .optional()
-            .map_err(&fail)?;
-        let held = match &known {
-            Some((text, _)) if !file.trusted => reload::loosens(text, &file.text),
+        let compare = |known: &Option<Known>| match known {
+            Some((text, _)) if !file.trusted => loosens(text, &file.text),
             _ => None,
         };
+        // How long it takes to compare is the user's to say, and the kernel's events wait for whose turn it is. If it was for
+        // nothing, because the text in force is another one by now, it is done again with nobody else's turn in between.
+        let mut known = known(connection, uid, file)?;
+        let mut held = compare(&known);
+        let _turn = turn::wait();
+        let present = self::known(connection, uid, file)?;
+        if present != known {
+            known = present;
+            held = compare(&known);
+        }
         let fail = sql("store a rule file's state");
         match (&held, known) {
             (None, Some((text, None))) if text == file.text => {
@@ -69,7 +89,7 @@ impl SessionWriter {
             }
             (None, Some(_)) => put(connection, uid, file, now).map_err(&fail)?,
             (None, None) => {
-                if !room(connection, uid, now).map_err(&fail)? {
+                if !room(connection, &owners, uid, now).map_err(&fail)? {
                     return Err(Error::TooManyRuleFiles);
                 }
                 put(connection, uid, file, now).map_err(&fail)?;
@@ -130,13 +150,108 @@ fn put(connection: &Connection, uid: u32, file: &RuleFile, now: i64) -> rusqlite
         .map(drop)
 }
 
-/// Whether one more can be remembered; forgets those that nobody uses.
-fn room(connection: &Connection, uid: u32, now: i64) -> rusqlite::Result<bool> {
-    connection.execute(
-        "DELETE FROM rule_files WHERE uid = ?1 AND used < ?2",
-        params![uid, rfc3339(now.saturating_sub(FORGOTTEN))],
-    )?;
-    let count: i64 =
-        connection.query_row("SELECT count(*) FROM rule_files WHERE uid = ?1", [uid], |row| row.get(0))?;
-    Ok(count < MOST_FILES)
+/// The text in force, and the one that waits.
+type Known = (String, Option<String>);
+
+fn known(connection: &Connection, uid: u32, file: &RuleFile) -> Result<Option<Known>, Error> {
+    connection
+        .prepare_cached("SELECT text, pending FROM rule_files WHERE uid = ?1 AND path = ?2")
+        .and_then(|mut s| {
+            s.query_row(params![uid, file.path], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+        })
+        .map_err(sql("read a rule file's state"))
+}
+
+/// Whether one more of a user's can be remembered; forgets those that nobody uses, where it takes that.
+fn room(connection: &Connection, owners: &Owners, uid: u32, now: i64) -> rusqlite::Result<bool> {
+    let by_uid = "SELECT uid, count(*) FROM rule_files GROUP BY uid";
+    let owner = owners.of(uid);
+    if of_user(connection, owners, owner, by_uid)? < MOST_FILES {
+        return Ok(true);
+    }
+    let before = rfc3339(now.saturating_sub(FORGOTTEN));
+    let uids: Vec<u32> =
+        connection.prepare(by_uid)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for uid in uids.into_iter().filter(|uid| owners.of(*uid) == owner) {
+        connection.execute("DELETE FROM rule_files WHERE uid = ?1 AND used < ?2", params![uid, before])?;
+    }
+    Ok(of_user(connection, owners, owner, by_uid)? < MOST_FILES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LONGEST_PATH, MOST_FILES};
+    use crate::{
+        auditor::store::{Error, SessionWriter, turn},
+        mcp::reload::LONGEST,
+        quota::Owners,
+    };
+    use ringfence_wire::mcp::RuleFile;
+    use std::{sync::mpsc, thread, time::Duration};
+
+    fn file(path: &str, text: String) -> RuleFile {
+        RuleFile { path: path.into(), text, trusted: false }
+    }
+
+    fn comment(length: u64) -> String {
+        format!("#{}", " ".repeat(length as usize - 1))
+    }
+
+    #[test]
+    fn nobody_waits_while_rule_files_are_compared() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        writer.offer_rules(5, &file("/rules", "# first".into()), 1).expect("taken");
+        let other = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
+        let (compared, compares) = mpsc::channel();
+        let compare = |old: &str, _: &str| {
+            compared.send(old.to_owned()).expect("counted");
+            if old == "# first" {
+                let (done, is_done) = mpsc::channel();
+                thread::spawn(move || {
+                    drop(turn::wait());
+                    done.send(()).expect("waits");
+                });
+                is_done.recv_timeout(Duration::from_secs(20)).expect("others write meanwhile");
+                // Another change comes first.
+                let query = "UPDATE rule_files SET text = '# second'";
+                other.execute(query, []).expect("updates");
+            }
+            Some(format!("not {old}"))
+        };
+        let standing = writer.offer_rules_by(5, &file("/rules", "# third".into()), 2, compare).expect("held");
+        assert_eq!((standing.text.as_str(), standing.held.as_deref()), ("# second", Some("not # second")));
+        assert_eq!(compares.try_iter().collect::<Vec<_>>(), ["# first", "# second"]);
+    }
+
+    #[test]
+    fn what_no_interceptor_reads_is_not_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        let path = "p".repeat(LONGEST_PATH);
+        writer.offer_rules(5, &file(&path, comment(LONGEST)), 1).expect("as long as may be");
+        for (path, length) in [(path.as_str(), LONGEST + 1), (&format!("{path}p"), 5)] {
+            let error = writer.offer_rules(5, &file(path, comment(length)), 1).expect_err("too long");
+            assert!(matches!(error, Error::LongRuleFile { .. }), "{error:?}");
+            assert!(error.to_string().contains(&LONGEST.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_user_s_files_are_counted_whatever_the_id() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let owners = Owners::parse("5:100:10\n", |name| name.parse().ok());
+        let mut writer = SessionWriter::new(folder.path().join("audit.db"), None).with_owners(owners);
+        let mut offer = |uid, number, now| {
+            writer.offer_rules(uid, &file(&format!("/{number}"), String::new()), now).map(drop)
+        };
+        for number in 0..MOST_FILES as u32 {
+            offer([5, 100, 101][number as usize % 3], number, 1).expect("taken");
+        }
+        for uid in [5, 100, 105] {
+            assert!(matches!(offer(uid, 999, 1), Err(Error::TooManyRuleFiles)), "{uid}");
+        }
+        offer(6, 999, 1).expect("another user's");
+        offer(105, 999, super::FORGOTTEN + 9_000_000).expect("none of the others is in use any more");
+    }
 }

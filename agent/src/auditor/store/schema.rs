@@ -102,4 +102,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     super::agent_bytes::BY_AGE,
     super::intents::BY_ORDER,
     super::retire::MIGRATION,
+    super::rule_files::BY_USE,
 ];
