@@ -150,7 +150,7 @@ fn only_roots(file: &Path) -> bool {
 }
 
 /// Longest path of a rule file that is taken, bytes: the system's own bound.
-const LONGEST_PATH: usize = 4096;
+pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// Why a rule file that somebody offers is none that could be read, as far as its size tells: asked before anything is made
 /// of it.

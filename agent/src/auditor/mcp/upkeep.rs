@@ -1,12 +1,12 @@
 //! What is done for MCP sessions while nobody asks: heads go to the host's journal, what is beyond its bounds is removed.
 
-use super::sessions::Sessions;
+use super::{sessions::Sessions, writing::Turn};
 use crate::{
     auditor::{
         clock,
         journald::Journald,
         keeper::chain,
-        store::{Error, SessionLimits, SessionReader, SessionWriter, Viewer},
+        store::{Error, SessionLimits, SessionReader, Viewer},
     },
     mcp::{
         heads::{self, Head, Of},
@@ -15,7 +15,6 @@ use crate::{
         state::Places,
     },
 };
-use parking_lot::FairMutexGuard;
 use std::{
     collections::HashMap,
     fs,
@@ -101,7 +100,7 @@ impl Upkeep {
         job(self).map_err(|error| tracing::warn!("{}", chain(&error))).ok()
     }
 
-    fn writer(&self) -> FairMutexGuard<'_, SessionWriter> {
+    fn writer(&self) -> Turn<'_> {
         self.sessions.writing.ours()
     }
 

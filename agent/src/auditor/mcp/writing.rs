@@ -28,22 +28,23 @@ impl Writing {
     pub(crate) fn lock(&self, uid: u32, still: impl Fn() -> bool) -> Option<Turn<'_>> {
         let lane = self.lanes.wait(uid, still)?;
         let first = First::new();
-        Some(Turn { writer: self.writer.lock(), _first: first, _lane: lane })
+        Some(Turn { writer: self.writer.lock(), _first: first, _lane: Some(lane) })
     }
 
     /// The writer, for what is nobody's.
-    pub(super) fn ours(&self) -> FairMutexGuard<'_, SessionWriter> {
-        self.writer.lock()
+    pub(super) fn ours(&self) -> Turn<'_> {
+        let first = First::new();
+        Turn { writer: self.writer.lock(), _first: first, _lane: None }
     }
 }
 
-/// A user's turn.
+/// A turn: a user's, or ours.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     // Given back before the lane: the user's next goes to the end of the queue of all.
     writer: FairMutexGuard<'a, SessionWriter>,
     _first: First,
-    _lane: Lane,
+    _lane: Option<Lane>,
 }
 
 impl Deref for Turn<'_> {

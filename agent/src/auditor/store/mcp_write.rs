@@ -12,7 +12,7 @@ use crate::{
     mcp::journal::Direction,
     quota::Owners,
 };
-use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
+use ringfence_wire::mcp::{MAX_PATH, MAX_STORED_RULES, StoredRule};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::{
     collections::HashMap,
@@ -47,8 +47,6 @@ pub(crate) struct SessionWriter {
 pub(super) const CROWDED: Duration = Duration::from_secs(2);
 /// How long one transaction writes: the kernel's events wait for it.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Longest path of a journal that is kept, bytes: more than any system opens.
-const LONGEST_PATH: usize = 16 << 10;
 
 /// A session and how far its journal is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,7 +201,7 @@ impl SessionWriter {
         ledger::bytes(&step, at).map_err(sql("write how long a journal is"))?;
         if is_last {
             ledger::reached(&step, at, rows).map_err(sql("write the ledger of sessions"))?;
-            let journal = &at.journal[..at.journal.floor_char_boundary(LONGEST_PATH)];
+            let journal = &at.journal[..at.journal.floor_char_boundary(MAX_PATH)];
             step.prepare_cached(
                 "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4, read_to = ?5 WHERE id = ?1",
             )

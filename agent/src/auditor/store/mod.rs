@@ -86,14 +86,9 @@ pub(crate) enum Error {
     TooManyRuleFiles,
     /// A rule file that no interceptor reads.
     #[error(
-        "a rule file may have {text} bytes and a path of {path}: it is kept for as long as it is in use, in a database that all users share"
+        "the rule file is not taken: {0}, and it would be kept for as long as it is in use, in a database that all users share"
     )]
-    LongRuleFile {
-        /// Longest path.
-        path: usize,
-        /// Longest text.
-        text: u64,
-    },
+    LongRuleFile(String),
     /// A user adds ever new rules.
     #[error(
         "the database holds {} rules of this user's already, those of subordinate ids included; put more into a rule file",

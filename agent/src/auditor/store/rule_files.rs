@@ -12,8 +12,6 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 /// Rule files that are remembered for each user, subordinate ids included. Beyond that none is taken: if older ones gave way,
 /// whoever names enough files could make the auditor forget what was confirmed.
 const MOST_FILES: u64 = 256;
-/// Longest path of a rule file, bytes: more than any system opens.
-const LONGEST_PATH: usize = 16 << 10;
 /// A file that no session had for so long is forgotten, µs: 90 days.
 const FORGOTTEN: i64 = 90 * 24 * 3_600 * 1_000_000;
 
@@ -62,8 +60,8 @@ impl SessionWriter {
         now: i64,
         loosens: impl Fn(&str, &str) -> Option<String>,
     ) -> Result<Standing, Error> {
-        if file.text.len() as u64 > reload::LONGEST || file.path.len() > LONGEST_PATH {
-            return Err(Error::LongRuleFile { path: LONGEST_PATH, text: reload::LONGEST });
+        if let Some(why) = reload::too_long(file) {
+            return Err(Error::LongRuleFile(why));
         }
         let owners = self.owners.clone();
         let connection = self.connection()?;
@@ -180,10 +178,10 @@ fn room(connection: &Connection, owners: &Owners, uid: u32, now: i64) -> rusqlit
 
 #[cfg(test)]
 mod tests {
-    use super::{LONGEST_PATH, MOST_FILES};
+    use super::MOST_FILES;
     use crate::{
         auditor::store::{Error, SessionWriter, turn},
-        mcp::reload::LONGEST,
+        mcp::reload::{LONGEST, LONGEST_PATH},
         quota::Owners,
     };
     use ringfence_wire::mcp::RuleFile;
@@ -230,10 +228,12 @@ mod tests {
         let mut writer = SessionWriter::new(folder.path().join("audit.db"), None);
         let path = "p".repeat(LONGEST_PATH);
         writer.offer_rules(5, &file(&path, comment(LONGEST)), 1).expect("as long as may be");
-        for (path, length) in [(path.as_str(), LONGEST + 1), (&format!("{path}p"), 5)] {
+        let longer = format!("{path}p");
+        let odd = [(path.as_str(), LONGEST + 1, LONGEST), (&longer, 5, LONGEST_PATH as u64)];
+        for (path, length, bound) in odd {
             let error = writer.offer_rules(5, &file(path, comment(length)), 1).expect_err("too long");
-            assert!(matches!(error, Error::LongRuleFile { .. }), "{error:?}");
-            assert!(error.to_string().contains(&LONGEST.to_string()), "{error}");
+            assert!(matches!(error, Error::LongRuleFile(_)), "{error:?}");
+            assert!(error.to_string().contains(&bound.to_string()), "{error}");
         }
     }
 
