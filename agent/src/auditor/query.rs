@@ -149,6 +149,8 @@ impl Asked {
         if !query.follow {
             return Ok(());
         }
+        // Its cache of pages is 2 MiB, and whoever follows may follow for days.
+        drop(reader);
         // History ended at `last`; what is live begins behind it: no gap, nothing twice.
         loop {
             after = last;
