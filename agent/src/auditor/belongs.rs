@@ -20,40 +20,68 @@ struct Known {
     to: u64,
 }
 
-/// Events as the world sees them, with the calls they belong to. Call [`Sessions::refresh`] before the events are read.
+/// What ties events to calls: the store, opened once, and only where an event's process was tagged for none.
+pub(crate) struct Ties<'a> {
+    sessions: &'a Sessions,
+    readers: Option<(SessionReader, Reader)>,
+}
+
+/// One page of events, see [`Ties::events`].
 ///
 /// # Errors
 /// Those of the store.
 pub(crate) fn events(sessions: &Sessions, page: &[Stored]) -> Result<Vec<Event>, Error> {
-    let reader = SessionReader::open(&sessions.db)?;
-    let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
-    for stored in page {
-        let at = stored.record.time;
-        let (first, last) = spread.entry(&stored.container).or_insert((at, at));
-        (*first, *last) = ((*first).min(at), (*last).max(at));
+    Ties::new(sessions).events(page)
+}
+
+impl<'a> Ties<'a> {
+    /// For events and calls of these sessions, and of agents.
+    pub(crate) fn new(sessions: &'a Sessions) -> Self {
+        Self { sessions, readers: None }
     }
-    let mut known = HashMap::new();
-    for (container, times) in spread {
-        known.insert(container, calls_of(&reader, sessions, container, times)?);
+
+    /// Events as the world sees them, with the calls they belong to. Call [`Sessions::refresh`] before the events are read.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn events(&mut self, page: &[Stored]) -> Result<Vec<Event>, Error> {
+        // The kernel knows better than any reckoning: where it tagged a process, nothing is looked up.
+        let untagged = || page.iter().filter(|stored| stored.record.call == 0);
+        if untagged().next().is_none() {
+            return Ok(page.iter().map(present::event).collect());
+        }
+        let (reader, agents) = match &mut self.readers {
+            Some(readers) => readers,
+            none => none.insert((SessionReader::open(&self.sessions.db)?, Reader::open(&self.sessions.db)?)),
+        };
+        let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
+        for stored in untagged() {
+            let at = stored.record.time;
+            let (first, last) = spread.entry(&stored.container).or_insert((at, at));
+            (*first, *last) = ((*first).min(at), (*last).max(at));
+        }
+        let mut known = HashMap::new();
+        for (container, times) in spread {
+            known.insert(container, calls_of(reader, self.sessions, container, times)?);
+        }
+        let of_agents = in_flight(agents, page)?;
+        let tied = page.iter().map(|stored| {
+            let mut event = present::event(stored);
+            let record = &stored.record;
+            if record.call != 0 {
+                return event;
+            }
+            let single = record.repeats == 1 && record.time != 0;
+            if let Some(Some(Known { calls, to })) = known.get(stored.container.as_str()) {
+                let moment = Moment { at: record.time, born: record.start, single };
+                present::attribute(&mut event, attribute(moment, calls, *to));
+            } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
+                present::attribute(&mut event, beside(record.time, record.start, single, calls));
+            }
+            event
+        });
+        Ok(tied.collect())
     }
-    let of_agents = in_flight(sessions, page)?;
-    let tied = page.iter().map(|stored| {
-        let mut event = present::event(stored);
-        let record = &stored.record;
-        // The kernel knows better than any reckoning.
-        if record.call != 0 {
-            return event;
-        }
-        let single = record.repeats == 1 && record.time != 0;
-        if let Some(Some(Known { calls, to })) = known.get(stored.container.as_str()) {
-            let moment = Moment { at: record.time, born: record.start, single };
-            present::attribute(&mut event, attribute(moment, calls, *to));
-        } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
-            present::attribute(&mut event, beside(record.time, record.start, single, calls));
-        }
-        event
-    });
-    Ok(tied.collect())
 }
 
 /// What an untagged event in an agent's container belongs to. `calls`: those in flight about then, and whether a process
@@ -73,14 +101,13 @@ fn beside(at: u64, born: u64, single: bool, calls: &[(Span, bool)]) -> Attributi
 type InFlight = Vec<(Span, bool)>;
 
 /// The calls of agents that were in flight at the times of untagged events in containers of their profiles.
-fn in_flight<'a>(sessions: &Sessions, page: &'a [Stored]) -> Result<HashMap<&'a str, InFlight>, Error> {
+fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, InFlight>, Error> {
     let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
     for stored in page.iter().filter(|stored| stored.record.call == 0) {
         let at = stored.record.time;
         let (first, last) = spread.entry(&stored.profile).or_insert((at, at));
         (*first, *last) = ((*first).min(at), (*last).max(at));
     }
-    let reader = Reader::open(&sessions.db)?;
     let mut known = HashMap::new();
     for (agent, (first, last)) in spread {
         let mut calls = reader.calls_in_flight(agent, (first, last), MOST_SPANS)?;

@@ -1,7 +1,8 @@
 //! What agents' workers report, checked; and the trace that is made of it and of the kernel's events.
 
 use super::{
-    belongs, clock,
+    belongs::Ties,
+    clock,
     mcp::sessions::Sessions,
     store::{AgentCall, AgentIntent, Asked, Error, Reader, Viewer},
 };
@@ -119,11 +120,11 @@ pub(super) fn of(sessions: &Sessions, viewer: Viewer, query: &TraceQuery) -> Res
     if all.is_empty() {
         return Ok(None);
     }
-    let mut trace = Trace::default();
+    let (mut trace, mut ties) = (Trace::default(), Ties::new(sessions));
     let too_many = all.len().saturating_sub(limit as usize);
     trace.more = all.drain(..too_many).next().is_some();
     for asked in all {
-        add(&mut trace, (sessions, &reader, viewer), &asked, limit)?;
+        add(&mut trace, (&mut ties, &reader, viewer), &asked, limit)?;
     }
     // Intents of one beginning may have been under way at once.
     trace.refusals.sort_by(|a, b| a.ts.cmp(&b.ts));
@@ -133,7 +134,7 @@ pub(super) fn of(sessions: &Sessions, viewer: Viewer, query: &TraceQuery) -> Res
 
 fn add(
     trace: &mut Trace,
-    (sessions, reader, viewer): (&Sessions, &Reader, Viewer),
+    (ties, reader, viewer): (&mut Ties<'_>, &Reader, Viewer),
     asked: &Asked,
     limit: u32,
 ) -> Result<(), Error> {
@@ -143,7 +144,7 @@ fn add(
         trace.more |= calls.len() > MOST_CALLS as usize;
         let mut traced = traced_intent(intent);
         for call in calls.into_iter().take(MOST_CALLS as usize) {
-            traced.calls.push(traced_call(sessions, reader, viewer, call)?);
+            traced.calls.push(traced_call(ties, reader, viewer, call)?);
         }
         trace.intents.push(traced);
     }
@@ -172,7 +173,7 @@ fn traced_intent(intent: AgentIntent) -> TracedIntent {
 }
 
 fn traced_call(
-    sessions: &Sessions,
+    ties: &mut Ties<'_>,
     reader: &Reader,
     viewer: Viewer,
     call: AgentCall,
@@ -181,7 +182,7 @@ fn traced_call(
         // What another host does is not this kernel's to see.
         (Vec::new(), false)
     } else {
-        events_of(sessions, reader, viewer, &call)?
+        events_of(ties, reader, viewer, &call)?
     };
     Ok(TracedCall {
         tagged: call.tagged,
@@ -202,7 +203,7 @@ fn traced_call(
 
 /// What the kernel saw of a call: of its tagged tree for sure; of others while it was in flight, if it may be its.
 fn events_of(
-    sessions: &Sessions,
+    ties: &mut Ties<'_>,
     reader: &Reader,
     viewer: Viewer,
     call: &AgentCall,
@@ -212,7 +213,7 @@ fn events_of(
         false => reader.events_beside(viewer, call, MOST_EVENTS + 1)?,
     };
     let more = stored.len() > MOST_EVENTS as usize;
-    let mut events = belongs::events(sessions, &stored[..stored.len().min(MOST_EVENTS as usize)])?;
+    let mut events = ties.events(&stored[..stored.len().min(MOST_EVENTS as usize)])?;
     events.retain(|event| event.tool_call.as_ref() == Some(&call.id) || event.candidates.contains(&call.id));
     Ok((events, more))
 }

@@ -160,6 +160,13 @@ const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
     EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed FROM agent_calls a";
 
+/// The question for an agent's calls with one value in a column.
+fn calls_by(column: &str) -> String {
+    format!(
+        "SELECT {CALL} WHERE (?1 = 0 OR a.uid = ?1) AND a.agent = ?2 AND a.{column} IS ?3 ORDER BY a.row LIMIT ?4"
+    )
+}
+
 fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
     Ok(AgentCall {
         row: row.get(0)?,
@@ -447,12 +454,13 @@ impl Reader {
         most: u32,
     ) -> Result<Vec<AgentCall>, Error> {
         let fail = sql("read tool calls");
-        let text = format!(
-            "SELECT {CALL} WHERE (?1 = 0 OR a.uid = ?1) AND a.agent = ?2 AND (a.row = ?4 OR (?4 IS NULL AND a.intent IS ?3))
-             ORDER BY a.row LIMIT ?5"
-        );
-        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
-        let rows = statement.query_map(params![viewer.0, intent.agent, intent.id, only, most], call);
+        // Two questions and not one with an OR, which would look at all calls of the agent for each of its intents.
+        let (which, value): (_, &dyn rusqlite::ToSql) = match &only {
+            Some(row) => ("row", row),
+            None => ("intent", &intent.id),
+        };
+        let mut statement = self.connection().prepare_cached(&calls_by(which)).map_err(&fail)?;
+        let rows = statement.query_map(params![viewer.0, intent.agent, value, most], call);
         rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
     }
 

@@ -229,3 +229,20 @@ fn a_flood_of_one_agent_deletes_no_other_agent_s_rows() {
         assert_eq!(newest(after), newest(before), "the newest of each stay");
     }
 }
+
+#[test]
+fn the_calls_of_an_intent_are_found_without_a_look_at_all_of_its_agent() {
+    let mut rig = Rig::new();
+    rig.call("call", None, 1);
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    for (column, wanted) in
+        [("intent", "agent_calls_by_intent (agent=? AND intent=?)"), ("row", "PRIMARY KEY (rowid=?)")]
+    {
+        let question = format!("EXPLAIN QUERY PLAN {}", super::calls_by(column));
+        let mut statement = reader.connection().prepare(&question).expect("plans");
+        let plan: Vec<String> =
+            statement.raw_query().mapped(|row| row.get(3)).collect::<rusqlite::Result<_>>().expect("reads");
+        assert!(plan.iter().any(|step| step.contains(wanted)), "{column}: {plan:?}");
+        assert!(!plan.iter().any(|step| step.contains("TEMP B-TREE")), "{column} sorts nothing: {plan:?}");
+    }
+}
