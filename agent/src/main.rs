@@ -2,7 +2,7 @@
 //!
 //! This file asks whether Ringfence can run here at all; `cli/` parses the command line and dispatches.
 
-// Where nobody reads standard output any more (`| head`), `println!` panics: `cli::agent::print` does not.
+// Where nobody reads standard output any more (`| head`), `println!` panics: `cli::output::print` does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,6 +1,6 @@
 //! `ringfence audit`: whether the record of MCP sessions is whole, and the record in other forms.
 
-use super::agent::print;
+use super::output::print;
 use crate::{
     auditor::{printable, verify},
     mcp::{

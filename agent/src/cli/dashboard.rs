@@ -1,6 +1,6 @@
 //! `ringfence dashboard`: the link that opens the dashboard of MCP sessions.
 
-use super::agent::print;
+use super::output::print;
 use crate::mcp::{client, state::Places};
 use anyhow::{Context, bail};
 use ringfence_wire::mcp::{McpReply, McpRequest};

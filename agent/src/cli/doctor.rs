@@ -1,6 +1,6 @@
 //! `ringfence doctor`: what this host can enforce, and how to get what is missing.
 
-use super::agent::print;
+use super::output::print;
 use crate::{
     core::paths::Paths,
     kernel::host::{self, BpfLsm, LsmList},

@@ -1,6 +1,6 @@
 //! `ringfence enroll`.
 
-use super::agent::print;
+use super::output::print;
 use crate::core::{client, paths::Paths};
 use anyhow::{Context as _, bail};
 use ringfence_wire::message::{AdminRequest, Enrolled};

@@ -1,6 +1,6 @@
 //! `ringfence install` and `ringfence uninstall`.
 
-use super::agent::print;
+use super::output::print;
 use crate::{
     core::{
         client::{self, ClientError},

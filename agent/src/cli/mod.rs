@@ -1,10 +1,9 @@
-//! The command line: one file per subcommand, each with its `Args` and a `run` that returns the exit code.
+//! The command line: a file for each command, or a folder where it has its own, with `Args` and a function that returns
+//! the exit code.
 
 mod agent;
 mod approvals;
 mod audit;
-mod auditor;
-mod daemon;
 mod dashboard;
 mod doctor;
 mod enroll;
@@ -13,19 +12,12 @@ mod grant;
 mod install;
 mod log;
 mod mcp;
-mod pin;
+mod output;
 mod profile;
-mod rules;
+mod role;
 mod run;
-mod send;
-mod sessions;
-mod start;
 mod status;
 mod tools;
-mod trace;
-mod whose;
-mod why;
-mod wrap;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -49,26 +41,26 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
-    Start(start::StartArgs),
-    Init(start::InitArgs),
-    Stop(start::StopArgs),
+    Start(agent::StartArgs),
+    Init(agent::InitArgs),
+    Stop(agent::StopArgs),
     Agent(agent::Args),
     Show(agent::ShowArgs),
     Logs(agent::LogsArgs),
-    Send(send::Args),
+    Send(agent::SendArgs),
     Status(status::Args),
-    Events(events::Args),
-    Why(why::Args),
-    Trace(trace::Args),
+    Events(events::ListArgs),
+    Why(events::WhyArgs),
+    Trace(events::TraceArgs),
     Doctor(doctor::Args),
     Profile(profile::Args),
     Grant(grant::Args),
     Tools(tools::Args),
-    Rules(rules::Args),
+    Rules(mcp::RulesArgs),
     Mcp(mcp::Args),
-    Sessions(sessions::SessionsArgs),
-    Calls(sessions::CallsArgs),
-    Stats(sessions::StatsArgs),
+    Sessions(mcp::SessionsArgs),
+    Calls(mcp::CallsArgs),
+    Stats(mcp::StatsArgs),
     Audit(audit::Args),
     Dashboard(dashboard::Args),
     Approvals(approvals::ListArgs),
@@ -79,19 +71,27 @@ enum Command {
     #[command(hide = true)]
     McpGuard(mcp::GuardArgs),
     /// Prints the version.
-    Version(start::VersionArgs),
+    Version(VersionArgs),
     Enroll(enroll::Args),
-    Daemon(daemon::Args),
+    Daemon(role::DaemonArgs),
     Install(install::InstallArgs),
     Uninstall(install::UninstallArgs),
     #[command(hide = true)]
-    Auditor(auditor::Args),
+    Auditor(role::AuditorArgs),
     /// The LLM worker's role; the daemon starts it, with its link as standard input.
     #[command(hide = true)]
     LlmWorker,
     /// Runs commands that print credentials; `ringfence start` starts it, with its link as standard input.
     #[command(hide = true)]
     LlmCommands,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  ringfence version")]
+struct VersionArgs {}
+
+fn version(_: &VersionArgs) -> anyhow::Result<ExitCode> {
+    output::print(concat!("ringfence ", env!("CARGO_PKG_VERSION"), "\n"))
 }
 
 /// A panic in any thread ends the process, once it was told: what is left of a role without one of its threads is no role.
@@ -119,27 +119,27 @@ pub(crate) fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Run(args) => return run::run(args),
-        Command::Start(args) => start::start(&args),
-        Command::Init(args) => start::init(&args),
-        Command::Stop(args) => start::stop(&args),
-        Command::Version(args) => start::version(&args),
+        Command::Start(args) => agent::start(&args),
+        Command::Init(args) => agent::init(&args),
+        Command::Stop(args) => agent::stop(&args),
+        Command::Version(args) => version(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Show(args) => agent::show(&args),
         Command::Logs(args) => agent::logs(&args),
-        Command::Send(args) => send::run(&args),
+        Command::Send(args) => agent::send(&args),
         Command::Status(args) => status::run(&args),
-        Command::Events(args) => events::run(&args),
-        Command::Why(args) => why::run(&args),
-        Command::Trace(args) => trace::run(&args),
+        Command::Events(args) => events::list(&args),
+        Command::Why(args) => events::why(&args),
+        Command::Trace(args) => events::trace(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Grant(args) => grant::run(&args),
         Command::Tools(args) => tools::run(&args),
-        Command::Rules(args) => rules::run(&args),
+        Command::Rules(args) => mcp::rules(&args),
         Command::Mcp(args) => mcp::run(&args),
-        Command::Sessions(args) => sessions::sessions(&args),
-        Command::Calls(args) => sessions::calls(&args),
-        Command::Stats(args) => sessions::stats(&args),
+        Command::Sessions(args) => mcp::sessions(&args),
+        Command::Calls(args) => mcp::calls(&args),
+        Command::Stats(args) => mcp::stats(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Dashboard(args) => dashboard::run(&args),
         Command::Approvals(args) => approvals::list(&args),
@@ -147,12 +147,12 @@ pub(crate) fn main() -> ExitCode {
         Command::Deny(args) => approvals::decide(&args, false),
         Command::McpGuard(args) => mcp::guard(&args),
         Command::Enroll(args) => enroll::run(&args),
-        Command::Daemon(args) => daemon::run(&args),
+        Command::Daemon(args) => role::daemon(&args),
         Command::Install(args) => install::install(&args),
         Command::Uninstall(args) => install::uninstall(&args),
-        Command::Auditor(args) => auditor::run(&args),
-        Command::LlmWorker => auditor::llm_worker(),
-        Command::LlmCommands => auditor::llm_commands(),
+        Command::Auditor(args) => role::auditor(&args),
+        Command::LlmWorker => role::llm_worker(),
+        Command::LlmCommands => role::llm_commands(),
     };
     result.unwrap_or_else(|error| {
         // Whoever read standard output has enough: `| head`.

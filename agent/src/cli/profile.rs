@@ -1,5 +1,6 @@
 //! `ringfence profile`: checks, shows and explains profiles, without a daemon and without changing anything.
 
+use super::output::print;
 use crate::{
     kernel::host,
     launch::plan::{self, Enforcers},
@@ -17,7 +18,6 @@ use ringfence_grant::{NamePattern, NetEntry};
 use serde_json::json;
 use std::{
     env,
-    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -141,16 +141,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let schema = serde_json::to_string_pretty(&profile::schema::schema())?;
             print(&format!("{schema}\n"))
         }
-    }
-}
-
-/// A reader that went away is no error.
-fn print(text: &str) -> anyhow::Result<ExitCode> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(e).context("standard output cannot be written")
-        }
-        _ => Ok(ExitCode::SUCCESS),
     }
 }
 

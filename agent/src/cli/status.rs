@@ -1,6 +1,6 @@
 //! `ringfence status`.
 
-use super::pin;
+use super::agent;
 use crate::{
     auditor::{self, printable},
     core::{
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     amiss.extend(silent.clone());
     amiss.extend(user.iter().flat_map(amiss_of_user));
     if let (Some(user), Some(home)) = (&user, Home::from_env()) {
-        amiss.extend(pin::amiss(&home, &user.agents));
+        amiss.extend(agent::amiss(&home, &user.agents));
     }
     let code = if amiss.is_empty() { 0 } else { 2 };
     let mut out = io::stdout().lock();
@@ -135,7 +135,7 @@ fn show_all(
         user.version,
         user.profiles.display()
     )?;
-    out.write_all(super::agent::table(user).as_bytes())
+    out.write_all(agent::table(user).as_bytes())
 }
 
 fn amiss_of_user(user: &UserStatus) -> Vec<String> {

@@ -1,4 +1,8 @@
-//! `ringfence auditor` and `ringfence llm-worker`: roles that the daemon starts.
+//! The roles: processes that the daemon, `ringfence start` or the service manager starts.
+
+mod daemon;
+
+pub(crate) use daemon::{Args as DaemonArgs, run as daemon};
 
 use crate::{
     auditor::SessionLimits,
@@ -8,7 +12,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 /// The auditor role; the daemon starts it, with its link as standard input and the query socket as standard output.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct AuditorArgs {
     /// Directory of the database. Must exist and be writable.
     #[arg(long, value_name = "DIR", required_unless_present = "user")]
     state: Option<PathBuf>,
@@ -52,10 +56,10 @@ fn prepare() {
     // It was started by way of /proc/self/exe; `exe` would be all that ps shows. Cosmetic: a failure changes nothing.
     let _ = nix::sys::prctl::set_name(c"ringfence");
     // Standard output is a socket here: everything that is said goes to standard error, which is the daemon's log.
-    super::log::of_a_child();
+    crate::cli::log::of_a_child();
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn auditor(args: &AuditorArgs) -> anyhow::Result<ExitCode> {
     prepare();
     match &args.state {
         Some(state) => crate::auditor::run(state)?,

@@ -1,6 +1,6 @@
 //! `ringfence why`.
 
-use super::events;
+use super::list;
 use crate::{
     auditor::{
         client::{Client, unexpected},
@@ -86,7 +86,7 @@ fn last_denial(socket: &Path) -> anyhow::Result<u64> {
 
 fn write(out: &mut impl Write, why: &Explanation) -> io::Result<()> {
     let event = &why.event;
-    let style = events::style(event.verdict);
+    let style = list::style(event.verdict);
     writeln!(
         out,
         "event {} at {}, container {}, profile {} (generation {})",
@@ -97,7 +97,7 @@ fn write(out: &mut impl Write, why: &Explanation) -> io::Result<()> {
         why.generation
     )?;
     let verdict = event.verdict.word();
-    writeln!(out, "  {style}{verdict:<10}{style:#}  {} {}", event.op, events::target(event))?;
+    writeln!(out, "  {style}{verdict:<10}{style:#}  {} {}", event.op, list::target(event))?;
     let flags: Vec<_> =
         event.flags.iter().filter(|flag| !flag.starts_with("to=")).map(String::as_str).collect();
     if !flags.is_empty() {

@@ -1,11 +1,9 @@
 //! `ringfence send`: a message to an agent, and what it says, as it comes.
 
-use super::{
-    agent::{home, name, print},
-    whose::Whose,
-};
+use super::{home, name, owner::Owner};
 use crate::{
     auditor::printable,
+    cli::output::print,
     core::paths::Paths,
     llm::{home::Home, serve},
 };
@@ -23,7 +21,7 @@ use std::{
 /// How long the agent's worker may take to accept a message.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The protocol's code for an agent whose runtime is not there.
+/// The protocol's code for an agent owner runtime is not there.
 const NO_RUNTIME: i64 = -32000;
 
 /// Sends a message to an agent, and prints what it says as it comes. The user's own agent of that name, else the daemon's.
@@ -66,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let answer = frame(&mut stream)?;
     if let Some(error) = answer.get("error") {
         let hint = if error["code"] == NO_RUNTIME {
-            "; start its container, whose runtime registers on the agent's socket (`ringfence show` says where that is)"
+            "; start its container, owner runtime registers on the agent's socket (`ringfence show` says where that is)"
         } else {
             ""
         };
@@ -118,8 +116,8 @@ fn connect(home: &Home, agent: &str) -> anyhow::Result<UnixStream> {
         return Err(why).with_context(|| format!("{agent} cannot be reached at {own} or {host}; {NEXT}"));
     }
     // Perhaps there is no such agent; then those that there are.
-    let whose = Whose::find(agent)?;
-    let socket = whose.socket(agent);
+    let owner = Owner::find(agent)?;
+    let socket = owner.socket(agent);
     serve::fits(&socket).with_context(|| format!("{agent} cannot be served"))?;
     bail!("{agent} cannot be reached: it is not served, there is no {}; {NEXT}", socket.display())
 }

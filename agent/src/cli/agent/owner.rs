@@ -1,6 +1,6 @@
-//! Whose an agent is: this user's own, which `ringfence start` serves, or the daemon's; and where its things are.
+//! Who serves an agent: this user, by `ringfence start`, or the daemon; and where its files are.
 
-use super::agent::{home, name};
+use super::{home, name};
 use crate::{
     core::{agents, paths::Paths},
     llm::{
@@ -17,24 +17,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// See the module.
-pub(super) enum Whose {
-    /// This user's.
-    Own(Home),
-    /// The daemon's.
-    Daemons(Paths),
+/// Who serves an agent.
+pub(super) enum Owner {
+    /// This user.
+    User(Home),
+    /// The daemon.
+    Daemon(Paths),
 }
 
-impl Whose {
+impl Owner {
     /// Looks for a profile of that name: this user's first, then the host's.
     pub(super) fn find(agent: &str) -> anyhow::Result<Self> {
         let home = home()?;
         if home.agent(name(agent)?).exists() {
-            return Ok(Self::Own(home));
+            return Ok(Self::User(home));
         }
         let paths = Paths::from_env();
         if paths.profiles().join(format!("{agent}.toml")).exists() {
-            return Ok(Self::Daemons(paths));
+            return Ok(Self::Daemon(paths));
         }
         let known = registry::names(&home);
         let known =
@@ -49,8 +49,8 @@ impl Whose {
     /// Its configuration, as it would be started now.
     pub(super) fn load(&self, agent: &str) -> Result<AgentConfig, LoadErrors> {
         match self {
-            Self::Own(home) => registry::load(home, agent),
-            Self::Daemons(paths) => {
+            Self::User(home) => registry::load(home, agent),
+            Self::Daemon(paths) => {
                 let dirs = Dirs { system: paths.profiles(), user: None };
                 registry::agent(&profile::load(agent, &dirs)?, &Registry::load(&paths.registry())?)
             }
@@ -59,44 +59,44 @@ impl Whose {
 
     pub(super) fn socket(&self, agent: &str) -> PathBuf {
         match self {
-            Self::Own(home) => home.socket(agent),
-            Self::Daemons(paths) => paths.agent_socket(agent),
+            Self::User(home) => home.socket(agent),
+            Self::Daemon(paths) => paths.agent_socket(agent),
         }
     }
 
     pub(super) fn http_socket(&self, agent: &str) -> PathBuf {
         match self {
-            Self::Own(home) => home.http_socket(agent),
-            Self::Daemons(paths) => paths.agent_http_socket(agent),
+            Self::User(home) => home.http_socket(agent),
+            Self::Daemon(paths) => paths.agent_http_socket(agent),
         }
     }
 
     /// The port of loopback where its HTTP endpoint is served, and where the token for it is.
     pub(super) fn loopback(&self, config: &AgentConfig) -> Option<(u16, PathBuf)> {
         match self {
-            Self::Own(home) => Some((config.http?.port?, home.http_token(&config.name))),
-            Self::Daemons(paths) => Some((agents::loopback(config)?, paths.agent_http_token(&config.name))),
+            Self::User(home) => Some((config.http?.port?, home.http_token(&config.name))),
+            Self::Daemon(paths) => Some((agents::loopback(config)?, paths.agent_http_token(&config.name))),
         }
     }
 
     pub(super) fn log(&self, agent: &str) -> PathBuf {
         match self {
-            Self::Own(home) => home.log(agent),
-            Self::Daemons(paths) => paths.agent_log(agent),
+            Self::User(home) => home.log(agent),
+            Self::Daemon(paths) => paths.agent_log(agent),
         }
     }
 
     pub(super) fn pins(&self, agent: &str) -> PathBuf {
         match self {
-            Self::Own(home) => home.pins(agent),
-            Self::Daemons(paths) => paths.agent_pins(agent),
+            Self::User(home) => home.pins(agent),
+            Self::Daemon(paths) => paths.agent_pins(agent),
         }
     }
 
-    /// Becomes the user whose files these are. A worker of the daemon's reads what agents and providers say, and its
+    /// Becomes the user owner files these are. A worker of the daemon's reads what agents and providers say, and its
     /// directory is its own: root follows no link that it may have put there.
     pub(super) fn enter(&self, agent: &str) -> anyhow::Result<()> {
-        let Self::Daemons(paths) = self else { return Ok(()) };
+        let Self::Daemon(paths) = self else { return Ok(()) };
         let dir = paths.agents().join(agent);
         let found = match fs::symlink_metadata(&dir) {
             Ok(found) => found,

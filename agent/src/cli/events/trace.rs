@@ -1,6 +1,6 @@
 //! `ringfence trace`.
 
-use super::events;
+use super::list;
 use crate::{
     auditor::{
         client::{Client, unexpected},
@@ -149,7 +149,7 @@ fn event(out: &mut impl Write, event: &Event, below: &str) -> io::Result<()> {
         "  {below}  {style}{:<10}{style:#} {:<9} {}{repeats}  by {}  [{}]  #{}",
         event.verdict.word(),
         event.op,
-        events::target(event),
+        list::target(event),
         if event.exe.is_empty() { "-" } else { &event.exe },
         event.attribution,
         event.id

@@ -1,12 +1,15 @@
-//! `ringfence start`, `init`, `stop`, `version`: the user's own service.
+//! `ringfence agent start`, `init` and `stop`: the service that serves this user's agents.
 
-use super::agent::print;
-use crate::llm::{
-    control::{self, ControlRequest},
-    home::Home,
-    unit, user,
+use super::{home, owner::Owner};
+use crate::{
+    cli::{log, output::print},
+    core::client,
+    llm::{
+        control::{self, ControlRequest},
+        unit, user,
+    },
 };
-use anyhow::Context;
+use ringfence_wire::message::{AdminRequest, Stopping};
 use std::process::ExitCode;
 
 /// Serves this user's agents: one socket each, the credentials on this side of it.
@@ -39,13 +42,9 @@ pub(crate) struct InitArgs {
 #[command(after_help = "Example:\n  ringfence stop")]
 pub(crate) struct StopArgs {}
 
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  ringfence version")]
-pub(crate) struct VersionArgs {}
-
 pub(crate) fn start(_: &StartArgs) -> anyhow::Result<ExitCode> {
     // The MCP library's warnings hold what servers say; what matters of it is told by us.
-    super::log::start("info,rmcp=off");
+    log::start("info,rmcp=off");
     user::run()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -66,7 +65,7 @@ pub(crate) fn init(args: &InitArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn stop(_: &StopArgs) -> anyhow::Result<ExitCode> {
-    let home = Home::from_env().context("the home directory is not known; set HOME")?;
+    let home = home()?;
     let removed = unit::uninstall();
     let stopped = match control::ask(&home, &ControlRequest::Stop) {
         Ok(_) => true,
@@ -88,6 +87,14 @@ pub(crate) fn stop(_: &StopArgs) -> anyhow::Result<ExitCode> {
     print(&format!("{what}\n"))
 }
 
-pub(crate) fn version(_: &VersionArgs) -> anyhow::Result<ExitCode> {
-    print(concat!("ringfence ", env!("CARGO_PKG_VERSION"), "\n"))
+pub(super) fn stop_one(name: &str) -> anyhow::Result<ExitCode> {
+    match Owner::find(name) {
+        Ok(Owner::Daemon(paths)) => {
+            let request = AdminRequest::StopAgent { name: name.to_owned() };
+            client::admin::<Stopping>(&paths.admin_socket(), &request, &[])?;
+        }
+        // Whoever serves it knows its name, though the profile may be gone.
+        _ => drop(control::ask(&home()?, &ControlRequest::StopAgent { name: name.to_owned() })?),
+    }
+    print(&format!("{name} is told to stop; it lets what is under way finish\n"))
 }

@@ -155,5 +155,4 @@ impl Config {
 }
 
 #[cfg(test)]
-#[path = "wrap_tests.rs"]
 mod tests;

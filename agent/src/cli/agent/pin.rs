@@ -1,8 +1,9 @@
 //! `ringfence agent pin`: what an agent's MCP tools looked like when they were first used, and approving a change.
 
-use super::{agent::print, whose::Whose};
+use super::owner::Owner;
 use crate::{
     auditor::printable,
+    cli::output::print,
     llm::{
         control::AgentStatus,
         home::Home,
@@ -46,9 +47,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let whose = Whose::find(&args.name)?;
-    whose.enter(&args.name)?;
-    let pins = Pins::new(whose.pins(&args.name));
+    let owner = Owner::find(&args.name)?;
+    owner.enter(&args.name)?;
+    let pins = Pins::new(owner.pins(&args.name));
     for named in &args.approve {
         approve(&pins, &args.name, named)?;
     }
@@ -160,7 +161,7 @@ pub(super) fn waiting(pins: PathBuf) -> Result<Vec<(String, String)>, Error> {
 }
 
 /// What is amiss with the tools of a user's agents, as sentences.
-pub(super) fn amiss(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
+pub(crate) fn amiss(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
     let told = agents.iter().filter_map(|agent| match waiting(home.pins(&agent.name)) {
         Ok(tools) if tools.is_empty() => None,
         Ok(tools) => {

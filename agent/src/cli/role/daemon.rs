@@ -24,7 +24,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Before anything else is opened.
     let handed = handed::take();
-    super::log::start("info");
+    crate::cli::log::start("info");
     daemon::run(&Paths::from_env(), args.port, handed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,126 @@
+//! `ringfence agent logs`.
+
+use super::{home, name, owner::Owner};
+use crate::auditor::printable;
+use anyhow::Context;
+use serde_json::Value;
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, IsTerminal, Write},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+/// Prints an agent's conversation: for the eye on a terminal, else the log's own lines.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  ringfence logs reviewer --follow\n  ringfence logs reviewer --json | jq -r 'select(.role == \"user\")'"
+)]
+pub(crate) struct LogsArgs {
+    /// The agent.
+    agent: String,
+    /// Go on with what is added.
+    #[arg(long, short)]
+    follow: bool,
+    /// The log's own lines, on a terminal too.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `ringfence logs`.
+pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
+    let home = home()?;
+    let path = match home.log(name(&args.agent)?) {
+        // Of an agent that is gone.
+        path if path.exists() => path,
+        _ => {
+            let owner = Owner::find(&args.agent)?;
+            owner.enter(&args.agent)?;
+            owner.log(&args.agent)
+        }
+    };
+    let raw = args.json || !io::stdout().is_terminal();
+    let mut follow = Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
+    let mut out = io::stdout().lock();
+    loop {
+        // Which of the two files failed is what a person wants to know.
+        let mut unwritten = None;
+        let read = follow.lines(|line| {
+            let written = if raw { out.write_all(line) } else { out.write_all(pretty(line).as_bytes()) };
+            written.map_err(|error| {
+                let kind = error.kind();
+                unwritten = Some(error);
+                kind.into()
+            })
+        });
+        match unwritten.map_or_else(|| out.flush(), Err) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            written => written.context("standard output cannot be written")?,
+        }
+        read.with_context(|| format!("{} cannot be read", path.display()))?;
+        if !args.follow {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A log as it grows, replaced ones included.
+struct Follow<'a> {
+    path: &'a Path,
+    file: Option<BufReader<File>>,
+    inode: u64,
+    partial: Vec<u8>,
+}
+
+impl Follow<'_> {
+    fn lines(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let Ok(meta) = std::fs::metadata(self.path) else { return Ok(()) };
+        if self.file.is_none() || self.inode != meta.ino() {
+            self.file = Some(BufReader::new(File::open(self.path)?));
+            self.inode = meta.ino();
+            self.partial.clear();
+        }
+        let Some(file) = &mut self.file else { return Ok(()) };
+        while file.read_until(b'\n', &mut self.partial)? > 0 {
+            // A line that is being written is shown when it is whole.
+            if self.partial.last() == Some(&b'\n') {
+                each(&self.partial)?;
+                self.partial.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One message for the eye.
+fn pretty(line: &[u8]) -> String {
+    let Ok(message) = serde_json::from_slice::<Value>(line) else {
+        return "(a line that is no message)\n".to_owned();
+    };
+    let field = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
+    let mut text = format!("{}  {}", field("ts"), field("role"));
+    if message["is_error"] == true {
+        text += " (failed)";
+    }
+    text += "\n";
+    for block in message["content"].as_array().into_iter().flatten() {
+        let said = match (block["type"].as_str(), block["text"].as_str()) {
+            (Some("text"), Some(said)) => lines(said),
+            (kind, _) => format!("  [{}]\n", printable(kind.unwrap_or("?"))),
+        };
+        text += &said;
+    }
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
+        let name = call["name"].as_str().unwrap_or_default();
+        text += &lines(&format!("-> {name} {}", call["input"]));
+    }
+    text
+}
+
+fn lines(said: &str) -> String {
+    said.lines().map(|line| format!("  {}\n", printable(line))).collect()
+}
