@@ -1,6 +1,6 @@
 //! `ringfence audit`: whether the record of MCP sessions is whole, and the record in other forms.
 
-use super::output::print;
+use super::{exit::Exit, output::print};
 use crate::{
     auditor::{printable, verify},
     mcp::{
@@ -198,7 +198,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     }
     report(whole, running, &removed, &now, heads.len())?;
     print(&format!("{} amiss\n", amiss.len()))?;
-    Ok(if amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if amiss.is_empty() { Exit::Success } else { Exit::Failure }.into())
 }
 
 fn report(

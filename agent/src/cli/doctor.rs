@@ -1,6 +1,6 @@
 //! `ringfence doctor`: what this host can enforce, and how to get what is missing.
 
-use super::output::print;
+use super::{exit::Exit, output::print};
 use crate::{
     core::paths::Paths,
     kernel::host::{self, BpfLsm, LsmList},
@@ -108,12 +108,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         print(&text(&report))?;
     }
-    Ok(ExitCode::from(match report.verdict {
-        Verdict::Full => 0,
-        Verdict::Partial => 1,
-        Verdict::None => 2,
-        Verdict::Unknown => 3,
-    }))
+    let exit = match report.verdict {
+        Verdict::Full => Exit::Success,
+        Verdict::Partial => Exit::Failure,
+        Verdict::None => Exit::Attention,
+        Verdict::Unknown => Exit::Unknown,
+    };
+    Ok(exit.into())
 }
 
 fn facts() -> Facts {

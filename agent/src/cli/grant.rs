@@ -1,5 +1,6 @@
 //! `ringfence grant`: shows, compares and explains grants, without a daemon and without changing anything.
 
+use super::exit::Exit;
 use crate::{
     leash::{place::place, read, source::Surroundings, veto::Denies},
     profile::{self, Dirs, Profile},
@@ -132,7 +133,7 @@ fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
             let text = denied.to_string();
             let reason = text.strip_prefix("denied: ").unwrap_or(&text);
             writeln!(io::stdout(), "no: {reason} of the second")?;
-            Ok(ExitCode::from(1))
+            Ok(Exit::Failure.into())
         }
     }
 }
@@ -141,10 +142,10 @@ fn explain(named: &Named, what: What, target: &str) -> anyhow::Result<ExitCode> 
     let Named { grant, profile } = named;
     let placed = place(grant);
     let mut out = io::stdout();
-    let code = match ask(&placed, profile.as_ref(), what, target)? {
+    let exit = match ask(&placed, profile.as_ref(), what, target)? {
         Err(denied) => {
             writeln!(out, "{denied}")?;
-            ExitCode::from(1)
+            Exit::Failure
         }
         Ok(()) => {
             let by = entries(&placed, what).into_iter();
@@ -153,7 +154,7 @@ fn explain(named: &Named, what: What, target: &str) -> anyhow::Result<ExitCode> 
                 Some((_, entry)) => writeln!(out, "allowed by {entry}")?,
                 None => writeln!(out, "allowed: the axis is not restricted")?,
             }
-            ExitCode::SUCCESS
+            Exit::Success
         }
     };
     if let CountBound::AtMost(max) = grant.max_calls {
@@ -163,7 +164,7 @@ fn explain(named: &Named, what: What, target: &str) -> anyhow::Result<ExitCode> 
         let listed: Vec<String> = generations.iter().map(u64::to_string).collect();
         writeln!(out, "for the generations: {}", listed.join(", "))?;
     }
-    Ok(code)
+    Ok(exit.into())
 }
 
 /// The gate's answer, with a profile's denies if there is one.

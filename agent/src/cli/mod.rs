@@ -8,6 +8,7 @@ mod dashboard;
 mod doctor;
 mod enroll;
 mod events;
+mod exit;
 mod grant;
 mod install;
 mod log;
@@ -20,19 +21,22 @@ mod status;
 mod tools;
 
 use clap::{Parser, Subcommand};
+use exit::Exit;
 use std::process::ExitCode;
 
-/// Puts each AI-agent container under one profile that the kernel enforces and audits.
-#[derive(Debug, Parser)]
-#[command(name = "ringfence", version, max_term_width = 100)]
-#[command(after_help = "Examples:
+const EXAMPLES: &str = "Examples:
   ringfence doctor                                           what this host can enforce
   ringfence run --profile coder -- bash                      a command under a profile
   ringfence mcp wrap .mcp.json                               record and judge what an MCP client calls
   ringfence tools --profile coder                            tools that hold only what was granted
   ringfence start                                            serve this user's LLM agents
 
-`ringfence COMMAND --help` has more of each.")]
+`ringfence COMMAND --help` has more of each.";
+
+/// Puts each AI-agent container under one profile that the kernel enforces and audits.
+#[derive(Debug, Parser)]
+#[command(name = "ringfence", version, max_term_width = 100)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", exit::text()))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -115,7 +119,7 @@ pub(crate) fn main() -> ExitCode {
         && let Some(reason) = unsupported()
     {
         eprintln!("ringfence: {reason}");
-        return ExitCode::from(1);
+        return Exit::Failure.into();
     }
     let result = match cli.command {
         Command::Run(args) => return run::run(args),
@@ -158,10 +162,10 @@ pub(crate) fn main() -> ExitCode {
         // Whoever read standard output has enough: `| head`.
         if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
         {
-            return ExitCode::SUCCESS;
+            return Exit::Success.into();
         }
         eprintln!("ringfence: {error:#}");
-        ExitCode::from(1)
+        Exit::Failure.into()
     })
 }
 

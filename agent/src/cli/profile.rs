@@ -1,6 +1,6 @@
 //! `ringfence profile`: checks, shows and explains profiles, without a daemon and without changing anything.
 
-use super::output::print;
+use super::{exit::Exit, output::print};
 use crate::{
     kernel::host,
     launch::plan::{self, Enforcers},
@@ -191,7 +191,7 @@ fn check(names: &[String], place: &PlaceArgs, dirs: &Dirs) -> anyhow::Result<Exi
         }
     }
     print(&out)?;
-    Ok(ExitCode::from(u8::from(failed)))
+    Ok(if failed { Exit::Failure } else { Exit::Success }.into())
 }
 
 /// What was asked, and what the policy says.

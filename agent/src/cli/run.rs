@@ -1,5 +1,6 @@
 //! `ringfence run`.
 
+use super::exit::Exit;
 use crate::{
     launch::{self, Request, Say, Variable},
     profile::Partial,
@@ -69,7 +70,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("ringfence: {:#}", anyhow::Error::from(error));
-            ExitCode::from(launch::FAILED)
+            Exit::NotConfined.into()
         }
     }
 }

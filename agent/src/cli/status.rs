@@ -1,6 +1,6 @@
 //! `ringfence status`.
 
-use super::agent;
+use super::{agent, exit::Exit};
 use crate::{
     auditor::{self, printable},
     core::{
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let (Some(user), Some(home)) = (&user, Home::from_env()) {
         amiss.extend(agent::amiss(&home, &user.agents));
     }
-    let code = if amiss.is_empty() { 0 } else { 2 };
+    let exit = if amiss.is_empty() { Exit::Success } else { Exit::Attention };
     let mut out = io::stdout().lock();
     let written = if args.json {
         let whole = Whole { core: core.as_ref(), store: store.as_ref().ok(), user: user.as_ref(), amiss };
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(anyhow::Error::new(error).context("standard output cannot be written"))
         }
-        _ => Ok(ExitCode::from(code)),
+        _ => Ok(exit.into()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `ringfence tools`: the confined tools, as an MCP server over stdio.
 
+use super::exit::Exit;
 use crate::{
     core::enroll::GRANT,
     leash::{
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             say(&format!("container {container}, enforcement: kernel"));
         }
         match serve(args, &session, &profile, &workdir, core.is_some(), reader) {
-            Ok(()) => 0,
+            Ok(()) => Exit::Success.into(),
             Err(error) => failed(error),
         }
     })?;
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Says why nothing is served; the exit status.
 fn failed(error: impl Into<anyhow::Error>) -> u8 {
     say(&format!("{:#}", error.into()));
-    1
+    Exit::Failure.into()
 }
 
 /// What the daemon is asked for: the profile by its name, where that is all; else the grant.

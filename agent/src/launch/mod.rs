@@ -67,6 +67,7 @@ use std::{
 
 /// Exit status where the launcher failed and the command did not run.
 pub(crate) use crate::kernel::spawn::FAILED;
+pub(crate) use command::{NOT_EXECUTABLE, NOT_FOUND};
 
 /// What the child says once it has become the user; anything else is the status of a failure.
 const READY: u8 = 1;

@@ -208,7 +208,10 @@ fn spawn(command: &[OsString], [stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<
     match try_spawn() {
         Ok(pid) => Ok(Server { pid, container: None }),
         Err(error) => {
-            let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            let status = match error.kind() {
+                io::ErrorKind::NotFound => launch::NOT_FOUND,
+                _ => launch::NOT_EXECUTABLE,
+            };
             Err(NotRun { status, reason: error.to_string() })
         }
     }

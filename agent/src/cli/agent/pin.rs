@@ -3,7 +3,7 @@
 use super::owner::Owner;
 use crate::{
     auditor::printable,
-    cli::output::print,
+    cli::{exit::Exit, output::print},
     llm::{
         control::AgentStatus,
         home::Home,
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         text = "no MCP tool was used yet\n".to_owned();
     }
     print(&text)?;
-    Ok(ExitCode::from(if waits { 2 } else { 0 }))
+    Ok(if waits { Exit::Attention } else { Exit::Success }.into())
 }
 
 /// Approves what was shown with the hash that is named, or is shown now to somebody who says yes.

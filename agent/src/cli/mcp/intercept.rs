@@ -2,6 +2,7 @@
 
 use super::wrap;
 use crate::{
+    cli::exit::Exit,
     launch,
     mcp::{
         client,
@@ -220,7 +221,7 @@ fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
     let _ = session.record(&Entry::End { at: now(), status: Some(status) });
     session.finish();
     let _ = linked.join();
-    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(Exit::Failure.into())))
 }
 
 /// Whether sessions can be recorded there; makes the directories.
