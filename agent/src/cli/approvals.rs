@@ -1,4 +1,4 @@
-//! `ringfence approvals`, `approve` and `deny`: the tool calls that wait for a person.
+//! `ringfence approvals`: the tool calls that wait for a person's decision.
 
 use crate::{
     auditor::printable,
@@ -14,19 +14,58 @@ use std::{
     time::Duration,
 };
 
-/// Lists the tool calls that wait for approval.
+/// Lists and decides tool calls that wait for approval.
+///
+/// Without a subcommand it lists them, as `ringfence approvals list` does. A decision is for one call, once. Processes that the
+/// MCP client started may not decide, nor processes in a container.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
   ringfence approvals --watch
-  ringfence approve 3f2a9c")]
+  ringfence approvals approve 3f2a9c1b
+  ringfence approvals deny 3f2a9c1b")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    List(ListArgs),
+    /// Approves a tool call that waits.
+    Approve(DecideArgs),
+    /// Denies a tool call that waits.
+    Deny(DecideArgs),
+}
+
+impl From<Command> for Args {
+    fn from(command: Command) -> Self {
+        Self { command: Some(command), list: ListArgs::default() }
+    }
+}
+
+impl Args {
+    /// The subcommand, the default one included.
+    pub(super) fn command(self) -> Command {
+        self.command.unwrap_or(Command::List(self.list))
+    }
+}
+
+/// Lists the tool calls that wait for approval.
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = "Examples:
+  ringfence approvals list --watch
+  ringfence approvals list --json | jq -r .id")]
 pub(crate) struct ListArgs {
     /// Stay, and show calls as they begin to wait.
     #[arg(long)]
     watch: bool,
-    /// The audit database [default: the daemon's, where it runs; else the user's].
+    /// The audit database [default: the daemon's, if it runs, else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
-    /// One JSON object a line.
+    /// One JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -35,20 +74,26 @@ pub(crate) struct ListArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence approvals
-  ringfence approve 3f2a9c1b
-  ringfence deny 3f2a9c1b
-
-A decision is for that one call and counts once. A process that the MCP client started may not decide, nor one in a container.")]
+  ringfence approvals approve 3f2a9c1b
+  ringfence approvals deny 3f2a9c1b")]
 pub(crate) struct DecideArgs {
     /// The call's id, or its first characters (at least four).
     #[arg(value_name = "ID")]
     call: String,
-    /// The audit database [default: the daemon's, where it runs; else the user's].
+    /// The audit database [default: the daemon's, if it runs, else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
 }
 
-pub(crate) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command() {
+        Command::List(args) => list(&args),
+        Command::Approve(args) => decide(&args, true),
+        Command::Deny(args) => decide(&args, false),
+    }
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let places = Places::on_record(args.db.as_deref())?;
     let mut shown = BTreeSet::new();
     loop {
@@ -99,7 +144,7 @@ fn describe(out: &mut impl Write, call: &WaitingCall) -> io::Result<()> {
     writeln!(out, "          ringfence approve {id}   or   ringfence deny {id}")
 }
 
-pub(crate) fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCode> {
+fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCode> {
     let places = Places::on_record(args.db.as_deref())?;
     let request = McpRequest::Decide { call: args.call.clone(), approve };
     let McpReply::Decided { call } = client::ask(&places, &request)? else {

@@ -1,5 +1,11 @@
-//! The command line: a file for each command, or a folder where it has its own, with `Args` and a function that returns
-//! the exit code.
+//! The command line: a few nouns with verbs. Each command is a file or folder here, with its arguments and a function that
+//! returns the exit status.
+//!
+//! | enum | what it holds |
+//! |---|---|
+//! | [`Command`] | the commands that `ringfence --help` shows |
+//! | [`Alias`] | the older names of some of them, from when there were no nouns |
+//! | [`Role`] | the processes that Ringfence starts itself |
 
 mod agent;
 mod approvals;
@@ -10,6 +16,7 @@ mod enroll;
 mod events;
 mod exit;
 mod grant;
+mod help;
 mod install;
 mod log;
 mod mcp;
@@ -18,74 +25,122 @@ mod profile;
 mod role;
 mod run;
 mod status;
+#[cfg(test)]
+mod tests;
 mod tools;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use exit::Exit;
 use std::process::ExitCode;
 
-const EXAMPLES: &str = "Examples:
-  ringfence doctor                                           what this host can enforce
-  ringfence run --profile coder -- bash                      a command under a profile
-  ringfence mcp wrap .mcp.json                               record and judge what an MCP client calls
-  ringfence tools --profile coder                            tools that hold only what was granted
-  ringfence start                                            serve this user's LLM agents
-
-`ringfence COMMAND --help` has more of each.";
-
-/// Puts each AI-agent container under one profile that the kernel enforces and audits.
 #[derive(Debug, Parser)]
-#[command(name = "ringfence", version, max_term_width = 100)]
-#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", exit::text()))]
+#[command(name = "ringfence", version, about = help::ABOUT, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    words: Words,
+}
+
+/// What a command line can begin with.
+#[derive(Debug, Subcommand)]
+enum Words {
+    #[command(flatten)]
+    Command(Command),
+    #[command(flatten)]
+    Alias(Alias),
+    #[command(flatten)]
+    Role(Role),
+    /// Prints the version, as `ringfence --version` does.
+    #[command(hide = true)]
+    Version(VersionArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
-    Start(agent::StartArgs),
-    Init(agent::InitArgs),
-    Stop(agent::StopArgs),
-    Agent(agent::Args),
-    Show(agent::ShowArgs),
-    Logs(agent::LogsArgs),
-    Send(agent::SendArgs),
-    Status(status::Args),
-    Events(events::ListArgs),
-    Why(events::WhyArgs),
-    Trace(events::TraceArgs),
-    Doctor(doctor::Args),
-    Profile(profile::Args),
-    Grant(grant::Args),
-    Tools(tools::Args),
-    Rules(mcp::RulesArgs),
-    Mcp(mcp::Args),
-    Sessions(mcp::SessionsArgs),
-    Calls(mcp::CallsArgs),
-    Stats(mcp::StatsArgs),
-    Audit(audit::Args),
-    Dashboard(dashboard::Args),
-    Approvals(approvals::ListArgs),
-    /// Approves a tool call that waits.
-    Approve(approvals::DecideArgs),
-    /// Denies a tool call that waits.
-    Deny(approvals::DecideArgs),
-    #[command(hide = true)]
-    McpGuard(mcp::GuardArgs),
-    /// Prints the version.
-    Version(VersionArgs),
     Enroll(enroll::Args),
-    Daemon(role::DaemonArgs),
+    Profile(profile::Args),
+    Status(status::Args),
+    Events(events::Args),
+    Dashboard(dashboard::Args),
+    Agent(agent::Args),
+    Mcp(mcp::Args),
+    Approvals(approvals::Args),
+    Audit(audit::Args),
+    Tools(tools::Args),
+    Grant(grant::Args),
+    Doctor(doctor::Args),
     Install(install::InstallArgs),
     Uninstall(install::UninstallArgs),
+}
+
+/// Names that scripts, tests and documents use; each stands for a command above.
+#[derive(Debug, Subcommand)]
+enum Alias {
+    #[command(hide = true)]
+    Start(agent::StartArgs),
+    #[command(hide = true)]
+    Init(agent::InitArgs),
+    #[command(hide = true)]
+    Stop(agent::StopAllArgs),
+    #[command(hide = true)]
+    Show(agent::ShowArgs),
+    #[command(hide = true)]
+    Logs(agent::LogsArgs),
+    #[command(hide = true)]
+    Send(agent::SendArgs),
+    #[command(hide = true)]
+    Why(events::WhyArgs),
+    #[command(hide = true)]
+    Trace(events::TraceArgs),
+    #[command(hide = true)]
+    Sessions(mcp::SessionsArgs),
+    #[command(hide = true)]
+    Calls(mcp::CallsArgs),
+    #[command(hide = true)]
+    Stats(mcp::StatsArgs),
+    #[command(hide = true)]
+    Rules(mcp::RulesArgs),
+    /// Approves a tool call that waits.
+    #[command(hide = true)]
+    Approve(approvals::DecideArgs),
+    /// Denies a tool call that waits.
+    #[command(hide = true)]
+    Deny(approvals::DecideArgs),
+}
+
+impl From<Alias> for Command {
+    fn from(alias: Alias) -> Self {
+        match alias {
+            Alias::Start(args) => Self::Agent(agent::Command::Start(args).into()),
+            Alias::Init(args) => Self::Agent(agent::Command::Init(args).into()),
+            Alias::Stop(args) => Self::Agent(agent::Command::Stop(args.into()).into()),
+            Alias::Show(args) => Self::Agent(agent::Command::Show(args).into()),
+            Alias::Logs(args) => Self::Agent(agent::Command::Logs(args).into()),
+            Alias::Send(args) => Self::Agent(agent::Command::Send(args).into()),
+            Alias::Why(args) => Self::Events(events::Command::Why(args).into()),
+            Alias::Trace(args) => Self::Events(events::Command::Trace(args).into()),
+            Alias::Sessions(args) => Self::Mcp(mcp::Command::Sessions(args).into()),
+            Alias::Calls(args) => Self::Mcp(mcp::Command::Calls(args).into()),
+            Alias::Stats(args) => Self::Mcp(mcp::Command::Stats(args).into()),
+            Alias::Rules(args) => Self::Mcp(mcp::Command::Rules(args).into()),
+            Alias::Approve(args) => Self::Approvals(approvals::Command::Approve(args).into()),
+            Alias::Deny(args) => Self::Approvals(approvals::Command::Deny(args).into()),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    #[command(hide = true)]
+    Daemon(role::DaemonArgs),
     #[command(hide = true)]
     Auditor(role::AuditorArgs),
-    /// The LLM worker's role; the daemon starts it, with its link as standard input.
+    #[command(hide = true)]
+    McpGuard(mcp::GuardArgs),
+    /// The LLM worker; the daemon starts it, with its link as standard input.
     #[command(hide = true)]
     LlmWorker,
-    /// Runs commands that print credentials; `ringfence start` starts it, with its link as standard input.
+    /// Runs commands that print credentials; `ringfence agent start` starts it, with its link as standard input.
     #[command(hide = true)]
     LlmCommands,
 }
@@ -94,71 +149,107 @@ enum Command {
 #[command(after_help = "Example:\n  ringfence version")]
 struct VersionArgs {}
 
-fn version(_: &VersionArgs) -> anyhow::Result<ExitCode> {
-    output::print(concat!("ringfence ", env!("CARGO_PKG_VERSION"), "\n"))
+impl Words {
+    /// The command that an older name stands for.
+    fn unaliased(self) -> Self {
+        match self {
+            Self::Alias(alias) => Self::Command(alias.into()),
+            other => other,
+        }
+    }
+
+    /// Whether a panic ends a thread alone: the agents of `ringfence agent start` have nothing to do with each other.
+    fn outlives_a_panic(&self) -> bool {
+        matches!(self, Self::Command(Command::Agent(args)) if args.is_start())
+    }
+
+    /// Whether it says itself that this machine cannot run Ringfence: `doctor` in its report, `run` with its own status.
+    fn reports_the_platform(&self) -> bool {
+        matches!(self, Self::Command(Command::Doctor(_) | Command::Run(_)))
+    }
+
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Command(command) => command.run(),
+            Self::Alias(alias) => Command::from(alias).run(),
+            Self::Role(role) => role.run(),
+            Self::Version(_) => output::print(concat!("ringfence ", env!("CARGO_PKG_VERSION"), "\n")),
+        }
+    }
 }
 
-/// A panic in any thread ends the process, once it was told: what is left of a role without one of its threads is no role.
-/// Only the agents of `ringfence start` have nothing to do with each other.
+impl Command {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Run(args) => Ok(run::run(args)),
+            Self::Enroll(args) => enroll::run(&args),
+            Self::Profile(args) => profile::run(&args),
+            Self::Status(args) => status::run(&args),
+            Self::Events(args) => events::run(args),
+            Self::Dashboard(args) => dashboard::run(&args),
+            Self::Agent(args) => agent::run(&args),
+            Self::Mcp(args) => mcp::run(&args),
+            Self::Approvals(args) => approvals::run(args),
+            Self::Audit(args) => audit::run(&args),
+            Self::Tools(args) => tools::run(&args),
+            Self::Grant(args) => grant::run(&args),
+            Self::Doctor(args) => doctor::run(&args),
+            Self::Install(args) => install::install(&args),
+            Self::Uninstall(args) => install::uninstall(&args),
+        }
+    }
+}
+
+impl Role {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Daemon(args) => role::daemon(&args),
+            Self::Auditor(args) => role::auditor(&args),
+            Self::McpGuard(args) => mcp::guard(&args),
+            Self::LlmWorker => role::llm_worker(),
+            Self::LlmCommands => role::llm_commands(),
+        }
+    }
+}
+
+/// The whole grammar, with the overview of `ringfence --help`.
+fn grammar() -> clap::Command {
+    help::with_overview(Cli::command())
+}
+
+/// The commands that people are to know.
+#[cfg(test)]
+fn visible() -> clap::Command {
+    let root = clap::Command::new("ringfence").version(env!("CARGO_PKG_VERSION")).about(help::ABOUT);
+    help::with_overview(Command::augment_subcommands(root.subcommand_required(true)))
+}
+
+/// A panic in any thread ends the process, once it was reported: a role without one of its threads does not do its work.
 fn end_at_a_panic() {
-    let tell = std::panic::take_hook();
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        report(panic);
         std::process::abort();
     }));
 }
 
-/// Parses the command line, runs the subcommand, prints an error's whole chain once.
+/// Parses the command line, runs the command, prints an error's whole chain once.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
-    if !matches!(cli.command, Command::Start(_)) {
+    let mut matches = grammar().get_matches();
+    let words = match Cli::from_arg_matches_mut(&mut matches) {
+        Ok(cli) => cli.words.unaliased(),
+        Err(error) => error.format(&mut grammar()).exit(),
+    };
+    if !words.outlives_a_panic() {
         end_at_a_panic();
     }
-    // `doctor` says the same in its own way, `run` with its own exit status.
-    if !matches!(cli.command, Command::Doctor(_) | Command::Run(_))
+    if !words.reports_the_platform()
         && let Some(reason) = unsupported()
     {
         eprintln!("ringfence: {reason}");
         return Exit::Failure.into();
     }
-    let result = match cli.command {
-        Command::Run(args) => return run::run(args),
-        Command::Start(args) => agent::start(&args),
-        Command::Init(args) => agent::init(&args),
-        Command::Stop(args) => agent::stop(&args),
-        Command::Version(args) => version(&args),
-        Command::Agent(args) => agent::run(&args),
-        Command::Show(args) => agent::show(&args),
-        Command::Logs(args) => agent::logs(&args),
-        Command::Send(args) => agent::send(&args),
-        Command::Status(args) => status::run(&args),
-        Command::Events(args) => events::list(&args),
-        Command::Why(args) => events::why(&args),
-        Command::Trace(args) => events::trace(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Profile(args) => profile::run(&args),
-        Command::Grant(args) => grant::run(&args),
-        Command::Tools(args) => tools::run(&args),
-        Command::Rules(args) => mcp::rules(&args),
-        Command::Mcp(args) => mcp::run(&args),
-        Command::Sessions(args) => mcp::sessions(&args),
-        Command::Calls(args) => mcp::calls(&args),
-        Command::Stats(args) => mcp::stats(&args),
-        Command::Audit(args) => audit::run(&args),
-        Command::Dashboard(args) => dashboard::run(&args),
-        Command::Approvals(args) => approvals::list(&args),
-        Command::Approve(args) => approvals::decide(&args, true),
-        Command::Deny(args) => approvals::decide(&args, false),
-        Command::McpGuard(args) => mcp::guard(&args),
-        Command::Enroll(args) => enroll::run(&args),
-        Command::Daemon(args) => role::daemon(&args),
-        Command::Install(args) => install::install(&args),
-        Command::Uninstall(args) => install::uninstall(&args),
-        Command::Auditor(args) => role::auditor(&args),
-        Command::LlmWorker => role::llm_worker(),
-        Command::LlmCommands => role::llm_commands(),
-    };
-    result.unwrap_or_else(|error| {
+    words.run().unwrap_or_else(|error| {
         // Whoever read standard output has enough: `| head`.
         if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
         {
@@ -173,28 +264,4 @@ pub(crate) fn main() -> ExitCode {
 fn unsupported() -> Option<String> {
     let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
     crate::platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release.unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Cli;
-    use clap::CommandFactory as _;
-
-    /// Those without an example.
-    fn bare(command: &clap::Command, path: &str, found: &mut Vec<String>) {
-        let path = format!("{path} {}", command.get_name());
-        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        if !help.contains("Example") {
-            found.push(path.clone());
-        }
-        let below = command.get_subcommands().filter(|below| !below.is_hide_set());
-        below.for_each(|below| bare(below, &path, found));
-    }
-
-    #[test]
-    fn every_help_has_an_example() {
-        let mut found = Vec::new();
-        bare(&Cli::command(), "", &mut found);
-        assert_eq!(found, Vec::<String>::new());
-    }
 }

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     amiss.extend(silent.clone());
     amiss.extend(user.iter().flat_map(amiss_of_user));
     if let (Some(user), Some(home)) = (&user, Home::from_env()) {
-        amiss.extend(agent::amiss(&home, &user.agents));
+        amiss.extend(agent::problems(&home, &user.agents));
     }
     let exit = if amiss.is_empty() { Exit::Success } else { Exit::Attention };
     let mut out = io::stdout().lock();

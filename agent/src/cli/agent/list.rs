@@ -11,7 +11,16 @@ use ringfence_wire::message::{AdminRequest, Status};
 use serde_json::json;
 use std::process::ExitCode;
 
-pub(super) fn list(as_json: bool) -> anyhow::Result<ExitCode> {
+/// Lists the agents and their state.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  ringfence agent list --json | jq '.agents[] | {name, state}'")]
+pub(crate) struct ListArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let own = control::status(&home()?);
     let daemons = client::admin::<Status>(&Paths::from_env().admin_socket(), &AdminRequest::Status, &[]);
     let (own, daemons) = match (own, daemons) {
@@ -21,7 +30,7 @@ pub(super) fn list(as_json: bool) -> anyhow::Result<ExitCode> {
         (Err(error), Err(_)) => return Err(error.into()),
     };
     let of_daemon = daemons.map(|status| status.agents);
-    if as_json {
+    if args.json {
         let mut all = own.map_or_else(|| Ok(json!({})), serde_json::to_value)?;
         if let Some(of_daemon) = of_daemon {
             all["daemon"] = serde_json::to_value(of_daemon)?;
@@ -34,7 +43,7 @@ pub(super) fn list(as_json: bool) -> anyhow::Result<ExitCode> {
             text += &format!("! the registry cannot be used: {}\n", error.replace('\n', "\n  "));
         }
         text += &table(own);
-        for line in pin::amiss(&home()?, &own.agents) {
+        for line in pin::problems(&home()?, &own.agents) {
             text += &format!("! {line}\n");
         }
     }

@@ -14,24 +14,25 @@ use std::{
     time::Duration,
 };
 
-/// Prints an agent's conversation: for the eye on a terminal, else the log's own lines.
+/// Prints an agent's conversation.
+///
+/// A terminal gets it as text; a pipe or file gets the log's JSON lines.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  ringfence logs reviewer --follow\n  ringfence logs reviewer --json | jq -r 'select(.role == \"user\")'"
+    after_help = "Examples:\n  ringfence agent logs reviewer --follow\n  ringfence agent logs reviewer --json | jq -r 'select(.role == \"user\")'"
 )]
 pub(crate) struct LogsArgs {
     /// The agent.
     agent: String,
-    /// Go on with what is added.
+    /// Stay, and print what is added.
     #[arg(long, short)]
     follow: bool,
-    /// The log's own lines, on a terminal too.
+    /// Print the log's JSON lines to a terminal, too.
     #[arg(long)]
     json: bool,
 }
 
-/// `ringfence logs`.
-pub(crate) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let home = home()?;
     let path = match home.log(name(&args.agent)?) {
         // Of an agent that is gone.

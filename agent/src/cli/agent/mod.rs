@@ -9,21 +9,24 @@ mod service;
 mod show;
 
 pub(crate) use list::table;
-pub(crate) use logs::{LogsArgs, logs};
-pub(crate) use pin::amiss;
-pub(crate) use send::{Args as SendArgs, run as send};
-pub(crate) use service::{InitArgs, StartArgs, StopArgs, init, start, stop};
-pub(crate) use show::{ShowArgs, show};
+pub(crate) use logs::LogsArgs;
+pub(crate) use pin::problems;
+pub(crate) use send::SendArgs;
+pub(crate) use service::{InitArgs, StartArgs, StopAllArgs};
+pub(crate) use show::ShowArgs;
 
 use crate::{llm::home::Home, profile};
 use anyhow::{Context, bail};
 use std::process::ExitCode;
 
-/// Shows, checks and talks to agents: this user's, which `ringfence start` serves, and for root the daemon's. Where both have
-/// one of a name, it is the user's.
+/// Runs LLM agents, and talks to them.
+///
+/// The agents are this user's, which `ringfence agent start` serves; for root they are the daemon's, too. If both have an agent
+/// of the same name, the user's is meant.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence agent ls
+  ringfence agent start
+  ringfence agent list
   ringfence agent check reviewer
   ringfence agent logs reviewer --follow
   ringfence agent send reviewer 'What is in src?'")]
@@ -33,44 +36,43 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// Lists the agents, and what each is doing.
-    #[command(after_help = "Example:\n  ringfence agent ls --json | jq '.agents[] | {name, state}'")]
-    Ls {
-        /// One JSON object.
-        #[arg(long)]
-        json: bool,
-    },
+pub(crate) enum Command {
+    Start(service::StartArgs),
+    Init(service::InitArgs),
+    Stop(service::StopArgs),
+    #[command(alias = "ls")]
+    List(list::ListArgs),
     Show(ShowArgs),
     Logs(LogsArgs),
     Send(SendArgs),
-    /// Stops one agent: it finishes what it does, then its socket is gone. SIGHUP to `ringfence start` or to the daemon
-    /// (`systemctl reload ringfence`) starts it again.
-    #[command(after_help = "Example:\n  ringfence agent stop reviewer")]
-    Stop {
-        /// The agent.
-        name: String,
-    },
-    /// Reads an agent's profile and its credentials, and says everything that is wrong with them.
-    #[command(
-        after_help = "Exits with 0 if all is right, with 1 otherwise.\n\nExample:\n  ringfence agent check reviewer"
-    )]
-    Check {
-        /// The agent.
-        name: String,
-    },
-    Pin(pin::Args),
+    Check(show::CheckArgs),
+    Pin(pin::PinArgs),
+}
+
+impl From<Command> for Args {
+    fn from(command: Command) -> Self {
+        Self { command }
+    }
+}
+
+impl Args {
+    /// Whether it serves agents until it is stopped.
+    pub(crate) fn is_start(&self) -> bool {
+        matches!(self.command, Command::Start(_))
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
-        Command::Ls { json } => list::list(*json),
-        Command::Show(args) => show(args),
-        Command::Logs(args) => logs(args),
-        Command::Send(args) => send(args),
-        Command::Stop { name } => service::stop_one(name),
-        Command::Check { name } => show::check(name),
-        Command::Pin(args) => pin::run(args),
+        Command::Start(args) => service::start(args),
+        Command::Init(args) => service::init(args),
+        Command::Stop(args) => service::stop(args),
+        Command::List(args) => list::list(args),
+        Command::Show(args) => show::show(args),
+        Command::Logs(args) => logs::logs(args),
+        Command::Send(args) => send::send(args),
+        Command::Check(args) => show::check(args),
+        Command::Pin(args) => pin::pin(args),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `ringfence agent pin`: what an agent's MCP tools looked like when they were first used, and approving a change.
+//! `ringfence agent pin`: the descriptions of an agent's MCP tools when they were first used, and approving a change.
 
 use super::owner::Owner;
 use crate::{
@@ -18,35 +18,35 @@ use std::{
     process::ExitCode,
 };
 
-/// Shows the MCP tools that an agent has used, and those that have changed since; approves a change.
+/// Shows an agent's MCP tools and their changes, and approves a change.
 ///
-/// A tool's description and schema are remembered when it is first used. If a server changes them, the tool is kept from
-/// the model until the change is approved here; it is in force from the next turn on. What is approved is what was shown:
-/// by its hash, or on a terminal by answering. If the server changes the tool again meanwhile, it goes on waiting.
+/// Ringfence remembers a tool's description and schema when an agent first uses it. If the server changes them, the model does
+/// not get the tool until you approve the change; from the next turn on it gets it. You approve exactly what you were shown:
+/// name its hash, or answer the question on a terminal. If the server changes the tool again in between, the new change waits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
-  0  nothing waits for approval, or what was named is approved
-  2  something waits
+  0  no change waits, or the named change is approved
+  2  a change waits for approval
 
 Examples:
   ringfence agent pin reviewer
-  ringfence agent pin reviewer --approve github/create_issue          # shows it, and asks
-  ringfence agent pin reviewer --approve github/create_issue=HASH     # what was shown with this hash
-  sudo ringfence agent pin reviewer    # an agent of the daemon's
+  ringfence agent pin reviewer --approve github/create_issue        # shows the change and asks
+  ringfence agent pin reviewer --approve github/create_issue=HASH   # approves the change with this hash
+  sudo ringfence agent pin reviewer   # an agent of the daemon
   ringfence agent pin reviewer --json | jq '.github.create_issue.changed.sha256'")]
-pub(crate) struct Args {
+pub(crate) struct PinArgs {
     /// The agent.
     name: String,
-    /// Trust what this tool said when it was shown with this hash, all 64 digits. Without a hash it is shown now, and
-    /// asked about on a terminal. Can be given more than once.
+    /// Approve the change of this tool with this hash, all 64 digits. Without a hash, show the change and ask on the terminal.
+    /// Can be given more than once.
     #[arg(long, value_name = "SERVER/TOOL[=HASH]")]
     approve: Vec<String>,
-    /// One JSON object: by server and tool.
+    /// Print one JSON object, by server and tool.
     #[arg(long, conflicts_with = "approve")]
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
     let owner = Owner::find(&args.name)?;
     owner.enter(&args.name)?;
     let pins = Pins::new(owner.pins(&args.name));
@@ -160,8 +160,8 @@ pub(super) fn waiting(pins: PathBuf) -> Result<Vec<(String, String)>, Error> {
     Ok(tools.collect())
 }
 
-/// What is amiss with the tools of a user's agents, as sentences.
-pub(crate) fn amiss(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
+/// What is wrong with the tools of a user's agents, as sentences.
+pub(crate) fn problems(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
     let told = agents.iter().filter_map(|agent| match waiting(home.pins(&agent.name)) {
         Ok(tools) if tools.is_empty() => None,
         Ok(tools) => {

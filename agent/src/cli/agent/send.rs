@@ -1,4 +1,4 @@
-//! `ringfence send`: a message to an agent, and what it says, as it comes.
+//! `ringfence agent send`: a message to an agent, and its answer, as it comes.
 
 use super::{home, name, owner::Owner};
 use crate::{
@@ -24,29 +24,30 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The protocol's code for an agent owner runtime is not there.
 const NO_RUNTIME: i64 = -32000;
 
-/// Sends a message to an agent, and prints what it says as it comes. The user's own agent of that name, else the daemon's.
+/// Sends a message to an agent, and prints its answer.
+///
+/// If this user and the daemon have an agent of the same name, the user's gets the message.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
-  0  the agent is done, or with --no-wait has or will get the message
-  1  it failed, or the message was not delivered
+  0  the agent has answered; with --no-wait, it has or will get the message
+  1  the agent failed, or the message was not delivered
 
 Examples:
-  ringfence send reviewer 'What changed since yesterday?'
-  git diff | ringfence send reviewer -
-  ringfence send reviewer 'Fix the build' --no-wait")]
-pub(crate) struct Args {
+  ringfence agent send reviewer 'What changed since yesterday?'
+  git diff | ringfence agent send reviewer -
+  ringfence agent send reviewer 'Fix the build' --no-wait")]
+pub(crate) struct SendArgs {
     /// The agent.
     agent: String,
     /// The message; `-` reads it from standard input.
     #[arg(allow_hyphen_values = true)]
     message: String,
-    /// Do not wait for what the agent says.
+    /// Do not wait for the answer.
     #[arg(long)]
     no_wait: bool,
 }
 
-/// Runs the subcommand.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn send(args: &SendArgs) -> anyhow::Result<ExitCode> {
     let text = match args.message.as_str() {
         "-" => io::read_to_string(io::stdin()).context("standard input cannot be read")?,
         text => text.to_owned(),
@@ -115,7 +116,7 @@ fn connect(home: &Home, agent: &str) -> anyhow::Result<UnixStream> {
         let (own, host) = (path.display(), of_host.display());
         return Err(why).with_context(|| format!("{agent} cannot be reached at {own} or {host}; {NEXT}"));
     }
-    // Perhaps there is no such agent; then those that there are.
+    // Perhaps there is no such agent; the error names those that there are.
     let owner = Owner::find(agent)?;
     let socket = owner.socket(agent);
     serve::fits(&socket).with_context(|| format!("{agent} cannot be served"))?;

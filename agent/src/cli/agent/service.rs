@@ -12,44 +12,67 @@ use crate::{
 use ringfence_wire::message::{AdminRequest, Stopping};
 use std::process::ExitCode;
 
-/// Serves this user's agents: one socket each, the credentials on this side of it.
+/// Serves this user's agents, in the foreground.
 ///
-/// It stays in the foreground and logs to standard error. Agents are the profiles in ~/.config/ringfence/agents that have
-/// an `[llm.NAME]` section (or those of ~/.config/tightbeam, where there are none of ours). SIGHUP reads profiles and
-/// credentials again; a change of a profile is noticed by itself. SIGTERM and Ctrl-C let what is under way finish. No root
-/// and no kernel part: `ringfence daemon` is that.
+/// Each agent gets a socket; its credentials stay on the host. Agents are the profiles in ~/.config/ringfence/agents with an
+/// `[llm.NAME]` section, or those in ~/.config/tightbeam if there are none. A changed profile is read again at once; SIGHUP
+/// reads profiles and credentials again. SIGTERM and Ctrl-C stop it after the running turns. It logs to standard error, needs
+/// no root and uses no eBPF; the agents of the daemon do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence start                    in the foreground
-  RUST_LOG=debug ringfence start
-  ringfence init                     as a service of this user")]
+  ringfence agent start
+  RUST_LOG=debug ringfence agent start
+  ringfence agent init   # as a service of this user")]
 pub(crate) struct StartArgs {}
 
-/// Installs `ringfence start` as a systemd service of this user, and starts it.
+/// Installs and starts `ringfence agent start` as a systemd service of this user.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence init
-  ringfence init --uninstall
-  loginctl enable-linger             keeps the service when you log out")]
+  ringfence agent init
+  ringfence agent init --uninstall
+  loginctl enable-linger   # keeps the service running when you log out")]
 pub(crate) struct InitArgs {
     /// Stop the service and remove it.
     #[arg(long)]
     uninstall: bool,
 }
 
-/// Stops this user's agents, and the service with them: it is uninstalled. `ringfence agent stop NAME` stops one agent.
+/// Stops one agent, or all agents of this user.
+///
+/// An agent finishes its turn, then its socket is removed. To start it again, send SIGHUP to `ringfence agent start`, or run
+/// `systemctl reload ringfence` for an agent of the daemon.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  ringfence stop")]
-pub(crate) struct StopArgs {}
+#[command(group = clap::ArgGroup::new("which").required(true).args(["name", "all"]))]
+#[command(after_help = "Examples:
+  ringfence agent stop reviewer
+  ringfence agent stop --all")]
+pub(crate) struct StopArgs {
+    /// The agent.
+    name: Option<String>,
+    /// Stop `ringfence agent start` with all of this user's agents, and uninstall its service.
+    #[arg(long)]
+    all: bool,
+}
 
-pub(crate) fn start(_: &StartArgs) -> anyhow::Result<ExitCode> {
-    // The MCP library's warnings hold what servers say; what matters of it is told by us.
+/// Stops all agents of this user, and uninstalls their service.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  ringfence agent stop --all")]
+pub(crate) struct StopAllArgs {}
+
+impl From<StopAllArgs> for StopArgs {
+    fn from(_: StopAllArgs) -> Self {
+        Self { name: None, all: true }
+    }
+}
+
+pub(super) fn start(_: &StartArgs) -> anyhow::Result<ExitCode> {
+    // The MCP library's warnings quote what servers say; the worker logs what matters of it.
     log::start("info,rmcp=off");
     user::run()?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn init(args: &InitArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn init(args: &InitArgs) -> anyhow::Result<ExitCode> {
     if args.uninstall {
         return print(if unit::uninstall()? {
             "the service is stopped and removed\n"
@@ -64,7 +87,15 @@ pub(crate) fn init(args: &InitArgs) -> anyhow::Result<ExitCode> {
     ))
 }
 
-pub(crate) fn stop(_: &StopArgs) -> anyhow::Result<ExitCode> {
+/// Stops what is named; clap sees to it that it is one agent or `--all`.
+pub(super) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
+    match &args.name {
+        Some(name) => stop_one(name),
+        None => stop_all(),
+    }
+}
+
+fn stop_all() -> anyhow::Result<ExitCode> {
     let home = home()?;
     let removed = unit::uninstall();
     let stopped = match control::ask(&home, &ControlRequest::Stop) {
@@ -87,7 +118,7 @@ pub(crate) fn stop(_: &StopArgs) -> anyhow::Result<ExitCode> {
     print(&format!("{what}\n"))
 }
 
-pub(super) fn stop_one(name: &str) -> anyhow::Result<ExitCode> {
+fn stop_one(name: &str) -> anyhow::Result<ExitCode> {
     match Owner::find(name) {
         Ok(Owner::Daemon(paths)) => {
             let request = AdminRequest::StopAgent { name: name.to_owned() };

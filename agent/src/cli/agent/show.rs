@@ -1,4 +1,4 @@
-//! `ringfence agent show` and `ringfence agent check`: what an agent is made of, and what is wrong with it.
+//! `ringfence agent show` and `ringfence agent check`: an agent's configuration, and what is wrong with it.
 
 use super::{owner::Owner, pin};
 use crate::{
@@ -11,19 +11,33 @@ use crate::{
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Prints an agent's profile with what it takes from the registry; credentials by their source, never by value.
+/// Shows an agent's configuration.
+///
+/// It is the profile with what it takes from the registry. Credentials are shown by their source, never by value.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  ringfence show reviewer")]
+#[command(after_help = "Example:\n  ringfence agent show reviewer")]
 pub(crate) struct ShowArgs {
     /// The agent.
     agent: String,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// `ringfence show`.
-pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+/// Checks an agent's profile and credentials, and reports all errors.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status:
+  0  the agent can be started
+  1  it cannot
+
+Example:
+  ringfence agent check reviewer")]
+pub(crate) struct CheckArgs {
+    /// The agent.
+    name: String,
+}
+
+pub(super) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let owner = Owner::find(&args.agent)?;
     let config = owner.load(&args.agent)?;
     if args.json {
@@ -134,7 +148,8 @@ fn described(config: &AgentConfig, owner: &Owner) -> Value {
     })
 }
 
-pub(super) fn check(name: &str) -> anyhow::Result<ExitCode> {
+pub(super) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let name = args.name.as_str();
     let owner = Owner::find(name)?;
     let config = owner.load(name)?;
     let unknown = match &owner {

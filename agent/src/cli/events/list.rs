@@ -1,4 +1,4 @@
-//! `ringfence events`.
+//! `ringfence events list`.
 
 use crate::{
     auditor::{client::Client, printable},
@@ -22,37 +22,35 @@ use std::{
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 const RETRIES: u32 = 60;
 
-/// Shows what the kernel saw governed tasks do, oldest first. You see your own containers; root sees all.
-#[derive(Debug, clap::Args)]
+/// Lists events, oldest first.
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence events --denied --since 10m
-  ringfence events --follow --container 3fa9c1d20b7e
-  ringfence events --json --since today | jq -r 'select(.op == \"connect\") | .addr'
-
-Columns: time, container/profile, verdict, operation, path or address, executable, rule, number (for `ringfence why`).")]
-pub(crate) struct Args {
-    /// Then stay, and show events as they happen.
+  ringfence events list --denied --since 10m
+  ringfence events list --follow --container 3fa9c1d20b7e
+  ringfence events list --json --since today | jq -r 'select(.op == \"connect\") | .addr'")]
+pub(crate) struct ListArgs {
+    /// Stay, and show events as they happen.
     #[arg(short, long)]
     follow: bool,
-    /// Only what was denied, or would have been in audit mode.
+    /// Only denied events, and those that would have been denied in audit mode.
     #[arg(long)]
     denied: bool,
-    /// Only this container (its id or the beginning of it) or this profile.
+    /// Only events of this container (its id or the beginning of the id) or profile.
     #[arg(long, value_name = "C")]
     container: Option<String>,
-    /// Only from this time on: `10m`, `2h`, `3d` (ago), `today`, `2026-11-20`, `2026-11-20T09:30` (local time) or RFC
+    /// Only events since this time: `10m`, `2h`, `3d` (ago), `today`, `2026-11-20`, `2026-11-20T09:30` (local time) or RFC
     /// 3339 with an offset.
     #[arg(long, value_name = "T", value_parser = parse_since)]
     since: Option<i64>,
-    /// One JSON object a line (docs/events.md).
+    /// One JSON object per line (docs/events.md).
     #[arg(long)]
     json: bool,
-    /// Only the newest N of those that already happened.
+    /// Only the newest N of the events that have already happened.
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u32>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let mut out = Output { out: anstream::stdout().lock(), json: args.json, header: !args.json };
     match show(args, &mut out) {
         // Whoever reads has read enough.
@@ -66,7 +64,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn show(args: &Args, out: &mut Output<impl Write>) -> anyhow::Result<()> {
+fn show(args: &ListArgs, out: &mut Output<impl Write>) -> anyhow::Result<()> {
     let socket = Paths::from_env().query_socket();
     let mut query = EventsQuery {
         denied: args.denied,

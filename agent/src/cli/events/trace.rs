@@ -1,4 +1,4 @@
-//! `ringfence trace`.
+//! `ringfence events trace`.
 
 use super::list;
 use crate::{
@@ -21,33 +21,31 @@ use std::{
 /// Characters of a text that are shown in a line.
 const LINE: usize = 100;
 
-/// Shows who asked what, which tools an agent called for it, and what the kernel saw of each.
+/// Shows requests to agents, their tool calls, and the kernel events of each call.
+///
+/// Behind each event is how certain its tool call is: `exact` (the kernel had tagged the process tree for the call), `sole` (no
+/// other call was running during the life of the process) or `ambiguous` (one of several calls, none, or one that another call
+/// interfered with). Agents of `ringfence agent start` do not appear: only the daemon sees both calls and events.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "How sure an event's tool call is stands behind it: `exact` (its process tree was tagged in the
-kernel for the call), `sole` (no other call was in flight in its process's life), `ambiguous` (one
-of several, none, or one that another call reached into). Agents of `ringfence start` are in no trace: only the daemon sees both sides.
-
-Examples:
-  ringfence trace                        the newest intents of all agents
-  ringfence trace coder --limit 3        of one agent
-  ringfence trace 4f1d                   one intent, by the beginning of its id
-  ringfence trace toolu_01A2             one tool call, by the provider's id or its key
-  ringfence trace --json | jq '.intents[].calls[].events[] | select(.verdict == \"denied\")'"
-)]
-pub(crate) struct Args {
-    /// An agent's name, the beginning of an intent's id, or a tool call's id; default: the newest of all agents.
+#[command(after_help = "Examples:
+  ringfence events trace                   # the newest intents of all agents
+  ringfence events trace coder --limit 3   # those of one agent
+  ringfence events trace 4f1d              # one intent, by the beginning of its id
+  ringfence events trace toolu_01A2        # one tool call, by the provider's id or its key
+  ringfence events trace --json | jq '.intents[].calls[].events[] | select(.verdict == \"denied\")'")]
+pub(crate) struct TraceArgs {
+    /// An agent's name, the beginning of an intent's id, or a tool call's id [default: the newest intents of all agents].
     #[arg(value_name = "AGENT|INTENT|CALL")]
     what: Option<String>,
-    /// At most so many intents, the newest (at most 200).
+    /// Show at most N intents, the newest, 1 to 200.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
     limit: u32,
-    /// One JSON object (docs/llm.md).
+    /// Print one JSON object (docs/llm.md).
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let socket = Paths::from_env().query_socket();
     let query = TraceQuery { what: args.what.clone(), limit: Some(args.limit) };
     let Some(QueryReply::Trace(trace)) = Client::ask(&socket, &QueryRequest::Trace(query))?.next()? else {

@@ -1,4 +1,4 @@
-//! `ringfence why`.
+//! `ringfence events why`.
 
 use super::list;
 use crate::{
@@ -19,17 +19,17 @@ use std::{
     process::ExitCode,
 };
 
-/// Explains one event: the rule that decided, where it stands, and the line that would change it.
+/// Explains one event: the rule that decided it, where that rule is, and which line would change it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence why 42
-  ringfence why last
-  ringfence why 42 --json | jq -r .line")]
-pub(crate) struct Args {
-    /// The event's number (last column of `ringfence events`), or `last` for the newest denial.
+  ringfence events why 42
+  ringfence events why last
+  ringfence events why 42 --json | jq -r .line")]
+pub(crate) struct WhyArgs {
+    /// The event's number (the last column of `ringfence events`), or `last` for the newest denial.
     #[arg(value_name = "EVENT", value_parser = parse_event)]
     event: Wanted,
-    /// One JSON object (docs/events.md).
+    /// Print one JSON object (docs/events.md).
     #[arg(long)]
     json: bool,
 }
@@ -51,7 +51,7 @@ fn parse_event(text: &str) -> Result<Wanted, String> {
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn why(args: &WhyArgs) -> anyhow::Result<ExitCode> {
     let socket = Paths::from_env().query_socket();
     let event = match args.event {
         Wanted::Number(number) => number,

@@ -1,6 +1,5 @@
 //! `ringfence mcp`: the interceptor around one MCP stdio server.
 
-use super::wrap;
 use crate::{
     cli::exit::Exit,
     launch,
@@ -30,61 +29,48 @@ use std::{
 /// Longest line that is judged, bytes.
 const LIMIT: u64 = 64 << 20;
 
-/// Runs an MCP stdio server and records, judges and forwards every message.
+/// The server, and how its messages are judged.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example, in an MCP client's configuration:
-  \"command\": \"ringfence\",
-  \"args\": [\"mcp\", \"--server-name\", \"github\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]
-
-The same, with the server under a profile:
-  \"args\": [\"mcp\", \"--profile\", \"coder\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]")]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    also: Option<Also>,
+pub(crate) struct ServerArgs {
     /// Name of the server in records and rules [default: the command's name].
     #[arg(long, value_name = "N", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     server_name: Option<String>,
-    /// The audit database; sessions' journals stand beside it [default: the daemon's, where it runs, with journals below the user's data directory; else there, too].
+    /// The audit database; the journals of sessions are beside it [default: the daemon's, if it runs, with journals in the user's
+    /// data directory; else in that directory, too].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
-    /// Port of the dashboard on loopback; the next free one if it is taken, any free one for 0.
+    /// Port of the dashboard on loopback: the next free one if it is taken, any free one for 0.
     #[arg(long, value_name = "P", default_value_t = client::DEFAULT_PORT)]
     port: u16,
-    /// Rules over tool calls [default: rules.yaml in the user's configuration directory, else the built-in ones].
+    /// Rules for tool calls [default: rules.yaml in the user's configuration directory, else the built-in rules].
     #[arg(long, value_name = "FILE")]
     rules: Option<String>,
-    /// What happens to a call that cannot be recorded.
+    /// What to do with a call that cannot be recorded.
     #[arg(long, value_name = "WHAT", value_enum, default_value = "deny")]
     on_audit_failure: OnAuditFailure,
-    /// Puts the server, and everything that it starts, under a profile: a name, or a path where a daemon is asked by root or
-    /// none runs. It keeps its environment.
+    /// Put the server and everything that it starts under this profile. A path instead of a name is for root, or for a host
+    /// without the daemon. The server keeps its environment.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// What may stay open, in part or altogether, where eBPF does not hold: exec, fs_read, fs_write, net; unix: every unix
-    /// socket that file modes allow; home: the home as working directory.
+    /// Run without full enforcement of these axes where eBPF is not available: exec, fs_read, fs_write, net; unix: allow
+    /// every unix socket that file modes allow; home: allow the home directory as the working directory.
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "profile")]
     accept_partial: Vec<Partial>,
-    /// Store payloads as they are, secrets included.
+    /// Store payloads unredacted, secrets included.
     #[arg(long)]
     store_raw: bool,
     /// Forward messages that cannot be judged, instead of refusing them.
     #[arg(long)]
     lenient: bool,
-    /// Longest line, bytes (at least 1024); a longer one is refused.
+    /// Refuse lines longer than this, in bytes (at least 1024).
     #[arg(long, value_name = "N", default_value_t = LIMIT, value_parser = clap::value_parser!(u64).range(1024..=1 << 30))]
     max_line: u64,
-    /// Seconds that a paused call waits for approval, 1 to 86400.
+    /// Seconds that a call waits for approval, 1 to 86400.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=86400))]
     approval_timeout: u64,
-    /// The server's command.
-    #[arg(last = true, required = true)]
+    /// The server's command and its arguments.
+    #[arg(last = true, required = true, value_name = "SERVER")]
     command: Vec<OsString>,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Also {
-    Wrap(wrap::Args),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -124,10 +110,7 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
     guard::guard(&how).context("`ringfence mcp-guard` is started by `ringfence mcp`")
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if let Some(Also::Wrap(args)) = &args.also {
-        return wrap::run(args);
-    }
+pub(super) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     let signals = forward::hold_signals();
     let outcome = intercept(args, signals);
     if let Err(error) = &outcome {
@@ -138,7 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-fn intercept(args: &Args, signals: SigSet) -> anyhow::Result<ExitCode> {
+fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     let allow_unrecorded = args.on_audit_failure == OnAuditFailure::Allow;
     let places = state::Places::locate(args.db.as_deref())?;
     let had_database = places.daemon.as_ref().is_some_and(|socket| socket.exists()) || places.db.exists();
@@ -234,7 +217,7 @@ fn usable(places: &state::Places) -> anyhow::Result<()> {
     Ok(ready::check(&places.db)?)
 }
 
-fn guard_arguments(args: &Args) -> Vec<String> {
+fn guard_arguments(args: &ServerArgs) -> Vec<String> {
     let mut arguments = vec!["mcp-guard".to_owned()];
     if let Some(profile) = &args.profile {
         arguments.extend(["--profile".to_owned(), profile.clone()]);

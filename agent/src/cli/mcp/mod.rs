@@ -5,6 +5,62 @@ mod rules;
 mod sessions;
 mod wrap;
 
-pub(crate) use intercept::{Args, GuardArgs, guard, run};
-pub(crate) use rules::{Args as RulesArgs, run as rules};
-pub(crate) use sessions::{CallsArgs, SessionsArgs, StatsArgs, calls, sessions, stats};
+pub(crate) use intercept::{GuardArgs, guard};
+pub(crate) use rules::RulesArgs;
+pub(crate) use sessions::{CallsArgs, SessionsArgs, StatsArgs};
+
+use anyhow::Context as _;
+use std::process::ExitCode;
+
+/// Runs an MCP server behind the interceptor, and shows what is on record.
+///
+/// `ringfence mcp -- SERVER` runs a stdio server; it records, judges and forwards every message. The subcommands put it before
+/// a client's servers, show the record and work on the rules. See also `ringfence approvals` and `ringfence audit`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:
+  ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
+  ringfence mcp calls --risk 60
+  ringfence mcp rules check ~/.config/ringfence/rules.yaml
+
+In an MCP client's configuration:
+  \"command\": \"ringfence\",
+  \"args\": [\"mcp\", \"--server-name\", \"github\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]
+
+The same, with the server under a profile:
+  \"args\": [\"mcp\", \"--profile\", \"coder\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    server: Option<intercept::ServerArgs>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    Wrap(wrap::WrapArgs),
+    Sessions(SessionsArgs),
+    Calls(CallsArgs),
+    Stats(StatsArgs),
+    Rules(RulesArgs),
+}
+
+impl From<Command> for Args {
+    fn from(command: Command) -> Self {
+        Self { command: Some(command), server: None }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        None => {
+            let server = args.server.as_ref();
+            intercept::run(server.context("no server is named: ringfence mcp -- SERVER")?)
+        }
+        Some(Command::Wrap(args)) => wrap::run(args),
+        Some(Command::Sessions(args)) => sessions::sessions(args),
+        Some(Command::Calls(args)) => sessions::calls(args),
+        Some(Command::Stats(args)) => sessions::stats(args),
+        Some(Command::Rules(args)) => rules::run(args),
+    }
+}

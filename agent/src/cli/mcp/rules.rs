@@ -1,4 +1,4 @@
-//! `ringfence rules`: checks a rule file, tells what it makes of a call, confirms a change that loosens something.
+//! `ringfence mcp rules`: checks a rule file, tests it on a call, confirms a change that loosens a rule.
 
 use crate::{
     auditor::printable,
@@ -24,23 +24,23 @@ use std::{
 /// Longest rule file that is read, bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Checks rules over MCP tool calls, tries them on a call, and confirms changes that loosen them.
+/// Checks the rules for tool calls, tests them on a call, and confirms changes that loosen them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence rules check /etc/ringfence/rules.yaml
-  ringfence rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'
-  ringfence rules test rules.yaml --server postgres --call '{\"name\":\"query\",\"arguments\":{\"sql\":\"DELETE FROM t\"}}'
-  ringfence rules pending
-  ringfence rules confirm ~/.config/ringfence/rules.yaml")]
-pub(crate) struct Args {
+  ringfence mcp rules check /etc/ringfence/rules.yaml
+  ringfence mcp rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'
+  ringfence mcp rules test rules.yaml --server postgres --call '{\"name\":\"query\",\"arguments\":{\"sql\":\"DELETE FROM t\"}}'
+  ringfence mcp rules pending
+  ringfence mcp rules confirm ~/.config/ringfence/rules.yaml")]
+pub(crate) struct RulesArgs {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Reads a rule file and lists its rules, or says what is wrong with it.
-    #[command(after_help = "Example:\n  ringfence rules check ~/.config/ringfence/rules.yaml")]
+    /// Reads a rule file and lists its rules, or reports what is wrong with it.
+    #[command(after_help = "Example:\n  ringfence mcp rules check ~/.config/ringfence/rules.yaml")]
     Check {
         /// The YAML file.
         file: PathBuf,
@@ -48,41 +48,43 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Lists changes of rule files that loosen something and wait for a confirmation: what is in force, what would be.
-    #[command(after_help = "Example:\n  ringfence rules pending")]
+    /// Lists changes that loosen a rule and wait for confirmation, each with the rules in force and the new ones.
+    #[command(after_help = "Example:\n  ringfence mcp rules pending")]
     Pending {
-        /// JSON, one object a line, instead of text.
+        /// One JSON object per line, instead of text.
         #[arg(long)]
         json: bool,
-        /// The audit database [default: the daemon's, where it runs; else the user's].
+        /// The audit database [default: the daemon's, if it runs, else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
-    /// Puts a change in force that waits. Refused from processes that an MCP client started.
-    #[command(after_help = "Example:\n  ringfence rules confirm ~/.config/ringfence/rules.yaml")]
+    /// Puts a waiting change into force.
+    ///
+    /// It shows the change and asks. Processes that an MCP client started may not confirm one.
+    #[command(after_help = "Example:\n  ringfence mcp rules confirm ~/.config/ringfence/rules.yaml")]
     Confirm {
-        /// The rule file; may be left out where one change waits only.
+        /// The rule file; needed only if more than one change waits.
         file: Option<PathBuf>,
-        /// Do not ask.
+        /// Confirm without asking.
         #[arg(long)]
         yes: bool,
-        /// The audit database [default: the daemon's, where it runs; else the user's].
+        /// The audit database [default: the daemon's, if it runs, else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
-    /// Tells what would happen to a call, and why.
+    /// Shows what the rules do with a call, and why.
     #[command(after_help = "Example:
-  ringfence rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'")]
+  ringfence mcp rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'")]
     Test {
         /// The YAML file.
         file: PathBuf,
         /// The call: `{"name":...,"arguments":{...}}`, or a whole `tools/call` message.
         #[arg(long, value_name = "JSON")]
         call: String,
-        /// Name of the server it goes to.
+        /// The name of the server that the call goes to.
         #[arg(long, default_value = "")]
         server: String,
-        /// Judge it as the first call of this tool (+10).
+        /// Judge the call as the first one of this tool, which adds 10 to its risk.
         #[arg(long)]
         first: bool,
         /// One JSON object instead of text.
@@ -91,7 +93,7 @@ enum Command {
     },
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Check { file, json } => check(file, *json),
         Command::Pending { json, db } => pending(&Places::on_record(db.as_deref())?, *json),

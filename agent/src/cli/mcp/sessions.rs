@@ -1,4 +1,4 @@
-//! `ringfence sessions`, `calls` and `stats`: what MCP sessions did.
+//! `ringfence mcp sessions`, `calls` and `stats`: what MCP sessions did.
 
 use crate::{
     auditor::printable,
@@ -15,65 +15,65 @@ use std::{
 /// Which database, and in which form.
 #[derive(Debug, clap::Args)]
 struct Source {
-    /// The audit database [default: the daemon's, where it runs; else the user's].
+    /// The audit database [default: the daemon's, if it runs, else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
-    /// One JSON object a line.
+    /// One JSON object per line.
     #[arg(long)]
     json: bool,
 }
 
-/// Lists MCP sessions, newest first; or shows what the server of one said on standard error.
+/// Lists MCP sessions, newest first, or shows the standard error of one session's server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence sessions
-  ringfence sessions --stderr 3f2a9c1b
-  ringfence sessions --limit 1 --json | jq -r .id")]
+  ringfence mcp sessions
+  ringfence mcp sessions --stderr 3f2a9c1b
+  ringfence mcp sessions --limit 1 --json | jq -r .id")]
 pub(crate) struct SessionsArgs {
     #[command(flatten)]
     source: Source,
-    /// At most so many, 1 to 1000.
+    /// Show at most N sessions, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// Show what this session's server said on standard error: the session's id, or its first characters (at least four).
+    /// Show the standard error of this session's server: the session's id, or its first characters (at least four).
     #[arg(long, value_name = "ID", conflicts_with = "limit")]
     stderr: Option<String>,
 }
 
-/// Lists tool calls of MCP sessions, newest first; or shows one, with what the kernel saw of it.
+/// Lists tool calls, newest first, or shows one call with its kernel events.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence calls --risk 60
-  ringfence calls 3f2a9c1b
-  ringfence calls --verdict block --json")]
+  ringfence mcp calls --risk 60
+  ringfence mcp calls 3f2a9c1b
+  ringfence mcp calls --verdict block --json")]
 pub(crate) struct CallsArgs {
-    /// Show this call whole: its id, or its first characters (at least four).
+    /// Show all of this call: its id, or its first characters (at least four).
     #[arg(value_name = "ID", conflicts_with_all = ["risk", "verdict", "session", "container"])]
     call: Option<String>,
     #[command(flatten)]
     source: Source,
-    /// Only calls with at least this risk, 0 to 100.
+    /// Only calls with at least this risk score, 0 to 100.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
     risk: Option<u8>,
-    /// Only calls of which the rules said this, or that ended so.
+    /// Only calls with this decision of the rules or this outcome.
     #[arg(long, value_name = "V", value_parser = ["pass", "flag", "pause", "block", "blocked", "approved", "denied", "timeout", "cancelled", "ended"])]
     verdict: Option<String>,
-    /// Only this session's: its id, or its first characters (at least four).
+    /// Only calls of this session: its id, or its first characters (at least four).
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// Only calls of servers in this container: its id, or the beginning of it.
+    /// Only calls of servers in this container: its id, or the beginning of the id.
     #[arg(long, value_name = "ID")]
     container: Option<String>,
-    /// At most so many, 1 to 1000; `ringfence audit export` has all.
+    /// Show at most N calls, 1 to 1000; `ringfence audit export` writes all.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
 }
 
-/// Totals over all MCP sessions: calls, flagged, blocked, average risk.
+/// Shows totals over all sessions: calls, flagged, blocked, average risk.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ringfence stats
-  ringfence stats --json")]
+  ringfence mcp stats
+  ringfence mcp stats --json")]
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     source: Source,

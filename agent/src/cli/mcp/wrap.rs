@@ -18,19 +18,21 @@ use std::{
     process::ExitCode,
 };
 
-/// Puts `ringfence mcp` before every stdio server of a client's configuration.
+/// Puts `ringfence mcp` before every stdio server in a client's configuration.
+///
+/// It shows the difference, asks, and keeps the file as it was beside it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
   ringfence mcp wrap .vscode/mcp.json --client vscode
   ringfence mcp wrap .mcp.json --undo --yes")]
-pub(crate) struct Args {
+pub(crate) struct WrapArgs {
     /// The configuration file.
     file: PathBuf,
-    /// The client it belongs to [default: told from the file's keys].
+    /// The client that reads the file [default: recognised by the file's keys].
     #[arg(long, value_enum)]
     client: Option<Client>,
-    /// Take Ringfence out again.
+    /// Undo: remove Ringfence from the configuration.
     #[arg(long)]
     undo: bool,
     /// Write without asking.
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     yes: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     let named = || args.file.display().to_string();
     let (config, text) = Config::read(&args.file).with_context(|| format!("cannot read {}", named()))?;
     let rewritten = wrap::rewrite(&text, args.client, &program(), args.undo).with_context(named)?;
