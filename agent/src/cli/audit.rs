@@ -1,4 +1,4 @@
-//! `ringfence audit`: whether the record of MCP sessions is whole, and the record in other forms.
+//! `ringfence audit`: verifies the record of MCP sessions, and exports it.
 
 use super::{exit::Exit, output::print};
 use crate::{
@@ -22,7 +22,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Checks the record of MCP sessions, and exports it.
+/// Verifies the record of MCP sessions, and exports it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence audit verify
@@ -37,37 +37,42 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Reads every session's journal and compares it with the database and the ledger of sessions: an edit, a gap, a cut
-    /// or a session that is gone is found, unless retention removed it and left a checkpoint. Exit status 1 if something
-    /// is amiss.
-    #[command(after_help = "Examples:
+    /// Verifies every session against its journal and the ledger.
+    ///
+    /// It finds changed, missing and truncated records and missing sessions. A session that retention removed has left a
+    /// checkpoint and is not reported.
+    #[command(after_help = "Exit status:
+  0  the record is complete and unchanged
+  1  it is not, or could not be read
+
+Examples:
   ringfence audit verify
   journalctl -t ringfence-audit -o json | ringfence audit verify --heads -")]
     Verify {
-        /// Heads that were kept elsewhere, to find an older copy of everything: `journalctl -t ringfence-audit -o json`,
-        /// or `ringfence audit heads`; `-` for standard input.
+        /// Heads that were stored elsewhere, to detect that the whole record was replaced by an older copy: the output of
+        /// `journalctl -t ringfence-audit -o json` or of `ringfence audit heads`; `-` for standard input.
         #[arg(long, value_name = "FILE")]
         heads: Option<PathBuf>,
-        /// The audit database [default: the daemon's, where it runs; else the user's].
+        /// The audit database [default: the daemon's, if it runs, else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
-    /// Prints the present heads of ledger and journals, to be kept where nobody can change them.
+    /// Prints the current heads of ledger and journals, to store where nobody can change them.
     #[command(after_help = "Example:\n  ringfence audit heads > /media/stick/heads")]
     Heads {
-        /// The audit database [default: the daemon's, where it runs; else the user's].
+        /// The audit database [default: the daemon's, if it runs, else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
-    /// Writes all tool calls (or, as SQL, all tables) to standard output.
+    /// Writes all tool calls to standard output; as SQL, all tables.
     #[command(after_help = "Examples:
   ringfence audit export --format ndjson | jq .tool_name
   ringfence audit export --format sql | sqlite3 copy.db")]
     Export {
-        /// The form.
+        /// The format.
         #[arg(long, value_enum)]
         format: Format,
-        /// The audit database [default: the daemon's, where it runs; else the user's].
+        /// The audit database [default: the daemon's, if it runs, else the user's].
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },

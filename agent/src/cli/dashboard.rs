@@ -6,17 +6,17 @@ use anyhow::{Context, bail};
 use ringfence_wire::mcp::{McpReply, McpRequest};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Prints the link to the dashboard of MCP sessions; starts the auditor that serves it, if none runs.
+/// Prints the link to the dashboard of MCP sessions.
 ///
-/// The link holds the token that opens the dashboard and approves calls: give it to nobody. It is valid until the auditor
-/// ends.
+/// It starts the auditor, which serves the dashboard, if none runs. Keep the link secret: its token opens the dashboard and
+/// approves calls. The link is valid until the auditor ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  ringfence dashboard --open")]
 pub(crate) struct Args {
-    /// The audit database [default: the daemon's, where it runs; else the user's].
+    /// The audit database [default: the daemon's, if it runs, else the user's].
     #[arg(long, value_name = "FILE")]
     db: Option<String>,
-    /// Open it in the browser.
+    /// Open the link in the browser.
     #[arg(long)]
     open: bool,
 }

@@ -13,17 +13,20 @@ use ringfence_coverage::Unknown;
 use serde::Serialize;
 use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode};
 
-/// Tells what this host can enforce, per axis, and how to get what is missing.
-///
-/// Exit status: 0 if the eBPF programs hold everything, 1 if Landlock and seccomp hold a part, 2 if nothing does, 3 if that
-/// is not known, for only root can look.
+/// Reports what this host can enforce, and how to get what is missing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Exit status:
+  0  the eBPF programs can enforce every axis
+  1  Landlock and seccomp can enforce a part
+  2  nothing can enforce a profile here
+  3  unknown, because only root can look
+
 Examples:
-  sudo ringfence doctor          (root can also ask whether the kernel takes the programs)
+  sudo ringfence doctor   # root can also test whether the kernel accepts the programs
   ringfence doctor --json")]
 pub(crate) struct Args {
-    /// One JSON object
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }

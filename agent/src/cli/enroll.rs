@@ -14,9 +14,9 @@ use std::{
     process::ExitCode,
 };
 
-/// Puts a process or cgroup that already runs under a profile, with all it started.
+/// Puts a running process or cgroup, with its children, under a profile.
 ///
-/// What it has open stays open. Prints the container's id.
+/// Files and sockets that are open stay open. It prints the container's id.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo ringfence enroll --pid 4711 --profile coder
@@ -26,10 +26,10 @@ pub(crate) struct Args {
     /// The process, with all its threads and descendants.
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Every process in this cgroup and below.
+    /// Every process in this cgroup and in those below it.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
-    /// A profile's name, or a path to one.
+    /// The profile: a name or a path.
     #[arg(long, value_name = "P")]
     profile: String,
 }

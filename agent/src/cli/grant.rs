@@ -23,8 +23,8 @@ use std::{
 
 /// Shows, compares and explains grants.
 ///
-/// A GRANT is JSON text that begins with `{`, `-` for JSON on standard input, a file (`.json`, or TOML: a profile, or a
-/// table [grant] or [caveats]), or the name of a profile.
+/// A GRANT is JSON text that begins with `{`, `-` for JSON on standard input, a file (`.json`, or TOML with a profile or a table
+/// [grant] or [caveats]), or the name of a profile. No daemon is needed, and nothing is changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence grant show coder
@@ -37,43 +37,45 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Prints a grant as JSON; without one, what `ringfence tools` would be granted here.
+    /// Prints a grant as JSON; without an argument, the grant that `ringfence tools` would get here.
     #[command(
         after_help = "Examples:\n  ringfence grant show coder\n  ringfence grant show ./grant.json\n  ringfence grant show"
     )]
     Show {
         /// The grant: JSON, `-`, a file, or a profile's name.
         grant: Option<String>,
-        /// With the links in its paths followed, as the gate takes it.
+        /// Resolve the symbolic links in its paths, as the gate does.
         #[arg(long)]
         resolved: bool,
     },
-    /// Prints the greatest grant below both.
+    /// Prints what both grants allow.
     #[command(after_help = "Example:\n  ringfence grant meet coder ./session.json")]
     Meet {
-        /// One: JSON, `-`, a file, or a profile's name.
+        /// A grant: JSON, `-`, a file, or a profile's name.
         a: String,
-        /// The other.
+        /// The other grant.
         b: String,
     },
-    /// Says whether A gives nothing that B does not give: exits with 0 if so, with 1 and what is beyond B if not.
-    #[command(after_help = "Example:\n  ringfence grant leq ./task.json coder && echo narrower")]
-    Leq {
-        /// The smaller one: JSON, `-`, a file, or a profile's name.
-        a: String,
-        /// The greater one.
-        b: String,
-    },
-    /// Says whether the gate admits one target, and by which entry: exits with 0 if so, with 1 if not.
+    /// Checks whether B allows everything that A allows.
     #[command(
-        after_help = "Examples:\n  ringfence grant explain coder exec git\n  ringfence grant explain coder read ~/.ssh/id_rsa\n  \
+        after_help = "Exit status:\n  0  it does\n  1  it does not; the output says what is beyond B\n\nExample:\n  ringfence grant leq ./task.json coder && echo narrower"
+    )]
+    Leq {
+        /// The grant that should be narrower: JSON, `-`, a file, or a profile's name.
+        a: String,
+        /// The grant that should be wider.
+        b: String,
+    },
+    /// Tells whether the gate allows one access, and by which entry.
+    #[command(
+        after_help = "Exit status:\n  0  it is allowed\n  1  it is denied\n\nExamples:\n  ringfence grant explain coder exec git\n  ringfence grant explain coder read ~/.ssh/id_rsa\n  \
                       ringfence grant explain ./grant.json net example.com:443\n  ringfence grant explain '{...}' write /etc/hosts\n\n\
-                      Of a profile, its denies count too. What the kernel holds of it: `ringfence profile explain`."
+                      The denies of a profile count, too. `ringfence profile explain` tells what the kernel enforces."
     )]
     Explain {
         /// The grant: JSON, `-`, a file, or a profile's name.
         grant: String,
-        /// What is tried.
+        /// The kind of access.
         #[arg(value_enum)]
         what: What,
         /// A program, a path, or a host or address with or without `:port` (443).

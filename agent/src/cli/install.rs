@@ -21,27 +21,27 @@ const SHIPPED: &[Profile] = &[
     Profile { file: "shell.toml", text: include_str!("../../../profiles/shell.toml") },
 ];
 
-/// Installs the system-wide service: user, group, directories, unit, profiles.
+/// Installs the daemon: its user, group, directories, unit and profiles.
 ///
-/// Can be run again: what is there already stays, an edited profile or unit is not touched. Works without systemd, which
-/// it then says.
+/// You can run it again: it keeps what exists, edited profiles and units included. It works without systemd, and then tells you
+/// how to start the daemon.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  sudo ringfence install              and start the daemon
-  sudo ringfence install --no-start   the daemon starts at the next boot")]
+  sudo ringfence install              # and start the daemon
+  sudo ringfence install --no-start   # the daemon starts at the next boot")]
 pub(crate) struct InstallArgs {
     /// Do not start the daemon now.
     #[arg(long)]
     no_start: bool,
 }
 
-/// Ends enforcement and removes the service; refuses while containers run.
+/// Ends enforcement and removes the daemon; refuses while containers run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  sudo ringfence uninstall           profiles and events stay
-  sudo ringfence uninstall --purge   they go, too")]
+  sudo ringfence uninstall           # keeps profiles and events
+  sudo ringfence uninstall --purge   # removes them, too")]
 pub(crate) struct UninstallArgs {
-    /// Remove profiles, stored events, the user and the group as well.
+    /// Remove profiles, stored events, the user and the group, too.
     #[arg(long)]
     purge: bool,
 }

@@ -27,7 +27,8 @@ const ANY_WORKDIR: &str = "/workdir";
 
 /// Checks, shows and explains profiles.
 ///
-/// A profile is a name (looked up in /etc/ringfence/profiles, then in ~/.config/ringfence/agents) or a path.
+/// A profile is a path, or a name that is looked up in /etc/ringfence/profiles and then in ~/.config/ringfence/agents. No daemon
+/// is needed, and nothing is changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence profile check
@@ -40,17 +41,19 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Reads and compiles profiles, and prints everything that is wrong with them.
+    /// Reads and compiles profiles, and reports all errors.
     #[command(
-        after_help = "Exits with 0 if all are right, with 1 otherwise.\n\nExample:\n  ringfence profile check ./coder.toml"
+        after_help = "Exit status:\n  0  all profiles can be used\n  1  one or more cannot\n\nExample:\n  ringfence profile check ./coder.toml"
     )]
     Check {
-        /// Names or paths; none: every profile that is installed.
+        /// Names or paths [default: every installed profile].
         profiles: Vec<String>,
         #[command(flatten)]
         place: PlaceArgs,
     },
-    /// Prints what a profile grants in the end: after `extends`, with links resolved, base and protected places included.
+    /// Prints what a profile grants.
+    ///
+    /// The output includes what the profile extends, the base rules and the protected places, with symbolic links resolved.
     #[command(after_help = "Example:\n  ringfence profile show ./coder.toml --workdir /srv/project")]
     Show {
         /// Name or path.
@@ -58,7 +61,7 @@ enum Command {
         #[command(flatten)]
         place: PlaceArgs,
     },
-    /// Says which rule decides one access, and why.
+    /// Tells which rule decides one access, and why.
     #[command(
         after_help = "Examples:\n  ringfence profile explain coder read ~/.ssh/id_rsa\n  ringfence profile explain coder exec git\n  \
                       ringfence profile explain coder net 10.0.0.1:443\n  ringfence profile explain coder net unix:/run/docker.sock"
@@ -66,7 +69,7 @@ enum Command {
     Explain {
         /// Name or path.
         profile: String,
-        /// What is tried.
+        /// The kind of access.
         #[arg(value_enum)]
         access: Access,
         /// A path; for exec also a bare name; for net ip:port, [v6]:port, unix:/path or unix:@name.
@@ -95,7 +98,7 @@ struct PlaceArgs {
     /// The container's root directory.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// One JSON object for each profile, on a line of its own.
+    /// One JSON object per profile and line.
     #[arg(long)]
     json: bool,
 }

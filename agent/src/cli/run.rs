@@ -14,8 +14,8 @@ use std::{
 
 /// Runs a command in a container of its own, under a profile.
 ///
-/// The exit status is the command's; 128+n if signal n ended it; 127 if it is not found, 126 if it cannot be executed,
-/// 125 if Ringfence did not run it.
+/// The exit status is that of the command, or 128+N if signal N ended it; 127 if it was not found, 126 if it could not be
+/// executed, 125 if Ringfence could not confine it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,32 +23,32 @@ Examples:
   ringfence run --profile coder --workdir ~/src/app -- cargo test
   ringfence run --profile reader --env EDITOR --env MODE=review -- python3 report.py
   sudo ringfence run --profile coder --user builder -- make
-  ringfence run --profile ./tight.toml --accept-partial exec,fs_write -- ./tool   (without the daemon)")]
+  ringfence run --profile ./tight.toml --accept-partial exec,fs_write -- ./tool   # without the daemon")]
 pub(crate) struct Args {
-    /// Profile, by name or by path [default: `shell`, if it is installed]
+    /// The profile: a name or a path [default: `shell`, if it is installed].
     #[arg(long, short, value_name = "PROFILE")]
     profile: Option<String>,
-    /// Become this user first (root only)
+    /// Run the command as this user (root only).
     #[arg(long, short, value_name = "NAME")]
     user: Option<String>,
-    /// Directory to start in, and ${WORKDIR} in the profile [default: the current directory]
+    /// The directory to start in, and `${WORKDIR}` in the profile [default: the current directory].
     #[arg(long, short, value_name = "DIR")]
     workdir: Option<PathBuf>,
-    /// Pass on an environment variable (K), or set one (K=V). Without it the command gets PATH, HOME, USER, SHELL,
-    /// TERM, LANG, LC_*, TZ and COLORTERM
+    /// Pass an environment variable to the command (K), or set one (K=V). The command always gets PATH, HOME, USER, SHELL, TERM,
+    /// LANG, LC_*, TZ and COLORTERM.
     #[arg(long, short, value_name = "K[=V]")]
     env: Vec<Variable>,
-    /// Deny nothing, record what would be denied (the daemon's root decides who may)
+    /// Audit mode: deny nothing, record what would be denied. Root decides who may.
     #[arg(long)]
     audit: bool,
-    /// What may stay open, in part or altogether, where eBPF does not hold: exec, fs_read, fs_write, net; unix: every unix
-    /// socket that file modes allow; home: the home as working directory
+    /// Run without full enforcement of these axes where eBPF is not available: exec, fs_read, fs_write, net; unix: allow
+    /// every unix socket that file modes allow; home: allow the home directory as the working directory.
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',')]
     accept_partial: Vec<Partial>,
-    /// Say what enforces, even if standard error is not a terminal
+    /// Report what enforces the profile, even if standard error is not a terminal.
     #[arg(long, short)]
     verbose: bool,
-    /// The command and its arguments
+    /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = false, value_name = "CMD")]
     command: Vec<OsString>,
 }

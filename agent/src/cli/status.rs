@@ -21,17 +21,19 @@ use std::{
     process::ExitCode,
 };
 
-/// Shows what is enforced, for which containers, and what was counted; and this user's agents, where `ringfence start` runs.
+/// Shows what is enforced for which containers, and the agents.
+///
+/// The daemon reports its containers and agents, and what it counted; `ringfence agent start`, if it runs, this user's agents.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
-  0  the daemon runs and the kernel holds every axis; or only `ringfence start` runs, and all its agents do
-  1  neither can be asked
-  2  something is amiss; the lines that begin with `!` say what
+  0  the daemon runs and the kernel enforces every axis; or only `ringfence agent start` runs, and all its agents do
+  1  neither answers
+  2  something needs attention; the lines that begin with `!` say what
 
 Example:
   ringfence status --json | jq '.containers[] | {id, profile, tasks}'")]
 pub(crate) struct Args {
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }

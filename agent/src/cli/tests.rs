@@ -121,6 +121,7 @@ fn only_the_commands_of_the_overview_are_visible() {
     assert_eq!(names(&grammar()), listed);
     assert_eq!(names(&visible()), listed);
     let shown = grammar().render_help().to_string();
+    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
     for name in listed {
         assert!(shown.contains(&format!("\n  {name} ")), "{name}: {shown}");
     }

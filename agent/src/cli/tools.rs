@@ -25,11 +25,12 @@ use std::{
     sync::Arc,
 };
 
-/// Serves tools that hold only what was granted, over MCP's stdio transport.
+/// Serves confined tools (shell, files, web) to an MCP client over stdio.
 ///
-/// The grant is the first of: the variable RINGFENCE_GRANT (JSON), the variable AGENT_BRIDLE_CAVEATS (JSON), the table
-/// [grant] of ~/.config/ringfence/tools.toml, the table [caveats] of ~/.agent-bridle/config.toml. With --profile it is the
-/// profile's, met with a variable's. Without any, nothing is granted and every call is denied.
+/// A tool can do only what the grant allows. The grant is the first of: the variable RINGFENCE_GRANT (JSON), the variable
+/// AGENT_BRIDLE_CAVEATS (JSON), the table [grant] of ~/.config/ringfence/tools.toml, the table [caveats] of
+/// ~/.agent-bridle/config.toml. With --profile it is the profile's grant, reduced to what a variable grants, too. Without a grant
+/// every call is denied.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples, in an MCP client's configuration:
   \"command\": \"ringfence\", \"args\": [\"tools\", \"--profile\", \"coder\"]
@@ -37,18 +38,18 @@ use std::{
   \"command\": \"ringfence\", \"args\": [\"tools\"],
   \"env\": { \"RINGFENCE_GRANT\": \"{\\\"fs_read\\\":{\\\"only\\\":[\\\"/work\\\"]},\\\"fs_write\\\":{\\\"only\\\":[\\\"/work\\\"]},\\\"exec\\\":{\\\"only\\\":[\\\"git\\\",\\\"cargo\\\"]},\\\"net\\\":{\\\"only\\\":[]},\\\"max_calls\\\":{\\\"at_most\\\":200},\\\"valid_for_generation\\\":\\\"all\\\"}\" }
 
-What a grant allows: `ringfence grant explain GRANT exec git`.")]
+`ringfence grant explain GRANT exec git` tells what a grant allows.")]
 pub(crate) struct Args {
-    /// A profile whose grant holds, by name or path.
+    /// Take the grant from this profile: a name or a path.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Offers web_fetch too: pages of the hosts that `net` of the grant names, as Markdown.
+    /// Offer web_fetch, too: pages as Markdown, from the hosts in `net` of the grant.
     #[arg(long)]
     web: bool,
-    /// Where relative paths start, and what ${WORKDIR} of a profile stands for [default: the current directory].
+    /// The directory of relative paths, and `${WORKDIR}` in a profile [default: the current directory].
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
-    /// Writes every decision of the gate behind what is in FILE, one JSON object a line.
+    /// Append every decision of the gate to FILE, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
