@@ -23,7 +23,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 6] = [
     ("Run LLM agents", &["agent"]),
     ("Control MCP servers", &["mcp", "approvals", "audit"]),
     ("Give a model tools", &["tools", "grant"]),
-    ("Set up", &["doctor", "install", "uninstall"]),
+    ("Set up", &["doctor", "install", "uninstall", "completions", "man"]),
 ];
 
 /// The same command, with a help that lists its subcommands by task.

@@ -10,6 +10,7 @@
 mod agent;
 mod approvals;
 mod audit;
+mod completions;
 mod dashboard;
 mod doctor;
 mod enroll;
@@ -19,6 +20,7 @@ mod grant;
 mod help;
 mod install;
 mod log;
+mod man;
 mod mcp;
 mod output;
 mod profile;
@@ -71,6 +73,8 @@ enum Command {
     Doctor(doctor::Args),
     Install(install::InstallArgs),
     Uninstall(install::UninstallArgs),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Names that scripts, tests and documents use; each stands for a command above.
@@ -196,6 +200,8 @@ impl Command {
             Self::Doctor(args) => doctor::run(&args),
             Self::Install(args) => install::install(&args),
             Self::Uninstall(args) => install::uninstall(&args),
+            Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
         }
     }
 }
@@ -217,8 +223,7 @@ fn grammar() -> clap::Command {
     help::with_overview(Cli::command())
 }
 
-/// The commands that people are to know.
-#[cfg(test)]
+/// The commands that people are to know: what completions, manual pages and docs/cli.md are made from.
 fn visible() -> clap::Command {
     let root = clap::Command::new("ringfence").version(env!("CARGO_PKG_VERSION")).about(help::ABOUT);
     help::with_overview(Command::augment_subcommands(root.subcommand_required(true)))
