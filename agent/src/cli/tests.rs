@@ -1,5 +1,7 @@
 //! The grammar: older names mean what they meant, helps have examples, and the examples are commands.
 
+mod page;
+
 use super::{Alias, Cli, Command, Words, grammar, help, visible};
 use clap::{FromArgMatches as _, Subcommand as _};
 
