@@ -46,8 +46,9 @@ struct Whole<'a> {
     store: Option<&'a AuditorStatus>,
     /// This user's agents, where `ringfence start` runs.
     user: Option<&'a UserStatus>,
-    /// What is amiss, as sentences; empty: nothing.
-    amiss: Vec<String>,
+    /// What needs attention, as sentences.
+    #[serde(rename = "amiss")]
+    problems: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -86,19 +87,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Err(_) => None,
     };
     let store = auditor::client::status(&paths.query_socket(), say("the auditor")).map_err(|e| e.to_string());
-    let mut amiss = core.as_ref().map(|core| amiss(core, &store)).unwrap_or_default();
-    amiss.extend(silent.clone());
-    amiss.extend(user.iter().flat_map(amiss_of_user));
+    let mut problems = core.as_ref().map(|core| problems(core, &store)).unwrap_or_default();
+    problems.extend(silent.clone());
+    problems.extend(user.iter().flat_map(problems_of_user));
     if let (Some(user), Some(home)) = (&user, Home::from_env()) {
-        amiss.extend(agent::problems(&home, &user.agents));
+        problems.extend(agent::problems(&home, &user.agents));
     }
-    let exit = if amiss.is_empty() { Exit::Success } else { Exit::Attention };
+    let exit = if problems.is_empty() { Exit::Success } else { Exit::Attention };
     let mut out = io::stdout().lock();
     let written = if args.json {
-        let whole = Whole { core: core.as_ref(), store: store.as_ref().ok(), user: user.as_ref(), amiss };
+        let whole = Whole { core: core.as_ref(), store: store.as_ref().ok(), user: user.as_ref(), problems };
         serde_json::to_writer(&mut out, &whole).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
-        show_all(&mut out, core.as_ref(), silent.is_some(), store.as_ref().ok(), user.as_ref(), &amiss)
+        show_all(&mut out, core.as_ref(), silent.is_some(), store.as_ref().ok(), user.as_ref(), &problems)
     };
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -114,13 +115,13 @@ fn show_all(
     silent: bool,
     store: Option<&AuditorStatus>,
     user: Option<&UserStatus>,
-    amiss: &[String],
+    problems: &[String],
 ) -> io::Result<()> {
     let now = Timestamp::now();
     match core {
-        Some(core) => show(out, core, store, amiss, now)?,
+        Some(core) => show(out, core, store, problems, now)?,
         None => {
-            complain(out, amiss)?;
+            complain(out, problems)?;
             let state = match silent {
                 true => "does not answer: what was in force stays enforced by the kernel",
                 false => "not running: nothing is enforced by the kernel",
@@ -140,53 +141,53 @@ fn show_all(
     out.write_all(agent::table(user).as_bytes())
 }
 
-fn amiss_of_user(user: &UserStatus) -> Vec<String> {
+fn problems_of_user(user: &UserStatus) -> Vec<String> {
     let registry = user.error.iter().map(|error| format!("the registry cannot be used: {error}"));
     let failed = user.agents.iter().filter(|agent| agent.error.is_some());
     registry.chain(failed.map(|agent| format!("agent {} has an error, shown below", agent.name))).collect()
 }
 
-fn complain(out: &mut impl Write, amiss: &[String]) -> io::Result<()> {
+fn complain(out: &mut impl Write, problems: &[String]) -> io::Result<()> {
     // A profile's errors have lines of their own.
-    amiss.iter().try_for_each(|line| writeln!(out, "! {}", line.replace('\n', "\n  ")))
+    problems.iter().try_for_each(|line| writeln!(out, "! {}", line.replace('\n', "\n  ")))
 }
 
-fn amiss(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
-    let mut amiss = Vec::new();
+fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
+    let mut problems = Vec::new();
     for axis in core.axes.iter().filter(|axis| axis.enforcement != "kernel") {
-        amiss.push(format!("{} is not held by the kernel ({})", axis.axis, axis.enforcement));
+        problems.push(format!("{} is not held by the kernel ({})", axis.axis, axis.enforcement));
     }
     if !core.auditor.running {
         let why = core.auditor.last_exit.as_deref().unwrap_or("it was not started yet");
-        amiss.push(format!("the auditor does not run ({why}); events wait in the kernel"));
+        problems.push(format!("the auditor does not run ({why}); events wait in the kernel"));
     }
     match store {
         Ok(store) => {
-            amiss.extend(store.failing.iter().map(|why| format!("events cannot be stored: {why}")));
-            amiss.extend(
+            problems.extend(store.failing.iter().map(|why| format!("events cannot be stored: {why}")));
+            problems.extend(
                 store.corrupt_moved_to.iter().map(|path| format!("a corrupt database was moved to {path}")),
             );
         }
-        Err(error) if core.auditor.running => amiss.push(format!("the auditor does not answer: {error}")),
+        Err(error) if core.auditor.running => problems.push(format!("the auditor does not answer: {error}")),
         Err(_) => {}
     }
     if let Some(reload) = &core.reload {
-        amiss.extend(reload.outcome.errors.iter().cloned());
+        problems.extend(reload.outcome.errors.iter().cloned());
     }
     for agent in &core.agents {
         if let Some(error) = &agent.error {
-            amiss.push(format!("agent {}: {error}", printable(&agent.name)));
+            problems.push(format!("agent {}: {error}", printable(&agent.name)));
         }
         if agent.state != "running" && agent.error.is_none() {
             let why =
                 agent.last_exit.as_deref().map(|why| format!(": {}", printable(why))).unwrap_or_default();
-            // The first moments of one are nothing amiss.
+            // A worker that has just been started is no problem.
             if agent.restarts > 0 || agent.state != "starting" {
-                amiss.push(format!("agent {} is {}{why}", printable(&agent.name), agent.state));
+                problems.push(format!("agent {} is {}{why}", printable(&agent.name), agent.state));
             }
         }
         if agent.counts.lost_reports > 0 {
-            amiss.push(format!(
+            problems.push(format!(
                 "agent {}: {} reports for the trace were lost",
                 printable(&agent.name),
                 agent.counts.lost_reports
@@ -194,19 +195,19 @@ fn amiss(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
         }
     }
     for id in &core.unrecorded {
-        amiss.push(format!("container {id} has no record; it stays enforced, but cannot be reloaded"));
+        problems.push(format!("container {id} has no record; it stays enforced, but cannot be reloaded"));
     }
-    amiss
+    problems
 }
 
 fn show(
     out: &mut impl Write,
     core: &Status,
     store: Option<&AuditorStatus>,
-    amiss: &[String],
+    problems: &[String],
     now: Timestamp,
 ) -> io::Result<()> {
-    complain(out, amiss)?;
+    complain(out, problems)?;
     let how = if core.adopted { "programs adopted" } else { "programs loaded" };
     writeln!(
         out,
@@ -375,90 +376,4 @@ fn age(ms: u64, now: Timestamp) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ringfence_wire::message::{AuditorProcess, AxisStatus, Counts, ReloadStatus, Reloaded};
-
-    fn status() -> Status {
-        let axis = |axis: &str| AxisStatus {
-            axis: axis.into(),
-            enforcement: "kernel".into(),
-            enforcers: vec!["ebpf".into()],
-        };
-        Status {
-            version: "0.1.0".into(),
-            pid: 77,
-            since_ms: 0,
-            kernel: "6.12.1".into(),
-            adopted: false,
-            hooks: vec!["file_open".into()],
-            missing: Vec::new(),
-            unknown: Vec::new(),
-            axes: ["fs_read", "fs_write", "exec", "net"].map(axis).into(),
-            auditor: AuditorProcess { running: true, pid: Some(78), ..AuditorProcess::default() },
-            reload: None,
-            containers: vec![ContainerStatus {
-                id: "0123456789ab".into(),
-                profile: "coder".into(),
-                file: "/etc/ringfence/profiles/coder.toml".into(),
-                mode: "enforce".into(),
-                enforcement: "kernel".into(),
-                generation: 2,
-                created_ms: 3_600_000,
-                uid: 1000,
-                tasks: 3,
-                capabilities: vec!["all".into()],
-                counts: Counts { denied: 5, lost_denied: 1, ..Counts::default() },
-                reload_error: None,
-            }],
-            unrecorded: Vec::new(),
-            agents: Vec::new(),
-            ended: Counts::default(),
-        }
-    }
-
-    fn shown(core: &Status, store: &Result<AuditorStatus, String>) -> String {
-        let mut out = Vec::new();
-        let now = Timestamp::from_second(7325).unwrap();
-        show(&mut out, core, store.as_ref().ok(), &amiss(core, store), now).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn a_container_is_one_line_under_its_columns() {
-        let text = shown(&status(), &Ok(AuditorStatus::default()));
-        let mut lines = text.lines().rev();
-        let (row, header) = (lines.next().unwrap(), lines.next().unwrap());
-        assert_eq!(header.find("PROFILE"), row.find("coder"));
-        assert_eq!(header.find("LOST"), row.find("1+0"));
-        assert_eq!(header.find("AGE"), row.find("1h 2m"));
-        assert!(!text.contains('!'), "{text}");
-        assert!(text.contains("net         enforcement: kernel (ebpf)"));
-    }
-
-    #[test]
-    fn everything_that_is_amiss_is_said_first() {
-        let store = Ok(AuditorStatus { failing: Some("disk full".into()), ..AuditorStatus::default() });
-        let mut core = status();
-        core.axes[3].enforcement = "partial".into();
-        core.auditor.running = false;
-        core.unrecorded.push("0000000000001001".into());
-        let outcome = Reloaded { errors: vec!["p.toml:3: no".into()], ..Reloaded::default() };
-        core.reload = Some(ReloadStatus { at_ms: 0, outcome });
-        let text = shown(&core, &store);
-        let amiss: Vec<&str> = text.lines().take_while(|line| line.starts_with('!')).collect();
-        assert_eq!(amiss.len(), 5, "{text}");
-        assert!(super::amiss(&status(), &Err("gone".into()))[0].contains("does not answer"));
-    }
-
-    #[test]
-    fn ages_have_at_most_two_units() {
-        let at = |seconds| age(0, Timestamp::from_second(seconds).unwrap());
-        assert_eq!(
-            [0, 59, 60, 61, 3600, 3661, 90_000].map(at),
-            ["0s", "59s", "1m", "1m 1s", "1h", "1h 1m", "1d 1h"]
-        );
-        assert_eq!(age(u64::MAX, Timestamp::from_second(5).unwrap()), "0s");
-        assert_eq!(age(9000, Timestamp::from_second(5).unwrap()), "0s", "a clock that was set back");
-    }
-}
+mod tests;
