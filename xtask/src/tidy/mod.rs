@@ -66,7 +66,7 @@ fn cases() -> Result<Vec<String>> {
         .collect())
 }
 
-/// The text files that are, or are about to be, in the repository.
+/// The files that are, or are about to be, in the repository; those that are not UTF-8 without their text.
 fn files() -> Result<Vec<Source>> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(workspace());
@@ -79,9 +79,9 @@ fn files() -> Result<Vec<Source>> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error).with_context(|| format!("cannot read {name}")),
         };
-        if let Ok(text) = String::from_utf8(bytes) {
-            files.push(Source { path: Path::new(name).to_owned(), text });
-        }
+        // A picture has no text, and documents link to it all the same.
+        let text = String::from_utf8(bytes).unwrap_or_default();
+        files.push(Source { path: Path::new(name).to_owned(), text });
     }
     Ok(files)
 }
