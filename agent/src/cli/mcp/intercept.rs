@@ -69,7 +69,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=86400))]
     approval_timeout: u64,
     /// The server's command and its arguments.
-    #[arg(last = true, required = true, value_name = "SERVER")]
+    #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 

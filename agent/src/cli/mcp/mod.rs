@@ -17,7 +17,7 @@ use std::process::ExitCode;
 /// `ringfence mcp -- SERVER` runs a stdio server; it records, judges and forwards every message. The subcommands put it before
 /// a client's servers, show the record and work on the rules. See also `ringfence approvals` and `ringfence audit`.
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_value_name = "SUBCOMMAND")]
 #[command(after_help = "Examples:
   ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
   ringfence mcp calls --risk 60
