@@ -3,18 +3,22 @@
 //! Looked for as they are, in base64 at each of its three alignments, and percent-encoded. A stream is held back by as
 //! much as could be the beginning of one.
 
-use super::{
-    message::{Block, raw},
-    secret::Secret,
-};
-use serde_json::value::RawValue;
+use super::{message::Block, secret::Secret};
+use escapes::{Unescaped, characters};
 use std::borrow::Cow;
 use zeroize::Zeroizing;
+
+#[path = "redact_escapes.rs"]
+mod escapes;
+#[path = "redact_json.rs"]
+mod json;
 
 /// What stands in a credential's place.
 pub(crate) const REDACTED: &str = "[redacted]";
 /// Shorter ones are words that occur by chance: the placeholder keys of local servers.
 const SHORTEST: usize = 8;
+/// Most bytes of an escape: `\u0073`.
+const ESCAPED: usize = 6;
 
 /// What is looked for.
 #[derive(Default)]
@@ -59,22 +63,6 @@ impl Redactor {
         }
     }
 
-    /// JSON without credentials in its strings, however they are escaped.
-    pub(crate) fn json(&self, json: Box<RawValue>) -> Box<RawValue> {
-        let clean = match self.text(json.get()) {
-            // Escapes could hide one.
-            Cow::Borrowed(text) if !text.contains('\\') => return json,
-            Cow::Borrowed(_) => None,
-            Cow::Owned(text) => RawValue::from_string(text).ok(),
-        };
-        let Ok(mut value) = serde_json::from_str(clean.as_ref().unwrap_or(&json).get()) else { return json };
-        match (self.value(&mut value), clean) {
-            (true, _) => raw(&value),
-            (false, Some(clean)) => clean,
-            (false, None) => json,
-        }
-    }
-
     /// A block without credentials.
     pub(crate) fn block(&self, block: Block) -> Block {
         let clean = self.json(block.raw().to_owned());
@@ -95,18 +83,20 @@ impl Redactor {
         Stream { is_json: true, ..self.stream() }
     }
 
-    fn value(&self, value: &mut serde_json::Value) -> bool {
-        use serde_json::Value;
-        match value {
-            Value::String(text) => {
-                let Cow::Owned(clean) = self.text(text) else { return false };
-                *text = clean;
-                true
-            }
-            Value::Array(items) => items.iter_mut().fold(false, |any, item| self.value(item) | any),
-            Value::Object(map) => map.values_mut().fold(false, |any, item| self.value(item) | any),
-            _ => false,
+    /// Where credentials are in a text that may go on, from the left; and from where on its end could be the beginning of one.
+    /// `is_json`: it is source, in whose strings escapes could hide one.
+    pub(crate) fn found(&self, text: &str, is_json: bool) -> (Vec<(usize, usize)>, usize) {
+        if is_json && text.contains('\\') {
+            return self.found_behind(Unescaped(characters(text)));
         }
+        let found: Vec<_> = self.finds(text).collect();
+        let last = found.last().map_or(0, |(_, end)| *end);
+        (found, text.len() - self.undecided(&text[last..]))
+    }
+
+    /// Bytes of the longest beginning of a credential that is none yet, whatever escapes it is written with.
+    pub(crate) fn longest_beginning(&self) -> usize {
+        self.patterns.first().map_or(0, |longest| longest.len() * ESCAPED)
     }
 
     /// Where credentials are, from the left, none in another.
@@ -120,12 +110,9 @@ impl Redactor {
     /// How many bytes at the end of `text` could be the beginning of a pattern.
     fn undecided(&self, text: &str) -> usize {
         let longest = self.patterns.first().map_or(0, |p| p.len()).saturating_sub(1);
-        let from = text.len().saturating_sub(longest);
-        let starts = text.char_indices().map(|(at, _)| at).filter(|at| *at >= from);
-        starts
-            .map(|at| &text[at..])
-            .find(|tail| self.patterns.iter().any(|p| p.starts_with(tail)))
-            .map_or(0, str::len)
+        let end = &text[text.ceil_char_boundary(text.len().saturating_sub(longest))..];
+        let is_beginning = |tail: &&str| self.patterns.iter().any(|p| p.starts_with(tail));
+        end.char_indices().map(|(at, _)| &end[at..]).find(is_beginning).map_or(0, str::len)
     }
 }
 
@@ -171,75 +158,29 @@ impl Stream<'_> {
         if self.redactor.patterns.is_empty() {
             return Cow::Borrowed(piece);
         }
-        if self.is_json && (self.held.contains('\\') || piece.contains('\\')) {
-            return Cow::Owned(self.push_escaped(piece));
-        }
-        if self.held.is_empty() && self.redactor.undecided(piece) == 0 {
+        if self.held.is_empty()
+            && !(self.is_json && piece.contains('\\'))
+            && self.redactor.undecided(piece) == 0
+        {
             return self.redactor.text(piece);
         }
         self.held.push_str(piece);
-        let clean = self.redactor.text(&self.held);
-        let keep = self.redactor.undecided(&clean);
-        let mut clean = clean.into_owned();
-        self.held = clean.split_off(clean.len() - keep);
-        Cow::Owned(clean)
-    }
-
-    /// As [`Self::push`], with what escapes stand for looked at, and the escapes themselves passed on.
-    fn push_escaped(&mut self, piece: &str) -> String {
-        self.held.push_str(piece);
-        let (text, places) = unescaped(&self.held);
+        let (found, decided) = self.redactor.found(&self.held, self.is_json);
         let (mut out, mut from) = (String::new(), 0);
-        for (at, end) in self.redactor.finds(&text) {
-            out.push_str(&self.held[places[from]..places[at]]);
+        for (at, end) in found {
+            out.push_str(&self.held[from..at]);
             out.push_str(REDACTED);
             from = end;
         }
-        let keep = text.len() - self.redactor.undecided(&text[from..]);
-        out.push_str(&self.held[places[from]..places[keep]]);
-        self.held.drain(..places[keep]);
-        out
+        out.push_str(&self.held[from..decided]);
+        self.held.drain(..decided);
+        Cow::Owned(out)
     }
 
     /// What was held back.
     pub(crate) fn finish(self) -> String {
         self.held
     }
-}
-
-/// What a piece of JSON's source stands for, up to an escape that is not whole yet, and where in the source each of its
-/// bytes, and its end, comes from. Credentials are ASCII: of other escaped characters it only matters that they are others.
-fn unescaped(source: &str) -> (String, Vec<usize>) {
-    let (mut text, mut places) = (String::with_capacity(source.len()), Vec::with_capacity(source.len() + 1));
-    let mut rest = source.char_indices();
-    let mut end = 0;
-    while let Some((at, first)) = rest.next() {
-        let stands_for = match first {
-            '\\' => match rest.next() {
-                None => break,
-                Some((_, 'u')) => {
-                    let digits: String = rest.by_ref().take(4).map(|(_, digit)| digit).collect();
-                    if digits.chars().count() < 4 {
-                        break;
-                    }
-                    let number = u32::from_str_radix(&digits, 16).ok();
-                    number.and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER)
-                }
-                Some((_, 'n')) => '\n',
-                Some((_, 't')) => '\t',
-                Some((_, 'r')) => '\r',
-                Some((_, 'b' | 'f')) => ' ',
-                // A quote, a slash, a backslash; anything else is no escape at all.
-                Some((_, other)) => other,
-            },
-            other => other,
-        };
-        text.push(stands_for);
-        places.resize(text.len(), at);
-        end = rest.offset();
-    }
-    places.push(end);
-    (text, places)
 }
 
 fn percent_encoded(secret: &str, lower: bool) -> Zeroizing<String> {
@@ -272,6 +213,7 @@ mod tests {
     use super::*;
     use base64::Engine as _;
     use proptest::prelude::*;
+    use serde_json::value::RawValue;
 
     const KEY: &str = "sk-ant/a+b=c d%1234567890";
 
@@ -308,7 +250,7 @@ mod tests {
         let escaped =
             format!(r#"{{"a":["{}"],"n":1.50}}"#, KEY.replace('/', r"\/").replace("sk", r"\u0073k"));
         let clean = redactor().json(RawValue::from_string(escaped).unwrap());
-        assert_eq!(clean.get(), r#"{"a":["[redacted]"],"n":1.5}"#);
+        assert_eq!(clean.get(), r#"{"a":["[redacted]"],"n":1.50}"#);
         let harmless = r#"{"a":"\u00e9","n":1.50}"#;
         assert_eq!(redactor().json(RawValue::from_string(harmless.into()).unwrap()).get(), harmless);
     }

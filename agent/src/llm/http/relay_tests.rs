@@ -3,6 +3,7 @@
 use super::*;
 use crate::llm::secret::Secret;
 use proptest::prelude::*;
+use serde_json::json;
 
 const KEY: &str = "sk-secret-0123456789";
 
@@ -83,6 +84,16 @@ fn a_credential_is_taken_out_however_it_is_escaped() {
         let (out, _) = relayed(&text, false, &[20]);
         assert!(out.contains("[redacted]") && !out.contains("0123456789") && out.ends_with("\n\n"), "{out}");
     }
+    // In arguments, which are JSON in a string, and in a key.
+    let arguments = format!(r#"{{"\u006{{}}":"{}"}}"#, KEY.replace("sk-", r"\u0073k-"));
+    let call = json!({ "id": "a", "function": { "name": "t", "arguments": arguments } });
+    let message = json!({ "choices": [{ "message": { "tool_calls": [call], KEY: 1 } }] }).to_string();
+    let message = message.replace(KEY, &KEY.replace("sk-", r"\u0073k-"));
+    let body = String::from_utf8(whole(ProviderKind::OpenAi, message.as_bytes()).body).unwrap();
+    let read: Value = serde_json::from_str(&body).unwrap();
+    let message = &read["choices"][0]["message"];
+    assert_eq!(message["tool_calls"][0]["function"]["arguments"], r#"{"\u006{}":"[redacted]"}"#);
+    assert_eq!(message["[redacted]"], 1, "{body}");
     let body = format!(r#"{{"usage":{{"prompt_tokens":3}},"choices":[],"x":"{KEY}"}}"#);
     let Whole { body, outcome, .. } = whole(ProviderKind::OpenAi, body.as_bytes());
     assert!(!String::from_utf8(body).unwrap().contains(KEY));
