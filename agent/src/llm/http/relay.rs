@@ -16,8 +16,12 @@ use crate::llm::{
     redact::Redactor,
     registry::ProviderKind,
 };
+use joined::Joined;
 use serde_json::{Value, value::RawValue};
 use std::collections::VecDeque;
+
+#[path = "relay_joined.rs"]
+mod joined;
 
 /// What an answer may say of its form.
 pub(super) const STREAM: &str = "text/event-stream; charset=utf-8";
@@ -65,6 +69,8 @@ pub(super) struct Relay {
     error: Option<String>,
     /// The tool calls that a client may find in it.
     begins: Begins,
+    /// What is on its way out.
+    joined: Joined,
 }
 
 impl Relay {
@@ -79,6 +85,7 @@ impl Relay {
             said: 0,
             error: None,
             begins: Begins::new(has_many),
+            joined: Joined::default(),
         }
     }
 
@@ -101,8 +108,12 @@ impl Relay {
     /// Takes bytes of a stream in; gives the events that are whole. What is behind the final one is nothing.
     ///
     /// # Errors
-    /// An event without end, or that parsers may read differently; too many tool calls.
+    /// An event without end, or that parsers may read differently; too many tool calls. What waited goes to nobody then.
     pub(super) fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
+        self.read(bytes, redactor).inspect_err(|_| self.joined = Joined::default())
+    }
+
+    fn read(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
         let (mut reads, mut out) = (Vec::new(), Vec::new());
         let read = if self.is_over() { Ok(()) } else { self.events.read(bytes, |read| reads.push(read)) };
         for read in reads {
@@ -128,7 +139,10 @@ impl Relay {
     /// What is left of a stream, and what the answer came to. `is_whole`: it did not break off.
     pub(super) fn finish(mut self, is_whole: bool, redactor: &Redactor) -> (Vec<u8>, Outcome) {
         // Some servers leave out the last empty line; and some clients do not wait for it.
-        let rest = if is_whole { self.feed(b"\n\n", redactor) } else { Ok(Vec::new()) };
+        let mut rest = if is_whole { self.feed(b"\n\n", redactor) } else { Ok(Vec::new()) };
+        if let Ok(rest) = &mut rest {
+            self.joined.finish(rest);
+        }
         let (rest, refused) = match rest {
             Ok(rest) => (rest, self.begins.complete().err()),
             Err(why) => (Vec::new(), Some(why)),
@@ -170,6 +184,7 @@ impl Relay {
             "[DONE]" => {
                 self.decode(&Event { name, data: "[DONE]".into() });
                 self.begins.over()?;
+                self.joined.finish(out);
                 out.extend_from_slice(b"data: [DONE]\n\n");
                 return Ok(());
             }
@@ -197,12 +212,10 @@ impl Relay {
                 return Ok(());
             }
         }
-        if !event.name.is_empty() {
-            out.extend_from_slice(format!("event: {}\n", event.name).as_bytes());
+        self.joined.pass(self.kind, (event, &read), redactor, out)?;
+        if self.is_over() {
+            self.joined.finish(out);
         }
-        out.extend_from_slice(b"data: ");
-        out.extend_from_slice(event.data.as_bytes());
-        out.extend_from_slice(b"\n\n");
         Ok(())
     }
 
