@@ -405,10 +405,9 @@ impl Turns {
         let mut shown = true;
         while let Some(piece) = {
             let next = to.unless_cancelled(stream.next()).await;
-            heard.told = stream.told();
+            (heard.told, heard.said) = (stream.told(), stream.said());
             next??
         } {
-            heard.said += piece.said();
             match piece {
                 Piece::Text(piece) => to.text(&text.push(&piece)).await?,
                 Piece::ToolStart { id, name } => {

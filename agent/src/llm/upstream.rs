@@ -3,7 +3,7 @@
 use super::{
     config::{Llm, ProviderKind},
     history::Pieces,
-    provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, Usage, around, sse, told},
+    provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, Usage, around, said, sse, told},
     rpc::{INTERNAL, RpcError, Tool},
     secret::{self, Secret},
 };
@@ -155,6 +155,8 @@ impl Provider {
             failed: None,
             timeout: self.llm.timeout,
             read: 0,
+            kind: self.kind,
+            said: 0,
         })
     }
 }
@@ -190,6 +192,9 @@ pub(super) struct Stream {
     failed: Option<RpcError>,
     timeout: Duration,
     read: usize,
+    kind: ProviderKind,
+    /// Bytes of what the model said.
+    said: usize,
 }
 
 impl Stream {
@@ -222,6 +227,12 @@ impl Stream {
             let mut events = Vec::new();
             let fed = self.events.feed(&chunk, |event| events.push(event));
             for event in events {
+                self.said += match serde_json::from_str(&event.data) {
+                    Ok(event) => said(self.kind, &event),
+                    // The end, or what nobody reads.
+                    Err(_) if self.decoder.is_done() || event.data.trim() == "[DONE]" => 0,
+                    Err(_) => event.data.len(),
+                };
                 if !self.decoder.is_done() && self.failed.is_none() {
                     self.failed = self.decoder.event(&event, &mut self.waiting).err();
                 }
@@ -235,6 +246,11 @@ impl Stream {
     /// Tokens, as far as the provider has told them.
     pub(super) fn told(&self) -> Option<Usage> {
         self.decoder.told()
+    }
+
+    /// Bytes of what the model said so far, also of what no [`Piece`] tells.
+    pub(super) fn said(&self) -> usize {
+        self.said
     }
 
     /// The whole answer, once [`Self::next`] said so.

@@ -9,7 +9,7 @@ use super::{
 use crate::llm::{
     message::{Block, ToolCall},
     provider::{
-        Decoder, Piece, Usage,
+        Decoder, Usage, said,
         sse::{Event, Events, Read},
         usage,
     },
@@ -195,10 +195,11 @@ impl Relay {
         }
         // An escape could hide a credential.
         let clean = redactor.json(data);
-        let mut read = strict::read(clean.get())?;
+        let mut read = strict::read(clean.get()).inspect_err(|_| self.said += clean.get().len())?;
         if !read.is_object() {
             return Err("the provider sent an event that is no JSON object".into());
         }
+        self.said += said(self.kind, &read);
         let begun = self.begins.event(self.kind, &name, &read);
         let mended = self.begins.mend(&mut read).then(|| read.to_string());
         let data = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned();
@@ -227,7 +228,6 @@ impl Relay {
             self.error.get_or_insert(error.message);
             self.decoder = None;
         }
-        self.said += pieces.iter().map(Piece::said).sum::<usize>();
     }
 
     /// A whole answer, of which nothing was fed: JSON, or a stream that does not say that it is one. A client that asked for
