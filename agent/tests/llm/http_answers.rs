@@ -74,7 +74,7 @@ fn answers_that_nobody_reads_have_a_bound_together_and_one_agent_leaves_room() {
     let line: Value = serde_json::from_str(record.lines().last().unwrap()).unwrap();
     assert_eq!(line["status"], 503, "{line}");
     assert!(line["error"].as_str().unwrap().contains("this agent's answers"), "{line}");
-    // The positive control: what is little has room, what streams needs none, and what is held is whole.
+    // The positive control: what is little has room, a stream of which little is kept needs none, and what is held is whole.
     let little = json!({ "content": [], "stop_reason": "end_turn" });
     mock.then([
         Answer::Whole(200, "Content-Type: application/json\r\n".into(), little.to_string().into()),
@@ -168,6 +168,33 @@ fn an_answer_is_over_and_on_record_at_its_final_event() {
     gate.open();
     mock.then([says(&["more"])]);
     assert!(post(&home, "/v1/messages", &hello()).whole);
+}
+
+#[test]
+fn a_stream_of_which_too_much_would_be_kept_ends_and_says_why() {
+    let text = "x".repeat(1 << 20);
+    let long = anthropic_events(&[text_block(&[text.as_str(); 40])], "end_turn").concat();
+    let line = [&b"data: "[..], &[b'x'; 17 << 20]].concat();
+    let mock = Mock::with([Answer::Stream(long), Answer::Stream(line)]);
+    let home = home(&mock, "anthropic", "http = true", "");
+    let daemon = home.start();
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.whole), (200, false));
+    let end = String::from_utf8_lossy(&got.body[got.body.len() - 300..]).into_owned();
+    assert!(end.contains("event: error\ndata: ") && end.contains("would have to be kept"), "{end}");
+    let line = recorded(&home);
+    assert!(line["error"].as_str().unwrap().contains("would have to be kept"), "{}", line["error"]);
+    // What came counts.
+    assert!(line["usage"]["output_tokens"].as_u64().unwrap() > 7 << 20, "{}", line["usage"]);
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.whole), (200, false));
+    assert!(recorded(&home)["error"].as_str().unwrap().contains("an event of more than"));
+    assert_eq!(daemon.status("a")["worker"]["failed"], 2);
+    // The control: as much over HTTP, of which little is to be kept.
+    let many = anthropic_events(&[text_block(&["x"; 20_000])], "end_turn").concat();
+    mock.then([Answer::Stream(many.clone())]);
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.whole, got.body.len()), (200, true, many.len()));
 }
 
 #[test]

@@ -118,6 +118,14 @@ impl Begins {
         self.is_over
     }
 
+    /// Bytes that it holds of the answer.
+    pub(super) fn held(&self) -> usize {
+        let of = |call: &Growing| {
+            size_of::<Growing>() + call.id.capacity() + call.name.capacity() + call.input.held()
+        };
+        self.blocks.capacity() * size_of::<Begun>() + self.calls.iter().map(of).sum::<usize>()
+    }
+
     /// Takes in the data of an event, and the name that the event has.
     ///
     /// # Errors

@@ -34,6 +34,11 @@ impl Input {
         matches!(self.at, At::Behind)
     }
 
+    /// Bytes that it takes in memory.
+    pub(super) fn held(&self) -> usize {
+        self.text.capacity()
+    }
+
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -4,7 +4,7 @@
 
 use super::{
     begins::{Begins, none_is_stray},
-    strict,
+    request, strict,
 };
 use crate::llm::{
     message::{Block, ToolCall},
@@ -87,6 +87,12 @@ impl Relay {
             begins: Begins::new(has_many),
             joined: Joined::default(),
         }
+    }
+
+    /// Bytes that it holds of a stream: of what it reads, of what it is to tell, and of what waits to go out.
+    pub(super) fn held(&self) -> usize {
+        let decoder = self.decoder.as_ref().map_or(0, Decoder::held);
+        self.events.held() + decoder + self.begins.held() + self.joined.held()
     }
 
     /// How many tool calls began since this was asked last: a client may run one before the answer is whole.
@@ -302,6 +308,12 @@ impl Relay {
         let body = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
         Whole { body, form: JSON, outcome }
     }
+}
+
+/// What a stream says of why it breaks off, as its provider would.
+pub(super) fn error(kind: ProviderKind, why: &str) -> Vec<u8> {
+    let name = if kind == ProviderKind::Anthropic { "event: error\n" } else { "" };
+    format!("{name}data: {}\n\n", request::error(kind, 503, why)).into_bytes()
 }
 
 /// Whether no client finds JSON or an event in a text: in whatever encoding, and whatever ends a line for it.

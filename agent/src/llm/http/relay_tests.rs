@@ -15,6 +15,12 @@ fn chunk(json: &str) -> String {
     format!("data: {json}\n\n")
 }
 
+/// An event of either's API.
+fn event(data: &Value) -> String {
+    let name = data["type"].as_str().map(|name| format!("event: {name}\n")).unwrap_or_default();
+    name + &chunk(&data.to_string())
+}
+
 fn openai() -> String {
     [
         chunk(r#"{"choices":[{"index":0,"delta":{"content":"h\u00e9"}}]}"#),
@@ -307,6 +313,115 @@ fn a_broken_stream_is_on_record_as_broken() {
     let (out, outcome) = relayed(&half, true, &[]);
     assert_eq!(out, half);
     assert!(outcome.error.is_some());
+}
+
+#[test]
+fn what_the_model_said_is_counted_whatever_it_is_of() {
+    let said = |kind: ProviderKind, events: &[Value]| {
+        let mut relay = relay(kind);
+        for data in events {
+            relay.feed(event(data).as_bytes(), &redactor()).unwrap();
+        }
+        relay.finish(false, &redactor()).1.said
+    };
+    let start = |block: Value| json!({ "type": "content_block_start", "index": 0, "content_block": block });
+    let delta = |delta: Value| json!({ "type": "content_block_delta", "index": 0, "delta": delta });
+    for (block, piece) in [
+        (
+            json!({ "type": "thinking", "thinking": "" }),
+            json!({ "type": "thinking_delta", "thinking": "x".repeat(40) }),
+        ),
+        (
+            json!({ "type": "server_tool_use", "id": "s", "name": "", "input": {} }),
+            json!({ "type": "input_json_delta", "partial_json": "x".repeat(40) }),
+        ),
+        (json!({ "type": "text", "text": "" }), json!({ "type": "text_delta", "text": "x".repeat(40) })),
+        (json!({ "type": "new", "data": { "deep": ["x".repeat(40)] } }), json!({ "type": "new_delta" })),
+    ] {
+        // Behind what nobody understands, too.
+        for before in [vec![], vec![json!({ "type": 7 })]] {
+            let events = [before, vec![start(block.clone()), delta(piece.clone())]].concat();
+            assert_eq!(said(ProviderKind::Anthropic, &events), 40, "{events:?}");
+        }
+    }
+    let end = json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" } });
+    assert_eq!(said(ProviderKind::Anthropic, &[end]), 0, "the control: not the model's words");
+    let of = |index: u64, delta: Value| json!({ "choices": [{ "index": index, "delta": delta }] });
+    let call = |call: Value| of(0, json!({ "tool_calls": [call] }));
+    let words = "x".repeat(40);
+    for event in [
+        of(0, json!({ "content": words })),
+        of(0, json!({ "role": "assistant", "reasoning_content": words })),
+        of(0, json!({ "reasoning_details": [{ "type": "t", "text": words }] })),
+        of(0, json!({ "function_call": { "arguments": words } })),
+        call(json!({ "index": 0, "type": "custom", "id": "a", "custom": { "name": "", "input": words } })),
+        call(json!({ "index": 0, "function": { "name": "", "arguments": words } })),
+        json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(10) } },
+            { "index": 1, "delta": { "content": "x".repeat(30) } }] }),
+    ] {
+        for before in [vec![], vec![of(0, json!({ "content": 7 }))]] {
+            let events = [before, vec![event.clone()]].concat();
+            assert_eq!(said(ProviderKind::OpenAi, &events), 40, "{events:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_held_of_a_stream_is_told() {
+    let fed = |kind: ProviderKind, events: &[String]| {
+        let mut relay = relay(kind);
+        let none = relay.held();
+        for event in events {
+            relay.feed(event.as_bytes(), &redactor()).unwrap();
+        }
+        (none, relay.held())
+    };
+    let long = "x".repeat(1 << 20);
+    let start =
+        |block: Value| event(&json!({ "type": "content_block_start", "index": 0, "content_block": block }));
+    let piece = |delta: Value| event(&json!({ "type": "content_block_delta", "index": 0, "delta": delta }));
+    let openai = |delta: Value| event(&json!({ "choices": [{ "index": 0, "delta": delta }] }));
+    let call = |function: Value| openai(json!({ "tool_calls": [{ "index": 0, "function": function }] }));
+    let text = json!({ "type": "text", "text": "" });
+    let tool = json!({ "type": "tool_use", "id": "a", "name": "t", "input": {} });
+    let cases = [
+        // A line, or data, that does not end.
+        (ProviderKind::OpenAi, vec![long.clone()]),
+        (ProviderKind::OpenAi, vec![format!("data: {long}\n")]),
+        (ProviderKind::OpenAi, vec![openai(json!({ "content": long }))]),
+        (
+            ProviderKind::OpenAi,
+            vec![call(json!({ "name": "t" })), call(json!({ "arguments": format!("{{\"{long}") }))],
+        ),
+        (ProviderKind::Anthropic, vec![start(json!({ "type": "text", "text": long }))]),
+        (ProviderKind::Anthropic, vec![start(text), piece(json!({ "type": "text_delta", "text": long }))]),
+        (
+            ProviderKind::Anthropic,
+            vec![
+                start(tool),
+                piece(json!({ "type": "input_json_delta", "partial_json": format!("{{\"{long}") })),
+            ],
+        ),
+        // Small as text, and large as values.
+        (ProviderKind::Anthropic, vec![start(json!({ "type": "x", "y": vec![0; 1 << 16] }))]),
+        // It waits: it could be the beginning of a credential.
+        (
+            ProviderKind::OpenAi,
+            vec![openai(json!({ "content": "x" })), openai(json!({ "other": format!("{long}sk-") }))],
+        ),
+    ];
+    for (kind, events) in cases {
+        let (none, held) = fed(kind, &events);
+        assert!(none < 1 << 10 && held >= 1 << 20, "{none} {held}: {}", &events.concat()[..80]);
+    }
+    let short: Vec<String> = (0..1000).map(|_| openai(json!({ "content": "x" }))).collect();
+    assert!(
+        fed(ProviderKind::OpenAi, &short).1 < 64 << 10,
+        "the control: an honest answer's events are not kept"
+    );
+    // A long line's room is not kept behind it.
+    let odd = format!("id: {long}\n\n");
+    assert!(fed(ProviderKind::OpenAi, &[odd]).1 < 128 << 10);
 }
 
 #[test]

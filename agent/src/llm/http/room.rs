@@ -4,6 +4,7 @@
 //! Each request and each answer has a bound of its own, and there are many connections; under the daemon a worker has 1 GiB
 //! of memory, and `ringfence start` serves all agents in one process. While a request or an answer is looked at there are a
 //! few copies of it. Requests and answers have each their own room: who reads no answers does not keep others from asking.
+//! An answer that streams takes room for what is kept of it, which is little unless its provider means harm.
 
 use std::{
     fmt,
@@ -27,7 +28,7 @@ const CALLS: usize = 64;
 pub(super) enum What {
     /// Until the provider has them.
     Requests,
-    /// Those that do not stream, until the client has them.
+    /// Until the client has them; of those that stream, what is kept.
     Answers,
 }
 
@@ -35,7 +36,7 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Requests => "requests that are not passed on yet",
-            Self::Answers => "answers that are not read yet",
+            Self::Answers => "answers that are under way or not read yet",
         })
     }
 }
@@ -184,6 +185,16 @@ impl Held {
         Ok(())
     }
 
+    /// Has so many bytes from now on.
+    ///
+    /// # Errors
+    /// [`Full`]: it has what it had.
+    pub(super) fn fit(&mut self, to: usize) -> Result<(), Full> {
+        self.grow(to.saturating_sub(self.bytes))?;
+        self.shrink(to);
+        Ok(())
+    }
+
     /// Keeps so many bytes at most.
     pub(super) fn shrink(&mut self, to: usize) {
         let less = self.bytes.saturating_sub(to);
@@ -199,20 +210,20 @@ impl Drop for Held {
     }
 }
 
-/// Bytes on their way to somebody who may be slow: their room is taken until nobody has them any more.
+/// Bytes on their way to somebody who may be slow. What is theirs, their room, goes when nobody has them any more.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Kept<T = Held> {
     bytes: Vec<u8>,
-    _held: Held,
+    _theirs: T,
 }
 
-impl Kept {
-    pub(super) fn new(bytes: Vec<u8>, held: Held) -> Self {
-        Self { bytes, _held: held }
+impl<T> Kept<T> {
+    pub(super) fn new(bytes: Vec<u8>, theirs: T) -> Self {
+        Self { bytes, _theirs: theirs }
     }
 }
 
-impl AsRef<[u8]> for Kept {
+impl<T> AsRef<[u8]> for Kept<T> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -236,7 +247,8 @@ mod tests {
             rest.grow(ALL - ONE).unwrap();
             assert_eq!(rest.grow(1), Err(Full::All(what)));
             assert_eq!(rest.grow(usize::MAX), Err(Full::One(what)));
-            held.shrink(ONE - 2);
+            held.fit(ONE - 2).unwrap();
+            assert_eq!(held.fit(ONE + 1), Err(Full::One(what)));
             // A refusal took nothing.
             rest.grow(2).unwrap();
             assert_eq!(rest.grow(1), Err(Full::All(what)));

@@ -2,7 +2,7 @@
 //!
 //! <https://platform.claude.com/docs/en/api/messages> and `build-with-claude/streaming`, `prompt-caching` beside it.
 
-use super::{Answer, Around, Piece, Usage, arguments, sse::Event, told};
+use super::{Answer, Around, Piece, Usage, arguments, fields_weight, sse::Event, told, weight};
 use crate::llm::{
     config::Llm,
     message::{Block, Image, Kind, Message, Role, ToolCall},
@@ -165,9 +165,15 @@ pub(in crate::llm) struct Decoder {
     stop_reason: Option<String>,
     usage: Option<Usage>,
     done: bool,
+    /// Bytes of the blocks, roughly: what replaces something counts beside it.
+    held: usize,
 }
 
 impl Decoder {
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
     pub(super) fn told(&self) -> Option<Usage> {
         self.usage
     }
@@ -196,11 +202,13 @@ impl Decoder {
                 let is_call = start(&fields, pieces).ok_or_else(|| strange("a tool call without a name"))?;
                 let call = is_call.then_some(self.calls);
                 self.calls += usize::from(is_call);
+                self.held += size_of::<Growing>() + fields_weight(&fields);
                 self.blocks.push(Growing { call, fields, input: String::new() });
             }
             "content_block_delta" => {
                 let delta = chunk.delta.ok_or_else(|| strange("a delta without its content"))?;
                 let block = self.blocks.get_mut(chunk.index).ok_or_else(|| strange("a delta of no block"))?;
+                self.held += delta.values().map(weight).sum::<usize>();
                 grow(block, &delta, pieces);
             }
             "message_delta" => {

@@ -250,6 +250,14 @@ impl Decoder {
         }
     }
 
+    /// Bytes that it holds of the answer.
+    pub(in crate::llm) fn held(&self) -> usize {
+        match self {
+            Self::Anthropic(decoder) => decoder.held(),
+            Self::OpenAi(decoder) => decoder.held(),
+        }
+    }
+
     /// Whether the answer is whole.
     pub(super) fn is_done(&self) -> bool {
         match self {

@@ -239,6 +239,13 @@ pub(in crate::llm) struct Decoder {
 }
 
 impl Decoder {
+    pub(super) fn held(&self) -> usize {
+        let of = |call: &Call| {
+            size_of::<Call>() + call.id.capacity() + call.name.capacity() + call.arguments.capacity()
+        };
+        self.said.capacity() + self.calls.iter().map(of).sum::<usize>()
+    }
+
     pub(super) fn told(&self) -> Option<Usage> {
         self.usage
     }

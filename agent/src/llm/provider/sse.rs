@@ -5,6 +5,8 @@
 
 /// Most bytes of an event.
 const MAX_EVENT: usize = 16 << 20;
+/// Most bytes of room for a line that are kept for the next.
+const KEPT: usize = 64 << 10;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,11 +89,19 @@ impl Events {
             if let Some(read) = self.end_line(&line)? {
                 each(read);
             }
-            self.line = line;
-            self.line.clear();
+            // A long one is rare, and there are many streams.
+            if line.capacity() <= KEPT {
+                self.line = line;
+                self.line.clear();
+            }
         }
         self.line.extend_from_slice(bytes);
         self.check()
+    }
+
+    /// Bytes that it takes in memory.
+    pub(in crate::llm) fn held(&self) -> usize {
+        self.line.capacity() + self.data.capacity() + self.name.capacity()
     }
 
     fn check(&self) -> Result<(), Error> {
