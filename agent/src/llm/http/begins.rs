@@ -52,7 +52,7 @@ struct Growing {
 enum Ends {
     /// It may.
     Open,
-    /// Its input is one whole JSON object: some clients run it now.
+    /// Its input is a whole document, of whatever kind, behind which nothing goes on: some clients run it now.
     Full,
     /// Another one began, or what it is part of ended.
     Shut,
@@ -289,11 +289,8 @@ impl Growing {
             self.input.push_text(piece);
         } else if !self.input.push(piece) {
             return ambiguous("an input that goes on behind its end");
-        } else if self.ends == Ends::Open
-            && !was_behind
-            && self.input.is_behind()
-            && is_object(self.input.text())
-        {
+        } else if self.ends == Ends::Open && !was_behind && self.input.is_behind() {
+            // Parsers differ over what is in it, so that is not asked: to a client that reads it, it is whole.
             self.ends = Ends::Full;
         }
         Ok(())

@@ -107,6 +107,33 @@ fn a_call_is_complete_when_it_is_one_object_or_the_next_begins_or_its_choice_sto
 }
 
 #[test]
+fn an_input_is_complete_when_it_is_whole_whatever_it_is() {
+    let delta = |call: Value| json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] } }] });
+    let named = delta(json!({ "index": 0, "id": "a", "function": { "name": "t", "arguments": "" } }));
+    let more = |input: &str| delta(json!({ "index": 0, "function": { "arguments": input } }));
+    let single =
+        |function: Value| json!({ "choices": [{ "index": 0, "delta": { "function_call": function } }] });
+    let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+    for input in [r#"{"a":1e999}"#, r#"{"a":1,"a":2}"#, r#"{"a":"\ud800"}"#, "[]", "[1,[2]]", &deep] {
+        let (first, rest) = input.split_at(input.len() - 1);
+        let end = one(0, "a", input);
+        assert_eq!(told(OpenAi, &[named.clone(), more(first), more(rest)]), [vec![], vec![], end], "{input}");
+        let block = json!({ "type": "tool_use", "id": "a", "name": "t", "input": {} });
+        let events = [start(json!(0), block), piece(json!(0), first), piece(json!(0), rest)];
+        assert_eq!(told(Anthropic, &events), [vec![], vec![], one(0, "a", input)], "{input}");
+        let events =
+            [single(json!({ "name": "t", "arguments": first })), single(json!({ "arguments": rest }))];
+        assert_eq!(told(OpenAi, &events), [vec![], one(0, "", input)], "{input}");
+    }
+    // What has no end of its own may end with any piece, and nothing goes on behind it.
+    for (input, recorded) in [("7", "7"), ("null", "null"), ("\"x\"", "\"x\""), ("no json", "\"no json\"")] {
+        assert_eq!(told(OpenAi, &[named.clone(), more(input)]), [vec![], one(0, "a", recorded)], "{input}");
+        assert!(refused(OpenAi, &[named.clone(), more(input), more("7")]), "{input}");
+    }
+    assert_eq!(told(OpenAi, &[named, more(" \n"), more("{"), more("\"}")]).concat(), [], "the control");
+}
+
+#[test]
 fn what_is_over_does_not_grow() {
     let delta = |call: Value| json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] } }] });
     let call = |index: u64, id: &str, input: &str| {
