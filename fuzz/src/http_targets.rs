@@ -21,7 +21,15 @@ const KEY: &str = "sk-secret-0123456789";
 /// Most tokens of an answer by the profile.
 const MOST: u64 = 100;
 /// Where a request says how many tokens an answer may have.
-const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+const LIMITS: [&str; 7] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "n_predict",
+    "num_predict",
+    "max_new_tokens",
+    "max_output_tokens",
+    "max_tokens_to_sample",
+];
 
 /// A request: method and path, headers, an empty line, a body. Who passes named the host and the token, and is no page.
 /// What goes to the provider has the profile's model and options and no higher limit; the rest is the client's.
@@ -101,6 +109,7 @@ fn sent(llm: &Llm, route: Route, body: &[u8]) {
     // How many answers there are is the profile's to say; and what only looks like one of the names that are ours is left out.
     let dropped = [
         "n",
+        "n_cmpl",
         "best_of",
         "models",
         "fallbacks",
@@ -108,9 +117,13 @@ fn sent(llm: &Llm, route: Route, body: &[u8]) {
         "preset",
         "context_window_fallbacks",
         "content_policy_fallbacks",
+        "extra_body",
+        "plugins",
+        "user_config",
+        "model_list",
     ];
     let is_ours =
-        |key: &str| [&fixed[..], &LIMITS, &dropped, &["messages", "stream"]].concat().contains(&key);
+        |key: &str| [&fixed[..], &LIMITS, &dropped, &["messages", "stream", "tools"]].concat().contains(&key);
     for (key, value) in asked.iter().filter(|(key, _)| !fixed.contains(&key.as_str())) {
         match sent.get(key) {
             Some(sent) => assert!(LIMITS.contains(&key.as_str()) || sent == value, "{key}"),

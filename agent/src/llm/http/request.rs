@@ -9,6 +9,9 @@ use axum::http::Method;
 use serde_json::{Map, Value, json, value::RawValue};
 use std::collections::BTreeMap;
 
+#[path = "request_tools.rs"]
+mod tools;
+
 /// What a path stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
@@ -67,23 +70,29 @@ pub(super) struct Rewritten {
 const USAGE: &str = "include_usage";
 
 /// How many answers a request is to have, or how many are made to choose from.
-const MANY: [&str; 2] = ["n", "best_of"];
+const MANY: [&str; 3] = ["n", "n_cmpl", "best_of"];
 
-/// What names other models than the profile's, for servers that pass requests on.
-const MODELS: [&str; 6] =
-    ["models", "fallbacks", "route", "preset", "context_window_fallbacks", "content_policy_fallbacks"];
-
-/// Fields that are looked at or fixed, beside the profile's options and [`MODELS`].
-const OURS: [&str; 8] = [
-    "model",
-    "messages",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    MANY[0],
-    MANY[1],
+/// What names other models than the profile's, for servers that pass requests on; or has fields of a request in it.
+const MODELS: [&str; 10] = [
+    "models",
+    "fallbacks",
+    "route",
+    "preset",
+    "context_window_fallbacks",
+    "content_policy_fallbacks",
+    "extra_body",
+    "plugins",
+    "user_config",
+    "model_list",
 ];
+
+/// Other names of the most tokens of an answer. Some servers take one of them over the API's own.
+const LIMITS: [&str; 5] =
+    ["n_predict", "num_predict", "max_new_tokens", "max_output_tokens", "max_tokens_to_sample"];
+
+/// Fields that are looked at or fixed, beside the profile's options, [`MANY`], [`MODELS`] and [`LIMITS`].
+const OURS: [&str; 7] =
+    ["model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "tools"];
 
 /// What names are alike by that differ only in case, as parsers that ignore it have it: long s and the Kelvin sign are
 /// an s and a k.
@@ -99,7 +108,8 @@ pub(super) fn folded(key: &str) -> String {
 /// Puts in what the profile fixes: model, options, most tokens of an answer, and that there is one. Everything else stays the client's.
 ///
 /// # Errors
-/// Not a JSON object, or one whose `stream` or `stream_options` are not what they are to be, or of too many values.
+/// Not a JSON object, or one whose `stream` or `stream_options` are not what they are to be, or of too many values; or a tool
+/// of the provider's that is to use another model.
 pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
     // Each is kept by itself for a while.
     if !strict::is_light(body) {
@@ -108,10 +118,14 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
     let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
     // A provider may read names in any case: what only looks like one of those that are ours would count beside it.
-    let ours = || OURS.iter().chain(&MODELS).copied().chain(llm.options.keys().map(String::as_str));
+    let named = || OURS.iter().chain(&MANY).chain(&MODELS).chain(&LIMITS).copied();
+    let ours = || named().chain(llm.options.keys().map(String::as_str));
     fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
     MODELS.iter().for_each(|key| drop(fields.remove(*key)));
     fields.insert("model".into(), raw(&llm.model));
+    if let Some(tools) = fields.get("tools").filter(|_| !llm.options.contains_key("tools")) {
+        tools::use_no_model(tools)?;
+    }
     let messages: Vec<Box<RawValue>> =
         fields.get("messages").and_then(|m| serde_json::from_str(m.get()).ok()).unwrap_or_default();
     // A provider that reads it freely would stream where we do not expect it.
@@ -134,11 +148,14 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
             (ProviderKind::OpenAi, false) => &["max_completion_tokens", "max_tokens"],
         };
         let asked: Vec<&str> = keys.iter().filter(|key| fields.contains_key(**key)).copied().collect();
+        let own = if asked.is_empty() { &keys[..1] } else { &asked };
+        let others =
+            LIMITS.iter().filter(|key| fields.contains_key(**key) && !llm.options.contains_key(**key));
         // Whichever of them a provider goes by, and however freely it reads a number (`1e9`, `"9"`, null for no limit).
-        for key in if asked.is_empty() { &keys[..1] } else { &asked } {
-            let number = fields.get(*key).and_then(|value| value.get().parse::<u64>().ok());
+        for key in own.iter().chain(others).copied().collect::<Vec<_>>() {
+            let number = fields.get(key).and_then(|value| value.get().parse::<u64>().ok());
             if number.is_none_or(|number| number > u64::from(llm.max_tokens)) {
-                fields.insert((*key).into(), raw(&llm.max_tokens));
+                fields.insert(key.into(), raw(&llm.max_tokens));
             }
         }
         if streams && llm.provider == ProviderKind::OpenAi {
@@ -153,7 +170,8 @@ pub(super) fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten,
             fields.insert("stream_options".into(), raw(&options));
         }
     }
-    let has_many = llm.options.get(MANY[0]).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
+    let many = |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
+    let has_many = MANY[..2].iter().any(many);
     let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
     Ok(Rewritten { body, streams, hides_usage, has_many, messages })
 }
@@ -335,6 +353,64 @@ mod tests {
         );
         openai.options.insert("models".into(), json!(["b"]));
         assert_eq!(keys(&openai)["models"], json!(["b"]), "the profile's own");
+    }
+
+    #[test]
+    fn no_field_brings_another_model_with_it() {
+        let keys = ["extra_body", "plugins", "user_config", "model_list", "Plugins"];
+        for kind in [ProviderKind::OpenAi, ProviderKind::Anthropic] {
+            for key in keys {
+                let (got, _) = rewritten(kind, json!({ key: [{ "model": "big" }], "user": "u" }));
+                assert_eq!((got.get(key), &got["user"], &got["model"]), (None, &json!("u"), &json!("fixed")));
+            }
+            let mut own = llm(kind);
+            own.options.insert("plugins".into(), json!([{ "id": "web" }]));
+            let done = rewrite(&own, Route::Complete, br#"{"plugins":[{"model":"big"}]}"#).unwrap();
+            let got: Value = serde_json::from_slice(&done.body).unwrap();
+            assert_eq!(got["plugins"], json!([{ "id": "web" }]), "the profile's own");
+            let tool =
+                json!({ "tools": [{ "type": "advisor_20260301", "name": "advisor", "model": "big" }] });
+            for route in [Route::Complete, Route::CountTokens] {
+                let refused = rewrite(&llm(kind), route, tool.to_string().as_bytes()).unwrap_err();
+                assert!(refused.contains("may not name a model"), "{refused}");
+            }
+            own.options.insert("tools".into(), json!([]));
+            assert!(rewrite(&own, Route::Complete, tool.to_string().as_bytes()).is_ok(), "none goes on");
+        }
+    }
+
+    #[test]
+    fn no_other_name_of_the_most_tokens_says_more() {
+        let names =
+            ["n_predict", "num_predict", "max_new_tokens", "max_output_tokens", "max_tokens_to_sample"];
+        for kind in [ProviderKind::OpenAi, ProviderKind::Anthropic] {
+            let own = if kind == ProviderKind::OpenAi { "max_completion_tokens" } else { "max_tokens" };
+            for name in names {
+                for more in [json!(5000), json!(-1), json!(null), json!("5000"), json!(1e9)] {
+                    let (got, _) = rewritten(kind, json!({ name: more, "max_tokens": 7 }));
+                    assert_eq!((&got[name], &got["max_tokens"]), (&json!(100), &json!(7)), "{name} {more}");
+                }
+                let (got, _) = rewritten(kind, json!({ name: 7 }));
+                assert_eq!(
+                    (&got[name], &got[own]),
+                    (&json!(7), &json!(100)),
+                    "{name}: less is theirs to say"
+                );
+                let (got, _) = rewritten(kind, json!({ name.to_uppercase(): 5000 }));
+                assert_eq!(got.as_object().unwrap().len(), 3, "{name}");
+                let mut profile = llm(kind);
+                profile.options.insert(name.into(), json!(300));
+                let done = rewrite(&profile, Route::Complete, json!({ name: 5000 }).to_string().as_bytes());
+                let got: Value = serde_json::from_slice(&done.unwrap().body).unwrap();
+                assert_eq!(got[name], 300, "the profile's own");
+            }
+        }
+        let (got, _) = rewritten(ProviderKind::OpenAi, json!({ "n_cmpl": 50, "N_CMPL": 50 }));
+        assert_eq!((got.get("n_cmpl"), got.get("N_CMPL")), (None, None));
+        let mut many = llm(ProviderKind::OpenAi);
+        many.options.insert("n_cmpl".into(), json!(2));
+        let done = rewrite(&many, Route::Complete, br#"{"n_cmpl":50}"#).unwrap();
+        assert!(done.has_many && String::from_utf8(done.body).unwrap().contains(r#""n_cmpl":2"#));
     }
 
     #[test]
