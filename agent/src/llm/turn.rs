@@ -238,6 +238,7 @@ impl Turns {
             Err(Stop::Cancelled) => Outcome::Failed("the turn was cancelled".to_owned()),
             Err(Stop::Failed(mut error)) => {
                 error.message = self.parts.redactor.text(&error.message).into_owned();
+                error.data = error.data.map(|data| self.parts.redactor.value(data));
                 tracing::info!("agent {}: a turn failed: {error}", self.parts.config.name);
                 runtime.push_patiently(rpc::error(Some(&id), &error)).await;
                 Outcome::Failed(error.message)
@@ -372,6 +373,7 @@ impl Turns {
         };
         *usage += answer.usage.unwrap_or_default();
         let redactor = &self.parts.redactor;
+        answer.stop_reason = redactor.text(&answer.stop_reason).into_owned();
         for call in &mut answer.tool_calls {
             call.input = redactor.json(std::mem::take(&mut call.input));
             call.name = redactor.text(&call.name).into_owned();
