@@ -6,7 +6,7 @@
 use super::{Answer, Around, Piece, Usage, arguments, sse::Event, told};
 use crate::llm::{
     config::Llm,
-    message::{Block, Image, Kind, Message, Role, ToolCall},
+    message::{Block, Image, Kind, Message, Role, ToolCall, raw},
     rpc::{INTERNAL, RpcError, Tool},
 };
 use serde::{Deserialize, Serialize};
@@ -202,6 +202,7 @@ struct CallDelta {
     index: Option<usize>,
     id: Option<String>,
     function: Option<FunctionDelta>,
+    custom: Option<CustomDelta>,
 }
 
 #[derive(Deserialize, Default)]
@@ -211,6 +212,13 @@ struct FunctionDelta {
     arguments: Option<Value>,
 }
 
+/// Of a tool whose input is a text, not JSON.
+#[derive(Deserialize)]
+struct CustomDelta {
+    name: Option<String>,
+    input: Option<String>,
+}
+
 /// A tool call as it grows.
 #[derive(Debug)]
 struct Call {
@@ -218,6 +226,8 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
+    /// They are a text.
+    is_custom: bool,
 }
 
 /// Tokens, from an answer's `usage`.
@@ -293,7 +303,12 @@ impl Decoder {
     }
 
     fn call(&mut self, piece: CallDelta, pieces: &mut VecDeque<Piece>) -> Result<(), RpcError> {
-        let function = piece.function.unwrap_or_default();
+        let (is_custom, function) = match (piece.function, piece.custom) {
+            (None, Some(CustomDelta { name, input })) => {
+                (true, FunctionDelta { name, arguments: input.map(Value::String) })
+            }
+            (function, _) => (false, function.unwrap_or_default()),
+        };
         let id = piece.id.filter(|id| !id.is_empty());
         let index = piece.index.unwrap_or_else(|| match self.calls.last() {
             // Without an index, an id or name begins a call.
@@ -322,7 +337,7 @@ impl Decoder {
                 }
                 let id = id.unwrap_or_default();
                 pieces.push_back(Piece::ToolStart { id: id.clone(), name: name.clone() });
-                self.calls.push(Call { index, id, name, arguments: String::new() });
+                self.calls.push(Call { index, id, name, arguments: String::new(), is_custom });
                 self.calls.len() - 1
             }
         };
@@ -335,7 +350,10 @@ impl Decoder {
             && !arguments.is_empty()
         {
             call.arguments.push_str(&arguments);
-            pieces.push_back(Piece::ToolInput { call: at, text: arguments });
+            // Pieces are those of a JSON object.
+            if !call.is_custom {
+                pieces.push_back(Piece::ToolInput { call: at, text: arguments });
+            }
         }
         Ok(())
     }
@@ -370,10 +388,56 @@ impl Decoder {
         let mut tool_calls = Vec::new();
         // An answer that stopped for another reason may have cut a call off.
         for call in self.calls.into_iter().filter(|_| stop_reason == "tool_use") {
-            let input = arguments(&call.name, &call.arguments)?;
+            let input = match call.is_custom {
+                // What has no form for it, the runtime and another provider, takes it as an object.
+                true => raw(&json!({ "input": call.arguments })),
+                false => arguments(&call.name, &call.arguments)?,
+            };
             tool_calls.push(ToolCall { id: call.id, name: call.name, input });
         }
         let content = if self.said.is_empty() { Vec::new() } else { vec![Block::text(&self.said)] };
         Ok(Answer { stop_reason, content, tool_calls, usage: self.usage })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(deltas: &[Value]) -> (Result<Answer, RpcError>, Vec<Piece>) {
+        let (mut decoder, mut pieces) = (Decoder::default(), VecDeque::new());
+        for delta in deltas {
+            let data = json!({ "choices": [{ "index": 0, "delta": delta }] }).to_string();
+            let read = decoder.event(&Event { name: String::new(), data }, &mut pieces);
+            if let Err(error) = read {
+                return (Err(error), pieces.into());
+            }
+        }
+        let data =
+            json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "tool_calls" }] }).to_string();
+        decoder.event(&Event { name: String::new(), data }, &mut pieces).unwrap();
+        (decoder.finish(), pieces.into())
+    }
+
+    #[test]
+    fn a_custom_tool_s_call_is_one() {
+        let custom = |call: Value| json!({ "tool_calls": [call] });
+        let (answer, pieces) = read(&[
+            custom(
+                json!({ "index": 0, "id": "a", "type": "custom", "custom": { "name": "patch", "input": "rm " } }),
+            ),
+            custom(json!({ "index": 0, "custom": { "input": "\"x\"" } })),
+            custom(json!({ "index": 1, "id": "b", "function": { "name": "t", "arguments": "{}" } })),
+        ]);
+        let answer = answer.unwrap();
+        let calls: Vec<_> =
+            answer.tool_calls.iter().map(|call| (&*call.id, &*call.name, call.input.get())).collect();
+        assert_eq!(calls, [("a", "patch", r#"{"input":"rm \"x\""}"#), ("b", "t", "{}")]);
+        assert_eq!(answer.stop_reason, "tool_use");
+        let start = |id: &str, name: &str| Piece::ToolStart { id: id.into(), name: name.into() };
+        let input = Piece::ToolInput { call: 1, text: "{}".into() };
+        assert_eq!(pieces, [start("a", "patch"), start("b", "t"), input]);
+        let (nameless, _) = read(&[custom(json!({ "index": 0, "custom": { "input": "x" } }))]);
+        assert!(nameless.unwrap_err().message.contains("without a name"), "the control");
     }
 }
