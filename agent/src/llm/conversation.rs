@@ -1,7 +1,7 @@
 //! One agent's conversation: its log on disk, and the same ready for the provider.
 //!
-//! The log is NDJSON, one message a line, in the order in which things happened. What the provider is sent is made from
-//! it: results of one answer's tool calls stand together, in the order of the calls.
+//! The log is NDJSON, one message a line, in the order in which things happened; and a line of usage alone for a call of the
+//! provider that was cut off. What the provider is sent is made from it: results of one answer's tool calls stand together, in the order of the calls.
 
 use super::{
     calls::Used,
@@ -172,7 +172,10 @@ impl Conversation {
                     replay.torn = read;
                     return Ok(replay);
                 }
-                Err(_) => replay.skipped += 1,
+                Err(_) => match serde_json::from_slice(&line) {
+                    Ok(Spent { ts, usage }) => self.meter.lock().used(&usage, ts),
+                    Err(_) => replay.skipped += 1,
+                },
             }
             self.length += read;
             if !ended {
@@ -264,26 +267,37 @@ impl Conversation {
 
     /// Adds a message.
     pub(super) fn push(&mut self, message: Message, usage: Option<&Usage>) {
+        let now = Timestamp::now();
+        usage.inspect(|usage| self.meter.lock().used(usage, now));
+        self.write(now, Some(&message), usage);
+        self.take(message);
+    }
+
+    /// Counts a call of the provider of which there is no message, because it was cut off: also after a restart.
+    pub(super) fn spent(&mut self, usage: &Usage) {
+        let now = Timestamp::now();
+        self.meter.lock().used(usage, now);
+        self.write(now, None, Some(usage));
+    }
+
+    fn write(&mut self, now: Timestamp, message: Option<&Message>, usage: Option<&Usage>) {
         #[derive(Serialize)]
         struct Line<'a> {
             ts: &'a str,
             #[serde(flatten)]
-            message: &'a Message,
+            message: Option<&'a Message>,
             #[serde(skip_serializing_if = "Option::is_none")]
             usage: Option<&'a Usage>,
         }
-        let now = Timestamp::now();
-        usage.inspect(|usage| self.meter.lock().used(usage, now));
         let ts = format!("{now:.3}");
         let before = self.unwritten.len();
-        match serde_json::to_writer(&mut self.unwritten, &Line { ts: &ts, message: &message, usage }) {
+        match serde_json::to_writer(&mut self.unwritten, &Line { ts: &ts, message, usage }) {
             Ok(()) => self.unwritten.push(b'\n'),
             Err(error) => {
                 self.unwritten.truncate(before);
                 tracing::error!("a message cannot be logged: {error}");
             }
         }
-        self.take(message);
     }
 
     /// Takes a message into what the provider is sent.
@@ -411,6 +425,14 @@ fn append(file: &File, length: u64, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
+/// A line of no message: what a call used that was cut off.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spent {
+    ts: Timestamp,
+    usage: Usage,
+}
+
 fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
     let mut skipped = 0;
     loop {
@@ -429,6 +451,38 @@ fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[tokio::test]
+    async fn a_call_that_was_cut_off_counts_after_a_restart_and_is_no_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/log");
+        let used = |conversation: &Conversation| {
+            let limits = limits::Limits { tokens_per_day: Some(1), ..Default::default() };
+            let checked = conversation.meter.lock().check(&limits, &Default::default(), Timestamp::now());
+            checked.map_or_else(|error| error.message, |()| String::new())
+        };
+        let (mut conversation, _) = Conversation::open(&path, ProviderKind::Anthropic, None).unwrap();
+        conversation.begin(vec![Message {
+            role: Role::User,
+            content: vec![super::super::message::Block::text("hi")],
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            is_error: false,
+        }]);
+        assert_eq!(used(&conversation), "");
+        conversation.spent(&Usage { input_tokens: 40, output_tokens: 2, ..Usage::default() });
+        conversation.commit().await.unwrap();
+        let (again, replay) = Conversation::open(&path, ProviderKind::Anthropic, None).unwrap();
+        assert_eq!(replay, Replay { messages: 1, torn: 0, skipped: 0 });
+        assert!(used(&again).contains("42 are used"), "{}", used(&again));
+        assert_eq!((used(&conversation), again.recent.len()), (used(&again), 1));
+        // The control: anything else that is no message is said to be left out.
+        let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"ts\":\"2024-01-01T00:00:00Z\",\"usage\":{},\"role\":\"x\"}\n{\"usage\":{}}\n")
+            .unwrap();
+        let (_, replay) = Conversation::open(&path, ProviderKind::Anthropic, None).unwrap();
+        assert_eq!(replay, Replay { messages: 1, torn: 0, skipped: 2 });
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]

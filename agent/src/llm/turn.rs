@@ -366,19 +366,21 @@ impl Turns {
                 if !heard.refused {
                     let cost = cut_off(heard.told, heard.sent, heard.said);
                     *usage += cost;
-                    self.conversation.meter.lock().used(&cost, Timestamp::now());
+                    self.conversation.spent(&cost);
                 }
                 return Err(stop);
             }
         };
-        *usage += answer.usage.unwrap_or_default();
+        let told = answer.usage.unwrap_or_default();
+        *usage += told;
         let redactor = &self.parts.redactor;
         answer.stop_reason = redactor.text(&answer.stop_reason).into_owned();
         for call in &mut answer.tool_calls {
             call.input = redactor.json(std::mem::take(&mut call.input));
             call.name = redactor.text(&call.name).into_owned();
         }
-        answer.name(&heard.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>())?;
+        let named = answer.name(&heard.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>());
+        named.inspect_err(|_| self.conversation.spent(&told))?;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
         self.open.clear();
         let mut waits = true;

@@ -19,6 +19,8 @@ use tokio::{
 
 #[path = "turn_calls_tests.rs"]
 mod calls;
+#[path = "turn_spent_tests.rs"]
+mod spent;
 
 /// Servers whose tools say what they were called with.
 #[derive(Default)]

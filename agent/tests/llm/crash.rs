@@ -111,9 +111,11 @@ fn a_provider_that_is_killed_fails_the_turn_and_nothing_else() {
     assert_eq!(answer["error"]["code"], -32603, "{answer}");
     assert_eq!(text_of(&[sender.expect()]), "half of ");
     assert_eq!(sender.expect()["method"], "error");
-    // Half an answer is none.
-    let roles: Vec<Value> = home.logged("a").iter().map(|line| line["role"].clone()).collect();
-    assert_eq!(roles, ["user"]);
+    // Half an answer is none, and has cost something.
+    let logged = home.logged("a");
+    let roles: Vec<&Value> = logged.iter().map(|line| &line["role"]).collect();
+    assert_eq!(roles, [&json!("user"), &Value::Null]);
+    assert!(logged[1]["usage"]["input_tokens"].as_u64().unwrap() > 0, "{}", logged[1]);
     // Nobody listens: an error as well. Somebody again: as if nothing had been.
     assert_eq!(runtime.says(2, "2")["error"]["code"], -32603);
     let mock = Mock::at(port.number);

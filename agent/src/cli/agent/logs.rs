@@ -103,7 +103,9 @@ fn pretty(line: &[u8]) -> String {
         return "(a line that is no message)\n".to_owned();
     };
     let field = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
-    let mut text = format!("{}  {}", field("ts"), field("role"));
+    // A line of usage alone has no role.
+    let who = if message["role"].is_null() { "(a call that was cut off)".to_owned() } else { field("role") };
+    let mut text = format!("{}  {who}", field("ts"));
     if message["is_error"] == true {
         text += " (failed)";
     }
