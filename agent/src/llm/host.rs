@@ -184,9 +184,9 @@ impl Host {
         }
     }
 
-    /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`], so that it is the core's whatever
-    /// becomes of the worker. Whether it is, or nobody is there to be told.
-    pub(super) async fn report_patiently(&self, said: &Said) -> bool {
+    /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
+    /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
+    pub(super) async fn report_patiently(&self, said: &Said, cut: &CancellationToken) -> bool {
         let Some(link) = &self.link else { return true };
         let until = tokio::time::Instant::now() + PATIENCE;
         let (written, is_written) = oneshot::channel();
@@ -195,15 +195,30 @@ impl Host {
                 let what = ToCore::Report(text);
                 let question =
                     Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
-                timeout_at(until, link.send(question)).await.is_ok_and(|sent| sent.is_ok())
+                let sending = timeout_at(until, link.send(question));
+                let sent = tokio::select! {
+                    // What has room is sent, whatever is cut.
+                    biased;
+                    sent = sending => sent,
+                    () = cut.cancelled() => return self.lost(),
+                };
+                sent.is_ok_and(|sent| sent.is_ok())
             }
             _ => false,
         };
         if !sent {
-            self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
-            return false;
+            return self.lost();
         }
-        timeout_at(until, is_written).await.is_ok_and(|written| written.is_ok())
+        tokio::select! {
+            biased;
+            written = timeout_at(until, is_written) => written.is_ok_and(|written| written.is_ok()),
+            () = cut.cancelled() => false,
+        }
+    }
+
+    fn lost(&self) -> bool {
+        self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+        false
     }
 
     /// Tells the core that the socket is served.
@@ -350,8 +365,9 @@ mod tests {
     async fn what_must_not_be_missing_is_the_core_s_before_it_is_gone_on() {
         let (ours, mut core) = UnixStream::pair().unwrap();
         let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
+        let never = CancellationToken::new();
         let said = |id: &str| Said::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
-        assert!(host.report_patiently(&said("first")).await);
+        assert!(host.report_patiently(&said("first"), &never).await);
         let mut heard = vec![0; 1 << 10];
         let read = core.try_read(&mut heard).unwrap();
         assert!(String::from_utf8_lossy(&heard[..read]).contains("first"));
@@ -363,7 +379,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let last = said("last");
-        let mut last = Box::pin(host.report_patiently(&last));
+        let mut last = Box::pin(host.report_patiently(&last, &never));
         let is_ready = timeout(Duration::from_millis(200), last.as_mut()).await.is_ok();
         assert!(!is_ready, "it is in the worker alone");
         let heard = async {
@@ -373,6 +389,24 @@ mod tests {
             }
         };
         assert!(tokio::join!(last, heard).0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_the_core_any_more_when_that_is_cut() {
+        let (ours, _core) = UnixStream::pair().unwrap();
+        let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
+        let error = Some("x".repeat(2000));
+        let long = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        for _ in 0..2 * QUEUE {
+            host.report(&long);
+            tokio::task::yield_now().await;
+        }
+        let cut = CancellationToken::new();
+        let mut waits = Box::pin(host.report_patiently(&long, &cut));
+        let mut once = async || std::future::poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx))).await;
+        assert_eq!(once().await, Poll::Pending, "nobody reads");
+        cut.cancel();
+        assert_eq!(once().await, Poll::Ready(false));
     }
 
     #[tokio::test]

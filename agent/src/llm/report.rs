@@ -14,6 +14,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
+use tokio_util::sync::CancellationToken;
 
 /// What the record has where a provider gave a tool no name.
 const NAMELESS: &str = "(no name)";
@@ -89,21 +90,23 @@ impl Reporter {
 
     /// The model wants a tool called. Its arguments were redacted where they were received. Nobody runs it before this is
     /// on its way: the provider says how many there are, and the record is to have them all. Whether it is: a daemon that
-    /// stands still is waited for once, and not for each of them (`waits`).
+    /// stands still is waited for once, and not for each of them; and not once `patience` is cancelled. Without it nobody waits.
     pub(super) async fn call(
         &self,
         intent: Option<&Intent>,
         begun: &Begun,
         call: &ToolCall,
         server: Option<&str>,
-        waits: bool,
+        patience: Option<&CancellationToken>,
     ) -> bool {
         let said = self.said(intent, begun, call, server);
-        if !waits {
-            self.host.report(&said);
-            return false;
+        match patience {
+            None => {
+                self.host.report(&said);
+                false
+            }
+            Some(cut) => self.host.report_patiently(&said, cut).await,
         }
-        self.host.report_patiently(&said).await
     }
 
     fn said(&self, intent: Option<&Intent>, begun: &Begun, call: &ToolCall, server: Option<&str>) -> Said {

@@ -383,10 +383,12 @@ impl Turns {
         named.inspect_err(|_| self.conversation.spent(&told))?;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
         self.open.clear();
-        let mut waits = true;
+        // Who cuts a turn off is the runtime, which has seen the calls begin: they are on record all the same.
+        let (never, mut waits) = (CancellationToken::new(), true);
         for (call, begun) in answer.tool_calls.iter().zip(&heard.began) {
             let server = self.toolbox.as_ref().and_then(|toolbox| toolbox.remote.get(&call.name));
-            waits = self.reporter.call(to.intent, begun, call, server.map(String::as_str), waits).await;
+            let patience = waits.then_some(&never);
+            waits = self.reporter.call(to.intent, begun, call, server.map(String::as_str), patience).await;
             self.open.insert(begun.id.clone(), begun.key.clone());
         }
         let message = Message {

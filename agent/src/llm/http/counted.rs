@@ -43,7 +43,8 @@ impl Counted {
     }
 
     /// Tells the trace of calls that are whole, each with its place among all that have a name. The client is not to have
-    /// their ends before: it may run them at once, and nobody knows when the answer ends, or whether it does here.
+    /// their ends before: it may run them at once, and nobody knows when the answer ends, or whether it does here. A worker that
+    /// is to stop does not wait for that: it has little time, and the line on disk is still to come.
     pub(super) async fn report(&mut self, calls: impl IntoIterator<Item = (usize, ToolCall)>) {
         let (Some(follow), Some(part)) = (&self.state.follow, &mut self.part) else { return };
         for (place, mut call) in calls {
@@ -52,7 +53,7 @@ impl Counted {
             }
             clean(&mut call, &self.shared.redactor);
             let moment = self.began.get(place).copied().unwrap_or_else(report::now);
-            follow.called(part, &call, moment, &self.shared.redactor).await;
+            follow.called(part, (&call, moment), &self.shared.redactor, &self.state.cut).await;
         }
     }
 

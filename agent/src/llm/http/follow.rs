@@ -20,6 +20,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+use tokio_util::sync::CancellationToken;
 
 /// Intents that are followed at a time; one more, and that which was silent longest is given up.
 const MOST: usize = 64;
@@ -135,12 +136,19 @@ impl Follow {
         part
     }
 
-    /// The model wants a tool called, since this moment. That is on its way before this returns, or was waited for: the client
-    /// does not see the end of the call before.
-    pub(super) async fn called(&self, part: &mut Part, call: &ToolCall, moment: u64, redactor: &Redactor) {
+    /// The model wants a tool called, since this moment. That is on its way before this returns, or was waited for until
+    /// `cut`: the client does not see the end of the call before.
+    pub(super) async fn called(
+        &self,
+        part: &mut Part,
+        (call, moment): (&ToolCall, u64),
+        redactor: &Redactor,
+        cut: &CancellationToken,
+    ) {
         let begun = Begun::relayed(&call.id, moment, redactor);
         part.called = true;
-        part.waits = self.reporter.call(Some(&part.intent), &begun, call, None, part.waits).await;
+        let patience = part.waits.then_some(cut);
+        part.waits = self.reporter.call(Some(&part.intent), &begun, call, None, patience).await;
         let mut threads = self.threads();
         let Some(thread) = threads.iter_mut().find(|thread| thread.intent.id == part.intent.id) else {
             return;

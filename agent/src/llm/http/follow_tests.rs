@@ -29,7 +29,7 @@ fn end(follow: &Follow, part: Part, calls: &[ToolCall], error: Option<&str>) {
 
 async fn answer(follow: &Follow, mut part: Part, calls: &[ToolCall], error: Option<&str>) {
     for call in calls {
-        follow.called(&mut part, call, 1, &Redactor::new([])).await;
+        follow.called(&mut part, (call, 1), &Redactor::new([]), &CancellationToken::new()).await;
     }
     follow.answered(part, error, &Redactor::new([]));
 }
@@ -207,12 +207,41 @@ async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reporte
     assert_eq!(follow.threads()[0].open.len(), MOST_CALLS);
 }
 
+/// A worker that is to stop has no time for a daemon that stands still.
+#[tokio::test]
+async fn a_cut_ends_the_wait_for_the_daemon() {
+    let (host, _nobody_reads) = link();
+    let follow = Arc::new(Follow::new(Reporter::new(host.clone(), Arc::default(), false)));
+    let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    let error = Some("x".repeat(2000));
+    let flood = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+    // All that fits is on its way, and the queue is full.
+    for _ in 0..4096 {
+        host.report(&flood);
+        tokio::task::yield_now().await;
+    }
+    let cut = CancellationToken::new();
+    let told = tokio::spawn({
+        let (follow, cut) = (Arc::clone(&follow), cut.clone());
+        async move {
+            for call in [call("first"), call("second")] {
+                follow.called(&mut part, (&call, 1), &Redactor::new([]), &cut).await;
+            }
+        }
+    });
+    tokio::task::yield_now().await;
+    assert!(!told.is_finished(), "it waits for room");
+    cut.cancel();
+    told.await.unwrap();
+    assert_eq!(follow.threads()[0].open.len(), 2, "their results are known none the less");
+}
+
 #[tokio::test]
 async fn a_call_s_result_is_known_before_its_answer_is_over() {
     let (host, mut reader) = link();
     let follow = Follow::new(Reporter::new(host, Arc::default(), false));
     let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
-    follow.called(&mut part, &call("early"), 7, &Redactor::new([])).await;
+    follow.called(&mut part, (&call("early"), 7), &Redactor::new([]), &CancellationToken::new()).await;
     let Said::Intent { id, .. } = said(&mut reader).await else { panic!("an intent") };
     let Said::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else {
         panic!("a call")
