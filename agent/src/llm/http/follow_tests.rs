@@ -232,6 +232,10 @@ async fn a_cut_ends_the_wait_for_the_daemon() {
     tokio::task::yield_now().await;
     assert!(!told.is_finished(), "it waits for room");
     cut.cancel();
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    assert!(told.is_finished());
     told.await.unwrap();
     assert_eq!(follow.threads()[0].open.len(), 2, "their results are known none the less");
 }

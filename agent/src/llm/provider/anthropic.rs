@@ -2,7 +2,12 @@
 //!
 //! <https://platform.claude.com/docs/en/api/messages> and `build-with-claude/streaming`, `prompt-caching` beside it.
 
-use super::{Answer, Around, Piece, Usage, arguments, fields_weight, sse::Event, told, weight};
+use super::{
+    Answer, Around, Piece, Usage, arguments,
+    measure::{fields_weight, weight},
+    sse::Event,
+    told,
+};
 use crate::llm::{
     config::Llm,
     message::{Block, Image, Kind, Message, Role, ToolCall},
