@@ -42,6 +42,8 @@ mod profile;
 mod quota;
 #[cfg(target_os = "linux")]
 mod serving;
+#[cfg(target_os = "linux")]
+mod worker_process;
 
 use std::process::ExitCode;
 

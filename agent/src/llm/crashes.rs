@@ -1,6 +1,6 @@
 //! Workers of `ringfence start` that ended by themselves, and which of them are not started again.
 
-use crate::core::agents::{MOST_CRASHES, WELL};
+use crate::worker_process::{MOST_CRASHES, WELL};
 use std::{collections::BTreeMap, time::Duration};
 
 // An agent that panics must leave the others alone, whose tasks run in the same process.

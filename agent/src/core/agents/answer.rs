@@ -13,23 +13,18 @@ use crate::{
     kernel::{ContainerId, Membership, TaskError},
 };
 use ringfence_wire::{
-    agent::{Answer, Inside, MAX_QUESTION, MAX_REPORT, Speaker, ToCore, ToWorker},
+    agent::{Answer, Inside, MAX_REPORT, Speaker, ToCore, ToWorker},
     audit::{Reported, What},
     conn::Conn,
     frame::FrameError,
 };
-use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     num::NonZeroU64,
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
-    time::Duration,
 };
-
-/// How long a question may take once it has begun, and its answer.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a process was not tagged. Sentences are about it, its parent and its container.
 #[derive(Debug, thiserror::Error)]
@@ -82,42 +77,43 @@ pub(super) struct Answering<'a, E> {
 }
 
 impl<E: Enforcer> Answering<'_, E> {
-    /// Answers until the worker closes its socket or says what no worker says.
-    pub(super) fn serve(&self, worker: UnixStream) -> Result<(), FrameError> {
-        let mut conn = Conn::new(worker, LIMIT, MAX_QUESTION);
-        loop {
-            match poll(&mut [PollFd::new(conn.stream(), PollFlags::IN)], None) {
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(errno) => return Err(FrameError::from_io(errno.into())),
+    /// Answers what the worker says.
+    ///
+    /// # Errors
+    /// The answer cannot be sent.
+    pub(super) fn answer(
+        &self,
+        conn: &mut Conn,
+        said: ToCore,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), FrameError> {
+        let (number, answer) = match said {
+            ToCore::Speaker { number } => (number, self.speaker(descriptors).map(Answer::Speaker)),
+            ToCore::Tag { number } => (number, self.tag(descriptors).map_err(|error| chain(&error))),
+            said => {
+                self.note(said);
+                return Ok(());
             }
-            let (question, descriptors) = conn.receive_with_descriptors::<ToCore>()?;
-            let (number, answer) = match question {
-                ToCore::Ready => {
-                    self.keeper.is_ready();
-                    continue;
-                }
-                ToCore::Status(counts) => {
-                    self.keeper.count(counts);
-                    continue;
-                }
-                ToCore::Report(said) => {
-                    self.report(What::Said(said));
-                    continue;
-                }
-                ToCore::Speaker { number } => (number, self.speaker(descriptors).map(Answer::Speaker)),
-                ToCore::Tag { number } => (number, self.tag(descriptors).map_err(|error| chain(&error))),
-            };
-            let answer = answer.unwrap_or_else(Answer::Refused);
-            // A tool waits for it, and nobody for the report, which still goes before all that the worker says of the tag.
-            let tagged = if let Answer::Tagged { tag, container } = &answer {
-                Some(What::Tagged { tag: *tag, container: container.clone() })
-            } else {
-                None
-            };
-            let sent = conn.send(&ToWorker::Answer { number, answer });
-            tagged.into_iter().for_each(|what| self.report(what));
-            sent?;
+        };
+        let answer = answer.unwrap_or_else(Answer::Refused);
+        // A tool waits for it, and nobody for the report, which still goes before all that the worker says of the tag.
+        let tagged = if let Answer::Tagged { tag, container } = &answer {
+            Some(What::Tagged { tag: *tag, container: container.clone() })
+        } else {
+            None
+        };
+        let sent = conn.send(&ToWorker::Answer { number, answer });
+        tagged.into_iter().for_each(|what| self.report(what));
+        sent
+    }
+
+    /// Notes what has no answer.
+    fn note(&self, said: ToCore) {
+        match said {
+            ToCore::Ready => self.keeper.is_ready(),
+            ToCore::Status(counts) => self.keeper.count(counts),
+            ToCore::Report(said) => self.report(What::Said(said)),
+            ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
         }
     }
 

@@ -12,37 +12,16 @@ use crate::{
         enforcer::{Enforcer, chain},
         paths::Paths,
         server::Server,
-        supervise::{Backoff, Process},
     },
     loopback,
+    worker_process::{self, Brief, MOST_CRASHES, Restarts},
 };
-use ringfence_wire::{
-    agent::{AgentCounts, MAX_ORDER, MAX_QUESTION, Start, ToWorker},
-    conn::Conn,
-    frame::FrameError,
-    message::AgentProcess,
-};
-use serde_json::value::RawValue;
+use ringfence_wire::{agent::AgentCounts, message::AgentProcess};
 use std::{
-    io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt},
-    },
-    process::{Command, Stdio},
+    os::unix::net::UnixStream,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
     time::{Duration, Instant},
 };
-
-/// A worker that ends so often without having lived [`WELL`] is not started again until a profile is read again.
-pub(crate) const MOST_CRASHES: u32 = 6;
-/// A worker that lived so long had been well.
-pub(crate) const WELL: Duration = Duration::from_secs(60);
-/// How long a new worker has for each message about its configuration.
-const BRIEF: Duration = Duration::from_secs(5);
-/// How long a worker may take to end when it is told to: a little more than it gives itself.
-const ENDING: Duration = Duration::from_secs(21);
 
 /// See the module.
 #[derive(Debug)]
@@ -68,8 +47,9 @@ struct Inner {
     state: State,
     pid: Option<u32>,
     uid: Option<u32>,
-    restarts: u64,
-    crashes: u32,
+    /// Since the daemon started.
+    restarted: u64,
+    restarts: Restarts,
     last_exit: Option<String>,
     error: Option<String>,
     /// Why it is served without the port that its profile wants.
@@ -114,8 +94,8 @@ impl Keeper {
             state: State::Starting,
             pid: None,
             uid: None,
-            restarts: 0,
-            crashes: 0,
+            restarted: 0,
+            restarts: Restarts::default(),
             last_exit: None,
             error: None,
             lacking: None,
@@ -149,8 +129,8 @@ impl Keeper {
         }
         inner.plan = plan;
         inner.renewed = true;
-        inner.crashes = 0;
-        tell_to_stop(&inner, &self.name);
+        inner.restarts = Restarts::default();
+        inner.tell_to_stop(&self.name);
         self.changed.notify_all();
     }
 
@@ -163,7 +143,7 @@ impl Keeper {
     pub(super) fn halt(&self) {
         let mut inner = self.inner();
         (inner.halted, inner.renewed) = (true, true);
-        tell_to_stop(&inner, &self.name);
+        inner.tell_to_stop(&self.name);
         self.changed.notify_all();
     }
 
@@ -176,7 +156,7 @@ impl Keeper {
     pub(super) fn stop(&self) {
         let mut inner = self.inner();
         inner.stop = true;
-        tell_to_stop(&inner, &self.name);
+        inner.tell_to_stop(&self.name);
         self.changed.notify_all();
     }
 
@@ -213,7 +193,7 @@ impl Keeper {
             uid: inner.uid,
             socket: place::socket(&self.paths, &self.name).0.display().to_string(),
             model: Some(format!("{}/{}", llm.provider.name(), llm.model)),
-            restarts: inner.restarts,
+            restarts: inner.restarted,
             last_exit: inner.last_exit.clone(),
             error: inner.error.clone().or_else(|| inner.lacking.clone()),
             counts: inner.counts,
@@ -232,7 +212,6 @@ impl Keeper {
 
     /// Runs until [`Self::stop`].
     pub(super) fn run<E: Enforcer>(&self, server: &Server<E>) {
-        let mut backoff = Backoff::default();
         let mut sockets = None;
         while let Some(plan) = self.begin() {
             let halted = self.inner().halted;
@@ -250,13 +229,10 @@ impl Keeper {
             if inner.stop || inner.renewed {
                 continue;
             }
-            let lived = since.elapsed();
-            inner.crashes = if lived >= WELL { 1 } else { inner.crashes + 1 };
-            inner.restarts += 1;
-            let pause = backoff.failed(lived);
+            inner.restarted += 1;
             let (Ok(why) | Err(why)) = &ended;
             inner.last_exit = Some(why.clone());
-            if inner.crashes < MOST_CRASHES {
+            if let Some(pause) = inner.restarts.ended(since.elapsed()) {
                 tracing::error!("agent {}: {why}; its worker is started again in {pause:?}", self.name);
                 inner.state = State::Waiting;
                 self.pause(inner, Some(pause));
@@ -271,7 +247,6 @@ impl Keeper {
             sockets = None;
             place::unbind(&self.paths, &self.name);
             self.pause(inner, None);
-            backoff = Backoff::default();
         }
         let leaves = self.inner().leaves && self.store.keeps();
         if !sockets.is_some_and(|sockets| leaves && sockets.leave()) {
@@ -294,7 +269,7 @@ impl Keeper {
         tracing::info!("agent {}: stopped by hand; SIGHUP starts it again", self.name);
         place::unbind(&self.paths, &self.name);
         inner.state = State::Stopped;
-        (inner.crashes, inner.last_exit) = (0, None);
+        (inner.restarts, inner.last_exit) = (Restarts::default(), None);
         self.pause(inner, None);
     }
 
@@ -335,106 +310,54 @@ impl Keeper {
             tracing::error!("agent {}: {why}", self.name);
         }
         self.inner().lacking = lacking;
-        let process = spawn(uid).map_err(|error| format!("its worker cannot be started: {error}"))?;
-        let pid = process.pid();
-        tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);
-        let told = self.endow(&process, plan, &dir, sockets);
-        let served = told.and_then(|()| {
-            let socket = process.socket().try_clone().map_err(|error| error.to_string())?;
-            {
-                let mut inner = self.inner();
-                (inner.pid, inner.uid) = (Some(pid), Some(uid));
-                inner.worker = socket.try_clone().ok();
-                // Told before there was somebody to tell.
-                if inner.stop || inner.renewed {
-                    tell_to_stop(&inner, &self.name);
-                }
-            }
-            match (Answering { server, plan, keeper: self, uid }).serve(socket) {
-                Ok(()) | Err(FrameError::Closed) => Ok(()),
-                Err(error) => Err(format!("its worker sent something strange: {}", chain(&error))),
-            }
-        });
-        let is_to_end = {
-            let inner = self.inner();
-            inner.stop || inner.renewed
-        };
-        let exit = match served {
-            Ok(()) if is_to_end => process.finish(ENDING),
-            _ => process.kill(),
-        };
-        served.map(|()| format!("its worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
-    }
-
-    /// Gives a new worker what it works with.
-    fn endow(
-        &self,
-        process: &Process,
-        plan: &Plan,
-        dir: &std::path::Path,
-        sockets: &Sockets,
-    ) -> Result<(), String> {
-        let credentials = plan.credentials();
-        let opened: Vec<(_, OwnedFd)> = credentials
+        let config = worker_process::as_json(&plan.config)?;
+        let credentials = plan
+            .credentials()
             .into_iter()
             .map(|(of, source)| source.open().map(|fd| (of, fd)))
             .collect::<Result<_, _>>()
             .map_err(|error| format!("a credential cannot be had: {}", chain(&error)))?;
-        let config = serde_json::to_string(&plan.config).and_then(RawValue::from_string);
-        let (http, loopback) = sockets.has_http();
-        let start = Start {
-            config: config.map_err(|error| error.to_string())?,
-            dir: dir.to_owned(),
-            credentials: opened.iter().map(|(of, _)| of.clone()).collect(),
-            http,
-            loopback,
-        };
-        let listeners = sockets.each();
-        let told = || {
-            let stream = process.socket().try_clone().map_err(FrameError::from_io)?;
-            let mut conn = Conn::new(stream, BRIEF, MAX_ORDER);
-            conn.send_with_descriptors(&ToWorker::Start(start), &listeners)?;
-            for (_, descriptor) in &opened {
-                conn.send_with_descriptors(&ToWorker::Credential, &[descriptor.as_fd()])?;
-            }
-            Ok::<(), FrameError>(())
-        };
-        told().map_err(|error| format!("its worker did not take its configuration: {}", chain(&error)))
+        let process =
+            worker_process::spawn(uid).map_err(|error| format!("its worker cannot be started: {error}"))?;
+        let pid = process.pid();
+        tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);
+        let (listeners, endpoint) = (sockets.each(), sockets.has_http());
+        let answering = Answering { server, plan, keeper: self, uid };
+        worker_process::live(
+            process,
+            Brief { config, dir, credentials, listeners, endpoint },
+            |link| {
+                let mut inner = self.inner();
+                (inner.pid, inner.uid) = (Some(pid), Some(uid));
+                inner.worker = link.try_clone().ok();
+                // Told before there was somebody to tell.
+                if inner.stop || inner.renewed {
+                    inner.tell_to_stop(&self.name);
+                }
+            },
+            |conn, said, descriptors| answering.answer(conn, said, descriptors),
+            || {
+                let inner = self.inner();
+                inner.stop || inner.renewed
+            },
+        )
     }
 }
 
-/// Tells a worker that runs to stop. What it says until then is heard. Nobody waits for it here: one that does not read would
-/// hold up whoever asks how any agent fares.
-fn tell_to_stop(inner: &Inner, name: &str) {
-    let Some(worker) = inner.worker.as_ref().and_then(|worker| worker.try_clone().ok()) else { return };
-    let tell = move || drop(Conn::new(worker, BRIEF, MAX_QUESTION).send(&ToWorker::Stop));
-    if let Err(error) = thread::Builder::new().name("stop".into()).spawn(tell) {
-        tracing::error!("agent {name}: its worker cannot be told to stop: no thread can be started: {error}");
+impl Inner {
+    fn tell_to_stop(&self, name: &str) {
+        self.worker.as_ref().inspect(|worker| worker_process::tell_to_stop(worker, name));
     }
-}
-
-/// Starts this very binary as a worker; `uid` is its user and its group, and it has no other.
-fn spawn(uid: u32) -> io::Result<Process> {
-    let (ours, theirs) = UnixStream::pair()?;
-    // As for the auditor: the binary that runs, whatever became of its file.
-    let child = Command::new("/proc/self/exe")
-        .arg0("ringfence")
-        .arg("llm-worker")
-        .stdin(OwnedFd::from(theirs))
-        .stdout(Stdio::null())
-        .uid(uid)
-        .gid(uid)
-        .current_dir("/")
-        .env_clear()
-        .envs(std::env::var_os("RUST_LOG").map(|value| ("RUST_LOG", value)))
-        .spawn()?;
-    Ok(Process::new(child, ours))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::agents::plan::tests::config;
+    use crate::{core::agents::plan::tests::config, worker_process::BRIEF};
+    use ringfence_wire::{
+        agent::{MAX_ORDER, ToWorker},
+        conn::Conn,
+    };
     use std::io::{ErrorKind, Write};
 
     #[test]

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{
     core::{
-        agents::MOST_CRASHES,
         lock::{Lock, LockError},
         watch::Watch,
     },
@@ -25,6 +24,7 @@ use crate::{
         self, Dirs, LoadErrors, Problem,
         problem::{At, Wrong},
     },
+    worker_process::MOST_CRASHES,
 };
 use jiff::Timestamp;
 use running::Running;
