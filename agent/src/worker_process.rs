@@ -1,13 +1,15 @@
-//! An LLM worker's process: how one is started, told what it works with, heard, ended, and started again.
+//! An LLM worker's process, as both who supervise such have it: the core (`core::agents`) and the service of one user
+//! (`llm::user`). How one is started, told what it works with, heard, ended, and started again.
 //!
-//! A worker reads what agents and providers say. Nothing of that is read here.
+//! A worker reads what agents and providers say. Nothing of that is read here: what a worker says is numbers, and a sentence
+//! for whoever looks after it.
 
 use crate::core::{
     enforcer::chain,
     supervise::{Backoff, Process},
 };
 use ringfence_wire::{
-    agent::{For, MAX_ORDER, MAX_QUESTION, Start, ToCore, ToWorker},
+    agent::{For, MAX_ORDER, MAX_QUESTION, Start, Supervisor, ToCore, ToWorker},
     conn::Conn,
     frame::FrameError,
 };
@@ -15,12 +17,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::{
+    ffi::OsStr,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt},
     },
-    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -36,15 +38,21 @@ pub(crate) const BRIEF: Duration = Duration::from_secs(5);
 const ENDING: Duration = Duration::from_secs(21);
 /// How long a question of a worker's may take once it has begun, and its answer.
 const QUESTION: Duration = Duration::from_secs(5);
+/// Most characters of a worker's sentence.
+const MAX_SENTENCE: usize = 1000;
 
 /// What a worker has of its supervisor's environment: what its log depends on.
-const PASSED: &[&str] = &["RUST_LOG"];
+const PASSED: &[&str] = &["RUST_LOG", "JOURNAL_STREAM"];
 
-/// Starts this very binary as a worker; `user` is its user and its group, and it has no other.
+/// Starts this very binary as a worker. `user` is its user and its group, and it has no other; without it, it is ours.
+/// `more`: variables that it has besides.
 ///
 /// # Errors
 /// As fork(2) and execve(2).
-pub(crate) fn spawn(user: u32) -> io::Result<Process> {
+pub(crate) fn spawn<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+    user: Option<u32>,
+    more: impl IntoIterator<Item = (K, V)>,
+) -> io::Result<Process> {
     let (ours, theirs) = UnixStream::pair()?;
     // As for the auditor: the binary that runs, whatever became of its file.
     let mut command = Command::new("/proc/self/exe");
@@ -55,9 +63,11 @@ pub(crate) fn spawn(user: u32) -> io::Result<Process> {
         .stdout(Stdio::null())
         .current_dir("/")
         .env_clear()
-        .uid(user)
-        .gid(user)
-        .envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        .envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+        .envs(more);
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
     Ok(Process::new(command.spawn()?, ours))
 }
 
@@ -68,8 +78,8 @@ pub(crate) type Credentials = Vec<(For, OwnedFd)>;
 pub(crate) struct Brief<L> {
     /// Whom it serves. Credentials are beside it, not in it.
     pub(crate) config: Box<RawValue>,
-    /// The worker's own directory.
-    pub(crate) dir: PathBuf,
+    /// Who we are.
+    pub(crate) by: Supervisor,
     /// Closed once the worker has them.
     pub(crate) credentials: Credentials,
     /// The agent's socket, and then the HTTP endpoint's: the unix socket, loopback's.
@@ -88,18 +98,22 @@ pub(crate) fn as_json(config: &impl Serialize) -> Result<Box<RawValue>, String> 
 
 impl<L: AsFd> Brief<L> {
     fn hand_over(self, worker: &UnixStream) -> Result<(), FrameError> {
-        let Self { config, dir, credentials, listeners, endpoint: (http, loopback) } = self;
-        let whose = credentials.iter().map(|(of, _)| of.clone()).collect();
-        let start = Start { config, dir, credentials: whose, http, loopback };
+        let Self { config, by, credentials, listeners, endpoint: (http, loopback) } = self;
+        let start = Start { config, by, credentials: whose(&credentials), http, loopback };
         tell(worker, &ToWorker::Start(start), &listeners, &credentials)
     }
+}
+
+/// Whose credentials are, in their order.
+pub(crate) fn whose(credentials: &[(For, OwnedFd)]) -> Vec<For> {
+    credentials.iter().map(|(of, _)| of.clone()).collect()
 }
 
 /// Tells a worker something, and hands it these descriptors and then credentials.
 ///
 /// # Errors
 /// [`FrameError`]: then nothing more can be told it.
-fn tell<L: AsFd>(
+pub(crate) fn tell<L: AsFd>(
     worker: &UnixStream,
     order: &ToWorker,
     beside: &[L],
@@ -173,6 +187,12 @@ pub(crate) fn tell_to_stop(worker: &UnixStream, name: &str) {
     }
 }
 
+/// A worker's sentence about itself, as it may be shown: it may have been taken over by what it reads.
+pub(crate) fn sentence(said: &str) -> String {
+    let shown = said.chars().map(|c| if c.is_control() { ' ' } else { c });
+    shown.take(MAX_SENTENCE).collect()
+}
+
 /// When an agent's worker that ended by itself is started again, and when no more.
 #[derive(Debug, Default)]
 pub(crate) struct Restarts {
@@ -188,6 +208,16 @@ impl Restarts {
         let pause = self.backoff.failed(lived);
         (self.in_a_row < MOST_CRASHES).then_some(pause)
     }
+
+    /// How long until the next is started.
+    pub(crate) fn wait(&self) -> Duration {
+        self.backoff.wait()
+    }
+
+    /// Whether the agent was given up.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.in_a_row >= MOST_CRASHES
+    }
 }
 
 #[cfg(test)]
@@ -199,7 +229,7 @@ mod tests {
         let mut restarts = Restarts::default();
         let short = Duration::from_secs(1);
         let pauses: Vec<_> = (0..MOST_CRASHES).map(|_| restarts.ended(short)).collect();
-        assert!(pauses.ends_with(&[None]), "{pauses:?}");
+        assert!(pauses.ends_with(&[None]) && restarts.gave_up(), "{pauses:?}");
         let pauses: Vec<_> = pauses.into_iter().flatten().collect();
         assert_eq!(pauses.len(), MOST_CRASHES as usize - 1);
         assert!(pauses.is_sorted_by(|a, b| a < b), "{pauses:?}");
@@ -208,6 +238,12 @@ mod tests {
     #[test]
     fn a_crash_now_and_then_is_no_row() {
         let mut restarts = Restarts::default();
-        assert!((0..100).all(|_| restarts.ended(WELL).is_some()));
+        assert!((0..100).all(|_| restarts.ended(WELL).is_some() && !restarts.gave_up()));
+    }
+
+    #[test]
+    fn what_a_worker_says_of_itself_is_one_line_of_a_bounded_length() {
+        assert_eq!(sentence("cannot open\n\u{1b}[2J\u{fc}"), "cannot open  [2J\u{fc}");
+        assert_eq!(sentence(&"\u{fc}".repeat(5000)).chars().count(), MAX_SENTENCE);
     }
 }

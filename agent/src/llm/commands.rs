@@ -141,7 +141,7 @@ pub(crate) fn serve() -> Result<(), Error> {
             conn.send(&Ran::Failed { why })?;
             continue;
         }
-        match Source::Command(words).read().and_then(|secret| Source::Value(secret).open()) {
+        match Source::Command(words).read_and_open() {
             Ok(descriptor) => conn.send_with_descriptors(&Ran::Printed, &[descriptor.as_fd()])?,
             Err(error) => conn.send(&Ran::Failed { why: chain(&error) })?,
         }

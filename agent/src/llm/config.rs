@@ -4,11 +4,12 @@ use super::{
     limits::{Limits, Price},
     secret::Source,
 };
+use ringfence_wire::agent::For;
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 use url::Url;
 
-/// Everything that one agent's worker is started with. As JSON it goes from the core to a worker: without credentials,
+/// Everything that one agent's worker is started with. As JSON it goes from its supervisor to a worker: without credentials,
 /// which are handed over as descriptors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AgentConfig {
@@ -32,6 +33,28 @@ pub(crate) struct AgentConfig {
     pub(crate) governed: bool,
     /// What the author should know.
     pub(crate) notices: Vec<String>,
+}
+
+impl AgentConfig {
+    /// Where its credentials come from, in the order in which a worker is handed them.
+    pub(crate) fn credentials(&self) -> Vec<(For, &Source)> {
+        let llm = self.llm.api_key.iter().map(|source| (For::Llm, source));
+        let of_mcp = |mcp: &'_ Mcp| For::Mcp(mcp.name.clone());
+        let mcp =
+            self.mcp.iter().filter_map(|mcp| mcp.auth_token.as_ref().map(|source| (of_mcp(mcp), source)));
+        llm.chain(mcp).collect()
+    }
+
+    /// Gives it a credential that was handed over. False: nothing in it wants that one.
+    pub(crate) fn take_credential(&mut self, of: &For, source: Source) -> bool {
+        let wants = match of {
+            For::Llm => Some(&mut self.llm.api_key),
+            For::Mcp(name) => {
+                self.mcp.iter_mut().find(|mcp| mcp.name == *name).map(|mcp| &mut mcp.auth_token)
+            }
+        };
+        wants.map(|wanted| *wanted = Some(source)).is_some()
+    }
 }
 
 /// Where the provider's own API is served, beside the unix socket.

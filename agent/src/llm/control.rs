@@ -79,6 +79,8 @@ pub(crate) struct AgentStatus {
     pub(crate) governed: bool,
     /// Its socket.
     pub(crate) socket: PathBuf,
+    /// Its worker's process.
+    pub(crate) pid: Option<u32>,
     /// What its worker does.
     pub(crate) worker: Option<WorkerStatus>,
 }
@@ -87,8 +89,12 @@ pub(crate) struct AgentStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AgentState {
+    /// Its worker reads its log, or waits for another one's end.
+    Starting,
     /// Its socket is served.
     Running,
+    /// Its worker ended, and is started again soon.
+    Waiting,
     /// It finishes what it does, and ends.
     Draining,
     /// It was stopped by hand.
@@ -101,7 +107,9 @@ impl AgentState {
     /// One word.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Starting => "starting",
             Self::Running => "running",
+            Self::Waiting => "waiting",
             Self::Draining => "draining",
             Self::Stopped => "stopped",
             Self::Failed => "failed",

@@ -11,10 +11,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The log of HTTP calls, in an agent's log directory.
+/// An agent's conversation, in its log directory.
+pub(super) const CONVERSATION: &str = "conversation.ndjson";
+/// The log of HTTP calls, beside it.
 pub(super) const HTTP_LOG: &str = "http.ndjson";
 /// The token of an agent's HTTP endpoint on loopback, in the directory of what its worker keeps.
 pub(crate) const HTTP_TOKEN: &str = "http-token";
+/// What its MCP tools looked like when they were first used, beside that.
+pub(super) const PINS: &str = "mcp-pins.json";
+/// Held by the worker that has an agent's log and what it keeps.
+pub(super) const LOCK: &str = ".lock";
 
 /// The directories of one user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,12 +110,12 @@ impl Home {
 
     /// The token of an agent's HTTP endpoint on loopback.
     pub(crate) fn http_token(&self, name: &str) -> PathBuf {
-        self.data.join("state").join(name).join(HTTP_TOKEN)
+        self.state(name).join(HTTP_TOKEN)
     }
 
-    /// An agent's HTTP calls.
-    pub(crate) fn http_log(&self, name: &str) -> PathBuf {
-        self.logs(name).join(HTTP_LOG)
+    /// What an agent's worker keeps beside its log: not in the log's directory, which is mounted in containers.
+    pub(super) fn state(&self, name: &str) -> PathBuf {
+        self.data.join("state").join(name)
     }
 
     /// An agent's log directory.
@@ -117,14 +123,14 @@ impl Home {
         self.data.join("logs").join(name)
     }
 
-    /// What an agent's MCP tools looked like when they were first used. Not beside the log: that is mounted in containers.
+    /// What an agent's MCP tools looked like when they were first used.
     pub(crate) fn pins(&self, name: &str) -> PathBuf {
-        self.data.join("state").join(name).join("mcp-pins.json")
+        self.state(name).join(PINS)
     }
 
     /// An agent's conversation.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
-        self.logs(name).join("conversation.ndjson")
+        self.logs(name).join(CONVERSATION)
     }
 }
 

@@ -1,6 +1,7 @@
-//! The worker's link to the core: who a peer is, tags, reports. In user mode there is no core, and no link.
+//! The worker's link to its supervisor. To the core: who a peer is, tags, reports. A user's service knows nothing of peers, tags
+//! nobody and takes no reports; over its link come orders to a worker that runs (`service`).
 
-use super::frame::FrameReader;
+use super::{access::WithDescriptors, frame::FrameReader, service::Intake};
 use ringfence_wire::{
     agent::{AgentCounts, Answer, MAX_REPORT, Speaker, ToCore, ToWorker},
     frame::framed,
@@ -81,10 +82,12 @@ struct Question {
     written: Option<oneshot::Sender<()>>,
 }
 
-/// The worker's end of the link; `none` in user mode.
+/// The worker's end of the link.
 #[derive(Clone, Default)]
 pub(crate) struct Host {
     link: Option<mpsc::Sender<Question>>,
+    /// At its other end is the core.
+    is_core: bool,
     counts: Arc<Counts>,
     /// Refusals that were recorded lately.
     recorded: Arc<Mutex<Recorded>>,
@@ -107,11 +110,30 @@ impl Host {
     /// A link over a socket whose other end is the core's. Its task ends when the core's end closes; `gone` is cancelled
     /// then, and `stop` when the core says so.
     pub(crate) fn new(core: UnixStream, stop: CancellationToken, gone: CancellationToken) -> Self {
+        Self { is_core: true, ..Self::over(core, None, stop, gone) }
+    }
+
+    /// The same, whose other end is the service's of one user: what that orders goes to `intake`.
+    pub(super) fn of_user(
+        service: UnixStream,
+        intake: Intake,
+        stop: CancellationToken,
+        gone: CancellationToken,
+    ) -> Self {
+        Self::over(service, Some(intake), stop, gone)
+    }
+
+    fn over(
+        socket: UnixStream,
+        intake: Option<Intake>,
+        stop: CancellationToken,
+        gone: CancellationToken,
+    ) -> Self {
         let (link, questions) = mpsc::channel(QUEUE);
         tokio::spawn(async move {
             let _gone = gone.drop_guard();
-            if let Err(error) = run(core, questions, stop).await {
-                tracing::error!("the link to the daemon broke: {error}");
+            if let Err(error) = run(socket, questions, intake, stop).await {
+                tracing::error!("the link to whoever supervises this worker broke: {error}");
             }
         });
         Self { link: Some(link), ..Self::default() }
@@ -136,7 +158,7 @@ impl Host {
 
     /// Whether there is a core.
     pub(crate) fn is_there(&self) -> bool {
-        self.link.is_some()
+        self.is_core && self.link.is_some()
     }
 
     /// What was counted.
@@ -187,7 +209,7 @@ impl Host {
     /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
     /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
     pub(super) async fn report_patiently(&self, said: &Said, cut: &CancellationToken) -> bool {
-        let Some(link) = &self.link else { return true };
+        let Some(link) = self.link.as_ref().filter(|_| self.is_core) else { return true };
         let until = tokio::time::Instant::now() + PATIENCE;
         let (written, is_written) = oneshot::channel();
         let sent = match serde_json::to_string(said) {
@@ -221,12 +243,17 @@ impl Host {
         false
     }
 
-    /// Tells the core that the socket is served.
+    /// Tells the supervisor that the socket is served, or that what it ordered last is in force.
     pub(super) fn ready(&self) {
         self.tell(ToCore::Ready);
     }
 
-    /// Tells the core what the worker does.
+    /// Tells it that what it ordered last cannot be done.
+    pub(super) fn failed(&self, why: String) {
+        self.tell(ToCore::Failed(why));
+    }
+
+    /// Tells it what the worker does.
     pub(super) fn status(&self, counts: AgentCounts) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         self.tell(ToCore::Status(AgentCounts {
@@ -284,14 +311,16 @@ impl Waiting {
 }
 
 async fn run(
-    mut core: UnixStream,
+    supervisor: UnixStream,
     mut questions: mpsc::Receiver<Question>,
+    mut intake: Option<Intake>,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let waiting = Mutex::new(Waiting::default());
     let lock = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let (read, mut write) = core.split();
+    let (read, mut write) = supervisor.into_split();
     let hear = async {
+        let (read, descriptors) = WithDescriptors::new(read);
         let mut reader = FrameReader::new(read);
         loop {
             let body = match reader.next(None).await {
@@ -305,7 +334,10 @@ async fn run(
                     lock().answers.remove(&number).map(|waits| waits.send(answer));
                 }
                 Ok(ToWorker::Stop) => stop.cancel(),
-                Ok(_) => return Err(io::Error::other("it says what it says to a new worker only")),
+                Ok(order) => match &mut intake {
+                    Some(intake) => intake.take(order, &descriptors).await?,
+                    None => return Err(io::Error::other("it says what it says to a new worker only")),
+                },
                 Err(error) => return Err(io::Error::other(error)),
             }
         }

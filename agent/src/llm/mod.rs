@@ -16,10 +16,10 @@
 //! | `http/` | the provider's own HTTP API for unmodified SDKs |
 //! | `provider/`, `upstream` | one file for each provider, and the event streams they answer with; the requests to them |
 //! | `acl` | one user beside the owner: a log's reader, a socket's user in a container |
-//! | `role`, `confine`, `host` | the worker as a process of its own under the daemon; its link to the core |
+//! | `role`, `confine`, `host`, `service` | the worker as a process of its own; what it may do; its link to the core or to a user's service; what the latter changes of it |
 //! | `access` | who may speak on the socket; tags for tool calls |
 //! | `report` | what the auditor is told, for `ringfence trace` |
-//! | `serve`, `user`, `crashes`, `control`, `unit`, `status` | binding sockets; `ringfence start`; which of its agents are given up; asking it things; its systemd unit |
+//! | `serve`, `user/`, `control`, `unit`, `status` | binding sockets; `ringfence start`, which supervises a user's workers; asking it things; its systemd unit |
 
 mod access;
 mod agent;
@@ -30,7 +30,6 @@ mod confine;
 mod connection;
 pub(crate) mod control;
 mod conversation;
-mod crashes;
 mod frame;
 mod history;
 pub(crate) mod home;
@@ -48,6 +47,7 @@ pub(crate) mod role;
 pub(crate) mod rpc;
 pub(crate) mod secret;
 pub(crate) mod serve;
+mod service;
 pub(crate) mod status;
 #[cfg(test)]
 #[path = "../../../fuzz/src/llm_targets.rs"]

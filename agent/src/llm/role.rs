@@ -1,23 +1,27 @@
-//! The worker as a role of its own: one agent's, started by the core, under its own user id.
+//! The worker as a role of its own: one agent's, started by its supervisor: by the core, under its own user id, or by the
+//! service of one user (`user`), as that user.
 //!
-//! It takes its configuration, its credentials and its listening socket from the core, confines itself, and serves until
-//! the core says stop or is gone.
+//! It takes its configuration, its credentials and its listening socket from the supervisor, confines itself, and serves until
+//! the supervisor says stop or is gone.
 
 use super::{
     access::{Access, Issued},
     confine,
-    home::{HTTP_LOG, HTTP_TOKEN},
+    home::{CONVERSATION, HTTP_LOG, HTTP_TOKEN, LOCK, PINS},
     host::Host,
-    http::{self, Books, Endpoint, LastWords, Loopback, Room},
+    http::{self, Books, LastWords, Room},
     registry::AgentConfig,
     report,
     secret::{self, Source},
+    service::{Intake, Order, Serves},
     status::WorkerStatus,
+    user::chain,
     worker::{self, Ready, Worker},
 };
 use crate::core::lock::{Lock, LockError};
+use nix::sys::signal::{SigSet, Signal};
 use ringfence_wire::{
-    agent::{AgentCounts, For, MAX_ORDER, Start, ToWorker},
+    agent::{MAX_ORDER, Start, Supervisor, ToCore, ToWorker},
     conn::Conn,
     frame::FrameError,
     trace::Said,
@@ -29,17 +33,17 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How long the core may take for each of its first messages.
+/// How long the supervisor may take for each of its first messages.
 const BRIEF: Duration = Duration::from_secs(10);
-/// How long the worker of an earlier core may take to leave the log alone.
+/// How long the worker of an earlier supervisor may take to leave the log alone.
 const HANDOVER: Duration = Duration::from_secs(10);
 /// How often the core is told what the worker does.
 const TELL: Duration = Duration::from_millis(500);
@@ -47,19 +51,19 @@ const TELL: Duration = Duration::from_millis(500);
 /// Why a worker does not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Not started by the daemon.
+    /// Not started by a supervisor.
     #[error(
-        "`ringfence llm-worker` is started by the daemon, with its link as standard input; use `ringfence daemon` or `ringfence start`"
+        "`ringfence llm-worker` is started by the daemon or by `ringfence start`, with its link as standard input; use one of those"
     )]
     NotFromDaemon(#[source] Option<io::Error>),
-    /// The core's first messages.
-    #[error("the daemon's first messages cannot be understood; do both have the same version?")]
+    /// The supervisor's first messages.
+    #[error("the first messages cannot be understood; have this worker and who started it the same version?")]
     Brief(#[source] FrameError),
     /// The configuration.
-    #[error("the daemon's configuration cannot be understood; do both have the same version?")]
+    #[error("the configuration cannot be understood; have this worker and who started it the same version?")]
     Config(#[source] serde_json::Error),
     /// Descriptors that are missing or too many.
-    #[error("the daemon's first messages do not fit their descriptors")]
+    #[error("the first messages do not fit their descriptors")]
     Descriptors,
     /// A credential.
     #[error("a credential cannot be read")]
@@ -73,7 +77,7 @@ pub(crate) enum Error {
     /// Credentials, the log.
     #[error(transparent)]
     Worker(#[from] worker::Error),
-    /// The HTTP endpoint on loopback.
+    /// The HTTP endpoint.
     #[error(transparent)]
     Http(#[from] http::Error),
     /// The runtime.
@@ -87,78 +91,90 @@ pub(crate) enum Error {
 /// [`Error`].
 pub(crate) fn run() -> Result<(), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
-    let core = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(own)?);
-    if rustix::net::sockopt::socket_acceptconn(&core).ok() != Some(false) {
+    let supervisor = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(own)?);
+    if rustix::net::sockopt::socket_acceptconn(&supervisor).ok() != Some(false) {
         return Err(Error::NotFromDaemon(None));
     }
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-    let Brief { config, dir, listener, http, loopback } = briefed(&core)?;
-    let _lock = lock(&dir.join(".lock"))?;
-    // Names come from resolv.conf and the like: read where Landlock lets it.
-    confine::enter(&dir)?;
-    core.set_nonblocking(true).map_err(own)?;
-    for listener in [&listener].into_iter().chain(&http) {
-        listener.set_nonblocking(true).map_err(own)?;
+    confine::hide()?;
+    serve(&supervisor).inspect_err(|error| {
+        // Its user asks the supervisor how the agent fares, and does not look for what is on standard error.
+        let told = supervisor.try_clone().and_then(|stream| {
+            stream.set_nonblocking(false)?;
+            let failed = ToCore::Failed(chain(error));
+            Conn::new(stream, BRIEF, MAX_ORDER).send(&failed).map_err(io::Error::other)
+        });
+        if let Err(why) = told {
+            tracing::debug!("it cannot be told why this worker ends: {why}");
+        }
+    })
+}
+
+fn serve(supervisor: &UnixStream) -> Result<(), Error> {
+    let own = |error| Error::NotFromDaemon(Some(error));
+    let Brief { config, by, listener, http, loopback } = briefed(supervisor)?;
+    let files = Files::of(&by);
+    let is_core = matches!(by, Supervisor::Core { .. });
+    if !is_core {
+        // A terminal's Ctrl-C, and what the service manager ends a service with, reach all processes: when this one ends is
+        // the service's to say.
+        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+        signals.thread_block().map_err(|errno| Error::Io(errno.into()))?;
     }
-    let ready = Ready::at(&config, dir.join("log/conversation.ndjson"), dir.join("state/mcp-pins.json"))?;
+    let _lock = lock(&files.lock)?;
+    // Names come from resolv.conf and the like: read where Landlock lets it.
+    confine::enter(&files.dirs)?;
+    let socket = supervisor.try_clone().map_err(own)?;
+    socket.set_nonblocking(true).map_err(own)?;
+    listener.set_nonblocking(true).map_err(own)?;
+    let ready = Ready::at(&config, files.log.clone(), files.pins.clone())?;
     let shared = ready.shared();
     let worker = Worker::prepare(ready)?;
-    let token = dir.join("state").join(HTTP_TOKEN);
     if loopback.is_none() {
         // Of a worker before this one: whoever has the port now is not to be shown it.
-        let _ = std::fs::remove_file(&token);
+        let _ = std::fs::remove_file(&files.token);
     }
     let books = Books {
         meter: worker.meter(),
         status: worker.status(),
-        log: dir.join("log").join(HTTP_LOG),
+        log: files.log.with_file_name(HTTP_LOG),
         room: Room::default().share(),
+        cut: CancellationToken::new(),
     };
+    let last_words = books.last_words();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     let ended = runtime.block_on(async {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
-        let core = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?;
+        let socket = tokio::net::UnixStream::from_std(socket).map_err(Error::Io)?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(Error::Io)?;
-        let host = Host::new(core, stop.clone(), gone.clone());
+        let (host, orders) = link(socket, is_core, worker.status().subscribe(), (&stop, &gone));
         // What a worker before this one left under way is over.
         host.report(&Said::Began { moment: report::now() });
-        let status = worker.status().subscribe();
-        let (_never, replacements) = mpsc::channel(1);
-        let telling = host.clone();
-        tokio::spawn(async move {
-            loop {
-                let counts = counts(&status.borrow());
-                telling.status(counts);
-                tokio::time::sleep(TELL).await;
-            }
-        });
-        let loopback = loopback.map(|tcp| Loopback::handed(tcp, &token)).transpose()?;
-        let endpoint = http.map(tokio::net::UnixListener::from_std).transpose().map_err(Error::Io)?;
-        let endpoint = endpoint.map(|listener| {
-            let access = Access::new(&config, host.clone(), Arc::<Issued>::default());
-            Endpoint::handed((listener, loopback), Arc::new(access), shared, books)
-        });
-        let last_words = endpoint.as_ref().map(Endpoint::last_words);
+        let (replacements, replaced) = mpsc::channel(4);
+        let mut serves = Serves {
+            host: host.clone(),
+            files: (files.log, files.pins),
+            replacements,
+            access: is_core.then(|| Arc::new(Access::new(&config, host.clone(), Arc::<Issued>::default()))),
+            shared,
+            books,
+            token: files.token,
+            endpoint: None,
+        };
+        serves.listen(http.map(|unix| (unix, loopback))).await?;
         host.ready();
         let serving = async {
-            let stopping = stop.clone();
-            let calls = async {
-                stopping.cancelled().await;
-                if let Some(endpoint) = endpoint {
-                    endpoint.stop().await;
-                }
-            };
             let turns = async {
-                worker.with_host(host).run(listener, replacements, stop.clone()).await;
+                worker.with_host(host).run(listener, replaced, stop.clone()).await;
                 // If it ended by itself, so does everything.
                 stop.cancel();
             };
-            tokio::join!(turns, calls);
+            tokio::join!(turns, serves.run(orders, stop.clone()));
         };
         tokio::select! {
             () = serving => {}
-            // Nobody could answer for a peer any more, and another core starts another worker.
-            () = gone.cancelled() => left_alone(&config.name, last_words).await,
+            // Nobody could answer for a peer any more, and another supervisor starts another worker.
+            () = gone.cancelled() => left_alone(&config.name, is_core, last_words).await,
         }
         Ok(())
     });
@@ -167,42 +183,93 @@ pub(crate) fn run() -> Result<(), Error> {
     ended
 }
 
-/// The daemon is gone. What calls under way cost is not forgotten.
-async fn left_alone(agent: &str, calls: Option<LastWords>) {
-    tracing::info!("agent {agent}: the daemon is gone, and so is its worker");
-    if let Some(calls) = calls {
-        calls.spoken().await;
-    }
+/// The link to the supervisor, and what a user's service orders. The core is told now and then what the worker does, such a
+/// service when it asks.
+fn link(
+    socket: tokio::net::UnixStream,
+    is_core: bool,
+    status: watch::Receiver<WorkerStatus>,
+    (stop, gone): (&CancellationToken, &CancellationToken),
+) -> (Host, mpsc::Receiver<Order>) {
+    let (orders_in, orders) = mpsc::channel(8);
+    let (counts, mut asked) = mpsc::channel(8);
+    let (stop, gone) = (stop.clone(), gone.clone());
+    let host = match is_core {
+        true => Host::new(socket, stop, gone),
+        false => Host::of_user(socket, Intake::new(orders_in, counts), stop, gone),
+    };
+    let telling = host.clone();
+    tokio::spawn(async move {
+        loop {
+            if is_core {
+                tokio::time::sleep(TELL).await;
+            } else if asked.recv().await.is_none() {
+                return;
+            }
+            let counts = status.borrow().counts();
+            telling.status(counts);
+        }
+    });
+    (host, orders)
 }
 
-fn counts(status: &WorkerStatus) -> AgentCounts {
-    AgentCounts {
-        runtime: status.runtime,
-        busy: status.busy,
-        waiting: status.waiting as u64,
-        turns: status.turns,
-        failed: status.failed,
-        input_tokens: status.input_tokens,
-        output_tokens: status.output_tokens,
-        ..AgentCounts::default()
+/// The supervisor is gone. What calls under way cost is not forgotten.
+async fn left_alone(agent: &str, is_core: bool, calls: LastWords) {
+    let who = if is_core { "the daemon" } else { "the user's service" };
+    tracing::info!("agent {agent}: {who} is gone, and so is its worker");
+    calls.spoken().await;
+}
+
+/// Where a worker keeps what is its own.
+struct Files {
+    /// The directories that all of it is in.
+    dirs: Vec<PathBuf>,
+    /// The conversation's log.
+    log: PathBuf,
+    /// The pins of MCP tools.
+    pins: PathBuf,
+    /// The token of the HTTP endpoint on loopback.
+    token: PathBuf,
+    /// Held by the one worker that writes them.
+    lock: PathBuf,
+}
+
+impl Files {
+    fn of(by: &Supervisor) -> Self {
+        let (dirs, logs, state, lock) = match by {
+            Supervisor::Core { dir } => {
+                (vec![dir.clone()], dir.join("log"), dir.join("state"), dir.join(LOCK))
+            }
+            Supervisor::User { logs, state } => {
+                (vec![logs.clone(), state.clone()], logs.clone(), state.clone(), state.join(LOCK))
+            }
+        };
+        Self {
+            dirs,
+            log: logs.join(CONVERSATION),
+            pins: state.join(PINS),
+            token: state.join(HTTP_TOKEN),
+            lock,
+        }
     }
 }
 
 /// What a worker is started with.
 struct Brief {
     config: AgentConfig,
-    dir: PathBuf,
+    by: Supervisor,
     listener: UnixListener,
     /// The HTTP endpoint's.
     http: Option<UnixListener>,
     loopback: Option<TcpListener>,
 }
 
-/// Takes what the core gives a new worker.
-fn briefed(core: &UnixStream) -> Result<Brief, Error> {
-    let mut conn = Conn::new(core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?, BRIEF, MAX_ORDER);
+/// Takes what the supervisor gives a new worker.
+fn briefed(supervisor: &UnixStream) -> Result<Brief, Error> {
+    let own = |error| Error::NotFromDaemon(Some(error));
+    let mut conn = Conn::new(supervisor.try_clone().map_err(own)?, BRIEF, MAX_ORDER);
     let mut next = || conn.receive_with_descriptors().map_err(Error::Brief);
-    let (ToWorker::Start(Start { config, dir, credentials, http, loopback }), sockets) = next()? else {
+    let (ToWorker::Start(Start { config, by, credentials, http, loopback }), sockets) = next()? else {
         return Err(Error::Descriptors);
     };
     if sockets.len() != 1 + usize::from(http) + usize::from(loopback) || (loopback && !http) {
@@ -216,22 +283,18 @@ fn briefed(core: &UnixStream) -> Result<Brief, Error> {
     for of in credentials {
         let (ToWorker::Credential, descriptors) = next()? else { return Err(Error::Descriptors) };
         let [descriptor] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Error::Descriptors)?;
-        let source = Some(Source::Value(secret::handed(descriptor).map_err(Error::Secret)?));
-        match of {
-            For::Llm => config.llm.api_key = source,
-            For::Mcp(name) => {
-                let mcp = config.mcp.iter_mut().find(|mcp| mcp.name == name);
-                mcp.ok_or(Error::Descriptors)?.auth_token = source;
-            }
+        let source = Source::Value(secret::handed(descriptor).map_err(Error::Secret)?);
+        if !config.take_credential(&of, source) {
+            return Err(Error::Descriptors);
         }
     }
     // What is received next is the tokio side's to wait for.
-    core.set_read_timeout(None).map_err(|e| Error::NotFromDaemon(Some(e)))?;
-    Ok(Brief { config, dir, listener, http, loopback })
+    supervisor.set_read_timeout(None).map_err(own)?;
+    Ok(Brief { config, by, listener, http, loopback })
 }
 
 /// Locks the log, so that two workers never write one conversation.
-fn lock(path: &std::path::Path) -> Result<Lock, Error> {
+fn lock(path: &Path) -> Result<Lock, Error> {
     let until = Instant::now() + HANDOVER;
     loop {
         match Lock::take(path) {

@@ -184,6 +184,14 @@ impl Source {
             Self::Env(_) | Self::Command(_) => Err(Error::NotHere),
         }
     }
+
+    /// The same of any source, for a worker of a user's own service: what was read, in a pipe.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn read_and_open(&self) -> Result<OwnedFd, Error> {
+        Self::Value(self.read()?).open()
+    }
 }
 
 /// What [`Source::open`] handed over.

@@ -1,5 +1,6 @@
 //! What a worker is doing: for `ringfence status`, and for the core.
 
+use ringfence_wire::agent::AgentCounts;
 use serde::{Deserialize, Serialize};
 
 /// What one worker is doing, as `status` shows it.
@@ -34,4 +35,53 @@ pub(crate) struct WorkerStatus {
     /// HTTP calls since the start; they are counted as turns, too.
     #[serde(default)]
     pub(crate) http_calls: u64,
+}
+
+impl WorkerStatus {
+    /// As a worker's supervisor is told it.
+    pub(crate) fn counts(&self) -> AgentCounts {
+        AgentCounts {
+            runtime: self.runtime,
+            busy: self.busy,
+            waiting: self.waiting as u64,
+            turns: self.turns,
+            failed: self.failed,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            cache_read_tokens: self.cache_read_tokens,
+            cache_write_tokens: self.cache_write_tokens,
+            conversation_bytes: self.conversation_bytes as u64,
+            slow_peers: self.slow_peers,
+            refused_connections: self.refused_connections,
+            malformed: self.malformed,
+            http_calls: self.http_calls,
+            // Of its link to the core, which counts those itself.
+            tags: 0,
+            refused_tags: 0,
+            refused_peers: 0,
+            lost_reports: 0,
+        }
+    }
+}
+
+impl From<AgentCounts> for WorkerStatus {
+    fn from(counts: AgentCounts) -> Self {
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Self {
+            runtime: counts.runtime,
+            busy: counts.busy,
+            waiting: size(counts.waiting),
+            turns: counts.turns,
+            failed: counts.failed,
+            input_tokens: counts.input_tokens,
+            output_tokens: counts.output_tokens,
+            cache_read_tokens: counts.cache_read_tokens,
+            cache_write_tokens: counts.cache_write_tokens,
+            conversation_bytes: size(counts.conversation_bytes),
+            slow_peers: counts.slow_peers,
+            refused_connections: counts.refused_connections,
+            malformed: counts.malformed,
+            http_calls: counts.http_calls,
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::{
     support::{Client, PATIENCE, eventually, send, tool_result, turn, user},
 };
 use ringfence_wire::{
-    agent::{Answer, For, Inside, MAX_QUESTION, Speaker, Start, ToCore, ToWorker},
+    agent::{Answer, For, Inside, MAX_QUESTION, Speaker, Start, Supervisor, ToCore, ToWorker},
     conn::Conn,
     trace::{Said, Via},
 };
@@ -94,7 +94,7 @@ impl Core {
         });
         let start = Start {
             config: RawValue::from_string(config.to_string()).unwrap(),
-            dir: own,
+            by: Supervisor::Core { dir: own },
             credentials: vec![For::Llm],
             http: true,
             loopback: loopback.is_some(),

@@ -151,10 +151,26 @@ impl Daemon<'_> {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// As a crash does it.
+    /// As a crash does it. Its workers end with it, which takes them a moment: what they had is free afterwards.
     pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.end();
+    }
+
+    /// The processes that it has started.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| stat(*pid).is_some_and(|(_, parent)| parent == self.child.id())).collect()
+    }
+
+    fn end(&mut self) {
+        let children = self.children();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // A test that failed need not wait.
+        for pid in children.into_iter().filter(|_| !thread::panicking()) {
+            eventually("what it started ends with it", || has_ended(pid).then_some(()));
+        }
     }
 
     /// As systemd does it.
@@ -186,13 +202,24 @@ impl Daemon<'_> {
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
         if self.child.try_wait().ok().flatten().is_none() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            self.end();
         }
         if thread::panicking() {
             eprintln!("{}", self.log());
         }
     }
+}
+
+/// A process's state and its parent.
+fn stat(pid: u32) -> Option<(char, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// Whether a process has ended, whoever is to wait for it.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    stat(pid).is_none_or(|(state, _)| state == 'Z' || state == 'X')
 }
 
 /// A port of loopback that is kept for this test: nobody listens there, and only who names it may.

@@ -1,8 +1,12 @@
-//! What the core and one agent's LLM worker say to each other, over a stream socketpair made by the core.
+//! What one agent's LLM worker and its supervisor say to each other, over a stream socketpair made by the supervisor: the
+//! core, or the service of one user (`ringfence start`).
 //!
-//! The worker's end is its standard input. The core says [`ToWorker::Start`] and then one [`ToWorker::Credential`] for
-//! each that the configuration wants; from then on the worker asks, and each question that has an answer gets one
-//! [`ToWorker::Answer`] with the question's number. The end of the stream is the end of the core, and the worker's.
+//! The worker's end is its standard input. The supervisor says [`ToWorker::Start`] and then one [`ToWorker::Credential`]
+//! for each that the configuration wants; from then on the worker asks, and each question that has an answer gets one
+//! [`ToWorker::Answer`] with the question's number. The end of the stream is the end of the supervisor, and the worker's.
+//!
+//! A user's service has no part in the kernel: its workers ask it nothing and report nothing. It changes what a worker that
+//! runs works with ([`ToWorker::Replace`], [`ToWorker::Listen`]), where the core starts another worker.
 //!
 //! The worker reads what agents and providers say, and may be subverted: the core parses nothing of theirs. What is for
 //! the auditor ([`ToCore::Report`]) passes through the core as bytes.
@@ -18,15 +22,29 @@ pub const MAX_QUESTION: usize = 64 << 10;
 /// Most bytes of a report.
 pub const MAX_REPORT: usize = 16 << 10;
 
-/// What the core says.
+/// What the supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToWorker {
     /// The first message; beside it the listening socket, and behind that those of the HTTP endpoint, if there are any:
     /// the unix socket, loopback's.
     Start(Start),
-    /// A credential; beside it a descriptor to read it from. They come in the order of [`Start::credentials`].
+    /// A credential; beside it a descriptor to read it from. They come in the order of [`Start::credentials`], or of
+    /// [`Replacement::credentials`].
     Credential,
+    /// Another configuration, in force from the next turn on. Of a user's service; answered by [`ToCore::Ready`] or
+    /// [`ToCore::Failed`].
+    Replace(Replacement),
+    /// The HTTP endpoint's clients connect to the sockets beside this from now on, in the order of [`ToWorker::Start`], and
+    /// no more to those of before. Of a user's service; answered as [`ToWorker::Replace`].
+    Listen {
+        /// The unix socket is there; without it the endpoint ends.
+        http: bool,
+        /// And loopback's.
+        loopback: bool,
+    },
+    /// Say what you are doing. Of a user's service; answered by one [`ToCore::Status`].
+    Count,
     /// The answer to a question.
     Answer {
         /// The question's number.
@@ -43,14 +61,41 @@ pub enum ToWorker {
 pub struct Start {
     /// The agent's configuration, without credentials.
     pub config: Box<RawValue>,
-    /// The worker's own directory: its conversation's log and what it keeps besides.
-    pub dir: PathBuf,
+    /// Who supervises it.
+    pub by: Supervisor,
     /// Whose each credential is.
     pub credentials: Vec<For>,
     /// The HTTP endpoint's listening socket comes, too.
     pub http: bool,
     /// And behind it one on loopback.
     pub loopback: bool,
+}
+
+/// Who supervises a worker, and so where the worker keeps its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Supervisor {
+    /// The core: it knows peers, tags processes and passes reports on.
+    Core {
+        /// The worker's own directory: its conversation's log and what it keeps besides.
+        dir: PathBuf,
+    },
+    /// The service of one user, which does none of that. Both directories are there.
+    User {
+        /// For the conversation's log and that of HTTP calls.
+        logs: PathBuf,
+        /// For what it keeps besides.
+        state: PathBuf,
+    },
+}
+
+/// What a worker that runs is to work with.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Replacement {
+    /// The agent's configuration, without credentials.
+    pub config: Box<RawValue>,
+    /// Whose each credential is.
+    pub credentials: Vec<For>,
 }
 
 /// Whose a credential is.
@@ -67,8 +112,10 @@ pub enum For {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToCore {
-    /// The log is read, the socket is served. No answer.
+    /// What it was told last is in force; at first: the log is read, the socket is served. No answer.
     Ready,
+    /// What it was told last cannot be done, and why. At first: it ends. No answer.
+    Failed(String),
     /// Who is at the other end of the connection beside this? Answered by [`Answer::Speaker`].
     Speaker {
         /// The worker's own number for the question, never used twice.
@@ -141,6 +188,20 @@ pub struct AgentCounts {
     pub input_tokens: u64,
     /// Tokens that came from it.
     pub output_tokens: u64,
+    /// Tokens that the provider read from its cache.
+    pub cache_read_tokens: u64,
+    /// Tokens that it wrote there.
+    pub cache_write_tokens: u64,
+    /// Bytes that the provider is sent of the conversation.
+    pub conversation_bytes: u64,
+    /// Peers hung up on because they did not read.
+    pub slow_peers: u64,
+    /// Connections refused because there were too many.
+    pub refused_connections: u64,
+    /// Frames and requests that were none.
+    pub malformed: u64,
+    /// HTTP calls; they are counted as turns, too.
+    pub http_calls: u64,
     /// Tool calls whose processes were tagged.
     pub tags: u64,
     /// Tags that were refused.

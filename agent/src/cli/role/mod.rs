@@ -1,4 +1,4 @@
-//! The roles: processes that the daemon, `ringfence start` or the service manager starts.
+//! The roles: processes that the daemon, `ringfence agent start` or the service manager starts.
 
 mod daemon;
 
@@ -38,7 +38,10 @@ pub(crate) struct AuditorArgs {
 
 /// `ringfence llm-worker`.
 pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
-    prepare();
+    become_role();
+    // Its supervisor's standard error is its own. The MCP library's warnings hold what servers say; what matters of it is
+    // told by us.
+    crate::cli::log::start("info,rmcp=off");
     crate::llm::role::run()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -50,11 +53,15 @@ pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all roles that the daemon starts begin with.
-fn prepare() {
+/// What all roles that another one starts begin with.
+fn become_role() {
     forward::release_signals();
     // It was started by way of /proc/self/exe; `exe` would be all that ps shows. Cosmetic: a failure changes nothing.
     let _ = nix::sys::prctl::set_name(c"ringfence");
+}
+
+fn prepare() {
+    become_role();
     // Standard output is a socket here: everything that is said goes to standard error, which is the daemon's log.
     crate::cli::log::of_a_child();
 }

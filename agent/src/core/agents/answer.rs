@@ -111,6 +111,7 @@ impl<E: Enforcer> Answering<'_, E> {
     fn note(&self, said: ToCore) {
         match said {
             ToCore::Ready => self.keeper.is_ready(),
+            ToCore::Failed(why) => self.keeper.complains(&why),
             ToCore::Status(counts) => self.keeper.count(counts),
             ToCore::Report(said) => self.report(What::Said(said)),
             ToCore::Speaker { .. } | ToCore::Tag { .. } => {}

@@ -16,7 +16,10 @@ use crate::{
     loopback,
     worker_process::{self, Brief, MOST_CRASHES, Restarts},
 };
-use ringfence_wire::{agent::AgentCounts, message::AgentProcess};
+use ringfence_wire::{
+    agent::{AgentCounts, Supervisor},
+    message::AgentProcess,
+};
 use std::{
     os::unix::net::UnixStream,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -50,6 +53,8 @@ struct Inner {
     /// Since the daemon started.
     restarted: u64,
     restarts: Restarts,
+    /// What the worker says of why it cannot serve.
+    complaint: Option<String>,
     last_exit: Option<String>,
     error: Option<String>,
     /// Why it is served without the port that its profile wants.
@@ -96,6 +101,7 @@ impl Keeper {
             uid: None,
             restarted: 0,
             restarts: Restarts::default(),
+            complaint: None,
             last_exit: None,
             error: None,
             lacking: None,
@@ -210,6 +216,11 @@ impl Keeper {
         self.inner().state = State::Running;
     }
 
+    /// The worker cannot do what it was told.
+    pub(super) fn complains(&self, why: &str) {
+        self.inner().complaint = Some(worker_process::sentence(why));
+    }
+
     /// Runs until [`Self::stop`].
     pub(super) fn run<E: Enforcer>(&self, server: &Server<E>) {
         let mut sockets = None;
@@ -231,6 +242,8 @@ impl Keeper {
             }
             inner.restarted += 1;
             let (Ok(why) | Err(why)) = &ended;
+            let complaint = inner.complaint.take().map_or_else(String::new, |why| format!(": {why}"));
+            let why = format!("{why}{complaint}");
             inner.last_exit = Some(why.clone());
             if let Some(pause) = inner.restarts.ended(since.elapsed()) {
                 tracing::error!("agent {}: {why}; its worker is started again in {pause:?}", self.name);
@@ -260,6 +273,7 @@ impl Keeper {
     fn begin(&self) -> Option<Plan> {
         let mut inner = self.inner();
         inner.renewed = false;
+        inner.complaint = None;
         inner.state = State::Starting;
         (!inner.stop).then(|| inner.plan.clone())
     }
@@ -317,15 +331,16 @@ impl Keeper {
             .map(|(of, source)| source.open().map(|fd| (of, fd)))
             .collect::<Result<_, _>>()
             .map_err(|error| format!("a credential cannot be had: {}", chain(&error)))?;
-        let process =
-            worker_process::spawn(uid).map_err(|error| format!("its worker cannot be started: {error}"))?;
+        let process = worker_process::spawn::<&str, &str>(Some(uid), [])
+            .map_err(|error| format!("its worker cannot be started: {error}"))?;
         let pid = process.pid();
         tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);
+        let by = Supervisor::Core { dir };
         let (listeners, endpoint) = (sockets.each(), sockets.has_http());
         let answering = Answering { server, plan, keeper: self, uid };
         worker_process::live(
             process,
-            Brief { config, dir, credentials, listeners, endpoint },
+            Brief { config, by, credentials, listeners, endpoint },
             |link| {
                 let mut inner = self.inner();
                 (inner.pid, inner.uid) = (Some(pid), Some(uid));

@@ -57,13 +57,7 @@ impl Plan {
 
     /// Its credentials, in the order in which a worker is handed them.
     pub(crate) fn credentials(&self) -> Vec<(For, &Source)> {
-        let llm = self.config.llm.api_key.iter().map(|source| (For::Llm, source));
-        let mcp = self
-            .config
-            .mcp
-            .iter()
-            .filter_map(|mcp| mcp.auth_token.as_ref().map(|source| (For::Mcp(mcp.name.clone()), source)));
-        llm.chain(mcp).collect()
+        self.config.credentials()
     }
 
     /// Whether a container's profile is this agent's own.

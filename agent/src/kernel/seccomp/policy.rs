@@ -173,7 +173,21 @@ impl Policy {
         Policy::shipped("worker", include_str!("../../../../profiles/seccomp/worker.toml"))
     }
 
-    /// A user's own service: the LLM worker's, and what it takes to make its sockets itself.
+    /// The same, where threads are signalled: those of this process only. Landlock has a scope for signals since 6.12, and a
+    /// user's workers are all that user's.
+    pub(crate) fn signalling_only(mut self, process: u32) -> Policy {
+        const CALL: &str = "tgkill";
+        let mut own = Vec::new();
+        for rule in self.rules.iter_mut().filter(|rule| rule.syscalls.iter().any(|call| call == CALL)) {
+            rule.syscalls.retain(|call| call != CALL);
+            let args = vec![Arg { index: 0, test: Test::OneOf(vec![process]) }];
+            own.push(Rule { syscalls: vec![CALL.to_owned()], args, ..rule.clone() });
+        }
+        self.rules.extend(own);
+        self
+    }
+
+    /// A user's own service: the LLM worker's, and what it takes to make sockets and to start workers.
     pub(crate) fn user_list() -> Result<Policy, super::Error> {
         let mut policy = Policy::worker_list()?;
         let more = Policy::shipped("user", include_str!("../../../../profiles/seccomp/user.toml"))?;

@@ -534,3 +534,31 @@ fn files_that_are_no_profile_are_refused_with_their_name() {
     let missing = Policy::from_oci("/nonexistent/seccomp.json".as_ref(), &bare()).unwrap_err().to_string();
     assert!(missing.contains("/nonexistent/seccomp.json"), "{missing}");
 }
+
+#[test]
+fn a_worker_starts_no_process_and_signals_none_and_a_user_s_service_starts_workers() {
+    let (worker, user) = (Policy::worker_list().unwrap(), Policy::user_list().unwrap());
+    let (worker, user) = (Program::of(&worker.signalling_only(7)), Program::of(&user));
+    let refused = errno(Errno::EPERM as i32);
+    const SIGCHLD: u64 = 17;
+    const CLONE_THREAD: u64 = 0x0001_0000;
+    const AF_UNIX: u64 = 1;
+    for (call, args, of_worker, of_user) in [
+        ("clone", [CLONE_THREAD, 0], ALLOW, ALLOW),
+        ("clone", [SIGCHLD, 0], refused, ALLOW),
+        ("clone", [0, 0], refused, refused),
+        ("execve", [0, 0], refused, ALLOW),
+        ("socket", [AF_UNIX, 1], refused, ALLOW),
+        ("socket", [2, 1], ALLOW, ALLOW),
+        ("tgkill", [7, 8], ALLOW, ALLOW),
+        ("tgkill", [8, 8], refused, ALLOW),
+        ("kill", [8, 9], refused, ALLOW),
+        ("ptrace", [0, 0], refused, refused),
+    ] {
+        assert_eq!(
+            (worker.call(call, &args), user.call(call, &args)),
+            (of_worker, of_user),
+            "{call} {args:?}"
+        );
+    }
+}

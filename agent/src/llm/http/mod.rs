@@ -22,18 +22,10 @@ mod strict;
 pub(crate) mod targets;
 
 use super::{
-    access::Access,
-    home::Home,
-    limits,
-    redact::Redactor,
-    registry::{AgentConfig, Http},
-    report::Reporter,
-    serve,
-    status::WorkerStatus,
-    upstream::Provider,
+    access::Access, limits, redact::Redactor, registry::AgentConfig, report::Reporter, serve,
+    status::WorkerStatus, upstream::Provider,
 };
 use crate::{
-    loopback,
     quota::{Bounds, Owners, Permits},
     serving::{self, Limits, Standing},
 };
@@ -123,11 +115,10 @@ struct Doors {
     /// Who may call over the unix socket, in the core's terms; without a core its mode says.
     access: Option<Arc<Access>>,
     loopback: Option<Loopback>,
-    /// The unix socket's path, where it is ours to remove.
-    path: Option<PathBuf>,
 }
 
-/// What calls are counted by, and where they are written down.
+/// What calls are counted by, and where they are written down. Of one agent, whatever endpoints it has one after another.
+#[derive(Clone)]
 pub(crate) struct Books {
     /// What the agent uses.
     pub(crate) meter: limits::Shared,
@@ -137,66 +128,54 @@ pub(crate) struct Books {
     pub(crate) log: PathBuf,
     /// How many bytes of requests and answers it may hold.
     pub(crate) room: Share,
+    /// Ends the calls that are under way.
+    pub(crate) cut: CancellationToken,
+}
+
+impl Books {
+    /// What ends its calls at once, also those of an endpoint that was closed.
+    pub(super) fn last_words(&self) -> LastWords {
+        LastWords { cut: self.cut.clone(), calls: self.room.calls.clone() }
+    }
 }
 
 /// An agent's endpoint, being served.
 pub(crate) struct Endpoint {
-    asked: Http,
     shared: watch::Sender<Shared>,
     stop: CancellationToken,
-    last_words: LastWords,
     /// Resolves when the sockets are free.
     closed: oneshot::Receiver<()>,
     task: JoinHandle<()>,
 }
 
 impl Endpoint {
-    /// Binds the sockets of a user's agent and serves them.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub(crate) fn start(asked: Http, home: &Home, shared: Shared, books: Books) -> Result<Self, Error> {
-        let name = shared.config.name.clone();
-        let token = home.http_token(&name);
-        let tcp = asked.port.map(|port| bind(port, &token)).transpose()?;
-        let path = home.http_socket(&name);
-        let unix = serve::bind(&path).map_err(Error::Socket)?;
-        serve::share(&path, shared.config.socket_owner).map_err(Error::Socket)?;
-        let unix = UnixListener::from_std(unix).map_err(Error::Io)?;
-        let loopback = tcp.map(|tcp| Loopback::handed(tcp, &token)).transpose()?;
-        Ok(Self::serve(asked, Doors { unix, access: None, loopback, path: Some(path) }, shared, books))
-    }
-
-    /// Serves sockets that the core bound. On the unix socket the core is asked who calls, on loopback a token says so.
+    /// Serves sockets that the supervisor bound. On the unix socket the core is asked who calls, where there is one (`access`),
+    /// else its mode says; on loopback a token says so.
     pub(super) fn handed(
         (unix, loopback): (UnixListener, Option<Loopback>),
-        access: Arc<Access>,
+        access: Option<Arc<Access>>,
         shared: Shared,
         books: Books,
     ) -> Self {
-        let doors = Doors { unix, access: Some(access), loopback, path: None };
-        Self::serve(Http { port: None }, doors, shared, books)
-    }
-
-    fn serve(asked: Http, doors: Doors, shared: Shared, books: Books) -> Self {
-        let Books { meter, status, log, room } = books;
+        let doors = Doors { unix, access, loopback };
+        let Books { meter, status, log, room, cut } = books;
         let (shared, current) = watch::channel(shared);
         let stop = CancellationToken::new();
         let follow = doors
             .access
             .as_ref()
             .map(|access| Follow::new(Reporter::new(access.host.clone(), Arc::default(), access.governed)));
-        let (stopping, cut) = (stop.clone(), CancellationToken::new());
-        let last_words = LastWords { cut: cut.clone(), calls: room.calls.clone() };
+        // Its own calls end with it; those of another endpoint do not.
+        let (stopping, cut) = (stop.clone(), cut.child_token());
+        let last = LastWords { cut: cut.clone(), calls: room.calls.clone() };
         let state =
             Arc::new(State { shared: current, meter, status, log, room, follow, stop: stopping, cut });
         if state.follow.is_some() {
             tokio::spawn(give_up_silent(Arc::clone(&state)));
         }
         let (freed, closed) = oneshot::channel();
-        let last = last_words.clone();
         let task = tokio::spawn(async move {
-            let Doors { unix, access, loopback, path } = doors;
+            let Doors { unix, access, loopback } = doors;
             let judge = |stream, standing| judged(stream, standing, Arc::clone(&state), access.clone());
             let on_unix = accept(|| unix_stream(&unix), judge, &state.stop);
             let mut connections = Vec::new();
@@ -211,10 +190,6 @@ impl Endpoint {
                 }
             }
             drop((unix, loopback));
-            if let Some(path) = &path {
-                let _ = fs::remove_file(path);
-                path.parent().map(fs::remove_dir);
-            }
             let _ = freed.send(());
             let drained = async {
                 for connections in &mut connections {
@@ -227,27 +202,12 @@ impl Endpoint {
                 last.spoken().await;
             }
         });
-        Self { asked, shared, stop, last_words, closed, task }
-    }
-
-    /// What ends its calls at once.
-    pub(super) fn last_words(&self) -> LastWords {
-        self.last_words.clone()
-    }
-
-    /// What it was asked to listen on.
-    pub(crate) fn asked(&self) -> Http {
-        self.asked
+        Self { shared, stop, closed, task }
     }
 
     /// A new configuration: from the next call on.
     pub(crate) fn replace(&self, shared: Shared) {
         self.shared.send_replace(shared);
-    }
-
-    /// No more calls; those under way may finish.
-    pub(crate) fn cancel(&self) {
-        self.stop.cancel();
     }
 
     /// Waits until the sockets are free; calls under way go on.
@@ -403,15 +363,6 @@ impl Loopback {
         let token = TokenFile::mint(token)?;
         Ok(Self { tcp, gate: Arc::new(Gate::new(port, token.value.clone())), _token: token })
     }
-}
-
-/// Listens on a port of loopback. Where somebody else has it, the token of the last time is removed: clients that read it
-/// are not to show it, and what they ask, to whoever that is.
-fn bind(port: u16, token: &Path) -> Result<std::net::TcpListener, Error> {
-    loopback::listen(port).map_err(|error| {
-        let _ = fs::remove_file(token);
-        Error::Port(port, error)
-    })
 }
 
 /// The file with the token of one listener. Each listener has another one, so that what somebody collected who had the port

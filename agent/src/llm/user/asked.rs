@@ -1,6 +1,6 @@
 //! What is asked on the control socket, and what is answered: what runs, that it stop.
 
-use super::{User, running::Running};
+use super::{COUNTING, User, running::Running};
 use crate::llm::{
     control::{AgentState, AgentStatus, ControlReply, ControlRequest, MAX_REQUEST, UserStatus},
     frame::FrameReader,
@@ -16,29 +16,43 @@ use tokio::{
 pub(super) type Question = (ControlRequest, oneshot::Sender<ControlReply>);
 
 impl User {
-    /// The answer to a question.
-    pub(super) fn ask(&mut self, request: ControlRequest) -> ControlReply {
-        match request {
-            ControlRequest::Status => ControlReply::Status(self.status()),
-            ControlRequest::Stop => ControlReply::Done,
-            ControlRequest::StopAgent { name } => {
-                if !self.agents.contains_key(&name) {
-                    let known: Vec<&str> = self.agents.keys().map(String::as_str).collect();
-                    let others = match known.is_empty() {
-                        true => "none does".to_owned(),
-                        false => format!("those that do: {}", known.join(", ")),
-                    };
-                    return ControlReply::Failed { message: format!("no agent {name:?} runs; {others}") };
-                }
-                tracing::info!("agent {name} is stopped by hand; SIGHUP starts it again");
-                self.drain(&name);
-                self.stopped.insert(name);
-                ControlReply::Done
-            }
+    /// Stops one agent.
+    pub(super) fn stop_agent(&mut self, name: String) -> ControlReply {
+        if !self.agents.contains_key(&name) {
+            let known: Vec<&str> = self.agents.keys().map(String::as_str).collect();
+            let others = match known.is_empty() {
+                true => "none does".to_owned(),
+                false => format!("those that do: {}", known.join(", ")),
+            };
+            return ControlReply::Failed { message: format!("no agent {name:?} runs; {others}") };
         }
+        tracing::info!("agent {name} is stopped by hand; SIGHUP starts it again");
+        self.drain(&name);
+        self.stopped.insert(name);
+        ControlReply::Done
     }
 
-    fn status(&self) -> UserStatus {
+    /// Has all workers say what they do, and hands `reply` on once they have. One that does not say it in time is shown as it
+    /// was.
+    pub(super) fn count(
+        &mut self,
+        reply: oneshot::Sender<ControlReply>,
+        counted: mpsc::Sender<oneshot::Sender<ControlReply>>,
+    ) {
+        let all = self.agents.values_mut().chain(self.draining.values_mut());
+        let counts: Vec<_> = all.filter_map(Running::count).collect();
+        tokio::spawn(async move {
+            let all = async {
+                for count in counts {
+                    count.await;
+                }
+            };
+            let _ = tokio::time::timeout(COUNTING, all).await;
+            let _ = counted.send(reply).await;
+        });
+    }
+
+    pub(super) fn status(&self) -> UserStatus {
         let bare = |name: &String, state, error: Option<&String>| AgentStatus {
             name: name.clone(),
             state,
@@ -46,19 +60,19 @@ impl User {
             model: None,
             governed: false,
             socket: self.home.socket(name),
+            pid: None,
             worker: None,
         };
-        let of = |(name, running): (&String, &Running), state| AgentStatus {
+        let of = |(name, running): (&String, &Running)| AgentStatus {
             model: Some(format!("{}/{}", running.config.llm.provider.name(), running.config.llm.model)),
             governed: running.config.governed,
-            worker: Some(running.status.borrow().clone()),
-            ..bare(name, state, running.problem())
+            pid: running.pid(),
+            worker: running.does(),
+            ..bare(name, running.state(), running.problem())
         };
         let failed = self.failed.iter().map(|(name, why)| bare(name, AgentState::Failed, Some(why)));
         let stopped = self.stopped.iter().filter(|name| !self.draining.contains_key(*name));
-        let mut agents: Vec<AgentStatus> =
-            self.agents.iter().map(|agent| of(agent, AgentState::Running)).collect();
-        agents.extend(self.draining.iter().map(|agent| of(agent, AgentState::Draining)));
+        let mut agents: Vec<AgentStatus> = self.agents.iter().chain(&self.draining).map(of).collect();
         agents.extend(stopped.map(|name| bare(name, AgentState::Stopped, None)));
         agents.extend(failed);
         agents.sort_by(|a, b| a.name.cmp(&b.name));

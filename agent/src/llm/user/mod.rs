@@ -1,19 +1,31 @@
-//! `ringfence start`: all agents of one user, in one process, until it is told to stop.
+//! `ringfence start`: a worker for each agent of one user, kept running until it is told to stop.
+//!
+//! It reads the user's own files, makes sockets, and starts this very program as a worker for each agent, with its sockets and
+//! credentials as descriptors, as the core does (`worker_process`). Nothing that agents or providers say is read here. A
+//! worker that ends by itself is started again; the others do not notice.
+//!
+//! | file | what |
+//! |---|---|
+//! | `sockets` | an agent's listening sockets, which stay while workers come and go |
+//! | `process` | one worker: its process, what it is told, what it says |
+//! | `running` | an agent that is served: both of these together |
+//! | `ends` | workers that end: which are started again, and when; the end of all |
+//! | `asked` | what is asked on the control socket |
 //!
 //! Profiles are read again on SIGHUP and when their files change. What is broken changes nothing that runs.
 
 mod asked;
+mod ends;
+mod process;
 mod running;
+mod sockets;
 
 use super::{
     commands, confine,
-    control::ControlRequest,
-    crashes::Crashes,
+    control::{AgentState, ControlReply, ControlRequest},
     home::Home,
-    http::Room,
     registry::{self, AgentConfig, Registry},
     serve,
-    worker::Ready,
 };
 use crate::{
     core::{
@@ -24,21 +36,22 @@ use crate::{
         self, Dirs, LoadErrors, Problem,
         problem::{At, Wrong},
     },
-    worker_process::MOST_CRASHES,
+    worker_process::Restarts,
 };
 use jiff::Timestamp;
+use process::Event;
 use running::Running;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    num::NonZero,
     os::unix::net::UnixListener,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::mpsc,
+    sync::{mpsc, oneshot},
+    time::sleep_until,
 };
 
 /// How often the profiles' directories are looked at.
@@ -47,8 +60,14 @@ const LOOK: Duration = Duration::from_secs(1);
 const QUESTIONS: u32 = 16;
 /// How long the last answers on the control socket may take: whoever said `stop` hears that it was heard.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
-/// Threads for all agents; a worker is mostly waiting.
-const MAX_THREADS: usize = 4;
+/// How long the first workers may take before the service says that it serves: one may wait for another that ends.
+const SETTLING: Duration = Duration::from_secs(15);
+/// How long workers may take to say what they do, for whoever asks.
+const COUNTING: Duration = Duration::from_secs(1);
+/// How long a worker may take to end when it is told to: longer than it gives what is under way, and its last words.
+const PATIENCE: Duration = Duration::from_secs(26);
+/// How long workers that were killed may take to end.
+const KILLED: Duration = Duration::from_secs(5);
 
 /// Why the agents cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -86,13 +105,9 @@ pub(crate) fn run() -> Result<(), Error> {
     // Before a credential is read, and before the first thread.
     confine::enter_user(&home.writable().map_err(Error::Io)?)?;
     let control = serve::bind(&home.control()).map_err(Error::Socket)?;
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .enable_all()
-        .build()
-        .map_err(Error::Io)?;
-    let result = runtime.block_on(async { User::new(home.clone()).serve(control).await });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
+    let (user, happened) = User::new(home.clone());
+    let result = runtime.block_on(user.serve(happened, control));
     runtime.shutdown_timeout(Duration::from_secs(1));
     let _ = std::fs::remove_file(home.control());
     result.map_err(Error::Io)
@@ -108,40 +123,105 @@ struct User {
     failed: BTreeMap<String, String>,
     /// Those that were stopped by hand.
     stopped: BTreeSet<String>,
-    crashes: Crashes,
-    /// What requests and answers of all of them may take together.
-    room: Room,
+    /// When the workers of those that crashed are started again, and whose no more.
+    restarts: BTreeMap<String, Restarts>,
     /// What is wrong with the registry.
     error: Option<String>,
+    /// Workers that were started.
+    started: u64,
+    events: mpsc::Sender<Event>,
 }
 
 impl User {
-    fn new(home: Home) -> Self {
-        Self {
+    fn new(home: Home) -> (Self, mpsc::Receiver<Event>) {
+        let (events, happened) = mpsc::channel(64);
+        let user = Self {
             home,
             since: Timestamp::now(),
             agents: BTreeMap::new(),
             draining: BTreeMap::new(),
             failed: BTreeMap::new(),
             stopped: BTreeSet::new(),
-            crashes: Crashes::default(),
-            room: Room::default(),
+            restarts: BTreeMap::new(),
             error: None,
-        }
+            started: 0,
+            events,
+        };
+        (user, happened)
     }
 
-    async fn serve(mut self, control: UnixListener) -> io::Result<()> {
+    async fn serve(mut self, mut happened: mpsc::Receiver<Event>, control: UnixListener) -> io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (questions_out, mut questions) = mpsc::channel(8);
+        let (counted, mut shown) = mpsc::channel::<oneshot::Sender<ControlReply>>(QUESTIONS as usize);
         let control = tokio::net::UnixListener::from_std(control)?;
         let places = Arc::new(tokio::sync::Semaphore::new(QUESTIONS as usize));
         let asking = tokio::spawn(asked::answer(control, questions_out, Arc::clone(&places)));
         let mut watch = Watch::default();
         let dirs = BTreeSet::from([self.home.agents(), self.home.registry().with_file_name("")]);
         watch.look(&dirs);
+        let settled_by = Instant::now() + SETTLING;
         self.reload(false).await;
+        let mut is_served = false;
+        let mut looks = tokio::time::interval(LOOK);
+        loop {
+            if !is_served && (self.is_settled() || settled_by <= Instant::now()) {
+                is_served = true;
+                self.announce();
+            }
+            let restart = self.next_restart();
+            tokio::select! {
+                _ = hangup.recv() => {
+                    tracing::info!("SIGHUP: reading the profiles and credentials again");
+                    self.stopped.clear();
+                    self.restarts.clear();
+                    watch.look(&dirs);
+                    self.reload(true).await;
+                }
+                _ = looks.tick() => {
+                    self.agents.values_mut().chain(self.draining.values_mut()).for_each(Running::look_after);
+                    if watch.look(&dirs) {
+                        self.restarts.clear();
+                        self.reload(false).await;
+                    }
+                }
+                Some(event) = happened.recv() => {
+                    if self.happens(event) {
+                        self.reload(false).await;
+                    }
+                }
+                () = sleep_until(restart.unwrap_or_else(Instant::now).into()), if restart.is_some() => {
+                    self.restart().await;
+                }
+                Some((request, reply)) = questions.recv(), if is_served => match request {
+                    ControlRequest::Status => self.count(reply, counted.clone()),
+                    ControlRequest::Stop => {
+                        let _ = reply.send(ControlReply::Done);
+                        break;
+                    }
+                    ControlRequest::StopAgent { name } => drop(reply.send(self.stop_agent(name))),
+                },
+                Some(reply) = shown.recv() => drop(reply.send(ControlReply::Status(self.status()))),
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            }
+        }
+        tracing::info!("stopping");
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        asking.abort();
+        self.stop_all(happened).await;
+        let _ = tokio::time::timeout(LAST_ANSWERS, places.acquire_many(QUESTIONS)).await;
+        Ok(())
+    }
+
+    /// Whether each agent that can be served is.
+    fn is_settled(&self) -> bool {
+        self.agents.values().all(|running| running.state() != AgentState::Starting)
+    }
+
+    fn announce(&self) {
         let dir = self.home.agents();
         match self.agents.len() {
             0 => tracing::info!(
@@ -155,46 +235,6 @@ impl User {
             "this user's service has no part in the kernel: a socket's mode says who may speak there, and tool calls are not tied to kernel events. The system's `ringfence daemon` does both"
         );
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        let mut looks = tokio::time::interval(LOOK);
-        loop {
-            tokio::select! {
-                _ = hangup.recv() => {
-                    tracing::info!("SIGHUP: reading the profiles and credentials again");
-                    self.stopped.clear();
-                    self.crashes.forgive();
-                    watch.look(&dirs);
-                    self.reload(true).await;
-                }
-                _ = looks.tick() => {
-                    let finished = self.bury().await;
-                    for running in self.agents.values_mut() {
-                        running.try_endpoint(&self.home).await;
-                    }
-                    let changed = watch.look(&dirs);
-                    if changed {
-                        self.crashes.forgive();
-                    }
-                    if changed || finished {
-                        self.reload(false).await;
-                    }
-                }
-                Some((request, reply)) = questions.recv() => {
-                    let stop = request == ControlRequest::Stop;
-                    let _ = reply.send(self.ask(request));
-                    if stop {
-                        break;
-                    }
-                }
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-            }
-        }
-        tracing::info!("stopping");
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        asking.abort();
-        self.stop_all().await;
-        let _ = tokio::time::timeout(LAST_ANSWERS, places.acquire_many(QUESTIONS)).await;
-        Ok(())
     }
 
     /// Makes what runs as the files say. `all`: credentials are read again, too.
@@ -219,8 +259,8 @@ impl User {
             self.drain(&name);
         }
         for (name, config) in configs {
-            let rests = self.stopped.contains(&name) || self.crashes.gave_up(&name);
-            if rests || self.draining.contains_key(&name) {
+            let gave_up = self.restarts.get(&name).is_some_and(Restarts::gave_up);
+            if self.stopped.contains(&name) || gave_up || self.draining.contains_key(&name) {
                 continue;
             }
             match config {
@@ -243,7 +283,7 @@ impl User {
     async fn apply(&mut self, config: AgentConfig, all: bool) {
         let name = config.name.clone();
         if let Some(running) = self.agents.get_mut(&name)
-            && running.config == config
+            && *running.newest() == config
             && !all
         {
             running.error = None;
@@ -253,84 +293,30 @@ impl User {
             tracing::warn!("agent {name}: {notice}");
         }
         let (new, home) = (config.clone(), self.home.clone());
-        let ready = tokio::task::spawn_blocking(move || Ready::new(&new, &home)).await;
-        let ready = match ready {
-            Ok(Ok(ready)) => ready,
-            Ok(Err(error)) => return self.broken(name, chain(&error)),
+        let is_there = self.agents.contains_key(&name);
+        let made = tokio::task::spawn_blocking(move || {
+            let credentials = running::credentials(&new).map_err(|error| chain(&error))?;
+            let prepared = (!is_there).then(|| Running::prepare(new, &home)).transpose();
+            Ok::<_, String>((credentials, prepared.map_err(|error| chain(&error))?))
+        });
+        let (credentials, prepared) = match made.await {
+            Ok(Ok(made)) => made,
+            Ok(Err(error)) => return self.broken(name, error),
             Err(error) => return self.broken(name, error.to_string()),
         };
-        let home = self.home.clone();
+        if let Some(mut running) = prepared {
+            self.started += 1;
+            return match running.launch(self.started, credentials, self.events.clone()) {
+                Ok(()) => {
+                    self.failed.remove(&name);
+                    self.agents.insert(name, running);
+                }
+                Err(error) => self.broken(name, error),
+            };
+        }
         if let Some(running) = self.agents.get_mut(&name) {
-            let shared_http = ready.shared();
             tracing::info!("agent {name}: its new profile is in force from the next turn on");
-            let shared = serve::share(&self.home.socket(&name), config.socket_owner);
-            (running.config, running.error) = (config, shared.err().map(|e| chain(&e)));
-            if running.replacements.try_send(ready).is_err() {
-                running.error =
-                    Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
-            }
-            running.endpoint(&home, shared_http).await;
-            return;
-        }
-        match Running::start(config, ready, &home, self.room.share()).await {
-            Ok(running) => {
-                self.failed.remove(&name);
-                self.agents.insert(name, running);
-            }
-            Err(error) => self.broken(name, error),
-        }
-    }
-
-    fn drain(&mut self, name: &str) {
-        if let Some(running) = self.agents.remove(name) {
-            running.stop.cancel();
-            running.endpoint.as_ref().inspect(|endpoint| endpoint.cancel());
-            self.draining.insert(name.to_owned(), running);
-        }
-    }
-
-    /// Forgets those that have ended. True if there were any: another of that name may begin.
-    async fn bury(&mut self) -> bool {
-        let ended: Vec<String> = self
-            .draining
-            .iter()
-            .filter(|(_, r)| r.task.is_finished())
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in &ended {
-            if let Some(running) = self.draining.remove(name) {
-                running.ended().await;
-                tracing::info!("agent {name} has ended");
-            }
-        }
-        // A worker that ended by itself has crashed.
-        let crashed: Vec<String> =
-            self.agents.iter().filter(|(_, r)| r.task.is_finished()).map(|(name, _)| name.clone()).collect();
-        for name in &crashed {
-            let Some(running) = self.agents.remove(name) else { continue };
-            let lived = running.since.elapsed();
-            if let Some(endpoint) = running.endpoint {
-                endpoint.close().await;
-            }
-            if !self.crashes.note(name, lived) {
-                tracing::error!("agent {name}: its worker ended unexpectedly; it is started again");
-                continue;
-            }
-            let why = format!(
-                "its worker ended unexpectedly {MOST_CRASHES} times in a row; SIGHUP or a change of a profile tries it again"
-            );
-            tracing::error!("agent {name}: {why}");
-            serve::unbind(&self.home.socket_link(name), &self.home.socket(name));
-            self.failed.insert(name.clone(), why);
-        }
-        !ended.is_empty() || !crashed.is_empty()
-    }
-
-    async fn stop_all(&mut self) {
-        let names: Vec<String> = self.agents.keys().cloned().collect();
-        names.iter().for_each(|name| self.drain(name));
-        for running in std::mem::take(&mut self.draining).into_values() {
-            running.ended().await;
+            running.replace(config, credentials);
         }
     }
 }

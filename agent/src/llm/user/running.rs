@@ -1,123 +1,199 @@
-//! An agent that is served: its worker, its sockets, its HTTP endpoint.
+//! An agent that is served: its sockets, and its worker.
 
-use super::chain;
+use super::{
+    PATIENCE, chain,
+    process::{Event, What, WorkerProcess},
+    sockets::Sockets,
+};
 use crate::{
     core::supervise::Backoff,
     llm::{
+        control::AgentState,
         home::Home,
-        http::{self, Endpoint, Share},
-        limits,
-        registry::AgentConfig,
+        registry::{AgentConfig, Http},
+        secret::Source,
         serve,
         status::WorkerStatus,
-        worker::{self, Ready, Worker},
+        upstream, worker,
     },
+    worker_process::{self, Brief, Credentials},
 };
-use std::time::{Duration, Instant};
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
+use ringfence_files::Dir;
+use ringfence_wire::agent::{For, Replacement, Supervisor};
+use std::{
+    collections::VecDeque,
+    path::PathBuf,
+    time::{Duration, Instant},
 };
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
+
+/// What a worker was told and did not answer yet.
+enum Asked {
+    /// That it starts.
+    Start,
+    /// That this is its configuration.
+    Replace(Box<AgentConfig>),
+    /// That its API has other sockets.
+    Listen,
+}
+
+/// What an answer of a worker's means for its agent.
+pub(super) enum Heard {
+    /// It goes on.
+    Fine,
+    /// The profile cannot be used as it is now.
+    Broken(String),
+    /// The worker ended. Beside it what it said of why it could not start.
+    Ended { how: String, could_not: Option<String> },
+}
 
 /// An agent that is served.
 pub(super) struct Running {
+    /// As it is in force.
     pub(super) config: AgentConfig,
-    pub(super) stop: CancellationToken,
-    pub(super) replacements: mpsc::Sender<Ready>,
-    pub(super) status: watch::Sender<WorkerStatus>,
-    meter: limits::Shared,
-    room: Share,
-    /// The provider's own API, where the profile has it served.
-    pub(super) endpoint: Option<Endpoint>,
-    /// What that needs, to be tried again.
-    shared: http::Shared,
-    /// Why it is not served although the profile has it.
-    blocked: Option<Blocked>,
-    pub(super) task: JoinHandle<()>,
-    pub(super) since: Instant,
+    sockets: Sockets,
+    dirs: (PathBuf, PathBuf),
+    worker: Option<WorkerProcess>,
+    /// The first first.
+    asked: VecDeque<Asked>,
+    /// The worker serves the agent.
+    is_up: bool,
+    /// Why the worker cannot start, as it says.
+    complaint: Option<String>,
+    /// How the last worker ended, while the next is waited for.
+    pub(super) ended: Option<String>,
     /// What is wrong with the profile as it is now.
     pub(super) error: Option<String>,
+    /// Why the API is not served as the profile has it.
+    blocked: Option<Blocked>,
+    /// When the worker is to have ended.
+    ends_by: Option<Instant>,
 }
 
-/// An endpoint whose port somebody else has, or that cannot be made for another reason: it is tried again.
+/// An API whose port somebody else has, or that cannot be served for another reason: it is tried again.
 struct Blocked {
     backoff: Backoff,
     why: String,
 }
 
 impl Running {
-    /// Binds the agent's sockets, and serves them.
+    /// Binds the agent's sockets. It has no worker yet. Blocks.
     ///
     /// # Errors
-    /// Why it cannot be served, in words.
-    pub(super) async fn start(
-        config: AgentConfig,
-        ready: Ready,
-        home: &Home,
-        room: Share,
-    ) -> Result<Self, String> {
-        let (socket, link) = (home.socket(&config.name), home.socket_link(&config.name));
-        let shared = ready.shared();
-        let worker = tokio::task::spawn_blocking(move || Worker::prepare(ready)).await;
-        let worker = worker.map_err(|e| e.to_string())?.map_err(|e: worker::Error| chain(&e))?;
-        let listener = serve::bind(&socket).map_err(|e| chain(&e))?;
-        serve::share(&socket, config.socket_owner).map_err(|e| chain(&e))?;
-        serve::link(&link, &socket).map_err(|e| chain(&e))?;
-        let listener = tokio::net::UnixListener::from_std(listener).map_err(|e| e.to_string())?;
-        let stop = CancellationToken::new();
-        let (replacements, new) = mpsc::channel(4);
-        let (status, meter) = (worker.status(), worker.meter());
-        let endpoint = config.http.map(|asked| {
-            let books = books((home, &config.name), &meter, &status, &room);
-            Endpoint::start(asked, home, shared.clone(), books)
-        });
-        let (endpoint, taken) = match endpoint.transpose() {
-            Ok(endpoint) => (endpoint, None),
-            // Whoever has the port does not keep the agent from its socket.
-            Err(error @ http::Error::Port(..)) => (None, Some(error)),
-            Err(error) => {
-                serve::unbind(&link, &socket);
-                return Err(chain(&error));
-            }
-        };
-        let stopping = stop.clone();
-        let task = tokio::spawn(async move {
-            worker.run(listener, new, stopping).await;
-            serve::unbind(&link, &socket);
-        });
-        let mut running = Self {
+    /// [`serve::Error`].
+    pub(super) fn prepare(config: AgentConfig, home: &Home) -> Result<Self, serve::Error> {
+        let dirs = (home.logs(&config.name), home.state(&config.name));
+        for dir in [&dirs.0, &dirs.1] {
+            Dir::make(dir).map_err(|error| serve::Error::Io(dir.clone(), error))?;
+        }
+        let sockets = Sockets::bind(home, &config.name, config.socket_owner)?;
+        Ok(Self {
             config,
-            stop,
-            replacements,
-            status,
-            meter,
-            room,
-            endpoint,
-            shared,
-            blocked: None,
-            task,
-            since: Instant::now(),
+            sockets,
+            dirs,
+            worker: None,
+            asked: VecDeque::new(),
+            is_up: false,
+            complaint: None,
+            ended: None,
             error: None,
+            blocked: None,
+            ends_by: None,
+        })
+    }
+
+    /// Starts a worker.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(super) fn launch(
+        &mut self,
+        number: u64,
+        credentials: Credentials,
+        events: mpsc::Sender<Event>,
+    ) -> Result<(), String> {
+        let (_, fits) = self.sockets.fit(self.config.http, self.config.socket_owner);
+        match fits {
+            Ok(()) => self.blocked = None,
+            // Nobody who has the port keeps the agent from its socket.
+            Err(error) => self.block(&chain(&error)),
+        }
+        let (logs, state) = self.dirs.clone();
+        let brief = Brief {
+            config: worker_process::as_json(&self.config)?,
+            by: Supervisor::User { logs, state },
+            credentials,
+            listeners: self.sockets.all().map_err(|error| error.to_string())?,
+            endpoint: self.sockets.has_api(),
         };
-        taken.inspect(|error| running.block(error));
-        Ok(running)
+        self.worker = Some(WorkerProcess::start(&self.config.name, number, brief, events)?);
+        self.asked = VecDeque::from([Asked::Start]);
+        (self.is_up, self.complaint, self.ended) = (false, None, None);
+        Ok(())
     }
 
-    /// What is wrong with it, for the user.
-    pub(super) fn problem(&self) -> Option<&String> {
-        self.error.as_ref().or(self.blocked.as_ref().map(|blocked| &blocked.why))
+    /// The configuration that the worker has, or was told last.
+    pub(super) fn newest(&self) -> &AgentConfig {
+        let told = self.asked.iter().rev().find_map(|asked| match asked {
+            Asked::Replace(config) => Some(&**config),
+            Asked::Start | Asked::Listen => None,
+        });
+        told.unwrap_or(&self.config)
     }
 
-    /// Its endpoint cannot be served: it is tried again, after a pause that grows.
-    fn block(&mut self, error: &http::Error) {
+    /// From the next turn on the worker has another configuration.
+    pub(super) fn replace(&mut self, config: AgentConfig, credentials: Credentials) {
+        let shared = self.sockets.share(config.socket_owner);
+        self.error = shared.err().map(|error| chain(&error));
+        let Some(worker) = &self.worker else {
+            // The next one is started with it.
+            self.config = config;
+            return;
+        };
+        let text = match worker_process::as_json(&config) {
+            Ok(text) => text,
+            Err(error) => return self.error = Some(error),
+        };
+        let replacement = Replacement { config: text, credentials: worker_process::whose(&credentials) };
+        if !worker.replace(replacement, credentials) {
+            self.error =
+                Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
+            return;
+        }
+        self.asked.push_back(Asked::Replace(Box::new(config)));
+        self.endpoint();
+    }
+
+    /// Has the API served as the profile has it.
+    fn endpoint(&mut self) {
+        let (http, owner) = (self.newest().http, self.newest().socket_owner);
+        let (changed, fits) = self.sockets.fit(http, owner);
+        match fits {
+            Err(error) => self.block(&chain(&error)),
+            // Else once the worker has them.
+            Ok(()) if !changed => self.blocked = None,
+            Ok(()) => {}
+        }
+        let Some(worker) = self.worker.as_ref().filter(|_| changed) else { return };
+        match self.sockets.api().map(|beside| worker.listen(self.sockets.has_api(), beside)) {
+            Ok(true) => self.asked.push_back(Asked::Listen),
+            Ok(false) => self.block("its worker does not read what it is told"),
+            Err(error) => self.block(&error.to_string()),
+        }
+    }
+
+    /// The API is not served as the profile has it: that is tried again, after a pause that grows.
+    fn block(&mut self, why: &str) {
         let name = &self.config.name;
         let is_new = self.blocked.is_none();
         let blocked =
             self.blocked.get_or_insert_with(|| Blocked { backoff: Backoff::default(), why: String::new() });
         let pause = blocked.backoff.failed(Duration::ZERO);
-        blocked.why =
-            format!("its HTTP endpoint is not served, and tried again in {pause:?}: {}", chain(error));
+        let what = match self.sockets.has_api() {
+            (true, _) => "its HTTP endpoint is served on its socket only",
+            (false, _) => "its HTTP endpoint is not served",
+        };
+        blocked.why = format!("{what}, and tried again in {pause:?}: {why}");
         if is_new {
             tracing::error!("agent {name}: {}", blocked.why);
         } else {
@@ -125,56 +201,133 @@ impl Running {
         }
     }
 
-    /// Tries to serve an endpoint again that could not be, if it is time.
-    pub(super) async fn try_endpoint(&mut self, home: &Home) {
-        if self.blocked.as_ref().is_some_and(|blocked| blocked.backoff.due()) {
-            let shared = self.shared.clone();
-            self.endpoint(home, shared).await;
-            if self.blocked.is_none() {
-                tracing::info!("agent {}: its HTTP endpoint is served again", self.config.name);
-            }
+    /// Tries to have the API served that could not be, if it is time. Ends a worker that had its time to end.
+    pub(super) fn look_after(&mut self) {
+        if self.is_up && self.blocked.as_ref().is_some_and(|blocked| blocked.backoff.due()) {
+            self.endpoint();
+        }
+        if self.ends_by.is_some_and(|until| until <= Instant::now()) {
+            self.kill();
         }
     }
 
-    /// Waits for its end.
-    pub(super) async fn ended(self) {
-        if let Some(endpoint) = self.endpoint {
-            endpoint.stop().await;
+    /// What its worker said or did; none: it was another worker, one of before.
+    pub(super) fn heard(&mut self, worker: u64, what: What) -> Option<Heard> {
+        if self.worker.as_ref()?.number != worker {
+            return None;
         }
-        let _ = self.task.await;
+        Some(match what {
+            What::Ended(how) => {
+                let could_not = self.complaint.take().filter(|_| !self.is_up);
+                self.worker = None;
+                self.is_up = false;
+                // What it had not answered yet is what the next one starts with.
+                self.config = self.newest().clone();
+                self.asked.clear();
+                Heard::Ended { how, could_not }
+            }
+            What::Ready => {
+                match self.asked.pop_front() {
+                    Some(Asked::Start) => self.is_up = true,
+                    Some(Asked::Replace(config)) => self.config = *config,
+                    Some(Asked::Listen) => self.listens(),
+                    None => {}
+                }
+                Heard::Fine
+            }
+            What::Failed(why) => match self.asked.pop_front() {
+                Some(Asked::Start) => {
+                    self.complaint = Some(why);
+                    Heard::Fine
+                }
+                Some(Asked::Replace(_)) => {
+                    // The API is again as the profile has it that stays in force.
+                    self.endpoint();
+                    Heard::Broken(why)
+                }
+                Some(Asked::Listen) => {
+                    self.block(&why);
+                    Heard::Fine
+                }
+                None => Heard::Fine,
+            },
+        })
     }
 
-    /// Serves the provider's own API where the configuration has it, and only there. Where it cannot, it is tried again.
-    pub(super) async fn endpoint(&mut self, home: &Home, shared: http::Shared) {
-        self.shared = shared.clone();
-        match &self.endpoint {
-            Some(endpoint) if Some(endpoint.asked()) == self.config.http => {
-                endpoint.replace(shared);
-                return;
-            }
-            _ => {}
+    fn listens(&mut self) {
+        let wanted: Option<Http> = self.newest().http;
+        if self.sockets.are(wanted) && self.blocked.take().is_some() {
+            tracing::info!("agent {}: its HTTP endpoint is served again", self.config.name);
         }
-        // Its calls have their time; the port may be needed at once.
-        if let Some(endpoint) = self.endpoint.take() {
-            endpoint.close().await;
+    }
+
+    /// Its worker finishes what it does, and nobody connects any more. False: it has none.
+    pub(super) fn stop(&mut self) -> bool {
+        self.sockets.close();
+        let Some(worker) = &self.worker else { return false };
+        worker.stop();
+        self.ends_by = Some(Instant::now() + PATIENCE);
+        true
+    }
+
+    /// Ends its worker.
+    pub(super) fn kill(&self) {
+        self.worker.as_ref().inspect(|worker| worker.kill());
+    }
+
+    /// How long its worker has lived.
+    pub(super) fn lived(&self) -> Duration {
+        self.worker.as_ref().map(|worker| worker.since.elapsed()).unwrap_or_default()
+    }
+
+    /// Asks its worker what it does; the future ends when it said so.
+    pub(super) fn count(&mut self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let is_up = self.is_up;
+        self.worker.as_mut().filter(|_| is_up).map(WorkerProcess::count)
+    }
+
+    /// Whether it is served, or will be.
+    pub(super) fn state(&self) -> AgentState {
+        match (&self.worker, self.is_up, self.ends_by) {
+            (_, _, Some(_)) => AgentState::Draining,
+            (None, ..) => AgentState::Waiting,
+            (Some(_), false, _) => AgentState::Starting,
+            (Some(_), true, _) => AgentState::Running,
         }
-        let Some(asked) = self.config.http else {
-            self.blocked = None;
-            return;
-        };
-        let books = books((home, &self.config.name), &self.meter, &self.status, &self.room);
-        match Endpoint::start(asked, home, shared, books) {
-            Ok(endpoint) => (self.endpoint, self.blocked) = (Some(endpoint), None),
-            Err(error) => self.block(&error),
-        }
+    }
+
+    /// Its worker's process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.worker.as_ref().map(|worker| worker.pid)
+    }
+
+    /// What its worker does, as it said last.
+    pub(super) fn does(&self) -> Option<WorkerStatus> {
+        self.worker.as_ref().map(|worker| worker.counts().into())
+    }
+
+    /// What is wrong with it, for the user.
+    pub(super) fn problem(&self) -> Option<&String> {
+        let blocked = self.blocked.as_ref().map(|blocked| &blocked.why);
+        self.error.as_ref().or(self.ended.as_ref()).or(blocked)
     }
 }
 
-fn books(
-    (home, name): (&Home, &str),
-    meter: &limits::Shared,
-    status: &watch::Sender<WorkerStatus>,
-    room: &Share,
-) -> http::Books {
-    http::Books { meter: meter.clone(), status: status.clone(), log: home.http_log(name), room: room.clone() }
+/// The credentials that a configuration wants, each read from where it is, to be handed to a worker. Blocks: they come from
+/// files and commands.
+///
+/// # Errors
+/// The first that cannot be had.
+pub(super) fn credentials(config: &AgentConfig) -> Result<Credentials, worker::Error> {
+    let hand = |(of, source): (For, &Source)| match source.read_and_open() {
+        Ok(descriptor) => Ok((of, descriptor)),
+        Err(source) => Err(match of {
+            For::Llm => worker::Error::Provider {
+                name: config.llm.name.clone(),
+                source: upstream::Error::Secret(source),
+            },
+            For::Mcp(name) => worker::Error::Token { name, source },
+        }),
+    };
+    config.credentials().into_iter().map(hand).collect()
 }

@@ -3,7 +3,9 @@
 
 use super::PATIENCE;
 use anyhow::{Context, Result, bail};
-use ringfence_wire::agent::{Answer, For, Inside, MAX_QUESTION, Speaker, Start, ToCore, ToWorker};
+use ringfence_wire::agent::{
+    Answer, For, Inside, MAX_QUESTION, Speaker, Start, Supervisor, ToCore, ToWorker,
+};
 use ringfence_wire::conn::Conn;
 use serde_json::{json, value::RawValue};
 use std::fs::{self, File};
@@ -105,7 +107,8 @@ impl Worker {
         let mut program = Program::start(&mut command)?;
         let mut conn = Conn::new(ours.try_clone()?, PATIENCE, MAX_QUESTION);
         let config = RawValue::from_string(config(model, &provider.url()).to_string())?;
-        let start = Start { config, dir: own, credentials: vec![For::Llm], http: false, loopback: false };
+        let by = Supervisor::Core { dir: own };
+        let start = Start { config, by, credentials: vec![For::Llm], http: false, loopback: false };
         conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd()])?;
         let (read, mut write) = std::io::pipe()?;
         write.write_all(KEY.as_bytes())?;
