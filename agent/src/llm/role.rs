@@ -138,7 +138,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         meter: worker.meter(),
         status: worker.status(),
         log: files.log.with_file_name(HTTP_LOG),
-        room: Room::default().share(),
+        room: Room::default(),
         cut: CancellationToken::new(),
     };
     let last_words = books.last_words();

@@ -34,7 +34,7 @@ use follow::Follow;
 use gate::Gate;
 use ringfence_files::Access as FileAccess;
 use room::Calls;
-pub(crate) use room::{Room, Share};
+pub(crate) use room::Room;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -100,7 +100,7 @@ struct State {
     meter: limits::Shared,
     status: watch::Sender<WorkerStatus>,
     log: PathBuf,
-    room: Share,
+    room: Room,
     /// Tells the trace, where there is one.
     follow: Option<Follow>,
     /// Ends with the agent.
@@ -127,7 +127,7 @@ pub(crate) struct Books {
     /// The log of calls.
     pub(crate) log: PathBuf,
     /// How many bytes of requests and answers it may hold.
-    pub(crate) room: Share,
+    pub(crate) room: Room,
     /// Ends the calls that are under way.
     pub(crate) cut: CancellationToken,
 }

@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_stream_has_room_or_ends_it() {
-        let share = Room::default().share();
+        let share = Room::default();
         let room = &share.answers;
         let mut streams: Vec<Held> = (0..4).map(|_| room.hold()).collect();
         for held in &mut streams {

@@ -1,9 +1,8 @@
-//! How many bytes of requests and of whole answers are held at a time, of one agent, and of all agents that one process
-//! serves; and how many calls of an agent are under way.
+//! How many bytes of an agent's requests and of its whole answers are held at a time; and how many of its calls are under way.
 //!
-//! Each request and each answer has a bound of its own, and there are many connections; under the daemon a worker has 1 GiB
-//! of memory, and `ringfence start` serves all agents in one process. While a request or an answer is looked at there are a
-//! few copies of it. Requests and answers have each their own room: who reads no answers does not keep others from asking.
+//! Each request and each answer has a bound of its own, and there are many connections; a worker has 1 GiB of memory. While a
+//! request or an answer is looked at there are a few copies of it. Requests and answers have each their own room: who reads no
+//! answers does not keep others from asking.
 //! An answer that streams takes room for what is kept of it, which is little unless its provider means harm.
 
 use std::{
@@ -15,10 +14,8 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Most bytes of all agents' requests, and of their answers.
-const ALL: usize = 192 << 20;
-/// Most bytes of one agent's: it leaves room for a few of the others'.
-const ONE: usize = 128 << 20;
+/// Most bytes of requests, and of answers.
+const MOST: usize = 128 << 20;
 
 /// Most calls of one agent that are under way. A client that hangs up ends none, so its connections do not bound them.
 const CALLS: usize = 64;
@@ -43,67 +40,26 @@ impl fmt::Display for What {
 
 /// Why there is no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Full {
-    /// The agent's own.
-    #[error("this agent's {0} have {ONE} bytes together, which is the most; try again")]
-    One(What),
-    /// Everybody's.
-    #[error("the {0}, of all agents, have {ALL} bytes together, which is the most; try again")]
-    All(What),
-}
+#[error("this agent's {0} have {MOST} bytes together, which is the most; try again")]
+pub(super) struct Full(What);
 
-#[derive(Debug)]
-struct Pot {
-    held: AtomicUsize,
-    most: usize,
-}
-
-impl Pot {
-    fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { held: AtomicUsize::new(0), most })
-    }
-
-    fn take(&self, bytes: usize) -> bool {
-        let more = |held: usize| held.checked_add(bytes).filter(|sum| *sum <= self.most);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    fn give(&self, bytes: usize) {
-        self.held.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-/// What a process has.
-#[derive(Debug)]
+/// What an agent has. Its copies are the same room.
+#[derive(Debug, Clone)]
 pub(crate) struct Room {
-    requests: Arc<Pot>,
-    answers: Arc<Pot>,
+    pub(super) requests: Part,
+    pub(super) answers: Part,
+    pub(super) calls: Calls,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { requests: Pot::new(ALL), answers: Pot::new(ALL) }
-    }
-}
-
-impl Room {
-    /// An agent's part. Its copies are the same part.
-    pub(crate) fn share(&self) -> Share {
-        let part = |what, all: &Arc<Pot>| Part { what, all: Arc::clone(all), one: Pot::new(ONE) };
-        Share {
-            requests: part(What::Requests, &self.requests),
-            answers: part(What::Answers, &self.answers),
+        let part = |what| Part { what, held: Arc::default() };
+        Self {
+            requests: part(What::Requests),
+            answers: part(What::Answers),
             calls: Calls(watch::Sender::new(0)),
         }
     }
-}
-
-/// What an agent has.
-#[derive(Debug, Clone)]
-pub(crate) struct Share {
-    pub(super) requests: Part,
-    pub(super) answers: Part,
-    pub(super) calls: Calls,
 }
 
 /// An agent's calls that are under way.
@@ -149,8 +105,7 @@ impl Drop for UnderWay {
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     what: What,
-    all: Arc<Pot>,
-    one: Arc<Pot>,
+    held: Arc<AtomicUsize>,
 }
 
 impl Part {
@@ -173,14 +128,9 @@ impl Held {
     /// # Errors
     /// [`Full`]: what was taken before is still held.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Full> {
-        let Part { what, all, one } = &self.part;
-        if !one.take(bytes) {
-            return Err(Full::One(*what));
-        }
-        if !all.take(bytes) {
-            one.give(bytes);
-            return Err(Full::All(*what));
-        }
+        let more = |held: usize| held.checked_add(bytes).filter(|sum| *sum <= MOST);
+        let Part { what, held } = &self.part;
+        held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| Full(*what))?;
         self.bytes += bytes;
         Ok(())
     }
@@ -198,8 +148,7 @@ impl Held {
     /// Keeps so many bytes at most.
     pub(super) fn shrink(&mut self, to: usize) {
         let less = self.bytes.saturating_sub(to);
-        self.part.one.give(less);
-        self.part.all.give(less);
+        self.part.held.fetch_sub(less, Ordering::Relaxed);
         self.bytes -= less;
     }
 }
@@ -235,55 +184,53 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn one_agent_leaves_room_and_all_have_a_bound() {
+    fn bodies_have_a_bound_together() {
         for what in [What::Requests, What::Answers] {
             let room = Room::default();
-            let part = |share: Share| if what == What::Requests { share.requests } else { share.answers };
-            let (greedy, other) = (part(room.share()), part(room.share()));
-            let mut held = greedy.hold();
-            held.grow(ONE).unwrap();
-            assert_eq!(greedy.clone().hold().grow(1), Err(Full::One(what)));
-            let mut rest = other.hold();
-            rest.grow(ALL - ONE).unwrap();
-            assert_eq!(rest.grow(1), Err(Full::All(what)));
-            assert_eq!(rest.grow(usize::MAX), Err(Full::One(what)));
-            held.fit(ONE - 2).unwrap();
-            assert_eq!(held.fit(ONE + 1), Err(Full::One(what)));
+            let part = if what == What::Requests { &room.requests } else { &room.answers };
+            let mut held = part.hold();
+            held.grow(MOST - 1).unwrap();
+            let mut rest = part.clone().hold();
+            assert_eq!(rest.grow(2), Err(Full(what)));
+            assert_eq!(rest.grow(usize::MAX), Err(Full(what)));
+            held.fit(MOST - 2).unwrap();
+            assert_eq!(held.fit(MOST + 1), Err(Full(what)));
+            held.fit(MOST - 1).unwrap();
             // A refusal took nothing.
+            rest.grow(1).unwrap();
+            assert_eq!(rest.grow(1), Err(Full(what)));
+            held.shrink(MOST - 3);
             rest.grow(2).unwrap();
-            assert_eq!(rest.grow(1), Err(Full::All(what)));
-            held.shrink(ONE);
+            assert_eq!(rest.grow(1), Err(Full(what)));
             drop((held, rest));
-            for pot in [&room.requests, &room.answers, &greedy.one, &other.one] {
-                assert_eq!(pot.held.load(Ordering::Relaxed), 0);
-            }
+            assert_eq!(part.held.load(Ordering::Relaxed), 0);
         }
     }
 
     #[test]
     fn answers_that_nobody_reads_leave_requests_their_room() {
-        let share = Room::default().share();
-        let mut answer = share.answers.hold();
-        answer.grow(ONE).unwrap();
-        share.requests.hold().grow(ONE).unwrap();
+        let room = Room::default();
+        let mut answer = room.answers.hold();
+        answer.grow(MOST).unwrap();
+        room.requests.hold().grow(MOST).unwrap();
         // What is on its way is held until the last of its copies is gone.
         let sent = Bytes::from_owner(Kept::new(vec![1, 2, 3], answer));
         let rest = sent.slice(2..);
         drop(sent);
-        assert_eq!(share.answers.hold().grow(1), Err(Full::One(What::Answers)));
+        assert_eq!(room.answers.hold().grow(1), Err(Full(What::Answers)));
         drop(rest);
-        share.answers.hold().grow(ONE).unwrap();
+        room.answers.hold().grow(MOST).unwrap();
     }
 
     #[tokio::test]
     async fn calls_under_way_have_a_bound_and_an_end_that_can_be_waited_for() {
-        let share = Room::default().share();
-        let mut calls: Vec<_> = (0..CALLS).map(|_| share.clone().calls.begin().unwrap()).collect();
-        assert_eq!(share.calls.begin().unwrap_err(), TooMany);
+        let room = Room::default();
+        let mut calls: Vec<_> = (0..CALLS).map(|_| room.clone().calls.begin().unwrap()).collect();
+        assert_eq!(room.calls.begin().unwrap_err(), TooMany);
         drop(calls.pop());
-        calls.push(share.calls.begin().unwrap());
+        calls.push(room.calls.begin().unwrap());
         let over = tokio::spawn({
-            let calls = share.calls.clone();
+            let calls = room.calls.clone();
             async move { calls.over().await }
         });
         drop(calls.split_off(1));
@@ -291,6 +238,6 @@ mod tests {
         assert!(!over.is_finished());
         drop(calls);
         over.await.unwrap();
-        share.calls.over().await;
+        room.calls.over().await;
     }
 }
