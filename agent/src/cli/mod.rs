@@ -141,7 +141,7 @@ enum Role {
     Auditor(role::AuditorArgs),
     #[command(hide = true)]
     McpGuard(mcp::GuardArgs),
-    /// The LLM worker; the daemon starts it, with its link as standard input.
+    /// The LLM worker; the daemon or `ringfence agent start` starts it, with its link as standard input.
     #[command(hide = true)]
     LlmWorker,
     /// Runs commands that print credentials; `ringfence agent start` starts it, with its link as standard input.
@@ -160,11 +160,6 @@ impl Words {
             Self::Alias(alias) => Self::Command(alias.into()),
             other => other,
         }
-    }
-
-    /// Whether a panic ends a thread alone: the agents of `ringfence agent start` have nothing to do with each other.
-    fn outlives_a_panic(&self) -> bool {
-        matches!(self, Self::Command(Command::Agent(args)) if args.is_start())
     }
 
     /// Whether it says itself that this machine cannot run Ringfence: `doctor` in its report, `run` with its own status.
@@ -230,6 +225,7 @@ fn visible() -> clap::Command {
 }
 
 /// A panic in any thread ends the process, once it was reported: a role without one of its threads does not do its work.
+/// Release builds abort by themselves (`panic = "abort"`); this is for builds that are tested.
 fn end_at_a_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -245,9 +241,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli.words.unaliased(),
         Err(error) => error.format(&mut grammar()).exit(),
     };
-    if !words.outlives_a_panic() {
-        end_at_a_panic();
-    }
+    end_at_a_panic();
     if !words.reports_the_platform()
         && let Some(reason) = unsupported()
     {

@@ -91,7 +91,7 @@ pub(crate) fn spawn(cgroup: Option<BorrowedFd<'_>>, body: impl FnOnce() -> u8) -
     };
     match fork {
         ForkResult::Child => {
-            // A panic must not unwind into the parent's frames, which this copy has too.
+            // A panic must not unwind into the parent's frames, which this copy has too. Where panics abort, it ends here.
             let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(FAILED);
             // SAFETY: _exit(2) has no requirements; it ends the process without the parent's atexit handlers.
             unsafe { libc::_exit(i32::from(status)) }

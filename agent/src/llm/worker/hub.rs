@@ -173,14 +173,7 @@ impl Hub {
                     self.send_early().await;
                 }
                 Some(ready) = replacements.recv() => self.replace(ready).await,
-                report = reports.recv() => match report {
-                    Some(report) => self.report(report).await,
-                    // Who serves the worker starts another: one that takes messages and runs no turns helps nobody.
-                    None => {
-                        tracing::error!("agent {}: the task that runs turns has failed", self.config.name);
-                        break;
-                    }
-                },
+                Some(report) = reports.recv() => self.report(report).await,
                 Some(input) = inputs.recv() => self.input(input).await,
             }
             self.publish();

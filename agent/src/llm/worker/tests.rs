@@ -128,16 +128,3 @@ async fn a_runtime_may_be_faster_than_the_report_of_its_turn() {
     assert_eq!(lab.hears().await["id"], 4);
     assert!(lab.ordered().is_none());
 }
-
-#[tokio::test]
-async fn a_worker_whose_turns_cannot_run_ends() {
-    let Lab { mut hub, orders, .. } = Lab::new().await;
-    let (reports_out, reports) = mpsc::channel(1);
-    let (_inputs_out, inputs) = mpsc::channel(1);
-    let (_never, replacements) = mpsc::channel(1);
-    // As when the task that has them panics.
-    drop((orders, reports_out));
-    let shutdown = CancellationToken::new();
-    let serving = hub.serve(inputs, reports, replacements, &shutdown);
-    tokio::time::timeout(Duration::from_secs(120), serving).await.unwrap();
-}
