@@ -23,3 +23,4 @@ mod seed;
 mod sends;
 mod support;
 mod tools;
+mod workers;
