@@ -55,13 +55,6 @@ impl From<Command> for Args {
     }
 }
 
-impl Args {
-    /// Whether it serves agents until it is stopped.
-    pub(crate) fn is_start(&self) -> bool {
-        matches!(self.command, Command::Start(_))
-    }
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Start(args) => service::start(args),
