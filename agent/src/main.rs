@@ -43,6 +43,8 @@ mod quota;
 #[cfg(target_os = "linux")]
 mod serving;
 #[cfg(target_os = "linux")]
+mod supervised;
+#[cfg(target_os = "linux")]
 mod worker_process;
 
 use std::process::ExitCode;

@@ -4,9 +4,9 @@
 //! A worker reads what agents and providers say. Nothing of that is read here: what a worker says is numbers, and a sentence
 //! for whoever looks after it.
 
-use crate::core::{
-    enforcer::chain,
-    supervise::{Backoff, Process},
+use crate::{
+    core::enforcer::chain,
+    supervised::{Backoff, Process},
 };
 use ringfence_wire::{
     agent::{For, MAX_ORDER, MAX_QUESTION, Start, Supervisor, ToCore, ToWorker},

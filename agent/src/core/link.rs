@@ -7,8 +7,9 @@
 use super::{
     outbox::{Again, Outbox, Word},
     reports::Reports,
-    supervise::{Backoff, Process, Spawn},
+    supervise::Spawn,
 };
+use crate::supervised::{Backoff, Process};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_wire::{
     audit::{Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice, Reported},

@@ -6,7 +6,6 @@ use super::{
     sockets::Sockets,
 };
 use crate::{
-    core::supervise::Backoff,
     llm::{
         control::AgentState,
         home::Home,
@@ -16,6 +15,7 @@ use crate::{
         status::WorkerStatus,
         upstream, worker,
     },
+    supervised::Backoff,
     worker_process::{self, Brief, Credentials},
 };
 use ringfence_files::Dir;
