@@ -25,7 +25,7 @@ const FORMAT: u32 = 1;
 const PAST: &str = "past";
 /// Most paths of one user in it.
 const MAX_PAST: usize = 1 << 14;
-/// Most bytes of a record. Larger ones were not written by a core.
+/// Most bytes of a record: of what is written as of what is read.
 const MAX_RECORD: u64 = 64 << 20;
 
 /// Why the registry cannot be read or written.
@@ -52,6 +52,17 @@ pub(crate) enum RegistryError {
         /// What is wrong.
         #[source]
         source: serde_json::Error,
+    },
+    /// A record that could not be read again.
+    #[error(
+        "the record of the container would have {bytes} bytes, and has at most {most}: its rules or those of the containers around it \
+         lead to too many places; name directories instead of what is in them"
+    )]
+    TooLong {
+        /// How long it would be.
+        bytes: usize,
+        /// How long it may be.
+        most: u64,
     },
     /// A record in a format of another version.
     #[error("the container record {} has format {format}, this daemon knows {FORMAT}", .path.display())]
@@ -223,11 +234,15 @@ impl Registry {
     /// Writes a container's changed record.
     ///
     /// # Errors
-    /// If it cannot be written whole; the old one is still there.
+    /// If it cannot be written whole, or could not be read again; the old one is still there.
     pub(crate) fn write(&self, record: &Record) -> Result<(), RegistryError> {
         let path = self.path(&record.id);
-        write_whole(&path, record)
-            .map_err(|source| io_error("write", &path, "is the runtime directory full or read-only?", source))
+        let fail = |source| io_error("write", &path, "is the runtime directory full or read-only?", source);
+        let text = serde_json::to_vec(record).map_err(|error| fail(error.into()))?;
+        if text.len() as u64 > MAX_RECORD {
+            return Err(RegistryError::TooLong { bytes: text.len(), most: MAX_RECORD });
+        }
+        ringfence_files::replace(&path, &text, Access::Mode(0o600)).map_err(fail)
     }
 
     /// Removes a container, on disk too.
@@ -465,6 +480,26 @@ pub(crate) mod tests {
     fn a_directory_that_cannot_be_made_is_named() {
         let error = Registry::open(Path::new("/nonexistent/containers"), "boot").unwrap_err();
         assert!(error.to_string().contains("/nonexistent/containers"), "{error}");
+    }
+
+    #[test]
+    fn a_record_that_no_core_could_read_again_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut registry, _) = Registry::open(dir.path(), "boot").unwrap();
+        let long = |bytes: usize| {
+            let mut record = record(4097, "aaaaaaaaaaaa", "boot");
+            record.asked = "x".repeat(bytes);
+            container(record)
+        };
+        let rest = serde_json::to_vec(&long(0).record).unwrap().len();
+        let most = MAX_RECORD as usize - rest;
+        let error = registry.add(long(most + 1)).unwrap_err();
+        assert!(matches!(error, RegistryError::TooLong { .. }), "{error}");
+        assert!(registry.iter().next().is_none() && fs::read_dir(dir.path()).unwrap().count() == 0);
+        registry.add(long(most)).unwrap();
+        let (again, errors) = Registry::open(dir.path(), "boot").unwrap();
+        assert!(errors.is_empty(), "the control: {errors:?}");
+        assert_eq!(again.iter().count(), 1);
     }
 
     #[test]

@@ -29,6 +29,12 @@ use std::{
 /// Most places, and most address ranges, that a profile's rules may come to.
 const MAX_PLACES: usize = 4 * super::extend::MAX_RULES;
 
+/// Most bytes of the paths that a profile's rules lead through by links, and so of what is kept of them for each container: so
+/// many, and so many times those of the rules themselves. Links are anybody's to make, and every rule that goes through one
+/// follows it.
+const FOLLOWED: usize = 1 << 20;
+const FOLLOWED_EACH: usize = 16;
+
 /// What a profile is compiled for.
 #[derive(Debug, Clone)]
 pub(crate) struct CompileContext<'a> {
@@ -110,14 +116,15 @@ fn compile(profile: &Profile, ctx: &CompileContext<'_>) -> Result<Compilation, C
     };
     // A link that the container may write is not followed by an allow: whoever points it elsewhere would widen the
     // grant. What may be written is known only once all links are followed, so there are two passes.
-    let mut first = Builder::new(&mut resolver, outset, None);
+    let room = most_followed(profile);
+    let mut first = Builder::new(&mut resolver, outset, None, room);
     first.profile(profile);
     problems.append(&mut first.problems);
     if !problems.is_empty() {
         return Err(LoadErrors(problems));
     }
     let (followed, as_written) = (std::mem::take(&mut first.followed), std::mem::take(&mut first.as_written));
-    let done = first.finish(profile, ctx);
+    let done = first.finish(profile, ctx)?;
     // A name is denied in every directory of PATH, and a range is split around another: rules can multiply.
     let most = done.policy.places.len().max(done.policy.nets.len());
     if most > MAX_PLACES {
@@ -139,9 +146,9 @@ fn compile(profile: &Profile, ctx: &CompileContext<'_>) -> Result<Compilation, C
         return Ok(Compilation { own, ..done });
     }
     let judge = Judge { changeable: &changeable, could: &could, was_own: &was_own };
-    let mut second = Builder::new(&mut resolver, outset, Some(judge));
+    let mut second = Builder::new(&mut resolver, outset, Some(judge), room);
     second.profile(profile);
-    let done = second.finish(profile, ctx);
+    let done = second.finish(profile, ctx)?;
     Ok(Compilation { own: own(&done.fixed, was_own), ..done })
 }
 
@@ -175,12 +182,22 @@ pub(super) struct Judge<'a> {
     pub(super) was_own: &'a dyn Fn(&[u8]) -> bool,
 }
 
-fn uses_workdir(profile: &Profile) -> bool {
+/// All rules that may name paths.
+fn rules(profile: &Profile) -> impl Iterator<Item = &Rule> {
     let axes = [&profile.rules.fs_read, &profile.rules.fs_write, &profile.rules.exec, &profile.rules.net];
     let denials =
         [&profile.denials.fs_read, &profile.denials.fs_write, &profile.denials.exec, &profile.denials.net];
     let allows = axes.into_iter().flat_map(|a| a.listed());
-    allows.chain(denials.into_iter().flatten()).any(Rule::uses_workdir)
+    allows.chain(denials.into_iter().flatten())
+}
+
+fn uses_workdir(profile: &Profile) -> bool {
+    rules(profile).any(Rule::uses_workdir)
+}
+
+/// Most bytes of what one pass over the rules may follow.
+fn most_followed(profile: &Profile) -> usize {
+    FOLLOWED + FOLLOWED_EACH * rules(profile).map(|rule| rule.text.len()).sum::<usize>()
 }
 
 /// Collects places and rules.
@@ -199,15 +216,21 @@ pub(super) struct Builder<'a> {
     notes: Vec<String>,
     pub(super) moved: Vec<String>,
     pub(super) fixed: Fixed,
+    /// Bytes that may still be followed; none: it was too much.
+    pub(super) room: usize,
+    /// Bytes that might be at the beginning.
+    most: usize,
     problems: Vec<Problem>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(resolver: &'a mut Resolver, outset: Outset<'a>, judge: Option<Judge<'a>>) -> Self {
+    fn new(resolver: &'a mut Resolver, outset: Outset<'a>, judge: Option<Judge<'a>>, most: usize) -> Self {
         Self {
             resolver,
             outset,
             judge,
+            room: most,
+            most,
             places: BTreeMap::new(),
             nets: Nets::default(),
             rules: Vec::new(),
@@ -511,8 +534,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(mut self, profile: &Profile, ctx: &CompileContext<'_>) -> Compilation {
+    fn finish(mut self, profile: &Profile, ctx: &CompileContext<'_>) -> Result<Compilation, CompileErrors> {
         let protected = self.protected();
+        // Beside what it follows now a container keeps what it followed before its profile was changed.
+        if self.room == 0 || self.resolver.is_full() || self.fixed.followed() > 2 * self.most {
+            let what = Wrong::TooMuchFollowed(self.most);
+            return Err(Problem::new(At::file(&profile.file), what).into());
+        }
         for (place, axes, text) in protected.resets {
             let id = self.built_in(format!("protected:{text}"), &text);
             let rule = self.at(place, Kind::Tree);
@@ -537,7 +565,8 @@ impl<'a> Builder<'a> {
             nets,
             rules: self.rules,
         };
-        Compilation { policy, notes: self.notes, moved: self.moved, fixed: self.fixed, own: Fixed::default() }
+        let (notes, moved, fixed) = (self.notes, self.moved, self.fixed);
+        Ok(Compilation { policy, notes, moved, fixed, own: Fixed::default() })
     }
 }
 

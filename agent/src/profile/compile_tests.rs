@@ -118,6 +118,29 @@ fn links_are_resolved_inside_the_root() {
 }
 
 #[test]
+fn what_all_rules_lead_through_is_bounded_and_the_asker_is_told() {
+    let lab = Lab::new();
+    lab.dir("work/d");
+    // One link that somebody made, for all rules: what is left of the path behind it is as long as a path may be.
+    lab.link("work/l", &format!("d{}", "/x".repeat(1900)));
+    lab.link("work/k", "l");
+    let rules = |way: &str, many: usize| {
+        let rules: Vec<String> = (0..many).map(|n| format!("\"/work/{way}/{n}\"")).collect();
+        format!("[{}]", rules.join(", "))
+    };
+    let granted = |way: &str, many| toml(&format!("fs_read = {{ only = {} }}", rules(way, many)), "", "none");
+    let denied = |way: &str, many| toml("", &format!("fs_read = {}", rules(way, many)), "none");
+    let (few, most) = (30, 1000);
+    for text in [granted("k", few), denied("k", few), granted("d", most), denied("d", most)] {
+        lab.compile(&text);
+    }
+    for text in [granted("k", most), denied("k", most)] {
+        let problems = lab.try_compile(&text, None).unwrap_err();
+        assert!(matches!(problems.0[..], [Problem { what: Wrong::TooMuchFollowed(_), .. }]), "{problems}");
+    }
+}
+
+#[test]
 fn a_link_that_the_container_may_write_is_not_followed() {
     let lab = Lab::new();
     lab.dir("own");

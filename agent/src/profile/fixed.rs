@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most places in all of a container's earlier policies together. A container whose profile was edited more often than that
 /// has no new link followed.
 const MAX_WRITTEN: usize = 1 << 16;
+/// Most bytes of their paths.
+const MAX_WRITTEN_BYTES: usize = 8 << 20;
 
 /// A path's bytes. In JSON it is text: `%` and what is not printable ASCII as `%XX`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,6 +80,11 @@ impl Led {
         }
     }
 
+    fn bytes(&self) -> usize {
+        let all = |paths: &[Bytes]| paths.iter().map(|path| path.0.len()).sum::<usize>();
+        self.to.as_ref().map_or(0, |to| to.0.len()) + all(&self.links) + all(&self.before)
+    }
+
     fn from(&self, path: &[u8]) -> Resolved {
         let plain = |all: &[Bytes]| all.iter().map(|one| one.0.clone()).collect();
         Resolved {
@@ -104,6 +111,12 @@ pub(crate) struct Fixed {
 }
 
 impl Fixed {
+    /// Bytes of what the paths lead through and to, beside those of the paths themselves.
+    pub(super) fn followed(&self) -> usize {
+        let led = self.paths.values().chain(self.denied.values()).map(Led::bytes);
+        led.chain(self.programs.values().map(|path| path.0.len())).sum()
+    }
+
     /// Where an allow's path led, if it was followed.
     pub(super) fn path(&self, path: &[u8]) -> Option<Resolved> {
         self.paths.get(&Bytes(path.to_vec())).map(|led| led.from(path))
@@ -222,7 +235,8 @@ impl Written {
             return;
         }
         let held: usize = self.policies.iter().map(|one| one.places.len() + 1).sum();
-        if held + new.places.len() < MAX_WRITTEN {
+        let bytes: usize = self.policies.iter().chain([&new]).map(Writable::bytes).sum();
+        if held + new.places.len() < MAX_WRITTEN && bytes <= MAX_WRITTEN_BYTES {
             self.policies.push(new);
         } else {
             self.more = true;
@@ -241,6 +255,10 @@ impl Written {
 }
 
 impl Writable {
+    fn bytes(&self) -> usize {
+        self.places.iter().map(|place| place.at.0.len()).sum()
+    }
+
     fn policy(&self) -> CompiledPolicy {
         let bit = |has: bool| if has { WRITE } else { 0 };
         let rule = |place: &WritablePlace| PlaceRule {
@@ -377,5 +395,12 @@ mod tests {
             written.add(&many);
         }
         assert!(written.policies().judge()(b"/nowhere"));
+        // And so with few that are long.
+        let mut written = Written::default();
+        for round in 0..4 {
+            let long = format!("/{}{round}", "x".repeat(MAX_WRITTEN_BYTES / 3 - 10));
+            written.add(&policy(&long, WRITE, 0));
+            assert_eq!(written.policies().judge()(b"/nowhere"), round == 3, "{round}");
+        }
     }
 }

@@ -18,7 +18,7 @@ impl Builder<'_> {
     /// Where an allow's path leads: where it did when the container was entered. One that comes later is followed now, and
     /// not through a link that the container may change or could have changed since.
     pub(super) fn follow(&mut self, path: &[u8], rule: Option<&Rule>) -> Followed {
-        let now = self.resolver.resolve(path);
+        let Some(now) = self.resolve(path) else { return Followed::NotBy(path.to_vec()) };
         if self.fixed.is_closed(path) {
             return Followed::NotBy(now.links.into_iter().next().unwrap_or_else(|| path.to_vec()));
         }
@@ -50,6 +50,24 @@ impl Builder<'_> {
         Followed::To(now)
     }
 
+    /// Where a path leads now. `None`: all rules together lead through more than may be kept, and the profile is refused.
+    fn resolve(&mut self, path: &[u8]) -> Option<Resolved> {
+        if self.room == 0 {
+            return None;
+        }
+        let now = self.resolver.resolve(path);
+        // Where there is no link, it is as long as the rule is.
+        let bytes = if now.links.is_empty() { 0 } else { now.bytes() };
+        self.take_room(bytes).then_some(now)
+    }
+
+    /// Whether there is room for so many bytes more of what is followed.
+    fn take_room(&mut self, bytes: usize) -> bool {
+        let left = self.room.checked_sub(bytes);
+        self.room = left.unwrap_or(0);
+        left.is_some()
+    }
+
     /// The file of a bare name that is granted; or why it is not.
     pub(super) fn program(&mut self, name: &str, rule: &Rule) -> Result<Vec<u8>, &'static str> {
         let found = self.resolver.program(name);
@@ -60,6 +78,9 @@ impl Builder<'_> {
             return Ok(then);
         }
         let found = found.ok_or("PATH finds no such program: nothing is granted")?;
+        if !self.take_room(found.bytes()) {
+            return Err("there is no room for it");
+        }
         if let Some(judge) = self.judge {
             if found.links.iter().any(|link| (judge.changeable)(link)) {
                 return Err("PATH finds it through a link that the container may change: it is not granted");
@@ -76,7 +97,7 @@ impl Builder<'_> {
     /// Every form of a path that is denied: as it is written, at each link on the way, and where it leads, now and when
     /// the container was entered.
     pub(super) fn every_form(&mut self, path: &[u8]) -> Vec<Vec<u8>> {
-        let now = self.resolver.resolve(path);
+        let Some(now) = self.resolve(path) else { return Vec::new() };
         let then = self.outset.history.fixed.denied(path);
         if then.is_none() {
             self.fixed.fix_denied(path, &now);
@@ -87,7 +108,7 @@ impl Builder<'_> {
 
     /// The ends of a path alone: where it leads now, and where it did when the container was entered.
     pub(super) fn ends(&mut self, path: &[u8]) -> Vec<Vec<u8>> {
-        let now = self.resolver.resolve(path);
+        let Some(now) = self.resolve(path) else { return Vec::new() };
         let then = self.outset.history.fixed.denied(path);
         if then.is_none() {
             self.fixed.fix_denied(path, &now);

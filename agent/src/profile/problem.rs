@@ -86,6 +86,8 @@ pub(crate) enum Wrong {
     TooManyRules(usize, usize),
     #[error("its rules come to {0} places: at most {1}")]
     TooManyPlaces(usize, usize),
+    #[error("its rules lead through links to more than {0} bytes of paths")]
+    TooMuchFollowed(usize),
     #[error("extends itself: {}", chain.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" -> "))]
     Loop { chain: Vec<PathBuf> },
     #[error("extends a chain of more than {0} files")]
@@ -184,6 +186,9 @@ impl Wrong {
             Self::HostName { .. } => "write its addresses or ranges (`ip[:port]`, `cidr[:port]`)".to_owned(),
             Self::TooManyRules(..) | Self::TooManyPlaces(..) => {
                 "name directories instead of files".to_owned()
+            }
+            Self::TooMuchFollowed(_) => {
+                "name the places themselves and not links to them; `readlink -f` says where one leads".to_owned()
             }
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
             Self::NoLlm => "an agent without a model is a plain profile; for an agent write `[llm.NAME]`".to_owned(),

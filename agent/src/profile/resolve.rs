@@ -19,6 +19,18 @@ use std::{
 /// Links followed before a path counts as a loop, as in the kernel.
 const MAX_LINKS: usize = 40;
 
+/// Longest path that a link is followed in, bytes: the kernel's PATH_MAX. The kernel holds each text of a link to that, not all of
+/// them together; but what is longer on the way can be reached only through links that somebody made for it.
+const LONGEST_PATH: usize = 4096;
+
+/// Most bytes of [`Resolved::links`] and [`Resolved::before`] of one path. Every rule of a container may lead through the same
+/// links, and what they come to is kept for each.
+const MOST_BYTES: usize = 2 * LONGEST_PATH;
+
+/// Most bytes that a resolver remembers of what it saw, and what each name takes beside its own bytes, about.
+const MOST_SEEN: usize = 16 << 20;
+const SEEN_EACH: usize = 96;
+
 /// Where PATH is searched for bare names.
 pub(crate) const PATH_DIRS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -49,10 +61,20 @@ pub(super) struct Resolved {
     pub(super) before: Vec<Vec<u8>>,
 }
 
+impl Resolved {
+    /// How long it is, all in all.
+    pub(super) fn bytes(&self) -> usize {
+        let all = |paths: &[Vec<u8>]| paths.iter().map(Vec::len).sum::<usize>();
+        self.path.len() + all(&self.links) + all(&self.before)
+    }
+}
+
 /// Resolves paths in one root; remembers what it saw.
 pub(super) struct Resolver {
     root: PathBuf,
     seen: HashMap<Vec<u8>, Node>,
+    seen_bytes: usize,
+    is_full: bool,
 }
 
 impl Resolver {
@@ -64,14 +86,22 @@ impl Resolver {
         if !fs::metadata(root)?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        Ok(Self { root: root.to_owned(), seen: HashMap::new() })
+        Ok(Self { root: root.to_owned(), seen: HashMap::new(), seen_bytes: 0, is_full: false })
     }
 
-    /// Follows every link in an absolute path, the last component's too.
+    /// There was more to see than it may remember: what it said since counts for nothing.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Follows every link in an absolute path, the last component's too. A path that links make longer than the kernel's paths
+    /// leads nowhere, as one with too many links does: the next link is not followed.
     pub(super) fn resolve(&mut self, path: &[u8]) -> Resolved {
         let mut out = Resolved { path: Vec::new(), exists: true, links: Vec::new(), before: Vec::new() };
         let mut left: VecDeque<Vec<u8>> = components(path);
+        let (mut left_bytes, mut remembered) = (length(&left), 0);
         while let Some(name) = left.pop_front() {
+            left_bytes -= name.len() + 1;
             if name == b".." {
                 let end = out.path.iter().rposition(|b| *b == b'/').unwrap_or(0);
                 out.path.truncate(end);
@@ -84,7 +114,19 @@ impl Resolver {
                 continue;
             }
             match self.look(&out.path) {
-                Node::Link(target) if out.links.len() < MAX_LINKS => {
+                Node::Link(target) => {
+                    let end = out.path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+                    let stem = if target.starts_with(b"/") { 0 } else { end };
+                    let target = components(&target);
+                    let further = length(&target) + left_bytes;
+                    remembered += 2 * out.path.len() + left_bytes;
+                    if out.links.len() == MAX_LINKS
+                        || stem + further > LONGEST_PATH
+                        || remembered > MOST_BYTES
+                    {
+                        out.exists = false;
+                        continue;
+                    }
                     out.links.push(out.path.clone());
                     let mut before = out.path.clone();
                     for later in &left {
@@ -92,13 +134,13 @@ impl Resolver {
                         before.extend_from_slice(later);
                     }
                     out.before.push(before);
-                    let end = out.path.iter().rposition(|b| *b == b'/').unwrap_or(0);
-                    out.path.truncate(if target.starts_with(b"/") { 0 } else { end });
-                    for component in components(&target).into_iter().rev() {
+                    out.path.truncate(stem);
+                    left_bytes = further;
+                    for component in target.into_iter().rev() {
                         left.push_front(component);
                     }
                 }
-                Node::Link(_) | Node::Missing => out.exists = false,
+                Node::Missing => out.exists = false,
                 Node::Directory | Node::File { .. } | Node::BlockDevice => {}
             }
             // The rest of a path below /proc is taken as it is.
@@ -170,6 +212,9 @@ impl Resolver {
         if let Some(node) = self.seen.get(path) {
             return node.clone();
         }
+        if self.is_full {
+            return Node::Missing;
+        }
         let host = self.host(path);
         let node = match fs::symlink_metadata(&host) {
             Err(_) => Node::Missing,
@@ -181,6 +226,12 @@ impl Resolver {
             Ok(meta) if meta.file_type().is_block_device() => Node::BlockDevice,
             Ok(meta) => Node::File { executable: meta.is_file() && meta.permissions().mode() & 0o111 != 0 },
         };
+        let target = if let Node::Link(target) = &node { target.len() } else { 0 };
+        self.seen_bytes += path.len() + target + SEEN_EACH;
+        if self.seen_bytes > MOST_SEEN {
+            self.is_full = true;
+            return Node::Missing;
+        }
         self.seen.insert(path.to_vec(), node.clone());
         node
     }
@@ -189,6 +240,11 @@ impl Resolver {
 fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
     let names = path.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".");
     names.map(<[u8]>::to_vec).collect()
+}
+
+/// Bytes of a path's components, each with the slash before it.
+fn length(components: &VecDeque<Vec<u8>>) -> usize {
+    components.iter().map(|name| name.len() + 1).sum()
 }
 
 #[cfg(test)]
@@ -240,6 +296,49 @@ mod tests {
         assert_eq!(text(&mut r, "/dangling/y"), "/gone/x/y");
         assert!(!r.resolve(b"/loop1").exists);
         assert_eq!(text(&mut r, "/fd/3"), "/proc/self/fd/3");
+    }
+
+    #[test]
+    fn links_that_make_a_path_longer_than_the_kernel_s_lead_nowhere() {
+        let (dir, mut r) = root();
+        let at = |p: &str| dir.path().join(p);
+        // As many links as are followed, and the rest of the path grows with each by as much as a link holds.
+        let rest = "/x".repeat(1900);
+        for link in 0..MAX_LINKS {
+            let next = if link + 1 == MAX_LINKS { "a".into() } else { format!("l{}", link + 1) };
+            symlink(format!("{next}{rest}"), at(&format!("l{link}"))).unwrap();
+            let next = if link + 1 == MAX_LINKS { "a".into() } else { format!("s{}", link + 1) };
+            symlink(next, at(&format!("s{link}"))).unwrap();
+        }
+        for path in ["/l0", "/l0/b"] {
+            let led = r.resolve(path.as_bytes());
+            assert!(!led.exists && led.path.len() <= LONGEST_PATH, "{path}: {} bytes", led.path.len());
+            assert!(led.bytes() <= LONGEST_PATH + MOST_BYTES, "{path}: {} bytes", led.bytes());
+        }
+        let led = r.resolve(b"/s0/b");
+        assert!(led.exists && led.links.len() == MAX_LINKS && led.path == b"/a/b", "the control");
+        // Nor does a path that is long as it is written have what is kept of it multiplied.
+        let long = format!("/s0{}", "/x".repeat(2000));
+        let led = r.resolve(long.as_bytes());
+        assert!(!led.exists && led.bytes() <= LONGEST_PATH + MOST_BYTES, "{} bytes", led.bytes());
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_root_is_bounded() {
+        let (dir, mut r) = root();
+        let many = |from: usize, many: usize| -> Vec<String> {
+            (from..from + many).map(|n| format!("/{n:0200}")).collect()
+        };
+        for path in many(0, 100) {
+            r.resolve(path.as_bytes());
+        }
+        assert!(!r.is_full() && r.resolve(b"/a/b").exists, "the control");
+        for path in many(100, MOST_SEEN / 200) {
+            r.resolve(path.as_bytes());
+        }
+        assert!(r.is_full() && r.seen_bytes <= MOST_SEEN + 1000);
+        assert!(!r.resolve(b"/usr/bin/tool").exists, "and nothing is said of what is not remembered");
+        drop(dir);
     }
 
     #[test]
