@@ -1,6 +1,7 @@
 //! The registry: every container with a live task, in memory and in `/run/ringfence/containers`, from where a restarted
 //! core adopts them. A record is written before the container's first task is tagged, whole or not at all.
 
+use super::past::{self, Past};
 use crate::profile::{
     KernelOptions,
     compiled::CompiledPolicy,
@@ -12,19 +13,17 @@ use ringfence_wire::{audit::Manifest, message::Counts};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read},
     os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Version of the records' format.
 const FORMAT: u32 = 1;
-/// The file with where paths led, beside the records.
-const PAST: &str = "past";
-/// Most paths of one user in it.
-const MAX_PAST: usize = 1 << 14;
 /// Most bytes of a record: of what is written as of what is read.
 const MAX_RECORD: u64 = 64 << 20;
 
@@ -187,8 +186,7 @@ impl Container {
 pub(crate) struct Registry {
     dir: PathBuf,
     containers: BTreeMap<u64, Container>,
-    /// For each user.
-    past: BTreeMap<u32, Fixed>,
+    past: Past,
 }
 
 impl Registry {
@@ -199,8 +197,7 @@ impl Registry {
     /// If the directory cannot be made or listed.
     pub(crate) fn open(dir: &Path, boot: &str) -> Result<(Self, Vec<RegistryError>), RegistryError> {
         make_private_dir(dir)?;
-        let mut registry =
-            Self { dir: dir.to_owned(), containers: BTreeMap::new(), past: read_past(&dir.join(PAST)) };
+        let mut registry = Self { dir: dir.to_owned(), containers: BTreeMap::new(), past: Past::open(dir) };
         let mut errors = Vec::new();
         let list = |source| io_error("list", dir, "it must be root's", source);
         for entry in fs::read_dir(dir).map_err(list)? {
@@ -213,7 +210,7 @@ impl Registry {
                     Ok(_) => remove(&path),
                     Err(error) => errors.push(error),
                 }
-            } else if path.file_name().is_none_or(|name| name != PAST) {
+            } else if !path.file_name().and_then(OsStr::to_str).is_some_and(past::is_file) {
                 // What a core that was killed left half written.
                 remove(&path);
             }
@@ -280,46 +277,19 @@ impl Registry {
         }
     }
 
-    /// Where the paths led that a user's earlier containers could turn into links.
-    pub(crate) fn past(&self, uid: u32) -> Option<&Fixed> {
-        self.past.get(&uid)
+    /// Where the paths led that earlier containers of this user, and of whoever has its ids, could turn into links.
+    pub(crate) fn past(&self, uid: u32, owner: u32) -> Option<Arc<Fixed>> {
+        self.past.of(uid, owner)
     }
 
-    /// Keeps where such paths lead, for the user's next container that is granted them. It outlives the containers, not the
-    /// boot.
-    pub(crate) fn keep_past(&mut self, uid: u32, led: &Fixed) {
-        if !self.past.entry(uid).or_default().take_in(led, MAX_PAST) {
-            return;
-        }
-        let path = self.dir.join(PAST);
-        if let Err(error) = write_whole(&path, &self.past) {
-            tracing::error!("cannot write {}: {error}", path.display());
-        }
+    /// Keeps where such paths lead, for the next container of `owner` that is granted them.
+    pub(crate) fn keep_past(&mut self, owner: u32, led: &Fixed) {
+        self.past.keep(owner, led);
     }
 
     fn path(&self, id: &str) -> PathBuf {
         self.dir.join(id).with_extension("json")
     }
-}
-
-/// Reads where paths led, as far as that is known.
-fn read_past(path: &Path) -> BTreeMap<u32, Fixed> {
-    match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-            tracing::error!("{} is damaged and not used: {error}", path.display());
-            BTreeMap::new()
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-        Err(error) => {
-            tracing::error!("cannot read {}: {error}", path.display());
-            BTreeMap::new()
-        }
-    }
-}
-
-/// Writes a file whole, or leaves the one that is there.
-fn write_whole(path: &Path, what: &impl Serialize) -> io::Result<()> {
-    ringfence_files::replace(path, &serde_json::to_vec(what)?, Access::Mode(0o600))
 }
 
 /// Random bytes as hex digits.

@@ -5,7 +5,7 @@
 //! | `daemon` | start to stop: lock, load or adopt, drop privileges, sockets, the main loop |
 //! | `server`, `peer`, `quota` | the admin and enrolment sockets: who may speak, how much |
 //! | `enroll`, `running` | who may put which task under which profile; processes that run already |
-//! | `state`, `containers` | every container from its enrolment to its last task, and its record on disk |
+//! | `state`, `containers`, `past` | every container from its enrolment to its last task, its record on disk, and what outlives it |
 //! | `reload`, `watch`, `report` | profiles read again when they change; what `ringfence status` shows |
 //! | `link`, `outbox`, `reports`, `supervise` | the auditor: kept running, fed with raw records, sent again what it did not store; what agents report, fair to each |
 //! | `agents` | the agents' LLM workers: kept running, told who their peers are, tags for their tool calls |
@@ -39,6 +39,7 @@ pub(crate) mod link;
 pub(crate) mod lock;
 pub(crate) mod notify;
 pub(crate) mod outbox;
+mod past;
 pub(crate) mod paths;
 pub(crate) mod peer;
 mod privileges;

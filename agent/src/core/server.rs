@@ -220,7 +220,7 @@ impl<E: Enforcer> Server<E> {
                 mounts: Some(&mounts),
                 dirs: &dirs,
                 history: None,
-                past: past.as_ref(),
+                past: past.as_deref(),
             };
             enroll::compile(&request, around)?
         };
@@ -318,7 +318,7 @@ impl<E: Enforcer> Server<E> {
                 mounts: Some(&mounts),
                 dirs: &dirs,
                 history: None,
-                past: past.as_ref(),
+                past: past.as_deref(),
             };
             enroll::compile(&request, around)?
         };

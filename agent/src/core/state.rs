@@ -126,8 +126,8 @@ impl<E: Enforcer> State<E> {
     }
 
     /// Where the paths led that a user's earlier containers on the host's root could turn into links.
-    pub(crate) fn past(&self, uid: u32) -> Option<Fixed> {
-        self.registry.past(uid).cloned()
+    pub(crate) fn past(&self, uid: u32) -> Option<Arc<Fixed>> {
+        self.registry.past(uid, self.owners.of(uid))
     }
 
     /// Containers around one, with what is known of them now, where they still run.
@@ -309,9 +309,6 @@ impl<E: Enforcer> State<E> {
         for note in &compiled.moved {
             tracing::warn!("container {}: {note}", record.id);
         }
-        if place.host_root {
-            self.registry.keep_past(request.uid, &compiled.own);
-        }
         let container = Container {
             root: Some(place.root),
             policy: Some(compiled.policy),
@@ -322,6 +319,10 @@ impl<E: Enforcer> State<E> {
             self.release(id);
             self.link.say(Word::Over { container: id.raw(), generation: None });
             return Err(error.into());
+        }
+        // Before the task is tagged: nothing that it does comes before it.
+        if place.host_root {
+            self.registry.keep_past(self.owners.of(request.uid), &compiled.own);
         }
         Ok(id)
     }

@@ -252,7 +252,7 @@ fn compiled(
         mounts: Some(&place.mounts),
         dirs: &state.dirs,
         history: None,
-        past: past.as_ref(),
+        past: past.as_deref(),
     };
     enroll::compile(request, around)
 }

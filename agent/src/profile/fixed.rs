@@ -108,6 +108,9 @@ pub(crate) struct Fixed {
     /// Allows' paths that are not followed: they led through a link that the container could change.
     #[serde(default)]
     closed: BTreeSet<Bytes>,
+    /// There were more allows' paths than are kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
 }
 
 impl Fixed {
@@ -127,6 +130,19 @@ impl Fixed {
         self.paths.insert(Bytes(path.to_vec()), Led::new(path, resolved));
     }
 
+    /// Fixes it for a test.
+    #[cfg(test)]
+    pub(crate) fn fix_to(&mut self, path: &[u8], to: &[u8]) {
+        let led = Resolved { path: to.to_vec(), exists: true, links: Vec::new(), before: Vec::new() };
+        self.fix(path, &led);
+    }
+
+    /// Where it led, for a test.
+    #[cfg(test)]
+    pub(crate) fn led_to(&self, path: &[u8]) -> Option<Vec<u8>> {
+        self.path(path).map(|led| led.path)
+    }
+
     /// Whether an allow's path is one that is not followed.
     pub(super) fn is_closed(&self, path: &[u8]) -> bool {
         self.closed.contains(&Bytes(path.to_vec()))
@@ -139,19 +155,48 @@ impl Fixed {
 
     /// The allows' paths for which `wanted` says yes, and nothing else.
     pub(super) fn only(&self, wanted: impl Fn(&[u8]) -> bool) -> Self {
-        let paths = self.paths.iter().filter(|(path, _)| wanted(&path.0));
+        self.only_led(|path, _| wanted(&path.0))
+    }
+
+    /// Of another's paths of allows those that are not among its own, or led elsewhere.
+    pub(crate) fn unknown_of(&self, other: &Self) -> Self {
+        other.only_led(|path, led| self.paths.get(path) != Some(led))
+    }
+
+    fn only_led(&self, wanted: impl Fn(&Bytes, &Led) -> bool) -> Self {
+        let paths = self.paths.iter().filter(|(path, led)| wanted(path, led));
         Self { paths: paths.map(|(path, led)| (path.clone(), led.clone())).collect(), ..Self::default() }
     }
 
-    /// Takes in another's paths of allows, in place of its own; false if nothing is new. Of more than `most` only those of
-    /// the other are kept.
-    pub(crate) fn take_in(&mut self, other: &Self, most: usize) -> bool {
-        let new = other.paths.iter().any(|(path, led)| self.paths.get(path) != Some(led));
+    /// Takes in another's paths of allows, in place of its own.
+    pub(crate) fn take_in(&mut self, other: &Self) {
         self.paths.extend(other.paths.iter().map(|(path, led)| (path.clone(), led.clone())));
-        if self.paths.len() > most {
-            self.paths.clone_from(&other.paths);
-        }
-        new
+        self.more |= other.more;
+    }
+
+    /// The same paths of allows, beside others that were forgotten.
+    pub(crate) fn with_more(&self) -> Self {
+        Self { paths: self.paths.clone(), more: true, ..Self::default() }
+    }
+
+    /// Whether there were others.
+    pub(crate) fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// No allow's path is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// How many paths of allows are in it, and how many bytes they take with where they lead.
+    pub(crate) fn paths(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// See [`Self::paths`].
+    pub(crate) fn bytes(&self) -> usize {
+        self.paths.iter().map(|(path, led)| path.0.len() + led.bytes()).sum()
     }
 
     /// Where a deny's path led.
@@ -330,20 +375,25 @@ mod tests {
     }
 
     #[test]
-    fn of_the_past_the_newest_is_kept() {
-        let itself =
-            |path: &[u8]| Resolved { path: path.into(), exists: true, links: vec![], before: vec![] };
-        let mut led = Fixed::default();
+    fn what_is_new_is_taken_in_and_that_something_was_forgotten_stays_known() {
         let of = |path: &[u8], to: &[u8]| {
             let mut one = Fixed::default();
-            one.fix(path, &itself(to));
+            one.fix_to(path, to);
             one
         };
-        assert!(led.take_in(&of(b"/a", b"/a"), 2) && !led.take_in(&of(b"/a", b"/a"), 2));
-        assert!(led.take_in(&of(b"/a", b"/b"), 2) && led.take_in(&of(b"/c", b"/c"), 2));
-        assert_eq!((led.path(b"/a"), led.path(b"/c")), (Some(itself(b"/b")), Some(itself(b"/c"))));
-        assert!(led.take_in(&of(b"/d", b"/d"), 2));
-        assert_eq!((led.path(b"/a"), led.path(b"/d")), (None, Some(itself(b"/d"))));
+        let mut led = Fixed::default();
+        for (path, to, is_new) in
+            [("/a", "/a", true), ("/a", "/a", false), ("/a", "/b", true), ("/c", "/c", true)]
+        {
+            let new = led.unknown_of(&of(path.as_bytes(), to.as_bytes()));
+            assert_eq!(!new.is_empty(), is_new, "{path} {to}");
+            led.take_in(&new);
+        }
+        assert_eq!((led.led_to(b"/a"), led.led_to(b"/c")), (Some(b"/b".to_vec()), Some(b"/c".to_vec())));
+        assert_eq!((led.paths(), led.bytes(), led.has_more()), (2, 6, false));
+        led.take_in(&Fixed::default().with_more());
+        let again: Fixed = serde_json::from_str(&serde_json::to_string(&led).unwrap()).unwrap();
+        assert!(again.has_more() && again == led);
     }
 
     #[test]

@@ -96,6 +96,20 @@ fn a_granted_directory_that_becomes_a_link_keeps_its_meaning() {
 }
 
 #[test]
+fn a_link_that_an_earlier_container_could_have_made_is_not_followed_when_where_it_led_was_forgotten() {
+    let text = toml("fs_read = { only = [\"/work/d\"] }\nfs_write = { only = [\"/work/d\"] }", "", "none");
+    for (past, follows) in [(Fixed::default(), true), (Fixed::default().with_more(), false)] {
+        let mut life = Life { past, ..Life::new(Lab::new()) };
+        life.lab.dir("work");
+        life.lab.dir("secret");
+        life.lab.link("work/d", "/secret");
+        let first = life.reload(&text);
+        assert_eq!(may(&first.policy, READ, "/secret/key"), follows, "{:?}", first.notes);
+        assert_eq!(first.notes.iter().any(|note| note.contains("not followed")), !follows);
+    }
+}
+
+#[test]
 fn the_working_directory_is_followed_once() {
     let mut life = Life { workdir: Some("/link/d"), ..Life::new(Lab::new()) };
     for dir in ["work/d", "secret"] {

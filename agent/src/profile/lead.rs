@@ -38,13 +38,20 @@ impl Builder<'_> {
             return Followed::NotBy(link.clone());
         }
         // The container before this one could have put the link there, for the rule lets it. So it has to be the same.
-        if let Some(then) = self.outset.past.path(path)
-            && then.path != now.path
-            && now.links.iter().any(|link| (judge.was_own)(link))
-        {
-            self.moved(rule, path, &now.path, &then.path, "for an earlier container");
-            self.fixed.fix(path, &then);
-            return Followed::To(then);
+        if let Some(link) = now.links.iter().find(|link| (judge.was_own)(link)) {
+            match self.outset.past.path(path) {
+                Some(then) if then.path != now.path => {
+                    self.moved(rule, path, &now.path, &then.path, "for an earlier container");
+                    self.fixed.fix(path, &then);
+                    return Followed::To(then);
+                }
+                // Where it led may have been forgotten.
+                None if self.outset.past.has_more() => {
+                    self.fixed.close(path);
+                    return Followed::NotBy(link.clone());
+                }
+                Some(_) | None => {}
+            }
         }
         self.fixed.fix(path, &now);
         Followed::To(now)
