@@ -7,6 +7,7 @@
 use super::reports::Reports;
 use ringfence_wire::{
     audit::{Batch, Counted, Manifest, Notice},
+    event::RuleText,
     frame::{FrameError, framed},
 };
 use std::{
@@ -18,9 +19,10 @@ use std::{
 pub(crate) const MAX_UNACKNOWLEDGED: usize = 8 << 20;
 /// Bytes of unacknowledged batches of reports beyond which reports wait: what agents do takes no room from denials.
 const MAX_REPORTED: usize = MAX_UNACKNOWLEDGED / 4;
-/// Most manifests kept of containers and generations that are over. The oldest goes first; its events then show the
-/// rule's number only.
+/// Most manifests kept of containers and generations that are over, and about how many bytes. Whoever has most of them loses the
+/// oldest first; its events then show the rule's number only.
 const MAX_RETIRED: usize = 1024;
+const MAX_RETIRED_BYTES: usize = 16 << 20;
 
 /// What the rest of the core tells the link to the auditor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub(crate) enum Word {
 #[derive(Debug)]
 struct Known {
     manifest: Arc<Manifest>,
+    /// About how many it takes.
+    bytes: usize,
     /// Nothing more will refer to it once this is over.
     over: Option<Over>,
 }
@@ -70,6 +74,8 @@ pub(crate) struct Again {
 pub(crate) struct Outbox {
     /// Sequence number of the last batch that was made.
     last: u64,
+    /// And of the last that is stored.
+    acknowledged: u64,
     batches: VecDeque<Sent>,
     bytes: usize,
     /// Of them, those of reports.
@@ -130,9 +136,16 @@ impl Outbox {
             self.reported -= if records.is_none() { frame.len() } else { 0 };
             self.batches.pop_front();
         }
-        self.known.retain(|_, known| !matches!(known.over, Some(Over::Sent(last)) if last <= sequence));
-        self.ended.retain(|_, over| !matches!(over, Over::Sent(last) if *last <= sequence));
+        self.acknowledged = self.acknowledged.max(sequence);
+        self.forget_stored();
         true
+    }
+
+    /// Drops what no record needs that is not stored.
+    fn forget_stored(&mut self) {
+        let stored = self.acknowledged;
+        self.known.retain(|_, known| !matches!(known.over, Some(Over::Sent(last)) if last <= stored));
+        self.ended.retain(|_, over| !matches!(over, Over::Sent(last) if *last <= stored));
     }
 
     /// Takes a word in; gives what the present auditor must be told at once.
@@ -141,7 +154,8 @@ impl Outbox {
             Word::Manifest(manifest) => {
                 let notices = (*manifest).clone().notices();
                 let key = (manifest.container, manifest.generation);
-                self.known.insert(key, Known { manifest, over: None });
+                let bytes = bytes(&manifest);
+                self.known.insert(key, Known { manifest, bytes, over: None });
                 notices
             }
             Word::Over { container, generation } => {
@@ -196,6 +210,8 @@ impl Outbox {
                 notices.push(Notice::Ended { container: *container });
             }
         }
+        // If all of those batches are stored already, nobody may ever acknowledge another.
+        self.forget_stored();
         notices
     }
 
@@ -227,15 +243,46 @@ impl Outbox {
     }
 
     fn forget_oldest(&mut self) {
-        let over: Vec<_> =
-            self.known.iter().filter(|(_, known)| known.over.is_some()).map(|(key, _)| *key).collect();
-        for key in over.iter().take(over.len().saturating_sub(MAX_RETIRED)) {
-            self.known.remove(key);
+        let over = || self.known.iter().filter(|(_, known)| known.over.is_some());
+        let mut of: BTreeMap<u32, Retired> = BTreeMap::new();
+        for (key, Known { manifest, bytes, .. }) in over() {
+            let retired = of.entry(manifest.uid).or_default();
+            retired.keys.push_back((*key, *bytes));
+            retired.bytes += bytes;
+        }
+        let (mut many, mut bytes) = (over().count(), of.values().map(|retired| retired.bytes).sum::<usize>());
+        while many > MAX_RETIRED || bytes > MAX_RETIRED_BYTES {
+            let most = of.values_mut().max_by_key(|retired| retired.bytes);
+            let Some((most, (key, size))) =
+                most.and_then(|most| most.keys.pop_front().map(|key| (most, key)))
+            else {
+                break;
+            };
+            most.bytes -= size;
+            (many, bytes) = (many - 1, bytes - size);
+            self.known.remove(&key);
         }
         while self.ended.len() > MAX_RETIRED {
             self.ended.pop_first();
         }
     }
+}
+
+/// What is kept of one user's that is over, the oldest first.
+#[derive(Debug, Default)]
+struct Retired {
+    keys: VecDeque<((u64, u32), usize)>,
+    bytes: usize,
+}
+
+/// About how many bytes a manifest takes.
+fn bytes(manifest: &Manifest) -> usize {
+    let texts = |rule: &RuleText| {
+        let file = rule.file.as_ref().map_or(0, String::len);
+        size_of::<RuleText>() + rule.id.len() + file + rule.key.len() + rule.text.len()
+    };
+    let rules = manifest.rules.iter().map(texts).sum::<usize>();
+    size_of::<Manifest>() + manifest.profile.len() + rules + size_of_val(manifest.slots.as_slice())
 }
 
 #[cfg(test)]
@@ -326,6 +373,51 @@ mod tests {
         batch(&mut outbox, b"judged by generation 2");
         assert!(outbox.acknowledge(2));
         assert_eq!(manifests(&outbox.again(2).unwrap().first), [(1, 2)]);
+    }
+
+    #[test]
+    fn a_manifest_goes_as_soon_as_all_its_records_are_stored_though_nothing_comes_after() {
+        let mut outbox = Outbox::default();
+        for container in [1, 2] {
+            outbox.take(Word::Manifest(manifest(container, 1)));
+        }
+        batch(&mut outbox, b"all that there is");
+        assert!(outbox.acknowledge(1));
+        outbox.take(Word::Over { container: 1, generation: None });
+        assert_eq!(outbox.known.len(), 2, "more may be in the rings");
+        assert_eq!(outbox.rings_empty(), [Notice::Ended { container: 1 }]);
+        assert_eq!(outbox.known.keys().collect::<Vec<_>>(), [&(2, 1)]);
+        assert!(outbox.ended.is_empty());
+        // The control: with a batch that is not stored it stays.
+        batch(&mut outbox, b"one more");
+        outbox.take(Word::Over { container: 2, generation: None });
+        assert_eq!(outbox.rings_empty(), [Notice::Ended { container: 2 }]);
+        assert_eq!((outbox.known.len(), outbox.ended.len()), (1, 1));
+        assert!(outbox.acknowledge(2));
+        assert_eq!((outbox.known.len(), outbox.ended.len()), (0, 0));
+    }
+
+    #[test]
+    fn manifests_of_what_is_over_are_bounded_by_bytes_and_whoever_has_most_loses_the_oldest() {
+        let mut outbox = Outbox::default();
+        let of = |uid: u32, container: u64, bytes: usize| {
+            let manifest = Manifest { uid, ..(*manifest(container, 1)).clone() };
+            Arc::new(Manifest { profile: "p".repeat(bytes), ..manifest })
+        };
+        let end = |outbox: &mut Outbox, manifest: Arc<Manifest>| {
+            let container = manifest.container;
+            outbox.take(Word::Manifest(manifest));
+            outbox.take(Word::Over { container, generation: None });
+        };
+        end(&mut outbox, of(6, 1, 1000));
+        // One that runs counts for nothing.
+        outbox.take(Word::Manifest(of(5, 2, MAX_RETIRED_BYTES)));
+        for container in 3..103 {
+            end(&mut outbox, of(5, container, MAX_RETIRED_BYTES / 10));
+        }
+        let kept: Vec<u64> = outbox.known.keys().map(|(container, _)| *container).collect();
+        assert_eq!(kept[..2], [1, 2], "another user's, and one that runs");
+        assert_eq!(kept[2..], (94..103).collect::<Vec<_>>(), "the newest of whoever has most");
     }
 
     #[test]
