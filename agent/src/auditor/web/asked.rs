@@ -11,12 +11,14 @@ use axum::{
 };
 use ringfence_wire::mcp::StoredRule;
 use serde::{Deserialize, Deserializer};
+use serde_json::json;
 
 /// Rows where nobody says how many.
 const ROWS: u32 = 100;
 /// Characters of a rule's name.
 const LONGEST_NAME: usize = 100;
-/// Characters of a rule's other texts. With [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds what interceptors are sent.
+/// Bytes of a rule's other texts as JSON, which is how interceptors are sent them: with
+/// [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds how long that is.
 const LONGEST_TEXT: usize = 1000;
 
 /// The parameters of lists.
@@ -168,14 +170,58 @@ pub(super) fn check(posted: Posted) -> Result<StoredRule, Refusal> {
     }
     let texts = [("description", Some(&rule.description)), ("tool_pattern", rule.tool_pattern.as_ref())];
     for (key, value) in texts.into_iter().chain([("server_pattern", rule.server_pattern.as_ref())]) {
-        if value.is_some_and(|value| value.chars().count() > LONGEST_TEXT) {
-            return Err(unfit(format!("{key} is longer than {LONGEST_TEXT} characters")));
+        // Without its quotes.
+        let length = value.map_or(0, |value| json!(value).to_string().len() - 2);
+        if length > LONGEST_TEXT {
+            return Err(unfit(format!("{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}")));
         }
     }
-    if rule.operation_types.as_ref().is_some_and(|list| list.len() > 5) {
+    let names = rule.operation_types.iter().flatten();
+    if rule.operation_types.as_ref().is_some_and(|list| list.len() > 5)
+        || names.map(String::len).sum::<usize>() > LONGEST_NAME
+    {
         return Err(unfit("operation_types names more operations than there are"));
     }
     let written = ruleset::written(&rule).map_err(unfit)?;
     rules::compile(written).map_err(|error| unfit(chain(&error)))?;
     Ok(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::mcp::{MAX_STORED_RULES, SessionOrder};
+
+    fn posted(description: &str, operations: &str) -> Result<StoredRule, Refusal> {
+        let text = json!({ "name": "a", "description": description, "tool_pattern": "x", "action": "flag",
+            "operation_types": operations });
+        check(serde_json::from_value(text).expect("a body"))
+    }
+
+    #[test]
+    fn a_rule_s_texts_are_bounded_in_the_bytes_that_interceptors_are_sent() {
+        let control = |many: usize| "\u{1}".repeat(many);
+        for (text, fits) in [
+            ("x".repeat(LONGEST_TEXT), true),
+            ("x".repeat(LONGEST_TEXT + 1), false),
+            ("é".repeat(LONGEST_TEXT / 2), true),
+            ("é".repeat(LONGEST_TEXT / 2 + 1), false),
+            // Six bytes each as JSON.
+            (control(LONGEST_TEXT / 6), true),
+            (control(LONGEST_TEXT / 6 + 1), false),
+        ] {
+            assert_eq!(posted(&text, "read").is_ok(), fits, "{} bytes", text.len());
+        }
+        assert!(posted("", &"read,".repeat(5)).is_ok() && posted("", &"x".repeat(1000)).is_err());
+        // As many as there may be, of root's and a user's own, are one message that a link keeps.
+        let Ok(rule) = posted(&control(LONGEST_TEXT / 6), "read,write,delete") else { panic!("refused") };
+        let rule = StoredRule {
+            tool_pattern: Some(control(LONGEST_TEXT / 6)),
+            server_pattern: Some(control(LONGEST_TEXT / 6)),
+            ..rule
+        };
+        let order = SessionOrder::Rules { rules: vec![rule; 2 * MAX_STORED_RULES] };
+        let bytes = serde_json::to_vec(&order).expect("JSON").len();
+        assert!(bytes < 2 << 20, "{bytes} bytes");
+    }
 }
