@@ -38,13 +38,19 @@ impl Lanes {
         self.enter_before(uid, None, still)
     }
 
-    fn enter_before(&self, uid: u32, deadline: Option<Instant>, still: impl Fn() -> bool) -> Option<Lane> {
+    /// A place in the queue for the lane of a user, for whoever does not have a thread to wait with: it is the lane as soon as
+    /// [`Lane::is_first`] says so. Dropped before, it is taken out of the queue.
+    pub(crate) fn queue(&self, uid: u32) -> Lane {
         let owner = self.owners.of(uid);
         let first = Arc::new(Condvar::new());
-        let lane = Lane { lanes: self.clone(), owner, first: Arc::clone(&first) };
+        self.lock().entry(owner).or_default().push_back(Arc::clone(&first));
+        Lane { lanes: self.clone(), owner, first }
+    }
+
+    fn enter_before(&self, uid: u32, deadline: Option<Instant>, still: impl Fn() -> bool) -> Option<Lane> {
+        let lane = self.queue(uid);
         let mut queues = self.lock();
-        queues.entry(owner).or_default().push_back(Arc::clone(&first));
-        while !queues.get(&owner).and_then(VecDeque::front).is_some_and(|front| Arc::ptr_eq(front, &first)) {
+        while !lane.is_front(&queues) {
             let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() || !still() {
                 // Before the lane goes out of the queue, which it locks for that.
@@ -52,7 +58,8 @@ impl Lanes {
                 drop(lane);
                 return None;
             }
-            queues = first.wait_timeout(queues, left.min(SLICE)).unwrap_or_else(PoisonError::into_inner).0;
+            let waited = lane.first.wait_timeout(queues, left.min(SLICE));
+            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(queues);
         Some(lane)
@@ -69,6 +76,18 @@ pub(crate) struct Lane {
     lanes: Lanes,
     owner: u32,
     first: Arc<Condvar>,
+}
+
+impl Lane {
+    /// Whether it is the lane by now, and not a place in the queue.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_front(&self.lanes.lock())
+    }
+
+    fn is_front(&self, queues: &HashMap<u32, Queue>) -> bool {
+        let front = queues.get(&self.owner).and_then(VecDeque::front);
+        front.is_some_and(|front| Arc::ptr_eq(front, &self.first))
+    }
 }
 
 impl Drop for Lane {
@@ -133,6 +152,20 @@ mod tests {
         queued(2);
         drop(first);
         assert!(third.join().unwrap(), "the control: who has its place gets the lane");
+    }
+
+    #[test]
+    fn a_place_in_the_queue_becomes_the_lane_and_is_given_up_when_it_is_dropped() {
+        let lanes = Lanes::new(Owners::default());
+        let first = lanes.wait(5, || true).unwrap();
+        let (second, third) = (lanes.queue(5), lanes.queue(5));
+        assert!(first.is_first() && !second.is_first() && !third.is_first() && lanes.queue(6).is_first());
+        drop(second);
+        assert!(!third.is_first());
+        drop(first);
+        assert!(third.is_first() && lanes.enter(5, Instant::now(), || true).is_none());
+        drop(third);
+        assert!(lanes.enter(5, Instant::now(), || true).is_some() && lanes.lock().is_empty());
     }
 
     #[test]

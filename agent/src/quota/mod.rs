@@ -18,7 +18,7 @@ mod turns;
 pub(crate) use lanes::{Lane, Lanes};
 pub(crate) use owners::Owners;
 pub(crate) use refusals::Refusals;
-pub(crate) use turns::{For, Turn, Turns};
+pub(crate) use turns::{For, Threads, Turn, Turns};
 
 use std::{
     cmp::Reverse,

@@ -1,4 +1,5 @@
-//! Turns of users at work that takes a thread, for tasks: one question of a user at a time, and decisions beside it.
+//! Turns of users at work that takes a thread, for tasks: one question of a user at a time, and decisions beside it. A turn may
+//! last; the threads are few, and a turn has one for as long as it works.
 
 use super::Owners;
 use std::{
@@ -9,24 +10,53 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Decisions of one user that are carried out at once.
 const DECISIONS: usize = 4;
+/// Threads that root may have at once, by the turns that it may have: they are kept for it, beside those of all users.
+pub(crate) const OF_ROOT: usize = DECISIONS + 3;
 
 /// What a turn is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum For {
     /// To read something, which may take long.
     Question,
-    /// To change something: it does not wait for the user's own questions.
+    /// To decide about a call: it does not wait for the user's own questions.
     Decision,
+    /// To change rules: it waits for whoever writes the store, and so no decision waits for it.
+    Change,
     /// To tell pages what waits. It takes no time, and waits for neither.
     News,
+}
+
+/// How many threads all users but root have for each kind of turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Threads {
+    pub(crate) questions: usize,
+    pub(crate) decisions: usize,
+    pub(crate) changes: usize,
+    pub(crate) news: usize,
+}
+
+impl Threads {
+    /// How many there have to be, so that root finds one as well, whatever users do.
+    pub(crate) const fn with_root_s(self) -> usize {
+        self.questions + self.decisions + self.changes + self.news + OF_ROOT
+    }
+
+    const fn of(self, wanted: For) -> usize {
+        match wanted {
+            For::Question => self.questions,
+            For::Decision => self.decisions,
+            For::Change => self.changes,
+            For::News => self.news,
+        }
+    }
 }
 
 /// Who has a turn, and who waits for one, in the order in which they came.
 #[derive(Debug)]
 pub(crate) struct Turns {
     lanes: Mutex<HashMap<(u32, For), Arc<Semaphore>>>,
-    /// Questions of all users but root.
-    questions: Arc<Semaphore>,
+    /// Threads of all users but root.
+    threads: [(For, Arc<Semaphore>); 4],
     owners: Owners,
 }
 
@@ -34,13 +64,22 @@ pub(crate) struct Turns {
 #[derive(Debug)]
 pub(crate) struct Turn {
     _own: Option<OwnedSemaphorePermit>,
-    _shared: Option<OwnedSemaphorePermit>,
+    /// Where its threads are counted; root's are not.
+    threads: Option<Arc<Semaphore>>,
+}
+
+/// A thread of a turn's; free for others when dropped.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    _counted: Option<OwnedSemaphorePermit>,
 }
 
 impl Turns {
-    /// All users but root have so many questions answered at once.
-    pub(crate) fn new(questions: usize, owners: Owners) -> Self {
-        Self { lanes: Mutex::default(), questions: Arc::new(Semaphore::new(questions)), owners }
+    /// All users but root have so many threads at once.
+    pub(crate) fn new(threads: Threads, owners: Owners) -> Self {
+        let kinds = [For::Question, For::Decision, For::Change, For::News];
+        let threads = kinds.map(|kind| (kind, Arc::new(Semaphore::new(threads.of(kind)))));
+        Self { lanes: Mutex::default(), threads, owners }
     }
 
     /// Waits for a turn of this user.
@@ -52,13 +91,22 @@ impl Turns {
             let most = if wanted == For::Decision { DECISIONS } else { 1 };
             Arc::clone(lanes.entry((owner, wanted)).or_insert_with(|| Arc::new(Semaphore::new(most))))
         };
-        // Neither is ever closed.
+        // Neither this nor those below are ever closed.
         let own = lane.acquire_owned().await.ok();
-        let shared = match owner != 0 && wanted == For::Question {
-            true => Arc::clone(&self.questions).acquire_owned().await.ok(),
-            false => None,
+        let of_kind = self.threads.iter().find(|(kind, _)| *kind == wanted);
+        let threads = of_kind.filter(|_| owner != 0).map(|(_, threads)| Arc::clone(threads));
+        Turn { _own: own, threads }
+    }
+}
+
+impl Turn {
+    /// Waits until there is a thread for what is to be done now. A turn has one at a time.
+    pub(crate) async fn thread(&self) -> Thread {
+        let counted = match &self.threads {
+            Some(threads) => Arc::clone(threads).acquire_owned().await.ok(),
+            None => None,
         };
-        Turn { _own: own, _shared: shared }
+        Thread { _counted: counted }
     }
 }
 
@@ -66,12 +114,20 @@ impl Turns {
 mod tests {
     use super::*;
     use std::{pin::pin, task::Poll};
+    use tokio::task::unconstrained;
 
-    /// Whether a turn is to be had at once; if so, it.
-    async fn now(turns: &Turns, uid: u32, wanted: For) -> Option<Turn> {
-        let mut turn = pin!(turns.take(uid, wanted));
-        std::future::poll_fn(|cx| match turn.as_mut().poll(cx) {
-            Poll::Ready(turn) => Poll::Ready(Some(turn)),
+    const FEW: Threads = Threads { questions: 3, decisions: 4, changes: 2, news: 1 };
+
+    /// Whether a turn and a thread for it are to be had at once; if so, both.
+    async fn now(turns: &Turns, uid: u32, wanted: For) -> Option<(Turn, Thread)> {
+        // As if it had just been woken, however much the test has asked for before.
+        let mut both = pin!(unconstrained(async {
+            let turn = turns.take(uid, wanted).await;
+            let thread = turn.thread().await;
+            (turn, thread)
+        }));
+        std::future::poll_fn(|cx| match both.as_mut().poll(cx) {
+            Poll::Ready(both) => Poll::Ready(Some(both)),
             Poll::Pending => Poll::Ready(None),
         })
         .await
@@ -79,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn slow_questions_are_before_nobody_else() {
-        let turns = Turns::new(3, Owners::parse("5:100:10\n", |name| name.parse().ok()));
+        let turns = Turns::new(FEW, Owners::parse("5:100:10\n", |name| name.parse().ok()));
         let slow = now(&turns, 5, For::Question).await.expect("the first");
         assert!(
             now(&turns, 5, For::Question).await.is_none() && now(&turns, 104, For::Question).await.is_none()
@@ -92,5 +148,40 @@ mod tests {
         assert!(now(&turns, 8, For::Decision).await.is_some());
         drop(slow);
         assert!(now(&turns, 8, For::Question).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_users_decide_and_change_leaves_threads_for_others_and_for_root() {
+        let turns = Turns::new(FEW, Owners::default());
+        let mut held = Vec::new();
+        // Everything that users can have at once.
+        for wanted in [For::Question, For::Decision, For::Change, For::News] {
+            let before = held.len();
+            for uid in 1000..1100 {
+                for _ in 0..DECISIONS {
+                    held.extend(now(&turns, uid, wanted).await);
+                }
+            }
+            assert_eq!(held.len() - before, FEW.of(wanted), "{wanted:?}");
+            assert!(now(&turns, 2000, wanted).await.is_none(), "{wanted:?}");
+        }
+        let of_users = held.len();
+        for wanted in [For::Question, For::Decision, For::Change, For::News] {
+            for _ in 0..2 * DECISIONS {
+                held.extend(now(&turns, 0, wanted).await);
+            }
+        }
+        assert_eq!(held.len() - of_users, OF_ROOT, "root finds its own");
+        assert_eq!(held.len(), FEW.with_root_s(), "and there are as many as all may have");
+        // Rules that wait to be changed hold up no decision, and neither does a turn without a thread.
+        let turns = Turns::new(FEW, Owners::default());
+        let changes = (now(&turns, 5, For::Change).await, now(&turns, 6, For::Change).await);
+        assert!(changes.0.is_some() && now(&turns, 7, For::Change).await.is_none());
+        let idle: Vec<Turn> = vec![turns.take(5, For::Decision).await, turns.take(6, For::Decision).await];
+        for uid in [7, 8, 9, 10] {
+            held.push(now(&turns, uid, For::Decision).await.expect("a decision"));
+        }
+        assert!(now(&turns, 11, For::Decision).await.is_none(), "the control");
+        drop(idle);
     }
 }

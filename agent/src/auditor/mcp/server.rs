@@ -176,10 +176,15 @@ fn converse(
                 refused("a confirmation of changed rules is", &why);
                 failed(why.to_string())
             }
-            Ok(()) => match sessions.confirm_rules(uid, (&path, &sha256), &format!("uid {uid}"), &still) {
-                Ok(true) => McpReply::Confirmed,
-                Ok(false) => failed(NOT_PENDING.to_owned()),
-                Err(error) => failed(chain(&error)),
+            Ok(()) => match sessions.writing.wait(uid, still) {
+                None => return Err(FrameError::Closed),
+                Some(lane) => {
+                    match sessions.confirm_rules(uid, (&path, &sha256), &format!("uid {uid}"), lane) {
+                        Ok(true) => McpReply::Confirmed,
+                        Ok(false) => failed(NOT_PENDING.to_owned()),
+                        Err(error) => failed(chain(&error)),
+                    }
+                }
             },
         },
         McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {

@@ -16,7 +16,7 @@ use crate::{
         shared::Shared,
         store::{self, SessionLimits, SessionReader, SessionWriter, Viewer},
     },
-    quota::{Bounds, Lanes, Owners, Permits, Refusals},
+    quota::{Bounds, Lane, Lanes, Owners, Permits, Refusals},
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_wire::{mcp::SessionOrder, message::McpStatus};
@@ -333,16 +333,16 @@ impl Sessions {
     }
 
     /// Puts a changed rule file in force in every session of its user that has it, if that very change waits and
-    /// `viewer` may decide it; for as long as `still` says that whoever confirms it has a place here.
+    /// `viewer`, whose lane this is, may decide it.
     pub(crate) fn confirm_rules(
         &self,
         viewer: u32,
         (path, sha256): (&str, &str),
         by: &str,
-        still: &dyn Fn() -> bool,
+        lane: Lane,
     ) -> Result<bool, store::Error> {
         let now = clock::now_micros();
-        let Some(mut writer) = self.writing.lock(viewer, still) else { return Ok(false) };
+        let mut writer = self.writing.lock_in(lane);
         let confirmed = writer.confirm_rules(Viewer(viewer), path, sha256, by, now)?;
         for (uid, text) in &confirmed {
             let order = SessionOrder::RuleFile {

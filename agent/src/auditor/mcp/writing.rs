@@ -26,9 +26,24 @@ impl Writing {
     /// The writer, for something of this user's: after what that user's others had asked for before. `None`: whoever asks has no
     /// place here any more, as `still` says.
     pub(crate) fn lock(&self, uid: u32, still: impl Fn() -> bool) -> Option<Turn<'_>> {
-        let lane = self.lanes.wait(uid, still)?;
+        Some(self.lock_in(self.wait(uid, still)?))
+    }
+
+    /// Waits for this user's lane, as [`Self::lock`] does before it waits for the writer.
+    pub(crate) fn wait(&self, uid: u32, still: impl Fn() -> bool) -> Option<Lane> {
+        self.lanes.wait(uid, still)
+    }
+
+    /// A place in the queue for this user's lane: for a task, which holds no thread while it waits for its user's others.
+    pub(crate) fn queue(&self, uid: u32) -> Lane {
+        self.lanes.queue(uid)
+    }
+
+    /// The writer, for whoever has its user's lane: no user has more than one thread that waits here.
+    pub(crate) fn lock_in(&self, lane: Lane) -> Turn<'_> {
+        debug_assert!(lane.is_first(), "a place in the queue is not the lane");
         let first = First::new();
-        Some(Turn { writer: self.writer.lock(), _first: first, _lane: Some(lane) })
+        Turn { writer: self.writer.lock(), _first: first, _lane: Some(lane) }
     }
 
     /// The writer, for what is nobody's.

@@ -95,15 +95,20 @@ pub(super) async fn ask<T: Send + 'static>(
     .await
 }
 
-/// Does what may block. The asker's turn lasts as long as the work: a client that hangs up does not end it.
+/// Does what may block, when the asker's turn has a thread for it. The turn lasts as long as the work: a client that hangs up
+/// does not end it.
 pub(super) async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let gone =
         |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The work for this answer was broken off.");
     let turn = gate::turn();
+    let thread = match &turn {
+        Some(turn) => Some(turn.thread().await),
+        None => None,
+    };
     let work = move || {
-        let _turn = turn;
+        let _held = (thread, turn);
         work()
     };
     task::spawn_blocking(work).await.map_err(gone)?

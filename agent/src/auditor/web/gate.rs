@@ -50,7 +50,11 @@ pub(super) async fn pass(
         Ok(viewer) => {
             // Absent for the page's own files: a handler that needs it has none to give away.
             viewer.and_then(|viewer| request.extensions_mut().insert(viewer));
-            let wanted = if request.method() == Method::POST { For::Decision } else { For::Question };
+            let wanted = match *request.method() {
+                Method::POST if request.uri().path().starts_with("/api/rules") => For::Change,
+                Method::POST => For::Decision,
+                _ => For::Question,
+            };
             match viewer {
                 Some(viewer) => {
                     let turn = Arc::new(dashboard.turns.take(viewer.0, wanted).await);
@@ -138,7 +142,7 @@ mod tests {
             mcp::sessions::{Serving, Sessions},
             web::{api, live, owner::SocketOwners},
         },
-        quota::{Bounds, Owners, Permits, Turns},
+        quota::{Bounds, Owners, Permits, Threads, Turns},
     };
     use axum::{
         Router,
@@ -155,8 +159,9 @@ mod tests {
         use hyper::service::Service as _;
         let folder = tempfile::tempdir().expect("a folder");
         let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+        let threads = Threads { questions: 4, decisions: 4, changes: 4, news: 4 };
         let (live, turns) =
-            (live::start(&sessions).expect("a thread"), Turns::new(4, sessions.owners.clone()));
+            (live::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
         let dashboard = Arc::new(Dashboard {
             sessions: Arc::clone(&sessions),
             rules: None,

@@ -150,9 +150,10 @@ async fn told_waiting(
     }
     *told = ids;
     let turn = dashboard.turns.take(viewer.0, For::News).await;
+    let thread = turn.thread().await;
     let sessions = Arc::clone(&dashboard.sessions);
     let made = task::spawn_blocking(move || {
-        let _turn = turn;
+        let _held = (thread, turn);
         let calls = waiting(&sessions, viewer);
         json!({ "type": "waiting", "calls": calls, "now_ms": now_ms() }).to_string()
     });

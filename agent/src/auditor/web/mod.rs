@@ -19,7 +19,7 @@ pub(crate) mod targets;
 
 use super::mcp::sessions::Sessions;
 use crate::{
-    quota::{Bounds, Permits, Turns},
+    quota::{Bounds, Permits, Threads, Turns},
     serving::{self, Limits, Standing},
 };
 use owner::SocketOwners;
@@ -43,9 +43,8 @@ const MOST_CONNECTIONS: usize = 256;
 const CONNECTIONS_EACH: usize = 32;
 /// And that have not.
 const MOST_STRANGERS: usize = 128;
-/// Threads for what may block, and questions of all users but root at once: decisions and root always find a thread.
-const THREADS: usize = 64;
-const QUESTIONS: usize = 48;
+/// Threads for what may block, of all users but root. Root's are beside them: whatever users ask and decide, it finds one.
+const THREADS: Threads = Threads { questions: 40, decisions: 10, changes: 16, news: 6 };
 /// What a connection may take.
 const LIMITS: Limits = Limits {
     head: Duration::from_secs(10),
@@ -105,7 +104,7 @@ pub(crate) fn prepare() -> Result<Prepared, Error> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .max_blocking_threads(THREADS)
+        .max_blocking_threads(THREADS.with_root_s())
         .thread_name("web-store")
         .build()
         .map_err(Error::Start)?;
@@ -123,7 +122,7 @@ pub(crate) fn start(
     rules: Option<PathBuf>,
 ) -> Result<(), Error> {
     let got = listener.local_addr().map_err(Error::Listen)?.port();
-    let turns = Turns::new(QUESTIONS, sessions.owners.clone());
+    let turns = Turns::new(THREADS, sessions.owners.clone());
     let live = live::start(sessions).map_err(Error::Start)?;
     let dashboard =
         Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live, turns, owners });

@@ -17,6 +17,7 @@ use crate::{
         rules::{self, Written},
         ruleset,
     },
+    quota::Lane,
 };
 use axum::{
     Extension, Json,
@@ -29,10 +30,15 @@ use std::{
     fs::File,
     io::{self, Read},
     sync::Arc,
+    time::Duration,
 };
+use tokio::time;
 
 /// Bytes of a rule file that are read.
 const LONGEST_FILE: u64 = 1 << 20;
+/// How long a change waits for what its user's sessions write, and how often it looks whether it is its turn.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// All rules, those of the database first.
 pub(super) async fn list(
@@ -91,7 +97,8 @@ pub(super) async fn add(
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
     let rule = check(api::body(posted)?)?;
     let shown = json!(ruleset::written(&rule).map_err(unfit)?);
-    let id = api::beside(move || store(&dashboard, viewer, &rule)).await?;
+    let lane = lane(&dashboard, viewer, PATIENCE).await?;
+    let id = api::beside(move || store(&dashboard, viewer, &rule, lane)).await?;
     let mut row = shown;
     row["id"] = id.into();
     row["source"] = "database".into();
@@ -124,8 +131,9 @@ pub(super) async fn confirm(
     posted: Result<Json<Confirmed>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
     let Confirmed { path, sha256 } = api::body(posted)?;
+    let lane = lane(&dashboard, viewer, PATIENCE).await?;
     let done = api::beside(move || {
-        Ok(dashboard.sessions.confirm_rules(viewer.0, (&path, &sha256), "dashboard", &|| true)?)
+        Ok(dashboard.sessions.confirm_rules(viewer.0, (&path, &sha256), "dashboard", lane)?)
     });
     if done.await? {
         return Ok(Json(json!({ "confirmed": true })));
@@ -133,7 +141,25 @@ pub(super) async fn confirm(
     Err(Refusal::new(StatusCode::CONFLICT, format!("{}.", sentence(NOT_PENDING))))
 }
 
-fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule) -> Result<String, Refusal> {
+/// Waits for the user's lane to the writer, behind what that user's sessions write: without a thread, of which all pages have a
+/// few. Whoever hangs up meanwhile, or is evicted, is not in the queue any more.
+async fn lane(dashboard: &Dashboard, viewer: Viewer, patience: Duration) -> Result<Lane, Refusal> {
+    let lane = dashboard.sessions.writing.queue(viewer.0);
+    let first = async {
+        while !lane.is_first() {
+            time::sleep(LOOK).await;
+        }
+    };
+    match time::timeout(patience, first).await {
+        Ok(()) => Ok(lane),
+        Err(_) => {
+            let error = "Your sessions write so much that the store is not to be had; try again.";
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))
+        }
+    }
+}
+
+fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule, lane: Lane) -> Result<String, Refusal> {
     let sessions = &dashboard.sessions;
     let taken = || {
         let error = format!(
@@ -146,9 +172,7 @@ fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule) -> Result<Str
         return Err(taken());
     }
     // The lock orders this with other additions: interceptors end with the newest list.
-    let Some(mut writer) = sessions.writing.lock(viewer.0, || true) else {
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "The store is not to be had; try again."));
-    };
+    let mut writer = sessions.writing.lock_in(lane);
     let reader = SessionReader::open(&sessions.db)?;
     if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
         let error =
@@ -170,11 +194,11 @@ mod tests {
             web::{live, owner::SocketOwners},
         },
         mcp::reload::LONGEST,
-        quota::Turns,
+        quota::{Threads, Turns},
     };
     use ringfence_wire::mcp::RuleFile;
     use rustix::time::{ClockId, clock_gettime};
-    use std::time::Duration;
+    use tokio::runtime;
 
     /// A dashboard over changes that wait: each of a user, a path, and how long the texts are in lines of ten bytes.
     fn dashboard(changes: &[(u32, &str, usize)]) -> (tempfile::TempDir, Arc<Dashboard>) {
@@ -193,8 +217,9 @@ mod tests {
                 assert_eq!(standing.held.is_some(), now == 1);
             }
         }
+        let threads = Threads { questions: 4, decisions: 4, changes: 4, news: 4 };
         let (live, turns) =
-            (live::start(&sessions).expect("a thread"), Turns::new(4, sessions.owners.clone()));
+            (live::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
         let owners = SocketOwners::default();
         (folder, Arc::new(Dashboard { sessions, rules: None, port: 80, live, turns, owners }))
     }
@@ -219,6 +244,44 @@ mod tests {
         let compared = worked() - begun;
         assert_eq!((rows.as_array().map(Vec::len), &rows[0]["loosens"]), (Some(2), &json!("a")));
         assert!(took < compared / 4, "{took:?}, and comparing takes {compared:?}");
+    }
+
+    /// The body that confirms a user's only change.
+    fn confirmation(dashboard: &Dashboard, uid: u32) -> Result<Json<Confirmed>, JsonRejection> {
+        let reader = SessionReader::open(&dashboard.sessions.db).expect("opens");
+        let row = reader.pending_rules(Viewer(uid)).expect("reads").remove(0);
+        let text = json!({ "path": row["path"], "sha256": row["sha256"] });
+        Ok(Json(serde_json::from_value(text).expect("a body")))
+    }
+
+    #[test]
+    fn changes_of_rules_that_wait_for_their_user_s_sessions_hold_no_thread_and_end() {
+        let (_folder, dashboard) = dashboard(&[(5, "/a", 1), (6, "/b", 1), (7, "/c", 1)]);
+        let confirm = |uid: u32| {
+            let (shared, body) = (Arc::clone(&dashboard), confirmation(&dashboard, uid));
+            async move { confirm(State(shared), Extension(Viewer(uid)), body).await.map(|_| ()) }
+        };
+        let queue = |uid: u32| dashboard.sessions.writing.queue(uid);
+        // All pages have one thread, and the sessions of two users write without an end.
+        let one = runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build();
+        one.expect("a runtime").block_on(async {
+            let writes = [queue(5), queue(6)];
+            let waits = [5, 6].map(|uid| tokio::spawn(confirm(uid)));
+            time::sleep(2 * LOOK).await;
+            assert!(confirm(7).await.is_ok(), "another user's");
+            assert!(waits.iter().all(|confirms| !confirms.is_finished()));
+            // Whoever hangs up is not in the queue any more, and whoever waits on has its turn.
+            let [gone, stays] = waits;
+            gone.abort();
+            assert!(gone.await.is_err_and(|error| error.is_cancelled()));
+            let [of_5, of_6] = writes;
+            drop(of_5);
+            assert!(queue(5).is_first(), "nobody is before the next");
+            assert!(lane(&dashboard, Viewer(6), Duration::ZERO).await.is_err(), "it does not wait for ever");
+            drop(of_6);
+            assert!(stays.await.expect("no panic").is_ok());
+            assert!(confirm(5).await.is_ok(), "the control");
+        });
     }
 
     #[tokio::test]
