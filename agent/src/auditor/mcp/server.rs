@@ -10,7 +10,7 @@ use crate::{
     auditor::{
         belongs, clock,
         keeper::chain,
-        store::{self, CallFilter, SessionReader, Shown, Standing, Viewer},
+        store::{self, CallFilter, SessionReader, Shown, Viewer},
     },
     mcp::{heads::database, journal::is_name, reload},
     quota::Permit,
@@ -526,21 +526,14 @@ fn news(
                     sessions.turned.log(conn.stream(), "a rule file is", &why);
                     return Err(FrameError::Closed);
                 }
-                let now = clock::now_micros();
-                let standing = {
-                    let mut writer = sessions.writing.lock(uid, still).ok_or(FrameError::Closed)?;
-                    writer.offer_rules(uid, &file, now)
-                };
                 // Without an answer the session's first call would wait: better to part, and meet again.
-                let Standing { text, held } = standing.map_err(|error| {
+                let taken = sessions.offer_rules(uid, (number, file), writing, still).map_err(|error| {
                     tracing::error!("session {session}: {}", chain(&error));
                     FrameError::Closed
                 })?;
-                if held.is_some() {
+                if taken.ok_or(FrameError::Closed)? {
                     sessions.tell(&Live::Session(session.to_owned()));
                 }
-                let order = SessionOrder::RuleFile { answers: Some(number), path: file.path, text, held };
-                writing.send(&order)?;
             }
             Some(SessionNews::Ended) => {
                 // Otherwise the interceptor says where the journal is, and that is read again later.

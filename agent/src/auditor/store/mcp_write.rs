@@ -26,7 +26,7 @@ use std::{
 /// is first used, and again when it was replaced, by whoever found it corrupt.
 #[derive(Debug)]
 pub(crate) struct SessionWriter {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     open: Option<(Connection, u64)>,
     /// Counts the databases that were behind the path.
     epoch: u64,

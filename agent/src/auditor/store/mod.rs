@@ -29,7 +29,7 @@ pub(crate) use mcp_write::{Position, SessionWriter};
 pub(crate) use read::{Filter, Losses, Reader, Viewer};
 pub(crate) use retain::Limits;
 pub(crate) use retire::SessionLimits;
-pub(crate) use rule_files::Standing;
+pub(crate) use rule_files::{Compared, Standing};
 pub(crate) use spans::{Inside, MOST_SPANS};
 pub(crate) use write::{Event, Incoming, Writer, is_refused};
 
@@ -84,6 +84,9 @@ pub(crate) enum Error {
         "this user has more rule files than the audit database remembers; name one of those that are in use"
     )]
     TooManyRuleFiles,
+    /// A user's rule file is another one each time.
+    #[error("the rule file in force was changed again and again while a new one was compared with it")]
+    ChangingRuleFile,
     /// A rule file that no interceptor reads.
     #[error(
         "the rule file is not taken: {0}, and it would be kept for as long as it is in use, in a database that all users share"

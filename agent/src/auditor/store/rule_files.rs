@@ -1,6 +1,6 @@
 //! Rule files of interceptors: what of each is in force, and a change that waits for a confirmation.
 
-use super::{Error, SessionWriter, Viewer, mcp_write::of_user, sql, turn};
+use super::{Error, SessionReader, SessionWriter, Viewer, mcp_write::of_user, sql, turn};
 use crate::{
     auditor::clock::rfc3339,
     mcp::{journal::sha256, reload},
@@ -43,45 +43,95 @@ pub(crate) struct Standing {
     pub(crate) held: Option<String>,
 }
 
-impl SessionWriter {
-    /// Takes a rule file, or keeps it waiting because it loosens what is in force. A file that nobody has seen before is
-    /// taken as it is.
+/// A rule file beside the one in force: what came of comparing them, and of which texts that holds.
+#[derive(Debug)]
+pub(crate) struct Compared {
+    known: Option<Known>,
+    held: Option<String>,
+}
+
+impl Compared {
+    /// How the file stands, if it is taken.
+    pub(crate) fn standing(&self, file: &RuleFile) -> Standing {
+        match (&self.held, &self.known) {
+            (Some(_), Some((text, _))) => Standing { text: text.clone(), held: self.held.clone() },
+            _ => Standing { text: file.text.clone(), held: None },
+        }
+    }
+}
+
+impl SessionReader {
+    /// Compares a rule file with what is in force, for [`SessionWriter::take_rules`]. How long that takes is the user's to say:
+    /// so it is done by a reader, for which nobody waits.
     ///
     /// # Errors
-    /// [`Error::Sql`].
-    pub(crate) fn offer_rules(&mut self, uid: u32, file: &RuleFile, now: i64) -> Result<Standing, Error> {
-        self.offer_rules_by(uid, file, now, reload::loosens)
+    /// [`Error::Sql`], [`Error::LongRuleFile`].
+    pub(crate) fn compare_rules(&self, uid: u32, file: &RuleFile) -> Result<Compared, Error> {
+        self.compare_rules_by(uid, file, reload::loosens)
     }
 
-    fn offer_rules_by(
-        &mut self,
+    /// The same by another comparison.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn compare_rules_by(
+        &self,
         uid: u32,
         file: &RuleFile,
-        now: i64,
         loosens: impl Fn(&str, &str) -> Option<String>,
-    ) -> Result<Standing, Error> {
+    ) -> Result<Compared, Error> {
         if let Some(why) = reload::too_long(file) {
             return Err(Error::LongRuleFile(why));
         }
-        let owners = self.owners.clone();
-        let connection = self.connection()?;
-        let compare = |known: &Option<Known>| match known {
+        let known = known(self.connection(), uid, file)?;
+        let held = match &known {
             Some((text, _)) if !file.trusted => loosens(text, &file.text),
             _ => None,
         };
-        // How long it takes to compare is the user's to say, and the kernel's events wait for whose turn it is. If it was for
-        // nothing, because the text in force is another one by now, it is done again with nobody else's turn in between.
-        let mut known = known(connection, uid, file)?;
-        let mut held = compare(&known);
+        Ok(Compared { known, held })
+    }
+
+    /// The text of this hash that waits to be put in force, where `viewer` may do so.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn pending_text(
+        &self,
+        viewer: Viewer,
+        path: &str,
+        sha256: &str,
+    ) -> Result<Option<String>, Error> {
+        let query = "SELECT pending FROM rule_files
+             WHERE path = ?1 AND pending_sha256 = ?2 AND (?3 = 0 OR uid = ?3) LIMIT 1";
+        self.connection()
+            .query_row(query, params![path, sha256, viewer.0], |row| row.get(0))
+            .optional()
+            .map_err(sql("read a change of a rule file"))
+    }
+}
+
+impl SessionWriter {
+    /// Takes a rule file, or keeps it waiting because it loosens what is in force. A file that nobody has seen before is
+    /// taken as it is. False: the texts in force are others than those that it was compared with, and nothing was done.
+    ///
+    /// # Errors
+    /// [`Error::Sql`], [`Error::TooManyRuleFiles`].
+    pub(crate) fn take_rules(
+        &mut self,
+        uid: u32,
+        file: &RuleFile,
+        compared: &Compared,
+        now: i64,
+    ) -> Result<bool, Error> {
+        let owners = self.owners.clone();
+        let connection = self.connection()?;
         let _turn = turn::wait();
-        let present = self::known(connection, uid, file)?;
-        if present != known {
-            known = present;
-            held = compare(&known);
+        if known(connection, uid, file)? != compared.known {
+            return Ok(false);
         }
         let fail = sql("store a rule file's state");
-        match (&held, known) {
-            (None, Some((text, None))) if text == file.text => {
+        match (&compared.held, &compared.known) {
+            (None, Some((text, None))) if *text == file.text => {
                 let used = "UPDATE rule_files SET used = ?3 WHERE uid = ?1 AND path = ?2";
                 connection.execute(used, params![uid, file.path, rfc3339(now)]).map_err(&fail)?;
             }
@@ -92,7 +142,7 @@ impl SessionWriter {
                 }
                 put(connection, uid, file, now).map_err(&fail)?;
             }
-            (Some(_), Some((text, pending))) => {
+            (Some(_), Some((_, pending))) => {
                 if pending.as_ref() != Some(&file.text) {
                     connection
                         .execute(
@@ -101,14 +151,22 @@ impl SessionWriter {
                         )
                         .map_err(&fail)?;
                 }
-                return Ok(Standing { text, held });
             }
             (Some(_), None) => {}
         }
-        Ok(Standing { text: file.text.clone(), held: None })
+        Ok(true)
     }
 
-    /// Puts a change in force that waits under this hash. Whose it was, and the text; nobody's where none waits.
+    /// Compares a rule file and takes it.
+    #[cfg(test)]
+    pub(crate) fn offer_rules(&mut self, uid: u32, file: &RuleFile, now: i64) -> Result<Standing, Error> {
+        self.connection()?;
+        let compared = SessionReader::open(&self.path)?.compare_rules(uid, file)?;
+        assert!(self.take_rules(uid, file, &compared, now)?, "nobody else writes");
+        Ok(compared.standing(file))
+    }
+
+    /// Puts a change in force that waits under this hash. Whose it was; nobody's where none waits.
     ///
     /// # Errors
     /// [`Error::Sql`].
@@ -119,18 +177,17 @@ impl SessionWriter {
         sha256: &str,
         by: &str,
         now: i64,
-    ) -> Result<Vec<(u32, String)>, Error> {
+    ) -> Result<Vec<u32>, Error> {
         let _turn = turn::wait();
         self.connection()?
             .prepare_cached(
                 "UPDATE rule_files SET text = pending, since = ?4, confirmed_by = ?5,
                      pending = NULL, pending_sha256 = NULL, pending_at = NULL
-                 WHERE path = ?1 AND pending_sha256 = ?2 AND (?3 = 0 OR uid = ?3) RETURNING uid, text",
+                 WHERE path = ?1 AND pending_sha256 = ?2 AND (?3 = 0 OR uid = ?3) RETURNING uid",
             )
             .and_then(|mut statement| {
-                let rows = statement.query_map(params![path, sha256, viewer.0, rfc3339(now), by], |row| {
-                    Ok((row.get(0)?, row.get(1)?))
-                });
+                let rows =
+                    statement.query_map(params![path, sha256, viewer.0, rfc3339(now), by], |row| row.get(0));
                 rows?.collect()
             })
             .map_err(sql("confirm a rule file"))
@@ -180,7 +237,7 @@ fn room(connection: &Connection, owners: &Owners, uid: u32, now: i64) -> rusqlit
 mod tests {
     use super::MOST_FILES;
     use crate::{
-        auditor::store::{Error, SessionWriter, turn},
+        auditor::store::{Error, SessionReader, SessionWriter, turn},
         mcp::reload::{LONGEST, LONGEST_PATH},
         quota::Owners,
     };
@@ -200,7 +257,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = SessionWriter::new(folder.path().join("audit.db"), None);
         writer.offer_rules(5, &file("/rules", "# first".into()), 1).expect("taken");
-        let other = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
+        let path = folder.path().join("audit.db");
+        let other = rusqlite::Connection::open(&path).expect("opens");
         let (compared, compares) = mpsc::channel();
         let compare = |old: &str, _: &str| {
             compared.send(old.to_owned()).expect("counted");
@@ -217,9 +275,17 @@ mod tests {
             }
             Some(format!("not {old}"))
         };
-        let standing = writer.offer_rules_by(5, &file("/rules", "# third".into()), 2, compare).expect("held");
+        let third = file("/rules", "# third".into());
+        let reader = SessionReader::open(&path).expect("opens");
+        let first = reader.compare_rules_by(5, &third, compare).expect("compared");
+        assert!(!writer.take_rules(5, &third, &first, 2).expect("looked at"), "it holds of another text");
+        let again = reader.compare_rules_by(5, &third, compare).expect("compared");
+        assert!(writer.take_rules(5, &third, &again, 2).expect("held"));
+        let standing = again.standing(&third);
         assert_eq!((standing.text.as_str(), standing.held.as_deref()), ("# second", Some("not # second")));
         assert_eq!(compares.try_iter().collect::<Vec<_>>(), ["# first", "# second"]);
+        let pending = reader.compare_rules(5, &third).expect("reads").known.expect("is known").1;
+        assert_eq!(pending.as_deref(), Some("# third"));
     }
 
     #[test]

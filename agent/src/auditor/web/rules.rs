@@ -171,17 +171,16 @@ fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule, lane: Lane) -
     if file_rules(dashboard).1.is_ok_and(|written| written.iter().any(|other| other.name == rule.name)) {
         return Err(taken());
     }
-    // The lock orders this with other additions: interceptors end with the newest list.
-    let mut writer = sessions.writing.lock_in(lane);
     let reader = SessionReader::open(&sessions.db)?;
+    let mut writer = sessions.writing.lock_in(lane);
     if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
         let error =
             format!("The database holds {MAX_STORED_RULES} rules already; put more into a rule file.");
         return Err(Refusal::new(StatusCode::CONFLICT, error));
     }
     let id = writer.add_rule(viewer.0, rule, clock::now_micros())?.ok_or_else(taken)?;
-    sessions.send_rules(viewer.0)?;
     drop(writer);
+    sessions.send_rules(viewer.0)?;
     Ok(id)
 }
 

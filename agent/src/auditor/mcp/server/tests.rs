@@ -151,3 +151,101 @@ fn a_journal_s_path_is_no_longer_than_a_path() {
         }
     }
 }
+
+/// A session of a user's that is linked, and the interceptor's side.
+fn linked(sessions: &Sessions, session: &str, uid: u32) -> (Link, Conn) {
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let link: Link = Arc::new(LinkWriter::new(ours));
+    let nudge = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("a descriptor"));
+    let linked = Linked { link: Arc::clone(&link), uid, client: 1, progress: Arc::default(), nudge };
+    sessions.linked.lock().expect("whole").insert(session.to_owned(), linked);
+    (link, Conn::new(theirs, LIMIT, MAX_MESSAGE))
+}
+
+fn rule_file(text: &str) -> RuleFile {
+    RuleFile { path: "/rules".into(), text: text.into(), trusted: false }
+}
+
+const STRICT: &str = "rules: [{name: a, action: block}]";
+const LOOSE: &str = "rules: []";
+
+#[test]
+fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_end() {
+    let (folder, sessions) = sessions();
+    let (link, mut interceptor) = linked(&sessions, "s", 5);
+    link.open(&"welcome").expect("sent");
+    drop(sessions.writing.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1));
+    let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
+    let change = |text: &str| {
+        database.execute("UPDATE rule_files SET text = ?1", [text]).expect("changed");
+    };
+    // Whoever writes would wait for ever if this thread had the writer, or its user's lane to it.
+    let compared = std::cell::Cell::new(0);
+    let offer = |ends: bool| {
+        sessions.offer_rules_by(5, (1, rule_file(LOOSE)), &link, &|| true, |reader, uid, file| {
+            let compared = compared.replace(compared.get() + 1);
+            let done = reader.compare_rules(uid, file);
+            for uid in [5, 6] {
+                drop(sessions.writing.lock(uid, || true).expect("the lane"));
+            }
+            // The text in force is another one by the time that it was compared with the file.
+            if compared == 0 || !ends {
+                change(&format!("{STRICT} # {compared}"));
+            }
+            done
+        })
+    };
+    assert!(matches!(offer(true), Ok(Some(true))), "held, the second time");
+    assert_eq!(compared.get(), 2);
+    assert!(matches!(offer(false), Err(store::Error::ChangingRuleFile)), "and some time it ends");
+    assert!(compared.get() < 100);
+    assert_eq!(interceptor.receive::<String>().expect("a message"), "welcome");
+    let order = interceptor.receive::<SessionOrder>().expect("one answer");
+    let SessionOrder::RuleFile { answers, text, held, .. } = order else { panic!("{order:?}") };
+    assert_eq!((answers, held.as_deref()), (Some(1), Some("a")));
+    assert_eq!(text, format!("{STRICT} # 0"), "what is in force, and not what was at first");
+}
+
+#[test]
+fn what_is_in_force_is_told_once_for_all_links_and_behind_what_was_answered_before() {
+    let (_folder, sessions) = sessions();
+    sessions
+        .writing
+        .lock(5, || true)
+        .expect("the lane")
+        .offer_rules(5, &rule_file(STRICT), 1)
+        .expect("taken");
+    let links: Vec<_> = ["a", "b", "c"].map(|session| linked(&sessions, session, 5)).into();
+    let (other, _) = linked(&sessions, "other", 6);
+    assert!(matches!(sessions.offer_rules(5, (1, rule_file(LOOSE)), &links[0].0, &|| true), Ok(Some(true))));
+    let sha256 = crate::mcp::journal::sha256(LOOSE.as_bytes());
+    let confirm = |viewer: u32| {
+        let lane = sessions.writing.wait(viewer, || true).expect("the lane");
+        sessions.confirm_rules(viewer, ("/rules", &sha256), "a test", lane).expect("looked at")
+    };
+    assert!(!confirm(6), "another user's");
+    assert!(confirm(0) && !confirm(0), "by root, once");
+    sessions.send_rules(0).expect("sent");
+    // The answer to its own offer, and what all are told, in this order; nothing goes before the first message.
+    let kept: Vec<_> = links.iter().map(|(link, _)| link.kept()).collect();
+    assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 2]);
+    for (kept, ours) in kept[1..].iter().zip([&kept[0][1..]; 2]) {
+        assert!(kept.iter().zip(ours).all(|(theirs, ours)| Arc::ptr_eq(theirs, ours)), "one text for all");
+    }
+    assert_eq!(other.kept().len(), 1, "the rules of the database alone");
+    for (number, (link, mut interceptor)) in links.into_iter().enumerate() {
+        link.open(&"welcome").expect("sent");
+        assert_eq!(interceptor.receive::<String>().expect("a message"), "welcome");
+        let mut orders: Vec<_> = (0..kept[number].len())
+            .map(|_| interceptor.receive::<SessionOrder>().expect("an order"))
+            .collect();
+        assert!(matches!(orders.pop(), Some(SessionOrder::Rules { .. })));
+        let texts = orders.iter().map(|order| match order {
+            SessionOrder::RuleFile { answers, text, held, .. } => (*answers, text.as_str(), held.is_some()),
+            other => panic!("{other:?}"),
+        });
+        let answer = (Some(1), STRICT, true);
+        let wanted = [answer, (None, LOOSE, false)];
+        assert_eq!(texts.collect::<Vec<_>>(), wanted[usize::from(number > 0)..]);
+    }
+}
