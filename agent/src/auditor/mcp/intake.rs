@@ -11,7 +11,7 @@ use crate::{
         store::{self, Position},
     },
     mcp::journal::{Broken, Entry, GENESIS, LONGEST, Reader, SHORT, Step},
-    quota::Lanes,
+    quota::{Lane, Lanes},
 };
 use std::{
     fs::File,
@@ -52,6 +52,9 @@ pub(crate) enum Error {
     /// Something in it is named by what is no name.
     #[error("line {0} of the session's journal names a call or a message by something that is no UUID")]
     Name(u64),
+    /// It is another session's journal.
+    #[error("line {0} of the session's journal begins another session")]
+    OtherSession(u64),
     /// Whoever gave the journal has no place here any more.
     #[error("the connection had to go for another one")]
     Parted,
@@ -76,8 +79,9 @@ pub(crate) struct Intake {
     epoch: u64,
     /// The latest time of its entries so far, ns since boot.
     read_to: u64,
-    /// For a line that is long: one of a user's sessions at a time has room for it.
+    /// For a line that is long: one of a user's sessions at a time has room for it, until nothing is left of it here.
     long: Lanes,
+    alone: Option<Lane>,
     progress: Arc<Progress>,
     /// Rows that could not be written yet, and the position behind them.
     unwritten: Vec<Row>,
@@ -87,8 +91,26 @@ pub(crate) struct Intake {
     pace: usize,
     server: String,
     ended: bool,
-    /// The line that names something by what is no name: nothing behind it is taken in.
-    misnamed: Option<u64>,
+    /// The line that no journal of this session has, and what is wrong with it: nothing behind it is taken in.
+    refused: Option<(Refused, u64)>,
+}
+
+/// What is wrong with a line that is chained as it should be.
+#[derive(Debug, Clone, Copy)]
+enum Refused {
+    /// It names something by what is no name.
+    Name,
+    /// It begins another session.
+    OtherSession,
+}
+
+impl Refused {
+    fn at(self, line: u64) -> Error {
+        match self {
+            Self::Name => Error::Name(line),
+            Self::OtherSession => Error::OtherSession(line),
+        }
+    }
 }
 
 /// How far an intake is: for other threads, which never wait for one. A journal is a user's file, and reading it may take
@@ -121,6 +143,8 @@ pub(crate) struct News {
     pub(crate) rows: Vec<Row>,
     /// The journal's end was not reached.
     pub(crate) more: bool,
+    /// The user's room for a long line, to be given back when nothing of these rows is left.
+    pub(crate) long: Option<Lane>,
 }
 
 impl Intake {
@@ -154,13 +178,14 @@ impl Intake {
             epoch,
             read_to: 0,
             long,
+            alone: None,
             progress: Arc::default(),
             unwritten,
             written: Vec::new(),
             pace: LEAST,
             server,
             ended: false,
-            misnamed: None,
+            refused: None,
         })
     }
 
@@ -193,8 +218,12 @@ impl Intake {
         if !self.unwritten.is_empty() {
             self.write(writer)?;
         }
-        if let Some(line) = self.misnamed {
-            return Err(Error::Name(line));
+        if self.unwritten.is_empty() && self.written.is_empty() {
+            // Of an advance that failed: it is all written, and was told.
+            self.alone = None;
+        }
+        if let Some((refused, line)) = self.refused {
+            return Err(refused.at(line));
         }
         // Before the reading: what is written after this may be missed.
         let begun = clock::since_boot();
@@ -208,7 +237,7 @@ impl Intake {
         if at_end {
             self.progress.looked.store(begun, Ordering::Release);
         }
-        Ok(News { rows: self.untold(), more: !at_end })
+        Ok(News { rows: self.untold(), more: !at_end, long: self.alone.take() })
     }
 
     /// Reads a batch. Whether that was the end of the journal.
@@ -223,8 +252,11 @@ impl Intake {
                 Step::Entry(entry) => self.take(entry)?,
                 Step::End => return Ok(true),
                 Step::Long => {
-                    let long = self.long.clone();
-                    let _alone = long.wait(self.uid, still).ok_or(Error::Parted)?;
+                    // Its rows are as long as it is. They wait until they are written, and the lane is kept for as long: whoever
+                    // writes never waits for it.
+                    if self.alone.is_none() {
+                        self.alone = Some(self.long.wait(self.uid, still).ok_or(Error::Parted)?);
+                    }
                     if !still() {
                         return Err(Error::Parted);
                     }
@@ -287,9 +319,14 @@ impl Intake {
     /// Folds an entry.
     fn take(&mut self, entry: Entry) -> Result<(), Error> {
         let (head, line) = self.reader.position();
-        if !entry.is_well_named() {
-            self.misnamed = Some(line);
-            return Err(Error::Name(line));
+        let refused = match &entry {
+            Entry::Start { session, .. } if *session != self.session => Some(Refused::OtherSession),
+            entry if !entry.is_well_named() => Some(Refused::Name),
+            _ => None,
+        };
+        if let Some(refused) = refused {
+            self.refused = Some((refused, line));
+            return Err(refused.at(line));
         }
         self.taken.head.replace_range(.., head);
         (self.taken.lines, self.taken.bytes) = (line, self.reader.bytes());

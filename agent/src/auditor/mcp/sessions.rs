@@ -448,8 +448,11 @@ impl Sessions {
         }
         match intake.advance((&self.writing, still)) {
             Ok(news) => {
-                self.announce(intake, session, news.rows);
-                Ok(news.more)
+                let intake::News { rows, more, long } = news;
+                self.announce(intake, session, rows);
+                // Room for another long line of this user's is made when nothing is left of this one.
+                drop(long);
+                Ok(more)
             }
             Err(error) => {
                 let rows = intake.untold();
@@ -494,7 +497,10 @@ impl Sessions {
         let outcome = self
             .advance(&mut intake, &session, still)
             .and_then(|()| intake.abandon((&self.writing, still), clock::now_micros()));
-        if let Err(error @ (intake::Error::Journal(_) | intake::Error::Name(_))) = &outcome {
+        if let Err(
+            error @ (intake::Error::Journal(_) | intake::Error::Name(_) | intake::Error::OtherSession(_)),
+        ) = &outcome
+        {
             self.broken(&session, uid, error);
         }
         self.parted(&session, uid);

@@ -58,8 +58,12 @@ impl Scene {
 }
 
 fn start() -> Entry {
+    start_of(&name(7))
+}
+
+fn start_of(session: &str) -> Entry {
     Entry::Start {
-        session: "s".into(),
+        session: session.into(),
         at: 1,
         server_name: "fs".into(),
         server_command: vec!["fs".into()],
@@ -262,6 +266,59 @@ fn who_has_no_place_any_more_does_not_wait_for_another_s_long_line() {
     assert_eq!(scene.lines(), 2);
 }
 
+#[test]
+fn a_user_s_next_long_line_is_not_read_before_the_rows_of_the_one_before_are_written() {
+    let mut scene = Scene::new();
+    let long = |n: usize| {
+        let mut long = calls(1, |_| name(n));
+        if let Entry::Message { raw, .. } = &mut long {
+            *raw = format!("{raw}{}", " ".repeat(2 * SHORT));
+        }
+        long
+    };
+    let path = scene.journal(&[start(), long(1), Entry::Gap { at: 3 }]);
+    let mut first = scene.intake(&path);
+    scene.session = name(8);
+    let path = scene.journal(&[start_of(&name(8)), long(2)]);
+    let mut second = scene.intake(&path);
+    // It has its place as long as it reads, and none when it is to write: what it read waits.
+    let asked = std::cell::Cell::new(0);
+    let still = || {
+        asked.set(asked.get() + 1);
+        asked.get() == 1
+    };
+    let lane = scene.writing.lock(UID, || true).expect("the lane");
+    assert!(matches!(first.advance((&scene.writing, &still)), Err(Error::Parted)));
+    drop(lane);
+    assert!(first.unwritten.iter().any(|row| row.bytes() > SHORT), "it is read");
+    let room = |uid: u32| scene.long.enter(uid, Instant::now(), || true).is_some();
+    assert!(!room(UID) && room(UID + 1), "for nobody else of this user's");
+    assert!(matches!(second.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+    assert!(second.unwritten.is_empty());
+    // Written, the rows are still there until whoever watches is told.
+    let news = first.advance((&scene.writing, &|| true)).expect("written");
+    assert!(!room(UID) && news.rows.iter().any(|row| row.bytes() > SHORT));
+    drop(news);
+    assert!(room(UID), "and then there is room again");
+    while second.advance((&scene.writing, &|| true)).expect("the control").more {}
+    assert_eq!(scene.lines(), 2);
+}
+
+#[test]
+fn a_journal_that_begins_another_session_is_broken_there() {
+    let scene = Scene::new();
+    let path = scene.journal(&[start_of(&name(9)), calls(1, name)]);
+    let mut intake = scene.intake(&path);
+    for _ in 0..2 {
+        let Err(error) = intake.advance((&scene.writing, &|| true)) else { panic!("taken in") };
+        assert!(matches!(error, Error::OtherSession(1)), "{error}");
+    }
+    assert_eq!((scene.lines(), scene.rows("sessions").len()), (0, 0));
+    let path = scene.journal(&[start(), calls(1, name), Entry::Gap { at: 3 }]);
+    scene.intake(&path).advance((&scene.writing, &|| true)).expect("the control");
+    assert_eq!((scene.lines(), scene.rows("sessions").len()), (3, 1));
+}
+
 /// The source of the only call of a session.
 fn source(scene: &Scene, session: &str) -> String {
     let database = Connection::open(scene.folder.path().join("audit.db")).expect("opens");
@@ -295,7 +352,7 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
             scene.writing.ours().parted(&scene.session, UID, others);
         }
         scene.session = name(8);
-        let path = scene.journal(&[start(), calls(1, |_| name(2)), Entry::Gap { at: 3 }]);
+        let path = scene.journal(&[start_of(&name(8)), calls(1, |_| name(2)), Entry::Gap { at: 3 }]);
         while scene.intake(&path).advance((&scene.writing, &|| true)).expect("taken in").more {}
         assert_eq!(source(&scene, &scene.session), expected);
     }
