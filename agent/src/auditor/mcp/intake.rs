@@ -194,6 +194,11 @@ impl Intake {
         Arc::clone(&self.progress)
     }
 
+    /// Whose session it is.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Name of the server, once the journal's first line is read.
     pub(crate) fn server(&self) -> &str {
         &self.server

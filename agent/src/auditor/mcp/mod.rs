@@ -4,6 +4,7 @@ pub(super) mod ingest;
 mod intake;
 pub(super) mod intent;
 pub(crate) mod link;
+pub(super) mod news;
 pub(super) mod peers;
 mod row;
 pub(super) mod server;

@@ -413,7 +413,7 @@ fn link(
         }
         Err(error) => sessions.broken(session, uid, &error),
     }
-    sessions.tell(&Live::Session(session.to_owned()));
+    sessions.tell(uid, Live::Session(session.to_owned()));
     sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
     sessions.parted(session, uid);
     outcome
@@ -507,19 +507,13 @@ fn news(
                     continue;
                 };
                 if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
-                    sessions.tell(&Live::Call(call));
+                    sessions.tell(uid, Live::Call(call));
                 } else {
                     let by = TOO_MANY.to_owned();
                     writing.send(&SessionOrder::Decide { call, approve: false, by })?;
                 }
             }
-            Some(SessionNews::Released { call }) => {
-                sessions.waiting.remove(&call, session);
-                // Of what cannot wait nobody is told.
-                if is_name(&call) {
-                    sessions.tell(&Live::Call(call));
-                }
-            }
+            Some(SessionNews::Released { call }) => released(sessions, call, (session, uid)),
             Some(SessionNews::RuleFile { number, file }) => {
                 // No interceptor of ours reads such a one. Nothing is made of it, least of all where others wait.
                 if let Some(why) = reload::too_long(&file) {
@@ -532,7 +526,7 @@ fn news(
                     FrameError::Closed
                 })?;
                 if taken.ok_or(FrameError::Closed)? {
-                    sessions.tell(&Live::Session(session.to_owned()));
+                    sessions.tell(uid, Live::Session(session.to_owned()));
                 }
             }
             Some(SessionNews::Ended) => {
@@ -543,6 +537,13 @@ fn news(
                 return Ok(());
             }
         }
+    }
+}
+
+/// A call waits no longer, by its session's word. Of what did not wait nobody is told, however often it is released.
+fn released(sessions: &Sessions, call: String, (session, uid): (&str, u32)) {
+    if sessions.waiting.remove(&call, session) {
+        sessions.tell(uid, Live::Call(call));
     }
 }
 

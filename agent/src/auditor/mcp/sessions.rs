@@ -4,6 +4,7 @@ use super::{
     ingest::Row,
     intake::{self, Intake, Progress},
     link::{self, Link},
+    news::{News, Watcher},
     peers::PeerResolver,
     waiting::{FIRST, Refused, Waiting},
     writing::Writing,
@@ -31,7 +32,6 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -131,7 +131,7 @@ pub(crate) struct Sessions {
     pub(crate) used: AtomicBool,
     /// What is counted for `/metrics`.
     pub(crate) metrics: Metrics,
-    live: Mutex<Vec<mpsc::SyncSender<Live>>>,
+    live: News,
     /// Rules of the database are told the links of one user by one thread at a time: the last to read them is the last to tell.
     telling: Lanes,
 }
@@ -191,16 +191,14 @@ impl Sessions {
             shared,
             used: AtomicBool::new(false),
             metrics: Metrics::default(),
-            live: Mutex::default(),
+            live: News::default(),
             telling: Lanes::new(Owners::default()),
         }
     }
 
-    /// What happens from now on. A watcher that does not read loses news, and nobody waits for it.
-    pub(crate) fn watch(&self) -> mpsc::Receiver<Live> {
-        let (sender, receiver) = mpsc::sync_channel(1024);
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-        receiver
+    /// What happens from now on.
+    pub(crate) fn watch(&self) -> Arc<Watcher> {
+        self.live.watch()
     }
 
     /// Says how many refusals were not logged, as [`Refusals::say_rest`].
@@ -418,11 +416,9 @@ impl Sessions {
         linked
     }
 
-    pub(crate) fn tell(&self, live: &Live) {
-        let mut watchers = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|watcher| {
-            !matches!(watcher.try_send(live.clone()), Err(mpsc::TrySendError::Disconnected(_)))
-        });
+    /// Tells those who watch of something of a user's.
+    pub(crate) fn tell(&self, uid: u32, live: Live) {
+        self.live.tell(uid, &live);
     }
 
     /// Takes in all that a journal has, for as long as `still` says that whoever gave it has a place here.
@@ -465,12 +461,12 @@ impl Sessions {
     /// Tells those who watch of rows that are in the store now.
     fn announce(&self, intake: &Intake, session: &str, rows: Vec<Row>) {
         // A server that says much is told of once.
-        let mut of_session = false;
+        let (mut of_session, uid) = (false, intake.uid());
         for row in rows {
             self.metrics.count(intake.server(), &row);
             match row {
-                Row::Call(call) => self.tell(&Live::Call(call.judged.call)),
-                Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(&Live::Call(call)),
+                Row::Call(call) => self.tell(uid, Live::Call(call.judged.call)),
+                Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(uid, Live::Call(call)),
                 Row::Session { .. }
                 | Row::Client { .. }
                 | Row::Governed { .. }
@@ -480,7 +476,7 @@ impl Sessions {
             }
         }
         if of_session {
-            self.tell(&Live::Session(session.to_owned()));
+            self.tell(uid, Live::Session(session.to_owned()));
         }
     }
 

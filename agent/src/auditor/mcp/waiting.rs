@@ -192,12 +192,14 @@ impl Waiting {
         true
     }
 
-    /// A call of a session's waits no longer. Ids are no secret: another session's waits on.
-    pub(crate) fn remove(&self, call: &str, session: &str) {
+    /// A call of a session's waits no longer; whether it did. Ids are no secret: another session's waits on.
+    pub(crate) fn remove(&self, call: &str, session: &str) -> bool {
         let mut all = self.lock();
-        if all.get(call).is_some_and(|held| held.call.session == session) {
+        let waits = all.get(call).is_some_and(|held| held.call.session == session);
+        if waits {
             all.remove(call);
         }
+        waits
     }
 
     /// None of a session's calls waits any longer.
@@ -550,10 +552,10 @@ mod tests {
         assert_eq!(waiting.count(5), MOST_PER_USER);
         let other = WaitingCall { session: "other".into(), ..call("of another") };
         assert!(waiting.add(other, 6, 1, link.clone()));
-        waiting.remove("abcdef", "other");
-        waiting.remove("of another", "s");
+        assert!(!waiting.remove("abcdef", "other") && !waiting.remove("of another", "s"));
         assert_eq!(waiting.count(0), MOST_PER_USER + 1, "another session's call is none of its own");
-        waiting.remove("abcdef", "s");
+        assert!(waiting.remove("abcdef", "s"));
+        assert!(!waiting.remove("abcdef", "s"), "nor does one that waits no more");
         assert_eq!(waiting.count(5), MOST_PER_USER - 1);
         waiting.remove_all("s");
         assert_eq!((waiting.count(5), waiting.count(6)), (0, 1));

@@ -1,12 +1,15 @@
 //! The WebSocket: what happens, as it happens, to every page that watches.
 //!
-//! One thread reads each piece of news from the store once, for all pages. A page that is too slow, or a burst that is
-//! too big, is told `behind`, and asks for the newest rows itself.
+//! One thread reads each piece of news from the store once, for all pages. A page that is too slow, or one of a user whose burst
+//! is too big, is told `behind`, and asks for the newest rows itself.
 
 use super::{Dashboard, headers::LIVE_PROTOCOL, refusal::Refusal};
 use crate::{
     auditor::{
-        mcp::sessions::{Live, Sessions},
+        mcp::{
+            news::{Heard, Watcher},
+            sessions::{Live, Sessions},
+        },
         store::{SessionReader, Viewer},
     },
     mcp::strict,
@@ -22,16 +25,7 @@ use axum::{
     response::Response,
 };
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeSet,
-    io,
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeSet, io, sync::Arc, thread, time::Duration};
 use tokio::{
     sync::broadcast::{self, error::RecvError},
     task,
@@ -43,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 const QUEUE: usize = 256;
 /// How long news are gathered before they are told.
 const GATHER: Duration = Duration::from_millis(40);
-/// Rows told at once; more are `behind`.
+/// Rows told at once; those of whom there are more are `behind`.
 const MOST_ROWS: usize = 200;
 /// How often a page is asked whether it is there.
 const PING: Duration = Duration::from_secs(20);
@@ -59,8 +53,8 @@ pub(super) enum Told {
     Row(u32, Utf8Bytes),
     /// Other calls wait than before; each page is told of those that it may see.
     Waiting,
-    /// Too much happened to tell it row by row.
-    Behind,
+    /// Too much happened to tell it row by row: of this user's, or of everybody's.
+    Behind(Option<u32>),
 }
 
 const BEHIND: Utf8Bytes = Utf8Bytes::from_static("{\"type\":\"behind\"}");
@@ -93,35 +87,25 @@ pub(super) fn waiting(sessions: &Sessions, viewer: Viewer) -> Value {
     calls.collect()
 }
 
-fn tell(sessions: &Sessions, heard: &Receiver<Live>, pages: &News) {
+fn tell(sessions: &Sessions, watcher: &Watcher, pages: &News) {
     let mut told_waiting = None;
     loop {
-        let mut fresh: Vec<Live> = Vec::new();
-        let mut add = |live: Live| {
-            if fresh.len() <= MOST_ROWS && !fresh.contains(&live) {
-                fresh.push(live);
-            }
-        };
-        match heard.recv_timeout(Duration::from_secs(1)) {
-            Ok(live) => add(live),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
+        watcher.wait(Duration::from_secs(1));
+        thread::sleep(GATHER);
+        let heard = watcher.take();
         if pages.receiver_count() == 0 {
             told_waiting = None;
             continue;
         }
-        thread::sleep(GATHER);
-        heard.try_iter().for_each(&mut add);
         let mut say = |told: Told| drop(pages.send(told));
-        if fresh.len() > MOST_ROWS {
-            say(Told::Behind);
-        } else if !fresh.is_empty() {
+        let (fresh, behind) = shares(heard);
+        behind.into_iter().for_each(|whose| say(Told::Behind(whose)));
+        if !fresh.is_empty() {
             match rows(sessions, &fresh) {
                 Ok(rows) => rows.into_iter().for_each(&mut say),
                 Err(error) => {
                     tracing::warn!("the dashboard's news cannot be read: {error}");
-                    say(Told::Behind);
+                    say(Told::Behind(None));
                 }
             }
         }
@@ -131,6 +115,23 @@ fn tell(sessions: &Sessions, heard: &Receiver<Live>, pages: &News) {
             say(Told::Waiting);
         }
     }
+}
+
+/// What is told row by row, and who is told to look themselves: those with the most news, where all together are too many.
+fn shares(heard: Heard) -> (Vec<Live>, Vec<Option<u32>>) {
+    let Heard { of, all_behind } = heard;
+    let mut behind = Vec::from_iter(all_behind.then_some(None));
+    let mut users: Vec<_> = of.into_iter().collect();
+    users.sort_by_key(|(_, of)| of.news.len());
+    let mut fresh = Vec::new();
+    for (uid, of) in users {
+        if of.is_behind || fresh.len() + of.news.len() > MOST_ROWS {
+            behind.push(Some(uid));
+        } else {
+            fresh.extend(of.news);
+        }
+    }
+    (fresh, behind)
 }
 
 fn now_ms() -> i64 {
@@ -237,7 +238,11 @@ async fn watch(
                     Some(message) => message,
                     None => continue,
                 },
-                Ok(Told::Behind) | Err(RecvError::Lagged(_)) => Message::Text(BEHIND),
+                Ok(Told::Behind(whose)) if whose.is_none_or(|uid| viewer.0 == 0 || viewer.0 == uid) => {
+                    Message::Text(BEHIND)
+                }
+                Ok(Told::Behind(_)) => continue,
+                Err(RecvError::Lagged(_)) => Message::Text(BEHIND),
                 Err(RecvError::Closed) => return None,
             },
             said = socket.recv() => {
@@ -259,4 +264,27 @@ async fn watch(
 
 async fn say(socket: &mut WebSocket, message: Message) -> Option<()> {
     time::timeout(PATIENCE, socket.send(message)).await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auditor::mcp::news::OfUser;
+
+    #[test]
+    fn who_has_the_most_news_is_behind_and_others_are_told_theirs() {
+        let of = |uid: u32, many: usize, is_behind| {
+            let news = (0..many).map(|n| Live::Call(format!("{uid}-{n}"))).collect();
+            (uid, OfUser { news, is_behind })
+        };
+        let heard = |users: Vec<(u32, OfUser)>| Heard { of: users.into_iter().collect(), all_behind: false };
+        let (fresh, behind) =
+            shares(heard(vec![of(5, MOST_ROWS, false), of(6, 3, false), of(7, 0, true), of(8, 4, false)]));
+        assert_eq!((fresh.len(), behind.len()), (7, 2));
+        assert!(behind.contains(&Some(5)) && behind.contains(&Some(7)));
+        assert!(fresh.iter().all(|live| matches!(live, Live::Call(id) if !id.starts_with("5-"))));
+        let (fresh, behind) = shares(heard(vec![of(5, MOST_ROWS, false)]));
+        assert_eq!((fresh.len(), behind.len()), (MOST_ROWS, 0), "the control");
+        assert_eq!(shares(Heard { all_behind: true, ..Heard::default() }).1, [None]);
+    }
 }

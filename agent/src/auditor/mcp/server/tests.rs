@@ -249,3 +249,29 @@ fn what_is_in_force_is_told_once_for_all_links_and_behind_what_was_answered_befo
         assert_eq!(texts.collect::<Vec<_>>(), wanted[usize::from(number > 0)..]);
     }
 }
+
+#[test]
+fn of_a_release_nobody_is_told_whose_call_did_not_wait() {
+    let (_folder, sessions) = sessions();
+    let (link, _interceptor) = linked(&sessions, "s", 5);
+    let watcher = sessions.watch();
+    let call = |id: &str| WaitingCall {
+        id: id.into(),
+        session: "s".into(),
+        server: "fs".into(),
+        tool: "t".into(),
+        arguments: "{}".into(),
+        arguments_bytes: None,
+        score: 70,
+        reasons: vec![],
+        rules: vec![],
+        since: 1,
+        until: i64::MAX,
+    };
+    assert!(sessions.waiting.add(call("waits"), 5, 1, link));
+    for id in ["never-did", "waits", "waits"] {
+        released(&sessions, id.to_owned(), ("s", 5));
+    }
+    let heard = watcher.take();
+    assert_eq!(heard.of[&5].news, [Live::Call("waits".into())]);
+}
