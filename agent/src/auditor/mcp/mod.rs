@@ -7,6 +7,7 @@ pub(crate) mod link;
 pub(super) mod news;
 pub(super) mod peers;
 mod row;
+mod rule_orders;
 pub(super) mod server;
 pub(super) mod sessions;
 mod stderr;
