@@ -72,8 +72,10 @@ impl LinkWriter {
     /// # Errors
     /// As [`Self::send`].
     pub(crate) fn open<T: Serialize>(&self, first: &T) -> Result<(), FrameError> {
-        let (frame, now) = (frame(first)?, Instant::now());
+        let (frame, now) = (frame(first), Instant::now());
         let mut pending = self.lock();
+        // Without it nothing is ever sent, and nobody waits for that.
+        let frame = frame.inspect_err(|_| self.give_up(&mut pending))?;
         self.make_room(&mut pending, &frame)?;
         pending.bytes += frame.len();
         pending.frames.push_front(Kept { frame, since: now });
@@ -253,7 +255,13 @@ mod tests {
         let (link, mut reader) = pair();
         link.open(&0).expect("sent");
         assert!(matches!(link.send(&"x".repeat(MOST_PENDING)), Err(FrameError::TooLong { .. })));
-        assert!(matches!(pair().0.open(&"x".repeat(MOST_PENDING)), Err(FrameError::TooLong { .. })));
+        for length in [MOST_PENDING, MAX_MESSAGE] {
+            let (link, _reader) = pair();
+            link.send(&"second").expect("kept");
+            assert!(matches!(link.open(&"x".repeat(length)), Err(FrameError::TooLong { .. })));
+            link.drain();
+            assert!(!link.is_behind(), "nothing is kept behind a first message that there is not");
+        }
         assert!(link.kept().is_empty(), "and nothing of it");
         assert_eq!(reader.receive::<u32>().expect("what was sent before"), 0);
     }
