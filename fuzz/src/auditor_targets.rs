@@ -1,19 +1,17 @@
 //! What is tried on the auditor: records of the kernel's rings, journals and ledgers of MCP sessions.
 
-pub(crate) use super::web::targets as web;
-use super::{
-    decode::{self, Decoded},
-    escape,
-    mcp::ingest::{Fold, Row},
-};
-use crate::mcp::{
-    heads,
-    journal::{self, Entry, GENESIS, Reader, Step},
-    ledger::{self, Ledger},
-};
+pub use super::web_targets as web;
+use ringfence_base::escape;
 use ringfence_common::{
     ABI_VERSION,
     event::{FLAG_ABSTRACT, FLAG_CUT, FLAG_EXE_CUT, Header, LARGE_SECTION, SLACK, SMALL_SECTION},
+};
+use ringfence_events::decode::{self, Decoded};
+use ringfence_session::rows::ingest::{Fold, Row};
+use ringfence_session::{
+    heads,
+    journal::{self, Entry, GENESIS, Reader, Step},
+    ledger::{self, Ledger},
 };
 use std::{
     collections::{HashMap, HashSet},

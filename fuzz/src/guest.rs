@@ -1,10 +1,6 @@
 //! What the runtime in a container hears from the daemon's side of its socket.
 
-#[path = "../../agent/guest/src/runtime/message.rs"]
-#[expect(dead_code, reason = "what it says is tried elsewhere")]
-mod message;
-
-use message::Heard;
+use ringfence_guest::runtime::message::{self, Heard};
 use serde_json::Value;
 
 /// Frames from the daemon: what is taken from one is in it as it stands there.

@@ -1,16 +1,14 @@
 //! What is tried on an agent's HTTP endpoint: requests of clients and of pages, answers of providers on their way.
 
-use super::{
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use ringfence_credentials::Secret;
+use ringfence_llm_worker::http::{
     gate::Gate,
     relay::Relay,
     request::{self, Route},
 };
-use crate::llm::{
-    config::{Llm, ProviderKind},
-    redact::Redactor,
-    secret::Secret,
-};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use ringfence_llm_worker::redact::Redactor;
+use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 

@@ -1,16 +1,16 @@
 //! What is tried on the LLM worker: what a runtime, a sender, a provider and the worker's own log may say.
 
-pub(crate) use super::http::targets as http;
-use super::{
-    config::ProviderKind,
+pub use super::http_targets as http;
+use ringfence_credentials::Secret;
+use ringfence_llm_worker::{
     conversation::Conversation,
     frame::FrameReader,
     message::{Block, Message, Role},
     provider::{self, Answer, Decoder, sse},
     redact::Redactor,
     rpc::{self, SendParams, TurnParams},
-    secret::Secret,
 };
+use ringfence_policy::agents::config::ProviderKind;
 use ringfence_wire::frame::{HEADER, MAX_FRAME};
 use serde_json::Value;
 use std::{

@@ -1,13 +1,9 @@
-//! What each target tries: one call, and what must hold after it whatever the bytes were. `agent`'s unit tests run the
-//! same over the corpus.
+//! What each target tries: one call, and what must hold after it whatever the bytes were. `tests/corpus.rs` runs
+//! the same over the corpus.
 
 use super::{guest, roles};
-use crate::auditor::targets as auditor;
-use crate::llm::targets as llm;
-use crate::mcp::{
-    line::{self, Kind, Line},
-    redact, risk, rules,
-};
+use crate::auditor_targets as auditor;
+use crate::llm_targets as llm;
 use ringfence_grant::{
     Grant, NetEntry, Scope,
     gate::{Gate, Registry},
@@ -17,6 +13,11 @@ use ringfence_leash::{
     shell::Shell,
     spawn::{Enforcement, Running, Spawner, Stage},
     web::{admit, screen::screen, target::Host, target::Target as WebTarget},
+};
+use ringfence_redact as redact;
+use ringfence_session::{
+    line::{self, Kind, Line},
+    risk, rules,
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::{Value, json};

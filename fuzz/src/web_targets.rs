@@ -1,14 +1,14 @@
 //! What is tried on the dashboard: requests of anybody on loopback, and of any page in the user's browser.
 
-use super::{
-    asked::{self, Confirmed, Pages, Posted, Wanted},
-    headers,
-};
-use crate::mcp::{risk, rules, ruleset};
 use axum::{
     extract::Query,
     http::{HeaderMap, HeaderName, HeaderValue, Uri},
 };
+use ringfence_auditor::web::{
+    asked::{self, Confirmed, Pages, Posted, Wanted},
+    headers,
+};
+use ringfence_session::{risk, rules, ruleset};
 use ringfence_wire::mcp::{MAX_MESSAGE, MAX_STORED_RULES, StoredRule};
 use serde_json::Value;
 

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::auditor::targets::journal(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::auditor_targets::journal(data));

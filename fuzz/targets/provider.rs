@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::llm::targets::provider(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::llm_targets::provider(data));

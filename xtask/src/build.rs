@@ -58,19 +58,10 @@ pub(crate) fn for_guest() -> Result<PathBuf> {
     stripped(&paths::target().join("debug/ringfence"), "ringfence")
 }
 
-/// The unit tests of `ringfence` as a program for the guest, where those that load eBPF are run.
+/// The unit tests of `ringfence-bpf` as a program for the guest, where those that load eBPF are run.
 pub(crate) fn kernel_tests() -> Result<PathBuf> {
     let mut cargo = cargo();
-    cargo.args([
-        "test",
-        "--package",
-        "ringfence",
-        "--bin",
-        "ringfence",
-        "--no-run",
-        "--message-format",
-        "json",
-    ]);
+    cargo.args(["test", "--package", "ringfence-bpf", "--lib", "--no-run", "--message-format", "json"]);
     let output = brief("building ringfence's tests", || {
         let output = cargo.stdin(Stdio::null()).output().context("cannot start cargo")?;
         if !output.status.success() {

@@ -19,6 +19,9 @@ const FLAGS: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "--cfg=fuzzing",
 ];
+/// The package of the targets, and the profile that it is built with.
+const PACKAGE: &str = "ringfence-fuzz";
+const PROFILE: &str = "fuzz";
 /// Longest input that is tried, bytes.
 const LONGEST: &str = "-max_len=4096";
 /// An input that takes longer than so many seconds is a finding, as is one that takes more than so many MiB.
@@ -91,11 +94,11 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether the targets still compile: they take the rooms of `agent` by their sources, which change.
+/// Whether the programs compile; the functions that they run are compiled and tried with all other tests.
 pub(crate) fn check() -> Result<()> {
     let mut cargo = build::cargo();
-    cargo.args(["check", "--quiet", "--locked", "--bins", "--target-dir"]).arg(work());
-    quietly(cargo.current_dir(workspace().join("fuzz"))).map(drop)
+    cargo.args(["check", "--quiet", "--locked", "--package", PACKAGE, "--features", "libfuzzer", "--bins"]);
+    quietly(&mut cargo).map(drop)
 }
 
 fn compile(name: &str) -> Result<PathBuf> {
@@ -107,19 +110,24 @@ fn compile(name: &str) -> Result<PathBuf> {
         "build",
         "--quiet",
         "--locked",
-        "--release",
+        "--profile",
+        PROFILE,
+        "--package",
+        PACKAGE,
+        "--features",
+        "libfuzzer",
         "--bin",
         name,
         "--target",
         &triple,
         "--target-dir",
     ]);
-    cargo.arg(work()).current_dir(workspace().join("fuzz"));
+    cargo.arg(work());
     cargo.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}")).stdin(Stdio::null());
     if !cargo.status().context("cannot start cargo")?.success() {
         bail!("the fuzz target {name} does not compile");
     }
-    Ok(work().join(triple).join("release").join(name))
+    Ok(work().join(triple).join(PROFILE).join(name))
 }
 
 /// Whether nothing broke.

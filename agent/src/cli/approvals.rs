@@ -1,10 +1,8 @@
 //! `ringfence approvals`: the tool calls that wait for a person's decision.
 
-use crate::{
-    auditor::printable,
-    mcp::{client, session::now, state::Places},
-};
 use anyhow::bail;
+use ringfence_base::{clock::now_micros as now, escape::line as printable};
+use ringfence_client::{places::Places, sessions as client};
 use ringfence_wire::mcp::{McpReply, McpRequest, WaitingCall};
 use std::{
     collections::BTreeSet,

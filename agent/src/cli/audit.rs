@@ -1,17 +1,15 @@
 //! `ringfence audit`: verifies the record of MCP sessions, and exports it.
 
 use super::{exit::Exit, output::print};
-use crate::{
-    auditor::{printable, verify},
-    mcp::{
-        client,
-        export::{self, Format},
-        heads::{self, Head, Of},
-        ledger::{self, Checkpoint, Known, Ledger},
-        state::Places,
-    },
-};
 use anyhow::{Context, bail};
+use ringfence_auditor::verify;
+use ringfence_base::escape::line as printable;
+use ringfence_client::{places::Places, sessions as client};
+use ringfence_session::{
+    export::{self, Format},
+    heads::{self, Head, Of},
+    ledger::{self, Checkpoint, Known, Ledger},
+};
 use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::Value;
 use std::{
@@ -330,8 +328,8 @@ fn print_heads(places: &Places) -> anyhow::Result<()> {
 fn export(places: &Places, format: Format) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     if format == Format::Sql {
-        writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", crate::auditor::MCP_SCHEMA.concat())?;
-        for table in crate::auditor::MCP_TABLES {
+        writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", ringfence_auditor::MCP_SCHEMA.concat())?;
+        for table in ringfence_auditor::MCP_TABLES {
             each_page(places, table, true, |row| Ok(writeln!(out, "{}", export::insert(table, row))?))?;
         }
         writeln!(out, "COMMIT;")?;

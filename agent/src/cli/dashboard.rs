@@ -1,8 +1,8 @@
 //! `ringfence dashboard`: the link that opens the dashboard of MCP sessions.
 
 use super::output::print;
-use crate::mcp::{client, state::Places};
 use anyhow::{Context, bail};
+use ringfence_client::{places::Places, sessions as client};
 use ringfence_wire::mcp::{McpReply, McpRequest};
 use std::process::{Command, ExitCode, Stdio};
 

@@ -1,15 +1,14 @@
 //! `ringfence doctor`: what this host can enforce, and how to get what is missing.
 
 use super::{exit::Exit, output::print};
-use crate::{
-    core::paths::Paths,
-    kernel::host::{self, BpfLsm, LsmList},
-    kernel::landlock,
-    kernel::surface,
-    platform,
-    profile::{Axis, Capabilities},
-};
+use ringfence_base::{paths::Paths, platform};
+use ringfence_bpf::{permitted::BpfLsm, surface};
 use ringfence_coverage::Unknown;
+use ringfence_policy::{Axis, Capabilities};
+use ringfence_sandbox::{
+    host::{self, LsmList},
+    landlock,
+};
 use serde::Serialize;
 use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode};
 
@@ -127,7 +126,7 @@ fn facts() -> Facts {
         release,
         lsm: host::lsm_list(),
         btf: host::btf().map_err(|error| host::errno_text(&error)),
-        bpf_lsm: host::bpf_lsm(),
+        bpf_lsm: ringfence_bpf::permitted::bpf_lsm(),
         landlock_abi: host::landlock_abi(),
         seccomp: host::seccomp(),
         cgroup2: host::cgroup2().map(|path| path.display().to_string()),

@@ -1,8 +1,8 @@
 //! `ringfence enroll`.
 
 use super::output::print;
-use crate::core::{client, paths::Paths};
 use anyhow::{Context as _, bail};
+use ringfence_base::{client, paths::Paths};
 use ringfence_wire::message::{AdminRequest, Enrolled};
 use rustix::{
     io::Errno,

@@ -1,6 +1,6 @@
 //! The exit statuses of all commands: one table, for the code, `ringfence --help` and docs/cli.md.
 
-use crate::launch;
+use ringfence_launch as launch;
 use std::process::ExitCode;
 
 /// How a command ends. `run`, `mcp` and `tools` end with the status of the process that they started, where it ran.

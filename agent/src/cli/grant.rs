@@ -1,16 +1,14 @@
 //! `ringfence grant`: shows, compares and explains grants, without a daemon and without changing anything.
 
 use super::exit::Exit;
-use crate::{
-    leash::{place::place, read, source::Surroundings, veto::Denies},
-    profile::{self, Dirs, Profile},
-};
 use anyhow::{Context, bail};
 use ringfence_grant::{
     CountBound, Entry, Grant, Scope,
     gate::{self, CallFuture, Denied, Gate, Tool, ToolContext, ToolError},
 };
 use ringfence_leash::programs::HostPrograms;
+use ringfence_policy::{self as profile, Dirs, Profile};
+use ringfence_tool_server::{place::place, read, source::Surroundings, veto::Denies};
 use serde_json::{Value, json};
 use std::{
     env, fmt, fs,

@@ -1,16 +1,14 @@
 //! `ringfence install` and `ringfence uninstall`.
 
 use super::output::print;
-use crate::{
-    core::{
-        client::{self, ClientError},
-        daemon,
-        paths::Paths,
-    },
-    install::{Host, Profile},
-};
+use crate::install::{Host, Profile};
 use anyhow::{Context as _, bail};
 use nix::unistd::geteuid;
+use ringfence_base::{
+    client::{self, ClientError},
+    paths::Paths,
+};
+use ringfence_core::daemon;
 use ringfence_wire::message::{AdminRequest, Detached};
 use std::process::ExitCode;
 

@@ -262,5 +262,9 @@ pub(crate) fn main() -> ExitCode {
 /// Why this machine cannot run Ringfence, if it cannot. After parsing, so that `--help` works everywhere.
 fn unsupported() -> Option<String> {
     let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
-    crate::platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release.unwrap_or_default())
+    ringfence_base::platform::refusal(
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+        &release.unwrap_or_default(),
+    )
 }

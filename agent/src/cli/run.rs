@@ -1,10 +1,8 @@
 //! `ringfence run`.
 
 use super::exit::Exit;
-use crate::{
-    launch::{self, Request, Say, Variable},
-    profile::Partial,
-};
+use ringfence_launch::{self as launch, Request, Say, Variable};
+use ringfence_policy::Partial;
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},

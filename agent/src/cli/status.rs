@@ -1,19 +1,14 @@
 //! `ringfence status`.
 
 use super::{agent, exit::Exit};
-use crate::{
-    auditor::{self, printable},
-    core::{
-        client::{self, ClientError},
-        paths::Paths,
-    },
-    llm::{
-        control::{self, UserStatus},
-        home::Home,
-    },
-    profile::Capabilities,
-};
 use jiff::{SignedDuration, Timestamp};
+use ringfence_base::{
+    client::{self, ClientError},
+    escape::line as printable,
+    paths::Paths,
+};
+use ringfence_llm_worker::control::{self, UserStatus};
+use ringfence_policy::{Capabilities, agents::home::Home};
 use ringfence_wire::message::{AdminRequest, AgentProcess, AuditorStatus, ContainerStatus, Status};
 use serde::Serialize;
 use std::{
@@ -86,7 +81,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Err(_) => None,
     };
-    let store = auditor::client::status(&paths.query_socket(), say("the auditor")).map_err(|e| e.to_string());
+    let store = ringfence_client::events::status(&paths.query_socket(), say("the auditor"))
+        .map_err(|e| e.to_string());
     let mut problems = core.as_ref().map(|core| problems(core, &store)).unwrap_or_default();
     problems.extend(silent.clone());
     problems.extend(user.iter().flat_map(problems_of_user));

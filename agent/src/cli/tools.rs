@@ -1,22 +1,20 @@
 //! `ringfence tools`: the confined tools, as an MCP server over stdio.
 
 use super::exit::Exit;
-use crate::{
-    core::enroll::GRANT,
-    leash::{
-        Recorder,
-        confine::HostSpawner,
-        guard, pending,
-        reader::Reader,
-        server::Server,
-        source::{Session, Surroundings},
-        veto::Denies,
-    },
-    profile::{Dirs, Profile},
-};
 use anyhow::{Context, bail};
+use ringfence_core::enroll::GRANT;
 use ringfence_grant::{CountBound, Grant, Scope};
 use ringfence_leash::{programs::HostPrograms, shell::Shell};
+use ringfence_policy::{Dirs, Profile};
+use ringfence_tool_server::{
+    Recorder,
+    confine::HostSpawner,
+    guard, pending,
+    reader::Reader,
+    server::Server,
+    source::{Session, Surroundings},
+    veto::Denies,
+};
 use std::{
     io::{self, Write},
     os::{fd::BorrowedFd, unix::net::UnixStream},
@@ -56,7 +54,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // An open file that the client left to this process is authority that nobody granted the tools.
-    crate::kernel::spawn::close_at_exec()?;
+    ringfence_process::spawn::close_at_exec()?;
     let named = args.workdir.clone().unwrap_or_else(|| PathBuf::from("."));
     let workdir = named.canonicalize().with_context(|| format!("cannot work in {}", named.display()))?;
     let session = Surroundings::from_env().grant(args.profile.as_deref(), &Dirs::from_env(), &workdir)?;

@@ -5,12 +5,11 @@
 
 mod trusted;
 
-use crate::{
-    core::{daemon::GROUP, paths::Paths, supervise::AUDIT_USER},
-    kernel::caps,
-};
 use nix::unistd::{Group, User};
+use ringfence_base::paths::Paths;
+use ringfence_core::{daemon::GROUP, supervise::AUDIT_USER};
 use ringfence_files::{Access, Dir};
+use ringfence_sandbox::caps;
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -1,6 +1,6 @@
 //! Builds the eBPF object: finds a toolchain for the BPF target and runs a nested cargo over `ebpf/`.
 //!
-//! Used by `agent/build.rs`, which embeds the object, and by `cargo xtask`. The object has its own target
+//! Used by `agent/bpf/build.rs`, which embeds the object, and by `cargo xtask`. The object has its own target
 //! directory, because its target, flags and often its compiler differ from the host's.
 
 mod cache;

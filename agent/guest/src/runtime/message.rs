@@ -4,18 +4,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 /// What a person says goes on as it came: its blocks are the provider's business.
-pub(super) type Content = Box<RawValue>;
+pub type Content = Box<RawValue>;
 
 /// One message of a turn.
 #[derive(Debug, Serialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
-pub(super) enum Message<'a> {
+pub enum Message<'a> {
+    /// What a person said.
     User {
+        /// Its blocks, as they came.
         content: &'a RawValue,
     },
+    /// A tool's result.
     Tool {
+        /// Which call it is of.
         tool_call_id: &'a str,
+        /// The result.
         content: [Text<'a>; 1],
+        /// Whether the tool failed.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         is_error: bool,
     },
@@ -24,33 +30,38 @@ pub(super) enum Message<'a> {
 /// A block of text.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename = "text")]
-pub(super) struct Text<'a> {
-    pub(super) text: &'a str,
+pub struct Text<'a> {
+    /// The text.
+    pub text: &'a str,
 }
 
 /// The params of `turn`.
 #[derive(Debug, Serialize)]
-pub(super) struct Turn<'a> {
+pub struct Turn<'a> {
+    /// The system prompt, with the first turn.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) system: Option<&'a str>,
+    pub system: Option<&'a str>,
+    /// The tools that the model may call.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tools: Option<&'a Value>,
-    pub(super) messages: &'a [Message<'a>],
+    pub tools: Option<&'a Value>,
+    /// What is new.
+    pub messages: &'a [Message<'a>],
     /// Why this is the last turn for a message, whatever the model would say next: the daemon answers it with this stop
     /// reason and asks no provider. A daemon that does not know it asks the model, which then has to do without tools.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) stop: Option<&'static str>,
+    pub stop: Option<&'static str>,
 }
 
 /// The params of `tag`.
 #[derive(Debug, Serialize)]
-pub(super) struct Tag<'a> {
-    pub(super) call: &'a str,
+pub struct Tag<'a> {
+    /// Which call a process is tagged for.
+    pub call: &'a str,
 }
 
 /// A JSON-RPC request or notification.
 #[derive(Debug, Serialize)]
-pub(super) struct Call<'a, P> {
+pub struct Call<'a, P> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
@@ -59,7 +70,8 @@ pub(super) struct Call<'a, P> {
 }
 
 impl<'a, P: Serialize> Call<'a, P> {
-    pub(super) fn new(id: Option<u64>, method: &'a str, params: P) -> Self {
+    /// A request; without an id, a notification.
+    pub fn new(id: Option<u64>, method: &'a str, params: P) -> Self {
         Self { jsonrpc: "2.0", id, method, params }
     }
 }
@@ -76,35 +88,42 @@ struct Frame {
 
 /// A JSON-RPC error.
 #[derive(Debug, Deserialize)]
-pub(super) struct Failure {
-    pub(super) code: i64,
+pub struct Failure {
+    /// JSON-RPC's number for it.
+    pub code: i64,
+    /// What went wrong.
     #[serde(default)]
-    pub(super) message: String,
+    pub message: String,
 }
 
 /// A turn's answer.
 #[derive(Debug, Deserialize)]
-pub(super) struct Answer {
-    pub(super) stop_reason: String,
+pub struct Answer {
+    /// Why the model stopped.
+    pub stop_reason: String,
+    /// What it wants run.
     #[serde(default)]
-    pub(super) tool_calls: Option<Vec<ToolCall>>,
+    pub tool_calls: Option<Vec<ToolCall>>,
     /// The daemon takes `tag` for these calls. One that knows no tags does not say so, and is not asked.
     #[serde(default)]
-    pub(super) tags: bool,
+    pub tags: bool,
 }
 
 /// A tool that the model wants run.
 #[derive(Debug, Deserialize)]
-pub(super) struct ToolCall {
-    pub(super) id: String,
-    pub(super) name: String,
+pub struct ToolCall {
+    /// The daemon's id for it.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// Its arguments.
     #[serde(default)]
-    pub(super) input: Value,
+    pub input: Value,
 }
 
 /// What a frame says to a runtime.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub enum Heard {
     /// A person said something.
     HumanMessage(Content),
     /// The answer to a request, or to none that could be told.
@@ -115,7 +134,8 @@ pub(super) enum Heard {
 
 /// Why a frame is not one of the protocol's.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+#[expect(missing_docs, reason = "each message says what it is about")]
+pub enum Error {
     #[error("the daemon sent what is not JSON-RPC")]
     Json(#[source] serde_json::Error),
     #[error("the daemon sent a human_message without content")]
@@ -133,7 +153,7 @@ struct Human {
 }
 
 /// Understands a frame.
-pub(super) fn hear(bytes: &[u8]) -> Result<Heard, Error> {
+pub fn hear(bytes: &[u8]) -> Result<Heard, Error> {
     let frame: Frame = serde_json::from_slice(bytes).map_err(Error::Json)?;
     match frame {
         Frame { method: Some(method), params, .. } if method == "human_message" => {
@@ -156,7 +176,7 @@ pub(super) fn hear(bytes: &[u8]) -> Result<Heard, Error> {
 }
 
 /// Understands a turn's result.
-pub(super) fn answer(result: &RawValue) -> Result<Answer, Error> {
+pub fn answer(result: &RawValue) -> Result<Answer, Error> {
     serde_json::from_str(result.get()).map_err(Error::Answer)
 }
 

@@ -19,7 +19,7 @@ mod args;
 mod call;
 mod keeper;
 mod link;
-mod message;
+pub mod message;
 mod round;
 mod session;
 mod tag;

@@ -1,12 +1,9 @@
 //! `ringfence agent list`.
 
 use super::{home, pin};
-use crate::{
-    auditor::printable,
-    cli::{output::print, status},
-    core::{client, paths::Paths},
-    llm::control::{self, UserStatus},
-};
+use crate::cli::{output::print, status};
+use ringfence_base::{client, escape::line as printable, paths::Paths};
+use ringfence_llm_worker::control::{self, UserStatus};
 use ringfence_wire::message::{AdminRequest, Status};
 use serde_json::json;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `ringfence agent logs`.
 
 use super::{home, name, owner::Owner};
-use crate::auditor::printable;
 use anyhow::Context;
+use ringfence_base::escape::line as printable;
 use serde_json::Value;
 use std::{
     fs::File,

@@ -15,8 +15,8 @@ pub(crate) use send::SendArgs;
 pub(crate) use service::{InitArgs, StartArgs, StopAllArgs};
 pub(crate) use show::ShowArgs;
 
-use crate::{llm::home::Home, profile};
 use anyhow::{Context, bail};
+use ringfence_policy::{self as profile, agents::home::Home};
 use std::process::ExitCode;
 
 /// Runs LLM agents, and talks to them.

@@ -1,16 +1,17 @@
 //! Who serves an agent: this user, by `ringfence start`, or the daemon; and where its files are.
 
 use super::{home, name};
-use crate::{
-    core::{agents, paths::Paths},
-    llm::{
+use anyhow::{Context, bail};
+use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
+use ringfence_base::paths::Paths;
+use ringfence_core::agents;
+use ringfence_policy::{
+    self as profile, Dirs, LoadErrors,
+    agents::{
         home::Home,
         registry::{self, AgentConfig, Registry},
     },
-    profile::{self, Dirs, LoadErrors},
 };
-use anyhow::{Context, bail};
-use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,

@@ -1,16 +1,14 @@
 //! `ringfence agent pin`: the descriptions of an agent's MCP tools when they were first used, and approving a change.
 
 use super::owner::Owner;
-use crate::{
-    auditor::printable,
-    cli::{exit::Exit, output::print},
-    llm::{
-        control::AgentStatus,
-        home::Home,
-        mcp::pins::{Definition, Error, Known, Pin, Pins},
-    },
-};
+use crate::cli::{exit::Exit, output::print};
 use anyhow::{Context, bail};
+use ringfence_base::escape::line as printable;
+use ringfence_llm_worker::{
+    control::AgentStatus,
+    mcp::pins::{Definition, Error, Known, Pin, Pins},
+};
+use ringfence_policy::agents::home::Home;
 use similar::TextDiff;
 use std::{
     io::{self, IsTerminal, Write},

@@ -1,14 +1,11 @@
 //! `ringfence agent send`: a message to an agent, and its answer, as it comes.
 
 use super::{home, name, owner::Owner};
-use crate::{
-    auditor::printable,
-    cli::output::print,
-    core::paths::Paths,
-    llm::{home::Home, serve},
-};
+use crate::cli::output::print;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use ringfence_base::{escape::line as printable, paths::Paths, sockets as serve};
+use ringfence_policy::agents::home::Home;
 use ringfence_wire::frame::{MAX_FRAME, read_message, write_message};
 use serde_json::{Value, json};
 use std::{

@@ -1,13 +1,11 @@
 //! `ringfence agent start`, `init` and `stop`: the service that serves this user's agents.
 
 use super::{home, owner::Owner};
-use crate::{
-    cli::{log, output::print},
-    core::client,
-    llm::{
-        control::{self, ControlRequest},
-        unit, user,
-    },
+use crate::cli::{log, output::print};
+use ringfence_base::client;
+use ringfence_llm_worker::{
+    control::{self, ControlRequest},
+    unit, user,
 };
 use ringfence_wire::message::{AdminRequest, Stopping};
 use std::process::ExitCode;

@@ -1,13 +1,13 @@
 //! `ringfence agent show` and `ringfence agent check`: an agent's configuration, and what is wrong with it.
 
 use super::{owner::Owner, pin};
-use crate::{
-    auditor::printable,
-    cli::output::print,
-    core::agents,
-    llm::{limits::Limits, registry::AgentConfig, secret::Source, serve, worker::Ready},
-    misplaced,
-};
+use crate::cli::output::print;
+use ringfence_base::{escape::line as printable, sockets as serve};
+use ringfence_core::agents;
+use ringfence_credentials::Source;
+use ringfence_llm_worker::worker::Ready;
+use ringfence_policy::agents::{config::Limits, registry::AgentConfig};
+use ringfence_redact::misplaced;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 

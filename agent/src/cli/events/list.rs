@@ -1,12 +1,10 @@
 //! `ringfence events list`.
 
-use crate::{
-    auditor::{client::Client, printable},
-    core::{client::ClientError, paths::Paths},
-};
 use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
 use jiff::{Timestamp, Zoned, civil};
+use ringfence_base::{client::ClientError, escape::line as printable, paths::Paths};
+use ringfence_client::events::Client;
 use ringfence_wire::{
     event::{Event, Target, Verdict},
     message::{EventsQuery, QueryReply, QueryRequest},
@@ -77,7 +75,7 @@ fn show(args: &ListArgs, out: &mut Output<impl Write>) -> anyhow::Result<()> {
     let mut client = Client::ask(&socket, &QueryRequest::Events(query.clone()))?;
     let mut shown = 0;
     loop {
-        let ended = match client.next() {
+        let ended = match client.next_reply() {
             Ok(Some(QueryReply::Events { events })) => {
                 shown += events.len();
                 query.after = events.last().map(|event| event.id).or(query.after);
@@ -99,7 +97,7 @@ fn show(args: &ListArgs, out: &mut Output<impl Write>) -> anyhow::Result<()> {
                 }
                 return Ok(());
             }
-            Ok(Some(_)) => return Err(crate::auditor::client::unexpected().into()),
+            Ok(Some(_)) => return Err(ringfence_client::events::unexpected().into()),
             Ok(None) => None,
             Err(error @ ClientError::Talk(_)) => Some(error),
             Err(error) => return Err(error.into()),

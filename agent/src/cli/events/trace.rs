@@ -1,13 +1,8 @@
 //! `ringfence events trace`.
 
 use super::list;
-use crate::{
-    auditor::{
-        client::{Client, unexpected},
-        printable,
-    },
-    core::paths::Paths,
-};
+use ringfence_base::{escape::line as printable, paths::Paths};
+use ringfence_client::events::{Client, unexpected};
 use ringfence_wire::{
     event::{Event, Verdict},
     message::{QueryReply, QueryRequest},
@@ -48,7 +43,8 @@ pub(crate) struct TraceArgs {
 pub(super) fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let socket = Paths::from_env().query_socket();
     let query = TraceQuery { what: args.what.clone(), limit: Some(args.limit) };
-    let Some(QueryReply::Trace(trace)) = Client::ask(&socket, &QueryRequest::Trace(query))?.next()? else {
+    let Some(QueryReply::Trace(trace)) = Client::ask(&socket, &QueryRequest::Trace(query))?.next_reply()?
+    else {
         return Err(unexpected().into());
     };
     let mut out = anstream::stdout().lock();

@@ -1,14 +1,9 @@
 //! `ringfence events why`.
 
 use super::list;
-use crate::{
-    auditor::{
-        client::{Client, unexpected},
-        printable,
-    },
-    core::paths::Paths,
-};
 use anyhow::Context as _;
+use ringfence_base::{escape::line as printable, paths::Paths};
+use ringfence_client::events::{Client, unexpected};
 use ringfence_wire::{
     event::Explanation,
     message::{EventsQuery, QueryReply, QueryRequest},
@@ -57,7 +52,7 @@ pub(super) fn why(args: &WhyArgs) -> anyhow::Result<ExitCode> {
         Wanted::Number(number) => number,
         Wanted::Last => last_denial(&socket)?,
     };
-    let explanation = match Client::ask(&socket, &QueryRequest::Why { event })?.next()? {
+    let explanation = match Client::ask(&socket, &QueryRequest::Why { event })?.next_reply()? {
         Some(QueryReply::Why(explanation)) => explanation,
         _ => return Err(unexpected().into()),
     };
@@ -77,7 +72,7 @@ pub(super) fn why(args: &WhyArgs) -> anyhow::Result<ExitCode> {
 
 fn last_denial(socket: &Path) -> anyhow::Result<u64> {
     let query = EventsQuery { denied: true, limit: Some(1), ..EventsQuery::default() };
-    match Client::ask(socket, &QueryRequest::Events(query))?.next()? {
+    match Client::ask(socket, &QueryRequest::Events(query))?.next_reply()? {
         Some(QueryReply::Events { events }) if !events.is_empty() => Ok(events[0].id),
         Some(QueryReply::End { .. }) => anyhow::bail!("nothing was denied yet"),
         _ => Err(unexpected().into()),

@@ -1,23 +1,24 @@
 //! `ringfence mcp`: the interceptor around one MCP stdio server.
 
-use crate::{
-    cli::exit::Exit,
-    launch,
-    mcp::{
-        client,
-        follow::Follow,
-        forward, guard,
-        journal::{Entry, Journal},
-        link::Link,
-        notice, ready, redact, reload, rules,
-        seen::Seen,
-        session::{Options, Session, now},
-        state,
-    },
-    profile::Partial,
-};
+use crate::cli::exit::Exit;
 use anyhow::{Context, bail};
 use nix::sys::signal::SigSet;
+use ringfence_base::clock::now_micros as now;
+use ringfence_client::{places as state, ready, sessions as client};
+use ringfence_interceptor::{
+    follow::Follow,
+    forward, guard,
+    link::Link,
+    seen::Seen,
+    session::{Options, Session},
+};
+use ringfence_launch as launch;
+use ringfence_policy::Partial;
+use ringfence_redact as redact;
+use ringfence_session::{
+    journal::{Entry, Journal},
+    notice, reload, rules,
+};
 use std::{
     ffi::OsString,
     process::ExitCode,
@@ -234,7 +235,10 @@ fn load_rules(
     named: Option<&str>,
     places: &state::Places,
 ) -> anyhow::Result<(Vec<rules::Rule>, reload::Watch)> {
-    let file = named.map_or_else(|| Ok(places.rules()), state::expand)?;
+    let file = match named {
+        Some(named) => ringfence_base::home::expand(named).ok_or(state::Error::NoHome)?,
+        None => places.rules(),
+    };
     let file = std::path::absolute(&file).unwrap_or(file);
     let text = if named.is_some() || file.exists() {
         reload::read(&file)

@@ -1,17 +1,14 @@
 //! `ringfence mcp rules`: checks a rule file, tests it on a call, confirms a change that loosens a rule.
 
-use crate::{
-    auditor::printable,
-    mcp::{
-        client,
-        line::{self, Kind, Line},
-        reload, risk,
-        rules::{self, Action},
-        state::Places,
-        strict,
-    },
-};
 use anyhow::{Context, bail};
+use ringfence_base::escape::line as printable;
+use ringfence_client::{places::Places, sessions as client};
+use ringfence_session::{
+    line::{self, Kind, Line},
+    reload, risk,
+    rules::{self, Action},
+    strict,
+};
 use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::{Value, json};
 use std::{

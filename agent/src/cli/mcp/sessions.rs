@@ -1,10 +1,8 @@
 //! `ringfence mcp sessions`, `calls` and `stats`: what MCP sessions did.
 
-use crate::{
-    auditor::printable,
-    mcp::{client, state::Places},
-};
 use anyhow::bail;
+use ringfence_base::escape::line as printable;
+use ringfence_client::{places::Places, sessions as client};
 use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::Value;
 use std::{

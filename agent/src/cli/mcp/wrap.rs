@@ -1,14 +1,10 @@
 //! `ringfence mcp wrap`: rewrites an MCP client's configuration, shows the difference first, and undoes itself.
 
-use crate::{
-    auditor::printable,
-    mcp::{
-        line::MAX_CONFIG,
-        wrap::{self, Client},
-    },
-};
 use anyhow::{Context, bail};
+use ringfence_base::escape::line as printable;
 use ringfence_files::{Access, Dir, Found, Meta};
+use ringfence_interceptor::wrap::{self, Client};
+use ringfence_session::line::MAX_CONFIG;
 use similar::{ChangeTag, TextDiff};
 use std::{
     ffi::OsString,

@@ -1,19 +1,17 @@
 //! `ringfence profile explain`: which rule decides one access, and what would change that.
 
 use super::{Access, PlaceArgs};
-use crate::{
-    kernel::host,
-    launch::plan::{self, Enforcers},
-    profile::{
-        self, LandlockUse, Profile, Seccomp,
-        compiled::CompiledPolicy,
-        decide::{Decider, Decision, Why},
-        show,
-    },
-};
 use anyhow::{Context, bail};
 use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
 use ringfence_grant::{NamePattern, NetEntry};
+use ringfence_launch::plan::{self, Enforcers};
+use ringfence_policy::{
+    self as profile, LandlockUse, Profile, Seccomp,
+    compiled::CompiledPolicy,
+    decide::{Decider, Decision, Why},
+    show,
+};
+use ringfence_sandbox::host;
 use serde_json::json;
 use std::{
     env,

@@ -3,11 +3,11 @@
 mod explain;
 
 use super::{exit::Exit, output::print};
-use crate::profile::{
-    self, Compilation, CompileContext, Dirs, LoadErrors, Problem, problem::ProblemJson, show,
-};
 use anyhow::bail;
 use explain::explain;
+use ringfence_policy::{
+    self as profile, Compilation, CompileContext, Dirs, LoadErrors, Problem, problem::ProblemJson, show,
+};
 use serde_json::json;
 use std::{env, path::PathBuf, process::ExitCode};
 

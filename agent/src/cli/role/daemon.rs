@@ -1,9 +1,8 @@
 //! `ringfence daemon`.
 
-use crate::{
-    core::{daemon, paths::Paths},
-    kernel::handed,
-};
+use ringfence_base::paths::Paths;
+use ringfence_core::daemon;
+use ringfence_process::handed;
 use std::process::ExitCode;
 
 /// Runs the daemon: it loads the eBPF programs, manages containers and starts the other processes.
@@ -17,7 +16,7 @@ use std::process::ExitCode;
   sudo RUST_LOG=debug ringfence daemon")]
 pub(crate) struct Args {
     /// Port of the dashboard on loopback: the next free one if it is taken, any free one for 0.
-    #[arg(long, value_name = "P", default_value_t = crate::mcp::client::DEFAULT_PORT)]
+    #[arg(long, value_name = "P", default_value_t = ringfence_client::sessions::DEFAULT_PORT)]
     port: u16,
 }
 

@@ -4,10 +4,9 @@ mod daemon;
 
 pub(crate) use daemon::{Args as DaemonArgs, run as daemon};
 
-use crate::{
-    auditor::SessionLimits,
-    mcp::{forward, state::Places},
-};
+use ringfence_auditor::SessionLimits;
+use ringfence_client::places::Places;
+use ringfence_interceptor::forward;
 use std::{path::PathBuf, process::ExitCode};
 
 /// The auditor role; the daemon starts it, with its link as standard input and the query socket as standard output.
@@ -42,14 +41,14 @@ pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
     // Its supervisor's standard error is its own. The MCP library's warnings hold what servers say; what matters of it is
     // told by us.
     crate::cli::log::start("info,rmcp=off");
-    crate::llm::role::run()?;
+    ringfence_llm_worker::role::run()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `ringfence llm-commands`.
 pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     prepare();
-    crate::llm::commands::serve()?;
+    ringfence_llm_worker::commands::serve()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -69,7 +68,7 @@ fn prepare() {
 pub(crate) fn auditor(args: &AuditorArgs) -> anyhow::Result<ExitCode> {
     prepare();
     match &args.state {
-        Some(state) => crate::auditor::run(state)?,
+        Some(state) => ringfence_auditor::run(state)?,
         None => {
             let mut limits = SessionLimits::default();
             if let Some(days) = args.keep_days {
@@ -79,7 +78,7 @@ pub(crate) fn auditor(args: &AuditorArgs) -> anyhow::Result<ExitCode> {
             limits.bytes = args.keep_bytes.unwrap_or(limits.bytes);
             let places = Places::locate(args.db.as_deref())?;
             places.make()?;
-            crate::auditor::user::run(&places, args.port, limits)?;
+            ringfence_auditor::user::run(&places, args.port, limits)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,181 @@
+//! Events and the calls they belong to, as they are asked for: the rows of a call may arrive after its events, so nothing
+//! of this is stored.
+
+use super::mcp::sessions::Sessions;
+use ringfence_events::{
+    attribute::{Attribution, Moment, Span, attribute, from},
+    present::{self, Stored},
+};
+use ringfence_store::{Error, Inside, MOST_SPANS, Reader, SessionReader, Viewer};
+use ringfence_wire::event::Event;
+use std::collections::HashMap;
+
+/// Events shown under one call.
+const MOST_EVENTS: u32 = 500;
+
+/// What is known of one container's calls.
+struct Known {
+    calls: Vec<Span>,
+    /// Every call forwarded up to then is among them, ns since boot.
+    to: u64,
+}
+
+/// What ties events to calls: the store, opened once, and only where an event's process was tagged for none.
+pub(crate) struct Ties<'a> {
+    sessions: &'a Sessions,
+    readers: Option<(SessionReader, Reader)>,
+}
+
+/// One page of events, see [`Ties::events`].
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn events(sessions: &Sessions, page: &[Stored]) -> Result<Vec<Event>, Error> {
+    Ties::new(sessions).events(page)
+}
+
+impl<'a> Ties<'a> {
+    /// For events and calls of these sessions, and of agents.
+    pub(crate) fn new(sessions: &'a Sessions) -> Self {
+        Self { sessions, readers: None }
+    }
+
+    /// Events as the world sees them, with the calls they belong to. Call [`Sessions::refresh`] before the events are read.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn events(&mut self, page: &[Stored]) -> Result<Vec<Event>, Error> {
+        // The kernel knows better than any reckoning: where it tagged a process, nothing is looked up.
+        let untagged = || page.iter().filter(|stored| stored.record.call == 0);
+        if untagged().next().is_none() {
+            return Ok(page.iter().map(present::event).collect());
+        }
+        let (reader, agents) = match &mut self.readers {
+            Some(readers) => readers,
+            none => none.insert((SessionReader::open(&self.sessions.db)?, Reader::open(&self.sessions.db)?)),
+        };
+        let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
+        for stored in untagged() {
+            let at = stored.record.time;
+            let (first, last) = spread.entry(&stored.container).or_insert((at, at));
+            (*first, *last) = ((*first).min(at), (*last).max(at));
+        }
+        let mut known = HashMap::new();
+        for (container, times) in spread {
+            known.insert(container, calls_of(reader, self.sessions, container, times)?);
+        }
+        let of_agents = in_flight(agents, page)?;
+        let tied = page.iter().map(|stored| {
+            let mut event = present::event(stored);
+            let record = &stored.record;
+            if record.call != 0 {
+                return event;
+            }
+            let single = record.repeats == 1 && record.time != 0;
+            if let Some(Some(Known { calls, to })) = known.get(stored.container.as_str()) {
+                let moment = Moment { at: record.time, born: record.start, single };
+                present::attribute(&mut event, attribute(moment, calls, *to));
+            } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
+                present::attribute(&mut event, beside(record.time, record.start, single, calls));
+            }
+            event
+        });
+        Ok(tied.collect())
+    }
+}
+
+/// What an untagged event in an agent's container belongs to. `calls`: those in flight about then, and whether a process
+/// was tagged for each.
+fn beside(at: u64, born: u64, single: bool, calls: &[(Span, bool)]) -> Attribution {
+    let spans: Vec<Span> = calls.iter().map(|(span, _)| span.clone()).collect();
+    match attribute(Moment { at, born, single }, &spans, u64::MAX) {
+        // Where processes are tagged, one that is not is somebody else's, or has lost its tag (before 6.2, see `task_alloc`).
+        Attribution::Sole(call) if calls.iter().any(|(_, tagged)| *tagged) => {
+            Attribution::Ambiguous(vec![call])
+        }
+        attribution => attribution,
+    }
+}
+
+/// Calls, and whether a process was tagged for each.
+type InFlight = Vec<(Span, bool)>;
+
+/// The calls of agents that were in flight at the times of untagged events in containers of their profiles.
+fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, InFlight>, Error> {
+    let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
+    for stored in page.iter().filter(|stored| stored.record.call == 0) {
+        let at = stored.record.time;
+        let (first, last) = spread.entry(&stored.profile).or_insert((at, at));
+        (*first, *last) = ((*first).min(at), (*last).max(at));
+    }
+    let mut known = HashMap::new();
+    for (agent, (first, last)) in spread {
+        let mut calls = reader.calls_in_flight(agent, (first, last), MOST_SPANS)?;
+        if let Some(since) = from(calls.iter().map(|(span, _)| span)).filter(|since| *since < first) {
+            calls = reader.calls_in_flight(agent, (since, last), MOST_SPANS)?;
+        }
+        if !calls.is_empty() {
+            known.insert(agent, calls);
+        }
+    }
+    Ok(known)
+}
+
+/// The calls that matter to a container's events of some time; `None` where no session has its server there.
+fn calls_of(
+    reader: &SessionReader,
+    sessions: &Sessions,
+    container: &str,
+    (first, last): (u64, u64),
+) -> Result<Option<Known>, Error> {
+    let inside = reader.inside(container)?;
+    if inside.is_empty() {
+        return Ok(None);
+    }
+    let mut known = Known { calls: Vec::new(), to: u64::MAX };
+    // More than one session can only be somebody's word against another's of the same user: all calls count.
+    for session in inside {
+        known.to = known.to.min(known_to(sessions, &session));
+        let mut calls = reader.spans(&session.session, first, last)?;
+        if let Some(since) = from(&calls).filter(|since| *since < first) {
+            calls = reader.spans(&session.session, since, last)?;
+        }
+        if calls.len() > MOST_SPANS as usize {
+            known.to = 0;
+        }
+        known.calls.append(&mut calls);
+    }
+    Ok(Some(known))
+}
+
+/// Up to when every call that was forwarded is in the store.
+fn known_to(sessions: &Sessions, session: &Inside) -> u64 {
+    if session.gap {
+        return 0;
+    }
+    match sessions.looked(&session.session) {
+        Some(looked) => looked.max(session.read_to),
+        None if session.ended => u64::MAX,
+        None => session.read_to,
+    }
+}
+
+/// What the kernel saw while a call was in flight and may be of it, oldest first; and whether there is more.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn of_call(sessions: &Sessions, viewer: Viewer, call: &str) -> Result<(Vec<Event>, bool), Error> {
+    sessions.settle();
+    sessions.refresh(viewer);
+    let Some(flight) = SessionReader::open(&sessions.db)?.flight(viewer, call)? else {
+        return Ok((Vec::new(), false));
+    };
+    let stored = Reader::open(&sessions.db)?.events_during(viewer, &flight, MOST_EVENTS + 1)?;
+    let more = stored.len() > MOST_EVENTS as usize;
+    let shown = &stored[..stored.len().min(MOST_EVENTS as usize)];
+    let mut events = events(sessions, shown)?;
+    events.retain(|event| {
+        event.tool_call.as_deref() == Some(call) || event.candidates.iter().any(|candidate| candidate == call)
+    });
+    Ok((events, more))
+}

@@ -1,0 +1,322 @@
+//! The auditor role: decodes records, stores them, answers questions. Unprivileged.
+//!
+//! | thread | does |
+//! |---|---|
+//! | link | reads the core's socket, decodes, names rules; hands over through a bounded queue |
+//! | keeper | owns the store: writes in batches, keeps trying, deletes what is old |
+//! | query | accepts on the query socket; one thread per connection, bounded |
+//! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
+//! | web | the dashboard, on the listening socket that the core made |
+//!
+//! It ends when the core closes the link, or can no longer be asked about peers, after it stored what came. It ignores the signals that would end it sooner.
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+mod belongs;
+mod confine;
+mod journald;
+mod keeper;
+mod link;
+mod mcp;
+mod metrics;
+mod query;
+mod queue;
+mod shared;
+mod trace;
+pub mod user;
+pub mod verify;
+pub mod web;
+
+pub use ringfence_base::escape::line as printable;
+pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
+
+use journald::Journald;
+use keeper::Keeper;
+use mcp::{
+    peers::{Line, PeerResolver},
+    server,
+    sessions::{Serving, Sessions},
+    upkeep::Upkeep,
+};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::signal::{SigSet, Signal},
+};
+use ringfence_base::{precedence, quota::Owners};
+use ringfence_store as store;
+use ringfence_wire::{
+    audit::{Endowment, Gift},
+    conn::Conn,
+    message::MAX_REQUEST,
+    packets::Packets,
+};
+use shared::Shared;
+use std::{
+    fs::File,
+    io,
+    net::{Shutdown, TcpListener},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long the core may take for its first message.
+const ENDOWING: Duration = Duration::from_secs(10);
+/// How long a new auditor waits for the one before it to store its last events.
+const LOCK_LIMIT: Duration = Duration::from_secs(15);
+
+/// Why the auditor cannot start, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not started by the daemon.
+    #[error(
+        "`ringfence auditor` is started by the daemon, with its sockets as standard input and output; use `ringfence daemon`"
+    )]
+    NotFromDaemon(#[source] Option<io::Error>),
+    /// The dashboard.
+    #[error(transparent)]
+    Web(#[from] web::Error),
+    /// Privileges could not be given up.
+    #[error(transparent)]
+    Confine(#[from] confine::Error),
+    /// The state directory is unusable.
+    #[error("cannot use the state directory {}; it must exist and be writable for user {uid}", path.display())]
+    State {
+        /// The directory.
+        path: PathBuf,
+        /// Who we are.
+        uid: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another auditor has it.
+    #[error("another auditor uses {}", path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The store cannot be opened, and waiting will not help.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// The core could not be understood.
+    #[error(transparent)]
+    Link(#[from] link::LinkError),
+    /// Nobody says any more who asks.
+    #[error(
+        "the daemon's line for questions about peers broke; what came is stored, and the daemon starts another auditor"
+    )]
+    CutOff,
+    /// The last events could not be stored.
+    #[error("the audit database could not be written to the end; see the messages above")]
+    Lost,
+}
+
+/// Runs the role over standard input (the core) and standard output (the listening query socket). The other sockets are
+/// the core's first message.
+///
+/// # Errors
+/// [`Error`].
+pub fn run(state: &Path) -> Result<(), Error> {
+    // The thread of the core that starts it goes first.
+    precedence::usual();
+    let (core, listener) = inherited()?;
+    // The core's end closes when it ends; systemd's SIGTERM to the whole cgroup must not lose what is under way. A
+    // write over the file size limit is an error to deal with, as a full disk is.
+    let mut ignored = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGXFSZ] {
+        ignored.add(signal);
+    }
+    ignored.thread_block().map_err(|e| Error::NotFromDaemon(Some(e.into())))?;
+    // What the auditor writes is nobody else's to read, whatever the mode of its directory.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    let endowment = endowed(&core)?;
+    let _lock = lock(state)?;
+    // Before the sandbox, which makes no socket: the host's journal is spoken to by one.
+    let host_journal = Journald::of_host().connected();
+    let web = web::prepare()?;
+    confine::enter(state)?;
+    let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
+    answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
+    let shared = Arc::new(Shared::new(answers));
+    let db = state.join(store::FILE);
+    let writer = open(&db, &shared)?;
+    let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
+    let owners = Owners::default();
+    let is_cut_off = Arc::new(AtomicBool::new(false));
+    let peers = match endowment.peers {
+        Some(line) => {
+            // There is a new line with a new auditor only. This one ends as if the core had closed its socket: what came is
+            // stored, and the core, which sees the end of it, starts another.
+            let (core, is_cut_off) = (core.try_clone().map_err(Error::Thread)?, Arc::clone(&is_cut_off));
+            let lost = move || {
+                is_cut_off.store(true, Ordering::SeqCst);
+                let _ = core.shutdown(Shutdown::Read);
+            };
+            PeerResolver::Core(Line::start(line, owners.clone(), lost).map_err(Error::Thread)?)
+        }
+        None => PeerResolver::Nobody,
+    };
+    let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners };
+    let sessions = Arc::new(Sessions::new(db.clone(), serving));
+    // Journals are the users' own files: what is beyond the bounds is removed from the database alone.
+    let upkeep = Upkeep::new(Arc::clone(&sessions), SessionLimits::default(), None).speaking_by(host_journal);
+    spawn("upkeep")
+        .spawn({
+            let shared = Arc::clone(&shared);
+            move || keep_up(upkeep, &shared)
+        })
+        .map_err(Error::Thread)?;
+    if let Some(dashboard) = endowment.dashboard {
+        web::start(&sessions, web, dashboard, None)?;
+    }
+
+    let (sender, items) = queue::queue();
+    let keeper = Keeper::new(db.clone(), Arc::clone(&shared), store::Limits::default(), writer);
+    let keeper = spawn("keeper")
+        .spawn(move || {
+            precedence::first();
+            keeper.run(&items)
+        })
+        .map_err(Error::Thread)?;
+    spawn("query")
+        .spawn({
+            let (shared, sessions) = (Arc::clone(&shared), Arc::clone(&sessions));
+            move || query::serve(&listener, &db, &shared, &sessions)
+        })
+        .map_err(Error::Thread)?;
+    if let Some(listener) = endowment.mcp {
+        spawn("mcp").spawn(move || server::serve(&listener, &sessions)).map_err(Error::Thread)?;
+    }
+
+    precedence::first();
+    let linked = link::run(core, &shared, &sender);
+    shared.close();
+    drop(sender);
+    let whole = keeper.join().unwrap_or(false);
+    linked?;
+    match whole {
+        false => Err(Error::Lost),
+        true if is_cut_off.load(Ordering::SeqCst) => Err(Error::CutOff),
+        true => Ok(()),
+    }
+}
+
+/// Opens the store. A failure that may pass (a full disk) is the keeper's to deal with.
+fn open(db: &Path, shared: &Shared) -> Result<Option<store::Writer>, Error> {
+    match store::open(db, 0) {
+        Ok(store::Opened { writer, moved_to }) => {
+            if let Some(moved_to) = moved_to {
+                let moved_to = moved_to.display().to_string();
+                tracing::error!("the audit database was corrupt: moved to {moved_to}, a new one is in use");
+                shared.health().moved_to = Some(moved_to);
+            }
+            shared.stored(writer.last_id()?);
+            Ok(Some(writer))
+        }
+        Err(error) if error.may_pass() => {
+            let text = ringfence_base::error::chain(&error);
+            tracing::error!("{text}; trying again");
+            shared.health().failing = Some(text);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The sockets the core gave: a connected one as standard input, a listening one as standard output.
+fn inherited() -> Result<(UnixStream, UnixListener), Error> {
+    let own = |fd: io::Result<OwnedFd>| fd.map_err(|e| Error::NotFromDaemon(Some(e)));
+    let core = own(io::stdin().as_fd().try_clone_to_owned())?;
+    let listener = own(io::stdout().as_fd().try_clone_to_owned())?;
+    let listening = |fd: &OwnedFd| rustix::net::sockopt::socket_acceptconn(fd).ok();
+    if listening(&core) != Some(false) || listening(&listener) != Some(true) {
+        return Err(Error::NotFromDaemon(None));
+    }
+    let (core, listener) = (UnixStream::from(core), UnixListener::from(listener));
+    // Whatever the core left them in: threads wait on these.
+    let blocking = core.set_nonblocking(false).and_then(|()| listener.set_nonblocking(false));
+    blocking.map_err(|e| Error::NotFromDaemon(Some(e)))?;
+    Ok((core, listener))
+}
+
+/// Looks after the sessions until the core is gone.
+fn keep_up(mut upkeep: Upkeep, shared: &Shared) {
+    while !shared.progress().closed {
+        thread::sleep(Duration::from_millis(200));
+        upkeep.look(Instant::now());
+    }
+    upkeep.finish();
+}
+
+/// The sockets that the core gave beside its first message.
+#[derive(Default)]
+struct Endowed {
+    mcp: Option<UnixListener>,
+    dashboard: Option<TcpListener>,
+    peers: Option<Packets>,
+}
+
+fn endowed(core: &UnixStream) -> Result<Endowed, Error> {
+    let own = |error| Error::NotFromDaemon(Some(error));
+    let mut conn = Conn::new(core.try_clone().map_err(own)?, ENDOWING, MAX_REQUEST);
+    let (Endowment { gifts }, descriptors) =
+        conn.receive_with_descriptors().map_err(|error| own(io::Error::other(error)))?;
+    core.set_read_timeout(None).map_err(own)?;
+    if gifts.len() != descriptors.len() {
+        return Err(own(io::Error::other("the first message does not fit its descriptors")));
+    }
+    let mut endowed = Endowed::default();
+    for (gift, descriptor) in gifts.into_iter().zip(descriptors) {
+        match gift {
+            Gift::Mcp => {
+                let listener = UnixListener::from(descriptor);
+                listener.set_nonblocking(false).map_err(own)?;
+                endowed.mcp = Some(listener);
+            }
+            Gift::Dashboard => endowed.dashboard = Some(TcpListener::from(descriptor)),
+            Gift::Peers => endowed.peers = Some(Packets::new(descriptor)),
+        }
+    }
+    Ok(endowed)
+}
+
+/// Locks the state directory, so that two auditors never write one database.
+fn lock(state: &Path) -> Result<Flock<File>, Error> {
+    let path = state.join("audit.lock");
+    let uid = nix::unistd::geteuid().as_raw();
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|source| Error::State { path: state.to_owned(), uid, source })?;
+    let until = Instant::now() + LOCK_LIMIT;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((_, errno)) if errno != nix::errno::Errno::EWOULDBLOCK => {
+                return Err(Error::State { path: state.to_owned(), uid, source: errno.into() });
+            }
+            Err(_) if Instant::now() > until => return Err(Error::Busy { path: state.to_owned() }),
+            Err((back, _)) => {
+                file = back;
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The thread that listens to the core: takes frames apart, decodes records, names their rules.
+
+use super::{
+    keeper::Item,
+    queue::{NotSent, Sender},
+    shared::Shared,
+};
+use ringfence_base::clock::Clock;
+use ringfence_events::{
+    decode,
+    manifests::{Identity, Manifests},
+    report,
+};
+use ringfence_store::{Event, Incoming, is_refused};
+use ringfence_wire::{
+    audit::{self, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Reported, Told},
+    frame::{self, FrameError},
+};
+use std::{
+    io::{BufReader, Read},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+/// Why the core cannot be understood. The auditor ends, and the core starts another.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// A frame is broken.
+    #[error("reading from the daemon failed")]
+    Frame(#[source] FrameError),
+    /// A body is broken.
+    #[error("the daemon sent something that cannot be understood; do both have the same version?")]
+    Body(#[source] BodyError),
+    /// The keeper is gone.
+    #[error("the thread that writes the audit database ended")]
+    Keeper,
+}
+
+/// Listens until the core closes the connection.
+///
+/// # Errors
+/// [`LinkError`]. What came before is kept.
+pub(crate) fn run(core: impl Read, shared: &Shared, items: &Sender) -> Result<(), LinkError> {
+    let mut core = BufReader::with_capacity(256 << 10, core);
+    let mut link = Link { shared, items, manifests: Manifests::default(), clock: Clock::now() };
+    loop {
+        let body = match frame::read_frame(&mut core, MAX_NOTICE) {
+            Ok(body) => body,
+            Err(FrameError::Closed) => return Ok(()),
+            Err(error) => return Err(LinkError::Frame(error)),
+        };
+        match audit::parse_told(&body).map_err(LinkError::Body)? {
+            Told::Records { .. } if body.len() > MAX_RECORDS => {
+                return Err(LinkError::Frame(FrameError::TooLong { length: body.len(), max: MAX_RECORDS }));
+            }
+            Told::Records { sequence, records } => link.records(sequence, &records, body.len())?,
+            Told::Reports { sequence, reports } => link.reports(sequence, &reports, body.len())?,
+            Told::Notice(notice) => link.notice(notice, body.len())?,
+        }
+    }
+}
+
+struct Link<'a> {
+    shared: &'a Shared,
+    items: &'a Sender,
+    manifests: Manifests,
+    clock: Clock,
+}
+
+impl Link<'_> {
+    fn records(&mut self, sequence: u64, records: &[&[u8]], frame: usize) -> Result<(), LinkError> {
+        self.clock = self.clock.refreshed();
+        let mut incoming = Vec::with_capacity(records.len());
+        for raw in records {
+            match decode::record(raw) {
+                Ok(record) => incoming.push(Incoming::Event(Box::new(Event {
+                    ts: self.clock.micros(record.time),
+                    identity: self.manifests.identity(record.container),
+                    decider: self.manifests.decider(&record),
+                    record,
+                }))),
+                Err(error) => self.shared.undecodable(error),
+            }
+        }
+        self.send(Item::Batch { sequence: Some(sequence), incoming }, frame)
+    }
+
+    fn reports(&mut self, sequence: u64, reports: &[&[u8]], frame: usize) -> Result<(), LinkError> {
+        let mut incoming = Vec::with_capacity(reports.len());
+        for raw in reports {
+            let reported: Reported = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
+            match report::reported(reported) {
+                Some(reported) => incoming.push(Incoming::Reported(Box::new(reported))),
+                None => tracing::warn!("an agent's worker reports what this auditor does not understand"),
+            }
+        }
+        self.send(Item::Batch { sequence: Some(sequence), incoming }, frame)
+    }
+
+    fn notice(&mut self, notice: Notice, frame: usize) -> Result<(), LinkError> {
+        let incoming = match notice {
+            Notice::Hello { session, boot } => return self.send(Item::Hello { session, boot }, frame),
+            Notice::Flushed { token } => return self.send(Item::Flushed(token), frame),
+            Notice::Manifest(manifest) => {
+                let kernel = manifest.container;
+                let identity = Arc::new(Identity {
+                    public: manifest.public.clone(),
+                    profile: manifest.profile.clone(),
+                    uid: manifest.uid,
+                    created: manifest.created,
+                });
+                self.manifests.add(manifest);
+                vec![Incoming::Container { kernel, identity }]
+            }
+            Notice::Ended { container } => {
+                self.manifests.ended(container);
+                vec![Incoming::Ended { kernel: container }]
+            }
+            Notice::Counters { counters } => counters.into_iter().map(Incoming::Counted).collect(),
+        };
+        self.send(Item::Batch { sequence: None, incoming }, frame)
+    }
+
+    /// Hands an item to the keeper. While the store works, a full queue means to wait: the kernel's rings are the
+    /// buffer, and count what does not fit. While it does not, events are dropped and counted here.
+    fn send(&self, mut item: Item, frame: usize) -> Result<(), LinkError> {
+        loop {
+            match self.items.send(item, frame) {
+                Ok(()) => return Ok(()),
+                Err(NotSent::Closed) => return Err(LinkError::Keeper),
+                Err(NotSent::Full(back)) => item = back,
+            }
+            match item {
+                Item::Batch { incoming, sequence } if self.shared.is_failing() => {
+                    for incoming in incoming {
+                        if let Incoming::Event(event) = incoming {
+                            let Event { record, identity, .. } = *event;
+                            let refused = is_refused(&record);
+                            self.shared.drop_event(record.container, identity, refused, record.repeats);
+                        }
+                    }
+                    if let Some(sequence) = sequence {
+                        self.shared.drop_batch(sequence);
+                    }
+                    return Ok(());
+                }
+                Item::Flushed(token) if self.shared.is_failing() => {
+                    self.shared.lose_token(token);
+                    return Ok(());
+                }
+                _ => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+}

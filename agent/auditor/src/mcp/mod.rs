@@ -1,0 +1,12 @@
+//! MCP sessions: journals in, rows out, approvals between people and interceptors.
+
+mod intake;
+pub(crate) mod link;
+pub(crate) mod news;
+pub(crate) mod peers;
+mod rule_orders;
+pub(crate) mod server;
+pub(crate) mod sessions;
+pub(crate) mod upkeep;
+pub(crate) mod waiting;
+pub(crate) mod writing;

@@ -1,0 +1,275 @@
+//! Connections that have to go.
+
+use super::*;
+use crate::mcp::sessions::Serving;
+use ringfence_base::quota::{Bounds, Owners, Permits};
+use ringfence_session::reload::LONGEST;
+use ringfence_wire::mcp::RuleFile;
+
+#[test]
+fn who_had_to_go_gets_no_answer_to_what_it_had_written_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+    let permits = Permits::within(Bounds::of(9, 1), Owners::default());
+    let uid = 1000;
+    // Somebody else of this user's is in the lane: whoever goes on waits for it.
+    let lane = sessions.questions.enter(uid, Instant::now(), || true).expect("the lane is free");
+    let ask = || {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let mut asking = Conn::new(theirs, LIMIT, MAX_MESSAGE);
+        asking.send(&McpRequest::Sessions { limit: 1 }).expect("sent");
+        (ours, asking, permits.take(uid, || ()).expect("a permit"))
+    };
+    let (ours, mut asking, evicted) = ask();
+    let (stays, mut waits, permit) = ask();
+    assert!(!evicted.is_held() && permit.is_held(), "the next one has its place");
+    let ended = converse(ours, uid, &evicted, &sessions);
+    assert!(matches!(ended, Err(FrameError::Closed)), "at once, not when the lane is free: {ended:?}");
+    assert!(matches!(asking.receive::<McpReply>(), Err(FrameError::Closed)));
+    // The control: who has its place waits for the lane, and is answered.
+    let shared = Arc::clone(&sessions);
+    let answers = thread::spawn(move || converse(stays, uid, &permit, &shared));
+    thread::sleep(Duration::from_millis(50));
+    assert!(!answers.is_finished(), "it waits");
+    drop(lane);
+    assert!(waits.receive::<McpReply>().is_ok());
+    assert!(answers.join().expect("no panic").is_ok());
+}
+
+/// What a request is answered, of a user who has a place.
+fn answer(sessions: &Arc<Sessions>, request: &McpRequest) -> Result<McpReply, FrameError> {
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let permit = Permits::within(Bounds::of(9, 9), Owners::default()).take(1000, || ()).expect("a permit");
+    let shared = Arc::clone(sessions);
+    let serves = thread::spawn(move || converse(ours, 1000, &permit, &shared));
+    let mut asking = Conn::new(theirs, LIMIT, MAX_MESSAGE);
+    // It may hang up before it has read all.
+    let _ = asking.send(request);
+    let reply = asking.receive();
+    let _ = serves.join().expect("no panic");
+    reply
+}
+
+fn sessions() -> (tempfile::TempDir, Arc<Sessions>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+    (folder, sessions)
+}
+
+#[test]
+fn whatever_takes_the_store_s_time_waits_for_its_user_s_lane_and_what_a_person_decides_does_not() {
+    let (_folder, sessions) = sessions();
+    let confirm = || McpRequest::ConfirmRules { path: "/r".into(), sha256: "0".into() };
+    let offer = || McpRequest::Offer { sessions: vec![] };
+    let journal = || McpRequest::Journal { session: "s".into(), journal: "/j".into() };
+    let ask = |request: McpRequest| {
+        let shared = Arc::clone(&sessions);
+        thread::spawn(move || answer(&shared, &request))
+    };
+    let lanes = [&sessions.questions, &sessions.journals];
+    let taken = lanes.map(|lanes| lanes.enter(1000, Instant::now(), || true).expect("the lane is free"));
+    let waiting: Vec<_> =
+        [McpRequest::Stats, McpRequest::PendingRules, McpRequest::Heads, confirm(), offer(), journal()]
+            .map(ask)
+            .into();
+    for request in [McpRequest::Waiting, McpRequest::Decide { call: "abcd".into(), approve: true }] {
+        assert!(answer(&sessions, &request).is_ok(), "{request:?}");
+    }
+    thread::sleep(Duration::from_millis(100));
+    assert!(waiting.iter().all(|asking| !asking.is_finished()), "they wait");
+    drop(taken);
+    assert!(waiting.into_iter().all(|asking| asking.join().expect("no panic").is_ok()));
+}
+
+#[test]
+fn first_messages_are_short_and_the_longest_honest_one_is_among_them() {
+    let (_folder, sessions) = sessions();
+    let ids = vec![uuid::Uuid::new_v4().to_string(); MAX_OFFERED];
+    let offered = answer(&sessions, &McpRequest::Offer { sessions: ids });
+    assert!(matches!(offered, Ok(McpReply::Wanted { .. } | McpReply::Failed(_))), "{offered:?}");
+    let long = |bytes: usize| McpRequest::Decide { call: "x".repeat(bytes), approve: true };
+    assert!(answer(&sessions, &long(MAX_FIRST)).is_err(), "nobody reads it");
+    assert!(answer(&sessions, &long(MAX_FIRST / 2)).is_ok(), "the control");
+    // What a link says later may be a rule file.
+    let text = "\"\n".repeat(LONGEST as usize / 2);
+    let file = RuleFile { path: "/".repeat(MAX_PATH), text, trusted: false };
+    let news = serde_json::to_vec(&SessionNews::RuleFile { number: 1, file }).expect("JSON");
+    assert!(news.len() <= MAX_NEWS, "{} bytes", news.len());
+}
+
+#[test]
+fn a_journal_that_was_left_behind_and_is_broken_is_marked() {
+    use ringfence_session::journal::{Entry as Line, Journal};
+    let (folder, sessions) = sessions();
+    let marks = |bad: bool| {
+        let session = uuid::Uuid::new_v4().to_string();
+        let path = folder.path().join(&session);
+        let start = Line::Start {
+            session: session.clone(),
+            at: 1,
+            server_name: "fs".into(),
+            server_command: vec!["fs".into()],
+            pid: 1,
+            version: "1".into(),
+        };
+        let decision = Line::Decision {
+            call: if bad { "c".into() } else { session.clone() },
+            at: 2,
+            boot: 2,
+            outcome: "denied".into(),
+            by: None,
+        };
+        let mut journal = Journal::create(&path).expect("a journal");
+        [start, decision].iter().for_each(|entry| journal.append(entry).expect("written"));
+        let file = File::open(&path).expect("the journal");
+        let taken = sessions.catch_up((session.clone(), "j".into()), 1000, file, &|| true);
+        assert_eq!(taken.is_err(), bad, "{taken:?}");
+        let reader = SessionReader::open(&sessions.db).expect("opens");
+        reader.session(Viewer(1000), &session).expect("reads").expect("the session")["broken"].clone()
+    };
+    assert!(marks(true).as_str().is_some_and(|why| why.contains("line 2")), "{}", marks(true));
+    assert!(marks(false).is_null(), "the control");
+}
+
+#[test]
+fn a_journal_s_path_is_no_longer_than_a_path() {
+    let (_folder, sessions) = sessions();
+    let session = || uuid::Uuid::new_v4().to_string();
+    let why = |request: &McpRequest| match answer(&sessions, request) {
+        Ok(McpReply::Failed(why)) => why.error,
+        other => panic!("{other:?}"),
+    };
+    for (bytes, refused) in [(MAX_PATH, false), (MAX_PATH + 1, true)] {
+        let journal = || "/".repeat(bytes);
+        for request in [
+            McpRequest::Session { session: session(), journal: journal() },
+            McpRequest::Journal { session: session(), journal: journal() },
+        ] {
+            assert_eq!(why(&request).contains("4096 bytes"), refused, "{}", why(&request));
+        }
+    }
+}
+
+/// A session of a user's that is linked, and the interceptor's side.
+fn linked(sessions: &Sessions, session: &str, uid: u32) -> (Link, Conn) {
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let link: Link = Arc::new(LinkWriter::new(ours));
+    let nudge = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("a descriptor"));
+    let linked = Linked { link: Arc::clone(&link), uid, client: 1, progress: Arc::default(), nudge };
+    sessions.linked.lock().expect("whole").insert(session.to_owned(), linked);
+    (link, Conn::new(theirs, LIMIT, MAX_MESSAGE))
+}
+
+fn rule_file(text: &str) -> RuleFile {
+    RuleFile { path: "/rules".into(), text: text.into(), trusted: false }
+}
+
+const STRICT: &str = "rules: [{name: a, action: block}]";
+const LOOSE: &str = "rules: []";
+
+#[test]
+fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_end() {
+    let (folder, sessions) = sessions();
+    let (link, mut interceptor) = linked(&sessions, "s", 5);
+    link.open(&"welcome").expect("sent");
+    drop(sessions.writing.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1));
+    let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
+    let change = |text: &str| {
+        database.execute("UPDATE rule_files SET text = ?1", [text]).expect("changed");
+    };
+    // Whoever writes would wait for ever if this thread had the writer, or its user's lane to it.
+    let compared = std::cell::Cell::new(0);
+    let offer = |ends: bool| {
+        sessions.offer_rules_by(5, (1, rule_file(LOOSE)), &link, &|| true, |reader, uid, file| {
+            let compared = compared.replace(compared.get() + 1);
+            let done = reader.compare_rules(uid, file);
+            for uid in [5, 6] {
+                drop(sessions.writing.lock(uid, || true).expect("the lane"));
+            }
+            // The text in force is another one by the time that it was compared with the file.
+            if compared == 0 || !ends {
+                change(&format!("{STRICT} # {compared}"));
+            }
+            done
+        })
+    };
+    assert!(matches!(offer(true), Ok(Some(true))), "held, the second time");
+    assert_eq!(compared.get(), 2);
+    assert!(matches!(offer(false), Err(store::Error::ChangingRuleFile)), "and some time it ends");
+    assert!(compared.get() < 100);
+    assert_eq!(interceptor.receive::<String>().expect("a message"), "welcome");
+    let order = interceptor.receive::<SessionOrder>().expect("one answer");
+    let SessionOrder::RuleFile { answers, text, held, .. } = order else { panic!("{order:?}") };
+    assert_eq!((answers, held.as_deref()), (Some(1), Some("a")));
+    assert_eq!(text, format!("{STRICT} # 0"), "what is in force, and not what was at first");
+}
+
+#[test]
+fn what_is_in_force_is_told_once_for_all_links_and_behind_what_was_answered_before() {
+    let (_folder, sessions) = sessions();
+    sessions
+        .writing
+        .lock(5, || true)
+        .expect("the lane")
+        .offer_rules(5, &rule_file(STRICT), 1)
+        .expect("taken");
+    let links: Vec<_> = ["a", "b", "c"].map(|session| linked(&sessions, session, 5)).into();
+    let (other, _) = linked(&sessions, "other", 6);
+    assert!(matches!(sessions.offer_rules(5, (1, rule_file(LOOSE)), &links[0].0, &|| true), Ok(Some(true))));
+    let sha256 = ringfence_session::journal::sha256(LOOSE.as_bytes());
+    let confirm = |viewer: u32| {
+        let lane = sessions.writing.wait(viewer, || true).expect("the lane");
+        sessions.confirm_rules(viewer, ("/rules", &sha256), "a test", lane).expect("looked at")
+    };
+    assert!(!confirm(6), "another user's");
+    assert!(confirm(0) && !confirm(0), "by root, once");
+    sessions.send_rules(0).expect("sent");
+    // The answer to its own offer, and what all are told, in this order; nothing goes before the first message.
+    let kept: Vec<_> = links.iter().map(|(link, _)| link.kept()).collect();
+    assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 2]);
+    for (kept, ours) in kept[1..].iter().zip([&kept[0][1..]; 2]) {
+        assert!(kept.iter().zip(ours).all(|(theirs, ours)| Arc::ptr_eq(theirs, ours)), "one text for all");
+    }
+    assert_eq!(other.kept().len(), 1, "the rules of the database alone");
+    for (number, (link, mut interceptor)) in links.into_iter().enumerate() {
+        link.open(&"welcome").expect("sent");
+        assert_eq!(interceptor.receive::<String>().expect("a message"), "welcome");
+        let mut orders: Vec<_> = (0..kept[number].len())
+            .map(|_| interceptor.receive::<SessionOrder>().expect("an order"))
+            .collect();
+        assert!(matches!(orders.pop(), Some(SessionOrder::Rules { .. })));
+        let texts = orders.iter().map(|order| match order {
+            SessionOrder::RuleFile { answers, text, held, .. } => (*answers, text.as_str(), held.is_some()),
+            other => panic!("{other:?}"),
+        });
+        let answer = (Some(1), STRICT, true);
+        let wanted = [answer, (None, LOOSE, false)];
+        assert_eq!(texts.collect::<Vec<_>>(), wanted[usize::from(number > 0)..]);
+    }
+}
+
+#[test]
+fn of_a_release_nobody_is_told_whose_call_did_not_wait() {
+    let (_folder, sessions) = sessions();
+    let (link, _interceptor) = linked(&sessions, "s", 5);
+    let watcher = sessions.watch();
+    let call = |id: &str| WaitingCall {
+        id: id.into(),
+        session: "s".into(),
+        server: "fs".into(),
+        tool: "t".into(),
+        arguments: "{}".into(),
+        arguments_bytes: None,
+        score: 70,
+        reasons: vec![],
+        rules: vec![],
+        since: 1,
+        until: i64::MAX,
+    };
+    assert!(sessions.waiting.add(call("waits"), 5, 1, link));
+    for id in ["never-did", "waits", "waits"] {
+        released(&sessions, id.to_owned(), ("s", 5));
+    }
+    let heard = watcher.take();
+    assert_eq!(heard.of[&5].news, [Live::Call("waits".into())]);
+}

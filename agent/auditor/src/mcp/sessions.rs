@@ -1,0 +1,514 @@
+//! What the connections of one auditor share: who is linked, who opened the dashboard, what waits, who watches.
+
+use super::{
+    intake::{self, Intake, Progress},
+    link::Link,
+    news::{News, Watcher},
+    peers::PeerResolver,
+    waiting::{FIRST, Refused, Waiting},
+    writing::Writing,
+};
+use crate::{metrics::Metrics, shared::Shared};
+use nix::sys::eventfd::EventFd;
+use ringfence_base::{
+    clock,
+    error::chain,
+    quota::{Bounds, Lanes, Owners, Permits, Refusals},
+};
+use ringfence_session::rows::ingest::Row;
+use ringfence_store::{SessionLimits, SessionWriter, Viewer};
+use ringfence_wire::message::McpStatus;
+use std::{
+    collections::HashMap,
+    fs::File,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use subtle::ConstantTimeEq;
+
+/// How long links may take to read what their journals have.
+const REFRESH: Duration = Duration::from_millis(400);
+/// How long the core may take to hand over what its rings hold.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Links and questions at once, of all users.
+const MAX_CONNECTIONS: usize = 512;
+/// The same of one user, and how many of them may be sessions; a user's own auditor has no others to keep room for.
+const CONNECTIONS_EACH: usize = 96;
+const SESSIONS_EACH: usize = 64;
+/// Tokens of the dashboard of all users but root, and of one user, subordinate ids included. Of more, those go that were
+/// not used for longest.
+const MAX_TOKENS: usize = 1024;
+const TOKENS_EACH: usize = 8;
+/// Pages that watch at once, of all users but root and of one.
+const MAX_PAGES: usize = 128;
+const PAGES_EACH: usize = 16;
+
+/// Whom an auditor serves.
+#[derive(Debug)]
+pub enum Serving {
+    /// The user whose it is.
+    Own,
+    /// Everybody, on behalf of the daemon.
+    Everybody {
+        /// How to learn who a peer is.
+        peers: PeerResolver,
+        /// The threads beside, which replace a corrupt database.
+        shared: Arc<Shared>,
+        /// Whose subordinate ids are.
+        owners: Owners,
+    },
+}
+
+/// An interceptor's link.
+#[derive(Debug, Clone)]
+pub(super) struct Linked {
+    /// For writing.
+    pub(super) link: Link,
+    /// Whose it is.
+    pub(super) uid: u32,
+    /// The process that started the interceptor.
+    pub(super) client: u32,
+    /// How far its journal is read.
+    pub(super) progress: Arc<Progress>,
+    /// Has the link's thread look at the journal.
+    pub(super) nudge: Arc<EventFd>,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Sessions {
+    /// The database.
+    pub db: PathBuf,
+    /// The one writer of sessions.
+    pub writing: Writing,
+    /// Calls that wait for a person.
+    pub waiting: Waiting,
+    /// Links that are up.
+    pub links: Permits,
+    /// Each session's link.
+    pub(super) linked: Mutex<HashMap<String, Linked>>,
+    /// Connections of any kind.
+    pub(super) connections: Permits,
+    /// Connections and links that were turned away.
+    pub(super) turned_away: AtomicU64,
+    /// Port of the dashboard; 0: none yet.
+    pub port: AtomicU16,
+    /// What opens the dashboard, for each user that asked.
+    tokens: Mutex<Vec<Token>>,
+    /// Whose subordinate ids are.
+    pub owners: Owners,
+    /// One question of a user to the store at a time.
+    pub(super) questions: Lanes,
+    /// Connections and links that were turned away, for the log; and what the dashboard refused. Neither hides the other, nor
+    /// what those who decide were refused, even of one user.
+    pub turned: Refusals,
+    pub(crate) refused_pages: Refusals,
+    /// One long line of a user's is read at a time, whichever of its ids has the session.
+    pub(super) long: Lanes,
+    /// One journal of a user's is taken in at a time that nobody is linked to: it may be long, and that user's questions do not
+    /// wait for it.
+    pub(super) journals: Lanes,
+    pub(super) peers: PeerResolver,
+    shared: Option<Arc<Shared>>,
+    /// Pages that watch.
+    pub pages: Permits,
+    /// Somebody asked something since this was last looked at.
+    pub used: AtomicBool,
+    /// What is counted for `/metrics`.
+    pub metrics: Metrics,
+    live: News,
+    /// Rules of the database are told the links of one user by one thread at a time: the last to read them is the last to tell.
+    pub(super) telling: Lanes,
+}
+
+/// A user's token of the dashboard.
+#[derive(Debug)]
+struct Token {
+    uid: u32,
+    owner: u32,
+    token: String,
+    used: Instant,
+}
+
+/// What watchers are told; they read the rest from the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Live {
+    /// A call was asked for, answered or decided.
+    Call(String),
+    /// A session began or ended, or its server said something on standard error.
+    Session(String),
+}
+
+impl Sessions {
+    /// Shared state over a database.
+    pub fn new(db: PathBuf, serving: Serving) -> Self {
+        let (peers, shared, owners) = match serving {
+            Serving::Own => (PeerResolver::Proc, None, Owners::default()),
+            Serving::Everybody { peers, shared, owners } => (peers, Some(shared), owners),
+        };
+        let within = |all: usize, each: usize| {
+            // A user's own auditor has no others to keep room for.
+            let each = if shared.is_some() { each } else { all };
+            Permits::within(Bounds::of(all, each), owners.clone())
+        };
+        let bound = shared.as_ref().map(|_| SessionLimits::default().bytes);
+        Self {
+            writing: Writing::new(
+                SessionWriter::new(db.clone(), bound).with_owners(owners.clone()),
+                owners.clone(),
+            ),
+            db,
+            waiting: Waiting::new(owners.clone()),
+            links: within(MAX_CONNECTIONS, SESSIONS_EACH),
+            linked: Mutex::default(),
+            connections: within(MAX_CONNECTIONS, CONNECTIONS_EACH),
+            pages: within(MAX_PAGES, PAGES_EACH),
+            turned_away: AtomicU64::new(0),
+            port: AtomicU16::new(0),
+            tokens: Mutex::default(),
+            questions: Lanes::new(owners.clone()),
+            turned: Refusals::new(owners.clone()),
+            refused_pages: Refusals::new(owners.clone()),
+            long: Lanes::new(owners.clone()),
+            journals: Lanes::new(owners.clone()),
+            owners,
+            peers,
+            shared,
+            used: AtomicBool::new(false),
+            metrics: Metrics::default(),
+            live: News::default(),
+            telling: Lanes::new(Owners::default()),
+        }
+    }
+
+    /// What happens from now on.
+    pub fn watch(&self) -> Arc<Watcher> {
+        self.live.watch()
+    }
+
+    /// Says how many refusals were not logged, as [`Refusals::say_rest`].
+    pub(super) fn say_refusals(&self, now: Instant, at_end: bool) {
+        [&self.turned, &self.refused_pages, &self.waiting.refusals]
+            .into_iter()
+            .for_each(|refusals| refusals.say_rest(now, at_end));
+    }
+
+    /// Whether an interceptor of this session is linked.
+    pub fn is_linked(&self, session: &str) -> bool {
+        self.linked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(session)
+    }
+
+    /// The links of a user's sessions; for root, of all.
+    pub(super) fn linked_of(&self, uid: u32) -> Vec<Linked> {
+        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        linked.values().filter(|linked| uid == 0 || linked.uid == uid).cloned().collect()
+    }
+
+    /// How many of a user's sessions are linked; for root, of all. Each one's client is known by then.
+    pub(crate) fn linked_count(&self, uid: u32) -> usize {
+        self.linked_of(uid).len()
+    }
+
+    /// Whether the process may have what approves a user's calls: not if it is governed, nor if one of the clients
+    /// started it.
+    pub(super) fn may_approve(
+        &self,
+        uid: u32,
+        connection: &UnixStream,
+        still: &dyn Fn() -> bool,
+    ) -> Result<(), Refused> {
+        let facts = self.peers.facts(uid, connection, still)?;
+        if facts.governed {
+            return Err(Refused::Governed);
+        }
+        let clients = self.linked_of(uid).into_iter().filter(|linked| linked.client > FIRST);
+        let above = clients.map(|linked| linked.client).find(|client| facts.lineage.contains(client));
+        above.map_or(Ok(()), |client| Err(Refused::Descendant { client }))
+    }
+
+    /// What opens the dashboard for a user: the same until this auditor ends, unless others take its place who have fewer.
+    pub fn token(&self, uid: u32) -> String {
+        let mut tokens = lock(&self.tokens);
+        if let Some(known) = tokens.iter_mut().find(|known| known.uid == uid) {
+            known.used = Instant::now();
+            return known.token.clone();
+        }
+        let owner = self.owners.of(uid);
+        if let Some(goes) = one_too_many(&tokens, owner) {
+            tokens.swap_remove(goes);
+        }
+        let random = || uuid::Uuid::new_v4().simple().to_string();
+        let token = random() + &random();
+        tokens.push(Token { uid, owner, token: token.clone(), used: Instant::now() });
+        token
+    }
+
+    /// Whether this is one user's own auditor.
+    pub fn is_own(&self) -> bool {
+        self.shared.is_none()
+    }
+
+    /// Whose token this is. Every one is compared, each in constant time.
+    pub fn holder(&self, token: &str) -> Option<Viewer> {
+        lock(&self.tokens).iter_mut().fold(None, |found, known| {
+            if bool::from(known.token.as_bytes().ct_eq(token.as_bytes())) {
+                known.used = Instant::now();
+                Some(Viewer(known.uid))
+            } else {
+                found
+            }
+        })
+    }
+
+    /// Counts for `ringfence status`: a user's own, for root all.
+    pub fn status(&self, uid: u32) -> McpStatus {
+        let unstored = self
+            .linked_of(uid)
+            .into_iter()
+            .map(|linked| linked.progress.unwritten.load(Ordering::Relaxed) as u64);
+        McpStatus {
+            sessions: self.links.count(uid) as u64,
+            connections: self.connections.count(uid) as u64,
+            waiting: self.waiting.count(uid) as u64,
+            unstored: unstored.sum(),
+            turned_away: self.turned_away.load(Ordering::Relaxed),
+            dashboard: self.port.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Has the kernel's records stored that are on their way, for a moment.
+    pub fn settle(&self) {
+        if let Some(shared) = &self.shared {
+            // What did not come in time is seen the next time somebody asks.
+            let _ = shared.flush(SETTLE);
+        }
+    }
+
+    /// Has what governed sessions journalled before now taken in, so that events can be told apart by their calls. Waits no
+    /// longer than a moment: a journal is read by its own link's thread, which a slow file holds up, and nobody else.
+    pub fn refresh(&self, viewer: Viewer) {
+        let now = clock::since_boot();
+        let mut behind = self.linked_of(viewer.0);
+        behind.retain(|linked| linked.progress.governed.load(Ordering::Relaxed));
+        for linked in &behind {
+            // Full: it is told already.
+            let _ = linked.nudge.write(1);
+        }
+        let until = Instant::now() + REFRESH;
+        loop {
+            behind.retain(|linked| linked.progress.looked.load(Ordering::Acquire) < now);
+            if behind.is_empty() || Instant::now() >= until {
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Up to when, in ns since boot, a session's journal is known to be in the store; `None`: it is not linked.
+    pub fn looked(&self, session: &str) -> Option<u64> {
+        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        linked.get(session).map(|linked| linked.progress.looked.load(Ordering::Acquire))
+    }
+
+    /// Tells those who watch of something of a user's.
+    pub fn tell(&self, uid: u32, live: Live) {
+        self.live.tell(uid, &live);
+    }
+
+    /// Takes in all that a journal has, for as long as `still` says that whoever gave it has a place here.
+    pub(super) fn advance(
+        &self,
+        intake: &mut Intake,
+        session: &str,
+        still: &dyn Fn() -> bool,
+    ) -> Result<(), intake::Error> {
+        while self.advance_a_little(intake, session, still)? {}
+        Ok(())
+    }
+
+    /// Takes in a batch of what a journal has; whether there is more.
+    pub(super) fn advance_a_little(
+        &self,
+        intake: &mut Intake,
+        session: &str,
+        still: &dyn Fn() -> bool,
+    ) -> Result<bool, intake::Error> {
+        if !still() {
+            return Err(intake::Error::Parted);
+        }
+        match intake.advance((&self.writing, still)) {
+            Ok(news) => {
+                let intake::News { rows, more, long } = news;
+                self.announce(intake, session, rows);
+                // Room for another long line of this user's is made when nothing is left of this one.
+                drop(long);
+                Ok(more)
+            }
+            Err(error) => {
+                let rows = intake.untold();
+                self.announce(intake, session, rows);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells those who watch of rows that are in the store now.
+    fn announce(&self, intake: &Intake, session: &str, rows: Vec<Row>) {
+        // A server that says much is told of once.
+        let (mut of_session, uid) = (false, intake.uid());
+        for row in rows {
+            self.metrics.count(intake.server(), &row);
+            match row {
+                Row::Call(call) => self.tell(uid, Live::Call(call.judged.call)),
+                Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(uid, Live::Call(call)),
+                Row::Session { .. }
+                | Row::Client { .. }
+                | Row::Governed { .. }
+                | Row::Stderr { .. }
+                | Row::End { .. } => of_session = true,
+                Row::Message(_) | Row::Asked { .. } | Row::Answered { .. } | Row::Gap => {}
+            }
+        }
+        if of_session {
+            self.tell(uid, Live::Session(session.to_owned()));
+        }
+    }
+
+    /// Takes in a journal that nobody is linked to any more.
+    pub(super) fn catch_up(
+        &self,
+        names: (String, String),
+        uid: u32,
+        file: File,
+        still: &dyn Fn() -> bool,
+    ) -> Result<(), intake::Error> {
+        let session = names.0.clone();
+        let mut intake = Intake::new((&self.writing, still), names, (uid, self.long.clone()), file)?;
+        let outcome = self
+            .advance(&mut intake, &session, still)
+            .and_then(|()| intake.abandon((&self.writing, still), clock::now_micros()));
+        if let Err(
+            error @ (intake::Error::Journal(_) | intake::Error::Name(_) | intake::Error::OtherSession(_)),
+        ) = &outcome
+        {
+            self.broken(&session, uid, error);
+        }
+        self.parted(&session, uid);
+        outcome
+    }
+
+    /// Nobody is linked to a session any more: what was remembered of it goes, and with the last of a user's all that was
+    /// remembered of that user's.
+    pub(super) fn parted(&self, session: &str, uid: u32) {
+        let others = lock(&self.linked).values().any(|linked| linked.uid == uid);
+        self.writing.ours().parted(session, uid, others);
+    }
+
+    /// Says of a session that its journal cannot be read on.
+    pub(super) fn broken(&self, session: &str, uid: u32, error: &intake::Error) {
+        tracing::error!("session {session}: {}", chain(error));
+        if let Some(mut writer) = self.writing.lock(uid, || true) {
+            let _ = writer.broken(session, uid, &chain(error));
+        }
+    }
+
+    /// A database that was found corrupt is somebody else's to replace.
+    pub(super) fn suspect(&self, error: &intake::Error) {
+        if let (intake::Error::Store(error), Some(shared)) = (error, &self.shared)
+            && error.is_corrupt()
+        {
+            shared.suspect();
+        }
+    }
+}
+
+/// Which token goes for a new one of `owner`: of the user's own if those are too many, of whoever has the most if all are.
+/// Never root's.
+fn one_too_many(tokens: &[Token], owner: u32) -> Option<usize> {
+    let of = |owner: u32| tokens.iter().filter(move |token| token.owner == owner).count();
+    let users = || tokens.iter().enumerate().filter(|(_, token)| token.owner != 0);
+    let oldest = |(index, _): (usize, &Token)| index;
+    if owner == 0 {
+        None
+    } else if of(owner) >= TOKENS_EACH {
+        users().filter(|(_, token)| token.owner == owner).min_by_key(|(_, token)| token.used).map(oldest)
+    } else if users().count() >= MAX_TOKENS {
+        let most = users().map(|(_, token)| of(token.owner)).max();
+        users()
+            .filter(|(_, token)| Some(of(token.owner)) == most)
+            .min_by_key(|(_, token)| token.used)
+            .map(oldest)
+    } else {
+        None
+    }
+}
+
+/// Behind a lock nothing is half done: a panic elsewhere is no reason to stop.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Linked, MAX_TOKENS, Refused, Serving, Sessions, TOKENS_EACH, Viewer};
+    use crate::mcp::link::LinkWriter;
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use ringfence_base::quota::Owners;
+    use std::{os::unix::net::UnixStream, process, sync::Arc};
+
+    #[test]
+    fn nobody_s_ids_take_all_tokens() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut sessions = Sessions::new(folder.path().join("audit.db"), Serving::Own);
+        sessions.owners = Owners::parse("1000:100000:65536\n", |name| name.parse().ok());
+        let kept = sessions.token(1001);
+        let many: Vec<_> = (0..3000).map(|n| sessions.token(100_000 + n)).collect();
+        let valid = many.iter().filter(|token| sessions.holder(token).is_some()).count();
+        assert_eq!(valid, TOKENS_EACH, "the newest of one user's ids");
+        assert!(sessions.holder(&kept).is_some(), "another user's");
+        let root = sessions.token(0);
+        let users: Vec<_> = (0..MAX_TOKENS as u32 + 500).map(|n| sessions.token(200_000 + n)).collect();
+        let valid = users.iter().filter(|token| sessions.holder(token).is_some()).count();
+        assert!(valid >= MAX_TOKENS - TOKENS_EACH - 1, "{valid}");
+        assert!(sessions.holder(&root).is_some_and(|viewer| viewer == Viewer(0)), "root's stays");
+        assert_eq!(sessions.token(200_000 + MAX_TOKENS as u32 + 499), users[users.len() - 1]);
+    }
+
+    #[test]
+    fn whoever_a_client_started_approves_nothing_but_of_the_first_process_nobody_knows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Sessions::new(folder.path().join("audit.db"), Serving::Own);
+        let (asking, _theirs) = UnixStream::pair().expect("a pair");
+        let uid = nix::unistd::geteuid().as_raw();
+        let link_to = |client: u32, of: u32| {
+            let (link, _) = UnixStream::pair().expect("a pair");
+            let linked = Linked {
+                link: Arc::new(LinkWriter::new(link)),
+                uid: of,
+                client,
+                progress: Arc::default(),
+                nudge: Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("a descriptor")),
+            };
+            sessions.linked.lock().expect("whole").insert("s".into(), linked);
+            sessions.may_approve(uid, &asking, &|| true)
+        };
+        assert_eq!(sessions.may_approve(uid, &asking, &|| true), Ok(()), "no session at all");
+        // The client is this very process, and then its parent.
+        for client in [process::id(), std::os::unix::process::parent_id()] {
+            assert_eq!(link_to(client, uid), Err(Refused::Descendant { client }));
+        }
+        // Everybody descends from the first process: as a client it says of nobody that they are its own.
+        for client in [0, 1] {
+            assert_eq!(link_to(client, uid), Ok(()), "{client}");
+        }
+        if uid != 0 {
+            assert_eq!(link_to(process::id(), uid + 1), Ok(()), "another user's client");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Counts of MCP sessions for `/metrics`, since this auditor began, and of what the record of the kernel's events lost. A bounded number of series, whatever servers are called.
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use ringfence_session::rows::ingest::Row;
+use ringfence_store::Losses;
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Mutex, PoisonError},
+};
+
+/// Servers with series of their own; the rest are `other`.
+const MOST_SERVERS: usize = 50;
+/// Tools with series of their own, over all servers; the rest are `other`.
+const MOST_TOOLS: usize = 100;
+/// Longest name of a server or a tool in a label, characters.
+const LONGEST_NAME: usize = 64;
+/// Upper bounds of the durations' buckets, seconds.
+const SECONDS: [f64; 10] = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    server: String,
+    action: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    server: String,
+    outcome: String,
+}
+
+/// OpenTelemetry's `mcp.method.name` and `gen_ai.tool.name`, as Prometheus spells names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ToolLabels {
+    mcp_method_name: &'static str,
+    gen_ai_tool_name: String,
+}
+
+/// Where what is in no event was lost, and what it was.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LostLabels {
+    place: &'static str,
+    verdict: &'static str,
+}
+
+/// The metrics of one auditor.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    calls: Family<CallLabels, Counter>,
+    outcomes: Family<OutcomeLabels, Counter>,
+    operations: Family<ToolLabels, Counter>,
+    sessions: Counter,
+    duration: Histogram,
+    linked: Gauge,
+    waiting: Gauge,
+    denied: Gauge,
+    lost: Family<LostLabels, Gauge>,
+    servers: Mutex<HashSet<String>>,
+    tools: Mutex<HashSet<String>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut all = Registry::with_prefix("ringfence");
+        let metrics = Self {
+            calls: Family::default(),
+            outcomes: Family::default(),
+            operations: Family::default(),
+            sessions: Counter::default(),
+            duration: Histogram::new(SECONDS),
+            linked: Gauge::default(),
+            waiting: Gauge::default(),
+            denied: Gauge::default(),
+            lost: Family::default(),
+            servers: Mutex::default(),
+            tools: Mutex::default(),
+            registry: Registry::default(),
+        };
+        let help = "Operations denied in the containers that the database still knows";
+        all.register("operations_denied", help, metrics.denied.clone());
+        let help = "Operations of these containers that are in no event: no room in the kernel or in the store, or missing \
+                    (on their way, or in the memory of a daemon that was killed)";
+        all.register("operations_lost", help, metrics.lost.clone());
+        let registry = all.sub_registry_with_prefix("mcp");
+        registry.register(
+            "tool_calls",
+            "Tool calls asked for, by what the policy did",
+            metrics.calls.clone(),
+        );
+        registry.register(
+            "operations",
+            "Tool calls asked for, by tool, under OpenTelemetry's names",
+            metrics.operations.clone(),
+        );
+        registry.register("tool_call_outcomes", "What became of tool calls", metrics.outcomes.clone());
+        registry.register("sessions", "Sessions that began", metrics.sessions.clone());
+        registry.register(
+            "tool_call_duration_seconds",
+            "From the request to the server's answer",
+            metrics.duration.clone(),
+        );
+        registry.register(
+            "sessions_linked",
+            "Sessions whose interceptor is connected",
+            metrics.linked.clone(),
+        );
+        registry.register("calls_waiting", "Calls that wait for approval", metrics.waiting.clone());
+        Self { registry: all, ..metrics }
+    }
+}
+
+impl Metrics {
+    /// Counts what was stored.
+    pub fn count(&self, server: &str, row: &Row) {
+        match row {
+            Row::Session { .. } => drop(self.sessions.inc()),
+            Row::Call(call) => {
+                let server = self.label(server);
+                let labels = ToolLabels {
+                    mcp_method_name: "tools/call",
+                    gen_ai_tool_name: label(&self.tools, MOST_TOOLS, &call.judged.tool),
+                };
+                self.operations.get_or_create(&labels).inc();
+                let action = known(&call.judged.action, &["pass", "flag", "pause", "block"]);
+                self.calls.get_or_create(&CallLabels { server: server.clone(), action }).inc();
+                if call.blocked {
+                    self.outcome(server, "blocked");
+                }
+            }
+            Row::Answer { error, duration_ms, .. } => {
+                self.outcome(self.label(server), if error.is_some() { "failed" } else { "answered" });
+                self.duration
+                    .observe(std::time::Duration::from_millis(duration_ms.unsigned_abs()).as_secs_f64());
+            }
+            Row::Decision { outcome, .. } => self.outcome(self.label(server), outcome),
+            Row::Message(_)
+            | Row::Client { .. }
+            | Row::Asked { .. }
+            | Row::Answered { .. }
+            | Row::Governed { .. }
+            | Row::Stderr { .. }
+            | Row::Gap
+            | Row::End { .. } => {}
+        }
+    }
+
+    /// The text format of Prometheus.
+    ///
+    /// # Errors
+    /// None that is known; the encoder's type has them.
+    pub fn text(&self, linked: usize, waiting: usize, losses: Losses) -> Result<String, fmt::Error> {
+        let set = |gauge: &Gauge, n| {
+            gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
+        };
+        set(&self.denied, losses.denied);
+        for (place, verdict, n) in [
+            ("kernel", "denied", losses.kernel_denied),
+            ("kernel", "other", losses.kernel_other),
+            ("store", "denied", losses.store_denied),
+            ("store", "other", losses.store_other),
+            ("missing", "denied", losses.missing_denied),
+        ] {
+            set(&self.lost.get_or_create(&LostLabels { place, verdict }), n);
+        }
+        self.linked.set(i64::try_from(linked).unwrap_or(i64::MAX));
+        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn outcome(&self, server: String, outcome: &str) {
+        let outcome = known(
+            outcome,
+            &["blocked", "failed", "answered", "approved", "denied", "timeout", "cancelled", "ended"],
+        );
+        self.outcomes.get_or_create(&OutcomeLabels { server, outcome }).inc();
+    }
+
+    fn label(&self, server: &str) -> String {
+        label(&self.servers, MOST_SERVERS, server)
+    }
+}
+
+/// A name as a label, if it is among the first `most`.
+fn label(names: &Mutex<HashSet<String>>, most: usize, name: &str) -> String {
+    // The encoder writes labels as they are; the text format wants these three escaped.
+    let name: String = name.chars().take(LONGEST_NAME).collect();
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    if names.len() < most || names.contains(&name) {
+        names.insert(name.clone());
+        return name;
+    }
+    "other".to_owned()
+}
+
+/// A journal is somebody else's file: only the words that are known become labels.
+fn known(word: &str, words: &[&str]) -> String {
+    if words.contains(&word) { word } else { "other" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Losses, MOST_SERVERS, MOST_TOOLS, Metrics};
+    use ringfence_session::{
+        journal::Judged,
+        rows::ingest::{CallRow, Row},
+    };
+
+    fn decided(outcome: &str) -> Row {
+        Row::Decision { call: "c".into(), outcome: outcome.into(), by: None, at: 0, boot: 0 }
+    }
+
+    fn called(tool: String) -> Row {
+        let judged = Judged {
+            call: "c".into(),
+            index: 0,
+            tool,
+            operation: "read".into(),
+            score: 0,
+            reasons: vec![],
+            action: "pass".into(),
+            rules: vec![],
+        };
+        Row::Call(Box::new(CallRow {
+            judged,
+            message: "m".into(),
+            arguments: "{}".into(),
+            at: 0,
+            blocked: false,
+            began: None,
+            evidence: Default::default(),
+        }))
+    }
+
+    #[test]
+    fn tools_are_counted_under_opentelemetrys_names_and_their_number_is_bounded() {
+        let metrics = Metrics::default();
+        for n in 0..MOST_TOOLS + 7 {
+            metrics.count("server", &called(format!("tool\"{n}")));
+        }
+        let text = metrics.text(0, 0, Losses::default()).expect("text");
+        let line = |tool: &str, n: u32| {
+            format!(
+                r#"ringfence_mcp_operations_total{{mcp_method_name="tools/call",gen_ai_tool_name="{tool}"}} {n}"#
+            )
+        };
+        assert!(text.contains(&line(r#"tool\"0"#, 1)) && text.contains(&line("other", 7)), "{text}");
+        assert_eq!(text.matches("gen_ai_tool_name").count(), MOST_TOOLS + 1);
+    }
+
+    #[test]
+    fn hostile_names_are_escaped_and_their_number_is_bounded() {
+        let metrics = Metrics::default();
+        metrics.count("a\"}\n1", &decided("approved"));
+        for n in 0..2 * MOST_SERVERS {
+            metrics.count(&format!("server-{n}"), &decided("denied"));
+        }
+        metrics.count("server-0", &decided("made up"));
+        let losses = Losses { denied: 9, kernel_denied: 4, missing_denied: 1, ..Losses::default() };
+        let text = metrics.text(3, 1, losses).expect("text");
+        assert!(text.contains("ringfence_operations_denied 9"), "{text}");
+        assert!(text.contains(r#"ringfence_operations_lost{place="kernel",verdict="denied"} 4"#), "{text}");
+        assert!(text.contains(r#"ringfence_operations_lost{place="missing",verdict="denied"} 1"#), "{text}");
+        assert!(text.contains(r#"outcomes_total{server="a\"}\n1",outcome="approved"} 1"#), "{text}");
+        assert!(text.contains(r#"{server="other",outcome="denied"} 51"#), "{text}");
+        assert!(text.contains(r#"{server="server-0",outcome="other"} 1"#), "{text}");
+        assert!(text.contains("ringfence_mcp_sessions_linked 3"), "{text}");
+        assert!(text.lines().count() < 200, "{text}");
+    }
+}

@@ -1,0 +1,362 @@
+//! What the auditor's threads tell one another: how far the store is, how it fares, what was lost.
+
+use ringfence_events::{decode::DecodeError, manifests::Identity};
+use ringfence_wire::audit::Answer;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io::Write as _,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Containers whose drops are told apart while nothing can be stored; beyond it they are counted together.
+const MAX_DROPPING: usize = 8192;
+
+/// Requests to the core to hand over what its rings hold, at once.
+const MOST_ASKED: u64 = 8;
+/// When an answer that did not come is not waited for any more by those who ask next.
+const LOST: Duration = Duration::from_secs(10);
+
+/// Shared by all threads.
+#[derive(Debug)]
+pub struct Shared {
+    core: Mutex<UnixStream>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    health: Mutex<Health>,
+    dropped: Mutex<HashMap<u64, Dropped>>,
+    dropped_to: AtomicU64,
+    suspect: AtomicBool,
+}
+
+/// How far the store is.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    /// Highest id that can be read.
+    pub last: u64,
+    /// Highest token up to which everything is stored.
+    flushed: u64,
+    /// Highest token given out.
+    asked: u64,
+    /// When that was.
+    sent: Option<Instant>,
+    /// Tokens of which nothing will come: the core was not reached, or what came could not be stored.
+    lost: BTreeSet<u64>,
+    /// The core is gone.
+    pub closed: bool,
+}
+
+/// How the store fares.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health {
+    /// Why nothing can be stored.
+    pub failing: Option<String>,
+    /// Where a corrupt database went.
+    pub moved_to: Option<String>,
+    /// Events stored since the start.
+    pub stored: u64,
+    /// Records refused, by reason.
+    pub undecodable: BTreeMap<&'static str, u64>,
+}
+
+/// Events of one container that could not be stored.
+#[derive(Debug, Clone, Default)]
+pub struct Dropped {
+    /// Who it is.
+    pub identity: Option<Arc<Identity>>,
+    /// Denials.
+    pub denied: u64,
+    /// Allowed events.
+    pub allowed: u64,
+}
+
+impl Progress {
+    /// How many requests to the core are not answered yet.
+    fn under_way(&self) -> u64 {
+        let lost = self.lost.range(self.flushed + 1..).count();
+        (self.asked - self.flushed).saturating_sub(lost as u64)
+    }
+}
+
+impl Shared {
+    /// `core` is where answers go.
+    pub fn new(core: UnixStream) -> Self {
+        Self {
+            core: Mutex::new(core),
+            progress: Mutex::default(),
+            changed: Condvar::new(),
+            health: Mutex::default(),
+            dropped: Mutex::default(),
+            dropped_to: AtomicU64::new(0),
+            suspect: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells the core something. One small write, so it is never cut; a core that does not read misses it.
+    pub fn answer(&self, answer: Answer) -> bool {
+        let body = answer.to_body();
+        let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+        frame.extend(body);
+        lock(&self.core).write_all(&frame).is_ok()
+    }
+
+    /// Has everything stored that happened before now. False: not within `limit`. However many ask, the core is asked a few
+    /// times at once: it ends an auditor that asks for too much.
+    pub fn flush(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let (token, sends) = {
+            let mut progress = lock(&self.progress);
+            let wanted = progress.asked + 1;
+            loop {
+                // Somebody else has asked since: that is for us, too.
+                if progress.asked >= wanted {
+                    break (wanted, false);
+                }
+                let under_way = progress.under_way();
+                let is_lost = progress.sent.is_none_or(|sent| sent.elapsed() >= LOST);
+                if under_way < MOST_ASKED || (is_lost && under_way < 4 * MOST_ASKED) {
+                    progress.asked = wanted;
+                    progress.sent = Some(Instant::now());
+                    break (wanted, true);
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() || progress.closed {
+                    return false;
+                }
+                progress = wait(&self.changed, progress, left);
+            }
+        };
+        if sends && !self.answer(Answer::Flush(token)) {
+            self.lose_token(token);
+            return false;
+        }
+        let mut progress = lock(&self.progress);
+        while progress.flushed < token && !progress.closed {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            progress = wait(&self.changed, progress, left);
+        }
+        progress.flushed >= token
+    }
+
+    /// Everything up to a token is stored. A token that was never given out counts for nothing.
+    pub fn flushed(&self, token: u64) {
+        let mut progress = lock(&self.progress);
+        if token <= progress.asked {
+            progress.flushed = progress.flushed.max(token);
+            progress.lost = progress.lost.split_off(&(token + 1));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Nothing will come of a token: those who wait for it wait on for a later one, and it keeps nobody from asking.
+    pub(crate) fn lose_token(&self, token: u64) {
+        let mut progress = lock(&self.progress);
+        if token > progress.flushed && token <= progress.asked {
+            progress.lost.insert(token);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Events up to `last` can be read.
+    pub fn stored(&self, last: u64) {
+        lock(&self.progress).last = last;
+        self.changed.notify_all();
+    }
+
+    /// The core is gone.
+    pub fn close(&self) {
+        lock(&self.progress).closed = true;
+        self.changed.notify_all();
+    }
+
+    /// How far the store is, now.
+    pub fn progress(&self) -> Progress {
+        lock(&self.progress).clone()
+    }
+
+    /// Waits until there is something after `after`, at most for `limit`.
+    pub(crate) fn wait_after(&self, after: u64, limit: Duration) -> Progress {
+        let progress = lock(&self.progress);
+        if progress.last > after || progress.closed {
+            return progress.clone();
+        }
+        wait(&self.changed, progress, limit).clone()
+    }
+
+    /// Changes the health.
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        lock(&self.health)
+    }
+
+    /// Whether nothing can be stored at the moment.
+    pub(crate) fn is_failing(&self) -> bool {
+        lock(&self.health).failing.is_some()
+    }
+
+    /// A reader found the database corrupt.
+    pub(crate) fn suspect(&self) {
+        self.suspect.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a reader found the database corrupt; asked once.
+    pub(crate) fn take_suspect(&self) -> bool {
+        self.suspect.swap(false, Ordering::SeqCst)
+    }
+
+    /// Counts a record that was refused.
+    pub fn undecodable(&self, error: DecodeError) {
+        let mut health = lock(&self.health);
+        let count = health.undecodable.entry(error.reason()).or_default();
+        if *count == 0 {
+            tracing::error!("{error}; counted from now on, see `ringfence status`");
+        }
+        *count += 1;
+    }
+
+    /// Counts an event that cannot be stored, as often as it happened.
+    pub(crate) fn drop_event(
+        &self,
+        container: u64,
+        identity: Option<Arc<Identity>>,
+        refused: bool,
+        repeats: u32,
+    ) {
+        let mut all = lock(&self.dropped);
+        let key = if all.len() < MAX_DROPPING || all.contains_key(&container) { container } else { 0 };
+        let dropped = all.entry(key).or_default();
+        dropped.identity = identity.filter(|_| key == container);
+        *(if refused { &mut dropped.denied } else { &mut dropped.allowed }) += u64::from(repeats);
+    }
+
+    /// The batch of this number was dropped, its events counted.
+    pub(crate) fn drop_batch(&self, sequence: u64) {
+        self.dropped_to.store(sequence, Ordering::SeqCst);
+    }
+
+    /// The last batch that was dropped; 0: none.
+    pub(crate) fn dropped_to(&self) -> u64 {
+        self.dropped_to.load(Ordering::SeqCst)
+    }
+
+    /// What was dropped and is not in the store yet.
+    pub fn dropped(&self) -> Vec<Dropped> {
+        lock(&self.dropped).values().cloned().collect()
+    }
+
+    /// The same, to be put into the store.
+    pub(crate) fn take_dropped(&self) -> HashMap<u64, Dropped> {
+        std::mem::take(&mut *lock(&self.dropped))
+    }
+}
+
+/// A thread that panicked leaves nothing half done here: counters and flags.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
+    changed.wait_timeout(guard, limit).map_or_else(|e| e.into_inner().0, |(guard, _)| guard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::Read as _, thread};
+
+    #[test]
+    fn a_flush_waits_for_its_own_token() {
+        let (core, ours) = UnixStream::pair().expect("a pair");
+        let shared = Arc::new(Shared::new(ours));
+        let waits = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || (shared.flush(Duration::from_secs(20)), shared.flush(Duration::from_millis(20)))
+        });
+        let mut core = core;
+        let mut frame = [0; 13];
+        core.read_exact(&mut frame).expect("the request");
+        assert_eq!(Answer::parse(&frame[4..]).expect("parses"), Answer::Flush(1));
+        shared.flushed(7);
+        shared.flushed(1);
+        assert_eq!(waits.join().expect("no panic"), (true, false));
+    }
+
+    #[test]
+    fn however_many_wait_the_core_is_asked_a_few_times() {
+        let (mut core, ours) = UnixStream::pair().expect("a pair");
+        core.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let shared = Arc::new(Shared::new(ours));
+        let waits: Vec<_> = (0..200)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.flush(Duration::from_secs(60)))
+            })
+            .collect();
+        let (mut last, mut frame) = (0, [0; 13]);
+        while waits.iter().any(|waits| !waits.is_finished()) {
+            let mut asked = 0;
+            while core.read_exact(&mut frame).is_ok() {
+                asked += 1;
+                match Answer::parse(&frame[4..]).expect("parses") {
+                    Answer::Flush(token) => last = token,
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(asked <= MOST_ASKED, "{asked} at once");
+            shared.flushed(last);
+        }
+        assert!(waits.into_iter().all(|waits| waits.join().expect("no panic")));
+    }
+
+    #[test]
+    fn requests_of_which_nothing_comes_keep_nobody_from_the_next() {
+        let (mut core, ours) = UnixStream::pair().expect("a pair");
+        let shared = Arc::new(Shared::new(ours));
+        let mut frame = [0; 13];
+        let mut token = |core: &mut UnixStream| {
+            core.read_exact(&mut frame).expect("a request");
+            match Answer::parse(&frame[4..]).expect("parses") {
+                Answer::Flush(token) => token,
+                other => panic!("{other:?}"),
+            }
+        };
+        // The store fails for a while: what the core answers is dropped by the link.
+        for number in 1..=5 * 4 * MOST_ASKED {
+            assert!(!shared.flush(Duration::ZERO), "nothing was stored");
+            assert_eq!(token(&mut core), number, "the core was asked");
+            shared.lose_token(number);
+        }
+        let asks = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.flush(Duration::from_secs(60))
+        });
+        let last = token(&mut core);
+        shared.flushed(last);
+        assert!(asks.join().expect("no panic"), "it works again");
+        assert!(lock(&shared.progress).lost.is_empty(), "and what was lost is forgotten");
+        // A core that cannot be reached.
+        drop(core);
+        let begun = Instant::now();
+        assert!((0..5 * 4 * MOST_ASKED).all(|_| !shared.flush(Duration::from_secs(600))));
+        assert!(begun.elapsed() < Duration::from_secs(600), "nobody waits for it");
+    }
+
+    #[test]
+    fn drops_are_counted_per_container_within_a_bound() {
+        let shared = Shared::new(UnixStream::pair().expect("a pair").0);
+        for container in 1..=10_000 {
+            shared.drop_event(container, None, container % 2 == 0, 3);
+        }
+        let dropped = shared.take_dropped();
+        assert!(dropped.len() <= MAX_DROPPING + 1);
+        assert_eq!(dropped.values().map(|d| d.denied).sum::<u64>(), 15_000);
+        assert_eq!(dropped.values().map(|d| d.allowed).sum::<u64>(), 15_000);
+        assert!(shared.dropped().is_empty());
+    }
+}

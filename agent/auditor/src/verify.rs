@@ -1,0 +1,381 @@
+//! Whether the record of MCP sessions is whole: journals, ledger, database and heads kept elsewhere, against each other.
+//!
+//! The chain of a journal shows an edit, the ledger a session that is gone, the fold of a journal a row that was changed,
+//! and heads that others kept an older copy of everything.
+
+use ringfence_base::clock::rfc3339;
+use ringfence_session::rows::ingest::{Fold, Row};
+use ringfence_session::{
+    heads::{Head, Of},
+    journal::{Broken, Direction, Reader},
+    ledger::{self, Known, Ledger},
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io::BufReader,
+};
+
+/// What is wrong with the record.
+#[derive(Debug, thiserror::Error)]
+pub enum Amiss {
+    /// The auditor met it before.
+    #[error("the auditor found it broken: {0}")]
+    Known(String),
+    /// No journal.
+    #[error("its journal {path} cannot be read")]
+    Journal {
+        /// Where it should be.
+        path: String,
+        /// Why.
+        #[source]
+        source: Broken,
+    },
+    /// Another journal.
+    #[error(
+        "line {line} of its journal {path} is not the one that {whence} has: the journal is another one, or was written anew"
+    )]
+    Other {
+        /// The journal.
+        path: String,
+        /// The line.
+        line: u64,
+        /// Who has the hash.
+        whence: Whence,
+    },
+    /// A journal that lost its end.
+    #[error(
+        "its journal {path} ends after {lines} lines, and {whence} has {expected}: it was cut, or is an older copy"
+    )]
+    Cut {
+        /// The journal.
+        path: String,
+        /// Its lines.
+        lines: u64,
+        /// The lines it should have.
+        expected: u64,
+        /// Who says so.
+        whence: Whence,
+    },
+    /// A session that the ledger does not name.
+    #[error("the ledger does not name it: its rows were added by somebody else")]
+    Unknown,
+    /// Rows that the journal does not make.
+    #[error(
+        "its {0} in the database are not those that its journal makes: rows were changed, added or removed"
+    )]
+    Rows(&'static str),
+    /// The session's row.
+    #[error("its row in the database has another {0} than its journal")]
+    Row(&'static str),
+    /// A session that is gone without a checkpoint.
+    #[error("it is gone from the database, and retention did not remove it")]
+    Gone,
+    /// A head that does not fit what retention left.
+    #[error(
+        "the checkpoint has {lines} lines, and the heads that were kept elsewhere tell of {expected}, or of another hash"
+    )]
+    Checkpoint {
+        /// Lines of the checkpoint.
+        lines: u64,
+        /// Lines of the head.
+        expected: u64,
+    },
+    /// A head of a session that nobody here knows.
+    #[error(
+        "a head that was kept elsewhere names it, and the record does not: it was removed, or this is an older copy"
+    )]
+    Lost,
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] ledger::Broken),
+    /// A ledger that lost its end, or is another one.
+    #[error(
+        "entry {0} of the ledger is not the one that was kept elsewhere: it was cut, is an older copy, or was written anew"
+    )]
+    LedgerHead(u64),
+}
+
+/// Where a hash is on record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whence {
+    /// The session's row.
+    Database,
+    /// The ledger.
+    Ledger,
+    /// A head that was kept elsewhere.
+    Elsewhere,
+}
+
+impl std::fmt::Display for Whence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Database => "the database",
+            Self::Ledger => "the ledger",
+            Self::Elsewhere => "the head that was kept elsewhere",
+        })
+    }
+}
+
+/// Sum of rows, whatever their order: each row's SHA-256, added up lane by lane. It shows a change by somebody who does
+/// not look for collisions; who does can also write the database's own hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Sum([u64; 4]);
+
+impl Sum {
+    fn add(&mut self, row: &Value) {
+        let digest = Sha256::digest(row.to_string().as_bytes());
+        for (lane, bytes) in self.0.iter_mut().zip(digest.as_chunks::<8>().0) {
+            *lane = lane.wrapping_add(u64::from_le_bytes(*bytes));
+        }
+    }
+}
+
+/// Sums of one session's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sums {
+    messages: Sum,
+    calls: Sum,
+    stderr: Sum,
+}
+
+impl Sums {
+    /// A row of `messages` as the auditor gives it. What is derived from `raw` alone is left out: a later version may
+    /// derive more.
+    pub fn message(&mut self, row: &Value) {
+        self.messages.add(&json!([row["id"], row["direction"], row["timestamp"], row["raw"]]));
+    }
+
+    /// A row of `tool_calls`: what was asked, how it was answered, what was decided, each for itself, as a journal tells
+    /// them one after the other.
+    pub fn call(&mut self, row: &Value) {
+        let decided = !row["decided_at"].is_null();
+        let at_once = if decided { &Value::Null } else { &row["outcome"] };
+        self.calls.add(&json!([
+            row["id"],
+            row["request_msg_id"],
+            row["tool_name"],
+            row["arguments"],
+            row["operation_type"],
+            row["risk_score"],
+            row["risk_reasons"],
+            row["requested_at"],
+            row["policy_action"],
+            row["rules"],
+            at_once
+        ]));
+        if !row["responded_at"].is_null() {
+            self.calls.add(&json!([
+                row["id"],
+                "answer",
+                row["response_msg_id"],
+                row["result"],
+                row["error"],
+                row["responded_at"]
+            ]));
+        }
+        if decided {
+            self.calls.add(&json!([
+                row["id"],
+                "decision",
+                row["outcome"],
+                row["decided_by"],
+                row["decided_at"]
+            ]));
+        }
+    }
+
+    /// A row of `stderr`.
+    pub fn stderr(&mut self, row: &Value) {
+        self.stderr.add(&json!([row["number"], row["timestamp"], row["text"], row["dropped"]]));
+    }
+
+    /// What a journal's fold makes of an entry.
+    fn folded(&mut self, row: &Row) {
+        match row {
+            Row::Message(message) => {
+                let direction = match message.direction {
+                    Direction::ClientToServer => "client_to_server",
+                    Direction::ServerToClient => "server_to_client",
+                };
+                self.messages.add(&json!([message.id, direction, rfc3339(message.at), message.raw]));
+            }
+            Row::Call(call) => {
+                let judged = &call.judged;
+                self.calls.add(&json!([
+                    judged.call,
+                    call.message,
+                    judged.tool,
+                    as_read(Some(&call.arguments)),
+                    judged.operation,
+                    judged.score,
+                    judged.reasons,
+                    rfc3339(call.at),
+                    judged.action,
+                    judged.rules,
+                    call.blocked.then_some("blocked")
+                ]));
+            }
+            Row::Answer { call, message, result, error, at, .. } => self.calls.add(&json!([
+                call,
+                "answer",
+                message,
+                as_read(result.as_ref()),
+                as_read(error.as_ref()),
+                rfc3339(*at)
+            ])),
+            Row::Decision { call, outcome, by, at, .. } => {
+                self.calls.add(&json!([call, "decision", outcome, by, rfc3339(*at)]));
+            }
+            Row::Stderr { number, at, text, dropped } => {
+                self.stderr.add(&json!([number, rfc3339(*at), text, dropped]));
+            }
+            Row::Session { .. }
+            | Row::Client { .. }
+            | Row::Asked { .. }
+            | Row::Answered { .. }
+            | Row::Governed { .. }
+            | Row::Gap
+            | Row::End { .. } => {}
+        }
+    }
+}
+
+/// A JSON column as it arrives from the auditor: read there, written, read again.
+fn as_read(text: Option<&String>) -> Value {
+    let Some(text) = text else { return Value::Null };
+    match serde_json::from_str::<Value>(text) {
+        Ok(value) => serde_json::from_str(&value.to_string()).unwrap_or(value),
+        Err(_) => Value::from(text.as_str()),
+    }
+}
+
+/// Reads a session's journal to its end and compares it with everything that knows it. `sums` are those of its rows in
+/// the database, where nothing was written meanwhile.
+///
+/// # Errors
+/// The first thing that is [`Amiss`].
+pub fn session(row: &Value, known: Option<&Known>, heads: &[&Head], sums: Option<Sums>) -> Result<(), Amiss> {
+    if let Some(why) = row["broken"].as_str() {
+        return Err(Amiss::Known(why.to_owned()));
+    }
+    let known = known.ok_or(Amiss::Unknown)?;
+    let path = row["journal"].as_str().unwrap_or_default().to_owned();
+    let stored = row["journal_lines"].as_u64().unwrap_or(0);
+    let mut marks: BTreeMap<u64, Vec<(&str, Whence)>> = BTreeMap::new();
+    let mut mark = |line, hash, whence| marks.entry(line).or_default().push((hash, whence));
+    mark(stored, row["journal_head"].as_str().unwrap_or_default(), Whence::Database);
+    known.marks.iter().for_each(|(line, hash)| mark(*line, hash, Whence::Ledger));
+    heads.iter().for_each(|head| mark(head.lines, &head.hash, Whence::Elsewhere));
+
+    let broken = |source| Amiss::Journal { path: path.clone(), source };
+    let file = File::open(&path).map_err(|error| broken(error.into()))?;
+    let mut reader = Reader::new(BufReader::new(file));
+    let (mut fold, mut made) = (Fold::default(), Sums::default());
+    // Rows are written in steps, and the position with the last: where that is still to come, there are as many more as were
+    // written of what the journal goes on with.
+    let (mut beyond, mut goes_on) = (None::<Sums>, false);
+    // Said last: of another session's journal the hashes tell more.
+    let mut of_row = None;
+    while let Some(entry) = reader.next_entry().map_err(broken)? {
+        let (hash, line) = reader.position();
+        for (expected, whence) in marks.remove(&line).unwrap_or_default() {
+            if expected != hash {
+                return Err(Amiss::Other { path, line, whence });
+            }
+        }
+        if line <= stored {
+            for folded in fold.next(entry) {
+                made.folded(&folded);
+                of_row = of_row.or(same_session(row, &folded).err());
+            }
+        } else if let Some(sums) = &sums
+            && !goes_on
+            && differing(row, sums, &made).is_some()
+        {
+            let beyond = beyond.get_or_insert(made);
+            for folded in fold.next(entry) {
+                beyond.folded(&folded);
+                goes_on |= differing(row, sums, beyond).is_none();
+            }
+        }
+    }
+    marks.remove(&0);
+    if let Some((expected, of)) = marks.pop_last() {
+        let whence = of.first().map_or(Whence::Database, |(_, whence)| *whence);
+        return Err(Amiss::Cut { path, lines: reader.position().1, expected, whence });
+    }
+    if let Some(amiss) = of_row {
+        return Err(amiss);
+    }
+    match sums {
+        Some(sums) if !goes_on => differing(row, &sums, &made).map_or(Ok(()), Err),
+        _ => Ok(()),
+    }
+}
+
+/// What of a session's rows is not what was made of its journal.
+fn differing(row: &Value, sums: &Sums, made: &Sums) -> Option<Amiss> {
+    if sums.messages != made.messages {
+        Some(Amiss::Rows("messages"))
+    } else if sums.calls != made.calls {
+        Some(Amiss::Rows("tool calls"))
+    } else if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr {
+        // A session that began before there was a table for it has only a part, or nothing.
+        Some(Amiss::Rows("lines of standard error"))
+    } else {
+        None
+    }
+}
+
+fn same_session(row: &Value, folded: &Row) -> Result<(), Amiss> {
+    match folded {
+        Row::Session { server_name, .. } if row["server_name"] != server_name.as_str() => {
+            Err(Amiss::Row("server"))
+        }
+        Row::Session { started_at, .. } if row["started_at"] != rfc3339(*started_at) => {
+            Err(Amiss::Row("start"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Heads that no session's journal answers for: those of ledgers, of sessions that retention removed, and of nobody.
+/// Gives each with the session's or ledger's name.
+pub fn heads<'a>(
+    heads: &'a [Head],
+    ledgers: &HashMap<u32, Ledger>,
+    present: impl Fn(&str) -> bool,
+) -> Vec<(&'a Head, Amiss)> {
+    heads
+        .iter()
+        .filter_map(|head| {
+            let ledger = ledgers.get(&head.uid);
+            let amiss = match &head.of {
+                Of::Ledger => {
+                    let first = ledger.and_then(|l| l.hashes.keys().next().copied()).unwrap_or(0);
+                    let same = ledger.and_then(|l| l.hashes.get(&head.lines)) == Some(&head.hash);
+                    // What was folded away cannot be compared any more.
+                    let folded = first > 1 && head.lines < first;
+                    (!same && !folded).then_some(Amiss::LedgerHead(head.lines))
+                }
+                Of::Session(session) if present(session) => None,
+                Of::Session(session) => match ledger.and_then(|l| l.sessions.get(session)) {
+                    Some(Known { removed: Some(checkpoint), marks }) => {
+                        let differs = marks.get(&head.lines).is_some_and(|hash| *hash != head.hash);
+                        (head.lines > checkpoint.last || differs)
+                            .then_some(Amiss::Checkpoint { lines: checkpoint.last, expected: head.lines })
+                    }
+                    // One that the ledger names and the database has not is `Gone`, and said so.
+                    Some(Known { removed: None, .. }) => None,
+                    // Its checkpoint may be folded away.
+                    None if ledger.is_some_and(|l| l.folded.0 > 0) => None,
+                    None => Some(Amiss::Lost),
+                },
+            };
+            amiss.map(|amiss| (head, amiss))
+        })
+        .collect()
+}

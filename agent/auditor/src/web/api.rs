@@ -1,0 +1,304 @@
+//! The REST API: routes, their parameters, their answers.
+
+use super::{
+    Dashboard,
+    asked::{self, Asked, Pages, filter},
+    assets, gate, live,
+    refusal::{Refusal, sentence},
+    rules,
+};
+use crate::mcp::{
+    server,
+    waiting::{Decider, Refused},
+};
+use axum::{
+    Extension, Json, Router,
+    body::Bytes,
+    extract::{
+        DefaultBodyLimit, Path, Query, State,
+        rejection::{JsonRejection, QueryRejection},
+    },
+    http::{Method, StatusCode, Uri},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use ringfence_base::error::chain;
+use ringfence_store::{self as store, CallFilter, Reader, SessionReader, Viewer};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use tokio::{task, time};
+
+/// Bytes of a request's body.
+const LONGEST_BODY: usize = 64 << 10;
+/// How long the store may take for an answer.
+const QUESTION: Duration = Duration::from_secs(10);
+/// How long an interceptor may take to carry a decision out.
+const DECIDED: Duration = Duration::from_secs(20);
+
+type Shared = State<Arc<Dashboard>>;
+/// Whose token it is: the gate put it there.
+type Asking = Extension<Viewer>;
+type Answer = Result<Json<Value>, Refusal>;
+
+fn no_call(id: &str) -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, format!("There is no tool call with the id {id:?}."))
+}
+
+impl From<store::Error> for Refusal {
+    fn from(error: store::Error) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("The audit store cannot answer: {}.", chain(&error)),
+        )
+    }
+}
+
+pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
+    Router::new()
+        .route("/api/sessions", get(sessions))
+        .route("/api/sessions/{id}/tool-calls", get(session_calls))
+        .route("/api/sessions/{id}/intents", get(intents))
+        .route("/api/sessions/{id}/stderr", get(stderr))
+        .route("/api/tool-calls", get(calls))
+        .route("/api/tool-calls/flagged", get(flagged))
+        .route("/api/tool-calls/{id}", get(call))
+        .route("/api/tool-calls/{id}/approve", post(approve))
+        .route("/api/tool-calls/{id}/deny", post(deny))
+        .route("/api/intents", get(latest_intents))
+        .route("/api/rules", get(rules::list).post(rules::add))
+        .route("/api/rules/pending", get(rules::pending))
+        .route("/api/rules/confirm", post(rules::confirm))
+        .route("/api/waiting", get(waiting))
+        .route("/api/stats", get(stats))
+        .route("/metrics", get(metrics))
+        .route("/ws/live", get(live::upgrade))
+        .fallback(other)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(middleware::from_fn_with_state(Arc::clone(&dashboard), gate::pass))
+        .with_state(dashboard)
+}
+
+/// Asks the store beside the runtime.
+pub(super) async fn ask<T: Send + 'static>(
+    dashboard: &Dashboard,
+    question: impl FnOnce(&SessionReader) -> Result<T, store::Error> + Send + 'static,
+) -> Result<T, Refusal> {
+    let db = dashboard.sessions.db.clone();
+    beside(move || {
+        let answered = SessionReader::open(&db).and_then(|reader| question(&reader.within(QUESTION)?));
+        Ok(answered?)
+    })
+    .await
+}
+
+/// Does what may block, when the asker's turn has a thread for it. The turn lasts as long as the work: a client that hangs up
+/// does not end it.
+pub(super) async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let gone =
+        |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The work for this answer was broken off.");
+    let turn = gate::turn();
+    let thread = match &turn {
+        Some(turn) => Some(turn.thread().await),
+        None => None,
+    };
+    let work = move || {
+        let _held = (thread, turn);
+        work()
+    };
+    task::spawn_blocking(work).await.map_err(gone)?
+}
+
+async fn other(method: Method, uri: Uri) -> Response {
+    if (method == Method::GET || method == Method::HEAD)
+        && let Some(file) = assets::find(uri.path())
+    {
+        return file;
+    }
+    Refusal::new(StatusCode::NOT_FOUND, format!("There is nothing at {:?}.", uri.path())).into_response()
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> Refusal {
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for {:?}.", uri.path()))
+}
+
+async fn list(dashboard: &Dashboard, viewer: Viewer, filter: CallFilter) -> Answer {
+    ask(dashboard, move |reader| reader.calls(viewer, &filter)).await.map(|rows| Json(rows.into()))
+}
+
+async fn calls(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
+    list(&dashboard, viewer, filter(asked)?).await
+}
+
+async fn flagged(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
+    list(&dashboard, viewer, CallFilter { flagged: true, ..filter(asked)? }).await
+}
+
+async fn sessions(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
+    let limit = filter(asked)?.limit;
+    let shared = Arc::clone(&dashboard.sessions);
+    let rows = ask(&dashboard, move |reader| reader.sessions(viewer, limit)).await?;
+    let linked = rows.into_iter().map(|mut row| {
+        let up = row["id"].as_str().is_some_and(|id| shared.is_linked(id));
+        row["linked"] = up.into();
+        row
+    });
+    Ok(Json(linked.collect()))
+}
+
+async fn session_calls(
+    State(dashboard): Shared,
+    Extension(viewer): Asking,
+    Path(id): Path<String>,
+    asked: Asked,
+) -> Answer {
+    let filter = CallFilter { session: Some(id.clone()), ..filter(asked)? };
+    known(&dashboard, viewer, id).await?;
+    list(&dashboard, viewer, filter).await
+}
+
+async fn intents(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
+    known(&dashboard, viewer, id.clone()).await?;
+    ask(&dashboard, move |reader| reader.intents(viewer, Some(&id), 1000)).await.map(|rows| Json(rows.into()))
+}
+
+async fn stderr(
+    State(dashboard): Shared,
+    Extension(viewer): Asking,
+    Path(id): Path<String>,
+    asked: Result<Query<Pages>, QueryRejection>,
+) -> Answer {
+    let (after, limit) = asked::pages(asked)?;
+    known(&dashboard, viewer, id.clone()).await?;
+    ask(&dashboard, move |reader| reader.stderr(viewer, &id, after, limit))
+        .await
+        .map(|rows| Json(rows.into()))
+}
+
+async fn latest_intents(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
+    let filter = filter(asked)?;
+    let rows = ask(&dashboard, move |reader| reader.intents(viewer, filter.session.as_deref(), filter.limit))
+        .await?;
+    Ok(Json(rows.into()))
+}
+
+async fn known(dashboard: &Dashboard, viewer: Viewer, id: String) -> Result<Value, Refusal> {
+    let session = id.clone();
+    let row = ask(dashboard, move |reader| reader.session(viewer, &session)).await?;
+    row.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("There is no session with the id {id:?}.")))
+}
+
+async fn call(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
+    let (sessions, wanted) = (Arc::clone(&dashboard.sessions), id.clone());
+    let row = beside(move || Ok(server::detail(&sessions, viewer, &wanted)?)).await?;
+    row.map(Json).ok_or_else(|| no_call(&id))
+}
+
+async fn waiting(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
+    let sessions = Arc::clone(&dashboard.sessions);
+    beside(move || Ok(Json(live::waiting(&sessions, viewer)))).await
+}
+
+async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
+    let mut row = ask(&dashboard, move |reader| reader.stats(viewer)).await?;
+    row["waiting"] = dashboard.sessions.waiting.count(viewer.0).into();
+    row["linked"] = dashboard.sessions.linked_count(viewer.0).into();
+    let pending = move |reader: &SessionReader| {
+        let rows = reader.pending_rules(viewer)?;
+        let left_out = rows.first().and_then(|row| row["left_out"].as_u64()).unwrap_or(0);
+        Ok(rows.len() as u64 + left_out)
+    };
+    row["pending_rules"] = ask(&dashboard, pending).await?.into();
+    row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
+    Ok(Json(row))
+}
+
+async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<Response, Refusal> {
+    let sessions = &dashboard.sessions;
+    if viewer.0 != 0 && !sessions.is_own() {
+        let error = "The metrics are of every user's sessions: they need the token of root's dashboard.";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, error));
+    }
+    let waiting = sessions.waiting.count(0);
+    let db = sessions.db.clone();
+    // A database that cannot be read is said elsewhere; the other counts do not depend on it.
+    let losses = beside(move || Ok(Reader::open(&db).and_then(|reader| reader.losses()).unwrap_or_default()));
+    let losses = losses.await?;
+    let text = sessions.metrics.text(sessions.links.count(0), waiting, losses).map_err(|_| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The metrics cannot be written as text.")
+    })?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(axum::http::header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+type Body<T> = Result<Json<T>, JsonRejection>;
+
+async fn approve(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> Answer {
+    decide(shared, viewer, id, &body, true).await
+}
+
+async fn deny(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> Answer {
+    decide(shared, viewer, id, &body, false).await
+}
+
+/// The body of a POST as `T`.
+pub(super) fn body<T>(body: Body<T>) -> Result<T, Refusal> {
+    body.map(|Json(value)| value).map_err(|rejection| Refusal::new(rejection.status(), rejection.body_text()))
+}
+
+async fn decide(
+    State(dashboard): Shared,
+    Extension(viewer): Asking,
+    Path(id): Path<String>,
+    body: &[u8],
+    approve: bool,
+) -> Answer {
+    asked::nothing(body, if approve { "approve" } else { "deny" })?;
+    let wanted = id.clone();
+    let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
+    if row.is_none() {
+        return Err(no_call(&id));
+    }
+    let (shared, call) = (Arc::clone(&dashboard.sessions), id.clone());
+    beside(move || {
+        let who = Decider::Dashboard { uid: viewer.0 };
+        let decided = shared.waiting.decide(&call, approve, &who);
+        decided.map(drop).map_err(|refused| {
+            let status = match refused {
+                Refused::NotYours { .. }
+                | Refused::Descendant { .. }
+                | Refused::Governed
+                | Refused::Unknown(_) => StatusCode::FORBIDDEN,
+                Refused::Gone(_) | Refused::Unclear(_) | Refused::Lost => StatusCode::CONFLICT,
+            };
+            Refusal::new(status, format!("{}.", sentence(&refused.to_string())))
+        })
+    })
+    .await?;
+    outcome(&dashboard, viewer, &id, approve).await
+}
+
+/// What became of it, by the interceptor's own record: its clock may have run out at the same moment.
+async fn outcome(dashboard: &Dashboard, viewer: Viewer, id: &str, approve: bool) -> Answer {
+    let wanted = if approve { "approved" } else { "denied" };
+    let until = time::Instant::now() + DECIDED;
+    while time::Instant::now() < until {
+        let call = id.to_owned();
+        let row = ask(dashboard, move |reader| reader.listed(viewer, &call)).await?;
+        match row.as_ref().and_then(|row| row["outcome"].as_str()) {
+            None => time::sleep(Duration::from_millis(15)).await,
+            Some(outcome) if outcome == wanted => return Ok(Json(json!({ "id": id, "outcome": outcome }))),
+            Some(outcome) => {
+                let error = format!("It came too late: the call is {outcome:?} already.");
+                return Err(Refusal::new(StatusCode::CONFLICT, error));
+            }
+        }
+    }
+    Err(Refusal::new(
+        StatusCode::GATEWAY_TIMEOUT,
+        "The interceptor took the decision, but has not recorded what it did; look at the call again.",
+    ))
+}

@@ -1,0 +1,228 @@
+//! What a request asks: its parameters, its body. Pure.
+
+use super::refusal::{Refusal, sentence};
+use axum::{
+    extract::{Query, rejection::QueryRejection},
+    http::StatusCode,
+};
+use ringfence_base::error::chain;
+use ringfence_session::{rules, ruleset};
+use ringfence_store::CallFilter;
+use ringfence_wire::mcp::StoredRule;
+use serde::{Deserialize, Deserializer};
+use serde_json::json;
+
+/// Rows where nobody says how many.
+const ROWS: u32 = 100;
+/// Characters of a rule's name.
+const LONGEST_NAME: usize = 100;
+/// Bytes of a rule's other texts as JSON, which is how interceptors are sent them: with
+/// [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds how long that is.
+const LONGEST_TEXT: usize = 1000;
+
+/// The parameters of lists.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    risk: Option<String>,
+    verdict: Option<String>,
+    session: Option<String>,
+    server: Option<String>,
+    tool: Option<String>,
+    before: Option<String>,
+    container: Option<String>,
+    limit: Option<String>,
+}
+
+pub(super) type Asked = Result<Query<Wanted>, QueryRejection>;
+
+/// Which calls.
+///
+/// # Errors
+/// A parameter that is none, or is no number.
+pub fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
+    let refuse = |why: String| {
+        let known =
+            "Parameters are risk (0 to 100), verdict, session, server, tool, container, before and limit";
+        Refusal::new(StatusCode::BAD_REQUEST, format!("{}. {known}.", sentence(&why)))
+    };
+    let Query(wanted) = asked.map_err(|rejection| refuse(rejection.body_text()))?;
+    // An empty field of a form asks for nothing.
+    let text = |value: Option<String>| value.filter(|text| !text.is_empty());
+    let number = |name: &str, value: Option<String>| {
+        let parsed = text(value).map(|digits| digits.parse::<u32>().map_err(|_| (name.to_owned(), digits)));
+        parsed.transpose().map_err(|(name, digits)| refuse(format!("{name} is not a number: {digits:?}")))
+    };
+    Ok(CallFilter {
+        risk: number("risk", wanted.risk)?.map(|risk| u8::try_from(risk).unwrap_or(u8::MAX)),
+        verdict: text(wanted.verdict),
+        session: text(wanted.session),
+        server: text(wanted.server),
+        tool: text(wanted.tool),
+        container: text(wanted.container),
+        before: text(wanted.before),
+        flagged: false,
+        limit: number("limit", wanted.limit)?.unwrap_or(ROWS),
+    })
+}
+
+/// The parameters of a session's standard error.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pages {
+    after: Option<u32>,
+    limit: Option<u32>,
+}
+
+/// Which pieces: behind which number, and how many.
+///
+/// # Errors
+/// A parameter that is none, or is no number.
+pub fn pages(asked: Result<Query<Pages>, QueryRejection>) -> Result<(i64, u32), Refusal> {
+    let Query(Pages { after, limit }) = asked.map_err(|rejection| {
+        let why = format!("{}. Parameters are after and limit, numbers.", sentence(&rejection.body_text()));
+        Refusal::new(StatusCode::BAD_REQUEST, why)
+    })?;
+    Ok((i64::from(after.unwrap_or(0)), limit.unwrap_or(u32::MAX)))
+}
+
+/// A decision takes no parameters; an empty body is as good as an empty object.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// The body of a decision.
+///
+/// # Errors
+/// It says something.
+pub fn nothing(body: &[u8], verb: &str) -> Result<(), Refusal> {
+    if !body.is_empty() && serde_json::from_slice::<Nothing>(body).is_err() {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("The body of {verb} is empty or {{}}.")));
+    }
+    Ok(())
+}
+
+/// A rule as it is posted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Posted {
+    name: String,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    tool_pattern: Option<String>,
+    #[serde(default)]
+    server_pattern: Option<String>,
+    #[serde(default)]
+    min_risk_score: Option<u8>,
+    #[serde(default, deserialize_with = "list_or_text")]
+    operation_types: Option<Vec<String>>,
+    action: String,
+}
+
+fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        List(Vec<String>),
+        Text(String),
+    }
+    let list = match Option::<Either>::deserialize(deserializer)? {
+        None => return Ok(None),
+        Some(Either::List(list)) => list,
+        Some(Either::Text(text)) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+    };
+    let list: Vec<String> = list.into_iter().filter(|name| !name.is_empty()).collect();
+    Ok((!list.is_empty()).then_some(list))
+}
+
+/// Which change is confirmed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confirmed {
+    /// The rule file.
+    pub path: String,
+    /// The hash of its text.
+    pub sha256: String,
+}
+
+pub(super) fn unfit(why: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{}.", sentence(&why.into())))
+}
+
+/// Everything but whether it is there already.
+pub fn check(posted: Posted) -> Result<StoredRule, Refusal> {
+    // A form sends empty texts for what was left out.
+    let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
+    let rule = StoredRule {
+        name: posted.name.trim().to_owned(),
+        description: posted.description.unwrap_or_default(),
+        tool_pattern: text(posted.tool_pattern),
+        server_pattern: text(posted.server_pattern),
+        min_risk_score: posted.min_risk_score.unwrap_or(0),
+        operation_types: posted.operation_types,
+        action: posted.action,
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if rule.name.is_empty() || rule.name.len() > LONGEST_NAME || !rule.name.chars().all(plain) {
+        return Err(unfit(format!(
+            "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
+        )));
+    }
+    let texts = [("description", Some(&rule.description)), ("tool_pattern", rule.tool_pattern.as_ref())];
+    for (key, value) in texts.into_iter().chain([("server_pattern", rule.server_pattern.as_ref())]) {
+        // Without its quotes.
+        let length = value.map_or(0, |value| json!(value).to_string().len() - 2);
+        if length > LONGEST_TEXT {
+            return Err(unfit(format!("{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}")));
+        }
+    }
+    let names = rule.operation_types.iter().flatten();
+    if rule.operation_types.as_ref().is_some_and(|list| list.len() > 5)
+        || names.map(String::len).sum::<usize>() > LONGEST_NAME
+    {
+        return Err(unfit("operation_types names more operations than there are"));
+    }
+    let written = ruleset::written(&rule).map_err(unfit)?;
+    rules::compile(written).map_err(|error| unfit(chain(&error)))?;
+    Ok(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::mcp::{MAX_STORED_RULES, SessionOrder};
+
+    fn posted(description: &str, operations: &str) -> Result<StoredRule, Refusal> {
+        let text = json!({ "name": "a", "description": description, "tool_pattern": "x", "action": "flag",
+            "operation_types": operations });
+        check(serde_json::from_value(text).expect("a body"))
+    }
+
+    #[test]
+    fn a_rule_s_texts_are_bounded_in_the_bytes_that_interceptors_are_sent() {
+        let control = |many: usize| "\u{1}".repeat(many);
+        for (text, fits) in [
+            ("x".repeat(LONGEST_TEXT), true),
+            ("x".repeat(LONGEST_TEXT + 1), false),
+            ("é".repeat(LONGEST_TEXT / 2), true),
+            ("é".repeat(LONGEST_TEXT / 2 + 1), false),
+            // Six bytes each as JSON.
+            (control(LONGEST_TEXT / 6), true),
+            (control(LONGEST_TEXT / 6 + 1), false),
+        ] {
+            assert_eq!(posted(&text, "read").is_ok(), fits, "{} bytes", text.len());
+        }
+        assert!(posted("", &"read,".repeat(5)).is_ok() && posted("", &"x".repeat(1000)).is_err());
+        // As many as there may be, of root's and a user's own, are one message that a link keeps.
+        let Ok(rule) = posted(&control(LONGEST_TEXT / 6), "read,write,delete") else { panic!("refused") };
+        let rule = StoredRule {
+            tool_pattern: Some(control(LONGEST_TEXT / 6)),
+            server_pattern: Some(control(LONGEST_TEXT / 6)),
+            ..rule
+        };
+        let order = SessionOrder::Rules { rules: vec![rule; 2 * MAX_STORED_RULES] };
+        let bytes = serde_json::to_vec(&order).expect("JSON").len();
+        assert!(bytes < 2 << 20, "{bytes} bytes");
+    }
+}

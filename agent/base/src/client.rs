@@ -1,0 +1,265 @@
+//! The other end of the core's sockets: what the launcher and the command line call.
+
+use ringfence_wire::{
+    conn::Conn,
+    frame::FrameError,
+    message::{AdminRequest, EnrollRequest, Enrolled, Reply},
+};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
+use serde::de::DeserializeOwned;
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How long one request or answer may take. The core compiles a profile meanwhile, on a machine that may be busy.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a person who asks how things are waits without a word, and then for the answer.
+const WORDLESS: Duration = Duration::from_secs(2);
+const ASKED: Duration = Duration::from_secs(10);
+
+/// Who may connect to the enrolment socket.
+const ENROLLING: &str = "it is for root and members of the group `ringfence`";
+
+/// Why a request to the core failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens: the daemon does not run.
+    #[error("the daemon does not run (nobody listens on {}); start it with `systemctl start ringfence` or `ringfence daemon`", .path.display())]
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The socket is there, but not for us.
+    #[error("may not connect to {}: {hint}", .path.display())]
+    NotPermitted {
+        /// The socket.
+        path: PathBuf,
+        /// Who may.
+        hint: &'static str,
+    },
+    /// connect(2) failed in another way.
+    #[error("connecting to {} failed", .path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody listens and gives no answer.
+    #[error(
+        "the daemon does not answer (it is stopped, or hangs; nobody answered on {}); what is in force stays enforced by the \
+         kernel; `systemctl status ringfence` and its log may tell why", .path.display()
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The conversation failed.
+    #[error("talking to the daemon failed")]
+    Talk(#[source] FrameError),
+    /// The daemon said no; its reason is complete.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl ClientError {
+    /// Whether there is no daemon at all, so that a launcher may look for other enforcers.
+    pub fn is_no_daemon(&self) -> bool {
+        matches!(self, Self::NoDaemon { .. })
+    }
+}
+
+/// Asks whether the core listens for enrolments, and to us.
+///
+/// # Errors
+/// As [`enroll`].
+pub fn probe(socket: &Path) -> Result<(), ClientError> {
+    connect(socket, ENROLLING).map(drop)
+}
+
+/// Asks the core to govern a child of the caller from its next exec on.
+///
+/// `child` is a pidfd of a direct child with one thread that has not exec'd its command yet. `workdir` is what
+/// `${WORKDIR}` in the profile stands for; `audit` asks for a container that denies nothing (root only, unless the
+/// profile says so itself).
+///
+/// # Errors
+/// `NoDaemon` where nobody listens on `socket`; `Refused` with the daemon's reason. After any error the child is not
+/// governed: kill it, do not let it exec.
+pub fn enroll(
+    socket: &Path,
+    child: BorrowedFd<'_>,
+    profile: &str,
+    workdir: Option<&Path>,
+    audit: bool,
+) -> Result<Enrolled, ClientError> {
+    let workdir = match workdir.map(|dir| dir.to_str().ok_or(dir)) {
+        None => None,
+        Some(Ok(dir)) => Some(dir.to_owned()),
+        Some(Err(dir)) => {
+            return Err(ClientError::Refused(format!(
+                "the working directory {} is not valid UTF-8: a profile cannot name it",
+                dir.display()
+            )));
+        }
+    };
+    let request = EnrollRequest::Enroll { profile: profile.to_owned(), workdir, audit };
+    let mut conn = connect(socket, ENROLLING)?;
+    conn.send_with_descriptors(&request, &[child]).map_err(ClientError::Talk)?;
+    answer(&mut conn)
+}
+
+/// Sends one request to the admin socket, with the descriptors it needs, and waits for the answer.
+///
+/// # Errors
+/// As [`enroll`].
+pub fn admin<T: DeserializeOwned>(
+    socket: &Path,
+    request: &AdminRequest,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<T, ClientError> {
+    let mut conn = connect(socket, "it is root's")?;
+    conn.send_with_descriptors(request, descriptors).map_err(ClientError::Talk)?;
+    answer(&mut conn)
+}
+
+/// As [`admin`], for a person who wants to know how things are: calls `say` when there is no answer for a while, and does
+/// not wait long for a daemon that is stopped.
+///
+/// # Errors
+/// As [`enroll`], and `Silent`.
+pub fn admin_or_say<T: DeserializeOwned>(
+    socket: &Path,
+    request: &AdminRequest,
+    say: impl FnOnce(),
+) -> Result<T, ClientError> {
+    or_say(socket, "it is root's", say, |conn| {
+        conn.send(request).map_err(ClientError::Talk)?;
+        Ok(())
+    })
+    .and_then(|mut conn| answer(&mut conn).map_err(|error| silent(error, socket)))
+}
+
+/// Connects and asks; calls `say` when no answer begins for a while.
+///
+/// # Errors
+/// As [`connect`], those of `ask`, and `Silent` where nobody takes the connection.
+pub fn or_say(
+    socket: &Path,
+    hint: &'static str,
+    say: impl FnOnce(),
+    ask: impl FnOnce(&mut Conn) -> Result<(), ClientError>,
+) -> Result<Conn, ClientError> {
+    let mut conn = connect_within(socket, hint, WORDLESS).map_err(|error| match error {
+        // The queue is full of others who wait.
+        ClientError::Connect { path, source } if source.kind() == io::ErrorKind::WouldBlock => {
+            ClientError::Silent { path }
+        }
+        error => error,
+    })?;
+    ask(&mut conn)?;
+    let mut polled = [PollFd::new(conn.stream(), PollFlags::IN)];
+    let wait = Timespec { tv_sec: WORDLESS.as_secs() as i64, tv_nsec: 0 };
+    if matches!(poll(&mut polled, Some(&wait)), Ok(0)) {
+        say();
+    }
+    Ok(conn.within(ASKED))
+}
+
+/// An answer that did not come in time, by what it means.
+pub fn silent(error: ClientError, socket: &Path) -> ClientError {
+    match error {
+        ClientError::Talk(FrameError::TimedOut) => ClientError::Silent { path: socket.to_owned() },
+        error => error,
+    }
+}
+
+/// Connects to one of the daemon's sockets; `hint` says who may.
+///
+/// # Errors
+/// `NoDaemon`, `NotPermitted` and `Connect`.
+pub fn connect(socket: &Path, hint: &'static str) -> Result<Conn, ClientError> {
+    connect_within(socket, hint, LIMIT)
+}
+
+fn connect_within(socket: &Path, hint: &'static str, limit: Duration) -> Result<Conn, ClientError> {
+    let path = socket.to_owned();
+    Conn::connect(socket, limit).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NoDaemon { path },
+        io::ErrorKind::PermissionDenied => ClientError::NotPermitted { path, hint },
+        _ => ClientError::Connect { path, source },
+    })
+}
+
+fn answer<T: DeserializeOwned>(conn: &mut Conn) -> Result<T, ClientError> {
+    let reply: Reply<T> = conn.receive().map_err(ClientError::Talk)?;
+    reply.into_result().map_err(|failure| ClientError::Refused(failure.error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::message::{Failure, MAX_REQUEST};
+    use std::{fs::File, os::fd::AsFd, os::unix::net::UnixListener, thread};
+
+    /// Answers one request on a socket of its own; gives back what was asked.
+    fn serve(
+        reply: Reply<Enrolled>,
+        ask: impl FnOnce(&Path) -> Result<Enrolled, ClientError>,
+    ) -> (EnrollRequest, usize, Result<Enrolled, ClientError>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("enroll.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
+            let (request, descriptors) = conn.receive_with_descriptors().unwrap();
+            conn.send(&reply).unwrap();
+            (request, descriptors.len())
+        });
+        let result = ask(&path);
+        let (request, descriptors) = server.join().unwrap();
+        (request, descriptors, result)
+    }
+
+    #[test]
+    fn the_request_carries_the_descriptor_and_the_answer_comes_back() {
+        let enrolled =
+            Enrolled { container: "0123456789ab".into(), profile: "coder".into(), mode: "enforce".into() };
+        let file = File::open("/dev/null").unwrap();
+        let (request, descriptors, result) = serve(Reply::Ok(enrolled.clone()), |path| {
+            enroll(path, file.as_fd(), "coder", Some(Path::new("/srv/app")), false)
+        });
+        let EnrollRequest::Enroll { profile, workdir, audit } = request;
+        assert_eq!((profile.as_str(), workdir.as_deref(), audit), ("coder", Some("/srv/app"), false));
+        assert_eq!(descriptors, 1);
+        assert_eq!(result.unwrap(), enrolled);
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_daemon_s_words() {
+        let file = File::open("/dev/null").unwrap();
+        let (_, _, result) = serve(Reply::Failed(Failure::new("no profile `x`")), |path| {
+            enroll(path, file.as_fd(), "x", None, true)
+        });
+        assert_eq!(result.unwrap_err().to_string(), "no profile `x`");
+    }
+
+    #[test]
+    fn no_daemon_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::open("/dev/null").unwrap();
+        let path = dir.path().join("enroll.sock");
+        assert!(enroll(&path, file.as_fd(), "x", None, false).unwrap_err().is_no_daemon());
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(enroll(&path, file.as_fd(), "x", None, false).unwrap_err().is_no_daemon());
+    }
+}

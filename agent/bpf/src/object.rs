@@ -1,0 +1,117 @@
+//! The eBPF object inside this binary: its programs, maps and globals, read before anything is loaded.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    hash::{DefaultHasher, Hasher},
+};
+
+use aya_obj::{EbpfSectionKind, ProgramSection};
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use ringfence_common::{enroll::ITERATOR, net::EGRESS};
+
+/// The object as built with this binary.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RINGFENCE_EBPF"));
+
+/// The object cannot be understood; only a broken build gives that.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Not an eBPF object.
+    #[error("the eBPF programs inside this binary cannot be read; build it again")]
+    Parse(#[from] aya_obj::ParseError),
+    /// Not an ELF file.
+    #[error("the eBPF programs inside this binary cannot be read; build it again")]
+    Elf(#[from] object::Error),
+    /// A program that is not an LSM program.
+    #[error("the eBPF program `{0}` inside this binary is not for an LSM hook; build it again")]
+    NotLsm(String),
+}
+
+/// What a map looks like to those who share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// `BPF_MAP_TYPE_*`.
+    pub kind: u32,
+    /// Bytes of a key.
+    pub key: u32,
+    /// Bytes of a value.
+    pub value: u32,
+    /// Entries; bytes, for a ring.
+    pub entries: u32,
+    /// `BPF_F_*`.
+    pub flags: u32,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, key, value, entries, flags } = self;
+        write!(f, "type {kind}, key {key} bytes, value {value} bytes, {entries} entries, flags {flags:#x}")
+    }
+}
+
+/// The parsed object.
+#[derive(Debug)]
+pub(crate) struct Object {
+    /// The object file.
+    pub bytes: &'static [u8],
+    /// Tells one build from another.
+    pub hash: u64,
+    /// Every map but the object's own data sections.
+    pub(crate) maps: BTreeMap<String, Shape>,
+    /// Every LSM program; each is named as its hook.
+    pub hooks: BTreeSet<String>,
+    /// Read-only globals that the loader has to set, and their sizes.
+    pub(crate) globals: BTreeMap<String, u64>,
+}
+
+impl Object {
+    /// The object inside this binary.
+    pub(crate) fn embedded() -> Result<Self, ObjectError> {
+        Self::parse(OBJECT)
+    }
+
+    fn parse(bytes: &'static [u8]) -> Result<Self, ObjectError> {
+        let parsed = aya_obj::Object::parse(bytes)?;
+        let mut hooks = BTreeSet::new();
+        for (name, program) in &parsed.programs {
+            match program.section {
+                ProgramSection::Lsm { sleepable: false } => _ = hooks.insert(name.clone()),
+                ProgramSection::Iter { sleepable: false } if name == ITERATOR => {}
+                ProgramSection::CgroupSkb { .. } if name == EGRESS => {}
+                _ => return Err(ObjectError::NotLsm(name.clone())),
+            }
+        }
+        let own_data = [EbpfSectionKind::Rodata, EbpfSectionKind::Data, EbpfSectionKind::Bss];
+        let maps = parsed.maps.iter().filter(|(_, map)| !own_data.contains(&map.section_kind()));
+        let shape = |map: &aya_obj::Map| Shape {
+            kind: map.map_type(),
+            key: map.key_size(),
+            value: map.value_size(),
+            entries: map.max_entries(),
+            flags: map.map_flags(),
+        };
+        // Not a cryptographic hash, and not stable between Rust versions: the worst that a change does is a reload.
+        let mut hasher = DefaultHasher::new();
+        hasher.write(bytes);
+        Ok(Self {
+            bytes,
+            hash: hasher.finish().max(1),
+            maps: maps.map(|(name, map)| (name.clone(), shape(map))).collect(),
+            hooks,
+            globals: globals(bytes)?,
+        })
+    }
+}
+
+/// Named objects of `.rodata`. Constants that the compiler put there have local symbols, or none.
+fn globals(bytes: &[u8]) -> Result<BTreeMap<String, u64>, ObjectError> {
+    let elf = object::File::parse(bytes)?;
+    let Some(section) = elf.section_by_name(".rodata") else { return Ok(BTreeMap::new()) };
+    let mut all = BTreeMap::new();
+    for symbol in elf.symbols() {
+        if symbol.section_index() == Some(section.index()) && symbol.is_global() && symbol.size() > 0 {
+            all.insert(symbol.name()?.to_owned(), symbol.size());
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,259 @@
+//! What a worker asks of the core: who is at the other end of a connection, and a tag for a tool call's process.
+//!
+//! Both are answered in the kernel's terms. A worker names nobody: it hands over descriptors.
+
+use super::{keep::Keeper, plan::Plan};
+use crate::{
+    containers::{Container, now_us, random_hex},
+    enforcer::Enforcer,
+    server::Server,
+};
+use ringfence_base::error::chain;
+use ringfence_bpf::{ContainerId, Membership, TaskError};
+use ringfence_process::peer::{Fork, Peer, PeerError};
+use ringfence_wire::{
+    agent::{Answer, Inside, MAX_REPORT, Speaker, ToCore, ToWorker},
+    audit::{Reported, What},
+    conn::Conn,
+    frame::FrameError,
+};
+use std::{
+    num::NonZeroU64,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+/// Why a process was not tagged. Sentences are about it, its parent and its container.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TagError {
+    /// Not what the protocol wants.
+    #[error(
+        "a pidfd and the runtime's connection come beside a question for a tag, and {0} descriptors came"
+    )]
+    Descriptors(usize),
+    /// The process or the runtime cannot be told.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// Somebody else's child.
+    #[error("process {child} is not a child of the runtime, process {runtime}")]
+    NotChild {
+        /// The process.
+        child: u32,
+        /// The runtime.
+        runtime: u32,
+    },
+    /// The runtime itself or a thread's doing.
+    #[error("process {child} has {threads} threads; it is tagged while it has one")]
+    Threads {
+        /// The process.
+        child: u32,
+        /// How many.
+        threads: u32,
+    },
+    /// Too late.
+    #[error("process {0} has exec'd already; it is tagged between fork and exec")]
+    Execed(u32),
+    /// Nothing of it is recorded.
+    #[error("process {0} is in no container of this agent's, so nothing of it is recorded")]
+    NotOurs(u32),
+    /// Tag, identity.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// No random number.
+    #[error("no tag can be made")]
+    Random(#[source] std::io::Error),
+}
+
+/// One worker's questions.
+pub(super) struct Answering<'a, E> {
+    pub(super) server: &'a Server<E>,
+    pub(super) plan: &'a Plan,
+    pub(super) keeper: &'a Keeper,
+    /// The worker's user id.
+    pub(super) uid: u32,
+}
+
+impl<E: Enforcer> Answering<'_, E> {
+    /// Answers what the worker says.
+    ///
+    /// # Errors
+    /// The answer cannot be sent.
+    pub(super) fn answer(
+        &self,
+        conn: &mut Conn,
+        said: ToCore,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), FrameError> {
+        let (number, answer) = match said {
+            ToCore::Speaker { number } => (number, self.speaker(descriptors).map(Answer::Speaker)),
+            ToCore::Tag { number } => (number, self.tag(descriptors).map_err(|error| chain(&error))),
+            said => {
+                self.note(said);
+                return Ok(());
+            }
+        };
+        let answer = answer.unwrap_or_else(Answer::Refused);
+        // A tool waits for it, and nobody for the report, which still goes before all that the worker says of the tag.
+        let tagged = if let Answer::Tagged { tag, container } = &answer {
+            Some(What::Tagged { tag: *tag, container: container.clone() })
+        } else {
+            None
+        };
+        let sent = conn.send(&ToWorker::Answer { number, answer });
+        tagged.into_iter().for_each(|what| self.report(what));
+        sent
+    }
+
+    /// Notes what has no answer.
+    fn note(&self, said: ToCore) {
+        match said {
+            ToCore::Ready => self.keeper.is_ready(),
+            ToCore::Failed(why) => self.keeper.complains(&why),
+            ToCore::Status(counts) => self.keeper.count(counts),
+            ToCore::Report(said) => self.report(What::Said(said)),
+            ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
+        }
+    }
+
+    fn report(&self, what: What) {
+        if let What::Said(said) = &what
+            && said.len() > MAX_REPORT
+        {
+            return;
+        }
+        let agent = self.plan.config.name.clone();
+        let reported = Reported { agent, uid: self.plan.owner(), at: now_us(), what };
+        if !self.server.report(&reported) {
+            tracing::debug!("agent {}: a report is lost: the auditor takes too few", self.plan.config.name);
+        }
+    }
+
+    fn speaker(&self, descriptors: Vec<OwnedFd>) -> Result<Speaker, String> {
+        let [connection] = <[OwnedFd; 1]>::try_from(descriptors)
+            .map_err(|all| format!("one connection comes beside a question, and {} came", all.len()))?;
+        let connection = UnixStream::from(connection);
+        let peer = Peer::of(&connection).map_err(|error| chain(&error))?;
+        let state = self.server.state();
+        let membership =
+            state.kernel.belongs(connection.as_fd(), peer.pidfd.as_fd()).map_err(|error| chain(&error))?;
+        let container =
+            membership.and_then(|membership| membership.container.or(membership.next)).map(|id| match state
+                .registry
+                .by_kernel_id(id.raw())
+            {
+                Some(container) => Inside { id: container.record.id.clone(), own: self.is_own(container) },
+                None => Inside { id: id.to_string(), own: false },
+            });
+        Ok(Speaker { pid: peer.pid, uid: peer.uid, container })
+    }
+
+    fn is_own(&self, container: &Container) -> bool {
+        self.plan.is_of(&container.record.profile, &container.record.file)
+    }
+
+    fn tag(&self, descriptors: Vec<OwnedFd>) -> Result<Answer, TagError> {
+        let [process, connection] =
+            <[OwnedFd; 2]>::try_from(descriptors).map_err(|all| TagError::Descriptors(all.len()))?;
+        let connection = UnixStream::from(connection);
+        let runtime = Peer::of(&connection)?;
+        let child = Fork::of(process.as_fd())?;
+        check(&runtime, &child)?;
+        let tag = new_tag()?;
+        let state = self.server.state();
+        let of_runtime = state.kernel.belongs(connection.as_fd(), runtime.pidfd.as_fd())?;
+        let of_child = state.kernel.lookup(process.as_fd())?;
+        let id = one_container(of_runtime, of_child).ok_or(TagError::NotOurs(child.pid))?;
+        let container = state
+            .registry
+            .by_kernel_id(id.raw())
+            .filter(|container| self.is_own(container))
+            .ok_or(TagError::NotOurs(child.pid))?;
+        let container = container.record.id.clone();
+        state.kernel.tag(process.as_fd(), tag)?;
+        drop(state);
+        tracing::debug!(
+            "agent {} (worker of user {}): process {} tagged",
+            self.plan.config.name,
+            self.uid,
+            child.pid
+        );
+        Ok(Answer::Tagged { tag: tag.get(), container })
+    }
+}
+
+/// Whether a process may be tagged, as far as /proc says: that is about the very process behind the pidfd.
+fn check(runtime: &Peer, child: &Fork) -> Result<(), TagError> {
+    if child.parent != runtime.pid {
+        return Err(TagError::NotChild { child: child.pid, runtime: runtime.pid });
+    }
+    if child.threads != 1 {
+        return Err(TagError::Threads { child: child.pid, threads: child.threads });
+    }
+    if !child.is_fork {
+        return Err(TagError::Execed(child.pid));
+    }
+    Ok(())
+}
+
+/// The container that both are in, and neither is about to leave.
+fn one_container(runtime: Option<Membership>, child: Option<Membership>) -> Option<ContainerId> {
+    match (runtime?, child?) {
+        (Membership { container: Some(a), next: None }, Membership { container: Some(b), next: None })
+            if a == b =>
+        {
+            Some(a)
+        }
+        _ => None,
+    }
+}
+
+/// A number that was never given out, as far as chance goes: tags of an earlier daemon live on. Below 2^53, for JSON's sake.
+fn new_tag() -> Result<NonZeroU64, TagError> {
+    loop {
+        let random = random_hex::<8>().map_err(TagError::Random)?;
+        let number = u64::from_str_radix(&random, 16).unwrap_or_default() & ((1 << 53) - 1);
+        if let Some(tag) = NonZeroU64::new(number) {
+            return Ok(tag);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inside(raw: u64) -> Option<Membership> {
+        Some(Membership { container: Some(ContainerId::from_raw(raw)), next: None })
+    }
+
+    #[test]
+    fn only_a_fresh_fork_of_the_runtime_is_tagged() {
+        let runtime = Peer { pid: 10, uid: 0, pidfd: std::fs::File::open("/dev/null").unwrap().into() };
+        let fork = Fork { pid: 20, parent: 10, threads: 1, is_fork: true };
+        check(&runtime, &fork).unwrap();
+        assert!(matches!(check(&runtime, &Fork { parent: 11, ..fork }), Err(TagError::NotChild { .. })));
+        assert!(matches!(check(&runtime, &Fork { threads: 2, ..fork }), Err(TagError::Threads { .. })));
+        assert!(matches!(check(&runtime, &Fork { is_fork: false, ..fork }), Err(TagError::Execed(20))));
+        let itself = Fork { pid: 10, parent: 1, ..fork };
+        assert!(matches!(check(&runtime, &itself), Err(TagError::NotChild { .. })));
+    }
+
+    #[test]
+    fn runtime_and_process_are_in_one_container() {
+        assert!(one_container(inside(5), inside(5)).is_some());
+        for (a, b) in [(None, None), (inside(5), None), (None, inside(5)), (inside(5), inside(6))] {
+            assert!(one_container(a, b).is_none());
+        }
+        let leaving = Some(Membership { next: Some(ContainerId::from_raw(6)), ..inside(5).unwrap() });
+        assert!(one_container(inside(5), leaving).is_none());
+    }
+
+    #[test]
+    fn tags_are_numbers_that_json_keeps() {
+        let tags: std::collections::HashSet<u64> = (0..100).map(|_| new_tag().unwrap().get()).collect();
+        assert_eq!(tags.len(), 100);
+        assert!(tags.iter().all(|tag| *tag < 1 << 53));
+    }
+}

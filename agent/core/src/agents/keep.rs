@@ -1,0 +1,402 @@
+//! One agent's thread: starts its worker, answers it, starts it again after a pause that grows, and gives it up for the
+//! time being when it ends again and again.
+
+use super::{
+    answer::Answering,
+    place::{self, Sockets, Wanted},
+    plan::Plan,
+    store::Store,
+};
+use crate::{enforcer::Enforcer, server::Server};
+use ringfence_base::{error::chain, loopback, paths::Paths};
+use ringfence_supervise::worker::{self as worker_process, Brief, MOST_CRASHES, Restarts};
+use ringfence_wire::{
+    agent::{AgentCounts, Supervisor},
+    message::AgentProcess,
+};
+use std::{
+    os::unix::net::UnixStream,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    name: String,
+    paths: Paths,
+    store: Arc<Store>,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Inner {
+    plan: Plan,
+    /// The plan is another than the worker was started with, or it is to be tried again.
+    renewed: bool,
+    stop: bool,
+    /// Another daemon is to have its sockets.
+    leaves: bool,
+    /// It was stopped by hand, and rests until somebody wants it back.
+    halted: bool,
+    over: bool,
+    state: State,
+    pid: Option<u32>,
+    uid: Option<u32>,
+    /// Since the daemon started.
+    restarted: u64,
+    restarts: Restarts,
+    /// What the worker says of why it cannot serve.
+    complaint: Option<String>,
+    last_exit: Option<String>,
+    error: Option<String>,
+    /// Why it is served without the port that its profile wants.
+    lacking: Option<String>,
+    counts: AgentCounts,
+    /// The core's end of the worker's socket, to tell it to stop.
+    worker: Option<UnixStream>,
+}
+
+/// How an agent fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Starting,
+    Running,
+    Waiting,
+    Stopped,
+    Quarantined,
+    Failed,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Stopped => "stopped",
+            Self::Quarantined => "quarantined",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Keeper {
+    pub(super) fn new(paths: &Paths, plan: Plan, store: Arc<Store>) -> Self {
+        let inner = Inner {
+            renewed: false,
+            stop: false,
+            leaves: false,
+            halted: false,
+            over: false,
+            state: State::Starting,
+            pid: None,
+            uid: None,
+            restarted: 0,
+            restarts: Restarts::default(),
+            complaint: None,
+            last_exit: None,
+            error: None,
+            lacking: None,
+            counts: AgentCounts::default(),
+            worker: None,
+            plan,
+        };
+        let name = inner.plan.config.name.clone();
+        Self { name, paths: paths.clone(), store, inner: Mutex::new(inner), changed: Condvar::new() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agent's profile was read again. Where it changed, the worker ends what it does and another starts; one that was
+    /// given up is tried again in any case.
+    pub(super) fn replace(&self, plan: Plan) {
+        let mut inner = self.inner();
+        inner.error = None;
+        if inner.halted {
+            inner.plan = plan;
+            return;
+        }
+        let is_down = matches!(inner.state, State::Quarantined | State::Failed | State::Stopped);
+        // Whoever has the port that it wants may keep it for ever: its worker is not ended for another try in vain.
+        let is_port_free =
+            inner.lacking.is_some() && plan.loopback().is_some_and(|port| loopback::listen(port).is_ok());
+        if inner.plan == plan && !is_down && !is_port_free {
+            return;
+        }
+        inner.plan = plan;
+        inner.renewed = true;
+        inner.restarts = Restarts::default();
+        inner.tell_to_stop(&self.name);
+        self.changed.notify_all();
+    }
+
+    /// The agent's profile is wrong now.
+    pub(super) fn blame(&self, error: String) {
+        self.inner().error = Some(error);
+    }
+
+    /// The worker is to end, and none is started before [`Self::forgive`] and the next [`Self::replace`].
+    pub(super) fn halt(&self) {
+        let mut inner = self.inner();
+        (inner.halted, inner.renewed) = (true, true);
+        inner.tell_to_stop(&self.name);
+        self.changed.notify_all();
+    }
+
+    /// Whoever stopped it by hand wants it back.
+    pub(super) fn forgive(&self) {
+        self.inner().halted = false;
+    }
+
+    /// The worker is to end, for good.
+    pub(super) fn stop(&self) {
+        let mut inner = self.inner();
+        inner.stop = true;
+        inner.tell_to_stop(&self.name);
+        self.changed.notify_all();
+    }
+
+    /// The same, because the daemon ends. Where the service manager has them, its sockets are left to the next one.
+    pub(super) fn leave(&self) {
+        self.inner().leaves = true;
+        self.stop();
+    }
+
+    /// Whether it has, and its sockets are gone or left.
+    pub(super) fn is_over(&self) -> bool {
+        self.inner().over
+    }
+
+    /// Waits until it has, but no longer than `until`.
+    pub(super) fn wait_until_over(&self, until: Instant) {
+        let mut inner = self.inner();
+        while !inner.over {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            inner = self.changed.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn status(&self) -> AgentProcess {
+        let inner = self.inner();
+        let llm = &inner.plan.config.llm;
+        AgentProcess {
+            name: self.name.clone(),
+            state: inner.state.word().to_owned(),
+            pid: inner.pid,
+            uid: inner.uid,
+            socket: place::socket(&self.paths, &self.name).0.display().to_string(),
+            model: Some(format!("{}/{}", llm.provider.name(), llm.model)),
+            restarts: inner.restarted,
+            last_exit: inner.last_exit.clone(),
+            error: inner.error.clone().or_else(|| inner.lacking.clone()),
+            counts: inner.counts,
+        }
+    }
+
+    /// What the worker counted.
+    pub(super) fn count(&self, counts: AgentCounts) {
+        self.inner().counts = counts;
+    }
+
+    /// The worker serves its socket.
+    pub(super) fn is_ready(&self) {
+        self.inner().state = State::Running;
+    }
+
+    /// The worker cannot do what it was told.
+    pub(super) fn complains(&self, why: &str) {
+        self.inner().complaint = Some(worker_process::sentence(why));
+    }
+
+    /// Runs until [`Self::stop`].
+    pub(super) fn run<E: Enforcer>(&self, server: &Server<E>) {
+        let mut sockets = None;
+        while let Some(plan) = self.begin() {
+            let halted = self.inner().halted;
+            if halted {
+                sockets = None;
+                self.rest(self.inner());
+                continue;
+            }
+            let since = Instant::now();
+            let ended = self.once(server, &plan, &mut sockets);
+            let mut inner = self.inner();
+            (inner.pid, inner.worker) = (None, None);
+            inner.counts.runtime = false;
+            inner.counts.busy = false;
+            if inner.stop || inner.renewed {
+                continue;
+            }
+            inner.restarted += 1;
+            let (Ok(why) | Err(why)) = &ended;
+            let complaint = inner.complaint.take().map_or_else(String::new, |why| format!(": {why}"));
+            let why = format!("{why}{complaint}");
+            inner.last_exit = Some(why.clone());
+            if let Some(pause) = inner.restarts.ended(since.elapsed()) {
+                tracing::error!("agent {}: {why}; its worker is started again in {pause:?}", self.name);
+                inner.state = State::Waiting;
+                self.pause(inner, Some(pause));
+                continue;
+            }
+            tracing::error!(
+                "agent {}: {why}; that was {MOST_CRASHES} times in a row, and it is not started again until profiles are read again (SIGHUP)",
+                self.name
+            );
+            inner.state = if ended.is_ok() { State::Quarantined } else { State::Failed };
+            // Who connects is to hear that nobody is there.
+            sockets = None;
+            place::unbind(&self.paths, &self.name);
+            self.pause(inner, None);
+        }
+        let leaves = self.inner().leaves && self.store.keeps();
+        if !sockets.is_some_and(|sockets| leaves && sockets.leave()) {
+            place::unbind(&self.paths, &self.name);
+        }
+        self.inner().over = true;
+        self.changed.notify_all();
+    }
+
+    /// The plan to start a worker with; `None`: no more.
+    fn begin(&self) -> Option<Plan> {
+        let mut inner = self.inner();
+        inner.renewed = false;
+        inner.complaint = None;
+        inner.state = State::Starting;
+        (!inner.stop).then(|| inner.plan.clone())
+    }
+
+    /// Waits until somebody wants the agent back that was stopped by hand.
+    fn rest(&self, mut inner: MutexGuard<'_, Inner>) {
+        tracing::info!("agent {}: stopped by hand; SIGHUP starts it again", self.name);
+        place::unbind(&self.paths, &self.name);
+        inner.state = State::Stopped;
+        (inner.restarts, inner.last_exit) = (Restarts::default(), None);
+        self.pause(inner, None);
+    }
+
+    /// Waits, until something is to be done or for a time.
+    fn pause(&self, mut inner: MutexGuard<'_, Inner>, time: Option<Duration>) {
+        let until = time.map(|time| Instant::now() + time);
+        while !inner.stop && !inner.renewed {
+            inner = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return,
+                Some(left) => {
+                    self.changed.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// One worker, from its start to its end: how it ended, or why there was none.
+    fn once<E: Enforcer>(
+        &self,
+        server: &Server<E>,
+        plan: &Plan,
+        sockets: &mut Option<Sockets>,
+    ) -> Result<String, String> {
+        let (dir, uid) = place::own_dir(&self.paths, &self.name).map_err(|error| chain(&error))?;
+        let wanted = Wanted { owner: plan.owner(), http: plan.config.http.is_some(), port: plan.loopback() };
+        if sockets.as_ref().is_none_or(|bound| !bound.fit(wanted)) {
+            let bound = Sockets::bind(&self.paths, &self.name, wanted, sockets.take(), &self.store);
+            // What of them was there is closed: nobody is to wait for it.
+            let bound = bound.inspect_err(|_| place::unbind(&self.paths, &self.name));
+            *sockets = Some(bound.map_err(|error| chain(&error))?);
+        }
+        let Some(sockets) = sockets.as_ref() else { return Err("there is no socket".to_owned()) };
+        let lacking = sockets.lacking().map(|why| {
+            format!("{why}; the agent is served without it, and it is tried again when the profiles are read again (SIGHUP)")
+        });
+        if let Some(why) = &lacking {
+            tracing::error!("agent {}: {why}", self.name);
+        }
+        self.inner().lacking = lacking;
+        let config = worker_process::as_json(&plan.config)?;
+        let credentials = plan
+            .credentials()
+            .into_iter()
+            .map(|(of, source)| source.open().map(|fd| (of, fd)))
+            .collect::<Result<_, _>>()
+            .map_err(|error| format!("a credential cannot be had: {}", chain(&error)))?;
+        let process = worker_process::spawn::<&str, &str>(Some(uid), [])
+            .map_err(|error| format!("its worker cannot be started: {error}"))?;
+        let pid = process.pid();
+        tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);
+        let by = Supervisor::Core { dir };
+        let (listeners, endpoint) = (sockets.each(), sockets.has_http());
+        let answering = Answering { server, plan, keeper: self, uid };
+        worker_process::live(
+            process,
+            Brief { config, by, credentials, listeners, endpoint },
+            |link| {
+                let mut inner = self.inner();
+                (inner.pid, inner.uid) = (Some(pid), Some(uid));
+                inner.worker = link.try_clone().ok();
+                // Told before there was somebody to tell.
+                if inner.stop || inner.renewed {
+                    inner.tell_to_stop(&self.name);
+                }
+            },
+            |conn, said, descriptors| answering.answer(conn, said, descriptors),
+            || {
+                let inner = self.inner();
+                inner.stop || inner.renewed
+            },
+        )
+    }
+}
+
+impl Inner {
+    fn tell_to_stop(&self, name: &str) {
+        self.worker.as_ref().inspect(|worker| worker_process::tell_to_stop(worker, name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::plan::tests::config;
+    use ringfence_supervise::worker::BRIEF;
+    use ringfence_wire::{
+        agent::{MAX_ORDER, ToWorker},
+        conn::Conn,
+    };
+    use std::io::{ErrorKind, Write};
+
+    #[test]
+    fn a_worker_that_does_not_read_holds_up_nobody_who_stops_it_or_asks_how_it_fares() {
+        let nowhere = || "/nonexistent".into();
+        let paths = Paths { runtime: nowhere(), state: nowhere(), config: nowhere(), pins: nowhere() };
+        let store = Store::new(None, Vec::new());
+        let keeper = Keeper::new(&paths, Plan::new(config()), store);
+        let (mut ours, worker) = UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("a flag");
+        let filled = loop {
+            if let Err(error) = ours.write(&[0; 4096]) {
+                break error;
+            }
+        };
+        assert_eq!(filled.kind(), ErrorKind::WouldBlock);
+        ours.set_nonblocking(false).expect("a flag");
+        keeper.inner().worker = Some(ours);
+        let begun = Instant::now();
+        keeper.halt();
+        assert_eq!(keeper.status().state, "starting");
+        keeper.stop();
+        assert!(begun.elapsed() < BRIEF / 2, "{:?}", begun.elapsed());
+        // The control: one that reads is told.
+        let (ours, told) = UnixStream::pair().expect("a pair");
+        keeper.inner().worker = Some(ours);
+        keeper.stop();
+        let order = Conn::new(told, BRIEF, MAX_ORDER).receive::<ToWorker>().expect("an order");
+        assert!(matches!(order, ToWorker::Stop));
+        drop(worker);
+    }
+}

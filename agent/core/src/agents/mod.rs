@@ -1,0 +1,221 @@
+//! The agents of this host: for each profile with an `[llm.*]` one worker, under a user id of its own, kept running.
+//!
+//! | file | what |
+//! |---|---|
+//! | `plan` | root's profiles to what is to run |
+//! | `place` | an agent's user id, its log's directory, its socket |
+//! | `store` | sockets that the service manager keeps while no daemon runs |
+//! | `keep` | one agent's thread: starts its worker, starts it again, gives it up for a while |
+//! | `answer` | what a worker asks: who a peer is, a tag for a process |
+//!
+//! A worker's process itself, from its start to its end, is `worker_process`: a user's own service has such, too.
+//!
+//! A worker parses what agents and providers say. The core parses none of that: a worker's questions are a descriptor or
+//! two each, its reports pass through as bytes, its counts are numbers.
+
+mod answer;
+mod keep;
+mod place;
+mod plan;
+mod store;
+
+use super::{enforcer::Enforcer, server::Server};
+use keep::Keeper;
+use plan::{Broken, Plan};
+pub use plan::{left_out, loopback};
+use ringfence_base::paths::Paths;
+use ringfence_credentials::{self as secret, Source};
+use ringfence_policy::{Dirs, agents::registry::AgentConfig};
+use ringfence_wire::message::AgentProcess;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+pub use store::Store;
+
+/// How long workers may take to finish what is under way when the daemon ends.
+const LAST_WORDS: Duration = Duration::from_secs(22);
+
+/// All agents.
+#[derive(Debug, Default)]
+pub struct Agents {
+    store: Arc<Store>,
+    running: Mutex<Running>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    by_name: BTreeMap<String, Arc<Keeper>>,
+    /// Agents whose profile is gone, while their workers finish what they do.
+    ending: BTreeMap<String, Arc<Keeper>>,
+    /// Agents that have no worker, because their profile is wrong: what is.
+    failed: BTreeMap<String, String>,
+    /// What is wrong with the registry.
+    registry: Option<String>,
+    /// What an earlier daemon left of agents that are no more is gone.
+    cleared: bool,
+    /// No worker is started any more.
+    closed: bool,
+}
+
+impl Agents {
+    /// None yet; their sockets may be in the store.
+    pub fn new(store: Arc<Store>) -> Self {
+        Self { store, ..Self::default() }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What runs, for `ringfence status`.
+    pub fn status(&self) -> Vec<AgentProcess> {
+        let running = self.running();
+        let mut all: Vec<AgentProcess> = running.by_name.values().map(|keeper| keeper.status()).collect();
+        let none = |name: &String, error: &String| AgentProcess {
+            name: name.clone(),
+            state: "failed".to_owned(),
+            pid: None,
+            uid: None,
+            socket: String::new(),
+            model: None,
+            restarts: 0,
+            last_exit: None,
+            error: Some(error.clone()),
+            counts: Default::default(),
+        };
+        all.extend(running.failed.iter().map(|(name, error)| none(name, error)));
+        if let Some(error) = &running.registry {
+            all.push(none(&"registry.toml".to_owned(), error));
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// Makes what runs as the files say. A broken file changes nothing that runs.
+    pub fn reload<E: Enforcer>(&self, server: &Arc<Server<E>>, paths: &Paths, dirs: &Dirs) {
+        let plans = plan::read(paths, dirs);
+        let mut running = self.running();
+        if running.closed {
+            return;
+        }
+        let plans = match plans {
+            Ok(plans) => plans,
+            Err(error) => {
+                tracing::error!("the agents stay as they are: {error}");
+                running.registry = Some(error);
+                return;
+            }
+        };
+        running.registry = None;
+        running.failed.clear();
+        running.ending.retain(|_, keeper| !keeper.is_over());
+        let gone: Vec<_> = running.by_name.extract_if(.., |name, _| !plans.contains_key(name)).collect();
+        for (name, keeper) in gone {
+            tracing::info!("agent {name}: its profile is gone; its worker ends when it is idle");
+            keeper.stop();
+            running.ending.insert(name, keeper);
+        }
+        for (name, plan) in plans {
+            match (running.by_name.get(&name), plan) {
+                (Some(keeper), Ok(plan)) => keeper.replace(plan),
+                (Some(keeper), Err(Broken { text, .. })) => {
+                    tracing::error!("agent {name}: the profile that was in force stays so: {text}");
+                    keeper.blame(text);
+                }
+                // Containers' profiles are told of where containers are.
+                (None, Err(Broken { is_agent: false, .. })) => {}
+                (None, Ok(plan)) => {
+                    let before = running.ending.remove(&name);
+                    match start(server, (paths, &self.store), plan, before) {
+                        Ok(keeper) => drop(running.by_name.insert(name, keeper)),
+                        Err(error) => drop(running.failed.insert(name, error)),
+                    }
+                }
+                (None, Err(Broken { text, .. })) => {
+                    tracing::error!("agent {name} cannot be started: {text}");
+                    running.failed.insert(name, text);
+                }
+            }
+        }
+        if !running.cleared {
+            running.cleared = true;
+            self.store.retain(|name| running.by_name.contains_key(name));
+            place::clear(paths, |name| running.by_name.contains_key(name));
+        }
+    }
+
+    /// Stops one agent, until [`Self::forgive`]: its worker finishes what it does, and its sockets go.
+    ///
+    /// # Errors
+    /// There is none of that name; those that there are.
+    pub fn halt(&self, name: &str) -> Result<(), String> {
+        let running = self.running();
+        let Some(keeper) = running.by_name.get(name) else {
+            let known: Vec<&str> = running.by_name.keys().map(String::as_str).collect();
+            return Err(format!("the daemon serves no agent {name:?}; it serves: {}", known.join(", ")));
+        };
+        keeper.halt();
+        Ok(())
+    }
+
+    /// Those that were stopped by hand start with the next reload.
+    pub(crate) fn forgive(&self) {
+        self.running().by_name.values().for_each(|keeper| keeper.forgive());
+    }
+
+    /// Ends all workers, and waits until they have. `leave`: their sockets are for the next daemon, where they can be kept.
+    pub fn stop(&self, leave: bool) {
+        let mut running = self.running();
+        running.closed = true;
+        let mut keepers: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
+        keepers.iter().for_each(|keeper| if leave { keeper.leave() } else { keeper.stop() });
+        // They were told before.
+        keepers.extend(std::mem::take(&mut running.ending).into_values());
+        drop(running);
+        let until = Instant::now() + LAST_WORDS;
+        for keeper in keepers {
+            keeper.wait_until_over(until);
+        }
+    }
+}
+
+/// Reads the credentials that the daemon would hand to an agent's worker, and forgets them. Gives the names of those that
+/// systemd has for the daemon's unit alone: whether they are there is not known here.
+///
+/// # Errors
+/// The first that cannot be had.
+pub fn check(config: &AgentConfig) -> Result<Vec<String>, secret::Error> {
+    let plan = Plan::new(config.clone());
+    let mut unknown = Vec::new();
+    for (_, source) in plan.credentials() {
+        match source {
+            Source::Credential(name) => unknown.push(name.clone()),
+            source => drop(source.open().and_then(secret::handed)?),
+        }
+    }
+    Ok(unknown)
+}
+
+/// `before`: the agent of that name whose profile went and came back. Its sockets and its log are still its own.
+fn start<E: Enforcer>(
+    server: &Arc<Server<E>>,
+    (paths, store): (&Paths, &Arc<Store>),
+    plan: Plan,
+    before: Option<Arc<Keeper>>,
+) -> Result<Arc<Keeper>, String> {
+    let keeper = Arc::new(Keeper::new(paths, plan, Arc::clone(store)));
+    let (server, of_thread) = (Arc::clone(server), Arc::clone(&keeper));
+    thread::Builder::new()
+        .name("agent".into())
+        .spawn(move || {
+            if let Some(before) = before {
+                before.wait_until_over(Instant::now() + LAST_WORDS);
+            }
+            of_thread.run(&server);
+        })
+        .map_err(|error| format!("the daemon cannot start a thread: {error}"))?;
+    Ok(keeper)
+}

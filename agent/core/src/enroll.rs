@@ -1,0 +1,447 @@
+//! Enrolment: who may put which task under which profile. Everything here is decided before the task is tagged; after
+//! any error it is not governed, and its launcher must not let it exec.
+
+use super::{containers::Outer, quota::QuotaError};
+use ringfence_base::error::chain;
+use ringfence_bpf::{ContainerId, Membership, PolicyError, TaskError};
+use ringfence_grant::Grant;
+use ringfence_policy::{
+    self as profile, AxisRules, Compilation, CompileContext, CompileErrors, Dirs, KernelOptions, LoadErrors,
+    Mode, Profile,
+    compiled::CompiledPolicy,
+    fixed::{Fixed, History},
+    mounts::{self, Mount},
+};
+use ringfence_process::peer::{Peer, PeerError, Process};
+use rustix::fs::{AtFlags, Mode as FileMode, OFlags, StatxFlags, open, statx};
+use std::{
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Path, PathBuf},
+};
+
+/// Why a task was not enrolled.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrollError {
+    /// Not exactly one descriptor beside the request.
+    #[error("an enrolment needs one pidfd beside the message, and {0} came")]
+    Descriptors(usize),
+    /// No name at all, or one that cannot be a file's.
+    #[error("that is not a profile's name")]
+    BadName,
+    /// A grant that is none.
+    #[error("that is not a grant")]
+    Grant(#[source] serde_json::Error),
+    /// The daemon has another working directory than its client.
+    #[error("the profile's path {0} must be absolute")]
+    RelativePath(String),
+    /// A working directory that is none.
+    #[error("the working directory {} must be an absolute path without `..`", .0.display())]
+    BadWorkdir(PathBuf),
+    /// The peer or the child cannot be told.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// Somebody else's child.
+    #[error("process {child} is not a child of process {peer}; a launcher enrols its own child only")]
+    NotChild {
+        /// The process to enrol.
+        child: u32,
+        /// Who asked.
+        peer: u32,
+    },
+    /// Threads would escape: a pidfd names the first only.
+    #[error("process {child} has {threads} threads; it is enrolled while it has one")]
+    Threads {
+        /// The process to enrol.
+        child: u32,
+        /// How many.
+        threads: u32,
+    },
+    /// A child that runs as somebody else.
+    #[error("process {child} does not run as user {uid}, who asks to enrol it")]
+    OtherUser {
+        /// The process to enrol.
+        child: u32,
+        /// Who asked.
+        uid: u32,
+    },
+    /// A child that could come to hold more than who asks: a setuid program, under a profile of a user's choice.
+    #[error(
+        "process {0} could gain privileges by executing a program; set no_new_privs before it is enrolled (prctl(2), \
+         setpriv --no-new-privs), or ask as root"
+    )]
+    MayGain(u32),
+    /// A child that holds more than who asks.
+    #[error("process {child} holds {what}, which the process that asks to enrol it does not; ask as root")]
+    HoldsMore {
+        /// The process to enrol.
+        child: u32,
+        /// What it holds.
+        what: String,
+    },
+    /// A process that could make system calls that nothing judges.
+    #[error(
+        "process {child} has a thread without a seccomp filter, and nothing else refuses this kernel's system calls {calls}, which this \
+         version of Ringfence does not know; start its container with a seccomp profile (the engines' default is one), or \
+         update Ringfence"
+    )]
+    NoFilter {
+        /// The process to enrol.
+        child: u32,
+        /// Names of the calls.
+        calls: String,
+    },
+    /// Peer and child do not belong together.
+    #[error("process {child} and process {peer}, who asks to enrol it, are not in the same container")]
+    OtherContainer {
+        /// The process to enrol.
+        child: u32,
+        /// Who asked.
+        peer: u32,
+    },
+    /// Enrolled already.
+    #[error("the process already belongs to container {0}")]
+    Governed(String),
+    /// A container that the registry does not know.
+    #[error("container {0} has no record (it was lost or damaged), so nothing can be nested in it")]
+    NoRecord(ContainerId),
+    /// A path from somebody who is not root.
+    #[error("only root may name a profile by its path ({0}); put it into {1} and name it")]
+    PathNotRoot(String, PathBuf),
+    /// A profile that is not root's alone, asked for by somebody else.
+    #[error("profile {name}: {file} can be changed by others than root; chown root and chmod go-w the file and its directory", file = .file.display())]
+    NotRoots {
+        /// The profile.
+        name: String,
+        /// The file: the profile's own or one that it extends.
+        file: PathBuf,
+    },
+    /// A file of the profile that the container could have written.
+    #[error(
+        "profile {name}: the container may write {file}, of which its policy would be made, so it is not read again and the \
+         policy in force stays; keep the file where the container may not write, and start the container again",
+        file = .file.display()
+    )]
+    Writable {
+        /// The profile.
+        name: String,
+        /// The file, or a link on the way to it, where the container sees it.
+        file: PathBuf,
+    },
+    /// A file of the profile that has other names.
+    #[error(
+        "profile {name}: {file} has {names} names (hard links), and by another one the container could write it; make it a \
+         file of its own: cp FILE FILE.new && mv FILE.new FILE",
+        file = .file.display()
+    )]
+    Linked {
+        /// The profile.
+        name: String,
+        /// The file.
+        file: PathBuf,
+        /// How many names it has.
+        names: u64,
+    },
+    /// The mounts of the child cannot be listed.
+    #[error("cannot list what process {child} sees mounted")]
+    Mounts {
+        /// The process.
+        child: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Audit mode, asked for by somebody who is not root.
+    #[error("only root may ask for audit mode; profile {0} says `mode = \"enforce\"`")]
+    AuditNotRoot(String),
+    /// The profile is wrong.
+    #[error("{0}")]
+    Load(LoadErrors),
+    /// The profile cannot be compiled for this container.
+    #[error("{0}")]
+    Compile(CompileErrors),
+    /// The child's root directory cannot be opened.
+    #[error("cannot open the root directory of process {child}")]
+    Root {
+        /// The process.
+        child: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The host's root directory cannot be opened.
+    #[error("cannot open the host's root directory")]
+    HostRoot(#[source] io::Error),
+    /// A nested container with another root.
+    #[error(
+        "the command's root directory is not that of container {0}, in which it runs; rules would mean other places: start it without chroot"
+    )]
+    OtherRoot(String),
+    /// A root that only an earlier core knew.
+    #[error(
+        "container {0} has a root directory of its own, which an earlier daemon knew and this one does not; start it again to change its profile"
+    )]
+    RootLost(String),
+    /// A cgroup that cannot be used.
+    #[error("cannot take in cgroup {}", .path.display())]
+    Cgroup {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Processes cannot be listed.
+    #[error("cannot list the processes to take in")]
+    Listing(#[source] io::Error),
+    /// The first process, the daemon or the auditor.
+    #[error("process {0} is the system's first, the daemon or the auditor, and is never put under a profile")]
+    OurOwn(u32),
+    /// Some are in, some are not.
+    #[error("container {id} was made and holds {tasks} threads, but not everything that was asked for")]
+    Partly {
+        /// Its public id.
+        id: String,
+        /// Threads that it holds.
+        tasks: u64,
+        /// What happened.
+        #[source]
+        source: Box<EnrollError>,
+    },
+    /// Everything was detached.
+    #[error("Ringfence is being uninstalled; nothing is enforced any more")]
+    Closed,
+    /// Too many.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// The kernel's tables.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The task's tag.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// The container's record.
+    #[error(transparent)]
+    Registry(#[from] super::containers::RegistryError),
+    /// No random bytes for an id.
+    #[error("cannot make an id for the container")]
+    Random(#[source] io::Error),
+}
+
+/// A request, checked as to who asks and for whom.
+#[derive(Debug)]
+pub struct Request {
+    /// The profile as it was asked for: a name or an absolute path.
+    pub asked: String,
+    /// What `${WORKDIR}` stands for.
+    pub workdir: Option<PathBuf>,
+    /// Audit mode, whatever the profile says.
+    pub audit: bool,
+    /// Who asks.
+    pub uid: u32,
+    /// What `${HOME}` stands for: the home of the user that the command runs as.
+    pub home: Option<PathBuf>,
+}
+
+/// A profile, compiled for one container.
+#[derive(Debug)]
+pub struct Compiled {
+    /// Name of the profile.
+    pub name: String,
+    /// Its file.
+    pub file: PathBuf,
+    /// The policy.
+    pub policy: CompiledPolicy,
+    /// What the launcher set from the same profile.
+    pub options: KernelOptions,
+    /// Where its paths lead, for the container's life.
+    pub fixed: Fixed,
+    /// Those that the container may turn into links.
+    pub own: Fixed,
+    /// What leads elsewhere than it did.
+    pub moved: Vec<String>,
+    /// The files that the profile is made of.
+    pub sources: Vec<PathBuf>,
+}
+
+/// What a profile is compiled into.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The containers around it, outermost first.
+    pub outer: &'a [Outer],
+    /// The container's root directory.
+    pub root: BorrowedFd<'a>,
+    /// What is mounted there.
+    pub mounts: Option<&'a [Mount]>,
+    /// Where profiles are.
+    pub dirs: &'a Dirs,
+    /// The container's, if it runs already.
+    pub history: Option<&'a History>,
+    /// Where paths led that earlier containers could turn into links.
+    pub past: Option<&'a Fixed>,
+}
+
+/// Checks that `child` is a fresh child of the peer, and of its user.
+pub(crate) fn check_child(peer: &Peer, child: &Process) -> Result<(), EnrollError> {
+    if child.parent != peer.pid {
+        return Err(EnrollError::NotChild { child: child.pid, peer: peer.pid });
+    }
+    if child.threads != 1 {
+        return Err(EnrollError::Threads { child: child.pid, threads: child.threads });
+    }
+    if peer.uid != 0 && child.uids.iter().any(|uid| *uid != peer.uid) {
+        return Err(EnrollError::OtherUser { child: child.pid, uid: peer.uid });
+    }
+    Ok(())
+}
+
+/// Where an enrolment takes place, from what the kernel says of the two: `None` on the host, else the container that
+/// both are in. A child is born into its parent's container, so any other combination is somebody's trick.
+pub fn place(
+    peer: (u32, Option<Membership>),
+    child: (u32, Option<Membership>),
+) -> Result<Option<ContainerId>, EnrollError> {
+    match (peer.1, child.1) {
+        (None, None) => Ok(None),
+        (
+            Some(Membership { container: Some(a), .. }),
+            Some(Membership { container: Some(b), next: None }),
+        ) if a == b => Ok(Some(a)),
+        (None, Some(Membership { container, next })) if let Some(id) = container.or(next) => {
+            Err(TaskError::Governed(id).into())
+        }
+        _ => Err(EnrollError::OtherContainer { child: child.0, peer: peer.0 }),
+    }
+}
+
+/// What a request for a grant begins with, in place of a profile's name; its JSON follows.
+pub const GRANT: &str = "grant:";
+
+/// Loads the profile that a user asked for, if that user may have it. Anyone may have any grant: it only takes away, and
+/// its container bears no profile's name.
+pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> {
+    if let Some(json) = asked.strip_prefix(GRANT) {
+        let grant: Grant = serde_json::from_str(json).map_err(EnrollError::Grant)?;
+        return profile::of_grant(&grant).map_err(EnrollError::Load);
+    }
+    if uid != 0 && (asked.contains('/') || asked.ends_with(".toml")) {
+        return Err(EnrollError::PathNotRoot(asked.to_owned(), dirs.system.clone()));
+    }
+    let profile = profile::load(asked, dirs).map_err(EnrollError::Load)?;
+    if uid != 0
+        && let Some(open) = profile.sources.iter().find(|source| !source.root_only)
+    {
+        return Err(EnrollError::NotRoots { name: profile.name.clone(), file: open.file.clone() });
+    }
+    Ok(profile)
+}
+
+/// Compiles a request's profile for a container, inside the containers around it.
+pub fn compile(request: &Request, around: Surroundings<'_>) -> Result<Compiled, EnrollError> {
+    let profile = load(&request.asked, request.uid, around.dirs)?.at_home(request.home.as_deref());
+    if request.audit && request.uid != 0 && profile.mode != Mode::Audit {
+        return Err(EnrollError::AuditNotRoot(profile.name));
+    }
+    // A magic link: the very directory behind the descriptor, whatever happened to its process since.
+    let root = PathBuf::from(format!("/proc/self/fd/{}", around.root.as_raw_fd()));
+    let one = |profile: &Profile, workdir: &Option<PathBuf>, audit, history, past| {
+        check_sources(profile, around.mounts, history)?;
+        let context = CompileContext {
+            audit_override: audit,
+            mounts: around.mounts,
+            history,
+            past,
+            ..CompileContext::new(&root, workdir.clone())
+        };
+        profile.compile_whole(&context).map_err(EnrollError::Compile)
+    };
+    let Compilation { mut policy, mut moved, fixed, own, .. } =
+        one(&profile, &request.workdir, request.audit, around.history, around.past)?;
+    for outer in around.outer.iter().rev() {
+        let its = load(&outer.asked, 0, around.dirs)?.at_home(outer.home.as_deref());
+        let its = one(&its, &outer.workdir, outer.audit, Some(&outer.history), None)?;
+        // In audit mode only if every container around it is: the meet sees to that.
+        policy = profile::meet_policies(&policy, &its.policy);
+        moved.extend(its.moved);
+    }
+    let sources = profile.sources.into_iter().map(|source| source.file).collect();
+    let options = profile.kernel;
+    Ok(Compiled { name: profile.name, file: profile.file, policy, options, fixed, own, moved, sources })
+}
+
+/// A policy never comes from what its container can write. What it is made of is closed to it from its first policy on;
+/// so what it could have written is a file that came later, or one by another name.
+fn check_sources(
+    profile: &Profile,
+    mounts: Option<&[Mount]>,
+    history: Option<&History>,
+) -> Result<(), EnrollError> {
+    let name = || profile.name.clone();
+    let writes = match &profile.rules.fs_write {
+        AxisRules::All(_) => true,
+        AxisRules::Only(rules) => !rules.is_empty(),
+    };
+    if let Some(linked) = profile.sources.iter().find(|source| writes && source.names > 1) {
+        return Err(EnrollError::Linked { name: name(), file: linked.file.clone(), names: linked.names });
+    }
+    let Some(history) = history else { return Ok(()) };
+    let could = history.written.policies();
+    let could = could.judge();
+    let places = profile::source_places(profile, mounts);
+    match places.into_iter().find(|source| could(&source.path)) {
+        Some(open) => Err(EnrollError::Writable { name: name(), file: OsString::from_vec(open.path).into() }),
+        None => Ok(()),
+    }
+}
+
+/// What a process sees mounted.
+pub(crate) fn mounts_of(pid: u32) -> Result<Vec<Mount>, EnrollError> {
+    mounts::of(&pid.to_string()).map_err(|source| EnrollError::Mounts { child: pid, source })
+}
+
+/// The root directory of a process, and whether it is the host's.
+pub(crate) fn root_of(pid: u32) -> Result<(OwnedFd, bool), EnrollError> {
+    let opened = (|| {
+        let root = open_dir(Path::new(&format!("/proc/{pid}/root")))?;
+        let host = is_host_root(&root)?;
+        Ok((root, host))
+    })();
+    opened.map_err(|source| EnrollError::Root { child: pid, source })
+}
+
+/// The host's root directory: that of the first process, for a service manager may have given this one a mount
+/// namespace of its own. Where that is out of reach (the daemon itself is in a container), its own.
+pub(crate) fn host_root() -> io::Result<OwnedFd> {
+    open_dir(Path::new("/proc/1/root")).or_else(|_| open_dir(Path::new("/")))
+}
+
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, FileMode::empty())?)
+}
+
+fn is_host_root(root: &OwnedFd) -> io::Result<bool> {
+    same_root(root, &host_root()?)
+}
+
+/// The same directory on the same mount.
+pub(crate) fn same_root(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
+    let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+    let (one, other) =
+        (statx(one, c"", AtFlags::EMPTY_PATH, wanted)?, statx(other, c"", AtFlags::EMPTY_PATH, wanted)?);
+    let name = |of: &rustix::fs::Statx| (of.stx_dev_major, of.stx_dev_minor, of.stx_ino, of.stx_mnt_id);
+    Ok(name(&one) == name(&other))
+}
+
+impl EnrollError {
+    /// The whole message for the one who asked.
+    pub fn message(&self) -> String {
+        chain(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

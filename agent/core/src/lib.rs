@@ -1,0 +1,55 @@
+//! The privileged role: supervises, keeps containers, enrols.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `daemon` | start to stop: lock, load or adopt, drop privileges, sockets, the main loop |
+//! | `server`, `peer`, `quota` | the admin and enrolment sockets: who may speak, how much |
+//! | `enroll`, `running` | who may put which task under which profile; processes that run already |
+//! | `state`, `containers`, `past` | every container from its enrolment to its last task, its record on disk, and what outlives it |
+//! | `reload`, `watch`, `report` | profiles read again when they change; what `ringfence status` shows |
+//! | `link`, `outbox`, `reports`, `supervise` | the auditor: kept running, fed with raw records, sent again what it did not store; what agents report, fair to each |
+//! | `agents` | the agents' LLM workers: kept running, told who their peers are, tags for their tool calls |
+//! | `vouch` | who the auditor's peers are, which its sandbox cannot see |
+//! | `client` | the other end of the sockets |
+//!
+//! # Threads
+//! The main one waits for signals, connections and the tick. `records` is the only reader of the rings;
+//! `profiles` reads profiles again; `vouch` answers the auditor.
+//! Each agent has one, which starts and answers its worker. Each connection has one for as long as it lasts. One lock guards [`state::State`]; profiles are compiled outside it when a
+//! task is enrolled, inside it when profiles are read again.
+//!
+//! # What it parses
+//! Profiles (root's files), its own records, and frames of bounded size from local peers: see `ringfence_wire`. It does not
+//! look inside an event's record, and takes from the auditor nothing but two kinds of number, and questions that are a
+//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and bytes for the auditor.
+//!
+//! # Capabilities
+//! The service's bounding set is [`ringfence_sandbox::caps::CORE`] and `CORE_START`; each entry says what it is for. Once the
+//! programs are loaded and the sockets are there, the daemon keeps `CORE` only, sets `no_new_privs` and is not dumpable. It
+//! stays uid 0, for the pins, the runtime directory and the profiles are root's; it has no `CAP_DAC_OVERRIDE`,
+//! `CAP_SYS_ADMIN` or `CAP_NET_ADMIN`.
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+pub mod agents;
+pub mod containers;
+pub mod daemon;
+pub mod enforcer;
+pub mod enroll;
+pub mod link;
+pub mod notify;
+pub(crate) mod outbox;
+mod past;
+mod privileges;
+pub mod quota;
+pub mod reload;
+pub mod report;
+pub mod reports;
+pub mod running;
+pub mod server;
+pub mod state;
+pub mod supervise;
+mod vouch;

@@ -1,0 +1,248 @@
+//! Reports about agents that wait for the auditor: bounded together, and fair to each agent. No I/O.
+//!
+//! While the auditor is slow or gone, reports wait here. When there is no more room, the agent with the most waiting loses its
+//! newest: one that floods takes its own room, not that of another. What is lost is counted, and told to whose it was.
+
+use ringfence_wire::{
+    audit::{Reported, What},
+    trace::{Refusal, Said},
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most bytes of reports that wait, of all agents.
+pub(crate) const MAX_REPORTS: usize = 4 << 20;
+/// What a report takes beside its text.
+const ENTRY: usize = 64;
+
+/// Reports that wait.
+#[derive(Debug, Default)]
+pub struct Reports {
+    agents: BTreeMap<String, Waiting>,
+    bytes: usize,
+    /// Whose turn it was last.
+    last: String,
+    /// Of each agent that ever lost any, how many.
+    lost: BTreeMap<String, u64>,
+}
+
+/// One agent's.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The oldest first.
+    reports: VecDeque<Report>,
+    bytes: usize,
+    /// What was lost since that was told, by whose it was: an agent may have had another owner before.
+    lost: BTreeMap<u32, Lost>,
+}
+
+/// One that waits.
+#[derive(Debug)]
+struct Report {
+    /// JSON of a [`Reported`].
+    json: Vec<u8>,
+    /// Whose it is, and when it was made.
+    uid: u32,
+    at: i64,
+}
+
+impl Report {
+    fn size(&self) -> usize {
+        self.json.len() + ENTRY
+    }
+}
+
+/// How many of one owner's were lost, and when the last of them was made.
+#[derive(Debug)]
+struct Lost {
+    count: u64,
+    at: i64,
+}
+
+impl Reports {
+    /// Takes a report in. False: it is dropped, or another one of the agent with the most is.
+    pub fn add(&mut self, reported: &Reported) -> bool {
+        let Ok(json) = serde_json::to_vec(reported) else { return false };
+        let report = Report { json, uid: reported.uid, at: reported.at };
+        let size = report.size();
+        let waiting = self.agents.entry(reported.agent.clone()).or_default();
+        waiting.bytes += size;
+        waiting.reports.push_back(report);
+        self.bytes += size;
+        let mut kept = true;
+        while self.bytes > MAX_REPORTS {
+            self.drop_one();
+            kept = false;
+        }
+        kept
+    }
+
+    /// The agent with the most loses its newest.
+    fn drop_one(&mut self) {
+        let most = self.agents.iter_mut().max_by_key(|(_, waiting)| waiting.bytes);
+        let Some((agent, waiting)) = most else { return };
+        let Some(report) = waiting.reports.pop_back() else { return };
+        waiting.bytes -= report.size();
+        self.bytes -= report.size();
+        let lost = waiting.lost.entry(report.uid).or_insert(Lost { count: 0, at: report.at });
+        (lost.count, lost.at) = (lost.count + 1, lost.at.max(report.at));
+        match self.lost.get_mut(agent) {
+            Some(lost) => *lost += 1,
+            None => drop(self.lost.insert(agent.clone(), 1)),
+        }
+    }
+
+    /// Hands reports out, of each agent in turn, for as long as `take` has room for them.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8]) -> bool) {
+        while let Some((agent, waiting)) = next(&mut self.agents, &self.last) {
+            self.last.clone_from(agent);
+            while let Some(lost) = waiting.lost.first_entry() {
+                if !loss(agent, *lost.key(), lost.get()).is_none_or(|report| take(&report)) {
+                    return;
+                }
+                lost.remove();
+            }
+            if let Some(report) = waiting.reports.front() {
+                if !take(&report.json) {
+                    return;
+                }
+                waiting.bytes -= report.size();
+                self.bytes -= report.size();
+                waiting.reports.pop_front();
+            }
+            if waiting.reports.is_empty() {
+                self.agents.remove(&self.last);
+            }
+        }
+    }
+
+    /// Whether any wait.
+    pub fn is_empty(&self) -> bool {
+        self.agents.is_empty()
+    }
+
+    /// How many of an agent's were lost.
+    pub fn lost(&self, agent: &str) -> u64 {
+        self.lost.get(agent).copied().unwrap_or(0)
+    }
+}
+
+/// The agent after `last`.
+fn next<'a>(agents: &'a mut BTreeMap<String, Waiting>, last: &str) -> Option<(&'a String, &'a mut Waiting)> {
+    use std::ops::Bound::{Excluded, Unbounded};
+    let after = agents.range::<str, _>((Excluded(last), Unbounded)).next().map(|(agent, _)| agent.clone());
+    match after {
+        Some(agent) => agents.range_mut(agent..).next(),
+        None => agents.iter_mut().next(),
+    }
+}
+
+/// Tells an agent's record that something is missing from it.
+fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
+    let why = format!(
+        "{} reports of this agent's worker are lost: it made more than the auditor took; what is missing between its calls here may have happened",
+        lost.count
+    );
+    let refusal = Refusal { what: "report".to_owned(), why, pid: None, uid: None, container: None };
+    let what = What::Said(serde_json::to_string(&Said::Refused(refusal)).ok()?);
+    serde_json::to_vec(&Reported { agent: agent.to_owned(), uid, at: lost.at, what }).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(agent: &str, number: usize, bytes: usize) -> Reported {
+        let what = What::Said(format!("{number} {}", "x".repeat(bytes)));
+        Reported { agent: agent.to_owned(), uid: 7, at: 1, what }
+    }
+
+    /// What is handed out, at most so many: the agents, and what was said.
+    fn drained(reports: &mut Reports, most: usize) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        reports.drain(|report| {
+            let room = all.len() < most;
+            if room {
+                let Reported { agent, what: What::Said(text), .. } = serde_json::from_slice(report).unwrap()
+                else {
+                    panic!("not said")
+                };
+                all.push((agent, text));
+            }
+            room
+        });
+        all
+    }
+
+    #[test]
+    fn a_flood_of_one_agent_loses_its_own_reports_and_says_so() {
+        let mut reports = Reports::default();
+        for number in 0..20 {
+            assert!(reports.add(&report("quiet", number, 1000)), "the control");
+        }
+        let kept = (0..2000).filter(|number| reports.add(&report("flood", *number, 10_000))).count();
+        assert!(kept < 500 && reports.bytes <= MAX_REPORTS, "{kept} kept");
+        // Others who come later have room, too.
+        for agent in ["late", "quiet"] {
+            for number in 20..120 {
+                reports.add(&report(agent, number, 10_000));
+            }
+        }
+        assert_eq!((reports.lost("quiet"), reports.lost("late")), (0, 0));
+        let lost = reports.lost("flood");
+        assert!(lost > 1500, "{lost}");
+        let all = drained(&mut reports, usize::MAX);
+        let of = |agent: &str| all.iter().filter(|(of, _)| of == agent).count();
+        assert_eq!((of("quiet"), of("late")), (120, 100));
+        assert_eq!(of("flood") as u64 + lost, 2000 + 1, "and one that says how many are missing");
+        let said: Vec<_> = all.iter().filter(|(_, text)| text.contains("are lost")).collect();
+        assert_eq!(said.len(), 1);
+        assert!(said[0].0 == "flood" && said[0].1.contains(&format!("{lost} reports")), "{said:?}");
+        assert!(reports.is_empty() && reports.bytes == 0 && reports.agents.is_empty());
+    }
+
+    #[test]
+    fn a_loss_is_told_to_whose_it_was_when_the_agent_has_another_owner_since() {
+        let mut reports = Reports::default();
+        let of = |uid: u32, at: i64| Reported { uid, at, ..report("a", 0, 10_000) };
+        let fill = |reports: &mut Reports, uid: u32, at: i64| {
+            (0..600).filter(|_| !reports.add(&of(uid, at))).count() as u64
+        };
+        let before = fill(&mut reports, 7, 10);
+        let after = fill(&mut reports, 8, 20);
+        assert!(before > 100 && after > 100, "{before} and {after} lost");
+        let mut losses = Vec::new();
+        reports.drain(|report| {
+            let Reported { uid, at, what: What::Said(text), .. } = serde_json::from_slice(report).unwrap()
+            else {
+                panic!("not said")
+            };
+            if text.contains("are lost") {
+                losses.push((
+                    uid,
+                    at,
+                    text.contains(&format!("{} reports", [before, after][uid as usize - 7])),
+                ));
+            }
+            true
+        });
+        assert_eq!(losses, [(7, 10, true), (8, 20, true)]);
+        assert!(reports.is_empty() && reports.bytes == 0);
+    }
+
+    #[test]
+    fn each_agent_s_come_in_their_order_and_nobody_waits_for_another_s() {
+        let mut reports = Reports::default();
+        for number in 0..100 {
+            reports.add(&report("a", number, 10));
+        }
+        for number in 0..3 {
+            reports.add(&report("b", number, 10));
+        }
+        let first = drained(&mut reports, 7);
+        assert_eq!(first.iter().filter(|(agent, _)| agent == "b").count(), 3, "{first:?}");
+        let rest = drained(&mut reports, usize::MAX);
+        let of_a: Vec<_> = first.iter().chain(&rest).filter(|(agent, _)| agent == "a").collect();
+        assert_eq!(of_a.len(), 100, "what found no room is not lost");
+        assert!(of_a.iter().enumerate().all(|(number, (_, text))| text.starts_with(&format!("{number} "))));
+    }
+}

@@ -1,0 +1,388 @@
+//! The admin and enrolment sockets: who may speak, one thread for each connection, one request for each.
+
+use super::{
+    agents::Agents,
+    enforcer::Enforcer,
+    enroll::{self, EnrollError, Request, Surroundings},
+    privileges::Privileges,
+    quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
+    report::About,
+    running::{self, Target},
+    state::{Place, State},
+};
+use nix::sys::eventfd::EventFd;
+use ringfence_base::error::chain;
+use ringfence_base::quota::{Bounds, Owners, Permit, Permits, Refusals};
+use ringfence_bpf::{Membership, TaskError, unpin_all};
+use ringfence_policy::home;
+use ringfence_process::peer::{Peer, PeerError, Process};
+use ringfence_wire::{
+    audit::Reported,
+    conn::Conn,
+    frame::FrameError,
+    message::{
+        AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Status,
+        Stopping,
+    },
+};
+use serde::Serialize;
+use std::{
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Component, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a peer has to send its request, and to take the answer.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How long one that is turned away has to take the answer.
+const BRIEF: Duration = Duration::from_millis(100);
+/// Most bytes of a profile's name or path.
+const MAX_PROFILE: usize = 4096;
+
+/// Which socket a connection came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// Root's.
+    Admin,
+    /// The group's.
+    Enroll,
+}
+
+/// What the connections' threads share with the main one.
+#[derive(Debug)]
+pub struct Server<E> {
+    state: Mutex<State<E>>,
+    about: About,
+    pins: PathBuf,
+    connections: Permits,
+    refusals: Refusals,
+    detached: EventFd,
+    agents: Agents,
+    owners: Owners,
+}
+
+impl<E: Enforcer> Server<E> {
+    /// A server over the core's state. `detached` is written when everything was detached and the daemon shall end.
+    pub fn new(state: State<E>, about: About, pins: PathBuf, detached: EventFd, agents: Agents) -> Arc<Self> {
+        let owners = state.owners.clone();
+        Arc::new(Self {
+            state: Mutex::new(state),
+            about,
+            pins,
+            connections: Permits::within(Bounds::of(CONNECTIONS, CONNECTIONS_PER_UID), owners.clone()),
+            refusals: Refusals::new(owners.clone()),
+            detached,
+            agents,
+            owners,
+        })
+    }
+
+    /// The state. A thread that panicked while it held the lock left nothing half done that a sweep does not find.
+    pub fn state(&self) -> MutexGuard<'_, State<E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whose subordinate user ids are.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    /// The agents' workers.
+    pub fn agents(&self) -> &Agents {
+        &self.agents
+    }
+
+    /// Tells the auditor something about an agent. False: it takes too little, and a report is dropped.
+    pub fn report(&self, reported: &Reported) -> bool {
+        let link = self.state().link.clone();
+        link.report(reported)
+    }
+
+    /// Readable when everything was detached.
+    pub fn detached(&self) -> &EventFd {
+        &self.detached
+    }
+
+    /// Serves a connection in a thread of its own; returns at once.
+    pub fn serve(self: &Arc<Self>, stream: UnixStream, door: Door) {
+        // A copy of the listener's flags may have come with it; a deadline needs a blocking socket.
+        if stream.set_nonblocking(false).is_err() {
+            return;
+        }
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(PeerError::Gone) => return,
+            Err(error) => return turn_away(stream, &chain(&error)),
+        };
+        // What was left out of users who ask for nothing any more.
+        self.refusals.say_rest(Instant::now(), false);
+        let Ok(spare) = stream.try_clone() else { return };
+        let end = move || drop(spare.shutdown(std::net::Shutdown::Both));
+        let Some(place) = self.connections.take(peer.uid, end) else {
+            let error = QuotaError::Connections { uid: peer.uid };
+            self.refusals.warn(peer.uid, || {
+                format!("process {} of user {} was turned away: {error}", peer.pid, peer.uid)
+            });
+            return turn_away(stream, &error.to_string());
+        };
+        let (server, spare) = (self.clone(), stream.try_clone());
+        let thread = thread::Builder::new().name("connection".into()).spawn(move || {
+            let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
+            let done = match door {
+                Door::Admin => server.admin(&mut conn, &peer, &place),
+                Door::Enroll => server.enroll(&mut conn, &peer, &place),
+            };
+            if let Err(error) = done {
+                tracing::debug!("process {} of user {}: {}", peer.pid, peer.uid, chain(&error));
+            }
+            drop(place);
+        });
+        if let (Err(error), Ok(stream)) = (thread, spare) {
+            turn_away(stream, &format!("the daemon cannot start a thread: {error}"));
+        }
+    }
+
+    fn enroll(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
+        let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
+        if !place.busy() {
+            return Err(FrameError::Closed);
+        }
+        let enrolled = self
+            .enroll_child(conn.stream().as_fd(), peer, request, descriptors)
+            .map_err(|error| self.state().named(error));
+        if let Err(error) = &enrolled {
+            self.refusals.warn(peer.uid, || {
+                format!(
+                    "process {} of user {} was refused an enrolment: {}",
+                    peer.pid,
+                    peer.uid,
+                    error.message()
+                )
+            });
+        }
+        conn.send(&reply(enrolled.map_err(|error| error.message())))
+    }
+
+    fn enroll_child(
+        &self,
+        connection: BorrowedFd<'_>,
+        peer: &Peer,
+        request: EnrollRequest,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Enrolled, EnrollError> {
+        let EnrollRequest::Enroll { profile, workdir, audit } = request;
+        let mut request = request_of(profile, workdir, audit, peer.uid)?;
+        let [child] =
+            <[OwnedFd; 1]>::try_from(descriptors).map_err(|all| EnrollError::Descriptors(all.len()))?;
+        let process = Process::of(child.as_fd())?;
+        enroll::check_child(peer, &process)?;
+        if peer.uid != 0 {
+            let asker = Privileges::of(peer.pidfd.as_fd())?;
+            Privileges::of(child.as_fd())?.check(process.pid, &asker)?;
+            // Who gains no privileges any more keeps its user, who was looked at before.
+            enroll::check_child(peer, &Process::of(child.as_fd())?)?;
+        }
+        // The user that the command runs as, which is who asks unless root asked for another.
+        request.home = home::of(process.uids[0]);
+        let (inside, outer, dirs) = {
+            let state = self.state();
+            state.check_quota(peer.uid)?;
+            let of_peer = state.kernel.belongs(connection, peer.pidfd.as_fd())?;
+            let of_child = state.kernel.lookup(child.as_fd())?;
+            let inside = enroll::place((peer.pid, of_peer), (process.pid, of_child))?;
+            let outer = inside.map_or_else(|| Ok(Vec::new()), |inside| state.around(inside))?;
+            (inside, outer, state.dirs.clone())
+        };
+        let (root, host_root) = enroll::root_of(process.pid)?;
+        let mounts = enroll::mounts_of(process.pid)?;
+        // Still the child: its root was read by pid.
+        Process::of(child.as_fd())?;
+        let past = if host_root { self.state().past(peer.uid) } else { None };
+        if let Some(inside) = inside {
+            self.state().check_root(inside, &root)?;
+        }
+        let compiled = {
+            let around = Surroundings {
+                outer: &outer,
+                root: root.as_fd(),
+                mounts: Some(&mounts),
+                dirs: &dirs,
+                history: None,
+                past: past.as_deref(),
+            };
+            enroll::compile(&request, around)?
+        };
+        self.state().admit(&request, compiled, Place { inside, outer, root, host_root, mounts }, child)
+    }
+
+    fn admin(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
+        let (request, descriptors) = conn.receive_with_descriptors::<AdminRequest>()?;
+        if !place.busy() {
+            return Err(FrameError::Closed);
+        }
+        if let Err(reason) = self.is_admin(conn.stream().as_fd(), peer) {
+            return conn.send(&Reply::<()>::Failed(Failure::new(reason)));
+        }
+        match request {
+            AdminRequest::Status => {
+                let status = self.state().report(&self.about);
+                let mut agents = self.agents.status();
+                let link = self.state().link.clone();
+                for agent in &mut agents {
+                    agent.counts.lost_reports += link.lost_reports(&agent.name);
+                }
+                conn.send(&Reply::<Status>::Ok(Status { agents, ..status }))
+            }
+            AdminRequest::Reload => conn.send(&Reply::<Reloaded>::Ok(self.state().reload())),
+            AdminRequest::StopAgent { name } => {
+                let told = self.agents.halt(&name).map(|()| Stopping {});
+                conn.send(&told.map_or_else(|why| Reply::Failed(Failure::new(why)), Reply::Ok))
+            }
+            AdminRequest::Detach => {
+                let detached = self.detach();
+                let done = detached.is_ok();
+                let sent = conn.send(&reply(detached));
+                if done {
+                    // It can only fail by being full: then it was written before.
+                    let _ = self.detached.write(1);
+                }
+                sent
+            }
+            AdminRequest::EnrollPid { profile } => {
+                let target = <[OwnedFd; 1]>::try_from(descriptors)
+                    .map(|[process]| Target::Tree(process))
+                    .map_err(|all| EnrollError::Descriptors(all.len()));
+                conn.send(&self.taken_in(target, profile, peer))
+            }
+            AdminRequest::EnrollCgroup { path, profile } => {
+                conn.send(&self.taken_in(Target::cgroup(&path), profile, peer))
+            }
+        }
+    }
+
+    fn taken_in(&self, target: Result<Target, EnrollError>, profile: String, peer: &Peer) -> Reply<Enrolled> {
+        reply(self.take_in(target, profile, peer).map_err(|error| self.state().named(error).message()))
+    }
+
+    fn take_in(
+        &self,
+        target: Result<Target, EnrollError>,
+        profile: String,
+        peer: &Peer,
+    ) -> Result<Enrolled, EnrollError> {
+        let (target, mut request) = (target?, request_of(profile, None, false, peer.uid)?);
+        let auditor = self.state().link.status().pid;
+        // Before anything is frozen: it might be ourselves.
+        running::check(&target.processes()?, auditor)?;
+        let _held = target.hold();
+        let processes = target.processes()?;
+        running::check(&processes, auditor)?;
+        let calls = self.state().kernel.unknown_calls();
+        running::check_filters(&processes, &calls)?;
+        let mut first = None;
+        for process in processes {
+            // All or nobody, as far as that can be told beforehand.
+            if let Some(Membership { container, next }) = self.state().kernel.lookup(process.as_fd())?
+                && let Some(id) = container.or(next)
+            {
+                return Err(TaskError::Governed(id).into());
+            }
+            first.get_or_insert(process);
+        }
+        let first = first.ok_or(PeerError::Gone)?;
+        let Process { pid, uids, .. } = Process::of(first.as_fd())?;
+        request.home = home::of(uids[0]);
+        let (root, host_root) = enroll::root_of(pid)?;
+        let mounts = enroll::mounts_of(pid)?;
+        Process::of(first.as_fd())?;
+        let (dirs, past) = {
+            let state = self.state();
+            (state.dirs.clone(), if host_root { state.past(peer.uid) } else { None })
+        };
+        let compiled = {
+            let around = Surroundings {
+                outer: &[],
+                root: root.as_fd(),
+                mounts: Some(&mounts),
+                dirs: &dirs,
+                history: None,
+                past: past.as_deref(),
+            };
+            enroll::compile(&request, around)?
+        };
+        let place = Place { inside: None, outer: Vec::new(), root, host_root, mounts };
+        self.state().take_in(&request, compiled, place, &target, &first)
+    }
+
+    fn is_admin(&self, connection: BorrowedFd<'_>, peer: &Peer) -> Result<(), String> {
+        if peer.uid != 0 {
+            return Err("only root may ask this".into());
+        }
+        match self.state().kernel.belongs(connection, peer.pidfd.as_fd()) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => Err("a process in a container may not ask this".into()),
+            Err(error) => Err(format!("cannot tell whether you are in a container: {}", chain(&error))),
+        }
+    }
+
+    fn detach(&self) -> Result<Detached, String> {
+        let mut state = self.state();
+        let live = state.live();
+        if !live.is_empty() {
+            let list = live.join(", ");
+            return Err(format!(
+                "{} containers run and would be left without enforcement: {list}; end them first (`ringfence status` shows them)",
+                live.len()
+            ));
+        }
+        state.closed = true;
+        let removed = unpin_all(&self.pins).map_err(|error| {
+            format!("not everything could be detached: {}; stop the daemon and try again", chain(&error))
+        })?;
+        Ok(Detached { removed })
+    }
+}
+
+/// Checks what is in a request, before anything is done with it.
+fn request_of(
+    profile: String,
+    workdir: Option<String>,
+    audit: bool,
+    uid: u32,
+) -> Result<Request, EnrollError> {
+    let is_grant = profile.starts_with(enroll::GRANT);
+    let most = if is_grant { MAX_REQUEST } else { MAX_PROFILE };
+    if profile.is_empty() || profile.len() > most || profile.contains('\0') {
+        return Err(EnrollError::BadName);
+    }
+    if !is_grant && (profile.contains('/') || profile.ends_with(".toml")) && !profile.starts_with('/') {
+        return Err(EnrollError::RelativePath(profile));
+    }
+    let workdir = workdir.map(PathBuf::from);
+    if let Some(dir) = &workdir {
+        let plain = dir.is_absolute() && !dir.components().any(|part| part == Component::ParentDir);
+        if !plain || dir.as_os_str().len() > MAX_PROFILE {
+            return Err(EnrollError::BadWorkdir(dir.clone()));
+        }
+    }
+    Ok(Request { asked: profile, workdir, audit, uid, home: None })
+}
+
+fn reply<T: Serialize>(result: Result<T, String>) -> Reply<T> {
+    match result {
+        Ok(value) => Reply::Ok(value),
+        Err(error) => Reply::Failed(Failure::new(error)),
+    }
+}
+
+fn turn_away(stream: UnixStream, reason: &str) {
+    let _ = Conn::new(stream, BRIEF, MAX_REQUEST).send(&Reply::<()>::Failed(Failure::new(reason)));
+}
+
+#[cfg(test)]
+mod tests;

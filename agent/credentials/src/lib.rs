@@ -1,0 +1,379 @@
+//! Credentials: a type that zeroes itself and prints as `[redacted]`, and the places that one can come from.
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+use nix::libc;
+use ringfence_redact::misplaced::{Name, shown};
+use std::{
+    env, fmt,
+    fs::{self, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
+use zeroize::Zeroizing;
+
+/// Most bytes of a credential.
+const MAX_BYTES: u64 = 16 << 10;
+/// How long a command may take to print one.
+const COMMAND_TIME: Duration = Duration::from_secs(30);
+
+/// Runs a command that prints a credential.
+pub type Run = fn(&[String]) -> Result<Secret, Error>;
+
+/// Who runs commands, where this process may start none.
+static ELSEWHERE: OnceLock<Run> = OnceLock::new();
+
+/// From now on commands are run by `run`.
+pub fn run_commands_by(run: Run) {
+    let _ = ELSEWHERE.set(run);
+}
+
+/// A credential.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// The credential itself: for the header that carries it, and for finding it in what goes out.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+/// Where a credential comes from: the key's ending says which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// `api_key`: it stands in the file.
+    Value(Secret),
+    /// `api_key_env`: a variable of the worker's own environment.
+    Env(String),
+    /// `api_key_file`: a file that only its owner can read.
+    File(PathBuf),
+    /// `api_key_credential`: one of systemd's `LoadCredential=`.
+    Credential(String),
+    /// `api_key_command`: what a command prints.
+    Command(Vec<String>),
+}
+
+/// Why a credential cannot be had. Never says what it is.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such variable.
+    #[error("the environment has no {0}")]
+    NoVariable(String),
+    /// Not UTF-8 or not fit for a header.
+    #[error("{0} holds something that cannot be a credential: it is not one line of printable ASCII")]
+    Unprintable(String),
+    /// Nothing in it.
+    #[error("{0} is empty")]
+    Empty(String),
+    /// A file that is not there or cannot be read.
+    #[error("cannot read {}", shown(&.0.display().to_string()))]
+    File(PathBuf, #[source] io::Error),
+    /// A device, pipe or directory.
+    #[error("{} is not a regular file", shown(&.0.display().to_string()))]
+    NotAFile(PathBuf),
+    /// Open to others.
+    #[error("{} can be read or written by others (mode {mode:04o}): chmod 600 it", shown(&.path.display().to_string()))]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Far too long.
+    #[error("{0} has more than {MAX_BYTES} bytes: that is no credential")]
+    TooLong(String),
+    /// Not started by systemd with credentials.
+    #[error(
+        "systemd passed no credentials (CREDENTIALS_DIRECTORY is not set): add LoadCredential={0}:PATH to the unit"
+    )]
+    NoCredentials(String),
+    /// Root runs no commands from a configuration file.
+    #[error("a command for a credential is never run as root: use a file or a systemd credential")]
+    Root,
+    /// The command cannot be started.
+    #[error("cannot run {0}")]
+    Command(String, #[source] io::Error),
+    /// Neither the daemon's environment nor a command is a place for an agent's credential.
+    #[error(
+        "the daemon takes credentials from the profile, a file or a systemd credential (LoadCredential= in its unit); variables and commands are for `ringfence start`"
+    )]
+    NotHere,
+    /// No descriptor to hand it over.
+    #[error("the credential cannot be handed over")]
+    Hand(#[source] io::Error),
+    /// The process that runs commands says why not, or is gone.
+    #[error("{0}")]
+    Elsewhere(String),
+    /// The command failed.
+    #[error("{0} failed ({1})")]
+    Failed(String, ExitStatus),
+    /// The command takes too long.
+    #[error("{0} printed no credential within 30 seconds")]
+    TimedOut(String),
+}
+
+impl Source {
+    /// The credential.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn read(&self) -> Result<Secret, Error> {
+        match self {
+            Self::Value(secret) => checked(Zeroizing::new(secret.expose().to_owned()), "the value"),
+            Self::Env(name) => {
+                // The name may be the credential itself.
+                let shown = Name(name).to_string();
+                let value = env::var_os(name).ok_or_else(|| Error::NoVariable(shown.clone()))?;
+                let value = value.into_string().map_err(|_| Error::Unprintable(shown.clone()))?;
+                checked(Zeroizing::new(value), &shown)
+            }
+            Self::File(path) => file(path),
+            Self::Credential(name) => file(&credential(name)?),
+            Self::Command(words) => ELSEWHERE.get().map_or(command as Run, |run| *run)(words),
+        }
+    }
+}
+
+impl Source {
+    /// The file that it is in, if it is in one of its own.
+    pub fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::File(path) => Some(path.clone()),
+            Self::Credential(name) => credential(name).ok(),
+            Self::Value(_) | Self::Env(_) | Self::Command(_) => None,
+        }
+    }
+
+    /// A descriptor to read the credential from, for a worker: the file itself, or a pipe that holds the value.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open(&self) -> Result<OwnedFd, Error> {
+        match self {
+            Self::Value(secret) => {
+                let (read, mut write) = io::pipe().map_err(Error::Hand)?;
+                let bytes = secret.expose().as_bytes();
+                if bytes.len() as u64 > MAX_BYTES {
+                    return Err(Error::TooLong("the value".to_owned()));
+                }
+                // A pipe holds four times as much.
+                write.write_all(bytes).map_err(Error::Hand)?;
+                Ok(read.into())
+            }
+            Self::File(path) => Ok(open(path)?.into()),
+            Self::Credential(name) => Ok(open(&credential(name)?)?.into()),
+            Self::Env(_) | Self::Command(_) => Err(Error::NotHere),
+        }
+    }
+
+    /// The same of any source, for a worker of a user's own service: what was read, in a pipe.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn read_and_open(&self) -> Result<OwnedFd, Error> {
+        Self::Value(self.read()?).open()
+    }
+}
+
+/// What [`Source::open`] handed over.
+///
+/// # Errors
+/// [`Error`].
+pub fn handed(descriptor: OwnedFd) -> Result<Secret, Error> {
+    bounded(fs::File::from(descriptor), "the credential", Error::Hand)
+}
+
+fn credential(name: &str) -> Result<PathBuf, Error> {
+    let dir = env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    Ok(dir.ok_or_else(|| Error::NoCredentials(Name(name).to_string()))?.join(name))
+}
+
+fn checked(mut text: Zeroizing<String>, from: &str) -> Result<Secret, Error> {
+    let trimmed = text.trim_ascii_end().len();
+    text.truncate(trimmed);
+    if text.is_empty() {
+        return Err(Error::Empty(from.to_owned()));
+    }
+    if !text.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
+        return Err(Error::Unprintable(from.to_owned()));
+    }
+    Ok(Secret(text))
+}
+
+fn file(path: &Path) -> Result<Secret, Error> {
+    bounded(open(path)?, &shown(&path.display().to_string()), |source| Error::File(path.to_owned(), source))
+}
+
+fn open(path: &Path) -> Result<fs::File, Error> {
+    let io = |source| Error::File(path.to_owned(), source);
+    // Without O_NONBLOCK the open of a FIFO would wait for its writer.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(io)?;
+    let meta = file.metadata().map_err(io)?;
+    if !meta.is_file() {
+        return Err(Error::NotAFile(path.to_owned()));
+    }
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o066 != 0 {
+        return Err(Error::Open { path: path.to_owned(), mode });
+    }
+    Ok(file)
+}
+
+fn bounded(reader: impl Read, from: &str, io: impl Fn(io::Error) -> Error) -> Result<Secret, Error> {
+    // Room for all of it at once: a vector that grows leaves copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES as usize + 2));
+    reader.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(Error::TooLong(from.to_owned()));
+    }
+    let text = str::from_utf8(&bytes).map_err(|_| Error::Unprintable(from.to_owned()))?;
+    checked(Zeroizing::new(text.to_owned()), from)
+}
+
+/// The command's own messages go to our standard error; what it prints is the credential.
+fn command(words: &[String]) -> Result<Secret, Error> {
+    if nix::unistd::geteuid().is_root() {
+        return Err(Error::Root);
+    }
+    let program = words.first().cloned().unwrap_or_default();
+    let name = Name(&program).to_string();
+    let failed = |source| Error::Command(name.clone(), source);
+    let mut child = Command::new(&program)
+        .args(words.iter().skip(1))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let stdout = child.stdout.take();
+    let from = name.clone();
+    let reader =
+        thread::spawn(move || stdout.map(|out| bounded(out, &from, |e| Error::Command(from.clone(), e))));
+    let until = Instant::now() + COMMAND_TIME;
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if Instant::now() > until => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Error::TimedOut(name));
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    if !status.success() {
+        return Err(Error::Failed(name, status));
+    }
+    // A grandchild may still hold the pipe.
+    while !reader.is_finished() {
+        if Instant::now() > until {
+            return Err(Error::TimedOut(name));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    match reader.join() {
+        Ok(Some(secret)) => secret,
+        _ => Err(Error::Empty(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_secret_prints_as_nothing() {
+        let secret = Secret::from("sk-very-secret".to_owned());
+        let source = Source::Value(secret.clone());
+        assert!(!format!("{secret:?} {source:?}").contains("very"));
+        assert_eq!(source.read().unwrap().expose(), "sk-very-secret");
+    }
+
+    #[test]
+    fn a_file_is_read_only_if_it_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let read = || Source::File(path.clone()).read();
+        assert!(matches!(read(), Err(Error::File(..))));
+        fs::write(&path, "sk-1234\n").unwrap();
+        for mode in [0o644, 0o640, 0o604, 0o620] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(matches!(read(), Err(Error::Open { .. })), "{mode:o}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read().unwrap().expose(), "sk-1234");
+        for (content, what) in [("\n", "empty"), ("two\nlines", "one line"), ("z\u{fc}", "one line")] {
+            fs::write(&path, content).unwrap();
+            let error = read().unwrap_err().to_string();
+            assert!(error.contains(what) && !error.contains("two"), "{error}");
+        }
+        fs::write(&path, "x".repeat(20_000)).unwrap();
+        assert!(matches!(read(), Err(Error::TooLong(_))));
+        assert!(matches!(Source::File(dir.path().to_owned()).read(), Err(Error::NotAFile(_))));
+        nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(matches!(Source::File(dir.path().join("pipe")).read(), Err(Error::NotAFile(_))));
+    }
+
+    #[test]
+    fn a_worker_is_handed_values_and_files_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        fs::write(&path, "sk-file\n").unwrap();
+        let hand = |source: &Source| source.open().and_then(handed).map(|secret| secret.expose().to_owned());
+        assert_eq!(hand(&Source::Value(Secret::from("sk-value".to_owned()))).unwrap(), "sk-value");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(hand(&Source::File(path.clone())), Err(Error::Open { .. })));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(hand(&Source::File(path)).unwrap(), "sk-file");
+        assert!(matches!(hand(&Source::Env("HOME".into())), Err(Error::NotHere)));
+        assert!(matches!(hand(&Source::Command(vec!["true".into()])), Err(Error::NotHere)));
+    }
+
+    #[test]
+    fn a_variable_or_credential_that_is_not_there_is_named() {
+        let error = Source::Env("RINGFENCE_NO_SUCH".into()).read().unwrap_err();
+        assert!(error.to_string().contains("RINGFENCE_NO_SUCH"));
+        let error = Source::Credential("key".into()).read().unwrap_err();
+        assert!(error.to_string().contains("LoadCredential=key"), "{error}");
+    }
+
+    #[test]
+    fn a_command_is_never_run_as_root_and_its_failure_is_told() {
+        let words = |words: &[&str]| Source::Command(words.iter().map(|w| (*w).to_owned()).collect());
+        if nix::unistd::geteuid().is_root() {
+            assert!(matches!(words(&["echo", "sk-1"]).read(), Err(Error::Root)));
+            return;
+        }
+        assert_eq!(words(&["echo", "sk-1"]).read().unwrap().expose(), "sk-1");
+        assert!(matches!(words(&["false"]).read(), Err(Error::Failed(..))));
+        assert!(matches!(words(&["/no/such"]).read(), Err(Error::Command(..))));
+    }
+}

@@ -1,0 +1,397 @@
+//! A stored event as the JSON users see: names for numbers. The list of words is `docs/events.md`.
+
+use super::{
+    attribute::Attribution,
+    decode::{self, Decoded},
+    manifests::Decider,
+};
+use nix::libc;
+use ringfence_base::clock;
+use ringfence_common::{
+    event::{self, fixed, op, verdict},
+    ioctls,
+};
+use ringfence_policy::Capabilities;
+use ringfence_wire::event::{Event, Target, Verdict};
+use std::net::{Ipv6Addr, SocketAddr};
+
+/// An event with everything around it, as the store gives it back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Row id.
+    pub id: u64,
+    /// µs since 1970.
+    pub ts: i64,
+    /// The container's public id.
+    pub container: String,
+    /// Its profile.
+    pub profile: String,
+    /// The provider's id of the tool call that its process tree was tagged for, where that is known.
+    pub call: Option<String>,
+    /// What decided.
+    pub decider: Decider,
+    /// The record.
+    pub record: Decoded,
+}
+
+/// The event for the world.
+pub fn event(stored: &Stored) -> Event {
+    let record = &stored.record;
+    let mut event = Event {
+        ts: clock::rfc3339(stored.ts),
+        id: stored.id,
+        container: stored.container.clone(),
+        profile: stored.profile.clone(),
+        verdict: match record.verdict {
+            verdict::ALLOWED => Verdict::Allowed,
+            verdict::WOULD_DENY => Verdict::WouldDeny,
+            _ => Verdict::Denied,
+        },
+        op: decode::op_name(record.op).unwrap_or("unknown").to_owned(),
+        target: target(record),
+        flags: flags(record),
+        pid: record.pid,
+        tgid: record.tgid,
+        ppid: record.ppid,
+        exec_id: format!("{}:{}", record.tgid, record.start),
+        exe: record.exe.clone(),
+        uid: record.uid,
+        rule: rule(&stored.decider),
+        tool_call: None,
+        attribution: Attribution::None.word().to_owned(),
+        candidates: Vec::new(),
+        repeats: record.repeats,
+    };
+    if record.call != 0 {
+        let call = stored.call.clone().unwrap_or_else(|| format!("tag:{:x}", record.call));
+        let is_debugged = record.flags & event::FLAG_DEBUGGED != 0;
+        let attribution =
+            if is_debugged { Attribution::Ambiguous(vec![call]) } else { Attribution::Exact(call) };
+        attribute(&mut event, attribution);
+    }
+    event
+}
+
+/// Most candidates that an event names.
+const MOST_CANDIDATES: usize = 50;
+
+/// Puts an event's call into it.
+pub fn attribute(event: &mut Event, attribution: Attribution) {
+    attribution.word().clone_into(&mut event.attribution);
+    match attribution {
+        Attribution::Exact(call) | Attribution::Sole(call) => event.tool_call = Some(call),
+        Attribution::Ambiguous(mut calls) => {
+            calls.truncate(MOST_CANDIDATES);
+            event.candidates = calls;
+        }
+        Attribution::None => {}
+    }
+}
+
+/// The `rule` of an event.
+pub fn rule(decider: &Decider) -> String {
+    match decider {
+        Decider::Rule(rule) => rule.id.clone(),
+        Decider::Default => "default".to_owned(),
+        Decider::All => "all".to_owned(),
+        Decider::Fixed(number) => format!("fixed:{}", fixed_name(*number)),
+        Decider::Unknown => "unknown".to_owned(),
+    }
+}
+
+/// The name of a reason that no grant changes.
+pub(crate) fn fixed_name(number: u32) -> &'static str {
+    match number {
+        fixed::NO_POLICY => "no_policy",
+        fixed::TOO_LONG => "too_long",
+        fixed::OUTSIDE => "outside",
+        fixed::RACED => "raced",
+        fixed::UNREADABLE => "unreadable",
+        fixed::MOUNT => "mount",
+        fixed::DEVICE => "device",
+        fixed::FAMILY => "family",
+        fixed::PRIVILEGE => "privilege",
+        fixed::OTHER_CONTAINER => "other_container",
+        fixed::OTHER_CALL => "other_call",
+        fixed::UNLINKED => "unlinked",
+        fixed::UNNAMED_PEER => "unnamed_peer",
+        fixed::INTERNAL => "internal",
+        fixed::PINNED => "pinned",
+        fixed::COMMAND => "command",
+        fixed::OPTION => "option",
+        fixed::CAPABILITY => "capability",
+        fixed::OTHER_IPC => "other_ipc",
+        fixed::TERMINAL => "terminal",
+        fixed::ROUTE => "route",
+        fixed::CASE => "case",
+        fixed::WIDENS => "widens",
+        fixed::SETUID => "setuid",
+        _ => "unknown",
+    }
+}
+
+/// What it was done to.
+pub fn target(record: &Decoded) -> Target {
+    if !decode::is_socket(record.op) {
+        return Target::Path(record.path.clone());
+    }
+    Target::Addr(match i32::from(record.family) {
+        libc::AF_INET | libc::AF_INET6 if record.op != op::SOCKET => Some(socket_address(record).to_string()),
+        _ => record.path.as_ref().map(|path| format!("unix:{path}")),
+    })
+}
+
+/// The internet address, v4 as v4 however it was written.
+pub(crate) fn socket_address(record: &Decoded) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::from(record.addr).to_canonical(), record.port)
+}
+
+fn flags(record: &Decoded) -> Vec<String> {
+    let mut out = Vec::new();
+    let detail = record.detail;
+    let mut words = |table: &[(u32, &str)]| {
+        out.extend(table.iter().filter(|(bit, _)| detail & bit != 0).map(|(_, word)| (*word).to_owned()));
+    };
+    match record.op {
+        op::OPEN => {
+            let access: &[&str] = match detail & libc::O_ACCMODE as u32 {
+                0 => &["read"],
+                1 => &["write"],
+                _ => &["read", "write"],
+            };
+            out.extend(access.iter().map(|word| (*word).to_owned()));
+            out.extend(open_words(detail));
+        }
+        op::CREATE | op::MKNOD | op::MKDIR | op::CHMOD => {
+            if let Some(kind) = file_type(detail) {
+                out.push(format!("type={kind}"));
+            }
+            out.push(format!("mode={:04o}", detail & 0o7777));
+        }
+        op::MAP_EXEC | op::PROTECT_EXEC => words(&[(1, "read"), (2, "write"), (4, "exec")]),
+        op::MOUNT => words(&[(1, "readonly"), (32, "remount"), (4096, "bind"), (8192, "move")]),
+        op::RENAME => words(&[(1, "noreplace"), (2, "exchange"), (4, "whiteout")]),
+        op::SOCKET | op::CONNECT | op::BIND | op::LISTEN | op::SEND => out.extend(socket_words(record)),
+        op::PTRACE | op::CONTROL => out.push(format!("target={}", record.target)),
+        op::SIGNAL => {
+            out.push(format!("target={}", record.target));
+            out.push(format!("signal={detail}"));
+        }
+        op::BPF => out.push(format!("command={detail}")),
+        op::IOCTL => out.push(match ioctls::name(detail) {
+            Some(name) => format!("command={name}"),
+            None => format!("command={detail:#x}"),
+        }),
+        op::SETSOCKOPT => {
+            out.extend(socket_words(record));
+            out.push(format!("level={}", record.target >> 16));
+            out.push(format!("option={}", record.target & 0xffff));
+        }
+        op::CAPABILITY => {
+            let name = Capabilities::name(detail).map_or_else(|| detail.to_string(), str::to_owned);
+            out.push(format!("capability={name}"));
+            out.push(format!("syscall={}", record.target));
+        }
+        op::IPC => {
+            let kind = ["message_queue", "semaphores", "shared_memory"].get(detail as usize);
+            out.extend(kind.map(|kind| format!("type={kind}")));
+            out.push(format!("id={}", record.target));
+        }
+        op::KEY => out.push(format!("serial={}", record.target)),
+        op::RECEIVE => out.extend(socket_words(record)),
+        op::SYSCALL => out.push(format!("number={detail}")),
+        _ => {}
+    }
+    if let Some(to) = &record.path2 {
+        out.push(format!("to={to}"));
+    }
+    let marks = [
+        (event::FLAG_CUT, "cut"),
+        (event::FLAG_EXE_CUT, "exe_cut"),
+        (event::FLAG_RACED, "raced"),
+        (event::FLAG_OUTSIDE, "outside"),
+        (event::FLAG_UNLINKED, "unlinked"),
+        (event::FLAG_DEBUGGED, "debugged"),
+    ];
+    out.extend(marks.iter().filter(|(bit, _)| record.flags & bit != 0).map(|(_, word)| (*word).to_owned()));
+    out
+}
+
+fn open_words(flags: u32) -> Vec<String> {
+    // O_TMPFILE contains O_DIRECTORY's bit.
+    let tmpfile = flags & libc::O_TMPFILE as u32 == libc::O_TMPFILE as u32;
+    [
+        (libc::O_APPEND, "append"),
+        (libc::O_CREAT, "create"),
+        (libc::O_EXCL, "exclusive"),
+        (libc::O_TRUNC, "truncate"),
+        (libc::O_DIRECTORY, if tmpfile { "tmpfile" } else { "directory" }),
+        (libc::O_NOFOLLOW, "nofollow"),
+    ]
+    .iter()
+    .filter(|(bit, _)| flags & *bit as u32 != 0)
+    .map(|(_, word)| (*word).to_owned())
+    .collect()
+}
+
+fn file_type(mode: u32) -> Option<&'static str> {
+    Some(match mode & libc::S_IFMT {
+        libc::S_IFREG => "file",
+        libc::S_IFIFO => "fifo",
+        libc::S_IFSOCK => "socket",
+        libc::S_IFCHR => "char",
+        libc::S_IFBLK => "block",
+        _ => return None,
+    })
+}
+
+/// `family=` and `type=` of a socket; numbers where there is no common name.
+fn socket_words(record: &Decoded) -> Vec<String> {
+    let family = match record.detail >> 16 {
+        0 => u32::from(record.family),
+        family => family,
+    };
+    let kind = record.detail & 0xffff;
+    let mut out = Vec::new();
+    if family != 0 {
+        let name = i32::try_from(family).ok().and_then(family_name);
+        out.push(name.map_or_else(|| format!("family={family}"), |n| format!("family={n}")));
+    }
+    if kind != 0 {
+        let name = match kind as i32 {
+            libc::SOCK_STREAM => Some("stream"),
+            libc::SOCK_DGRAM => Some("dgram"),
+            libc::SOCK_RAW => Some("raw"),
+            libc::SOCK_SEQPACKET => Some("seqpacket"),
+            10 => Some("packet"),
+            _ => None,
+        };
+        out.push(name.map_or_else(|| format!("type={kind}"), |n| format!("type={n}")));
+    }
+    out
+}
+
+fn family_name(family: i32) -> Option<&'static str> {
+    Some(match family {
+        libc::AF_UNIX => "unix",
+        libc::AF_INET => "inet",
+        libc::AF_INET6 => "inet6",
+        libc::AF_NETLINK => "netlink",
+        libc::AF_PACKET => "packet",
+        libc::AF_ALG => "alg",
+        libc::AF_VSOCK => "vsock",
+        libc::AF_BLUETOOTH => "bluetooth",
+        libc::AF_TIPC => "tipc",
+        libc::AF_XDP => "xdp",
+        libc::AF_KEY => "key",
+        libc::AF_RDS => "rds",
+        libc::AF_CAN => "can",
+        libc::AF_IB => "ib",
+        libc::AF_NFC => "nfc",
+        libc::AF_IUCV => "iucv",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    fn stored(record: Decoded) -> Stored {
+        Stored {
+            id: 42,
+            ts: 1_763_631_399_000_050,
+            container: "0123456789ab".into(),
+            profile: "coder".into(),
+            call: None,
+            decider: Decider::Default,
+            record,
+        }
+    }
+
+    fn flags_of(op: u8, detail: u32) -> String {
+        flags(&Decoded { op, detail, ..samples::decoded() }).join(" ")
+    }
+
+    #[test]
+    fn the_json_has_the_promised_keys_in_their_order() {
+        let json = serde_json::to_string(&event(&stored(samples::decoded()))).expect("serialises");
+        assert_eq!(
+            json,
+            r#"{"ts":"2025-11-20T09:36:39.000050Z","id":42,"container":"0123456789ab","profile":"coder","#
+                .to_owned()
+                + r#""verdict":"denied","op":"open","path":"/etc/shadow","flags":["read"],"pid":101,"tgid":100,"#
+                + r#""ppid":99,"exec_id":"100:4000000000","exe":"/usr/bin/cat","uid":1000,"rule":"default","#
+                + r#""tool_call":null,"attribution":"none","repeats":1}"#
+        );
+    }
+
+    #[test]
+    fn a_tagged_event_is_exactly_its_calls() {
+        let tagged = Decoded { call: 0x2a, ..samples::decoded() };
+        let known = event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
+        assert_eq!((known.tool_call.as_deref(), known.attribution.as_str()), (Some("toolu_1"), "exact"));
+        let unknown = event(&stored(tagged));
+        assert_eq!((unknown.tool_call.as_deref(), unknown.attribution.as_str()), (Some("tag:2a"), "exact"));
+    }
+
+    #[test]
+    fn what_another_call_may_have_steered_is_ambiguous() {
+        let tagged = Decoded { call: 0x2a, flags: event::FLAG_DEBUGGED, ..samples::decoded() };
+        let known = super::event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
+        assert_eq!((known.tool_call, known.attribution.as_str()), (None, "ambiguous"));
+        assert_eq!(known.candidates, ["toolu_1"]);
+        assert!(known.flags.contains(&"debugged".to_owned()), "{:?}", known.flags);
+        assert_eq!(super::event(&stored(tagged)).candidates, ["tag:2a"]);
+    }
+
+    #[test]
+    fn events_survive_the_wire() {
+        let mut record = samples::decoded();
+        for (op, path) in
+            [(op::OPEN, Some("/a")), (op::CONNECT, None), (op::CONNECT, Some("@x")), (op::BPF, None)]
+        {
+            (record.op, record.path) = (op, path.map(str::to_owned));
+            let event = event(&stored(record.clone()));
+            let json = serde_json::to_string(&event).expect("serialises");
+            assert_eq!(serde_json::from_str::<Event>(&json).expect("parses"), event);
+        }
+    }
+
+    #[test]
+    fn addresses_are_written_as_rules_write_them() {
+        let v4 = std::net::Ipv4Addr::new(93, 184, 216, 34).to_ipv6_mapped().octets();
+        let mut record = Decoded { op: op::CONNECT, family: 10, port: 443, addr: v4, ..samples::decoded() };
+        record.path = None;
+        assert_eq!(target(&record), Target::Addr(Some("93.184.216.34:443".into())));
+        record.addr = Ipv6Addr::LOCALHOST.octets();
+        assert_eq!(target(&record), Target::Addr(Some("[::1]:443".into())));
+        (record.family, record.path) = (1, Some("/run/docker.sock".into()));
+        assert_eq!(target(&record), Target::Addr(Some("unix:/run/docker.sock".into())));
+        record.path = Some("@dbus".into());
+        assert_eq!(target(&record), Target::Addr(Some("unix:@dbus".into())));
+        (record.op, record.family, record.path) = (op::SOCKET, 2, None);
+        assert_eq!(target(&record), Target::Addr(None));
+    }
+
+    #[test]
+    fn details_have_words() {
+        assert_eq!(flags_of(op::OPEN, 0), "read");
+        assert_eq!(flags_of(op::OPEN, 0o1 | 0o100 | 0o1000), "write create truncate");
+        assert_eq!(flags_of(op::OPEN, 0o2 | 0o2000), "read write append");
+        assert_eq!(flags_of(op::OPEN, 0o200000), "read directory");
+        assert_eq!(flags_of(op::OPEN, 0o20200000 | 0o2), "read write tmpfile");
+        assert_eq!(flags_of(op::MKNOD, 0o020600), "type=char mode=0600");
+        assert_eq!(flags_of(op::CHMOD, 0o4755), "mode=4755");
+        assert_eq!(flags_of(op::MOUNT, 4096 | 32 | 1), "readonly remount bind");
+        assert_eq!(flags_of(op::MAP_EXEC, 5), "read exec");
+        assert_eq!(flags_of(op::SOCKET, 17 << 16 | 3), "family=packet type=raw");
+        assert_eq!(flags_of(op::SOCKET, 999 << 16 | 1), "family=999 type=stream");
+        let rename = Decoded { op: op::RENAME, detail: 2, path2: Some("/b".into()), ..samples::decoded() };
+        assert_eq!(flags(&rename), ["exchange", "to=/b"]);
+        let marked =
+            Decoded { op: op::EXEC, flags: event::FLAG_OUTSIDE | event::FLAG_UNLINKED, ..samples::decoded() };
+        assert_eq!(flags(&marked), ["outside", "unlinked"]);
+    }
+}

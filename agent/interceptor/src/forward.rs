@@ -1,0 +1,366 @@
+//! The interceptor's process: starts the server behind its guard, runs the two directions, ends in the right order.
+
+use super::{
+    answer,
+    guard::{Held, MAX_SAID, Said, shell_status},
+    inlet::{Inlet, Writes},
+    session::Session,
+};
+use nix::{
+    sys::{
+        prctl,
+        signal::{SigSet, Signal, kill, raise},
+    },
+    unistd::Pid,
+};
+use ringfence_base::clock::now_micros as now;
+use ringfence_client::sessions as client;
+use ringfence_process::tree;
+use ringfence_redact as redact;
+use ringfence_session::{
+    journal::Entry,
+    line::{self, Kind, Line, Message},
+    lines::{Lines, Taken},
+    notice,
+    stderr::Keeper,
+};
+use ringfence_wire::conn::Conn;
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, PipeReader, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a server may take to end after its stdin closed, and again after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the guard may take to start the server; the daemon compiles a profile meanwhile.
+const SOON: Duration = Duration::from_secs(60);
+
+/// The session over real pipes.
+pub type Live = Session<Inlet, io::Stdout>;
+
+/// A server, its guard, and our ends of its pipes.
+#[derive(Debug)]
+pub struct Server {
+    guard: Child,
+    keeper: Pid,
+    pid: Pid,
+    life: UnixStream,
+    stdout: PipeReader,
+    stderr: PipeReader,
+    writes: Writes,
+    /// What holds it, where it has a profile.
+    pub held: Option<Held>,
+}
+
+/// Why a server could not be started, and the exit status that says so.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start the MCP server {command:?}: {reason}")]
+pub struct NotStarted {
+    command: String,
+    reason: String,
+    /// 127: not found; 126: found and not executable; 125: not in a container; 1: anything else.
+    pub status: u8,
+}
+
+/// Starts `command` behind a guard: this binary again, with `guard_arguments` and the command. Gives the server and
+/// its stdin.
+///
+/// # Errors
+/// [`NotStarted`].
+pub fn start(command: &[OsString], guard_arguments: &[String]) -> Result<(Server, Inlet), NotStarted> {
+    let named = command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
+    match try_start(command, guard_arguments) {
+        Ok(Ok(started)) => Ok(started),
+        Ok(Err((status, reason))) => Err(NotStarted { command: named, reason, status }),
+        Err(error) => Err(NotStarted { command: named, reason: error.to_string(), status: 1 }),
+    }
+}
+
+type Started = Result<(Server, Inlet), (u8, String)>;
+
+fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Started> {
+    // What is left of the server's tree, should somebody kill the guard, becomes ours to end.
+    let _ = prctl::set_child_subreaper(true);
+    let (life, theirs) = UnixStream::pair()?;
+    let (their_stdin, stdin) = io::pipe()?;
+    let (stdout, their_stdout) = io::pipe()?;
+    let (stderr, their_stderr) = io::pipe()?;
+    let mut guard = Command::new(std::env::current_exe()?)
+        .args(guard_arguments)
+        .arg("--")
+        .args(command)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .process_group(0)
+        .spawn()?;
+    let mut conn = Conn::new(life.try_clone()?, SOON, MAX_SAID);
+    let pipes = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+    // The server takes longer to start than this.
+    thread::spawn(redact::prepare);
+    let said = conn.send_with_descriptors(&(), &pipes).and_then(|()| conn.receive::<Said>());
+    match said {
+        Ok(Said::Started { pid, keeper, held }) if pid > 1 && keeper > 1 => {
+            let (pid, keeper, writes) = (Pid::from_raw(pid), Pid::from_raw(keeper), Writes::default());
+            let stdin = Inlet::new(stdin, writes.clone());
+            Ok(Ok((Server { guard, pid, keeper, life, stdout, stderr, writes, held }, stdin)))
+        }
+        Ok(Said::Failed { status, reason }) => {
+            let _ = guard.wait();
+            Ok(Err((status, reason)))
+        }
+        Ok(Said::Started { .. }) | Err(_) => {
+            let _ = guard.kill();
+            let _ = guard.wait();
+            Ok(Err((1, "its guard ended before it could start it".to_owned())))
+        }
+    }
+}
+
+/// What the threads tell the main one.
+enum Happened {
+    ClientDone,
+    /// The guard ended: with the server's status, and whether it lived to kill what the server left behind.
+    Exited(i32, bool),
+    Signal(Signal),
+}
+
+/// Signals that go on to the server instead of ending the interceptor.
+const PASSED_ON: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// Holds the signals that go on to the server; [`run`] takes them. Call before any thread starts.
+pub fn hold_signals() -> SigSet {
+    let _ = held().thread_block();
+    PASSED_ON.into_iter().collect()
+}
+
+/// What the interceptor holds. Its children inherit the mask: whoever starts a server lets these through again.
+pub fn held() -> SigSet {
+    // A journal that hits a limit on files is an error to be told, not the end.
+    PASSED_ON.into_iter().chain([Signal::SIGXFSZ]).collect()
+}
+
+/// For an auditor, which an interceptor may have started: it is to end like any process.
+pub fn release_signals() {
+    let _ = held().thread_unblock();
+}
+
+/// Runs the session until the server has ended; its status as a shell gives it.
+pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -> i32 {
+    let (sender, happened) = mpsc::channel();
+    let Server { mut guard, pid, keeper, life, stdout, stderr, writes, .. } = server;
+    let read_to_end = Arc::new(AtomicBool::new(false));
+    {
+        let (session, sender, read_to_end) = (Arc::clone(session), sender.clone(), Arc::clone(&read_to_end));
+        thread::spawn(move || {
+            from_client(&session, limit);
+            read_to_end.store(true, Ordering::Release);
+            session.client_done();
+            let _ = sender.send(Happened::ClientDone);
+        });
+    }
+    {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            // A thread that hangs in a write to a server that does not read never sees the end of the client's input.
+            if writes.wait_until_stuck(io::stdin(), || read_to_end.load(Ordering::Acquire)) {
+                let _ = sender.send(Happened::ClientDone);
+            }
+        });
+    }
+    let drained = {
+        let (session, sender) = (Arc::clone(session), sender.clone());
+        thread::spawn(move || {
+            match from_server(&session, stdout, limit) {
+                // The server says no more, even if it lives on: the client hears that now, as it would without us.
+                Ok(()) => session.after_last_line(hang_up),
+                Err(_) => {
+                    // The client reads no more: as good as gone.
+                    session.client_done();
+                    let _ = sender.send(Happened::ClientDone);
+                }
+            }
+        })
+    };
+    let told = {
+        let session = Arc::clone(session);
+        thread::spawn(move || keep_stderr(&session, stderr))
+    };
+    {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                if sender.send(Happened::Signal(signal)).is_err() {
+                    // The server is gone, and only our own last words are left: a signal is for us now.
+                    release_signals();
+                    let _ = raise(signal);
+                }
+            }
+        });
+    }
+    thread::spawn(move || {
+        let ended = guard.wait();
+        let whole = ended.as_ref().is_ok_and(|status| status.signal().is_none());
+        let _ = sender.send(Happened::Exited(ended.map_or(1, shell_status), whole));
+    });
+    let (status, whole) = supervise(happened, pid, life);
+    if whole {
+        // What the server said last is still in the pipe; its descendants are gone, so the pipe ends.
+        let _ = drained.join();
+        let _ = told.join();
+    } else {
+        // Somebody killed the guard. The keeper ends all that it has; what is left then, or if it was killed too, is ours.
+        tree::let_end(keeper, PATIENCE);
+        client::sparing(tree::end_but);
+        let _ = session.record(&Entry::Note { at: now(), text: "the server's guard was killed".to_owned() });
+    }
+    status
+}
+
+/// Waits for the server's end, hurrying it along once the client is done. Nobody takes signals for the server afterwards.
+fn supervise(happened: mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> (i32, bool) {
+    let mut life = Some(life);
+    let mut done: Option<Instant> = None;
+    let mut terminated = false;
+    // Signals that came when the server was gone already.
+    let mut late = Vec::new();
+    let ended = loop {
+        let wait = if done.is_some() { Duration::from_millis(20) } else { Duration::from_secs(3600) };
+        match happened.recv_timeout(wait) {
+            Ok(Happened::Exited(status, whole)) => break (status, whole),
+            Ok(Happened::ClientDone) => done = done.or_else(|| Some(Instant::now())),
+            Ok(Happened::Signal(signal)) => {
+                if kill(pid, signal).is_err() {
+                    late.push(signal);
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break (1, false),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        let waited = done.map_or(Duration::ZERO, |since| since.elapsed());
+        if waited > PATIENCE && !terminated {
+            terminated = true;
+            let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM);
+        }
+        if waited > 2 * PATIENCE {
+            // The guard kills the whole tree when this end closes.
+            life.take();
+        }
+    };
+    late.extend(
+        happened
+            .try_iter()
+            .filter_map(|event| if let Happened::Signal(signal) = event { Some(signal) } else { None }),
+    );
+    drop(happened);
+    // Now the thread that takes signals knows that they are for us.
+    for signal in late {
+        let _ = kill(Pid::this(), signal);
+    }
+    ended
+}
+
+fn from_client(session: &Live, limit: usize) {
+    let mut lines = Lines::new(io::stdin(), limit);
+    loop {
+        let outcome = match lines.next_lines() {
+            Ok(Taken::End) | Err(_) => return,
+            Ok(Taken::Line(lines)) => session.client_lines(lines),
+            Ok(Taken::Overlong(_)) => {
+                let reason = format!("a line longer than {limit} bytes cannot be judged");
+                let _ = session.record(&Entry::Note { at: now(), text: format!("not forwarded: {reason}") });
+                let told = session.to_client(answer::invalid(None, &reason).as_bytes());
+                told.and_then(|()| lines.rest(|_| Ok(())))
+            }
+        };
+        if outcome.is_err() {
+            return;
+        }
+    }
+}
+
+fn from_server(session: &Live, output: impl Read, limit: usize) -> io::Result<()> {
+    let mut lines = Lines::new(output, limit);
+    loop {
+        match lines.next_lines() {
+            Ok(Taken::End) | Err(_) => return Ok(()),
+            Ok(Taken::Line(lines)) => session.server_lines(lines)?,
+            Ok(Taken::Overlong(start)) => {
+                let text = format!("a line of the server's longer than {limit} bytes went by unread");
+                let _ = session.record(&Entry::Note { at: now(), text });
+                session.piece_to_client(start)?;
+                lines.rest(|piece| session.piece_to_client(piece))?;
+            }
+        }
+    }
+}
+
+/// Closes our end of the client's pipe. Standard output stays a valid descriptor, for what is still written to it.
+fn hang_up() {
+    if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(nowhere);
+    }
+}
+
+/// Shows the server's stderr, all of it, and records what is kept.
+fn keep_stderr(session: &Live, mut errors: impl Read) {
+    let mut chunk = vec![0; 8 << 10];
+    let mut keeper = Keeper::new(session.stores_raw());
+    loop {
+        let n = match errors.read(&mut chunk) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            outcome => outcome.unwrap_or(0),
+        };
+        notice::show(&chunk[..n]);
+        let pieces = if n == 0 { keeper.end() } else { keeper.take(&chunk[..n]) };
+        for piece in pieces {
+            let entry = Entry::Stderr { at: now(), text: piece.text.clone(), dropped: piece.dropped };
+            if session.record(&entry).is_err() {
+                keeper.lost(&piece);
+            }
+        }
+        if n == 0 {
+            return;
+        }
+    }
+}
+
+/// Answers the client's first request with why there is no server, so that the client can show it.
+pub fn refuse_client(reason: &str) {
+    let (sender, answered) = mpsc::channel();
+    let reason = reason.to_owned();
+    thread::spawn(move || {
+        let mut lines = Lines::new(io::stdin(), 1 << 20);
+        while let Ok(Taken::Line(line)) = lines.next_line() {
+            let body = line.strip_suffix(b"\n").unwrap_or(line);
+            if let Ok(Line::Message(Message { kind: Kind::Request(id, _) | Kind::Call(id, _), .. })) =
+                line::read(body)
+            {
+                let mut client = io::stdout();
+                let _ = client
+                    .write_all(answer::no_server(&id, &reason).as_bytes())
+                    .and_then(|()| client.flush());
+                break;
+            }
+        }
+        let _ = sender.send(());
+    });
+    let _ = answered.recv_timeout(PATIENCE);
+}

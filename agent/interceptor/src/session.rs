@@ -1,0 +1,390 @@
+//! One session: what happens to each line, in either direction. No threads and no processes here; `forward` has those.
+
+use super::{
+    answer::{self, Stopped},
+    held::{Held, Holding},
+    outlet::Outlet,
+    seen::Seen,
+};
+use ringfence_base::clock::{now_micros, since_boot};
+use ringfence_session::{
+    draft::{Draft, Verdict},
+    journal::{Direction, Entry, Journal},
+    line::{self, Call, Id, Kind, Line, Message},
+    notice, risk,
+    rules::{Action, Judgement, Rule},
+    ruleset::RuleSet,
+};
+use serde_json::Value;
+use std::{
+    io::{self, Write},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+/// How much longer than a person's time the interceptor waits, so that a decision of the last moment still arrives.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a session is told at its start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Name of the server.
+    pub server_name: String,
+    /// What happens to a call that cannot be recorded: `true` lets it through with a warning.
+    pub allow_unrecorded: bool,
+    /// Why calls do not get into the database, known from the start; said at each.
+    pub unrecorded: Option<String>,
+    /// Payloads are journalled as they are.
+    pub store_raw: bool,
+    /// Lines that cannot be judged are forwarded.
+    pub lenient: bool,
+    /// How long a paused call waits.
+    pub patience: Duration,
+    /// Bytes of paused calls that are kept at once; what does not fit is denied, as if there were nobody to ask.
+    pub most_held: usize,
+}
+
+/// What the session tells whoever talks to the auditor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// The journal grew.
+    Grew,
+    /// A call waits for approval.
+    Paused(String),
+    /// A call no longer waits.
+    Released(String),
+    /// There is something to look at in the session itself.
+    Look,
+}
+
+/// What a person or the clock said of a paused call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Go on.
+    Approved(String),
+    /// Do not.
+    Denied(String),
+    /// Nobody said anything.
+    Timeout,
+    /// Nobody can be asked.
+    NoApprover,
+}
+
+/// A session's state, shared by the threads of its two directions.
+pub struct Session<S, C> {
+    options: Options,
+    journal: Mutex<Journal>,
+    rules: RuleSet,
+    seen: Mutex<Seen>,
+    held: Mutex<Holding>,
+    server: Mutex<Option<S>>,
+    client: Mutex<Outlet<C>>,
+    /// What of the client's lines is under way, and of the server's; kept for their memory.
+    burst: Mutex<Burst>,
+    answers: Mutex<Draft>,
+    /// Orders the ids of messages that came in the same millisecond.
+    ids: Mutex<uuid::ContextV7>,
+    reports: mpsc::SyncSender<Report>,
+    /// A call went on that is not on record: said in the journal as soon as that takes an entry.
+    gap: AtomicBool,
+    /// The journal grew, and the link knows: it is not woken for every line.
+    grew: AtomicBool,
+    /// A report found no room: the link reads the state anew.
+    missed: AtomicBool,
+    /// The journal has its last line. Not a report, which may find no room.
+    over: AtomicBool,
+}
+
+/// A panic elsewhere must not stop the forwarding of what is whole: the data behind each lock is whole between writes.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One moment on both clocks.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    /// Microseconds since 1970.
+    at: i64,
+    /// Nanoseconds since boot.
+    boot: u64,
+}
+
+impl Time {
+    fn now() -> Self {
+        Self { at: now_micros(), boot: since_boot() }
+    }
+}
+
+impl<S: Write, C: Write> Session<S, C> {
+    /// A session over an open journal, the server's stdin and the client's end. `seen` are the tools of this server
+    /// that were called before.
+    pub fn new(
+        options: Options,
+        journal: Journal,
+        rules: Vec<Rule>,
+        seen: Seen,
+        (server, client): (S, C),
+        reports: mpsc::SyncSender<Report>,
+    ) -> Self {
+        Self {
+            held: Mutex::new(Holding::new(options.most_held)),
+            options,
+            journal: Mutex::new(journal),
+            rules: RuleSet::new(rules),
+            seen: Mutex::new(seen),
+            server: Mutex::new(Some(server)),
+            client: Mutex::new(Outlet::new(client)),
+            burst: Mutex::default(),
+            answers: Mutex::default(),
+            ids: Mutex::new(uuid::ContextV7::new()),
+            reports,
+            gap: AtomicBool::new(false),
+            grew: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Puts other rules in force for the calls that follow.
+    pub(crate) fn set_rules(&self, rules: Vec<Rule>) {
+        self.rules.set_file(rules);
+    }
+
+    /// The database's rules, which the link keeps up to date.
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// A line from the client, its `\n` included if it had one. What may go on is put off to the burst's end; whatever else
+    /// becomes of a line comes after those before it.
+    fn take(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let message = |burst: &mut Burst| {
+            self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[], None);
+            burst.push(bytes, None);
+        };
+        let line = match line::read(body) {
+            Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => {
+                return self.call(burst, bytes, id, call);
+            }
+            Ok(Line::Message(Message { kind: Kind::Notification(method), params }))
+                if method == "notifications/cancelled" =>
+            {
+                // What it cancels may be in the burst's way, or be held: it takes effect where it stands.
+                self.flush(burst)?;
+                if self.cancelled(params) {
+                    let why = "cancels a call that was not forwarded yet";
+                    self.record_message_softly(Direction::ClientToServer, body, Some(why));
+                    return Ok(());
+                }
+                message(burst);
+                return Ok(());
+            }
+            Ok(Line::Message(_)) => {
+                message(burst);
+                return Ok(());
+            }
+            line => line,
+        };
+        self.flush(burst)?;
+        match line {
+            Ok(Line::Batch(messages)) => self.batch(bytes, &messages),
+            Ok(_) => self.to_server(bytes),
+            Err(refused) if self.options.lenient => {
+                self.record_message_softly(Direction::ClientToServer, body, None);
+                self.record_softly(&Entry::Note {
+                    at: now_micros(),
+                    text: format!("forwarded unjudged: {refused}"),
+                });
+                self.to_server(bytes)
+            }
+            Err(refused) => {
+                let why = refused.to_string();
+                self.record_message_softly(Direction::ClientToServer, body, Some(&why));
+                self.to_client(answer::invalid(refused.id.as_ref(), &why).as_bytes())
+            }
+        }
+    }
+
+    fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
+        let first = lock(&self.seen).is_first(&call.name);
+        let risk = risk::assess(&call.name, &call.value, first);
+        let judgement = self.rules.judge(&self.options.server_name, &call.name, &risk);
+        (risk, judgement)
+    }
+
+    fn call(&self, burst: &mut Burst, bytes: &[u8], id: Id, call: Call<'_>) -> io::Result<()> {
+        let (risk, judgement) = self.judge(&call);
+        let verdict = verdict(0, &call, &risk, &judgement);
+        let stop = |why: &Stopped<'_>| {
+            self.to_client(
+                answer::stopped(&id, &call.name, why, risk.score, &risk.reasons, &judgement).as_bytes(),
+            )
+        };
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        if let Some(why) = &self.options.unrecorded {
+            notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
+        }
+        if judgement.action < Action::Pause {
+            self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[verdict], None);
+            burst.push(bytes, Some(Refusable { id, tool: call.name, risk, judgement }));
+            return Ok(());
+        }
+        let uuid = verdict.call.to_string();
+        self.flush(burst)?;
+        let pausing = judgement.action == Action::Pause;
+        let holding = pausing && lock(&self.held).has_room(bytes.len());
+        if holding {
+            // Held before it is on record, so that a decision that follows at once finds it.
+            let token = call.meta.and_then(|m| serde_json::from_str::<Value>(m).ok());
+            let held = Held {
+                line: bytes.to_vec(),
+                id: id.clone(),
+                tool: call.name.clone(),
+                score: risk.score,
+                reasons: risk.reasons.clone(),
+                judgement: judgement.clone(),
+                since: Instant::now(),
+                until: now_micros()
+                    .saturating_add(i64::try_from(self.options.patience.as_micros()).unwrap_or(i64::MAX)),
+                token: token.and_then(|meta| meta.get("progressToken").cloned()),
+            };
+            lock(&self.held).insert(uuid.clone(), held);
+        }
+        if let Err(error) = self.record_message(Direction::ClientToServer, body, &[verdict], None) {
+            if !self.options.allow_unrecorded {
+                lock(&self.held).remove(&uuid);
+                return stop(&Stopped::Unrecorded(&error.to_string()));
+            }
+            self.gap.store(true, Ordering::Relaxed);
+            notice::say(&format!("the call of {:?} is not on record: {error}", call.name));
+        }
+        if pausing && !holding {
+            let text = format!("the call of {:?} is denied: too many bytes wait for approval", call.name);
+            notice::say(&text);
+            self.record_softly(&decision(uuid, "denied", None));
+            return stop(&Stopped::NoApprover);
+        }
+        if !holding {
+            return stop(&Stopped::Blocked);
+        }
+        self.report(Report::Paused(uuid));
+        Ok(())
+    }
+
+    /// A batch goes on whole or not at all: its calls cannot be held one by one.
+    fn batch(&self, bytes: &[u8], messages: &[Message<'_>]) -> io::Result<()> {
+        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let calls: Vec<_> = messages
+            .iter()
+            .enumerate()
+            .filter_map(|(index, message)| match &message.kind {
+                Kind::Call(id, call) => Some((index, id, call, self.judge(call))),
+                _ => None,
+            })
+            .collect();
+        // A cancellation in a batch counts as one alone; the batch goes on all the same.
+        for message in messages {
+            if let Kind::Notification(method) = &message.kind
+                && method == "notifications/cancelled"
+            {
+                self.cancelled(message.params);
+            }
+        }
+        let worst =
+            calls.iter().map(|(_, _, _, (_, judgement))| judgement.action).max().unwrap_or(Action::Pass);
+        let verdicts: Vec<Verdict<'_>> = calls
+            .iter()
+            .map(|(index, _, call, (risk, judgement))| {
+                let mut verdict = verdict(u32::try_from(*index).unwrap_or(u32::MAX), call, risk, judgement);
+                if worst >= Action::Pause {
+                    verdict.action = Action::Block;
+                }
+                verdict
+            })
+            .collect();
+        let recorded = self.record_message(Direction::ClientToServer, body, &verdicts, None);
+        let unrecorded = recorded.is_err();
+        let error = match recorded {
+            Err(error) if !calls.is_empty() && !self.options.allow_unrecorded => Some(error.to_string()),
+            _ => None,
+        };
+        if worst < Action::Pause && error.is_none() {
+            if unrecorded {
+                self.gap.store(true, Ordering::Relaxed);
+            }
+            return self.to_server(bytes);
+        }
+        calls.iter().try_for_each(|(_, id, call, (risk, judgement))| {
+            let why = match &error {
+                Some(error) => Stopped::Unrecorded(error),
+                None if judgement.action == Action::Block => Stopped::Blocked,
+                None => Stopped::Batch,
+            };
+            self.to_client(
+                answer::stopped(id, &call.name, &why, risk.score, &risk.reasons, judgement).as_bytes(),
+            )
+        })
+    }
+
+    fn to_server(&self, bytes: &[u8]) -> io::Result<()> {
+        match lock(&self.server).as_mut() {
+            Some(server) => server.write_all(bytes).and_then(|()| server.flush()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Does something to the client's end between two lines.
+    pub(crate) fn after_last_line(&self, action: impl FnOnce()) {
+        let client = lock(&self.client);
+        action();
+        drop(client);
+    }
+
+    /// Writes whole lines of ours to the client, between two of the server's.
+    pub fn to_client(&self, bytes: &[u8]) -> io::Result<()> {
+        // Bound here: the lock on the client is not held while the journal is written.
+        let room = lock(&self.client).ours(bytes)?;
+        if !room {
+            let text = "an answer of Ringfence is lost: a line of the server's does not end, and too many wait for that";
+            self.record_softly(&Entry::Note { at: now_micros(), text: text.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Writes what the server said to the client: lines, or pieces of one.
+    pub(crate) fn piece_to_client(&self, bytes: &[u8]) -> io::Result<()> {
+        lock(&self.client).servers(bytes)
+    }
+}
+
+mod burst;
+mod pausing;
+mod record;
+#[cfg(test)]
+mod tests;
+
+use burst::{Burst, Refusable};
+use pausing::decision;
+
+fn verdict<'a>(
+    index: u32,
+    call: &'a Call<'_>,
+    risk: &'a risk::Risk,
+    judgement: &'a Judgement,
+) -> Verdict<'a> {
+    Verdict {
+        call: uuid::Uuid::new_v4(),
+        index,
+        tool: &call.name,
+        operation: risk.operation,
+        score: risk.score,
+        reasons: &risk.reasons,
+        action: judgement.action,
+        rules: &judgement.rules,
+    }
+}

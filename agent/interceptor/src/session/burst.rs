@@ -1,0 +1,141 @@
+//! Lines that came together: recorded by one write and forwarded by another, in their order. A client that does not wait
+//! for answers sends many at once, and a write for each would cost more than all that is done with them.
+
+use super::{Session, Time, lock};
+use crate::answer::{self, Stopped};
+use ringfence_session::{draft::Draft, journal::Direction, line::Id, notice, risk, rules::Judgement};
+use std::{
+    io::{self, Write},
+    sync::atomic::Ordering,
+};
+
+/// A buffer that grew beyond this is given back, bytes.
+const KEPT: usize = 1 << 20;
+
+/// Lines of the client's that are judged and may go on, and are neither recorded nor forwarded yet.
+#[derive(Debug, Default)]
+pub(crate) struct Burst {
+    pub(super) draft: Draft,
+    lines: Vec<Passing>,
+    bytes: Vec<u8>,
+}
+
+/// One of them: a line of the draft.
+#[derive(Debug)]
+struct Passing {
+    /// Where it ends in the bytes.
+    end: usize,
+    /// What is needed to refuse it, if it is a call.
+    call: Option<Refusable>,
+}
+
+/// A call that is refused if it cannot be recorded.
+#[derive(Debug)]
+pub(super) struct Refusable {
+    pub(super) id: Id,
+    pub(super) tool: String,
+    pub(super) risk: risk::Risk,
+    pub(super) judgement: Judgement,
+}
+
+impl Burst {
+    /// One more line, whose entry the draft has.
+    pub(super) fn push(&mut self, bytes: &[u8], call: Option<Refusable>) {
+        self.bytes.extend_from_slice(bytes);
+        self.lines.push(Passing { end: self.bytes.len(), call });
+    }
+
+    fn clear(&mut self) {
+        self.draft.clear();
+        self.lines.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT);
+    }
+}
+
+impl<S: Write, C: Write> Session<S, C> {
+    /// Lines from the client that came together, each with its `\n`, but for the last of all.
+    ///
+    /// # Errors
+    /// Only those of writing to the server or the client: the session is over then.
+    pub(crate) fn client_lines(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut burst = lock(&self.burst);
+        let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        let taken =
+            lines.try_for_each(|line| self.take(&mut burst, line)).and_then(|()| self.flush(&mut burst));
+        burst.clear();
+        taken
+    }
+
+    /// Lines from the server: forwarded first, recorded then; but what asks the client's model is recorded first, so that
+    /// calls that come of it follow it in the journal. Never judged, never stopped.
+    ///
+    /// Their time is taken before they are forwarded: a client that has an answer may begin its next call before this
+    /// thread runs again, and the two calls would seem to overlap.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub(crate) fn server_lines(&self, bytes: &[u8]) -> io::Result<()> {
+        // `sampling/createMessage`, however its slash is written.
+        let asks = memchr::memmem::find(bytes, b"createMessage").is_some();
+        let time = Time::now();
+        if !asks {
+            self.piece_to_client(bytes)?;
+        }
+        let mut draft = lock(&self.answers);
+        for body in bytes.split(|byte| *byte == b'\n') {
+            if !body.iter().all(u8::is_ascii_whitespace) {
+                self.draft(&mut draft, time, Direction::ServerToClient, body, &[], None);
+            }
+        }
+        self.record_lines_softly(&mut draft);
+        draft.clear();
+        drop(draft);
+        if asks { self.piece_to_client(bytes) } else { Ok(()) }
+    }
+
+    /// Records what is in the burst, then forwards it.
+    pub(super) fn flush(&self, burst: &mut Burst) -> io::Result<()> {
+        if burst.lines.is_empty() {
+            return Ok(());
+        }
+        let forwarded = self.forward(burst);
+        burst.clear();
+        forwarded
+    }
+
+    fn forward(&self, burst: &mut Burst) -> io::Result<()> {
+        let Burst { draft, lines, bytes } = burst;
+        if self.record_lines(draft, 0..lines.len()).is_ok() {
+            return self.to_server(bytes);
+        }
+        // What does not go together may go one by one, up to the one that has no room.
+        let mut start = 0;
+        for (index, line) in lines.iter().enumerate() {
+            let recorded = self.record_lines(draft, index..index + 1);
+            self.alone(line, &bytes[start..line.end], recorded)?;
+            start = line.end;
+        }
+        Ok(())
+    }
+
+    fn alone(&self, line: &Passing, bytes: &[u8], recorded: io::Result<()>) -> io::Result<()> {
+        if let Err(error) = recorded {
+            match &line.call {
+                Some(call) if !self.options.allow_unrecorded => {
+                    let Refusable { id, tool, risk, judgement } = call;
+                    let error = error.to_string();
+                    let why = Stopped::Unrecorded(&error);
+                    let text = answer::stopped(id, tool, &why, risk.score, &risk.reasons, judgement);
+                    return self.to_client(text.as_bytes());
+                }
+                Some(call) => {
+                    self.gap.store(true, Ordering::Relaxed);
+                    notice::say(&format!("the call of {:?} is not on record: {error}", call.tool));
+                }
+                None => notice::say(&format!("a message is not on record: {error}")),
+            }
+        }
+        self.to_server(bytes)
+    }
+}

@@ -1,0 +1,134 @@
+//! Calls that wait for a person: decided, cancelled, too late, or dropped because the client is gone.
+
+use super::{GRACE, Outcome, Report, Session, lock};
+use crate::{
+    answer::{self, Stopped},
+    held::Held,
+};
+use ringfence_base::clock::{now_micros as now, since_boot};
+use ringfence_session::{journal::Entry, line::Id};
+use std::{
+    io::{self, Write},
+    sync::atomic::Ordering,
+};
+
+impl<S: Write, C: Write> Session<S, C> {
+    /// The client will send nothing more: calls that wait are dropped, the server's stdin is closed.
+    pub(crate) fn client_done(&self) {
+        let waiting = lock(&self.held).drop_all();
+        for call in waiting {
+            self.record_softly(&decision(call, "ended", None));
+        }
+        lock(&self.server).take();
+    }
+
+    /// Decides a paused call. `false` where it does not wait (any more): a decision counts once.
+    ///
+    /// # Errors
+    /// Those of writing to the server or the client.
+    pub fn decide(&self, call: &str, outcome: &Outcome) -> io::Result<bool> {
+        let Some(held) = lock(&self.held).remove(call) else { return Ok(false) };
+        let (name, by) = match outcome {
+            Outcome::Approved(by) => ("approved", Some(by.clone())),
+            Outcome::Denied(by) => ("denied", Some(by.clone())),
+            Outcome::Timeout => ("timeout", None),
+            Outcome::NoApprover => ("denied", None),
+        };
+        let recorded = self.record(&decision(call.to_owned(), name, by));
+        self.report(Report::Released(call.to_owned()));
+        let why = match (outcome, &recorded) {
+            (Outcome::Approved(_), Err(error)) if !self.options.allow_unrecorded => {
+                StoppedText::Unrecorded(error.to_string())
+            }
+            (Outcome::Approved(_), _) => {
+                if recorded.is_err() {
+                    self.gap.store(true, Ordering::Relaxed);
+                }
+                return self.to_server(&held.line).map(|()| true);
+            }
+            (Outcome::Denied(by), _) => StoppedText::Denied(by.clone()),
+            (Outcome::Timeout, _) => StoppedText::Timeout,
+            (Outcome::NoApprover, _) => StoppedText::NoApprover,
+        };
+        let limit = self.options.patience.as_secs();
+        let text = why.answer(&held, limit);
+        self.to_client(text.as_bytes()).map(|()| true)
+    }
+
+    /// Calls that have waited for their whole time, and progress for those that still wait and gave a token.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub fn tick(&self) -> io::Result<()> {
+        let limit = self.options.patience;
+        let (mut late, mut progress) = (Vec::new(), Vec::new());
+        for (call, held) in lock(&self.held).iter() {
+            let waited = held.since.elapsed();
+            if waited >= limit + GRACE {
+                late.push(call.clone());
+            } else if let Some(token) = &held.token {
+                progress.push(answer::progress(token, waited.as_secs(), limit.as_secs()));
+            }
+        }
+        for text in progress {
+            self.to_client(text.as_bytes())?;
+        }
+        late.iter().try_for_each(|call| self.decide(call, &Outcome::Timeout).map(drop))
+    }
+
+    /// Ids of the calls that wait.
+    pub fn waiting(&self) -> Vec<String> {
+        lock(&self.held).iter().map(|(call, _)| call.clone()).collect()
+    }
+
+    /// Until when a call that waits may be decided; microseconds since 1970.
+    pub fn until(&self, call: &str) -> Option<i64> {
+        lock(&self.held).get(call).map(|held| held.until)
+    }
+
+    /// A cancellation of calls that still wait: they are dropped, and the server never hears of either.
+    pub(super) fn cancelled(&self, params: Option<&str>) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Cancelled {
+            #[serde(rename = "requestId")]
+            request_id: Box<serde_json::value::RawValue>,
+        }
+        let Some(Ok(cancelled)) = params.map(serde_json::from_str::<Cancelled>) else { return false };
+        let Some(id) = Id::parse(cancelled.request_id.get()) else { return false };
+        // A client may have given one id to several.
+        let dropped: Vec<String> = {
+            let mut held = lock(&self.held);
+            held.of(&id).into_iter().filter(|call| held.remove(call).is_some()).collect()
+        };
+        for call in &dropped {
+            self.record_softly(&decision(call.clone(), "cancelled", None));
+            self.report(Report::Released(call.clone()));
+        }
+        !dropped.is_empty()
+    }
+}
+
+/// [`Stopped`] without borrows, for an answer that outlives the lock on what it is about.
+enum StoppedText {
+    Denied(String),
+    Timeout,
+    NoApprover,
+    Unrecorded(String),
+}
+
+impl StoppedText {
+    fn answer(&self, held: &Held, limit: u64) -> String {
+        let why = match self {
+            Self::Denied(by) => Stopped::Denied(Some(by)),
+            Self::Timeout => Stopped::Timeout(limit),
+            Self::NoApprover => Stopped::NoApprover,
+            Self::Unrecorded(error) => Stopped::Unrecorded(error),
+        };
+        answer::stopped(&held.id, &held.tool, &why, held.score, &held.reasons, &held.judgement)
+    }
+}
+
+/// What became of a call that waited.
+pub(super) fn decision(call: String, outcome: &str, by: Option<String>) -> Entry {
+    Entry::Decision { call, at: now(), boot: since_boot(), outcome: outcome.to_owned(), by }
+}

@@ -1,0 +1,163 @@
+//! What of a session is on record, and what the link hears of that.
+
+use super::{Report, Session, Time, lock};
+use ringfence_base::clock::now_micros as now;
+use ringfence_redact as redact;
+use ringfence_session::{
+    draft::{Draft, Message, Verdict},
+    journal::{self, Direction, Entry},
+    notice,
+};
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+    ops::Range,
+    sync::{atomic::Ordering, mpsc},
+};
+
+impl<S: Write, C: Write> Session<S, C> {
+    /// Writes an entry. A failure is the caller's to say.
+    ///
+    /// # Errors
+    /// The journal's; nothing is written then.
+    pub fn record(&self, entry: &Entry) -> io::Result<()> {
+        let mut draft = Draft::default();
+        draft.entry(entry);
+        self.record_lines(&mut draft, 0..1)
+    }
+
+    /// Writes several lines at once: all of them or none.
+    ///
+    /// # Errors
+    /// The journal's.
+    pub(super) fn record_lines(&self, draft: &mut Draft, lines: Range<usize>) -> io::Result<()> {
+        let mut journal = lock(&self.journal);
+        if self.gap.load(Ordering::Relaxed) {
+            journal.append(&Entry::Gap { at: now() })?;
+            self.gap.store(false, Ordering::Relaxed);
+        }
+        journal.append_lines(draft, lines)?;
+        drop(journal);
+        self.grown();
+        Ok(())
+    }
+
+    /// Records what is not a call: its loss is said, not answered.
+    pub(super) fn record_softly(&self, entry: &Entry) {
+        said(self.record(entry));
+    }
+
+    /// Records the lines of a draft, each by itself if not together. None is a call's: a loss is said, not answered.
+    pub(super) fn record_lines_softly(&self, draft: &mut Draft) {
+        let lines = draft.len();
+        if self.record_lines(draft, 0..lines).is_err() {
+            (0..lines).for_each(|line| said(self.record_lines(draft, line..line + 1)));
+        }
+    }
+
+    /// Records one line that went by, without its end.
+    ///
+    /// # Errors
+    /// The journal's.
+    pub(super) fn record_message(
+        &self,
+        direction: Direction,
+        body: &[u8],
+        calls: &[Verdict<'_>],
+        refused: Option<&str>,
+    ) -> io::Result<()> {
+        let mut draft = Draft::default();
+        self.draft(&mut draft, Time::now(), direction, body, calls, refused);
+        self.record_lines(&mut draft, 0..1)
+    }
+
+    /// The same of what is no call.
+    pub(super) fn record_message_softly(&self, direction: Direction, body: &[u8], refused: Option<&str>) {
+        said(self.record_message(direction, body, &[], refused));
+    }
+
+    /// The entry of one line, without its end. `time`: when it went by, taken before it could have any effect.
+    pub(super) fn draft(
+        &self,
+        draft: &mut Draft,
+        Time { at, boot }: Time,
+        direction: Direction,
+        body: &[u8],
+        calls: &[Verdict<'_>],
+        refused: Option<&str>,
+    ) {
+        let text = String::from_utf8_lossy(body);
+        let raw = if self.options.store_raw { text } else { redacted(text) };
+        let (raw, outline) = journal::fitting(raw);
+        let (seconds, micros) = (at.unsigned_abs() / 1_000_000, at.unsigned_abs() % 1_000_000);
+        let time =
+            uuid::Timestamp::from_unix(&self.ids, seconds, u32::try_from(micros * 1000).unwrap_or_default());
+        draft.message(&Message {
+            // In the order of time: the database's index of messages grows at its end.
+            id: uuid::Uuid::new_v7(time),
+            at,
+            boot,
+            direction,
+            raw: &raw,
+            bytes: body.len() as u64,
+            sha256: &journal::digest(body),
+            calls,
+            refused,
+            outline: outline.as_ref(),
+        });
+    }
+
+    /// Whether secrets stay in what is recorded.
+    pub(crate) fn stores_raw(&self) -> bool {
+        self.options.store_raw
+    }
+
+    fn grown(&self) {
+        if !self.grew.swap(true, Ordering::AcqRel) {
+            self.report(Report::Grew);
+        }
+    }
+
+    /// The link is about to say that the journal grew: what is written from now on is news again.
+    pub fn told(&self) {
+        self.grew.store(false, Ordering::Release);
+    }
+
+    /// Forwarding never waits for the link: a report that finds no room is lost, and the link hears that some were
+    /// (see [`Self::missed`]).
+    pub fn report(&self, report: Report) {
+        if matches!(self.reports.try_send(report), Err(mpsc::TrySendError::Full(_))) {
+            self.missed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether reports were lost since this was asked last: then what waits is what [`Self::waiting`] says, and the
+    /// journal may have grown.
+    pub(crate) fn missed(&self) -> bool {
+        self.missed.swap(false, Ordering::AcqRel)
+    }
+
+    /// The journal has its last line: the link may finish.
+    pub fn finish(&self) {
+        self.over.store(true, Ordering::Release);
+        self.report(Report::Look);
+    }
+
+    /// Whether the journal has its last line.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+fn said(recorded: io::Result<()>) {
+    if let Err(error) = recorded {
+        notice::say(&format!("a message is not on record: {error}"));
+    }
+}
+
+fn redacted(text: Cow<'_, str>) -> Cow<'_, str> {
+    match redact::message(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(redacted) => Cow::Owned(redacted),
+    }
+}

@@ -1,0 +1,540 @@
+//! The launcher: puts a command in a container and stands in for it until it ends.
+//!
+//! | file | step |
+//! |---|---|
+//! | `identity`, `environment`, `command` | who runs what, with which environment |
+//! | `plan` | what Landlock and seccomp hold where eBPF does not |
+//! | `confine` | the filters and rules that the child puts on itself |
+//! | `cgroup` | a cgroup, where one may be made |
+//! | `report` | what it says of all this |
+//! | `job` | its process group, session and terminal |
+//! | `wait` | signals, stops, the exit status |
+//! | `tree` | an end to everything that descends from a keeper |
+//!
+//! The child is forked first and stopped on a socket; the core tags it by its pidfd; then it confines itself and
+//! execs, and with that exec its container begins. Whatever fails before ends the child: it never runs half confined.
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+mod cgroup;
+mod command;
+pub mod confine;
+mod environment;
+mod error;
+mod identity;
+pub mod plan;
+mod report;
+
+pub use environment::Variable;
+pub use error::Error;
+
+use cgroup::Cgroup;
+use command::Command;
+use confine::Confinement;
+use environment::Environment;
+use identity::Identity;
+use nix::{
+    sys::signal::Signal,
+    unistd::{self, Pid},
+};
+use plan::{Enforcers, Plan};
+use report::{Holding, partial};
+use ringfence_base::error::chain;
+use ringfence_base::{
+    client::{self, ClientError},
+    paths::Paths,
+    platform,
+};
+use ringfence_policy::{self as profile, CompileContext, Dirs, LandlockUse, Mode, Partial, Profile, Seccomp};
+use ringfence_process::job::Job;
+use ringfence_process::job::Streams;
+use ringfence_process::spawn::{self, Child};
+use ringfence_process::wait;
+use ringfence_sandbox::{caps, host, seccomp};
+use rustix::net::SendFlags;
+use std::{
+    cell::Cell,
+    ffi::OsString,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+};
+
+pub use command::{NOT_EXECUTABLE, NOT_FOUND};
+/// Exit status where the launcher failed and the command did not run.
+pub use ringfence_process::spawn::FAILED;
+
+/// What the child says once it has become the user; anything else is the status of a failure.
+const READY: u8 = 1;
+/// Longest word of a child that fails.
+const MAX_WORD: u64 = 16 << 10;
+
+/// The profile that is used when none is named.
+const DEFAULT_PROFILE: &str = "shell";
+
+/// What to run, and how.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Profile name or path; `None`: `shell`, if it is installed.
+    pub profile: Option<String>,
+    /// The user to become first.
+    pub user: Option<String>,
+    /// Directory to start in, and what `${WORKDIR}` in the profile is; `None`: the current one.
+    pub workdir: Option<PathBuf>,
+    /// Environment variables beside the allowlist.
+    pub variables: Vec<Variable>,
+    /// Record what would be denied, deny nothing.
+    pub audit: bool,
+    /// What may stay open where eBPF does not hold.
+    pub accepted: Vec<Partial>,
+    /// The command and its arguments.
+    pub words: Vec<OsString>,
+    /// What of the enforcement is said on standard error.
+    pub say: Say,
+    /// Pass on the whole environment, not the allowlist.
+    pub whole_environment: bool,
+}
+
+/// What is said of the enforcement before the command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Say {
+    /// Nothing: the caller says it ([`Started::lines`]).
+    Nothing,
+    /// What is closed though it is granted: otherwise nobody finds out why the command fails.
+    Closed,
+    /// That, and what enforces.
+    All,
+}
+
+/// Runs the command; its exit status as a shell has it: 128+n after signal n, 126 if it cannot be executed, 127 if it
+/// is not found, [`FAILED`] if its confinement failed.
+///
+/// # Errors
+/// [`Error`]: the command was not run.
+pub fn run(request: &Request) -> Result<u8, Error> {
+    start(request, Streams::Own)?.wait()
+}
+
+/// Starts the command in its container and lets it go.
+///
+/// # Errors
+/// [`Error`]: the command was not run.
+pub fn start(request: &Request, streams: Streams) -> Result<Started, Error> {
+    let release = host::release();
+    if let Some(sentence) = platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release) {
+        return Err(Error::Platform(sentence));
+    }
+    let dirs = Dirs::from_env();
+    let profile = load_profile(request.profile.as_deref(), &dirs)?;
+    let identity = request.user.as_deref().map(Identity::named).transpose()?;
+    let profile = match &identity {
+        Some(identity) => profile.at_home(profile::home::of(identity.uid.as_raw()).as_deref()),
+        None => profile,
+    };
+    let workdir = workdir(request.workdir.as_deref())?;
+    let (environment, unset) = if request.whole_environment {
+        (Environment::whole(std::env::vars_os()), Vec::new())
+    } else {
+        Environment::build(std::env::vars_os(), &request.variables, identity.as_ref())
+    };
+    for name in unset {
+        eprintln!("ringfence: --env {name}: not set here, so not passed on");
+    }
+    let command = Command::new(&request.words, &environment).ok_or(Error::Command)?;
+    let audit = request.audit || profile.mode == Mode::Audit;
+
+    let core = Core::find(&Paths::from_env())?;
+    let launch =
+        Launch { request, profile: &profile, workdir: &workdir, environment: &environment, identity, audit };
+    let (confinement, plan) = match &core {
+        Core::There(_) => (launch.beside_ebpf()?, None),
+        Core::Away(why) => {
+            let (confinement, plan) = launch.without_ebpf(why)?;
+            (confinement, Some(plan))
+        }
+    };
+    launch.start(&core, (confinement, plan), &command, streams, &dirs)
+}
+
+/// A command that was let go, or that failed before.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+    job: Job,
+    signals: wait::Signals,
+    cgroup: Option<Cgroup>,
+    /// The child's word, until its exec closes the other end.
+    socket: UnixStream,
+    /// What it said before it was ready; nothing: it was.
+    early: Option<Vec<u8>>,
+    /// Name of the profile.
+    pub profile: String,
+    /// Public id of its container, where the eBPF programs hold it.
+    pub container: Option<String>,
+    /// What enforces, in a few words.
+    pub enforcement: String,
+    /// The same in sentences.
+    pub lines: Vec<String>,
+}
+
+/// The child's word that it will not become the command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotRun {
+    /// 127: not found; 126: found and not executable; [`FAILED`]: its confinement failed.
+    pub status: u8,
+    /// Why.
+    pub reason: String,
+}
+
+impl Started {
+    /// The command's process id.
+    pub fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    /// Waits until the child is the command.
+    ///
+    /// # Errors
+    /// [`NotRun`]: it never will be.
+    pub fn become_command(&mut self) -> Result<(), NotRun> {
+        let early = self.early.take();
+        let ready = early.is_none();
+        let mut said = early.unwrap_or_default();
+        // The child's end closes with its exec, or with its end.
+        let _ = (&self.socket).take(MAX_WORD).read_to_end(&mut said);
+        match said.split_first() {
+            None if ready => Ok(()),
+            None => Err(NotRun {
+                status: FAILED,
+                reason: "the child ended before it was in its container".into(),
+            }),
+            Some((status, reason)) => {
+                Err(NotRun { status: *status, reason: String::from_utf8_lossy(reason).into_owned() })
+            }
+        }
+    }
+
+    /// Stands in for the command until it ends; its exit status as a shell has it.
+    fn wait(self) -> Result<u8, Error> {
+        let status = self.signals.wait(&self.child, Some(&self.job))?;
+        self.leave();
+        Ok(status)
+    }
+
+    /// The command has ended, and was waited for: takes its cgroup away.
+    pub fn leave(self) {
+        if let Some(cgroup) = self.cgroup {
+            cgroup.leave();
+        }
+    }
+}
+
+/// Whether eBPF can hold the command.
+enum Core {
+    /// Its enrolment socket answers.
+    There(PathBuf),
+    /// It does not, or not to us; why.
+    Away(String),
+}
+
+impl Core {
+    /// Whether somebody listens. A daemon that then refuses is an error, never a reason to fall back.
+    fn find(paths: &Paths) -> Result<Self, Error> {
+        let socket = paths.enroll_socket();
+        match client::probe(&socket) {
+            Ok(()) => Ok(Core::There(socket)),
+            Err(error) if error.is_no_daemon() || matches!(error, ClientError::NotPermitted { .. }) => {
+                Ok(Core::Away(error.to_string()))
+            }
+            Err(error) => Err(Error::Enroll(error)),
+        }
+    }
+}
+
+/// One start of a command.
+struct Launch<'a> {
+    request: &'a Request,
+    profile: &'a Profile,
+    workdir: &'a Path,
+    environment: &'a Environment,
+    identity: Option<Identity>,
+    audit: bool,
+}
+
+impl Launch<'_> {
+    /// What the child adds where eBPF holds every axis.
+    fn beside_ebpf(&self) -> Result<Confinement, Error> {
+        let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
+        confinement.add_seccomp(&self.seccomp_policies()?)?;
+        if self.profile.kernel.landlock == LandlockUse::Always {
+            let rules = plan::landlock_rules(&self.compile()?, &self.homes());
+            confinement.landlock = rules.prepare(host::landlock_abi())?;
+        }
+        Ok(confinement)
+    }
+
+    /// What the child does where eBPF does not hold, if that is enough.
+    fn without_ebpf(&self, why: &str) -> Result<(Confinement, Plan), Error> {
+        if self.audit {
+            return Err(Error::AuditWithoutEbpf { why: why.into() });
+        }
+        let policy = self.compile()?;
+        let kernel = &self.profile.kernel;
+        let landlock_abi = if kernel.landlock == LandlockUse::Off { 0 } else { host::landlock_abi() };
+        let accepted: Vec<Partial> =
+            self.request.accepted.iter().chain(&kernel.accept_partial).copied().collect();
+        let enforcers = Enforcers {
+            landlock_abi,
+            seccomp: kernel.seccomp != Seccomp::Off && host::seccomp(),
+            open_unix: accepted.contains(&Partial::Unix),
+        };
+        let mut plan = plan::without_ebpf(&policy, &self.homes(), enforcers);
+        plan.parts.extend(plan::home(&policy, self.workdir, &self.all_homes()));
+        if plan.refused(&accepted).next().is_some() {
+            return Err(Error::Partial(partial(&self.profile.name, why, &plan, &accepted)));
+        }
+        let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
+        if landlock_abi > 0 {
+            confinement.landlock = plan.landlock.prepare(landlock_abi)?;
+        }
+        if enforcers.seccomp {
+            let no_domain = confinement.landlock.is_none().then_some(seccomp::When::NoDomain);
+            let applies: Vec<_> = plan.seccomp.iter().copied().chain(no_domain).collect();
+            confinement.add_seccomp(&[seccomp::Policy::fallback_list(&applies)?])?;
+            confinement.add_seccomp(&self.seccomp_policies()?)?;
+        }
+        Ok((confinement, plan))
+    }
+
+    /// Where a name at any depth is looked for: the home and the working directory.
+    fn homes(&self) -> Vec<&Path> {
+        let home = self.environment.value("HOME").map(Path::new).filter(|home| home.is_absolute());
+        home.into_iter().chain([self.workdir]).collect()
+    }
+
+    /// Every directory that may be the home of who runs the command: the environment's word, and the user database's.
+    fn all_homes(&self) -> Vec<PathBuf> {
+        let user = match &self.identity {
+            Some(identity) => Some(identity.home.clone()),
+            None => unistd::User::from_uid(unistd::getuid()).ok().flatten().map(|user| user.dir),
+        };
+        let named = self.environment.value("HOME").map(PathBuf::from);
+        let absolute = user.into_iter().chain(named).filter(|home| home.is_absolute());
+        absolute.map(|home| home.canonicalize().unwrap_or(home)).collect()
+    }
+
+    fn compile(&self) -> Result<profile::compiled::CompiledPolicy, Error> {
+        let context = CompileContext {
+            audit_override: self.request.audit,
+            ..CompileContext::new(Path::new("/"), Some(self.workdir.to_owned()))
+        };
+        self.profile.compile(&context).map_err(Error::Compile)
+    }
+
+    /// The profile's own filters, in the order in which they are loaded.
+    fn seccomp_policies(&self) -> Result<Vec<seccomp::Policy>, Error> {
+        let policies = match &self.profile.kernel.seccomp {
+            Seccomp::Off => Vec::new(),
+            Seccomp::Default => seccomp::Policy::default_lists()?,
+            Seccomp::Strict => seccomp::Policy::strict_lists()?,
+            Seccomp::File(path) => {
+                let capabilities = match &self.identity {
+                    Some(identity) if !identity.uid.is_root() => Default::default(),
+                    _ => caps::effective_within(self.profile.kernel.capabilities.bits()),
+                };
+                let kernel = platform::version(&host::release()).unwrap_or_default();
+                vec![seccomp::Policy::from_oci(path, &seccomp::Conditions { kernel, capabilities })?]
+            }
+        };
+        for notice in policies.iter().flat_map(|policy| &policy.notices) {
+            eprintln!("ringfence: {notice}");
+        }
+        Ok(policies)
+    }
+
+    /// Forks, enrols, lets the child go.
+    fn start(
+        &self,
+        core: &Core,
+        (confinement, plan): (Confinement, Option<Plan>),
+        command: &Command,
+        streams: Streams,
+        dirs: &Dirs,
+    ) -> Result<Started, Error> {
+        let missing = confinement.missing().to_vec();
+        let (ours, theirs) = UnixStream::pair().map_err(Error::Handshake)?;
+        let ours = Cell::new(Some(ours));
+        wait::adopt_children()?;
+        let signals = wait::Signals::block()?;
+        let job = Job::new(&streams);
+        let cgroup = Cgroup::make(&format!("{}-{}", cgroup::plain(&self.profile.name), std::process::id()));
+        tracing::debug!(?cgroup, "cgroup of the container");
+        let cgroup = cgroup.ok();
+        let child = spawn::spawn(cgroup.as_ref().map(AsFd::as_fd), || {
+            // The child's copy of the launcher's end: without it, the death of the launcher ends the conversation.
+            drop(ours.take());
+            self.in_child(theirs, (&signals, &job), confinement, streams, command)
+        });
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                cgroup.into_iter().for_each(Cgroup::leave);
+                return Err(error.into());
+            }
+        };
+
+        // The child says when it has become the user; its end of the socket closes if it could not.
+        let mut ready = [0];
+        let mut ours = ours.into_inner().ok_or_else(|| Error::Handshake(io::ErrorKind::BrokenPipe.into()))?;
+        let early = match ours.read_exact(&mut ready) {
+            Ok(()) if ready == [READY] => None,
+            Ok(()) => Some(ready.to_vec()),
+            Err(_) => Some(Vec::new()),
+        };
+        if early.is_some() {
+            let (profile, enforcement) = (self.profile.name.clone(), String::new());
+            let (container, lines) = (None, Vec::new());
+            let socket = ours;
+            return Ok(Started {
+                child,
+                job,
+                signals,
+                cgroup,
+                socket,
+                early,
+                profile,
+                container,
+                enforcement,
+                lines,
+            });
+        }
+        let (container, confine) = match core {
+            Core::There(socket) => match self.enroll(socket, &child, dirs) {
+                Ok(enrolled) => (Some(enrolled.container), enrolled.mode != Mode::Audit.to_string()),
+                Err(error) => {
+                    drop(ours);
+                    let _ = nix::sys::signal::kill(child.pid(), Signal::SIGKILL);
+                    let _ = signals.wait(&child, Some(&job));
+                    cgroup.into_iter().for_each(Cgroup::leave);
+                    return Err(Error::Enroll(error));
+                }
+            },
+            Core::Away(_) => (None, true),
+        };
+        let holding = match (&container, &plan) {
+            (Some(container), _) => Some(Holding::Kernel { container, audit: !confine }),
+            (None, plan) => plan.as_ref().map(Holding::Others),
+        };
+        let said = holding
+            .map(|holding| (holding.enforcement(), report::lines(&self.profile.name, &holding, &missing)));
+        let (enforcement, lines) = said.unwrap_or_default();
+        let closed = lines.len().saturating_sub(1);
+        let said = match self.request.say {
+            Say::Nothing => 0,
+            Say::Closed => closed,
+            Say::All => lines.len(),
+        };
+        // What enforces is the first of them.
+        for line in lines.iter().skip(lines.len() - said) {
+            eprintln!("ringfence: {line}");
+        }
+        job.begin(&child);
+        // A child that is gone already is found by waiting for it.
+        let _ = ours.write_all(&[u8::from(confine)]);
+        let (socket, profile) = (ours, self.profile.name.clone());
+        Ok(Started { child, job, signals, cgroup, socket, early, profile, container, enforcement, lines })
+    }
+
+    fn enroll(
+        &self,
+        socket: &Path,
+        child: &Child,
+        dirs: &Dirs,
+    ) -> Result<ringfence_wire::message::Enrolled, ClientError> {
+        // By name where the core finds the same file by it; else by path, which the core takes from root alone.
+        let by_name = self.profile.file.parent() == Some(dirs.system.as_path());
+        let file = self.profile.file.to_string_lossy();
+        let profile = if by_name { self.profile.name.as_str() } else { file.as_ref() };
+        client::enroll(socket, child.as_fd(), profile, Some(self.workdir), self.request.audit)
+    }
+
+    /// The child's life before exec.
+    fn in_child(
+        &self,
+        mut socket: UnixStream,
+        (signals, job): (&wait::Signals, &Job),
+        confinement: Confinement,
+        streams: Streams,
+        command: &Command,
+    ) -> u8 {
+        let Ok(word) = socket.try_clone() else { return FAILED };
+        let not_run = |status: u8, reason: &str| {
+            eprintln!("ringfence: {reason}");
+            // Whoever only waits does not listen, and must not make this a death by SIGPIPE.
+            let _ = rustix::net::send(&word, &[&[status], reason.as_bytes()].concat(), SendFlags::NOSIGNAL);
+            status
+        };
+        let failed = |error: &dyn std::error::Error| not_run(FAILED, &chain(error));
+        if let Err(errno) = job.enter() {
+            return failed(&Error::Job(errno));
+        }
+        if let Some(identity) = self.identity.as_ref().filter(|identity| !identity.is_current())
+            && let Err(error) = caps::become_user(identity.uid, identity.gid, &identity.groups)
+        {
+            return failed(&error);
+        }
+        // The daemon enrols nobody for a user who could still gain privileges.
+        if let Err(error) = caps::no_new_privs() {
+            return failed(&error);
+        }
+        let mut confine = [0];
+        if socket.write_all(&[READY]).is_err() || socket.read_exact(&mut confine).is_err() {
+            return FAILED;
+        }
+        if let Err(error) = std::env::set_current_dir(self.workdir) {
+            return failed(&Error::Workdir { path: self.workdir.to_owned(), source: error });
+        }
+        if let Streams::Given(streams) = streams
+            && let Err(errno) = take_streams(&streams)
+        {
+            return failed(&Error::Streams(errno));
+        }
+        if let Err(error) = confine::plain(signals) {
+            return failed(&error);
+        }
+        if confine == [1]
+            && let Err(error) = confinement.enforce()
+        {
+            return failed(&error);
+        }
+        let not_started = command.exec(self.environment);
+        not_run(not_started.status, &not_started.to_string())
+    }
+}
+
+/// Puts descriptors where a command looks for its streams.
+fn take_streams([input, output, errors]: &[OwnedFd; 3]) -> nix::Result<()> {
+    unistd::dup2_stdin(input)?;
+    unistd::dup2_stdout(output)?;
+    unistd::dup2_stderr(errors)
+}
+
+fn load_profile(name: Option<&str>, dirs: &Dirs) -> Result<Profile, Error> {
+    if name.is_none() && !dirs.names().iter().any(|known| known == DEFAULT_PROFILE) {
+        return Err(Error::NoProfile(dirs.names()));
+    }
+    profile::load(name.unwrap_or(DEFAULT_PROFILE), dirs).map_err(Error::Profile)
+}
+
+fn workdir(named: Option<&Path>) -> Result<PathBuf, Error> {
+    let path = named.unwrap_or(Path::new("."));
+    let error = |source| Error::Workdir { path: path.to_owned(), source };
+    let path = path.canonicalize().map_err(error)?;
+    if path.is_dir() { Ok(path) } else { Err(error(io::Error::from(io::ErrorKind::NotADirectory))) }
+}

@@ -1,0 +1,317 @@
+//! One call: checked, rewritten, sent on, and its answer relayed.
+
+use super::{
+    CALLER, State,
+    counted::Counted,
+    gate::Gate,
+    pump::{Relayed, STOPPED, WAITING, pump, pump_whole},
+    record::Call,
+    relay::{self, Outcome, Relay},
+    request::{self, Route},
+    room::Held,
+};
+use crate::{http::Shared, provider::least, redact::Redactor};
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE},
+};
+use http_body::Body as _;
+use jiff::Timestamp;
+use ringfence_http::Standing;
+use std::{
+    borrow::Cow,
+    collections::BTreeSet,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Most bytes of a request: the providers' own limit.
+const MAX_REQUEST: usize = 32 << 20;
+/// How long a request's body may take.
+const BODY: Duration = Duration::from_secs(60);
+/// How much of a request that is refused is read, and for how long: a client that still writes would see its connection
+/// break, and not the refusal.
+const HEARD_OUT: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// When a client whose request or answer had no room shall try again, seconds.
+const AFTER: u64 = 2;
+/// Answers a request.
+pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Request) -> Response<Body> {
+    let shared = state.shared.borrow().clone();
+    let kind = shared.provider.kind();
+    if let Some(gate) = gate
+        && let Err((status, why)) = gate.check(request.headers())
+    {
+        state.follow.as_ref().inspect(|follow| follow.refused(why));
+        return refuse_unread(&shared, status, why, request).await;
+    }
+    let standing = request.extensions().get::<Arc<Standing>>();
+    if !standing.is_some_and(|standing| standing.identify(CALLER)) {
+        let why = "too many connections to this endpoint at once; close some and try again";
+        return refuse_unread(&shared, 503, why, request).await;
+    }
+    let route = match request::route(kind, request.method(), request.uri().path()) {
+        Ok(route) => route,
+        Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
+    };
+    if route == Route::Models {
+        let models = request::models(&shared.config.llm).to_string();
+        return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(models));
+    }
+    // As it is on record: of what is sent on nothing goes by it.
+    let path = request.uri().path().trim_end_matches('/').to_owned();
+    let (mut coming, mut held) = (request.into_body(), state.room.requests.hold());
+    let body = match tokio::time::timeout(BODY, read(&mut coming, &mut held)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err((503, why))) => {
+            drop(held);
+            failed(state);
+            hear_out(coming, MAX_REQUEST).await;
+            return refuse_for(&shared, 503, &why, AFTER);
+        }
+        Ok(Err((status, why))) => return refuse(&shared, status, &why),
+        Err(_) => return refuse(&shared, 408, &format!("the request's body did not come within {BODY:?}")),
+    };
+    let rewritten = match request::rewrite(&shared.config.llm, route, &body) {
+        Ok(rewritten) => rewritten,
+        Err(why) => return refuse(&shared, 400, &why),
+    };
+    drop(body);
+    let under_way = match state.room.calls.begin() {
+        Ok(under_way) => under_way,
+        Err(why) => {
+            failed(state);
+            return refuse_for(&shared, 503, &why.to_string(), AFTER);
+        }
+    };
+    let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
+    let config = &shared.config;
+    let begun = state.meter.begin((&config.limits, &config.llm.price), least(sent), Timestamp::now());
+    let reserved = match begun {
+        Ok(reserved) => Some(reserved),
+        Err(error) => {
+            failed(state);
+            let after = error.data.as_ref().and_then(|data| data["retry_after"].as_u64()).unwrap_or(1);
+            return refuse_for(&shared, 429, &error.message, after);
+        }
+    };
+    let part = match &state.follow {
+        Some(follow) if route == Route::Complete => {
+            Some(follow.begin(kind, &rewritten.messages, &shared.redactor))
+        }
+        _ => None,
+    };
+    let call = Call {
+        path,
+        streams: rewritten.streams,
+        messages: rewritten.messages.len(),
+        last: rewritten.messages.into_iter().next_back().map(|last| shared.redactor.json(last)),
+    };
+    let started = Instant::now();
+    let (state, began, told) = (Arc::clone(state), Vec::new(), BTreeSet::new());
+    let counted = Counted {
+        state,
+        shared: shared.clone(),
+        call,
+        started,
+        sent,
+        part,
+        began,
+        told,
+        held,
+        reserved,
+        _under_way: under_way,
+    };
+    let suffix = (route == Route::CountTokens).then_some("/count_tokens");
+    // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
+    let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);
+    let passing = pass_on(counted, suffix, rewritten.body, relay);
+    let passed = tokio::spawn(passing).await;
+    passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
+}
+
+/// Makes the call; its answer follows.
+async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, relay: Relay) -> Response<Body> {
+    let shared = counted.shared.clone();
+    let cut = counted.state.cut.clone();
+    let upstream = tokio::select! {
+        upstream = shared.provider.forward(suffix, body.into()) => upstream.map_err(|error| error.message),
+        // What was sent is the provider's to charge.
+        () = cut.cancelled() => {
+            let mut outcome = Outcome { error: Some(STOPPED.to_owned()), ..Outcome::default() };
+            counted.charge(0, &mut outcome);
+            let _ = counted.end(503, outcome).await;
+            return refuse(&shared, 503, STOPPED);
+        }
+    };
+    // All that is left of it is what goes into the record.
+    counted.held.shrink(counted.call.last.as_ref().map_or(0, |last| last.get().len()));
+    let upstream = match upstream {
+        Ok(upstream) => upstream,
+        Err(error) => {
+            let outcome = Outcome { error: Some(error.clone()), ..Outcome::default() };
+            // Nothing came that could be kept from the client.
+            let _ = counted.end(502, outcome).await;
+            return refuse(&shared, 502, &error);
+        }
+    };
+    let status = StatusCode::from_u16(upstream.status().as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
+    let headers = passing(upstream.headers(), &shared.redactor);
+    let streams = status.is_success() && is_stream(upstream.headers());
+    let (pieces, waiting) = mpsc::channel(WAITING);
+    let (told, tells) = oneshot::channel();
+    if streams {
+        tokio::spawn(pump(upstream, relay, pieces, status.as_u16(), counted));
+        return respond(status, &headers, relay::STREAM, Body::new(Relayed(waiting)));
+    }
+    tokio::spawn(pump_whole(upstream, relay, (pieces, told), status.as_u16(), counted));
+    // Nothing of an answer that does not stream goes out before it is whole: it can still be another.
+    match tells.await {
+        Ok(Ok(form)) => respond(status, &headers, form, Body::new(Relayed(waiting))),
+        Ok(Err((503, why))) => refuse_for(&shared, 503, &why, AFTER),
+        Ok(Err((status, why))) => refuse(&shared, status, &why),
+        Err(_) => refuse(&shared, 500, "the call failed; see the host's log"),
+    }
+}
+
+/// Whether an answer says that it is a stream of events.
+fn is_stream(headers: &HeaderMap) -> bool {
+    let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let form = said.split(';').next().unwrap_or_default();
+    form.trim().eq_ignore_ascii_case("text/event-stream")
+}
+
+/// One that was refused before it was passed on.
+fn failed(state: &State) {
+    state.status.send_modify(|status| {
+        status.turns += 1;
+        status.failed += 1;
+    });
+}
+
+/// A request's body, of at most [`MAX_REQUEST`] bytes, for which there is room.
+async fn read(body: &mut Body, held: &mut Held) -> Result<Vec<u8>, (u16, String)> {
+    let mut bytes = Vec::new();
+    while let Some(data) = next(body).await? {
+        if bytes.len() + data.len() > MAX_REQUEST {
+            return Err((413, format!("the request has more than {MAX_REQUEST} bytes")));
+        }
+        held.grow(data.len()).map_err(|full| (503, full.to_string()))?;
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn next(body: &mut Body) -> Result<Option<Bytes>, (u16, String)> {
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let frame = frame.map_err(|_| (400, "the request's body cannot be read".to_owned()))?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes what a client still writes, and keeps none of it.
+async fn hear_out(mut body: Body, most: usize) {
+    let heard = async {
+        let mut bytes = 0;
+        while bytes <= most
+            && let Ok(Some(data)) = next(&mut body).await
+        {
+            bytes += data.len();
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, heard).await;
+}
+
+/// What of a provider's headers a client may see: nothing that says whose key it was, or how the answer is to be read.
+fn passes(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(name, "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry")
+        || name.starts_with("anthropic-ratelimit-")
+        || name.starts_with("x-ratelimit-")
+}
+
+/// Those of a provider's headers that a client may see. One with a credential in it, or with what hides in a log or on a
+/// terminal, is none.
+fn passing(headers: &HeaderMap, redactor: &Redactor) -> HeaderMap {
+    let is_clean = |text: &str| matches!(redactor.text(text), Cow::Borrowed(_));
+    let is_fit = |name: &HeaderName, value: &HeaderValue| {
+        let is_shown = |text: &str| text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        passes(name)
+            && is_clean(name.as_str())
+            && value.to_str().is_ok_and(|value| is_shown(value) && is_clean(value))
+    };
+    let fit = headers.iter().filter(|(name, value)| is_fit(name, value));
+    fit.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn respond(status: StatusCode, headers: &HeaderMap, form: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().extend(headers.clone());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(form));
+    response
+}
+
+/// Refuses a request whose body was not read.
+pub(super) async fn refuse_unread(
+    shared: &Shared,
+    status: u16,
+    why: &str,
+    request: Request,
+) -> Response<Body> {
+    hear_out(request.into_body(), HEARD_OUT).await;
+    refuse(shared, status, why)
+}
+
+fn refuse(shared: &Shared, status: u16, why: &str) -> Response<Body> {
+    let why = shared.redactor.text(why);
+    let error = request::error(shared.provider.kind(), status, &why).to_string();
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    respond(status, &HeaderMap::new(), relay::JSON, Body::from(error))
+}
+
+/// Refuses what may be tried again after so many seconds.
+fn refuse_for(shared: &Shared, status: u16, why: &str, after: u64) -> Response<Body> {
+    let mut response = refuse(shared, status, why);
+    response.headers_mut().insert("retry-after", after.into());
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_credentials::Secret;
+
+    #[test]
+    fn headers_that_pass_have_no_credential_and_nothing_that_hides() {
+        let redactor = Redactor::new([&Secret::from("sk-secret-0123456789".to_owned())]);
+        let passed = |name: &str, value: &[u8]| {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_bytes(value).unwrap())]);
+            let passing = passing(&headers, &redactor);
+            passing == headers
+        };
+        for (name, value) in
+            [("retry-after", "7"), ("x-request-id", "req_01 a"), ("x-ratelimit-reset-tokens", "6m0s")]
+        {
+            assert!(passed(name, value.as_bytes()), "{name}");
+        }
+        for (name, value) in [
+            ("x-request-id", &b"sk-secret-0123456789"[..]),
+            ("request-id", b"a c2stc2VjcmV0LTAxMjM0NTY3ODk= b"),
+            ("x-ratelimit-sk-secret-0123456789", b"1"),
+            ("x-ratelimit-limit", b"1\t2"),
+            ("anthropic-ratelimit-tokens-reset", b"\xff"),
+            ("set-cookie", b"1"),
+        ] {
+            assert!(!passed(name, value), "{name}: {value:?}");
+        }
+    }
+}

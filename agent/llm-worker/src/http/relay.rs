@@ -1,0 +1,345 @@
+//! An answer on its way to the client: event by event, without the agent's credentials, read along for the record. Pure.
+//!
+//! What goes out is what was read, written anew: a client that reads bytes in another way than this finds nothing else.
+
+use super::{
+    begins::{Begins, none_is_stray},
+    request, strict,
+};
+use crate::{
+    message::{Block, ToolCall},
+    provider::{
+        Decoder, Usage, said,
+        sse::{Event, Events, Read},
+        usage,
+    },
+    redact::Redactor,
+};
+use joined::Joined;
+use ringfence_policy::agents::registry::ProviderKind;
+use serde_json::{Value, value::RawValue};
+use std::collections::VecDeque;
+
+mod joined;
+
+/// What an answer may say of its form.
+pub(super) const STREAM: &str = "text/event-stream; charset=utf-8";
+pub(super) const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Why an answer is not read: as values it would take more memory than there is.
+const HEAVY: &str = "the provider sent JSON of too many values";
+
+/// Bytes of a whole answer that are read as a stream at a time.
+const PIECE: usize = 64 << 10;
+
+/// What an answer came to, as far as it was understood.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub(super) stop_reason: Option<String>,
+    pub(super) content: Vec<Block>,
+    /// The tool calls in it.
+    pub tool_calls: Vec<ToolCall>,
+    pub(super) usage: Option<Usage>,
+    /// Bytes of what the model said.
+    pub(super) said: usize,
+    /// Why it is no whole answer.
+    pub(super) error: Option<String>,
+    /// Why the client is not to have it.
+    pub refused: Option<String>,
+}
+
+/// A whole answer as it goes on.
+#[derive(Debug)]
+pub struct Whole {
+    /// What the client gets.
+    pub body: Vec<u8>,
+    /// Its content type.
+    pub(super) form: &'static str,
+    /// What the record gets.
+    pub outcome: Outcome,
+}
+
+/// An answer to a client.
+pub struct Relay {
+    kind: ProviderKind,
+    hides_usage: bool,
+    events: Events,
+    decoder: Option<Decoder>,
+    usage: Option<Usage>,
+    said: usize,
+    error: Option<String>,
+    /// The tool calls that a client may find in it.
+    begins: Begins,
+    /// What is on its way out.
+    joined: Joined,
+}
+
+impl Relay {
+    /// `hides_usage`: what is said of the usage alone is not the client's. `has_many`: several answers were asked for.
+    pub fn new(kind: ProviderKind, hides_usage: bool, has_many: bool) -> Self {
+        Self {
+            kind,
+            hides_usage,
+            events: Events::default(),
+            decoder: Some(Decoder::new(kind)),
+            usage: None,
+            said: 0,
+            error: None,
+            begins: Begins::new(has_many),
+            joined: Joined::default(),
+        }
+    }
+
+    /// Bytes that it holds of a stream: of what it reads, of what it is to tell, and of what waits to go out.
+    pub(super) fn held(&self) -> usize {
+        let decoder = self.decoder.as_ref().map_or(0, Decoder::held);
+        self.events.held() + decoder + self.begins.held() + self.joined.held()
+    }
+
+    /// How many tool calls began since this was asked last: a client may run one before the answer is whole.
+    pub(super) fn started(&mut self) -> usize {
+        self.begins.fresh()
+    }
+
+    /// The calls that became complete since this was asked last, each with its place in [`Outcome::tool_calls`]: a client may
+    /// run them once it has what was fed. They do not change any more.
+    pub(super) fn completed(&mut self) -> Vec<(usize, ToolCall)> {
+        self.begins.completed()
+    }
+
+    /// Whether its final event was read: clients do not wait for anything behind it.
+    pub(super) fn is_over(&self) -> bool {
+        self.begins.is_over()
+    }
+
+    /// Takes bytes of a stream in; gives the events that are whole. What is behind the final one is nothing.
+    ///
+    /// # Errors
+    /// An event without end, or that parsers may read differently; too many tool calls. What waited goes to nobody then.
+    pub fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
+        self.read(bytes, redactor).inspect_err(|_| self.joined = Joined::default())
+    }
+
+    fn read(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
+        let (mut reads, mut out) = (Vec::new(), Vec::new());
+        let read = if self.is_over() { Ok(()) } else { self.events.read(bytes, |read| reads.push(read)) };
+        for read in reads {
+            if self.is_over() {
+                break;
+            }
+            match read {
+                Read::Event(event) => self.event(event, redactor, &mut out)?,
+                // It stands in for nothing, and keeps a connection open.
+                Read::Comment => out.extend_from_slice(b":\n\n"),
+                // Some clients forgive a byte order mark at each line, or read lines that are no event's.
+                Read::Odd => {
+                    return Err("the provider sent a line in a stream that is none of an event".into());
+                }
+            }
+        }
+        match read {
+            Err(error) if !self.is_over() => Err(format!("the provider sent {error}")),
+            _ => Ok(out),
+        }
+    }
+
+    /// What is left of a stream, and what the answer came to. `is_whole`: it did not break off.
+    pub fn finish(mut self, is_whole: bool, redactor: &Redactor) -> (Vec<u8>, Outcome) {
+        // Some servers leave out the last empty line; and some clients do not wait for it.
+        let mut rest = if is_whole { self.feed(b"\n\n", redactor) } else { Ok(Vec::new()) };
+        if let Ok(rest) = &mut rest {
+            self.joined.finish(rest);
+        }
+        let (rest, refused) = match rest {
+            Ok(rest) => (rest, self.begins.complete().err()),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let mut outcome =
+            Outcome { usage: self.usage, said: self.said, error: self.error, refused, ..Outcome::default() };
+        outcome.usage = self.decoder.as_ref().and_then(Decoder::told).or(outcome.usage);
+        match self.decoder.map(|decoder| (decoder.is_done(), decoder.finish())) {
+            Some((true, Ok(answer))) => {
+                outcome.stop_reason = Some(answer.stop_reason);
+                outcome.content = answer.content;
+            }
+            Some((true, Err(error))) => outcome.error = outcome.error.or(Some(error.message)),
+            Some((false, _)) => {
+                let cut = "the provider's stream ended before its final event";
+                outcome.error = outcome.error.or_else(|| Some(cut.to_owned()));
+            }
+            None => {}
+        }
+        outcome.tool_calls = self.begins.finish();
+        (rest, outcome)
+    }
+
+    /// Reads an event along, and writes it anew: its name, and its data as one line.
+    ///
+    /// # Errors
+    /// It has more tool calls than are relayed, or is none of which each client reads the same.
+    fn event(&mut self, event: Event, redactor: &Redactor, out: &mut Vec<u8>) -> Result<(), String> {
+        let Event { name, data } = event;
+        if !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the provider sent an event with a name that is none".into());
+        }
+        let name = redactor.text(&name).into_owned();
+        let data = match data.trim_ascii() {
+            "" => {
+                out.extend_from_slice(b":\n\n");
+                return Ok(());
+            }
+            "[DONE]" => {
+                self.decode(&Event { name, data: "[DONE]".into() });
+                self.begins.over()?;
+                self.joined.finish(out);
+                out.extend_from_slice(b"data: [DONE]\n\n");
+                return Ok(());
+            }
+            _ => RawValue::from_string(data).map_err(|_| "the provider sent an event that is no JSON")?,
+        };
+        if !strict::is_light(data.get().as_bytes()) {
+            return Err(HEAVY.to_owned());
+        }
+        // An escape could hide a credential.
+        let clean = redactor.json(data);
+        let mut read = strict::read(clean.get()).inspect_err(|_| self.said += clean.get().len())?;
+        if !read.is_object() {
+            return Err("the provider sent an event that is no JSON object".into());
+        }
+        self.said += said(self.kind, &read);
+        let begun = self.begins.event(self.kind, &name, &read);
+        let mended = self.begins.mend(&mut read).then(|| read.to_string());
+        let data = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned();
+        let event = Event { name, data };
+        self.decode(&event);
+        begun?;
+        if self.kind == ProviderKind::OpenAi {
+            self.usage = read.get("usage").and_then(|told| usage(self.kind, told)).or(self.usage);
+            let is_empty = read.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
+            if self.hides_usage && is_empty && read.get("usage").is_some_and(Value::is_object) {
+                return Ok(());
+            }
+        }
+        self.joined.pass(self.kind, (event, &read), redactor, out)?;
+        if self.is_over() {
+            self.joined.finish(out);
+        }
+        Ok(())
+    }
+
+    /// What it says piece by piece goes to nobody: the bytes do.
+    fn decode(&mut self, event: &Event) {
+        let Some(decoder) = self.decoder.as_mut().filter(|decoder| !decoder.is_done()) else { return };
+        let mut pieces = VecDeque::new();
+        if let Err(error) = decoder.event(event, &mut pieces) {
+            self.error.get_or_insert(error.message);
+            self.decoder = None;
+        }
+    }
+
+    /// A whole answer, of which nothing was fed: JSON, or a stream that does not say that it is one. A client that asked for
+    /// a stream reads one, whatever the answer says of itself. What is neither has nothing that a client could run only if it
+    /// `is_error`: a page of a proxy.
+    pub fn whole(mut self, is_error: bool, body: &[u8], redactor: &Redactor) -> Whole {
+        if body.trim_ascii().is_empty() {
+            return Whole { body: Vec::new(), form: JSON, outcome: Outcome::default() };
+        }
+        if let Ok(text) = str::from_utf8(body)
+            && let Ok(raw) = RawValue::from_string(text.to_owned())
+        {
+            return self.json(is_error, raw, redactor);
+        }
+        let mut out = Vec::new();
+        let fed = body.chunks(PIECE).try_for_each(|piece| {
+            out.extend(self.feed(piece, redactor)?);
+            Ok(())
+        });
+        let (rest, mut outcome) = self.finish(fed.is_ok(), redactor);
+        out.extend(rest);
+        outcome.refused = fed.err().or(outcome.refused);
+        let text = String::from_utf8_lossy(body);
+        if is_error && outcome.refused.is_some() && is_harmless(&text) {
+            let body = redactor.text(&text).into_owned().into_bytes();
+            return Whole { body, form: TEXT, outcome: Outcome::default() };
+        }
+        Whole { body: out, form: STREAM, outcome }
+    }
+
+    /// A whole answer in JSON.
+    fn json(mut self, is_error: bool, raw: Box<RawValue>, redactor: &Redactor) -> Whole {
+        let said = raw.get().len();
+        if !strict::is_light(raw.get().as_bytes()) {
+            let outcome = Outcome { refused: Some(HEAVY.to_owned()), said, ..Outcome::default() };
+            return Whole { body: Vec::new(), form: JSON, outcome };
+        }
+        let clean = redactor.json(raw);
+        // What is JSON by its form alone.
+        let (mut value, mut refused) = match strict::read(clean.get()) {
+            Ok(value) => (value, None),
+            Err(why) => (Value::Null, Some(why)),
+        };
+        if !is_error && !value.is_object() {
+            refused.get_or_insert_with(|| "the provider sent an answer that is no JSON object".into());
+        }
+        let mut read = self.begins.read(self.kind, &value).and_then(|()| self.begins.complete());
+        // An error may echo what the client sent.
+        if self.kind == ProviderKind::OpenAi && !is_error {
+            read = read.and_then(|()| none_is_stray(&value));
+        }
+        let mended = self.begins.mend(&mut value).then(|| value.to_string());
+        refused = refused.or(read.err());
+        let blocks = match self.kind {
+            // It may be anything.
+            _ if refused.is_some() => &[],
+            ProviderKind::Anthropic => {
+                value.get("content").and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
+            }
+            ProviderKind::OpenAi => value.pointer("/choices/0/message").map_or(&[][..], std::slice::from_ref),
+        };
+        let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
+        let outcome = Outcome {
+            stop_reason: reason.and_then(Value::as_str).map(str::to_owned),
+            content: blocks.iter().filter_map(|block| block_of(self.kind, block)).collect(),
+            usage: value.get("usage").and_then(|told| usage(self.kind, told)),
+            error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
+            refused,
+            tool_calls: self.begins.finish(),
+            said,
+        };
+        let body = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
+        Whole { body, form: JSON, outcome }
+    }
+}
+
+/// What a stream says of why it breaks off, as its provider would.
+pub(super) fn error(kind: ProviderKind, why: &str) -> Vec<u8> {
+    let name = if kind == ProviderKind::Anthropic { "event: error\n" } else { "" };
+    format!("{name}data: {}\n\n", request::error(kind, 503, why)).into_bytes()
+}
+
+/// Whether no client finds JSON or an event in a text: in whatever encoding, and whatever ends a line for it.
+fn is_harmless(text: &str) -> bool {
+    let begin = |line: &str| {
+        let is_skipped = |c: char| {
+            c.is_whitespace() || c.is_control() || matches!(c, '\u{feff}' | '\u{fffe}' | '\u{fffd}')
+        };
+        line.trim_start_matches(is_skipped).to_owned()
+    };
+    let is_end = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    !text.contains('\0')
+        && !begin(text).starts_with(['{', '['])
+        && text.split(is_end).all(|line| !begin(line).starts_with("data:"))
+}
+
+/// Tool calls among them, as the provider wrote them.
+fn block_of(kind: ProviderKind, block: &Value) -> Option<Block> {
+    let mut block = block.as_object()?.clone();
+    if kind == ProviderKind::OpenAi {
+        block.insert("type".into(), "message".into());
+    }
+    serde_json::from_value(Value::Object(block)).ok()
+}
+
+#[cfg(test)]
+mod tests;

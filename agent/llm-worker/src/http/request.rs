@@ -1,0 +1,376 @@
+//! What a client asks for, made into what the provider is asked for. Pure.
+
+use super::strict;
+use crate::message::raw;
+use axum::http::Method;
+use ringfence_policy::agents::registry::{Llm, ProviderKind};
+use serde_json::{Map, Value, json, value::RawValue};
+use std::collections::BTreeMap;
+
+mod tools;
+
+/// What a path stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// The model is to answer.
+    Complete,
+    /// Only count what a request has. Anthropic's.
+    CountTokens,
+    /// Which models there are: the profile's.
+    Models,
+}
+
+/// What a request is to the provider.
+///
+/// # Errors
+/// Status and reason.
+pub fn route(kind: ProviderKind, method: &Method, path: &str) -> Result<Route, (u16, String)> {
+    use ProviderKind::{Anthropic, OpenAi};
+    let path = path.trim_end_matches('/');
+    // A client's base URL may end in /v1 or not.
+    let bare = path.strip_prefix("/v1").unwrap_or(path);
+    let (route, wanted) = match (kind, bare) {
+        (Anthropic, "/messages") => (Route::Complete, Method::POST),
+        (Anthropic, "/messages/count_tokens") => (Route::CountTokens, Method::POST),
+        (OpenAi, "/chat/completions") => (Route::Complete, Method::POST),
+        (_, "/models") => (Route::Models, Method::GET),
+        _ => {
+            let has = match kind {
+                Anthropic => "POST /v1/messages, POST /v1/messages/count_tokens and GET /v1/models",
+                OpenAi => "POST /v1/chat/completions and GET /v1/models",
+            };
+            return Err((404, format!("there is nothing at {path:?}; this agent's endpoint has {has}")));
+        }
+    };
+    if *method != wanted {
+        return Err((405, format!("{path} is for {wanted}, not for {method}")));
+    }
+    Ok(route)
+}
+
+/// A request, rewritten.
+#[derive(Debug)]
+pub struct Rewritten {
+    /// What the provider is sent.
+    pub body: Vec<u8>,
+    /// Whether the answer is to stream.
+    pub streams: bool,
+    /// The client did not ask for the last chunk with the usage; we did.
+    pub(super) hides_usage: bool,
+    /// The profile asks for several answers at once.
+    pub(super) has_many: bool,
+    /// The conversation.
+    pub(super) messages: Vec<Box<RawValue>>,
+}
+
+/// The option of a stream that has it end with the usage.
+const USAGE: &str = "include_usage";
+
+/// How many answers a request is to have, or how many are made to choose from.
+const MANY: [&str; 3] = ["n", "n_cmpl", "best_of"];
+
+/// What names other models than the profile's, for servers that pass requests on; or has fields of a request in it.
+const MODELS: [&str; 10] = [
+    "models",
+    "fallbacks",
+    "route",
+    "preset",
+    "context_window_fallbacks",
+    "content_policy_fallbacks",
+    "extra_body",
+    "plugins",
+    "user_config",
+    "model_list",
+];
+
+/// Other names of the most tokens of an answer. Some servers take one of them over the API's own.
+const LIMITS: [&str; 5] =
+    ["n_predict", "num_predict", "max_new_tokens", "max_output_tokens", "max_tokens_to_sample"];
+
+/// Fields that are looked at or fixed, beside the profile's options, [`MANY`], [`MODELS`] and [`LIMITS`].
+const OURS: [&str; 7] =
+    ["model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "tools"];
+
+/// What names are alike by that differ only in case, as parsers that ignore it have it: long s and the Kelvin sign are
+/// an s and a k.
+pub fn folded(key: &str) -> String {
+    let ascii = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c,
+    };
+    key.chars().map(ascii).flat_map(char::to_lowercase).collect()
+}
+
+/// Puts in what the profile fixes: model, options, most tokens of an answer, and that there is one. Everything else stays the client's.
+///
+/// # Errors
+/// Not a JSON object, or one whose `stream` or `stream_options` are not what they are to be, or of too many values; or a tool
+/// of the provider's that is to use another model.
+pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
+    // Each is kept by itself for a while.
+    if !strict::is_light(body) {
+        return Err("the body has too many values".into());
+    }
+    let mut fields: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
+    // A provider may read names in any case: what only looks like one of those that are ours would count beside it.
+    let named = || OURS.iter().chain(&MANY).chain(&MODELS).chain(&LIMITS).copied();
+    let ours = || named().chain(llm.options.keys().map(String::as_str));
+    fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
+    MODELS.iter().for_each(|key| drop(fields.remove(*key)));
+    fields.insert("model".into(), raw(&llm.model));
+    if let Some(tools) = fields.get("tools").filter(|_| !llm.options.contains_key("tools")) {
+        tools::use_no_model(tools)?;
+    }
+    let messages: Vec<Box<RawValue>> =
+        fields.get("messages").and_then(|m| serde_json::from_str(m.get()).ok()).unwrap_or_default();
+    // A provider that reads it freely would stream where we do not expect it.
+    let streams = match fields.get("stream").map(|value| value.get()) {
+        None | Some("false" | "null") => false,
+        Some("true") => true,
+        Some(_) => return Err("stream is to be true or false".into()),
+    };
+    let mut hides_usage = false;
+    if route == Route::Complete {
+        // Several answers to one request have the most tokens each.
+        MANY.iter().for_each(|key| drop(fields.remove(*key)));
+        for (key, value) in &llm.options {
+            fields.insert(key.clone(), raw(value));
+        }
+        let keys: &[&str] = match (llm.provider, llm.base_url.is_some()) {
+            (ProviderKind::Anthropic, _) | (ProviderKind::OpenAi, true) => {
+                &["max_tokens", "max_completion_tokens"]
+            }
+            (ProviderKind::OpenAi, false) => &["max_completion_tokens", "max_tokens"],
+        };
+        let asked: Vec<&str> = keys.iter().filter(|key| fields.contains_key(**key)).copied().collect();
+        let own = if asked.is_empty() { &keys[..1] } else { &asked };
+        let others =
+            LIMITS.iter().filter(|key| fields.contains_key(**key) && !llm.options.contains_key(**key));
+        // Whichever of them a provider goes by, and however freely it reads a number (`1e9`, `"9"`, null for no limit).
+        for key in own.iter().chain(others).copied().collect::<Vec<_>>() {
+            let number = fields.get(key).and_then(|value| value.get().parse::<u64>().ok());
+            if number.is_none_or(|number| number > u64::from(llm.max_tokens)) {
+                fields.insert(key.into(), raw(&llm.max_tokens));
+            }
+        }
+        if streams && llm.provider == ProviderKind::OpenAi {
+            let asked = fields.get("stream_options").map_or("null", |options| options.get());
+            let asked: Option<Map<String, Value>> =
+                serde_json::from_str(asked).map_err(|_| "stream_options is to be an object")?;
+            let mut options = asked.unwrap_or_default();
+            hides_usage = options.get(USAGE) != Some(&json!(true));
+            // Nothing that looks like it counts beside it.
+            options.retain(|key, _| folded(key) != USAGE);
+            options.insert(USAGE.into(), json!(true));
+            fields.insert("stream_options".into(), raw(&options));
+        }
+    }
+    let many = |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
+    let has_many = MANY[..2].iter().any(many);
+    let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
+    Ok(Rewritten { body, streams, hides_usage, has_many, messages })
+}
+
+/// The list of models: the one that the profile fixes.
+pub(super) fn models(llm: &Llm) -> Value {
+    let model = match llm.provider {
+        ProviderKind::Anthropic => {
+            json!({ "type": "model", "id": llm.model, "display_name": llm.model, "created_at": "1970-01-01T00:00:00Z" })
+        }
+        ProviderKind::OpenAi => {
+            json!({ "object": "model", "id": llm.model, "created": 0, "owned_by": "ringfence" })
+        }
+    };
+    match llm.provider {
+        ProviderKind::Anthropic => {
+            json!({ "data": [model], "has_more": false, "first_id": llm.model, "last_id": llm.model })
+        }
+        ProviderKind::OpenAi => json!({ "object": "list", "data": [model] }),
+    }
+}
+
+/// An error of our own, in the provider's form.
+pub(super) fn error(kind: ProviderKind, status: u16, message: &str) -> Value {
+    let name = match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 | 405 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    let message = format!("ringfence: {message}");
+    match kind {
+        ProviderKind::Anthropic => json!({ "type": "error", "error": { "type": name, "message": message } }),
+        ProviderKind::OpenAi => {
+            json!({ "error": { "message": message, "type": name, "param": null, "code": null } })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    pub(super) fn llm(provider: ProviderKind) -> Llm {
+        let options = json!({ "temperature": 0 });
+        Llm {
+            name: "m".into(),
+            provider,
+            model: "fixed".into(),
+            api_key: None,
+            base_url: None,
+            max_tokens: 100,
+            price: Default::default(),
+            options: options.as_object().unwrap().clone(),
+            prompt_cache: true,
+            max_mcp_rounds: 1,
+            max_rounds: 1,
+            timeout: Duration::from_secs(1),
+            runtime_timeout: Duration::from_secs(1),
+        }
+    }
+
+    pub(super) fn rewritten(provider: ProviderKind, body: Value) -> (Value, bool) {
+        let done = rewrite(&llm(provider), Route::Complete, body.to_string().as_bytes()).unwrap();
+        (serde_json::from_slice(&done.body).unwrap(), done.hides_usage)
+    }
+
+    #[test]
+    fn the_profile_fixes_model_options_and_most_tokens_and_nothing_else_changes() {
+        let sent = json!({ "model": "theirs", "temperature": 1, "max_tokens": 5000, "unknown": [1.50], "messages": [] });
+        let (got, _) = rewritten(ProviderKind::Anthropic, sent);
+        assert_eq!(
+            got,
+            json!({ "model": "fixed", "temperature": 0, "max_tokens": 100, "unknown": [1.50], "messages": [] })
+        );
+        let (got, _) = rewritten(ProviderKind::Anthropic, json!({ "max_tokens": 7 }));
+        assert_eq!(got["max_tokens"], 7);
+        let both = json!({ "max_tokens": 7, "max_completion_tokens": 5000 });
+        let (got, _) = rewritten(ProviderKind::OpenAi, both);
+        assert_eq!((&got["max_tokens"], &got["max_completion_tokens"]), (&json!(7), &json!(100)));
+        for loose in [json!(1e9), json!("5000"), json!(null), json!(-1), json!([5000])] {
+            let (got, _) = rewritten(ProviderKind::Anthropic, json!({ "max_tokens": loose }));
+            assert_eq!(got["max_tokens"], 100, "{loose}");
+        }
+        let (got, hides) = rewritten(ProviderKind::OpenAi, json!({ "stream": true, "max_tokens": 101 }));
+        assert_eq!((&got["max_tokens"], got.get("max_completion_tokens")), (&json!(100), None));
+        assert!(hides && got["stream_options"]["include_usage"] == true);
+        let (got, hides) = rewritten(
+            ProviderKind::OpenAi,
+            json!({ "stream": true, "stream_options": { "include_usage": true } }),
+        );
+        assert!(!hides && got["max_completion_tokens"] == 100);
+        // Several answers only if the profile says so.
+        let (got, _) = rewritten(ProviderKind::OpenAi, json!({ "n": 50, "best_of": "9", "max_tokens": 7 }));
+        assert_eq!((got.get("n"), got.get("best_of"), &got["max_tokens"]), (None, None, &json!(7)));
+        let mut many = llm(ProviderKind::OpenAi);
+        many.options.insert("n".into(), json!(2));
+        let done = rewrite(&many, Route::Complete, br#"{"n":50,"N":60,"best_of":3}"#).unwrap();
+        assert!(
+            done.has_many
+                && !rewrite(&llm(ProviderKind::OpenAi), Route::Complete, br#"{"n":50}"#).unwrap().has_many
+        );
+        let got: Value = serde_json::from_slice(&done.body).unwrap();
+        assert_eq!((&got["n"], got.get("N"), got.get("best_of")), (&json!(2), None, None));
+        // What a parser that ignores case takes for one of these names is none of the client's.
+        let alike = [
+            "Model",
+            "MAX_TOKENS",
+            "max_to\u{212a}ens",
+            "max_token\u{17f}",
+            "N",
+            "Temperature",
+            "\u{17f}tream",
+        ];
+        for key in alike {
+            let (got, _) = rewritten(ProviderKind::OpenAi, json!({ key: 5000, "Other": 1, "\u{212a}": 2 }));
+            let keys: Vec<&String> = got.as_object().unwrap().keys().collect();
+            let left = ["Other", "max_completion_tokens", "model", "temperature", "\u{212a}"];
+            assert_eq!(keys, left, "{key}");
+        }
+        let twice = br#"{"model":"a","messages":[],"model":"b"}"#;
+        let done = rewrite(&llm(ProviderKind::OpenAi), Route::Complete, twice).unwrap();
+        assert_eq!(String::from_utf8(done.body).unwrap().matches("\"model\"").count(), 1);
+        for bad in ["[]", "", "{", "\"x\""] {
+            assert!(rewrite(&llm(ProviderKind::OpenAi), Route::Complete, bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_plainly_or_not_at_all() {
+        let openai = llm(ProviderKind::OpenAi);
+        let of = |body: &str| rewrite(&openai, Route::Complete, body.as_bytes());
+        for odd in ["1", "\"true\"", "[true]", "{}", "0"] {
+            for kind in [ProviderKind::OpenAi, ProviderKind::Anthropic] {
+                let body = format!(r#"{{"stream":{odd}}}"#);
+                assert!(rewrite(&llm(kind), Route::Complete, body.as_bytes()).is_err(), "{odd}");
+            }
+        }
+        for odd in ["1", "\"x\"", "[]", "true"] {
+            assert!(of(&format!(r#"{{"stream":true,"stream_options":{odd}}}"#)).is_err(), "{odd}");
+        }
+        for (plain, streams) in [("true", true), (" false ", false), ("null", false)] {
+            assert_eq!(of(&format!(r#"{{"stream":{plain}}}"#)).unwrap().streams, streams, "{plain}");
+        }
+        // The last one counts, and goes out alone.
+        let twice = r#"{"stream":false,"stream":true,"Stream":false,"stream_options":null,"Stream_Options":{"include_usage":false},
+            "stream_options":{"include_usage":true,"include_usage":false,"Include_Usage":false,"x":1}}"#;
+        let done = of(twice).unwrap();
+        let sent = String::from_utf8(done.body).unwrap();
+        assert!(done.streams && done.hides_usage);
+        let count = |name: &str| sent.to_lowercase().matches(name).count();
+        assert_eq!(
+            (count("\"stream\""), count("\"stream_options\""), count("\"include_usage\"")),
+            (1, 1, 1),
+            "{sent}"
+        );
+        let sent: Value = serde_json::from_str(&sent).unwrap();
+        assert_eq!(sent["stream_options"], json!({ "include_usage": true, "x": 1 }));
+    }
+
+    #[test]
+    fn the_model_is_the_profiles_whoever_passes_the_request_on() {
+        let mut openai = llm(ProviderKind::OpenAi);
+        let body = json!({ "models": ["a"], "Models": ["a"], "fallbacks": ["a"], "route": "fallback", "ROUTE": "x",
+            "preset": "a", "routes": 1 });
+        let keys = |llm: &Llm| {
+            let done = rewrite(llm, Route::Complete, body.to_string().as_bytes()).unwrap();
+            let got: BTreeMap<String, Value> = serde_json::from_slice(&done.body).unwrap();
+            got
+        };
+        let got = keys(&openai);
+        assert_eq!(
+            got.keys().collect::<Vec<_>>(),
+            ["max_completion_tokens", "model", "routes", "temperature"]
+        );
+        openai.options.insert("models".into(), json!(["b"]));
+        assert_eq!(keys(&openai)["models"], json!(["b"]), "the profile's own");
+    }
+
+    #[test]
+    fn a_request_of_too_many_values_is_not_read() {
+        let of = |many: usize| format!(r#"{{"messages":[{}0]}}"#, "0,".repeat(many));
+        let done = |body: &str| rewrite(&llm(ProviderKind::OpenAi), Route::Complete, body.as_bytes());
+        assert!(done(&of(1 << 21)).unwrap_err().contains("too many values"));
+        assert_eq!(done(&of(1 << 10)).unwrap().messages.len(), (1 << 10) + 1);
+    }
+
+    #[test]
+    fn paths_are_the_providers_own() {
+        let (anthropic, openai) = (ProviderKind::Anthropic, ProviderKind::OpenAi);
+        assert_eq!(route(anthropic, &Method::POST, "/v1/messages"), Ok(Route::Complete));
+        assert_eq!(route(openai, &Method::POST, "/chat/completions"), Ok(Route::Complete));
+        assert_eq!(route(openai, &Method::GET, "/v1/models"), Ok(Route::Models));
+        assert_eq!(route(openai, &Method::POST, "/v1/messages").unwrap_err().0, 404);
+        assert_eq!(route(anthropic, &Method::GET, "/v1/messages").unwrap_err().0, 405);
+        assert_eq!(route(anthropic, &Method::POST, "/v1/files").unwrap_err().0, 404);
+    }
+}
+
+#[cfg(test)]
+mod names_tests;

@@ -1,0 +1,372 @@
+//! Providers: what they are sent, what they answer, as one model whatever their protocol. Pure: one file for each
+//! provider; `upstream` makes the request and reads the stream.
+
+mod anthropic;
+mod measure;
+mod openai;
+pub mod sse;
+
+use super::{
+    message::{Block, Kind, Message, ToolCall},
+    rpc::{INTERNAL, RpcError, Tool},
+};
+use bytes::Bytes;
+pub use measure::said;
+use ringfence_policy::agents::config::{Llm, ProviderKind};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::{collections::VecDeque, sync::Arc};
+
+/// The `anthropic-version` that `anthropic` is written for.
+pub(crate) const ANTHROPIC_VERSION: &str = "2023-06-01";
+
+/// Tokens of one call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Read, what the cache gave not included.
+    pub input_tokens: u64,
+    /// Written by the model.
+    pub output_tokens: u64,
+    /// Read from the provider's cache.
+    pub cache_read_tokens: u64,
+    /// Written to the provider's cache.
+    pub cache_write_tokens: u64,
+}
+
+impl Usage {
+    /// All kinds together.
+    pub fn tokens(&self) -> u64 {
+        let kinds = [self.output_tokens, self.cache_read_tokens, self.cache_write_tokens];
+        kinds.into_iter().fold(self.input_tokens, u64::saturating_add)
+    }
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        // A provider may say anything.
+        for (sum, more) in [
+            (&mut self.input_tokens, other.input_tokens),
+            (&mut self.output_tokens, other.output_tokens),
+            (&mut self.cache_read_tokens, other.cache_read_tokens),
+            (&mut self.cache_write_tokens, other.cache_write_tokens),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+/// Bytes of text to a token, roughly: what providers say of English. Other languages have fewer.
+const TOKEN: usize = 4;
+
+/// Tokens that a call has at least which is sent so many bytes.
+pub fn least(sent: usize) -> u64 {
+    (sent / TOKEN) as u64
+}
+
+/// What a call is counted with that ended before its provider told the whole: as far as it was told, and for the rest by what
+/// was sent and said, in bytes. Hanging up does not make it free.
+pub fn cut_off(told: Option<Usage>, sent: usize, said: usize) -> Usage {
+    let mut usage = told.unwrap_or_default();
+    if usage.tokens() == usage.output_tokens {
+        usage.input_tokens = least(sent);
+    }
+    usage.output_tokens = usage.output_tokens.max((said / TOKEN) as u64);
+    usage
+}
+
+/// A piece of an answer as it streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Text.
+    Text(String),
+    /// A tool's call begins. Calls are counted in the order in which they do, which is that of [`Answer::tool_calls`].
+    ToolStart {
+        /// The provider's id, whatever that is: it may be none, or another call's.
+        id: String,
+        /// The tool.
+        name: String,
+    },
+    /// Of a call's arguments.
+    ToolInput {
+        /// Which call, counted from 0.
+        call: usize,
+        /// The next piece of JSON.
+        text: String,
+    },
+}
+
+/// A whole answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Why the model stopped.
+    pub stop_reason: String,
+    /// What it said.
+    pub content: Vec<Block>,
+    /// The tools that it wants called.
+    pub tool_calls: Vec<ToolCall>,
+    /// What it cost, where the provider says so.
+    pub usage: Option<Usage>,
+}
+
+impl Answer {
+    /// Names the calls anew, wherever they stand in the answer: the first by the first of `ids`, and so on.
+    ///
+    /// # Errors
+    /// There are calls, and not as many as ids: it is not known which is which.
+    pub fn name(&mut self, ids: &[&str]) -> Result<(), RpcError> {
+        // An answer that was cut off may have begun calls that are none.
+        if !self.tool_calls.is_empty() && self.tool_calls.len() != ids.len() {
+            return Err(RpcError::new(INTERNAL, "the provider's answer has other tool calls than it began"));
+        }
+        for (call, id) in self.tool_calls.iter_mut().zip(ids) {
+            (*id).clone_into(&mut call.id);
+        }
+        // Those whose place among other blocks matters stand there, too, and none is left out before the last of them.
+        let mut calls = self.tool_calls.iter();
+        for block in self.content.iter_mut().filter(|block| matches!(block.kind(), Kind::ToolUse(_))) {
+            let call = calls.next().ok_or_else(|| {
+                RpcError::new(INTERNAL, "the provider's answer has a tool call that it did not begin")
+            })?;
+            *block = anthropic::in_place(call)?;
+        }
+        Ok(())
+    }
+}
+
+/// Encoded messages, joined by commas: the form in which a conversation keeps them. `mark`: let the provider's cache
+/// remember up to here.
+pub fn encode(kind: ProviderKind, group: &[Message], mark: bool) -> Vec<u8> {
+    match kind {
+        ProviderKind::Anthropic => anthropic::encode(group, mark),
+        ProviderKind::OpenAi => openai::encode(group),
+    }
+}
+
+/// What stands before and behind the messages in a request.
+#[derive(Debug, Clone, Default)]
+pub struct Around {
+    /// What stands before the messages.
+    pub before: Bytes,
+    /// What stands behind them.
+    pub behind: Bytes,
+}
+
+/// What stands around the messages: made anew only when system or tools change.
+pub fn around(llm: &Llm, system: Option<&str>, tools: &[Arc<Tool>]) -> Around {
+    match llm.provider {
+        ProviderKind::Anthropic => anthropic::around(llm, system, tools),
+        ProviderKind::OpenAi => openai::around(llm, system, tools),
+    }
+}
+
+/// Reads an answer's events.
+pub enum Decoder {
+    /// Messages.
+    Anthropic(anthropic::Decoder),
+    /// Chat Completions.
+    OpenAi(openai::Decoder),
+}
+
+/// Tokens, as a provider's `usage` has them.
+pub fn usage(kind: ProviderKind, told: &Value) -> Option<Usage> {
+    match kind {
+        ProviderKind::Anthropic => anthropic::usage(told),
+        ProviderKind::OpenAi => openai::usage(told),
+    }
+}
+
+impl Decoder {
+    /// Of an answer that begins.
+    pub fn new(kind: ProviderKind) -> Self {
+        match kind {
+            ProviderKind::Anthropic => Self::Anthropic(anthropic::Decoder::default()),
+            ProviderKind::OpenAi => Self::OpenAi(openai::Decoder::default()),
+        }
+    }
+
+    /// Takes an event in; adds what it says.
+    ///
+    /// # Errors
+    /// The provider's own error, or an event that is none of its API.
+    pub fn event(&mut self, event: &sse::Event, pieces: &mut VecDeque<Piece>) -> Result<(), RpcError> {
+        match self {
+            Self::Anthropic(decoder) => decoder.event(event, pieces),
+            Self::OpenAi(decoder) => decoder.event(event, pieces),
+        }
+    }
+
+    /// Tokens, as far as the provider has told them.
+    pub fn told(&self) -> Option<Usage> {
+        match self {
+            Self::Anthropic(decoder) => decoder.told(),
+            Self::OpenAi(decoder) => decoder.told(),
+        }
+    }
+
+    /// Bytes that it holds of the answer.
+    pub fn held(&self) -> usize {
+        match self {
+            Self::Anthropic(decoder) => decoder.held(),
+            Self::OpenAi(decoder) => decoder.held(),
+        }
+    }
+
+    /// Whether the answer is whole.
+    pub fn is_done(&self) -> bool {
+        match self {
+            Self::Anthropic(decoder) => decoder.is_done(),
+            Self::OpenAi(decoder) => decoder.is_done(),
+        }
+    }
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// Arguments of a tool call that are no JSON object.
+    pub fn finish(self) -> Result<Answer, RpcError> {
+        match self {
+            Self::Anthropic(decoder) => decoder.finish(),
+            Self::OpenAi(decoder) => decoder.finish(),
+        }
+    }
+}
+
+/// The error in a provider's JSON, at the status that its type stands for.
+pub fn told(body: &Value) -> Option<RpcError> {
+    let error = body.get("error")?;
+    let kind = error.get("type").and_then(Value::as_str).or(error.get("code").and_then(Value::as_str));
+    let message = error.get("message").and_then(Value::as_str).or(error.as_str()).or(kind)?;
+    let code = error.get("code").and_then(Value::as_i64).or_else(|| {
+        Some(match kind? {
+            "invalid_request_error" => 400,
+            "authentication_error" => 401,
+            "billing_error" => 402,
+            "permission_error" => 403,
+            "not_found_error" => 404,
+            "request_too_large" => 413,
+            "rate_limit_error" | "rate_limit_exceeded" => 429,
+            "api_error" | "server_error" => 500,
+            "timeout_error" => 504,
+            "overloaded_error" => 529,
+            _ => return None,
+        })
+    });
+    let data = kind.map(|kind| json!({ "type": kind }));
+    Some(RpcError { code: code.unwrap_or(INTERNAL), message: message.to_owned(), data })
+}
+
+/// A tool call's arguments, of which a stream gave the pieces. None at all is an empty object.
+fn arguments(tool: &str, text: &str) -> Result<Box<serde_json::value::RawValue>, RpcError> {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    let wrong = |why: &str| {
+        RpcError::new(
+            INTERNAL,
+            format!("the provider called the tool {tool:?} with arguments that are {why}"),
+        )
+    };
+    let map: serde_json::Map<String, Value> = serde_json::from_str(text)
+        .map_err(|e| wrong(if e.is_data() { "no JSON object" } else { "no JSON" }))?;
+    drop(map);
+    let call = format!("{{\"id\":\"\",\"name\":\"\",\"input\":{text}}}");
+    serde_json::from_str::<ToolCall>(&call).map(|call| call.input).map_err(|_| wrong("no JSON"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Values as a provider's events have them, and as they should not.
+    fn value() -> impl Strategy<Value = Value> {
+        let word = prop::sample::select(vec![
+            "text",
+            "tool_use",
+            "thinking",
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "message_delta",
+            "message_stop",
+            "error",
+            "text_delta",
+            "input_json_delta",
+            "end_turn",
+            "{",
+            "}",
+            "[DONE]",
+        ]);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-2i64..3).prop_map(Value::from),
+            word.prop_map(Value::from),
+        ];
+        let key = prop::sample::select(vec![
+            "type",
+            "index",
+            "delta",
+            "content_block",
+            "message",
+            "usage",
+            "error",
+            "text",
+            "id",
+            "name",
+            "input",
+            "partial_json",
+            "stop_reason",
+            "choices",
+            "content",
+            "tool_calls",
+            "function",
+            "arguments",
+            "finish_reason",
+            "citation",
+            "code",
+        ]);
+        leaf.prop_recursive(4, 40, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((key.clone(), inner), 0..6)
+                    .prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_event_panics_a_decoder(events in prop::collection::vec((any::<bool>(), value()), 0..8)) {
+            for mut decoder in [Decoder::Anthropic(Default::default()), Decoder::OpenAi(Default::default())] {
+                let mut pieces = VecDeque::new();
+                for (is_error, data) in &events {
+                    let name = if *is_error { "error" } else { "" };
+                    let event = sse::Event { name: name.to_owned(), data: data.to_string() };
+                    let _ = decoder.event(&event, &mut pieces);
+                }
+                let answer = match decoder {
+                    Decoder::Anthropic(decoder) => decoder.finish(),
+                    Decoder::OpenAi(decoder) => decoder.finish(),
+                };
+                // Whatever came of it can be logged, sent on and sent back.
+                if let Ok(Answer { content, tool_calls, .. }) = answer {
+                    let message = Message {
+                        role: super::super::message::Role::Assistant,
+                        content,
+                        tool_calls,
+                        tool_call_id: None,
+                        is_error: false,
+                    };
+                    let line = serde_json::to_string(&message).unwrap();
+                    prop_assert!(!line.contains('\n'));
+                    serde_json::from_str::<Message>(&line).unwrap();
+                    for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+                        let sent = encode(kind, std::slice::from_ref(&message), true);
+                        let whole = [b"[".as_slice(), &sent, b"]"].concat();
+                        serde_json::from_slice::<Value>(&whole).unwrap();
+                    }
+                }
+            }
+        }
+    }
+}

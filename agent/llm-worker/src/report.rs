@@ -1,0 +1,193 @@
+//! What the auditor is told of an agent, for `ringfence trace`: what its owner asked for, which tools the model wanted,
+//! what came of them. Beginnings of texts, without credentials.
+
+use super::{
+    access::Issued,
+    calls::{self, Begun, CallKey},
+    host::{Host, RefusedParty},
+    message::{Block, Kind, ToolCall},
+    redact::Redactor,
+};
+use nix::time::ClockId;
+use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Refusal, Said, Via};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// What the record has where a provider gave a tool no name.
+const NAMELESS: &str = "(no name)";
+
+/// Tells the auditor, where there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Reporter {
+    host: Host,
+    /// The calls that wait for a process.
+    issued: Arc<Issued>,
+    governed: bool,
+}
+
+/// A message that is being worked on.
+#[derive(Debug, Clone)]
+pub(crate) struct Intent {
+    /// 12 hex digits.
+    pub id: Arc<str>,
+    /// Its sender's connection.
+    pub conn: u64,
+}
+
+impl Reporter {
+    pub(crate) fn new(host: Host, issued: Arc<Issued>, governed: bool) -> Self {
+        Self { host, issued, governed }
+    }
+
+    /// Whether the runtime's processes can be tagged: a core is there to do it, and a container where events come from.
+    pub(crate) fn can_tag(&self) -> bool {
+        self.governed && self.host.is_there()
+    }
+
+    /// Somebody of whom nothing is known was refused something.
+    pub(crate) fn refused(&self, what: &str, why: &str) {
+        self.host.counts().refused_peers.fetch_add(1, Ordering::Relaxed);
+        if self.host.may_record(RefusedParty::Strangers) {
+            tracing::warn!("`{what}` refused to a process that is not known: {why}");
+            let (what, why) = (what.to_owned(), why.chars().take(MAX_TEXT).collect());
+            self.host.report(&Said::Refused(Refusal { what, why, pid: None, uid: None, container: None }));
+        }
+    }
+
+    /// A message goes to the runtime.
+    pub(crate) fn intent(
+        &self,
+        conn: u64,
+        uid: Option<u32>,
+        content: &[Block],
+        redactor: &Redactor,
+    ) -> Intent {
+        let intent = Intent { id: new_id(), conn };
+        self.asked(&intent, (uid, Via::Send), content, redactor);
+        intent
+    }
+
+    /// Somebody asks for something: `from` is who, as far as that is known, and by which way.
+    pub(crate) fn asked(
+        &self,
+        intent: &Intent,
+        (uid, via): (Option<u32>, Via),
+        content: &[Block],
+        redactor: &Redactor,
+    ) {
+        let text = beginning(content, redactor);
+        self.host.report(&Said::Intent { id: intent.id.to_string(), uid, text, via });
+    }
+
+    /// The agent is done with a message.
+    pub(crate) fn intent_ended(&self, intent: &Intent, error: Option<&str>, redactor: &Redactor) {
+        let error = error.map(|why| cut(&redactor.text(why)));
+        self.host.report(&Said::IntentEnded { id: intent.id.to_string(), error, moment: now() });
+    }
+
+    /// The model wants a tool called. Its arguments were redacted where they were received. Nobody runs it before this is
+    /// on its way: the provider says how many there are, and the record is to have them all. Whether it is: a daemon that
+    /// stands still is waited for once, and not for each of them; and not once `patience` is cancelled. Without it nobody waits.
+    pub(crate) async fn call(
+        &self,
+        intent: Option<&Intent>,
+        begun: &Begun,
+        call: &ToolCall,
+        server: Option<&str>,
+        patience: Option<&CancellationToken>,
+    ) -> bool {
+        let said = self.said(intent, begun, call, server);
+        match patience {
+            None => {
+                self.host.report(&said);
+                false
+            }
+            Some(cut) => self.host.report_patiently(&said, cut).await,
+        }
+    }
+
+    fn said(&self, intent: Option<&Intent>, begun: &Begun, call: &ToolCall, server: Option<&str>) -> Said {
+        if let Some(renamed) = &begun.renamed
+            && self.host.may_record(RefusedParty::Provider)
+        {
+            let (id, given, why) = (&begun.id, &renamed.given, &renamed.why);
+            tracing::warn!("a tool call is named {id} in place of the provider's {given:?}: {why}");
+        }
+        let tool = &call.name[..call.name.floor_char_boundary(MAX_ID)];
+        Said::Call {
+            key: begun.key.as_str().to_owned(),
+            id: begun.id.clone(),
+            renamed: begun.renamed.clone(),
+            intent: intent.map(|intent| intent.id.to_string()),
+            tool: if tool.is_empty() { NAMELESS } else { tool }.to_owned(),
+            server: server.map(str::to_owned),
+            input: cut(call.input.get()),
+            moment: begun.moment,
+        }
+    }
+
+    /// The calls that the runtime is to run: a process may be tagged for each.
+    pub(crate) fn issue<'a>(&self, calls: impl IntoIterator<Item = (&'a str, CallKey)>) {
+        self.issued.set(calls);
+    }
+
+    /// The result of a call.
+    pub(crate) fn ended(&self, key: &CallKey, is_error: bool, content: &[Block], redactor: &Redactor) {
+        let (key, output) = (key.as_str().to_owned(), beginning(content, redactor));
+        self.host.report(&Said::CallEnded { key, is_error, output, moment: now() });
+    }
+}
+
+/// The id of a new intent: 12 hex digits, random.
+pub(crate) fn new_id() -> Arc<str> {
+    calls::random(12).into()
+}
+
+/// The clock of the kernel's events.
+pub(crate) fn now() -> u64 {
+    let since = nix::time::clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or_default()
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
+}
+
+/// The beginning of what blocks say. Redacted before it is cut: half a credential is one too many.
+fn beginning(content: &[Block], redactor: &Redactor) -> String {
+    let mut text = String::new();
+    for block in content {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        match block.kind() {
+            Kind::Text(words) => text.push_str(&redactor.text(words)),
+            Kind::Image(_) => text.push_str("[image]"),
+            Kind::ToolUse(_) | Kind::Other(_) => text.push_str("[...]"),
+        }
+        if text.len() > 4 * MAX_TEXT {
+            break;
+        }
+    }
+    cut(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_credentials::Secret;
+
+    #[test]
+    fn a_beginning_is_redacted_before_it_is_cut() {
+        let secret = Secret::from("sk-0123456789abcdef".to_owned());
+        let redactor = Redactor::new([&secret]);
+        let text = format!("{}sk-0123456789abcdef and more", "x".repeat(MAX_TEXT - 8));
+        let shown = beginning(&[Block::text(&text)], &redactor);
+        assert!(!shown.contains("sk-"), "{}", &shown[MAX_TEXT - 20..]);
+        assert_eq!(shown.chars().count(), MAX_TEXT);
+        assert_eq!(beginning(&[Block::text("a"), Block::text("\u{fc}")], &redactor), "a\n\u{fc}");
+    }
+}

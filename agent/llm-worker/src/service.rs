@@ -1,0 +1,260 @@
+//! What the service of one user changes of a worker that runs: its configuration, its HTTP endpoint's sockets.
+//!
+//! Under the core a worker has what it was started with until its end; there only the endpoint is served here.
+
+use super::{
+    access::{Access, Descriptors},
+    host::Host,
+    http::{self, Books, Endpoint, Loopback},
+    worker::Ready,
+};
+use ringfence_base::error::chain;
+use ringfence_credentials::{self as secret, Source};
+use ringfence_policy::agents::registry::AgentConfig;
+use ringfence_wire::agent::{For, Replacement, ToWorker};
+use std::{
+    collections::VecDeque,
+    io,
+    net::TcpListener,
+    os::{fd::OwnedFd, unix::net::UnixListener},
+    path::PathBuf,
+    sync::{Arc, PoisonError},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// The HTTP endpoint's listening sockets: the unix socket, and loopback's where there is one.
+pub(crate) type Doors = (UnixListener, Option<TcpListener>);
+
+/// What the service orders.
+pub(crate) enum Order {
+    /// Another configuration, with its credentials.
+    Replace(Box<AgentConfig>),
+    /// Other sockets for the HTTP endpoint; none: there is none any more.
+    Listen(Option<Doors>),
+}
+
+/// Puts the service's messages and descriptors together to orders.
+pub(crate) struct Intake {
+    orders: mpsc::Sender<Order>,
+    /// Questions what the worker is doing.
+    counts: mpsc::Sender<()>,
+    /// A configuration, and whose credentials are still on their way.
+    waits: Option<(AgentConfig, VecDeque<For>)>,
+}
+
+impl Intake {
+    pub(crate) fn new(orders: mpsc::Sender<Order>, counts: mpsc::Sender<()>) -> Self {
+        Self { orders, counts, waits: None }
+    }
+
+    /// Takes a message. Descriptors come in the order of their messages, and may be there before them.
+    ///
+    /// # Errors
+    /// Not what a service says to a worker that runs.
+    pub(crate) async fn take(&mut self, said: ToWorker, descriptors: &Descriptors) -> io::Result<()> {
+        let strange = |what: &str| io::Error::other(what.to_owned());
+        match (said, self.waits.take()) {
+            (ToWorker::Replace(Replacement { config, credentials }), None) => {
+                let config = serde_json::from_str(config.get())?;
+                self.waits = Some((config, credentials.into()));
+            }
+            (ToWorker::Credential, Some((mut config, mut whose))) => {
+                let of = whose.pop_front().ok_or_else(|| strange("a credential that nobody wants"))?;
+                let secret = secret::handed(next(descriptors)?).map_err(io::Error::other)?;
+                if !config.take_credential(&of, Source::Value(secret)) {
+                    return Err(strange("a credential of nobody's"));
+                }
+                self.waits = Some((config, whose));
+            }
+            (ToWorker::Listen { http, loopback }, None) => {
+                let unix = http.then(|| next(descriptors)).transpose()?.map(UnixListener::from);
+                let tcp = loopback.then(|| next(descriptors)).transpose()?.map(TcpListener::from);
+                if tcp.is_some() && unix.is_none() {
+                    return Err(strange("a port without a unix socket"));
+                }
+                self.order(Order::Listen(unix.map(|unix| (unix, tcp)))).await;
+            }
+            // Also of a worker that ends and takes no orders any more.
+            (ToWorker::Count, None) => drop(self.counts.send(()).await),
+            _ => return Err(strange("what is said to a new worker only, or out of its turn")),
+        }
+        if let Some((config, _)) = self.waits.take_if(|(_, whose)| whose.is_empty()) {
+            self.order(Order::Replace(Box::new(config))).await;
+        }
+        Ok(())
+    }
+
+    async fn order(&self, order: Order) {
+        // A worker that ends takes none.
+        let _ = self.orders.send(order).await;
+    }
+}
+
+fn next(descriptors: &Descriptors) -> io::Result<OwnedFd> {
+    let mut kept = descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.is_empty() {
+        return Err(io::Error::other("a descriptor is missing"));
+    }
+    Ok(kept.remove(0))
+}
+
+/// What a worker serves beside its agent's socket, and how that is changed.
+pub(crate) struct Serves {
+    pub host: Host,
+    /// Where the conversation's log and the pins of MCP tools are.
+    pub files: (PathBuf, PathBuf),
+    /// To the task that has the turns.
+    pub(crate) replacements: mpsc::Sender<Ready>,
+    /// Who may call the endpoint, where the core says.
+    pub access: Option<Arc<Access>>,
+    pub shared: http::Shared,
+    pub(crate) books: Books,
+    /// The file of the endpoint's token on loopback.
+    pub token: PathBuf,
+    pub endpoint: Option<Endpoint>,
+}
+
+impl Serves {
+    /// Does what is ordered until `stop`, and then lets the endpoint's calls finish.
+    pub(crate) async fn run(mut self, mut orders: mpsc::Receiver<Order>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(order) = orders.recv() => self.obey(order).await,
+            }
+        }
+        drop(orders);
+        if let Some(endpoint) = self.endpoint {
+            endpoint.stop().await;
+        }
+    }
+
+    async fn obey(&mut self, order: Order) {
+        let done = match order {
+            Order::Replace(config) => self.replace(*config).await,
+            Order::Listen(doors) => self.listen(doors).await.map_err(|error| chain(&error)),
+        };
+        match done {
+            Ok(()) => self.host.ready(),
+            Err(why) => self.host.failed(why),
+        }
+    }
+
+    async fn replace(&mut self, config: AgentConfig) -> Result<(), String> {
+        let (log, pins) = self.files.clone();
+        // Certificates are read.
+        let ready = tokio::task::spawn_blocking(move || Ready::at(&config, log, pins)).await;
+        let ready = ready.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?;
+        let shared = ready.shared();
+        self.replacements
+            .try_send(ready)
+            .map_err(|_| "the worker does not take the new profile; send SIGHUP to try again".to_owned())?;
+        self.shared = shared.clone();
+        self.endpoint.as_ref().inspect(|endpoint| endpoint.replace(shared));
+        Ok(())
+    }
+
+    /// Serves the endpoint on these sockets, and no more on those of before. Calls that came by those go on.
+    ///
+    /// # Errors
+    /// There is no endpoint then.
+    pub(crate) async fn listen(&mut self, doors: Option<Doors>) -> Result<(), http::Error> {
+        // The port may be needed at once.
+        if let Some(endpoint) = self.endpoint.take() {
+            endpoint.close().await;
+        }
+        let Some((unix, tcp)) = doors else { return Ok(()) };
+        let loopback = tcp.map(|tcp| Loopback::handed(tcp, &self.token)).transpose()?;
+        unix.set_nonblocking(true).map_err(http::Error::Io)?;
+        let unix = tokio::net::UnixListener::from_std(unix).map_err(http::Error::Io)?;
+        let (access, shared) = (self.access.clone(), self.shared.clone());
+        self.endpoint = Some(Endpoint::handed((unix, loopback), access, shared, self.books.clone()));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{json, value::RawValue};
+    use std::{io::Write, os::unix::net::UnixStream};
+
+    fn config() -> Box<RawValue> {
+        let config = json!({
+            "name": "a", "file": "/a.toml", "log_reader": null, "socket_owner": null, "governed": false, "notices": [],
+            "mcp": [{ "name": "s", "url": "https://example.org/", "tools": null }], "http": null,
+            "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
+            "llm": {
+                "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
+                "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
+                "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
+                "timeout": {"secs": 120, "nanos": 0}, "runtime_timeout": {"secs": 120, "nanos": 0},
+            },
+        });
+        RawValue::from_string(config.to_string()).unwrap()
+    }
+
+    fn key(text: &str) -> OwnedFd {
+        let (read, mut write) = io::pipe().unwrap();
+        write.write_all(text.as_bytes()).unwrap();
+        read.into()
+    }
+
+    fn replace(credentials: Vec<For>) -> ToWorker {
+        ToWorker::Replace(Replacement { config: config(), credentials })
+    }
+
+    #[tokio::test]
+    async fn a_configuration_is_in_force_once_all_its_credentials_are_there() {
+        let (orders, mut ordered) = mpsc::channel(4);
+        let (counts, mut counted) = mpsc::channel(4);
+        let mut intake = Intake::new(orders, counts);
+        // The first may be there before its message.
+        let descriptors = Descriptors::default();
+        descriptors.lock().unwrap().push(key("sk-llm"));
+        intake.take(replace(vec![For::Llm, For::Mcp("s".into())]), &descriptors).await.unwrap();
+        assert!(ordered.try_recv().is_err(), "its credentials are missing");
+        descriptors.lock().unwrap().push(key("sk-mcp"));
+        intake.take(ToWorker::Credential, &descriptors).await.unwrap();
+        assert!(ordered.try_recv().is_err(), "one is");
+        intake.take(ToWorker::Credential, &descriptors).await.unwrap();
+        let Ok(Order::Replace(config)) = ordered.try_recv() else { panic!("no order") };
+        let of = |source: &Option<Source>| source.as_ref().unwrap().read().unwrap().expose().to_owned();
+        assert_eq!([of(&config.llm.api_key), of(&config.mcp[0].auth_token)], ["sk-llm", "sk-mcp"]);
+        // One that wants none is whole at once.
+        intake.take(replace(Vec::new()), &descriptors).await.unwrap();
+        assert!(matches!(ordered.try_recv(), Ok(Order::Replace(config)) if config.llm.api_key.is_none()));
+        intake.take(ToWorker::Count, &descriptors).await.unwrap();
+        assert!(counted.try_recv().is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_order_is_refused() {
+        let (orders, _ordered) = mpsc::channel(4);
+        let (counts, _counted) = mpsc::channel(4);
+        let intake = || Intake::new(orders.clone(), counts.clone());
+        let descriptors = Descriptors::default();
+        for said in [
+            vec![ToWorker::Credential],
+            vec![replace(vec![For::Llm]), ToWorker::Credential],
+            vec![replace(vec![For::Llm]), ToWorker::Count],
+            vec![replace(vec![For::Llm]), replace(vec![For::Llm])],
+            vec![ToWorker::Listen { http: true, loopback: false }],
+        ] {
+            let mut intake = intake();
+            let mut last = Ok(());
+            for said in said {
+                last = intake.take(said, &descriptors).await;
+            }
+            assert!(last.is_err());
+        }
+        let (socket, _) = UnixStream::pair().unwrap();
+        descriptors.lock().unwrap().extend([key("sk-x"), socket.into()]);
+        let mut strange = intake();
+        strange.take(replace(vec![For::Mcp("nobody".into())]), &descriptors).await.unwrap();
+        assert!(strange.take(ToWorker::Credential, &descriptors).await.is_err());
+        let alone = ToWorker::Listen { http: false, loopback: true };
+        assert!(intake().take(alone, &descriptors).await.is_err(), "loopback alone");
+    }
+}

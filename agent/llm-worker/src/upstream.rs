@@ -1,0 +1,346 @@
+//! Requests to a provider, and its answers as they stream.
+
+use super::{
+    history::Pieces,
+    provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, Usage, around, said, sse, told},
+    rpc::{INTERNAL, RpcError, Tool},
+};
+use bytes::Bytes;
+use reqwest::{
+    Client, Response, Url,
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+};
+use ringfence_credentials::{self as secret, Secret};
+use ringfence_policy::agents::config::{Llm, ProviderKind};
+use serde_json::{Value, json};
+use std::{
+    collections::VecDeque,
+    error::Error as _,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::time::timeout;
+
+/// One for the process: its certificates are read and its idle connections kept once, not for each agent. What tells
+/// agents apart, key and address, is in each request.
+static CLIENT: OnceLock<Client> = OnceLock::new();
+/// How long a connection may take to come about.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Most bytes of an error's body that are read.
+const MAX_ERROR: usize = 64 << 10;
+/// Most bytes of one answer.
+const MAX_ANSWER: usize = 64 << 20;
+/// What may follow an answer's end before its connection is used again.
+const REST: Duration = Duration::from_secs(1);
+
+/// Why a provider cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No key.
+    #[error("the API key cannot be had")]
+    Secret(#[source] secret::Error),
+    /// The HTTP client.
+    #[error("the HTTP client cannot be made")]
+    Client(#[source] reqwest::Error),
+    /// The key does not fit into a header.
+    #[error("the API key cannot be sent in a header")]
+    Header,
+    /// The base URL leads nowhere.
+    #[error("the base URL cannot be extended")]
+    Url,
+}
+
+/// An agent's provider.
+pub struct Provider {
+    kind: ProviderKind,
+    client: Client,
+    url: Url,
+    headers: HeaderMap,
+    llm: Llm,
+    key: Option<Secret>,
+}
+
+impl Provider {
+    /// Reads the key and makes the client. Blocks: a key may come from a command.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn new(llm: &Llm) -> Result<Self, Error> {
+        let key = llm.api_key.as_ref().map(secret::Source::read).transpose().map_err(Error::Secret)?;
+        let (base, path) = match llm.provider {
+            ProviderKind::Anthropic => ("https://api.anthropic.com", "v1/messages"),
+            ProviderKind::OpenAi => ("https://api.openai.com/v1", "chat/completions"),
+        };
+        let base = llm.base_url.as_ref().map_or(base, |url| url.as_str()).trim_end_matches('/');
+        let url = Url::parse(&format!("{base}/{path}")).map_err(|_| Error::Url)?;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if llm.provider == ProviderKind::Anthropic {
+            headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
+        }
+        if let Some(key) = &key {
+            let (name, value) = match llm.provider {
+                ProviderKind::Anthropic => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+                ProviderKind::OpenAi => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+            };
+            let value = zeroize::Zeroizing::new(value);
+            let mut value = HeaderValue::from_str(&value).map_err(|_| Error::Header)?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        Ok(Self { kind: llm.provider, client: client()?, url, headers, llm: llm.clone(), key })
+    }
+
+    /// The key, for taking it out of answers.
+    pub fn key(&self) -> Option<&Secret> {
+        self.key.as_ref()
+    }
+
+    /// Which protocol.
+    pub fn kind(&self) -> ProviderKind {
+        self.kind
+    }
+
+    /// Whether the provider's cache wants to be told up to where.
+    pub fn marks(&self) -> bool {
+        self.kind == ProviderKind::Anthropic && self.llm.prompt_cache
+    }
+
+    /// What stands around the messages: made anew only when system or tools change.
+    pub fn around(&self, system: Option<&str>, tools: &[Arc<Tool>]) -> Around {
+        around(&self.llm, system, tools)
+    }
+
+    /// Sends a client's request on, whose answer is the client's as it is. `suffix`: behind the address of answers.
+    ///
+    /// # Errors
+    /// The provider cannot be reached.
+    pub async fn forward(&self, suffix: Option<&str>, body: Bytes) -> Result<Response, RpcError> {
+        let mut url = self.url.clone();
+        if let Some(suffix) = suffix {
+            url.set_path(&format!("{}{suffix}", self.url.path()));
+        }
+        let mut headers = self.headers.clone();
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        let request = self.client.post(url).headers(headers).body(body);
+        let response = timeout(self.llm.timeout, request.send()).await.map_err(|_| silent())?;
+        response.map_err(|error| unreachable(&error))
+    }
+
+    /// Asks for an answer.
+    ///
+    /// # Errors
+    /// The provider's own error with its status, or -32603.
+    pub async fn ask(&self, body: Pieces) -> Result<Stream, RpcError> {
+        let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
+        let response = timeout(self.llm.timeout, request.send()).await.map_err(|_| silent())?;
+        let response = response.map_err(|error| unreachable(&error))?;
+        if !response.status().is_success() {
+            return Err(refusal(response).await);
+        }
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with("text/event-stream") {
+            let what = format!("the provider answered with {kind:?}, not with an event stream");
+            let body = beginning(response).await;
+            let told = serde_json::from_slice::<Value>(&body).ok().as_ref().and_then(told);
+            return Err(told.unwrap_or_else(|| RpcError::new(INTERNAL, what)));
+        }
+        let decoder = Decoder::new(self.kind);
+        Ok(Stream {
+            response: Some(response),
+            events: sse::Events::default(),
+            waiting: VecDeque::new(),
+            decoder,
+            failed: None,
+            timeout: self.llm.timeout,
+            read: 0,
+            kind: self.kind,
+            said: 0,
+        })
+    }
+}
+
+fn client() -> Result<Client, Error> {
+    if let Some(client) = CLIENT.get() {
+        return Ok(client.clone());
+    }
+    // Whoever came first has set it: there is one provider.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = Client::builder()
+        .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIME)
+        .tcp_nodelay(true)
+        // The library would give up a connection after 30 s without an acknowledgement; how long is the profile's to say.
+        .tcp_user_timeout(None)
+        .pool_idle_timeout(Duration::from_secs(50))
+        // A credential goes where the profile says, and nowhere else.
+        .redirect(reqwest::redirect::Policy::none())
+        .http1_only()
+        .build()
+        .map_err(Error::Client)?;
+    Ok(CLIENT.get_or_init(|| client).clone())
+}
+
+/// An answer that streams.
+pub struct Stream {
+    response: Option<Response>,
+    events: sse::Events,
+    waiting: VecDeque<Piece>,
+    decoder: Decoder,
+    /// What is told once the pieces before it are.
+    failed: Option<RpcError>,
+    timeout: Duration,
+    read: usize,
+    kind: ProviderKind,
+    /// Bytes of what the model said.
+    said: usize,
+}
+
+impl Stream {
+    /// The next piece; none: the answer is whole.
+    ///
+    /// # Errors
+    /// The provider's own error, or -32603: a stream without its final event is never an answer.
+    pub async fn next(&mut self) -> Result<Option<Piece>, RpcError> {
+        loop {
+            if let Some(piece) = self.waiting.pop_front() {
+                return Ok(Some(piece));
+            }
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            if self.decoder.is_done() {
+                self.response.take().map(|rest| tokio::spawn(drain(rest)));
+                return Ok(None);
+            }
+            let Some(response) = &mut self.response else { return Err(cut()) };
+            let chunk = timeout(self.timeout, response.chunk()).await.map_err(|_| silent())?;
+            let chunk = chunk.map_err(|error| broken(&error))?.ok_or_else(cut)?;
+            self.read += chunk.len();
+            if self.read > MAX_ANSWER {
+                return Err(RpcError::new(
+                    INTERNAL,
+                    format!("the provider's answer has more than {MAX_ANSWER} bytes"),
+                ));
+            }
+            let mut events = Vec::new();
+            let fed = self.events.feed(&chunk, |event| events.push(event));
+            for event in events {
+                self.said += match serde_json::from_str(&event.data) {
+                    Ok(event) => said(self.kind, &event),
+                    // The end, or what nobody reads.
+                    Err(_) if self.decoder.is_done() || event.data.trim() == "[DONE]" => 0,
+                    Err(_) => event.data.len(),
+                };
+                if !self.decoder.is_done() && self.failed.is_none() {
+                    self.failed = self.decoder.event(&event, &mut self.waiting).err();
+                }
+            }
+            if let (Err(error), None, false) = (fed, &self.failed, self.decoder.is_done()) {
+                self.failed = Some(RpcError::new(INTERNAL, format!("the provider sent {error}")));
+            }
+        }
+    }
+
+    /// Tokens, as far as the provider has told them.
+    pub fn told(&self) -> Option<Usage> {
+        self.decoder.told()
+    }
+
+    /// Bytes of what the model said so far, also of what no [`Piece`] tells.
+    pub fn said(&self) -> usize {
+        self.said
+    }
+
+    /// The whole answer, once [`Self::next`] said so.
+    ///
+    /// # Errors
+    /// Arguments of a tool call that are no JSON object.
+    pub fn finish(self) -> Result<Answer, RpcError> {
+        self.decoder.finish()
+    }
+}
+
+/// Reads what follows the final event, so that the connection can be used again.
+async fn drain(mut response: Response) {
+    let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
+    let _ = tokio::time::timeout(REST, rest).await;
+}
+
+fn cut() -> RpcError {
+    RpcError::new(INTERNAL, "the provider's stream ended before its final event")
+}
+
+fn silent() -> RpcError {
+    RpcError::new(INTERNAL, "the provider was silent for too long")
+}
+
+/// Errors of the HTTP client without the address: the agent does not know who its provider is.
+fn unreachable(error: &reqwest::Error) -> RpcError {
+    let what = if error.is_timeout() {
+        "the provider did not answer in time"
+    } else {
+        "the provider cannot be reached"
+    };
+    RpcError::new(INTERNAL, format!("{what}: {}", root(error)))
+}
+
+fn broken(error: &reqwest::Error) -> RpcError {
+    RpcError::new(INTERNAL, format!("the provider's stream broke: {}", root(error)))
+}
+
+fn root(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = match error.source() {
+        Some(source) => source,
+        None => return "no reason given".to_owned(),
+    };
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+async fn beginning(mut response: Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    let read = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            body.extend_from_slice(&chunk[..chunk.len().min(MAX_ERROR - body.len())]);
+            if body.len() >= MAX_ERROR {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(5), read).await;
+    body
+}
+
+/// An HTTP error as it is: its status is the code, its message the message.
+async fn refusal(response: Response) -> RpcError {
+    let status = response.status();
+    let after = response.headers().get(RETRY_AFTER).and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let body = beginning(response).await;
+    let body: Option<Value> = serde_json::from_slice(&body).ok().or_else(|| {
+        let text = String::from_utf8_lossy(&body).trim().chars().take(2000).collect::<String>();
+        (!text.is_empty()).then(|| json!({ "error": { "message": text } }))
+    });
+    let told = body.as_ref().and_then(told);
+    let reason = status.canonical_reason().unwrap_or("no reason given").to_owned();
+    let mut error = told.unwrap_or_else(|| RpcError::new(0, reason));
+    error.code = i64::from(status.as_u16());
+    if let Some(after) = after {
+        let number = after.parse::<u64>().ok().map(Value::from);
+        let data = error.data.get_or_insert_with(|| json!({}));
+        data["retry_after"] = number.unwrap_or_else(|| Value::from(after));
+    }
+    error
+}
+
+impl From<Pieces> for reqwest::Body {
+    fn from(pieces: Pieces) -> Self {
+        match pieces.in_one() {
+            Ok(bytes) => bytes.into(),
+            Err(pieces) => Self::wrap(pieces),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The worker of one agent: its socket, its turns, and the task between them.
+//!
+//! Nothing here is shared between agents: a slow or stuck one delays nobody else.
+
+mod hub;
+
+use super::{
+    access::{Access, Issued},
+    connection::{self, Ends},
+    conversation,
+    frame::Counters,
+    host::Host,
+    http, limits,
+    redact::Redactor,
+    remote,
+    report::Reporter,
+    status::WorkerStatus,
+    turn::{Parts, Turns},
+    upstream::{self, Provider},
+};
+use hub::Hub;
+use ringfence_credentials as secret;
+use ringfence_policy::agents::{
+    home::{HTTP_LOG, Home},
+    registry::AgentConfig,
+};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{
+    net::UnixListener,
+    sync::{mpsc, watch},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Inputs that wait to be looked at.
+const INPUTS: usize = 64;
+/// How long connections may take to write their last words.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// Why a worker cannot start, or take a new configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log.
+    #[error("the conversation cannot be opened")]
+    Conversation(#[source] conversation::Error),
+    /// The provider.
+    #[error("[llm.{name}] cannot be used")]
+    Provider {
+        /// The section.
+        name: String,
+        /// Why.
+        #[source]
+        source: upstream::Error,
+    },
+    /// A token of an MCP server.
+    #[error("the token of [mcp.{name}] cannot be had")]
+    Token {
+        /// The section.
+        name: String,
+        /// Why.
+        #[source]
+        source: secret::Error,
+    },
+    /// The HTTP client for MCP servers.
+    #[error("the HTTP client for the MCP servers cannot be made")]
+    Client(#[source] reqwest::Error),
+}
+
+/// What a configuration makes: the credentials read, the clients made.
+pub struct Ready(Parts);
+
+impl Ready {
+    /// Reads the credentials. Blocks: they come from files and commands.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn new(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
+        Self::at(config, home.log(&config.name), home.pins(&config.name))
+    }
+
+    /// The same, with the log and the pins of MCP tools at these places.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn at(config: &AgentConfig, log: PathBuf, pins: PathBuf) -> Result<Self, Error> {
+        let provider = Provider::new(&config.llm)
+            .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
+        let mut secrets: Vec<_> = provider.key().cloned().into_iter().collect();
+        let mut servers = Vec::new();
+        for mcp in &config.mcp {
+            let token = mcp.auth_token.as_ref().map(secret::Source::read).transpose();
+            let token = token.map_err(|source| Error::Token { name: mcp.name.clone(), source })?;
+            secrets.extend(token.clone());
+            servers.push((mcp.clone(), token));
+        }
+        Ok(Self(Parts {
+            remote: remote::connect(servers, pins).map_err(Error::Client)?,
+            redactor: Arc::new(Redactor::new(&secrets)),
+            provider: Arc::new(provider),
+            config: Arc::new(config.clone()),
+            log,
+        }))
+    }
+
+    /// What the HTTP endpoint needs of it.
+    pub fn shared(&self) -> http::Shared {
+        http::Shared {
+            config: Arc::clone(&self.0.config),
+            provider: Arc::clone(&self.0.provider),
+            redactor: Arc::clone(&self.0.redactor),
+        }
+    }
+}
+
+/// A worker that is ready to run.
+pub struct Worker {
+    config: Arc<AgentConfig>,
+    turns: Turns,
+    status: watch::Sender<WorkerStatus>,
+    host: Host,
+    issued: Arc<Issued>,
+    redactor: Arc<Redactor>,
+}
+
+impl Worker {
+    /// Reads the log. Blocks.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn prepare(Ready(parts): Ready) -> Result<Self, Error> {
+        let conversation = parts.open().map_err(Error::Conversation)?;
+        // The log of HTTP calls is beside the conversation's.
+        let calls = parts.log.with_file_name(HTTP_LOG);
+        if let Err(error) = http::record::replay(&calls, &conversation.meter) {
+            tracing::error!("agent {}: {} cannot be read: {error}", parts.config.name, calls.display());
+        }
+        let status = WorkerStatus { conversation_bytes: conversation.bytes(), ..WorkerStatus::default() };
+        let (config, redactor) = (Arc::clone(&parts.config), Arc::clone(&parts.redactor));
+        let turns = Turns::new(parts, conversation);
+        let status = watch::Sender::new(status);
+        Ok(Self { config, turns, status, host: Host::default(), issued: Arc::default(), redactor })
+    }
+
+    /// With a link to the core: it is asked who peers are, and for tags; the auditor is told what happens.
+    pub(crate) fn with_host(self, host: Host) -> Self {
+        let reporter = Reporter::new(host.clone(), Arc::clone(&self.issued), self.config.governed);
+        Self { turns: self.turns.with_reporter(reporter), host, ..self }
+    }
+
+    /// Where what it uses is counted.
+    pub(crate) fn meter(&self) -> limits::Shared {
+        self.turns.meter()
+    }
+
+    /// Where its status can be seen, and added to.
+    pub fn status(&self) -> watch::Sender<WorkerStatus> {
+        self.status.clone()
+    }
+
+    /// Serves the agent until `shutdown`, and then until what is under way has ended or its time is over.
+    pub async fn run(
+        self,
+        listener: UnixListener,
+        replacements: mpsc::Receiver<Ready>,
+        shutdown: CancellationToken,
+    ) {
+        let (orders, orders_in) = mpsc::channel(16);
+        let (reports_out, reports) = mpsc::channel(16);
+        let turns = tokio::spawn(self.turns.run(orders_in, reports_out));
+        let counters = Arc::new(Counters::default());
+        let (inputs_out, inputs) = mpsc::channel(INPUTS);
+        let config = self.config;
+        let access = Arc::new(Access::new(&config, self.host.clone(), Arc::clone(&self.issued)));
+        let reporter = Reporter::new(self.host, self.issued, config.governed);
+        let mut hub = Hub::new(config, self.redactor, reporter, orders, (self.status, Arc::clone(&counters)));
+        let ends = Ends { accepting: shutdown.child_token(), ..Ends::default() };
+        let accept = tokio::spawn(connection::accept(listener, inputs_out, counters, access, ends.clone()));
+        hub.serve(inputs, reports, replacements, &shutdown).await;
+        ends.accepting.cancel();
+        drop(hub);
+        ends.listening.cancel();
+        if let Ok(mut connections) = accept.await {
+            let _ =
+                tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} })
+                    .await;
+        }
+        let _ = turns.await;
+    }
+}

@@ -1,0 +1,189 @@
+//! What one agent's worker is started with.
+
+use ringfence_credentials::Source;
+use ringfence_wire::agent::For;
+use serde::{Deserialize, Serialize};
+use std::{path::PathBuf, time::Duration};
+use url::Url;
+
+/// Everything that one agent's worker is started with. As JSON it goes from its supervisor to a worker: without credentials,
+/// which are handed over as descriptors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentConfig {
+    /// The profile's file stem.
+    pub name: String,
+    /// The profile.
+    pub file: PathBuf,
+    /// The model.
+    pub llm: Llm,
+    /// MCP servers, in the profile's order of names.
+    pub mcp: Vec<Mcp>,
+    /// What it may use.
+    pub limits: Limits,
+    /// Who may read the log beside its owner.
+    pub log_reader: Option<u32>,
+    /// Who may use the socket beside its owner; where the daemon serves it, whose it is.
+    pub socket_owner: Option<u32>,
+    /// Whether and where the provider's own API is served.
+    pub http: Option<Http>,
+    /// Whether a `[grant]` governs the agent's container.
+    pub governed: bool,
+    /// What the author should know.
+    pub notices: Vec<String>,
+}
+
+impl AgentConfig {
+    /// Where its credentials come from, in the order in which a worker is handed them.
+    pub fn credentials(&self) -> Vec<(For, &Source)> {
+        let llm = self.llm.api_key.iter().map(|source| (For::Llm, source));
+        let of_mcp = |mcp: &'_ Mcp| For::Mcp(mcp.name.clone());
+        let mcp =
+            self.mcp.iter().filter_map(|mcp| mcp.auth_token.as_ref().map(|source| (of_mcp(mcp), source)));
+        llm.chain(mcp).collect()
+    }
+
+    /// Gives it a credential that was handed over. False: nothing in it wants that one.
+    pub fn take_credential(&mut self, of: &For, source: Source) -> bool {
+        let wants = match of {
+            For::Llm => Some(&mut self.llm.api_key),
+            For::Mcp(name) => {
+                self.mcp.iter_mut().find(|mcp| mcp.name == *name).map(|mcp| &mut mcp.auth_token)
+            }
+        };
+        wants.map(|wanted| *wanted = Some(source)).is_some()
+    }
+}
+
+/// Where the provider's own API is served, beside the unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Http {
+    /// A port of loopback.
+    pub port: Option<u16>,
+}
+
+/// Which protocol a provider speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProviderKind {
+    /// Messages.
+    Anthropic,
+    /// Chat Completions.
+    OpenAi,
+}
+
+impl ProviderKind {
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+        }
+    }
+}
+
+/// An agent's model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Llm {
+    /// The section's name.
+    pub name: String,
+    /// Which protocol.
+    pub provider: ProviderKind,
+    /// The provider's name of the model.
+    pub model: String,
+    /// Where the key comes from; none: a server that wants none.
+    #[serde(skip)]
+    pub api_key: Option<Source>,
+    /// In place of the provider's own address.
+    #[serde(with = "maybe_url")]
+    pub base_url: Option<Url>,
+    /// Most tokens of an answer.
+    pub max_tokens: u32,
+    /// What a million tokens cost.
+    pub price: Price,
+    /// Further fields of each request.
+    pub options: serde_json::Map<String, serde_json::Value>,
+    /// Whether to ask for prompt caching.
+    pub prompt_cache: bool,
+    /// Calls of the model in a turn.
+    pub max_mcp_rounds: u32,
+    /// Turns of a message.
+    pub max_rounds: u32,
+    /// Without a byte for so long, a provider is given up.
+    pub timeout: Duration,
+    /// Without a turn for so long, a runtime's message is given up.
+    pub runtime_timeout: Duration,
+}
+
+/// An MCP server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mcp {
+    /// The section's name.
+    pub name: String,
+    /// Its address.
+    #[serde(with = "as_text")]
+    pub url: Url,
+    /// Where the bearer token comes from.
+    #[serde(skip)]
+    pub auth_token: Option<Source>,
+    /// The tools that may be called; none: all.
+    pub tools: Option<Vec<String>>,
+}
+
+impl Mcp {
+    /// Whether a tool may be listed and called.
+    pub fn allows(&self, tool: &str) -> bool {
+        self.tools.as_ref().is_none_or(|tools| tools.iter().any(|t| t == tool))
+    }
+}
+
+/// A URL in JSON.
+mod as_text {
+    use super::Url;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(url: &Url, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(url.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Url, D::Error> {
+        Url::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// A URL or none in JSON.
+mod maybe_url {
+    use super::Url;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(url: &Option<Url>, serializer: S) -> Result<S::Ok, S::Error> {
+        url.as_ref().map(Url::as_str).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Url>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| Url::parse(&text).map_err(D::Error::custom)).transpose()
+    }
+}
+
+/// What an agent may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Turns in any sixty seconds.
+    pub turns_per_minute: Option<u32>,
+    /// Tokens of a day (UTC), read and written, cached ones included.
+    pub tokens_per_day: Option<u64>,
+    /// Cost of a day (UTC), in the currency of the prices.
+    pub cost_per_day: Option<f64>,
+}
+
+/// What a million tokens cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Price {
+    /// Read.
+    pub input: f64,
+    /// Written by the model.
+    pub output: f64,
+    /// Read from the provider's cache.
+    pub cache_read: f64,
+    /// Written to the provider's cache.
+    pub cache_write: f64,
+}

@@ -1,0 +1,275 @@
+//! The registry and a profile's `[llm.*]` and `[mcp.*]` to one agent's configuration: the profile's keys over the
+//! registry's, field by field; every mistake with file, line and key.
+
+pub use super::config::{AgentConfig, Http, Llm, Mcp, ProviderKind};
+use super::{config::Limits, home::Home};
+use crate::{
+    self as profile, Dirs, LoadErrors, Problem, Profile, Provenance,
+    problem::{At, Wrong},
+    sections::{LlmSection, Located, McpSection},
+};
+use ringfence_credentials::Source;
+use ringfence_redact::misplaced;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use url::Url;
+
+/// Most tokens of an answer, where nothing says otherwise.
+const MAX_TOKENS: u32 = 8192;
+/// Turns of a message.
+const MAX_ROUNDS: u32 = 200;
+/// Calls of the model in a turn.
+const MAX_MCP_ROUNDS: u32 = 50;
+/// Seconds without a byte from a provider.
+const TIMEOUT: u64 = 600;
+/// Seconds that a runtime may take for its tools.
+const RUNTIME_TIMEOUT: u64 = 3600;
+
+/// A user's registry.
+#[derive(Debug, Default)]
+pub struct Registry {
+    file: Option<PathBuf>,
+    llm: Vec<LlmSection>,
+    mcp: Vec<McpSection>,
+    notices: Vec<String>,
+}
+
+impl Registry {
+    /// Reads it. One that is not there is empty: agents can say everything themselves.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(file: &Path) -> Result<Self, LoadErrors> {
+        if !file.exists() {
+            return Ok(Self::default());
+        }
+        let (llm, mcp, provenance) = profile::registry(file)?;
+        let notices = readable(&llm, &mcp, &provenance).into_iter().collect();
+        Ok(Self { file: Some(file.to_owned()), llm, mcp, notices })
+    }
+}
+
+/// One agent's configuration, by its name in the user's `agents` directory.
+///
+/// # Errors
+/// Everything that is wrong with the registry and the profile.
+pub fn load(home: &Home, name: &str) -> Result<AgentConfig, LoadErrors> {
+    let registry = Registry::load(&home.registry())?;
+    let dirs = Dirs { system: home.agents(), user: None };
+    agent(&profile::load(name, &dirs)?, &registry)
+}
+
+/// The names of the files in the user's `agents` directory.
+pub fn names(home: &Home) -> Vec<String> {
+    Dirs { system: home.agents(), user: None }.names()
+}
+
+/// A profile's part of the configuration over the registry's.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfig, LoadErrors> {
+    let mut wrong = Vec::new();
+    let llm = match profile.llm.as_slice() {
+        [one] => llm(one, registry, &mut wrong),
+        [] => {
+            wrong.push(Problem::new(At::file(&profile.file), Wrong::NoLlm));
+            None
+        }
+        [_, second, ..] => {
+            let names = profile.llm.iter().map(|s| format!("llm.{}", s.name)).collect();
+            wrong.push(Problem::new(second.at.clone(), Wrong::ManyLlm(names)));
+            None
+        }
+    };
+    let mcp: Vec<Mcp> = profile.mcp.iter().filter_map(|section| mcp(section, registry, &mut wrong)).collect();
+    let mut uid = |given: &Option<Located<u64>>| {
+        let given = given.as_ref()?;
+        let uid = u32::try_from(given.value).ok().filter(|uid| *uid < u32::MAX);
+        if uid.is_none() {
+            wrong.push(Problem::new(given.at.clone(), Wrong::Uid));
+        }
+        uid
+    };
+    let (log_reader, socket_owner) = (uid(&profile.log_reader), uid(&profile.socket_owner));
+    let limits = limits(profile, registry, &mut wrong);
+    let port = profile.http_port.as_ref();
+    if let (Some(port), false) = (port, profile.http == Some(true)) {
+        wrong.push(Problem::new(port.at.clone(), Wrong::NoHttp));
+    }
+    let port = port.and_then(|port| u16::try_from(port.value).ok());
+    let http = (profile.http == Some(true)).then_some(Http { port });
+    let mut notices = profile.notices.clone();
+    notices.retain(|notice| !notice.ends_with("nothing is granted but the base"));
+    if !profile.has_grant {
+        notices.push(format!(
+            "{}: no [grant]: nothing governs this agent's container; Ringfence keeps its credentials only",
+            profile.file.display()
+        ));
+    }
+    notices.extend(registry.notices.iter().cloned());
+    notices.extend(profile.sources.first().and_then(|p| readable(&profile.llm, &profile.mcp, p)));
+    match llm {
+        Some(llm) if wrong.is_empty() => Ok(AgentConfig {
+            name: profile.name.clone(),
+            file: profile.file.clone(),
+            llm,
+            mcp,
+            limits,
+            log_reader,
+            socket_owner,
+            http,
+            governed: profile.has_grant,
+            notices,
+        }),
+        _ => Err(LoadErrors(wrong)),
+    }
+}
+
+/// A notice if a file that holds credentials can be read by others. The seed's own example makes such files.
+fn readable(llm: &[LlmSection], mcp: &[McpSection], from: &Provenance) -> Option<String> {
+    let is_value = |source: &Option<Located<Source>>| {
+        source.as_ref().is_some_and(|s| s.at.file == from.file && matches!(s.value, Source::Value(_)))
+    };
+    let holds = llm.iter().any(|s| is_value(&s.api_key)) || mcp.iter().any(|s| is_value(&s.auth_token));
+    (holds && from.mode & 0o044 != 0).then(|| {
+        format!(
+            "{}: holds credentials and can be read by others (mode {:04o}): chmod 600 it",
+            from.file.display(),
+            from.mode
+        )
+    })
+}
+
+fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> Option<Llm> {
+    let empty = LlmSection::default();
+    let base = registry.llm.iter().find(|s| s.name == section.name).unwrap_or(&empty);
+    let before = wrong.len();
+    let near = near(&section.name, registry.llm.iter().map(|s| &s.name));
+    let missing = |key| missing(&section.at, key, &section.name, registry, near.clone());
+    let provider = match section.provider.as_ref().or(base.provider.as_ref()) {
+        None => {
+            wrong.push(missing("provider"));
+            None
+        }
+        Some(Located { value, at }) => match value.as_str() {
+            "anthropic" => Some(ProviderKind::Anthropic),
+            "openai" => Some(ProviderKind::OpenAi),
+            _ => {
+                let what = Wrong::Value { value: value.clone(), known: vec!["anthropic", "openai"] };
+                wrong.push(Problem::new(at.clone(), what));
+                None
+            }
+        },
+    };
+    let model = section.model.as_ref().or(base.model.as_ref());
+    if model.is_none() {
+        wrong.push(missing("model"));
+    }
+    let base_url = section.base_url.as_ref().or(base.base_url.as_ref());
+    let api_key = section.api_key.as_ref().or(base.api_key.as_ref());
+    if api_key.is_none() && base_url.is_none() {
+        wrong.push(missing("api_key"));
+    }
+    let base_url = base_url.and_then(|located| url(located, wrong));
+    if wrong.len() > before {
+        return None;
+    }
+    let number = |mine: &Option<Located<u64>>, theirs: &Option<Located<u64>>| {
+        mine.as_ref().or(theirs.as_ref()).and_then(|n| u32::try_from(n.value).ok())
+    };
+    let seconds =
+        |mine, theirs, default| Duration::from_secs(number(mine, theirs).map_or(default, u64::from));
+    Some(Llm {
+        name: section.name.clone(),
+        provider: provider?,
+        model: model?.value.clone(),
+        api_key: api_key.map(|key| key.value.clone()),
+        base_url,
+        max_tokens: number(&section.max_tokens, &base.max_tokens).unwrap_or(MAX_TOKENS),
+        price: section.price.as_ref().or(base.price.as_ref()).map(|p| p.value).unwrap_or_default(),
+        options: section
+            .options
+            .as_ref()
+            .or(base.options.as_ref())
+            .map(|o| o.value.clone())
+            .unwrap_or_default(),
+        prompt_cache: section.prompt_cache.or(base.prompt_cache).unwrap_or(true),
+        max_mcp_rounds: number(&section.max_mcp_rounds, &base.max_mcp_rounds).unwrap_or(MAX_MCP_ROUNDS),
+        max_rounds: number(&section.max_rounds, &base.max_rounds).unwrap_or(MAX_ROUNDS),
+        timeout: seconds(&section.timeout, &base.timeout, TIMEOUT),
+        runtime_timeout: seconds(&section.runtime_timeout, &base.runtime_timeout, RUNTIME_TIMEOUT),
+    })
+}
+
+fn limits(profile: &Profile, registry: &Registry, wrong: &mut Vec<Problem>) -> Limits {
+    let section = &profile.limits;
+    if let (Some(cost), [llm]) = (&section.cost_per_day, profile.llm.as_slice()) {
+        let base = registry.llm.iter().find(|s| s.name == llm.name);
+        if llm.price.as_ref().or(base.and_then(|base| base.price.as_ref())).is_none() {
+            let key = "price";
+            wrong.push(missing(&cost.at, key, &llm.name, registry, None));
+        }
+    }
+    Limits {
+        turns_per_minute: section.turns_per_minute.as_ref().and_then(|n| u32::try_from(n.value).ok()),
+        tokens_per_day: section.tokens_per_day.as_ref().map(|n| n.value),
+        cost_per_day: section.cost_per_day.as_ref().map(|n| n.value),
+    }
+}
+
+fn mcp(section: &McpSection, registry: &Registry, wrong: &mut Vec<Problem>) -> Option<Mcp> {
+    let empty = McpSection::default();
+    let base = registry.mcp.iter().find(|s| s.name == section.name).unwrap_or(&empty);
+    let Some(address) = section.url.as_ref().or(base.url.as_ref()) else {
+        let near = near(&section.name, registry.mcp.iter().map(|s| &s.name));
+        wrong.push(missing(&section.at, "url", &section.name, registry, near));
+        return None;
+    };
+    Some(Mcp {
+        name: section.name.clone(),
+        url: url(address, wrong)?,
+        auth_token: section.auth_token.as_ref().or(base.auth_token.as_ref()).map(|t| t.value.clone()),
+        tools: section.tools.as_ref().or(base.tools.as_ref()).cloned(),
+    })
+}
+
+fn missing(at: &At, key: &'static str, name: &str, registry: &Registry, near: Option<String>) -> Problem {
+    let what = Wrong::MissingKey { key, name: name.to_owned(), registry: registry.file.clone(), near };
+    Problem::new(at.clone(), what)
+}
+
+/// The registry's section that somebody may have meant who wrote this name.
+fn near<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
+    let distances = known.map(|k| (strsim::damerau_levenshtein(k, name), k));
+    let (distance, near) = distances.min()?;
+    (1..=1 + near.len() / 4).contains(&distance).then(|| near.clone())
+}
+
+/// An address to which a credential may go: encrypted, or this host.
+fn url(located: &Located<String>, wrong: &mut Vec<Problem>) -> Option<Url> {
+    let why = match Url::parse(&located.value) {
+        Err(_) => "it is not a URL",
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            "a credential does not belong in a URL, where logs show it"
+        }
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => "it has a query or a fragment",
+        Ok(url) => match url.scheme() {
+            "https" => return Some(url),
+            "http" if is_loopback(&url) => return Some(url),
+            "http" => "http is for loopback only: the credential would go over the network in the clear",
+            _ => "only https, and http on loopback, can be used",
+        },
+    };
+    let url = misplaced::as_address(&located.value);
+    wrong.push(Problem::new(located.at.clone(), Wrong::Url { url, why }));
+    None
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let Some(host) = url.host_str() else { return false };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}

@@ -1,0 +1,420 @@
+//! Profiles: TOML to a validated [`Profile`], and from there to what each enforcer needs.
+//!
+//! | file | step |
+//! |---|---|
+//! | `dirs`, `source` | a name or path to a file's bytes and who could have written them |
+//! | `schema` | every key, documented; the JSON Schema |
+//! | `parse`, `extend` | bytes to keys with their lines; the chain of `extends` to one [`Profile`] |
+//! | `resolve`, `workdir`, `base`, `protect`, `compile` | rules to [`compiled::CompiledPolicy`], inside a container's root |
+//! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
+//! | `decide` | what a compiled policy says of a path or address, as the kernel folds it |
+//! | `remarks` | what is odd about a profile |
+//! | `nest` | a policy inside another: what both allow |
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+pub mod agents;
+mod base;
+mod capabilities;
+pub mod casing;
+mod commands;
+mod compile;
+#[cfg(test)]
+mod compile_laws;
+#[cfg(test)]
+mod compile_tests;
+pub mod compiled;
+pub mod decide;
+mod dirs;
+mod extend;
+#[cfg(test)]
+mod extend_tests;
+pub mod fixed;
+#[cfg(test)]
+mod fixed_tests;
+pub mod home;
+mod lead;
+pub mod mounts;
+mod nest;
+mod nets;
+mod parse;
+#[cfg(test)]
+mod pattern_laws;
+pub mod problem;
+mod protect;
+pub mod remarks;
+mod resolve;
+mod rule;
+pub mod schema;
+pub mod sections;
+pub mod show;
+mod socket_options;
+mod source;
+mod workdir;
+
+pub use capabilities::Capabilities;
+pub use compile::{Compilation, CompileContext};
+pub use dirs::{Dirs, is_name};
+pub use nest::meet as meet_policies;
+pub use problem::{CompileErrors, LoadErrors, Problem};
+pub use protect::source_places;
+pub use rule::{AxisRules, Denials, Rule, Rules, WORKDIR};
+pub use source::Provenance;
+
+use ringfence_grant::{CountBound, Grant, Scope};
+use serde::Serialize;
+use std::{
+    fmt, io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+/// Loads a profile: by name from `dirs`, or from a path (a text with a slash).
+///
+/// # Errors
+/// Everything that is wrong with the file and those it extends, all at once.
+pub fn load(name_or_path: &str, dirs: &Dirs) -> Result<Profile, LoadErrors> {
+    extend::load(&dirs.find(name_or_path)?, &dirs.system)
+}
+
+/// The profile that a grant alone is, for the kernel: host names left out, which denies them.
+///
+/// # Errors
+/// An entry that no profile can have, such as an intersection.
+pub fn of_grant(grant: &Grant) -> Result<Profile, LoadErrors> {
+    extend::of_grant(grant)
+}
+
+/// Reads a registry: its `[llm.*]` and `[mcp.*]`.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn registry(
+    file: &Path,
+) -> Result<(Vec<sections::LlmSection>, Vec<sections::McpSection>, Provenance), LoadErrors> {
+    let (text, provenance) = source::read(file)?;
+    let text = zeroize::Zeroizing::new(text);
+    let parsed = parse::parse_registry(file, &text);
+    if !parsed.problems.is_empty() {
+        return Err(LoadErrors(parsed.problems));
+    }
+    Ok((parsed.layer.llm.unwrap_or_default(), parsed.layer.mcp.unwrap_or_default(), provenance))
+}
+
+/// An absolute path in a root with its links resolved: the form in which the kernel sees it.
+///
+/// # Errors
+/// The root cannot be looked at.
+pub fn resolved(root: &Path, path: &Path) -> io::Result<Vec<u8>> {
+    Ok(resolve::Resolver::new(root)?.resolve(path.as_os_str().as_bytes()).path)
+}
+
+/// What PATH finds for a bare name in a root, links resolved.
+///
+/// # Errors
+/// The root cannot be looked at.
+pub fn program(root: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    Ok(resolve::Resolver::new(root)?.program(name).map(|found| found.path))
+}
+
+/// A profile: valid, with everything it `extends` taken in. Paths in it are not resolved yet.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// The file's stem.
+    pub name: String,
+    /// The file.
+    pub file: PathBuf,
+    /// What it is for.
+    pub description: Option<String>,
+    /// Whether it is enforced.
+    pub mode: Mode,
+    /// The containers it is meant for. Not used yet.
+    pub matches: Match,
+    /// What is granted, rule by rule as written.
+    pub rules: Rules,
+    /// What is denied at any depth, rule by rule as written.
+    pub denials: Denials,
+    /// How often tools may be called. Not the kernel's.
+    pub max_calls: CountBound,
+    /// Which generations of a session it holds for. Not the kernel's.
+    pub valid_for_generation: Scope<u64>,
+    /// How the kernel is to enforce it.
+    pub kernel: KernelOptions,
+    /// `kernel.ioctl`: what is allowed beside the commands that every container may use, as written.
+    pub ioctl: Vec<Rule>,
+    /// `kernel.socket_options`: the same for setsockopt(2).
+    pub socket_options: Vec<Rule>,
+    /// The file, then those it extends.
+    pub sources: Vec<Provenance>,
+    /// The agent's model: `[llm.*]`, as this file or the one it extends has it.
+    pub llm: Vec<sections::LlmSection>,
+    /// The agent's MCP servers: `[mcp.*]`.
+    pub mcp: Vec<sections::McpSection>,
+    /// `[limits]`.
+    pub limits: sections::LimitsSection,
+    /// Who may read the agent's log beside its owner.
+    pub log_reader: Option<sections::Located<u64>>,
+    /// Who may use the agent's socket beside its owner.
+    pub socket_owner: Option<sections::Located<u64>>,
+    /// Whether the provider's own API is served.
+    pub http: Option<bool>,
+    /// On this port of loopback, too.
+    pub http_port: Option<sections::Located<u64>>,
+    /// Whether there is a `[grant]`.
+    pub has_grant: bool,
+    /// What its author should know but need not change.
+    pub notices: Vec<String>,
+    /// What the kernel's compiler refuses although other enforcers could hold it.
+    pub refused: Vec<Problem>,
+}
+
+impl Profile {
+    /// Whether it denies anything beside what it does not grant.
+    pub fn has_denials(&self) -> bool {
+        let Denials { fs_read, fs_write, exec, net } = &self.denials;
+        [fs_read, fs_write, exec, net].into_iter().any(|rules| !rules.is_empty())
+    }
+
+    /// The profile with a home that `${HOME}` stands for.
+    pub fn at_home(mut self, home: Option<&Path>) -> Self {
+        let home: Option<Arc<Path>> = home.map(Arc::from);
+        let (rules, deny) = (&mut self.rules, &mut self.denials);
+        let allows = [&mut rules.fs_read, &mut rules.fs_write, &mut rules.exec, &mut rules.net];
+        let allows = allows.into_iter().flat_map(AxisRules::each_mut);
+        let denies = [&mut deny.fs_read, &mut deny.fs_write, &mut deny.exec, &mut deny.net];
+        for rule in allows.chain(denies.into_iter().flatten()) {
+            rule.home.clone_from(&home);
+        }
+        self
+    }
+
+    /// The grant as the lattice has it, with `${WORKDIR}` replaced. Denies are not part of it, nor is `base`.
+    /// An entry that cannot be read (a `${WORKDIR}` without a working directory) grants nothing.
+    pub fn grant(&self, workdir: Option<&Path>) -> Grant {
+        Grant {
+            fs_read: self.rules.fs_read.scope(|r| r.path(workdir).ok()),
+            fs_write: self.rules.fs_write.scope(|r| r.path(workdir).ok()),
+            exec: self.rules.exec.scope(|r| r.exec(workdir).ok()),
+            net: self.rules.net.scope(|r| r.net(workdir).ok()),
+            max_calls: self.max_calls,
+            valid_for_generation: self.valid_for_generation.clone(),
+        }
+    }
+}
+
+/// Whether a profile is enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Denials are denied.
+    #[default]
+    Enforce,
+    /// Denials are recorded as `would_deny`, and allowed.
+    Audit,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Enforce => "enforce",
+            Self::Audit => "audit",
+        })
+    }
+}
+
+/// `[match]`: for container runtimes. Read and checked, not used yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Match {
+    /// Image names.
+    pub image: Vec<String>,
+    /// Labels, `key=value`.
+    pub label: Vec<String>,
+    /// Container names.
+    pub name: Vec<String>,
+}
+
+/// An axis that an enforcer holds or does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Reading files.
+    FsRead,
+    /// Writing and changing files.
+    FsWrite,
+    /// Executing files.
+    Exec,
+    /// The network and unix sockets.
+    Net,
+}
+
+impl Axis {
+    /// All of them, in the order they are shown.
+    pub const ALL: [Self; 4] = [Self::FsRead, Self::FsWrite, Self::Exec, Self::Net];
+
+    /// The name in profiles and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FsRead => "fs_read",
+            Self::FsWrite => "fs_write",
+            Self::Exec => "exec",
+            Self::Net => "net",
+        }
+    }
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What may stay open on a host where the eBPF programs do not hold, once that is accepted: an axis, in part or altogether,
+/// and two things for which the name of an axis says too little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Partial {
+    /// Reading files.
+    FsRead,
+    /// Writing and changing files.
+    FsWrite,
+    /// Executing files.
+    Exec,
+    /// The network.
+    Net,
+    /// Every unix socket that file modes allow, where they cannot be told apart: whoever listens there acts outside.
+    Unix,
+    /// The home, as a working directory that is it or holds it.
+    Home,
+}
+
+impl Partial {
+    /// All of them, in the order they are shown.
+    pub const ALL: [Self; 6] = [Self::FsRead, Self::FsWrite, Self::Exec, Self::Net, Self::Unix, Self::Home];
+
+    /// The name in profiles and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FsRead => Axis::FsRead.name(),
+            Self::FsWrite => Axis::FsWrite.name(),
+            Self::Exec => Axis::Exec.name(),
+            Self::Net => Axis::Net.name(),
+            Self::Unix => "unix",
+            Self::Home => "home",
+        }
+    }
+
+    /// The axis that it is part of; `None`: of those of files, all.
+    pub fn axis(self) -> Option<Axis> {
+        match self {
+            Self::FsRead => Some(Axis::FsRead),
+            Self::FsWrite => Some(Axis::FsWrite),
+            Self::Exec => Some(Axis::Exec),
+            Self::Net | Self::Unix => Some(Axis::Net),
+            Self::Home => None,
+        }
+    }
+}
+
+impl fmt::Display for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names nothing that can be accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be accepted: one of fs_read, fs_write, exec, net, unix, home")]
+pub struct NotPartial(String);
+
+impl FromStr for Partial {
+    type Err = NotPartial;
+
+    fn from_str(text: &str) -> Result<Self, NotPartial> {
+        Self::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| NotPartial(text.to_owned()))
+    }
+}
+
+/// `[kernel]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct KernelOptions {
+    /// Which system calls are refused.
+    pub seccomp: Seccomp,
+    /// When Landlock is set.
+    pub landlock: LandlockUse,
+    /// Which allowed operations are recorded.
+    pub audit: AuditLevel,
+    /// What is granted beside the grant.
+    pub base: Base,
+    /// What may stay open where no enforcer holds it.
+    pub accept_partial: Vec<Partial>,
+    /// What root may do beside an ordinary user.
+    pub capabilities: Capabilities,
+    /// Whether files may be given setuid and setgid bits and file capabilities.
+    pub setuid_files: bool,
+    /// Whether it may make files in `/dev/shm`, and use those.
+    pub shared_memory: bool,
+    /// Whether one tool call's processes may trace, read and signal another's.
+    pub debug_between_calls: bool,
+}
+
+/// `kernel.seccomp`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seccomp {
+    /// The calls that no agent needs.
+    #[default]
+    Default,
+    /// All but the calls that ordinary programs need.
+    Strict,
+    /// No filter.
+    Off,
+    /// An OCI profile in JSON, by absolute path.
+    File(PathBuf),
+}
+
+/// `kernel.landlock`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LandlockUse {
+    /// Where eBPF does not hold.
+    #[default]
+    Fallback,
+    /// Always.
+    Always,
+    /// Never.
+    Off,
+}
+
+/// `kernel.audit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub enum AuditLevel {
+    /// Denials only.
+    #[default]
+    #[serde(rename = "denied")]
+    Denied,
+    /// Also what was executed.
+    #[serde(rename = "exec")]
+    Exec,
+    /// Also what was connected, sent to and bound.
+    #[serde(rename = "exec+net")]
+    ExecNet,
+    /// Everything, each open included.
+    #[serde(rename = "all")]
+    All,
+}
+
+/// `kernel.base`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Base {
+    /// What any Linux program needs: the loader, libraries, locale data, `/dev/null` and the like.
+    #[default]
+    Userland,
+    /// Nothing.
+    None,
+}

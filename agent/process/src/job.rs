@@ -1,0 +1,155 @@
+//! The command as a job of its own: a process group, which no signal to the launcher's group reaches and which reaches
+//! nobody else's; a session of its own unless one of its streams is the launcher's terminal.
+//!
+//! On a terminal the launcher stands between the shell and the command, as a shell would: it hands the foreground to the
+//! command's group, takes it back when the command stops or ends, and stops itself, so that the shell notices.
+
+use crate::spawn::Child;
+use nix::{
+    sys::{
+        signal::{Signal, killpg, raise},
+        termios::tcgetsid,
+    },
+    unistd::{Pid, getpgrp, getpid, getsid, isatty, setpgid, setsid, tcgetpgrp, tcsetpgrp},
+};
+use std::{
+    cell::Cell,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// What the command has as its standard streams.
+#[derive(Debug)]
+pub enum Streams {
+    /// Those of the launcher.
+    Own,
+    /// These.
+    Given([OwnedFd; 3]),
+}
+
+/// How the command relates to the launcher's terminal.
+#[derive(Debug)]
+pub struct Job {
+    /// The launcher's controlling terminal, if one of the command's streams is it.
+    terminal: Option<OwnedFd>,
+    /// Whether the command has the foreground whenever the launcher's group has it. Otherwise it gets it once it asks: in a
+    /// pipeline or a script others of the launcher's group may be reading.
+    at_once: bool,
+    /// The command's group was made the foreground.
+    handed: Cell<bool>,
+    /// Somebody asked the launcher to stop.
+    stopping: Cell<bool>,
+}
+
+impl Job {
+    /// Looks at the streams that the command will have.
+    pub fn new(streams: &Streams) -> Self {
+        let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+        let own = [input.as_fd(), output.as_fd(), errors.as_fd()];
+        let terminal = match streams {
+            Streams::Own => own.into_iter().find(|stream| is_ours(*stream)),
+            Streams::Given(_) => None,
+        };
+        Self {
+            at_once: terminal.is_some()
+                && is_terminal(own[0])
+                && is_terminal(own[1])
+                && getpgrp() == getpid(),
+            terminal: terminal.and_then(|stream| rustix::io::fcntl_dupfd_cloexec(stream, 3).ok()),
+            handed: Cell::new(false),
+            stopping: Cell::new(false),
+        }
+    }
+
+    /// In the child: becomes a job of its own.
+    ///
+    /// # Errors
+    /// None that a child that was just forked can meet.
+    pub fn enter(&self) -> nix::Result<()> {
+        match self.terminal {
+            Some(_) => setpgid(Pid::from_raw(0), Pid::from_raw(0)),
+            None => setsid().map(drop),
+        }
+    }
+
+    /// The child is in its group and about to become the command: gives it the foreground, where it is to have it.
+    pub fn begin(&self, child: &Child) {
+        if self.at_once {
+            self.hand_over(child);
+        }
+    }
+
+    /// The command has ended: the foreground is the launcher's again.
+    pub fn end(&self) {
+        self.take_back();
+    }
+
+    /// A signal that is to be passed on reached the launcher; what is to be sent to the command instead of it.
+    pub fn passes(&self, signal: Signal, child: &Child) -> Signal {
+        match signal {
+            Signal::SIGTSTP => {
+                self.stopping.set(true);
+                // A session of its own has nobody to continue it, so the kernel would not let it be stopped by that.
+                if self.terminal.is_none() { Signal::SIGSTOP } else { signal }
+            }
+            Signal::SIGCONT => {
+                self.begin(child);
+                signal
+            }
+            _ => signal,
+        }
+    }
+
+    /// The command has stopped. Returns when it goes on, or at once where nobody waits for it to stop.
+    pub fn stopped(&self, child: &Child, by: Signal) {
+        let asks = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU) && !self.handed.get();
+        if asks && self.hand_over(child) {
+            self.go_on(child);
+            return;
+        }
+        // Without a terminal nobody but who asked the launcher waits for a stop: what the command does to itself stays
+        // its own affair.
+        if self.terminal.is_none() && !self.stopping.take() {
+            return;
+        }
+        self.stopping.set(false);
+        let had_it = self.handed.get();
+        self.take_back();
+        let _ = raise(Signal::SIGSTOP);
+        if self.at_once || had_it {
+            self.hand_over(child);
+        }
+        self.go_on(child);
+    }
+
+    fn go_on(&self, child: &Child) {
+        let _ = killpg(child.pid(), Signal::SIGCONT);
+    }
+
+    /// Makes the command's group the foreground, if the launcher's is.
+    fn hand_over(&self, child: &Child) -> bool {
+        let Some(terminal) = &self.terminal else { return false };
+        if tcgetpgrp(terminal) == Ok(getpgrp()) {
+            self.handed.set(tcsetpgrp(terminal, child.pid()).is_ok());
+        }
+        self.handed.get()
+    }
+
+    /// Makes the launcher's group the foreground again. SIGTTOU is blocked, or the kernel would stop us here.
+    fn take_back(&self) {
+        if let Some(terminal) = &self.terminal
+            && self.handed.take()
+        {
+            let _ = tcsetpgrp(terminal, getpgrp());
+        }
+    }
+}
+
+fn is_terminal(stream: BorrowedFd<'_>) -> bool {
+    isatty(stream) == Ok(true)
+}
+
+/// Whether a stream is the terminal that controls this process.
+fn is_ours(stream: BorrowedFd<'_>) -> bool {
+    is_terminal(stream) && tcgetsid(stream).is_ok_and(|session| getsid(None) == Ok(session))
+}

@@ -1,0 +1,11 @@
+//! What a process gives up for good: capabilities, Landlock, seccomp; and what this kernel offers of them.
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+pub mod caps;
+pub mod host;
+pub mod landlock;
+pub mod seccomp;

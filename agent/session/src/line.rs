@@ -1,0 +1,410 @@
+//! One line of MCP's stdio transport: what it is, and what in it cannot be judged. Pure: no I/O.
+
+use super::strict::{self, Ambiguity, Members};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+/// Longest configuration of a client, bytes.
+pub const MAX_CONFIG: usize = 4 << 20;
+/// Keys of a message that somebody acts on.
+const MESSAGE_KEYS: &[&str] = &["jsonrpc", "id", "method", "params", "result", "error"];
+/// Keys of a tool call's params that somebody acts on.
+const CALL_KEYS: &[&str] = &["name", "arguments", "_meta"];
+
+/// A request's or response's id, with its JSON type: `1` and `"1"` are two ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Id {
+    /// A string, unescaped.
+    String(String),
+    /// A number: whole numbers that a double holds exactly in one spelling (`1.0` is `1`), others as written.
+    Number(String),
+    /// `null`.
+    Null,
+}
+
+impl Id {
+    /// Reads an id; `None` for what no id can be (arrays, objects, booleans).
+    pub fn parse(text: &str) -> Option<Self> {
+        /// Digits of numbers that a double holds exactly, however they go on.
+        const SHORT: usize = 15;
+        // Nearly every id.
+        if text.len() <= SHORT && !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return (!text.is_empty()).then(|| Self::Number(text.to_owned()));
+        }
+        match serde_json::from_str::<serde_json::Value>(text).ok()? {
+            serde_json::Value::String(text) => Some(Self::String(text)),
+            serde_json::Value::Null => Some(Self::Null),
+            serde_json::Value::Number(number) => {
+                const EXACT: u64 = 1 << 53;
+                if let Some(whole) = number.as_u64().filter(|whole| *whole < EXACT) {
+                    return Some(Self::Number(whole.to_string()));
+                }
+                match number.as_f64() {
+                    Some(n) if n.fract() == 0.0 && n.abs() < EXACT as f64 => {
+                        Some(Self::Number(format!("{n:.0}")))
+                    }
+                    _ => Some(Self::Number(text.to_owned())),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The id as JSON text, for an answer of our own.
+    pub fn to_json(&self) -> String {
+        match self {
+            Self::String(text) => serde_json::Value::from(text.as_str()).to_string(),
+            Self::Number(text) => text.clone(),
+            Self::Null => "null".to_owned(),
+        }
+    }
+}
+
+/// A `tools/call` request.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The tool's name as sent.
+    pub name: String,
+    /// Its arguments: an object's text; `{}` where none came.
+    pub arguments: &'a str,
+    /// The same, parsed.
+    pub value: serde_json::Value,
+    /// `params._meta`, if any: JSON.
+    pub meta: Option<&'a str>,
+}
+
+/// What a message is.
+#[derive(Debug)]
+pub enum Kind<'a> {
+    /// A request for a tool.
+    Call(Id, Call<'a>),
+    /// Any other request.
+    Request(Id, String),
+    /// A notification.
+    Notification(String),
+    /// A response, successful or not: its result or error, JSON.
+    Response(Id, Result<&'a str, &'a str>),
+}
+
+/// A message and its params as they stand.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// What it is.
+    pub kind: Kind<'a>,
+    /// `params`, for requests and notifications: JSON.
+    pub params: Option<&'a str>,
+}
+
+/// A line that was understood.
+#[derive(Debug)]
+pub enum Line<'a> {
+    /// Nothing but white space: forwarded, recorded as nothing.
+    Blank,
+    /// One message.
+    Message(Message<'a>),
+    /// A batch, element by element.
+    Batch(Vec<Message<'a>>),
+}
+
+/// Why a client's line is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Two parsers could read it differently.
+    #[error(transparent)]
+    Ambiguous(#[from] Ambiguity),
+    /// Neither request, notification nor response, or two of them at once.
+    #[error("{0}")]
+    Shape(&'static str),
+    /// A tool call that cannot be answered or judged.
+    #[error("this tools/call {0}")]
+    Call(&'static str),
+}
+
+/// A refusal and the id to answer under, where one could be found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refused {
+    /// Why.
+    pub reason: Refusal,
+    /// The request's id.
+    pub id: Option<Id>,
+}
+
+impl<R: Into<Refusal>> From<R> for Refused {
+    fn from(reason: R) -> Self {
+        Self { reason: reason.into(), id: None }
+    }
+}
+
+/// Reads one line, without its `\n`.
+///
+/// # Errors
+/// [`Refused`] where the line cannot be judged. A batch is refused whole if any element is.
+pub fn read(line: &[u8]) -> Result<Line<'_>, Refused> {
+    if line.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Line::Blank);
+    }
+    let text = strict::text(line)?;
+    if let Some(members) = strict::line(text, MESSAGE_KEYS)? {
+        return message(&members).map(Line::Message);
+    }
+    let elements: Vec<&RawValue> =
+        serde_json::from_str(text).map_err(|e| Ambiguity::Syntax(e.to_string()))?;
+    if elements.is_empty() {
+        return Err(Refusal::Shape("an empty batch").into());
+    }
+    let messages = elements.into_iter().map(|element| message(&strict::object(element.get(), MESSAGE_KEYS)?));
+    messages.collect::<Result<_, _>>().map(Line::Batch)
+}
+
+fn message<'a>(members: &Members<'a>) -> Result<Message<'a>, Refused> {
+    let id = members.find("id").map(Id::parse);
+    let known = id.clone().flatten();
+    understand(members, id).map_err(|reason| Refused { reason, id: known })
+}
+
+fn understand<'a>(members: &Members<'a>, id: Option<Option<Id>>) -> Result<Message<'a>, Refusal> {
+    let id = match id {
+        Some(None) => return Err(Refusal::Shape("an id that is neither string nor number")),
+        Some(known) => known,
+        None => None,
+    };
+    let params = members.find("params");
+    let outcome = match (members.find("result"), members.find("error")) {
+        (Some(_), Some(_)) => return Err(Refusal::Shape("a response with both result and error")),
+        (Some(result), None) => Some(Ok(result)),
+        (None, Some(error)) => Some(Err(error)),
+        (None, None) => None,
+    };
+    let Some(method) = members.find("method") else {
+        let outcome = outcome.ok_or(Refusal::Shape("neither method, result nor error"))?;
+        // A response to something unreadable has id null, and may come without one.
+        return Ok(Message { kind: Kind::Response(id.unwrap_or(Id::Null), outcome), params: None });
+    };
+    if outcome.is_some() {
+        return Err(Refusal::Shape("a method together with a result or an error"));
+    }
+    let method = string(method).ok_or(Refusal::Shape("a method that is not a string"))?;
+    let kind = match (method == "tools/call", id) {
+        (true, None | Some(Id::Null)) => {
+            return Err(Refusal::Call("has no id: it would run and could not be answered"));
+        }
+        (true, Some(id)) => Kind::Call(id, call(params)?),
+        (false, Some(id)) => Kind::Request(id, method.into_owned()),
+        (false, None) => Kind::Notification(method.into_owned()),
+    };
+    Ok(Message { kind, params })
+}
+
+/// What pairs a message with another, where all of it cannot be judged: too odd for [`read`], or cut.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Outline {
+    /// Its id, as JSON.
+    pub id: String,
+    /// What it says of itself: a `method`, a `result`, or an `error`.
+    pub member: String,
+}
+
+/// Longest id that an outline has, bytes.
+const LONGEST_OUTLINED: usize = 1024;
+
+/// The outline of an object, by brackets and strings alone: the rest need not be there, nor be JSON. Nothing where it has
+/// two ids, none, or is not one of request, result and error.
+pub fn outline(text: &str) -> Option<Outline> {
+    let bytes = text.trim_start().as_bytes();
+    let string_end = |from: usize| {
+        let mut at = from + 1;
+        while *bytes.get(at)? != b'"' {
+            at += if bytes[at] == b'\\' { 2 } else { 1 };
+        }
+        Some(at + 1)
+    };
+    let spaces = |from: usize| {
+        from + bytes[from.min(bytes.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+    };
+    let (mut at, mut depth, mut ids, mut members) = (0, 0usize, Vec::new(), Vec::new());
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let Some(end) = string_end(at) else { break };
+                let key = &bytes[at..end];
+                at = end;
+                let colon = spaces(at);
+                if depth != 1 || bytes.get(colon) != Some(&b':') {
+                    continue;
+                }
+                let key: String = serde_json::from_slice(key).ok()?;
+                let value = spaces(colon + 1);
+                if ["method", "result", "error"].contains(&key.as_str()) {
+                    members.push(key);
+                } else if key == "id" {
+                    let end = match bytes.get(value)? {
+                        b'"' => string_end(value)?,
+                        _ => value + bytes[value..].iter().take_while(|b| !b",}] \t\r\n".contains(b)).count(),
+                    };
+                    ids.push(bytes.get(value..end).filter(|id| id.len() <= LONGEST_OUTLINED)?);
+                }
+                at = value;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let ([id], [member]) = (ids.as_slice(), members.as_slice()) else { return None };
+    let raw: &RawValue = serde_json::from_slice(id).ok()?;
+    Some(Outline { id: Id::parse(raw.get())?.to_json(), member: member.clone() })
+}
+
+impl Outline {
+    /// The id, to find the other message by.
+    pub fn id(&self) -> Option<Id> {
+        Id::parse(serde_json::from_str::<&RawValue>(&self.id).ok()?.get())
+    }
+}
+
+/// A JSON string's text; nothing for any other JSON.
+fn string(json: &str) -> Option<Cow<'_, str>> {
+    match json.strip_prefix('"')?.strip_suffix('"') {
+        Some(text) if !text.contains('\\') => Some(Cow::Borrowed(text)),
+        _ => serde_json::from_str(json).ok().map(Cow::Owned),
+    }
+}
+
+fn call(params: Option<&str>) -> Result<Call<'_>, Refusal> {
+    let params = params.ok_or(Refusal::Call("has no params"))?;
+    let members = strict::object(params, CALL_KEYS).map_err(|ambiguity| match ambiguity {
+        Ambiguity::Syntax(_) => Refusal::Call("has params that are not an object"),
+        other => other.into(),
+    })?;
+    if !members.is_plain() {
+        strict::unique(params)?;
+    }
+    let name = members.find("name").ok_or(Refusal::Call("names no tool"))?;
+    let name = string(name).ok_or(Refusal::Call("names its tool by something else than a string"))?;
+    let name = name.into_owned();
+    let arguments = match members.find("arguments") {
+        None | Some("null") => "{}",
+        Some(object) if object.starts_with('{') => object,
+        Some(_) => return Err(Refusal::Call("has arguments that are not an object")),
+    };
+    // What is judged is what was parsed here: nothing later may take a text that it cannot read for an empty one.
+    let value = serde_json::from_str(arguments).map_err(|e| Ambiguity::Syntax(e.to_string()))?;
+    Ok(Call { name, arguments, value, meta: members.find("_meta") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Id, Kind, Line, Refusal, Refused, read};
+
+    fn kind(line: &str) -> String {
+        match read(line.as_bytes()) {
+            Ok(Line::Blank) => "blank".into(),
+            Ok(Line::Batch(messages)) => format!("batch of {}", messages.len()),
+            Ok(Line::Message(m)) => match m.kind {
+                Kind::Call(id, call) => format!("call {} {} {}", id.to_json(), call.name, call.arguments),
+                Kind::Request(id, method) => format!("request {} {method}", id.to_json()),
+                Kind::Notification(method) => format!("notification {method}"),
+                Kind::Response(id, outcome) => format!("response {} {}", id.to_json(), outcome.is_ok()),
+            },
+            Err(refused) => format!("refused {:?}: {refused}", refused.id.as_ref().map(Id::to_json)),
+        }
+    }
+
+    #[test]
+    fn messages_are_what_they_are() {
+        let cases = [
+            ("", "blank"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, "request 1 ping"),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#,
+                "notification notifications/cancelled",
+            ),
+            (r#"{"jsonrpc":"2.0","id":"1","result":{}}"#, "response \"1\" true"),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, "response null false"),
+            (
+                r#"{"id":7,"method":"tools/call","params":{"name":"x","arguments":{"a":1}}}"#,
+                r#"call 7 x {"a":1}"#,
+            ),
+            (r#"{"id":7,"method":"tools/call","params":{"name":"x"}}"#, "call 7 x {}"),
+            (r#"[{"id":1,"method":"ping"},{"method":"n"}]"#, "batch of 2"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(kind(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_judged_has_an_outline() {
+        let found = |text: &str| super::outline(text).map(|o| format!("{} {}", o.member, o.id));
+        let cases = [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"id":8,"error":"x","text":"cut he"#, Some("result 7")),
+            (r#" {"result":{"a":"\ud800 \" }"},"jsonrpc":"2.0","id":"a\"b"}"#, Some(r#"result "a\"b""#)),
+            (r#"{"error":{"code":1},"\u0069d":1.0}"#, Some("error 1")),
+            (r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"t":"cut"#, Some("method 1")),
+            (r#"{"id":1,"id":2,"result":{}}"#, None),
+            (r#"{"id":1,"result":{},"error":{}}"#, None),
+            (r#"{"result":{"id":1}}"#, None),
+            (r#"{"id":[1],"result":{}}"#, None),
+            (r#"{"id":"#, None),
+            (r#"{"id"#, None),
+            (r#"[{"id":1,"result":{}}]"#, None),
+            ("", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(found(text).as_deref(), expected, "{text}");
+        }
+        let id = super::outline(r#"{"id":1.0,"result":1}"#).and_then(|outline| outline.id());
+        assert_eq!(id, Some(Id::Number("1".into())));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics_an_outline(text in r#"[{}\[\]":,\\ a1id\u{e9}]{0,60}"#) {
+            let _ = super::outline(&text);
+        }
+    }
+
+    #[test]
+    fn hostile_calls_are_refused_under_their_id() {
+        let refused = [
+            r#"{"method":"tools/call","params":{"name":"x"}}"#,
+            r#"{"id":null,"method":"tools/call","params":{"name":"x"}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":[]}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","name":"y"}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","Name":"y"}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","Arguments":{}}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"$serde_json::private::RawValue":1}}}"#,
+            r#"{"id":1,"method":"tools/call","params":[]}"#,
+            r#"{"id":1,"method":"tools/call","result":1,"params":{"name":"x"}}"#,
+            r#"{"id":[1],"method":"tools/call","params":{"name":"x"}}"#,
+            r#"[{"id":1,"method":"ping"},{"method":"tools/call","params":{"name":"x"}}]"#,
+            r#"{"id":1,"method":"ping"} {"id":2,"method":"ping"}"#,
+            "[]",
+            "\"text\"",
+        ];
+        for line in refused {
+            assert!(kind(line).starts_with("refused"), "{line}: {}", kind(line));
+        }
+        let line = br#"{"id":"a","method":"tools/call","params":{"name":1}}"#;
+        let Err(Refused { reason: Refusal::Call(_), id }) = read(line) else { panic!("not refused") };
+        assert_eq!(id, Some(Id::String("a".into())));
+    }
+
+    #[test]
+    fn ids_keep_their_type_and_exact_numbers_have_one_spelling() {
+        let id = |text: &str| match read(format!(r#"{{"id":{text},"method":"m"}}"#).as_bytes()) {
+            Ok(Line::Message(super::Message { kind: Kind::Request(id, _), .. })) => id,
+            other => panic!("{other:?}"),
+        };
+        assert_ne!(id("1"), id("\"1\""));
+        assert_eq!(id("1"), id("1.0"));
+        assert_eq!(id("1e2"), id("100"));
+        assert_eq!(id("-0"), Id::Number("-0".into()));
+        assert_eq!(id("9007199254740993"), Id::Number("9007199254740993".into()));
+        assert_ne!(id("9007199254740993"), id("9007199254740992"));
+        assert_eq!(id("\"\\u0061\""), Id::String("a".into()));
+    }
+}

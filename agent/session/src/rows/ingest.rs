@@ -1,0 +1,521 @@
+//! A session's journal to the store's rows: requests and responses paired, calls grouped into intents. Pure.
+//!
+//! The fold is deterministic: read again from the start, a journal gives the same rows with the same ids, so that an
+//! auditor that was killed in the middle begins again and writes nothing twice.
+
+pub use super::row::{CallRow, MessageRow, Row};
+use super::{
+    intent::{self, Evidence},
+    row::{self, LONGEST_RAW, bounded},
+    stderr::Stderr,
+};
+use crate::{
+    journal::{Direction, Entry, Judged, sha256},
+    line::{self, Id, Kind, Line, Message, Outline},
+};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+use std::collections::{HashMap, HashSet};
+
+/// Requests without an answer that are remembered per session; older ones are taken as never answered.
+const MOST_PENDING: usize = 65_536;
+
+/// How many of the oldest go at once when those are too many: each of them is looked at for that.
+const FORGOTTEN: usize = MOST_PENDING / 16;
+
+/// Messages of one line, and calls of one, that are looked at; what is beyond is a gap.
+const MOST_IN_LINE: usize = 16_384;
+
+/// Calls of one id that are remembered; the others are taken as never answered.
+const MOST_SAME: usize = 64;
+
+/// Questions to the client's model in answers that are remembered per session.
+const MOST_QUESTIONS: usize = 64;
+
+/// Longest id of a request, and longest name of a question, that is remembered as it is, bytes; of another one the hash is: it
+/// is kept for as long as nobody answers.
+const LONGEST_ID: usize = 256;
+
+/// A request that was not answered yet.
+#[derive(Debug, Clone)]
+struct Pending {
+    call: Option<String>,
+    /// A question to the client's model: its name.
+    question: Option<String>,
+    at: i64,
+    /// Calls that have the same id and were not answered when this came: their names, and when they came.
+    same: Vec<(String, i64)>,
+    /// Answers to this id that are still to come, before the last.
+    more: u32,
+}
+
+impl Pending {
+    fn new(call: Option<String>, question: Option<String>, at: i64) -> Self {
+        Self { call, question, at, same: Vec::new(), more: 0 }
+    }
+}
+
+/// What an answer is to.
+enum Answered {
+    Nothing,
+    /// One of several requests of one id.
+    Unclear,
+    /// The last of them, or the only one.
+    Last(Pending),
+}
+
+/// The state of one session's fold.
+#[derive(Debug, Default)]
+pub struct Fold {
+    /// Requests in flight, by the direction they went.
+    pending: HashMap<(Direction, Id), Pending>,
+    /// Calls that wait for a decision: not in flight until approved.
+    paused: HashMap<String, (Id, i64)>,
+    client_known: bool,
+    /// Questions to the client's model in answers, until calls bring theirs.
+    in_answers: Vec<String>,
+    stderr: Stderr,
+}
+
+impl Fold {
+    /// The rows of the next entry.
+    pub fn next(&mut self, entry: Entry) -> Vec<Row> {
+        match entry {
+            Entry::Start { at, mut server_name, server_command, .. } => {
+                let mut server_command = shell_words(&server_command);
+                [&mut server_name, &mut server_command].into_iter().for_each(row::cut);
+                vec![Row::Session { server_name, server_command, started_at: at }]
+            }
+            Entry::Message { id, at, boot, direction, raw, calls, refused, outline, .. } => {
+                self.message(id, (at, boot), direction, raw, (calls, outline), refused)
+            }
+            Entry::Governed { mut profile, mut enforcement, mut container, .. } => {
+                [&mut profile, &mut enforcement].into_iter().chain(&mut container).for_each(row::cut);
+                vec![Row::Governed { profile, enforcement, container }]
+            }
+            Entry::Gap { .. } => vec![Row::Gap],
+            Entry::Decision { call, at, boot, mut outcome, mut by } => {
+                [&mut outcome].into_iter().chain(&mut by).for_each(row::cut);
+                if let Some((id, asked)) = self.paused.remove(&call)
+                    && outcome == "approved"
+                {
+                    self.remember(
+                        Direction::ClientToServer,
+                        id,
+                        Pending::new(Some(call.clone()), None, asked),
+                    );
+                }
+                vec![Row::Decision { call, outcome, by, at, boot }]
+            }
+            Entry::Stderr { at, text, dropped } => self.stderr.piece(at, text, dropped).into_iter().collect(),
+            Entry::End { at, status } => {
+                self.stderr.end(at).into_iter().chain([Row::End { at, status }]).collect()
+            }
+            Entry::Note { .. } => Vec::new(),
+        }
+    }
+
+    fn message(
+        &mut self,
+        id: String,
+        (at, boot): (i64, u64),
+        direction: Direction,
+        raw: String,
+        (mut calls, outline): (Vec<Judged>, Option<Outline>),
+        refused: Option<String>,
+    ) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut notes: Vec<String> = refused.iter().map(|why| format!("refused: {why}")).collect();
+        if calls.len() > MOST_IN_LINE {
+            notes.push(format!("{} calls; the first {MOST_IN_LINE} are on record", calls.len()));
+            calls.truncate(MOST_IN_LINE);
+            rows.push(Row::Gap);
+        }
+        calls.iter_mut().for_each(row::cut_judged);
+        let mut row = MessageRow {
+            id: id.clone(),
+            direction,
+            at,
+            jsonrpc_id: None,
+            method: None,
+            params: None,
+            result: None,
+            error: None,
+            raw,
+            note: None,
+        };
+        let raw = std::mem::take(&mut row.raw);
+        let mut judged = HashMap::with_capacity(calls.len());
+        for call in &calls {
+            judged.entry(call.index).or_insert(call);
+        }
+        match line::read(raw.as_bytes()) {
+            Ok(Line::Blank) => {}
+            Ok(Line::Message(message)) => {
+                let forwarded = refused.is_none();
+                self.one(&message, 0, &id, (at, boot), direction, &judged, forwarded, &mut rows, &mut notes);
+                row.read(&message);
+            }
+            Ok(Line::Batch(messages)) => {
+                notes.push(format!("a batch of {}", messages.len()));
+                if messages.len() > MOST_IN_LINE {
+                    notes.push(format!("the first {MOST_IN_LINE} of them are on record"));
+                    rows.push(Row::Gap);
+                }
+                let forwarded = refused.is_none() && calls.iter().all(|call| call.action != "block");
+                for (index, message) in messages.iter().take(MOST_IN_LINE).enumerate() {
+                    let index = u32::try_from(index).unwrap_or(u32::MAX);
+                    self.one(
+                        message,
+                        index,
+                        &id,
+                        (at, boot),
+                        direction,
+                        &judged,
+                        forwarded,
+                        &mut rows,
+                        &mut notes,
+                    );
+                }
+            }
+            Err(_) if refused.is_some() => {}
+            Err(why) => {
+                notes.push(format!("not judged: {why}"));
+                let outline = outline.or_else(|| line::outline(&raw));
+                match direction {
+                    Direction::ServerToClient => {
+                        let answers = outline.map(|outline| self.unread_answer(&outline, &id, (at, boot)));
+                        rows.extend(answers.unwrap_or_default());
+                    }
+                    // It was forwarded all the same, and may have been a call.
+                    Direction::ClientToServer if calls.is_empty() => rows.push(Row::Gap),
+                    Direction::ClientToServer => {
+                        let alone = outline.filter(|outline| calls.len() == 1 && outline.member == "method");
+                        self.unread_request(alone.and_then(|outline| outline.id()), &calls[0], at);
+                    }
+                }
+            }
+        }
+        Self::unread_calls(&id, (at, boot), calls, refused.is_none(), &mut rows);
+        if raw.len() > LONGEST_RAW {
+            notes.push(format!(
+                "{} bytes; the database has the first {LONGEST_RAW}, the journal all",
+                raw.len()
+            ));
+            let cut = raw.floor_char_boundary(LONGEST_RAW);
+            row.raw = raw[..cut].to_owned();
+            (row.params, row.result, row.error) = (None, None, None);
+        } else {
+            row.raw = raw;
+        }
+        if !notes.is_empty() {
+            row.note = Some(notes.join("; "));
+        }
+        [&mut row.jsonrpc_id, &mut row.method, &mut row.note].into_iter().flatten().for_each(row::cut);
+        // The message first: calls and answers refer to it.
+        rows.insert(0, Row::Message(Box::new(row)));
+        rows
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one message's place in its line, and where its findings go"
+    )]
+    fn one(
+        &mut self,
+        message: &Message<'_>,
+        index: u32,
+        id: &str,
+        (at, boot): (i64, u64),
+        direction: Direction,
+        judged: &HashMap<u32, &Judged>,
+        forwarded: bool,
+        rows: &mut Vec<Row>,
+        notes: &mut Vec<String>,
+    ) {
+        match &message.kind {
+            Kind::Call(rpc, call) if direction == Direction::ClientToServer => {
+                self.client(message, direction, rows);
+                let Some(&judged) = judged.get(&index) else { return };
+                let blocked = judged.action == "block";
+                let uuid = judged.call.clone();
+                let at_once = forwarded && !blocked && judged.action != "pause";
+                let row = CallRow {
+                    judged: judged.clone(),
+                    message: id.to_owned(),
+                    arguments: bounded(call.arguments),
+                    at,
+                    blocked,
+                    began: at_once.then_some(boot),
+                    evidence: Evidence::of(call.meta),
+                };
+                // A call that comes again with what its answer asked for.
+                if message.params.is_some_and(|params| params.contains("\"inputResponses\"")) {
+                    rows.extend(self.in_answers.drain(..).map(|question| Row::Answered { question, at }));
+                }
+                rows.push(Row::Call(Box::new(row)));
+                if judged.action == "pause" {
+                    self.pause(uuid, rpc, at);
+                } else if !blocked
+                    && forwarded
+                    && self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at))
+                {
+                    notes.push("its id is that of a request that was not answered yet".to_owned());
+                }
+            }
+            Kind::Call(rpc, _) | Kind::Request(rpc, _) => {
+                let asks = direction == Direction::ServerToClient
+                    && matches!(&message.kind, Kind::Request(_, method) if method == intent::SAMPLING);
+                let question = asks.then(|| id.to_owned());
+                if let Some(question) = question.clone() {
+                    rows.push(Row::Asked { question, prompt: intent::prompt(message.params) });
+                }
+                if forwarded && self.remember(direction, rpc.clone(), Pending::new(None, question, at)) {
+                    notes.push("its id is that of a request that was not answered yet".to_owned());
+                }
+                self.client(message, direction, rows);
+            }
+            Kind::Notification(_) => self.client(message, direction, rows),
+            Kind::Response(rpc, outcome) => {
+                let asked = match direction {
+                    Direction::ClientToServer => Direction::ServerToClient,
+                    Direction::ServerToClient => Direction::ClientToServer,
+                };
+                let pending = match self.answered(asked, rpc.clone()) {
+                    Answered::Nothing => {
+                        notes.push("answers no request that is known".to_owned());
+                        return;
+                    }
+                    Answered::Unclear => {
+                        notes.push("answers one of several requests of one id".to_owned());
+                        return;
+                    }
+                    Answered::Last(pending) => pending,
+                };
+                if !pending.same.is_empty() {
+                    notes.push("answers one of several requests of one id".to_owned());
+                    rows.extend(Self::unclear(pending, id, (at, boot)));
+                    return;
+                }
+                match pending {
+                    Pending { question: Some(question), .. } => {
+                        rows.push(Row::Answered { question, at });
+                    }
+                    Pending { call: None, .. } => {}
+                    Pending { call: Some(call), at: began, .. } => {
+                        rows.push(Row::Answer {
+                            call,
+                            message: id.to_owned(),
+                            result: outcome.ok().map(bounded),
+                            error: outcome.err().map(bounded),
+                            at,
+                            duration_ms: at.saturating_sub(began).max(0) / 1000,
+                            ended: boot,
+                        });
+                        for (key, params) in outcome.map(intent::asked_in_result).unwrap_or_default() {
+                            let question = if key.len() > LONGEST_ID {
+                                format!("{id} {}", sha256(key.as_bytes()))
+                            } else {
+                                format!("{id} {key}")
+                            };
+                            if self.in_answers.len() < MOST_QUESTIONS {
+                                self.in_answers.push(question.clone());
+                                rows.push(Row::Asked { question, prompt: intent::prompt(params.as_deref()) });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// An answer that cannot be read is one all the same: the server's strange JSON, or a text that the journal has a part
+    /// of.
+    fn unread_answer(&mut self, outline: &Outline, message: &str, (at, ended): (i64, u64)) -> Vec<Row> {
+        let Some(id) = outline.id().filter(|_| outline.member != "method") else { return Vec::new() };
+        let Answered::Last(pending) = self.answered(Direction::ClientToServer, id) else { return Vec::new() };
+        if !pending.same.is_empty() {
+            return Self::unclear(pending, message, (at, ended));
+        }
+        let Pending { call: Some(call), at: began, .. } = pending else { return Vec::new() };
+        let text =
+            json!({ "ringfence_unread": "this answer cannot be read; the message has what is there of it" });
+        let (result, error) = match outline.member.as_str() {
+            "error" => (None, Some(text.to_string())),
+            _ => (Some(text.to_string()), None),
+        };
+        let duration_ms = at.saturating_sub(began).max(0) / 1000;
+        vec![Row::Answer { call, message: message.to_owned(), result, error, at, duration_ms, ended }]
+    }
+
+    /// Requests of one id are all in flight until as many answers came: which answer is which request's is the server's to
+    /// know, and what a process does meanwhile may be for any of them.
+    fn unclear(pending: Pending, message: &str, (at, ended): (i64, u64)) -> Vec<Row> {
+        let Pending { call, at: began, same, .. } = pending;
+        let text = json!({
+            "ringfence_unclear": "several calls of one id were in flight; which answer is whose cannot be told"
+        })
+        .to_string();
+        let calls = same.into_iter().chain(call.map(|call| (call, began)));
+        let row = |(call, began): (String, i64)| Row::Answer {
+            call,
+            message: message.to_owned(),
+            result: Some(text.clone()),
+            error: None,
+            at,
+            duration_ms: at.saturating_sub(began).max(0) / 1000,
+            ended,
+        };
+        calls.map(row).collect()
+    }
+
+    /// A call whose text cannot be read waits for its answer like any other.
+    fn unread_request(&mut self, id: Option<Id>, judged: &Judged, at: i64) {
+        let Some(id) = id else { return };
+        match judged.action.as_str() {
+            "block" => {}
+            "pause" => self.pause(judged.call.clone(), &id, at),
+            _ => {
+                let pending = Pending::new(Some(judged.call.clone()), None, at);
+                self.remember(Direction::ClientToServer, id, pending);
+            }
+        }
+    }
+
+    /// Rows of the calls that the interceptor judged and that are not found in what the journal has of their line: a
+    /// call is on record even where its text is not.
+    fn unread_calls(
+        message: &str,
+        (at, boot): (i64, u64),
+        calls: Vec<Judged>,
+        forwarded: bool,
+        rows: &mut Vec<Row>,
+    ) {
+        let named = |row: &Row| match row {
+            Row::Call(call) => Some(call.judged.call.clone()),
+            _ => None,
+        };
+        let mut found: HashSet<String> = rows.iter().filter_map(named).collect();
+        for judged in calls {
+            if !found.insert(judged.call.clone()) {
+                continue;
+            }
+            let blocked = judged.action == "block";
+            let at_once = forwarded && !blocked && judged.action != "pause";
+            rows.push(Row::Call(Box::new(CallRow {
+                message: message.to_owned(),
+                arguments: json!({ "ringfence_unread": "the journal's text of this call cannot be read" })
+                    .to_string(),
+                at,
+                blocked,
+                began: at_once.then_some(boot),
+                evidence: Evidence::default(),
+                judged,
+            })));
+        }
+    }
+
+    /// A call waits for a decision. One that has none for so long that this many others wait has no answer either.
+    fn pause(&mut self, call: String, id: &Id, at: i64) {
+        if self.paused.len() < MOST_PENDING {
+            self.paused.insert(call, (remembered(id.clone()), at));
+        }
+    }
+
+    /// Puts a request into flight; whether its id was in flight already.
+    fn remember(&mut self, direction: Direction, id: Id, mut pending: Pending) -> bool {
+        if self.pending.len() >= MOST_PENDING {
+            let mut times: Vec<i64> = self.pending.values().map(|pending| pending.at).collect();
+            let (_, last, _) = times.select_nth_unstable(FORGOTTEN);
+            let last = *last;
+            let mut goes = FORGOTTEN;
+            self.pending.retain(|_, pending| {
+                let is_old = pending.at <= last && goes > 0;
+                goes -= usize::from(is_old);
+                !is_old
+            });
+        }
+        let key = (direction, remembered(id));
+        let Some(earlier) = self.pending.remove(&key) else {
+            self.pending.insert(key, pending);
+            return false;
+        };
+        pending.same = earlier.same;
+        pending.same.extend(earlier.call.map(|call| (call, earlier.at)));
+        let too_many = pending.same.len().saturating_sub(MOST_SAME);
+        pending.same.drain(..too_many);
+        pending.more = earlier.more.saturating_add(1);
+        self.pending.insert(key, pending);
+        true
+    }
+
+    /// Takes an answer to an id.
+    fn answered(&mut self, asked: Direction, id: Id) -> Answered {
+        let key = (asked, remembered(id));
+        match self.pending.get_mut(&key) {
+            Some(Pending { more: more @ 1.., .. }) => {
+                *more -= 1;
+                Answered::Unclear
+            }
+            _ => self.pending.remove(&key).map_or(Answered::Nothing, Answered::Last),
+        }
+    }
+
+    /// Who the client is: in `initialize`, or in each request's `_meta` where there is no handshake.
+    fn client(&mut self, message: &Message<'_>, direction: Direction, rows: &mut Vec<Row>) {
+        if self.client_known || direction != Direction::ClientToServer {
+            return;
+        }
+        let params = message.params.and_then(object::<Params<'_>>).unwrap_or_default();
+        let meta = params.meta.and_then(|meta| object::<Meta<'_>>(meta.get())).unwrap_or_default();
+        if let Some(info) = params.info.or(meta.namespaced).or(meta.plain) {
+            self.client_known = true;
+            rows.push(Row::Client { info: row::client(info.get()) });
+        }
+    }
+}
+
+/// What of a message's params says who the client is. The rest may be of any length, and is not made anything of.
+#[derive(Debug, Default, Deserialize)]
+struct Params<'a> {
+    #[serde(borrow, default, rename = "clientInfo")]
+    info: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Meta<'a> {
+    #[serde(borrow, default, rename = "io.modelcontextprotocol/clientInfo")]
+    namespaced: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "clientInfo")]
+    plain: Option<&'a RawValue>,
+}
+
+/// A JSON object as `T`; a list is none, whatever is in it.
+fn object<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
+    let is_object = json.trim_start().starts_with('{');
+    if is_object { serde_json::from_str(json).ok() } else { None }
+}
+
+/// An id as it is remembered.
+fn remembered(id: Id) -> Id {
+    match id {
+        Id::String(text) if text.len() > LONGEST_ID => Id::String(sha256(text.as_bytes())),
+        Id::Number(text) if text.len() > LONGEST_ID => Id::Number(sha256(text.as_bytes())),
+        id => id,
+    }
+}
+
+/// A command as one would type it; for people, not for running.
+fn shell_words(command: &[String]) -> String {
+    let quote = |word: &String| {
+        let plain =
+            !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:@,+%".contains(&b));
+        if plain { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    command.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

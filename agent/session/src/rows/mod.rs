@@ -1,0 +1,6 @@
+//! Rows of the store, made by reading a journal.
+
+pub mod ingest;
+pub mod intent;
+pub mod row;
+pub mod stderr;

@@ -1,0 +1,268 @@
+//! What the store takes of a session: the rows of its journal's entries.
+
+use super::intent::Evidence;
+use crate::{
+    journal::{Direction, Judged},
+    line::{Kind, Message},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Longest text of a message in the database, bytes; arguments and results of calls likewise.
+pub(crate) const LONGEST_RAW: usize = 2 << 20;
+
+/// Longest text that is no payload, bytes: a name, a command, a reason. Whoever writes a journal writes any length.
+pub const LONGEST_TEXT: usize = 4 << 10;
+/// Bytes of all of a call's reasons, and of all rules that asked for what was decided.
+const LONGEST_LIST: usize = 16 << 10;
+
+/// What the store does for an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Row {
+    /// A session began.
+    Session {
+        /// Name of the server.
+        server_name: String,
+        /// Its command, as a shell would show it.
+        server_command: String,
+        /// When; microseconds since 1970, as all times here.
+        started_at: i64,
+    },
+    /// The client said who it is.
+    Client {
+        /// Name and version, as the client sent them.
+        info: String,
+    },
+    /// A message.
+    Message(Box<MessageRow>),
+    /// A tool call was asked for.
+    Call(Box<CallRow>),
+    /// A tool call was answered by the server.
+    Answer {
+        /// The call.
+        call: String,
+        /// The message that answers it.
+        message: String,
+        /// JSON.
+        result: Option<String>,
+        /// JSON.
+        error: Option<String>,
+        /// When.
+        at: i64,
+        /// Milliseconds since the request.
+        duration_ms: i64,
+        /// When, ns since boot.
+        ended: u64,
+    },
+    /// What became of a paused call, or a cancelled one.
+    Decision {
+        /// The call.
+        call: String,
+        /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
+        outcome: String,
+        /// Who.
+        by: Option<String>,
+        /// When.
+        at: i64,
+        /// When, ns since boot: an approved call is forwarded then.
+        boot: u64,
+    },
+    /// The server asks the client's model for something.
+    Asked {
+        /// The question, by the message it came in.
+        question: String,
+        /// What is asked, where it is text.
+        prompt: Option<String>,
+    },
+    /// It has its answer, or will have none.
+    Answered {
+        /// The question.
+        question: String,
+        /// When.
+        at: i64,
+    },
+    /// The server is under a profile.
+    Governed {
+        /// The profile.
+        profile: String,
+        /// What holds it.
+        enforcement: String,
+        /// Its container.
+        container: Option<String>,
+    },
+    /// The server said something on standard error.
+    Stderr {
+        /// Its place in the session, from 1.
+        number: u32,
+        /// When it was read.
+        at: i64,
+        /// What: lines.
+        text: String,
+        /// Bytes that were left out before it.
+        dropped: u64,
+    },
+    /// A call may have gone by that is not among the rows.
+    Gap,
+    /// The session ended.
+    End {
+        /// When.
+        at: i64,
+        /// Exit status of the server.
+        status: Option<i32>,
+    },
+}
+
+/// A row of `messages`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageRow {
+    /// Our id.
+    pub id: String,
+    /// Who sent it.
+    pub direction: Direction,
+    /// When, microseconds since 1970.
+    pub at: i64,
+    /// The sender's id, as JSON.
+    pub jsonrpc_id: Option<String>,
+    /// The method of a request or notification.
+    pub method: Option<String>,
+    /// Its params, as JSON.
+    pub params: Option<String>,
+    /// An answer's result, as JSON.
+    pub result: Option<String>,
+    /// An answer's error, as JSON.
+    pub error: Option<String>,
+    /// The line as it is recorded.
+    pub raw: String,
+    /// What is unusual about it: refused, unsolicited, an id used again, not JSON.
+    pub note: Option<String>,
+}
+
+/// A row of `tool_calls` as it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallRow {
+    /// What was decided about it.
+    pub judged: Judged,
+    /// The message that it came in: our id.
+    pub message: String,
+    /// Its arguments, as JSON.
+    pub arguments: String,
+    /// When, microseconds since 1970.
+    pub at: i64,
+    /// Why it was never forwarded, where that was known at once.
+    pub blocked: bool,
+    /// When it was forwarded, if it was at once; ns since boot.
+    pub began: Option<u64>,
+    /// What it says of why it was made.
+    pub evidence: Evidence,
+}
+
+impl Row {
+    /// Bytes of its texts, about: of those that may be long.
+    pub fn bytes(&self) -> usize {
+        let of = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let each = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
+        match self {
+            Self::Message(row) => {
+                row.raw.len()
+                    + [&row.jsonrpc_id, &row.method, &row.params, &row.result, &row.error, &row.note]
+                        .map(of)
+                        .iter()
+                        .sum::<usize>()
+            }
+            Self::Call(row) => {
+                let judged = &row.judged;
+                row.arguments.len() + judged.tool.len() + each(&judged.reasons) + each(&judged.rules)
+            }
+            Self::Answer { result, error, .. } => of(result) + of(error),
+            Self::Decision { by, .. } => of(by),
+            Self::Asked { question, prompt } => question.len() + of(prompt),
+            Self::Session { server_name, server_command, .. } => server_name.len() + server_command.len(),
+            Self::Client { info: text }
+            | Self::Governed { enforcement: text, .. }
+            | Self::Stderr { text, .. } => text.len(),
+            Self::Answered { .. } | Self::Gap | Self::End { .. } => 0,
+        }
+    }
+}
+
+impl MessageRow {
+    /// Takes what the message says into the columns.
+    pub fn read(&mut self, message: &Message<'_>) {
+        self.params = message.params.map(str::to_owned);
+        match &message.kind {
+            Kind::Call(id, _) => {
+                self.jsonrpc_id = Some(id.to_json());
+                self.method = Some("tools/call".to_owned());
+            }
+            Kind::Request(id, method) => {
+                self.jsonrpc_id = Some(id.to_json());
+                self.method = Some(method.clone());
+            }
+            Kind::Notification(method) => self.method = Some(method.clone()),
+            Kind::Response(id, outcome) => {
+                self.jsonrpc_id = Some(id.to_json());
+                self.result = outcome.ok().map(str::to_owned);
+                self.error = outcome.err().map(str::to_owned);
+            }
+        }
+    }
+}
+
+/// A JSON text for the database: as it is, or, where it is too long, an object that says so.
+pub fn bounded(json: &str) -> String {
+    if json.len() <= LONGEST_RAW {
+        return json.to_owned();
+    }
+    json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) }).to_string()
+}
+
+/// Cuts a text that is no payload, and says so in it.
+pub fn cut(text: &mut String) {
+    let bytes = text.len();
+    if bytes > LONGEST_TEXT {
+        text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+        text.push_str(&format!("… [of {bytes} bytes; the session's journal has them]"));
+        text.shrink_to_fit();
+    }
+}
+
+/// What was judged, with no more of each text than that.
+pub(crate) fn cut_judged(judged: &mut Judged) {
+    [&mut judged.tool, &mut judged.operation, &mut judged.action].into_iter().for_each(cut);
+    for texts in [&mut judged.reasons, &mut judged.rules] {
+        texts.iter_mut().for_each(cut);
+        let mut bytes = 0;
+        // Each counts more than its text: an empty one takes room as well.
+        let fits = |text: &&String| {
+            bytes += text.len() + 16;
+            bytes <= LONGEST_LIST
+        };
+        let kept = texts.iter().take_while(fits).count();
+        let left_out = texts.len() - kept;
+        if left_out > 0 {
+            texts.truncate(kept);
+            texts.push(format!("… [{left_out} more; the session's journal has them]"));
+            texts.shrink_to_fit();
+        }
+    }
+}
+
+/// Who the client is, as JSON: as it says, or, where that is too long, its name and version.
+pub fn client(info: &str) -> String {
+    if info.len() <= LONGEST_TEXT {
+        // As it is always written, whatever its spaces.
+        return serde_json::from_str::<Value>(info).map_or_else(|_| info.to_owned(), |info| info.to_string());
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        version: String,
+    }
+    let mut named: Named =
+        serde_json::from_str(info).unwrap_or(Named { name: String::new(), version: String::new() });
+    [&mut named.name, &mut named.version].into_iter().for_each(cut);
+    let cut = format!("{} bytes; the session's journal has them", info.len());
+    json!({ "name": named.name, "version": named.version, "ringfence_cut": cut }).to_string()
+}

@@ -1,0 +1,239 @@
+//! The rules in force in a session: those of its file, and those of the database once the auditor has told them.
+
+use super::{
+    notice,
+    risk::Risk,
+    rules::{self, Action, Judgement, Rule, Written},
+};
+use ringfence_wire::mcp::StoredRule;
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// How long the first call waits for the database's rules. Longer than a link takes to fail.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Rules that can be replaced while calls are judged.
+#[derive(Debug)]
+pub struct RuleSet {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    file: Vec<Rule>,
+    stored: Vec<Rule>,
+    all: Vec<Rule>,
+    /// The last call's judgement: calls of one tool come in rows.
+    last: Option<Last>,
+    /// The database's rules are still to come.
+    awaited: bool,
+    /// What of the file is in force is still to come.
+    file_awaited: bool,
+}
+
+/// A judgement, and all that it was made of beside the rules and the server.
+#[derive(Debug)]
+struct Last {
+    tool: String,
+    risk: Risk,
+    judgement: Judgement,
+}
+
+impl RuleSet {
+    /// Rules of a file alone.
+    pub fn new(file: Vec<Rule>) -> Self {
+        let all = file.clone();
+        Self { state: Mutex::new(State { file, all, ..State::default() }), arrived: Condvar::new() }
+    }
+
+    /// From now on a call waits for the auditor's word on the database's rules and on the file's: otherwise those at a
+    /// session's start would slip past them.
+    pub fn await_stored(&self) {
+        let mut state = self.lock();
+        state.awaited = true;
+        state.file_awaited = true;
+    }
+
+    /// The file's rules are those that are to be in force.
+    pub fn file_known(&self) {
+        self.lock().file_awaited = false;
+        self.arrived.notify_all();
+    }
+
+    /// Replaces the file's rules.
+    pub fn set_file(&self, file: Vec<Rule>) {
+        let mut state = self.lock();
+        state.file = file;
+        state.join();
+    }
+
+    /// Replaces the database's rules. They only add: the strictest of all rules wins.
+    pub fn set_stored(&self, stored: &[StoredRule]) {
+        let read = |rule: &StoredRule| match written(rule)
+            .and_then(|w| rules::compile(w).map_err(|e| e.to_string()))
+        {
+            Ok(rule) => Some(rule),
+            Err(error) => {
+                notice::say(&format!("a rule of the database is not in force: {error}"));
+                None
+            }
+        };
+        let mut state = self.lock();
+        state.stored = stored.iter().filter_map(read).collect();
+        state.join();
+        state.awaited = false;
+        self.arrived.notify_all();
+    }
+
+    /// Nobody can tell the database's rules: calls are judged by the file's until somebody can.
+    pub fn none_stored(&self) {
+        let mut state = self.lock();
+        state.awaited = false;
+        state.file_awaited = false;
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    /// What the rules in force make of a call. All calls of a session are to the same server.
+    pub fn judge(&self, server: &str, tool: &str, risk: &Risk) -> Judgement {
+        let mut state = self.in_force();
+        if let Some(last) = state.last.as_ref().filter(|last| last.tool == tool && last.risk == *risk) {
+            return last.judgement.clone();
+        }
+        let judgement = rules::judge(&state.all, server, tool, risk);
+        state.last = Some(Last { tool: tool.to_owned(), risk: risk.clone(), judgement: judgement.clone() });
+        judgement
+    }
+
+    /// The state once the rules are known.
+    fn in_force(&self) -> MutexGuard<'_, State> {
+        let state = self.lock();
+        if !state.awaited && !state.file_awaited {
+            return state;
+        }
+        let waited =
+            self.arrived.wait_timeout_while(state, PATIENCE, |state| state.awaited || state.file_awaited);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // Waited for once: an auditor that hangs does not slow every call.
+        state.awaited = false;
+        state.file_awaited = false;
+        state
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn join(&mut self) {
+        self.all = self.file.iter().chain(&self.stored).cloned().collect();
+        self.last = None;
+    }
+}
+
+/// A rule of the database in the form of a rule file.
+///
+/// # Errors
+/// Where its action is unknown: a later version wrote it.
+pub fn written(rule: &StoredRule) -> Result<Written, String> {
+    let action = Action::from_name(&rule.action).ok_or_else(|| {
+        format!("rule {:?}: action: {:?} is none of flag, pause, block", rule.name, rule.action)
+    })?;
+    Ok(Written {
+        name: rule.name.clone(),
+        description: rule.description.clone(),
+        tool_pattern: rule.tool_pattern.clone(),
+        server_pattern: rule.server_pattern.clone(),
+        min_risk_score: rule.min_risk_score,
+        operation_types: rule.operation_types.clone(),
+        action,
+        enabled: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RuleSet;
+    use crate::{
+        risk,
+        rules::{self, Action},
+    };
+    use ringfence_wire::mcp::StoredRule;
+    use std::{sync::Arc, thread, time::Duration};
+
+    fn stored(name: &str, action: &str) -> StoredRule {
+        StoredRule {
+            name: name.into(),
+            description: String::new(),
+            tool_pattern: Some("x_*".into()),
+            server_pattern: None,
+            min_risk_score: 0,
+            operation_types: None,
+            action: action.into(),
+        }
+    }
+
+    fn names(set: &RuleSet) -> Vec<String> {
+        set.in_force().all.iter().map(|rule| rule.name.clone()).collect()
+    }
+
+    #[test]
+    fn either_kind_is_replaced_without_the_other() {
+        let file =
+            |name| rules::parse(&format!("rules:\n  - {{name: {name}, action: flag}}")).expect("rules");
+        let set = RuleSet::new(file("a"));
+        assert_eq!(names(&set), ["a"]);
+        set.set_stored(&[stored("s", "block"), stored("later", "explode")]);
+        assert_eq!(names(&set), ["a", "s"], "what is not understood is left out");
+        set.set_file(file("b"));
+        assert_eq!(names(&set), ["b", "s"]);
+        set.set_stored(&[]);
+        assert_eq!(names(&set), ["b"]);
+    }
+
+    #[test]
+    fn a_judgement_is_believed_only_for_the_same_call_under_the_same_rules() {
+        let set = RuleSet::new(Vec::new());
+        let judge = |tool: &str, arguments: &str| {
+            let arguments = serde_json::from_str(arguments).expect("JSON");
+            set.judge("s", tool, &risk::assess(tool, &arguments, false)).action
+        };
+        assert_eq!([judge("x_a", "{}"), judge("x_a", "{}")], [Action::Pass; 2]);
+        assert_eq!(judge("x_a", r#"{"sql":"DROP TABLE t"}"#), Action::Flag, "another risk");
+        set.set_stored(&[stored("s", "block")]);
+        assert_eq!(
+            [judge("x_a", "{}"), judge("y", "{}"), judge("x_a", "{}")],
+            [Action::Block, Action::Pass, Action::Block]
+        );
+        set.set_stored(&[]);
+        assert_eq!(judge("x_a", "{}"), Action::Pass);
+        set.set_file(rules::parse("rules:\n  - {name: f, action: pause}").expect("rules"));
+        assert_eq!(judge("x_a", "{}"), Action::Pause);
+    }
+
+    #[test]
+    fn a_call_waits_for_the_databases_rules_until_they_or_their_absence_is_known() {
+        let set = Arc::new(RuleSet::new(Vec::new()));
+        set.await_stored();
+        let judging = thread::spawn({
+            let set = Arc::clone(&set);
+            move || names(&set)
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!judging.is_finished());
+        set.set_stored(&[stored("s", "pause")]);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!judging.is_finished(), "and for the file's");
+        set.file_known();
+        assert_eq!(judging.join().expect("the judge"), ["s"]);
+
+        let set = RuleSet::new(Vec::new());
+        set.await_stored();
+        set.none_stored();
+        assert!(names(&set).is_empty());
+    }
+}

@@ -1,0 +1,506 @@
+//! JSON read strictly: what two parsers could read differently is refused, with the reason.
+//!
+//! Real MCP servers differ in what they accept: one takes the first of two equal keys, another the last, a third folds
+//! case, some split lines where JSON sees white space. A line whose meaning depends on who reads it cannot be judged.
+
+use super::plain;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Value, value::RawValue};
+use std::{borrow::Cow, cell::Cell, collections::HashSet, fmt};
+
+/// Deepest nesting that is judged; `serde_json`'s own limit, named so that the error can say it.
+pub const MAX_DEPTH: usize = 128;
+
+/// Why a line cannot be judged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Ambiguity {
+    /// Not JSON, or not only JSON: the parser's own words.
+    #[error("not one JSON value: {0}")]
+    Syntax(String),
+    /// Bytes that are not UTF-8.
+    #[error("not UTF-8 from byte {0} on")]
+    Encoding(usize),
+    /// An object that holds one key twice.
+    #[error("the key {0:?} stands twice in one object, and parsers differ on which one counts")]
+    DuplicateKey(String),
+    /// A key by which `serde_json` says something to itself: a value parsed from it is not the one that stands there.
+    #[error("the key {0:?} has a meaning of its own to JSON parsers of the serde family")]
+    ReservedKey(String),
+    /// A key that a case-folding parser takes for another.
+    #[error("the key {found:?} is read as {meant:?} by parsers that fold case")]
+    FoldedKey {
+        /// As it stands in the line.
+        found: String,
+        /// What it could be taken for.
+        meant: &'static str,
+    },
+    /// A byte-order mark, which some parsers skip and others refuse.
+    #[error("the line starts with a byte-order mark")]
+    ByteOrderMark,
+    /// A character at which some readers end the line, with a JSON object behind it.
+    #[error("a reader that ends lines at {0} sees a second message inside this one")]
+    HiddenLine(&'static str),
+    /// Nesting that real parsers refuse at different depths.
+    #[error("nested deeper than {MAX_DEPTH} levels")]
+    Depth,
+}
+
+/// An object's members in order, keys unescaped, values as they stand.
+#[derive(Debug)]
+pub struct Members<'a> {
+    all: Vec<(Cow<'a, str>, &'a str)>,
+    /// Nothing in it is odd, at any depth: no key stands twice or is reserved.
+    plain: bool,
+}
+
+impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some((Key(key), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                    members.push((key, value.get()));
+                }
+                Ok(Members { all: members, plain: false })
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// A key as it reads: borrowed from the text where nothing in it is escaped.
+#[derive(PartialEq, Eq, Hash)]
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> serde::Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
+            type Value = Key<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// The keys of one object so far. Most objects have few: they are compared, not hashed.
+#[derive(Default)]
+struct Seen<'a> {
+    few: Vec<Cow<'a, str>>,
+    many: HashSet<Cow<'a, str>>,
+}
+
+impl<'a> Seen<'a> {
+    const FEW: usize = 12;
+
+    fn has(&self, key: &str) -> bool {
+        self.few.iter().any(|seen| seen == key) || self.many.contains(key)
+    }
+
+    fn insert(&mut self, key: Cow<'a, str>) {
+        if self.few.len() < Self::FEW {
+            self.few.push(key);
+        } else {
+            self.many.insert(key);
+        }
+    }
+}
+
+impl<'a> Members<'a> {
+    /// The value of a key, if the object has it.
+    pub fn find(&self, key: &str) -> Option<&'a str> {
+        self.all.iter().find(|(name, _)| name == key).map(|(_, value)| *value)
+    }
+
+    /// Whether it is known that no object in it, at any depth, is one that [`unique`] refuses.
+    pub const fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Refuses duplicate keys, and keys that fold to one of `meaningful` without being it.
+    fn unambiguous(self, meaningful: &'static [&'static str]) -> Result<Self, Ambiguity> {
+        let mut seen = Seen::default();
+        for (key, _) in &self.all {
+            if !self.plain {
+                if seen.has(key) {
+                    return Err(Ambiguity::DuplicateKey(shorten(key)));
+                }
+                seen.insert(Cow::Borrowed(key.as_ref()));
+            }
+            if meaningful.contains(&key.as_ref()) {
+                continue;
+            }
+            // Most keys are ASCII, and are compared without a copy.
+            let folded = if key.is_ascii() { String::new() } else { fold(key) };
+            let same = |known: &str| {
+                if key.is_ascii() { key.eq_ignore_ascii_case(known) } else { fold(known) == folded }
+            };
+            if let Some(meant) = meaningful.iter().find(|known| same(known)) {
+                return Err(Ambiguity::FoldedKey { found: shorten(key), meant });
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// Parses one object. `meaningful` are the keys that somebody acts on.
+///
+/// # Errors
+/// [`Ambiguity`] where the text is no object, or one that two parsers could read differently.
+pub fn object<'a>(text: &'a str, meaningful: &'static [&'static str]) -> Result<Members<'a>, Ambiguity> {
+    let members = match plain(text) {
+        Some(members) => members,
+        None => serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?,
+    };
+    members.unambiguous(meaningful)
+}
+
+/// Reads a line as one object, [checked](whole) whole. `None`: it is JSON, and no object.
+///
+/// # Errors
+/// [`Ambiguity`], the first one found.
+pub fn line<'a>(
+    text: &'a str,
+    meaningful: &'static [&'static str],
+) -> Result<Option<Members<'a>>, Ambiguity> {
+    if let Some(members) = plain(text) {
+        return members.unambiguous(meaningful).map(Some);
+    }
+    json(text)?;
+    if text.trim_start().starts_with('[') {
+        return Ok(None);
+    }
+    let members = serde_json::from_str::<Members<'a>>(text).map_err(|e| syntax(&e))?;
+    members.unambiguous(meaningful).map(Some)
+}
+
+fn plain(text: &str) -> Option<Members<'_>> {
+    plain::object(text).map(|all| Members { all, plain: true })
+}
+
+/// An object's members, read the long way.
+#[cfg(test)]
+pub(crate) fn long_object(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, Ambiguity> {
+    serde_json::from_str(text).map(|members: Members<'_>| members.all).map_err(|e| syntax(&e))
+}
+
+/// How keys begin that `serde_json` gives a meaning (`RawValue` and `Number`, its features `raw_value` and
+/// `arbitrary_precision`): `{"$serde_json::private::RawValue":"{}"}` parses to `{}`.
+pub const RESERVED: &str = "$serde_json::private::";
+
+/// Refuses an object, at any depth, that holds one key twice, or one that our own parser reads as something else: what
+/// a call is scored by must be what the server acts on.
+///
+/// # Errors
+/// [`Ambiguity::DuplicateKey`], [`Ambiguity::ReservedKey`]; `text` is JSON, as [`whole`] left it.
+pub fn unique(text: &str) -> Result<(), Ambiguity> {
+    let found = Cell::new(None);
+    let walked = Unique(&found).deserialize(&mut serde_json::Deserializer::from_str(text));
+    match found.take() {
+        Some(ambiguity) => Err(ambiguity),
+        None => walked.map_err(|e| syntax(&e)),
+    }
+}
+
+/// The value of a text that says the same to everybody.
+///
+/// # Errors
+/// Those of [`unique`], and [`Ambiguity::Syntax`].
+pub fn value(text: &str) -> Result<Value, Ambiguity> {
+    unique(text)?;
+    serde_json::from_str(text).map_err(|e| syntax(&e))
+}
+
+/// Walks a value; leaves the first key that stands twice or is reserved.
+#[derive(Clone, Copy)]
+struct Unique<'a>(&'a Cell<Option<Ambiguity>>);
+
+impl<'de> DeserializeSeed<'de> for Unique<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(self)?.is_some() {}
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = Seen::default();
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+            if key.starts_with(RESERVED) {
+                self.0.set(Some(Ambiguity::ReservedKey(shorten(&key))));
+                return Err(A::Error::custom("a reserved key"));
+            }
+            if seen.has(&key) {
+                self.0.set(Some(Ambiguity::DuplicateKey(shorten(&key))));
+                return Err(A::Error::custom("a key stands twice"));
+            }
+            seen.insert(key);
+            map.next_value_seed(self)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks a whole line before anything in it is looked at: encoding, depth, every nested string and number, hidden
+/// line ends. Returns it as text.
+///
+/// # Errors
+/// [`Ambiguity`], the first one found.
+pub fn whole(line: &[u8]) -> Result<&str, Ambiguity> {
+    let text = text(line)?;
+    json(text)?;
+    Ok(text)
+}
+
+/// The line as text that every reader takes for one line.
+///
+/// # Errors
+/// [`Ambiguity`], the first one found.
+pub fn text(line: &[u8]) -> Result<&str, Ambiguity> {
+    let text = std::str::from_utf8(line).map_err(|e| Ambiguity::Encoding(e.valid_up_to()))?;
+    if text.starts_with('\u{feff}') {
+        return Err(Ambiguity::ByteOrderMark);
+    }
+    hidden_line(text)?;
+    Ok(text)
+}
+
+/// Checks every nested string and number, and the depth.
+pub fn json(text: &str) -> Result<(), Ambiguity> {
+    // `Value` decodes every string (lone surrogates) and number, which `RawValue` and `IgnoredAny` do not. It ends at the
+    // same depth; that this was it is looked up only then.
+    match serde_json::from_str::<Decoded>(text) {
+        Ok(Decoded) => Ok(()),
+        Err(_) if depth(text) > MAX_DEPTH => Err(Ambiguity::Depth),
+        Err(error) => Err(syntax(&error)),
+    }
+}
+
+/// Decodes everything and keeps nothing, so that a 10 MiB line costs no second copy. Refuses duplicate keys nowhere:
+/// only some objects' keys have a meaning to us.
+struct Decoded;
+
+impl<'de> serde::Deserialize<'de> for Decoded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Walk;
+        impl<'de> Visitor<'de> for Walk {
+            type Value = Decoded;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON value")
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_i64<E>(self, _: i64) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_u64<E>(self, _: u64) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_f64<E>(self, _: f64) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_str<E>(self, _: &str) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_unit<E>(self) -> Result<Decoded, E> {
+                Ok(Decoded)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Decoded, A::Error> {
+                while seq.next_element::<Decoded>()?.is_some() {}
+                Ok(Decoded)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Decoded, A::Error> {
+                while map.next_entry::<Decoded, Decoded>()?.is_some() {}
+                Ok(Decoded)
+            }
+        }
+        deserializer.deserialize_any(Walk)
+    }
+}
+
+/// Line ends that JSON does not know but readers of lines do: Python's text mode ends lines at CR, Node's readline also
+/// at U+2028 and U+2029, `str.splitlines` at the rest.
+const LINE_ENDS: [(char, &str); 7] = [
+    ('\r', "CR"),
+    ('\u{2028}', "U+2028"),
+    ('\u{2029}', "U+2029"),
+    ('\u{85}', "U+0085"),
+    ('\u{b}', "VT"),
+    ('\u{c}', "FF"),
+    ('\u{1e}', "RS"),
+];
+
+/// Refuses a line that a reader with other line ends would take apart into something it acts on. A CR at the very end is
+/// the other half of CRLF and harmless; U+2028 inside a text is fine unless a whole object stands between two of them.
+fn hidden_line(text: &str) -> Result<(), Ambiguity> {
+    let body = text.strip_suffix('\r').unwrap_or(text);
+    // All of them are control characters or beyond ASCII; most lines have neither.
+    if body.is_ascii() && !plain::has_control(body) {
+        return Ok(());
+    }
+    for (end, name) in LINE_ENDS {
+        if !body.contains(end) {
+            continue;
+        }
+        let object = |piece: &str| {
+            let piece = piece.trim_matches(|c: char| c.is_whitespace());
+            piece.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(piece).is_ok()
+        };
+        if body.split(end).any(object) {
+            return Err(Ambiguity::HiddenLine(name));
+        }
+    }
+    Ok(())
+}
+
+/// Deepest nesting of brackets outside strings. Counts only; the text need not be JSON.
+fn depth(text: &str) -> usize {
+    let (mut now, mut most, mut quoted, mut escaped) = (0usize, 0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' if !quoted => {
+                now += 1;
+                most = most.max(now);
+            }
+            b'}' | b']' if !quoted => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
+}
+
+/// Simple case folding, both ways, so that characters like U+017F and U+212A meet their ASCII relatives.
+fn fold(key: &str) -> String {
+    key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+/// An error may quote a key, but not a megabyte of it.
+fn shorten(key: &str) -> String {
+    key.chars().take(40).collect()
+}
+
+fn syntax(error: &serde_json::Error) -> Ambiguity {
+    Ambiguity::Syntax(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ambiguity, object, unique, value, whole};
+
+    const KEYS: &[&str] = &["method", "params", "id"];
+
+    #[test]
+    fn plain_json_passes() {
+        for line in [r#"{"a":[1,2.5,null,true,"x"]}"#, "[]", "1", "{}\r", " {} ", "{\"t\":\"a\u{2028}b\"}"] {
+            assert_eq!(whole(line.as_bytes()), Ok(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_parsers_read_differently_is_refused() {
+        let deep = "[".repeat(5000) + &"]".repeat(5000);
+        for line in [
+            "NaN",
+            "{} {}",
+            r#"{"a":"\ud800"}"#,
+            "\u{feff}{}",
+            "{\"x\":\r{\"method\":\"tools/call\"}\r}",
+            "{\"x\":\"\u{2028}{}\u{2028}\"}",
+            &deep,
+            "",
+            "{'a':1}",
+            "{\"a\":1,}",
+        ] {
+            assert!(whole(line.as_bytes()).is_err(), "{}", &line[..line.len().min(60)]);
+        }
+        assert_eq!(whole(b"{\"a\":\"\xff\"}"), Err(Ambiguity::Encoding(6)));
+    }
+
+    #[test]
+    fn duplicate_escaped_and_folded_keys_are_refused() {
+        assert!(matches!(object(r#"{"id":1,"id":2}"#, KEYS), Err(Ambiguity::DuplicateKey(_))));
+        assert!(matches!(object(r#"{"id":1,"\u0069d":2}"#, KEYS), Err(Ambiguity::DuplicateKey(_))));
+        for key in ["Method", "METHOD", "param\u{17f}", "PARAM\u{17f}", "\u{0130}d"] {
+            let line = format!("{{\"{key}\":1}}");
+            let folds = !key.starts_with('\u{0130}');
+            assert_eq!(object(&line, KEYS).is_err(), folds, "{key}");
+        }
+        assert!(object(r#"{"method":1,"other":2}"#, KEYS).is_ok());
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_found_at_any_depth() {
+        for text in [r#"{"a":1,"a":1}"#, r#"[{"b":[{"a":1,"\u0061":2}]}]"#, r#"{"x":{"y":{"":1,"":2}}}"#] {
+            assert!(matches!(unique(text), Err(Ambiguity::DuplicateKey(_))), "{text}");
+        }
+        for text in [r#"{"a":{"a":{"a":1}},"A":2}"#, r#"[{"a":1},{"a":2},1.5,-1,null,true,"a","a"]"#] {
+            assert_eq!(unique(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_our_parser_reads_as_something_else_is_refused_at_any_depth() {
+        for text in [
+            r#"{"$serde_json::private::RawValue":"{\"a\":1}"}"#,
+            r#"{"$serde_json::private::RawValue":1}"#,
+            r#"[{"x":{"\u0024serde_json::private::Number":"1"}}]"#,
+        ] {
+            assert!(matches!(unique(text), Err(Ambiguity::ReservedKey(_))), "{text}");
+            assert!(value(text).is_err(), "{text}");
+        }
+        assert_eq!(value(r#"{"$serde_json":1}"#), Ok(serde_json::json!({"$serde_json": 1})));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            if let Ok(text) = whole(&bytes) {
+                let _ = object(text, KEYS);
+                let _ = unique(text);
+            }
+        }
+    }
+}

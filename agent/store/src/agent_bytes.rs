@@ -1,0 +1,316 @@
+//! What agents' rows take in the database, and keeping that within a bound of its own: no agent's rows are a reason to
+//! delete events, or another agent's rows.
+
+use super::agents::share;
+use rusqlite::{Connection, Transaction, params};
+
+/// Migration 14: what each row counts for, and the sums by agent, which triggers keep.
+///
+/// A row counts for more than it takes: a page may be half empty, and short texts are in indexes again.
+pub(crate) const MIGRATION: &str = "
+    ALTER TABLE intents ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (512
+        + 6 * (length(CAST(agent AS BLOB)) + length(CAST(id AS BLOB)))
+        + 2 * (length(CAST(text AS BLOB)) + coalesce(length(CAST(error AS BLOB)), 0))) VIRTUAL;
+    ALTER TABLE agent_calls ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (1024
+        + 10 * length(CAST(agent AS BLOB)) + 6 * length(CAST(id AS BLOB))
+        + 4 * (coalesce(length(CAST(intent AS BLOB)), 0) + coalesce(length(CAST(key AS BLOB)), 0)
+            + coalesce(length(CAST(given AS BLOB)), 0))
+        + 2 * (length(CAST(tool AS BLOB)) + coalesce(length(CAST(server AS BLOB)), 0) + length(CAST(input AS BLOB))
+            + coalesce(length(CAST(output AS BLOB)), 0) + coalesce(length(CAST(renamed AS BLOB)), 0))) VIRTUAL;
+    ALTER TABLE refusals ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (256
+        + 2 * (length(CAST(agent AS BLOB)) + length(CAST(what AS BLOB)) + length(CAST(why AS BLOB))
+            + coalesce(length(CAST(container AS BLOB)), 0))) VIRTUAL;
+    ALTER TABLE call_tags ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (256
+        + 2 * (length(CAST(agent AS BLOB)) + length(CAST(container AS BLOB)))) VIRTUAL;
+
+    CREATE TABLE agent_bytes (
+        agent TEXT PRIMARY KEY,
+        bytes INTEGER NOT NULL
+    ) STRICT;
+    INSERT INTO agent_bytes SELECT agent, sum(bytes) FROM (
+        SELECT agent, bytes FROM intents UNION ALL SELECT agent, bytes FROM agent_calls
+        UNION ALL SELECT agent, bytes FROM refusals UNION ALL SELECT agent, bytes FROM call_tags) GROUP BY agent;
+
+    CREATE TRIGGER intents_come AFTER INSERT ON intents BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER intents_change AFTER UPDATE ON intents WHEN NEW.bytes <> OLD.bytes BEGIN
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes - OLD.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER intents_go AFTER DELETE ON intents BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    CREATE TRIGGER agent_calls_come AFTER INSERT ON agent_calls BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER agent_calls_change AFTER UPDATE ON agent_calls WHEN NEW.bytes <> OLD.bytes BEGIN
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes - OLD.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER agent_calls_go AFTER DELETE ON agent_calls BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    CREATE TRIGGER refusals_come AFTER INSERT ON refusals BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER refusals_go AFTER DELETE ON refusals BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    CREATE TRIGGER call_tags_come AFTER INSERT ON call_tags BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER call_tags_go AFTER DELETE ON call_tags BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+";
+
+/// Migration 15: which rows of an agent are the oldest is known without looking at all of them.
+pub(crate) const BY_AGE: &str = "
+    CREATE INDEX intents_by_age ON intents (agent, at);
+    CREATE INDEX agent_calls_by_age ON agent_calls (agent, at);
+    CREATE INDEX refusals_by_age ON refusals (agent, at);
+    CREATE INDEX call_tags_by_age ON call_tags (agent, at);
+";
+
+/// Rows deleted in one step, so that writing goes on in between.
+const STEP: i64 = 5_000;
+
+/// The oldest rows of an agent: of which table, and their keys.
+const OLDEST: &str = "
+    SELECT * FROM (SELECT 0, row, at FROM intents WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT 1, row, at FROM agent_calls WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT 2, id, at FROM refusals WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    UNION ALL SELECT * FROM (SELECT 3, tag, at FROM call_tags WHERE agent = ?1 ORDER BY at LIMIT ?2)
+    ORDER BY 3 LIMIT ?2";
+
+/// Bytes that agents' rows take in the database, at most.
+pub(crate) fn all(connection: &Connection) -> rusqlite::Result<u64> {
+    let bytes: i64 =
+        connection.query_row("SELECT coalesce(sum(bytes), 0) FROM agent_bytes", [], |row| row.get(0))?;
+    Ok(bytes.max(0).cast_unsigned())
+}
+
+/// Deletes a few thousand of the oldest rows of the agent with the most, if all together are above `bound`. How many.
+pub(crate) fn retain(step: &Transaction<'_>, bound: u64) -> rusqlite::Result<usize> {
+    step.execute("DELETE FROM agent_bytes WHERE bytes <= 0", [])?;
+    if all(step)? <= bound {
+        return Ok(0);
+    }
+    let of_each: Vec<(String, i64)> = step
+        .prepare("SELECT agent, bytes FROM agent_bytes ORDER BY bytes DESC")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    // A little below the bound, or every look would delete a row or two.
+    let share = share(of_each.iter().map(|(_, bytes)| *bytes), (bound - bound / 16).cast_signed());
+    let Some((agent, bytes)) = of_each.first() else { return Ok(0) };
+    let doomed: Vec<(u8, i64)> = step
+        .prepare(OLDEST)?
+        .query_map(params![agent, STEP], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    // How much a row counts for is known by reading its texts: only of those that go.
+    let delete = [
+        "DELETE FROM intents WHERE row = ?1 RETURNING bytes",
+        "DELETE FROM agent_calls WHERE row = ?1 RETURNING bytes",
+        "DELETE FROM refusals WHERE id = ?1 RETURNING bytes",
+        "DELETE FROM call_tags WHERE tag = ?1 RETURNING bytes",
+    ];
+    let (mut left, mut deleted) = (*bytes, 0);
+    for (table, key) in doomed {
+        if left <= share {
+            break;
+        }
+        let went =
+            step.prepare_cached(delete[usize::from(table)])?.query_row([key], |row| row.get::<_, i64>(0));
+        left -= went?;
+        deleted += 1;
+    }
+    Ok(deleted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FILE, Incoming, Limits, Reader, Viewer, Writer, open};
+    use crate::write::Event;
+    use ringfence_base::clock::now_micros;
+    use ringfence_events::{
+        decode::Decoded,
+        manifests::Decider,
+        report::{Report, Reported},
+        samples,
+    };
+    use ringfence_wire::trace::{Refusal, Said, Via};
+
+    const TABLES: [&str; 4] = ["intents", "agent_calls", "refusals", "call_tags"];
+
+    fn event(container: u64) -> Incoming {
+        Incoming::Event(Box::new(Event {
+            ts: now_micros(),
+            identity: None,
+            decider: Decider::Default,
+            record: Decoded { container, ..samples::decoded() },
+        }))
+    }
+
+    fn said(agent: &str, what: Report) -> Incoming {
+        Incoming::Reported(Box::new(Reported { agent: agent.into(), uid: 0, at: now_micros(), what }))
+    }
+
+    /// One row in each table, with texts of so many bytes.
+    fn work(agent: &str, number: u64, tag: u64, long: usize) -> Vec<Incoming> {
+        let (id, text) = (format!("{agent}-{number}"), "é".repeat(long / 2));
+        let call = Said::Call {
+            key: id.clone(),
+            id: id.clone(),
+            renamed: None,
+            intent: Some(id.clone()),
+            tool: "bash".into(),
+            server: None,
+            input: text.clone(),
+            moment: tag,
+        };
+        let ended = Said::CallEnded { key: id.clone(), is_error: false, output: text.clone(), moment: tag };
+        let refusal =
+            Refusal { what: "send".into(), why: text.clone(), pid: None, uid: None, container: None };
+        vec![
+            said(
+                agent,
+                Report::Said(Said::Intent { id: id.clone(), uid: None, text: text.clone(), via: Via::Send }),
+            ),
+            said(agent, Report::Said(call)),
+            said(agent, Report::Said(ended)),
+            said(agent, Report::Said(Said::IntentEnded { id, error: Some(text), moment: tag })),
+            said(agent, Report::Said(Said::Refused(refusal))),
+            said(agent, Report::Tagged { tag, container: "c".into() }),
+        ]
+    }
+
+    fn number(writer: &Writer, text: &str) -> i64 {
+        writer.connection().query_row(text, [], |row| row.get(0)).expect("reads")
+    }
+
+    /// Whether the sums are those of the rows; how much that is.
+    fn counted(writer: &Writer) -> i64 {
+        let sum = |table: &str| number(writer, &format!("SELECT coalesce(sum(bytes), 0) FROM {table}"));
+        let (kept, rows) = (sum("agent_bytes"), TABLES.iter().map(|table| sum(table)).sum::<i64>());
+        assert_eq!(kept, rows, "the sums are those of the rows");
+        kept
+    }
+
+    #[test]
+    fn a_flood_of_one_agent_s_long_rows_deletes_only_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut writer = open(&dir.path().join(FILE), 0).expect("opens").writer;
+        writer.hello("s", "boot").expect("greets");
+        writer.write(&(0..2_000).map(|n| event(n % 8)).collect::<Vec<_>>()).expect("writes");
+        writer.write(&(0..20).flat_map(|n| work("quiet", n, n, 500)).collect::<Vec<_>>()).expect("writes");
+        let limits = Limits { bytes: 4 << 20, ..Limits::default() };
+        assert!(!writer.retain(&limits, now_micros()).expect("looks"), "nothing is too much yet");
+        // Texts of two thousand bytes: a row of the longest that half a page cannot hold, and one that overflows.
+        for (round, long) in [2_100, 8_000, 2_100].into_iter().enumerate() {
+            let first = 1_000 * (round as u64 + 1);
+            let rows = (first..first + 400).flat_map(|n| work("flood", n, n, long)).collect::<Vec<_>>();
+            writer.write(&rows).expect("writes");
+            let size = number(&writer, "SELECT page_count FROM pragma_page_count") * 4096;
+            assert!(size > 5 << 20, "more than all may take: {size}");
+            let before = counted(&writer);
+            let mut steps = 0;
+            while writer.retain(&limits, now_micros()).expect("deletes") {
+                steps += 1;
+            }
+            assert!(steps > 0);
+            let left = counted(&writer);
+            assert!(left < before && left <= 1 << 20 && left > 3 << 18, "{left} of {before}");
+            let reader = Reader::open(&dir.path().join(FILE)).expect("opens");
+            assert_eq!(reader.size(Viewer(0)).expect("reads").0, 2_000, "no event went");
+            for table in TABLES {
+                let of =
+                    |which: &str| number(&writer, &format!("SELECT count(*) FROM {table} WHERE {which}"));
+                assert_eq!(of("agent = 'quiet'"), 20, "{table}");
+                assert!(of("agent = 'flood'") < 400, "{table}");
+            }
+            let newest = format!("SELECT count(*) FROM intents WHERE id = 'flood-{}'", first + 399);
+            assert_eq!(number(&writer, &newest), 1, "its newest stay");
+        }
+        // Events have the bound that they had: these are too many by themselves.
+        writer.write(&(0..40_000).map(|n| event(n % 8)).collect::<Vec<_>>()).expect("writes");
+        let kept = counted(&writer);
+        while writer.retain(&limits, now_micros()).expect("deletes") {}
+        let reader = Reader::open(&dir.path().join(FILE)).expect("opens");
+        let (rows, bytes) = reader.size(Viewer(0)).expect("reads");
+        assert!(rows < 42_000 && bytes <= (4 << 20) + kept.cast_unsigned(), "{rows} rows, {bytes} bytes");
+        assert_eq!(counted(&writer), kept, "and cost no agent a row");
+        // By age all of it goes, and so do the sums.
+        while writer.retain(&limits, now_micros() + limits.age + 60_000_000).expect("deletes") {}
+        assert_eq!((counted(&writer), number(&writer, "SELECT count(*) FROM agent_bytes")), (0, 0));
+    }
+
+    #[test]
+    fn rows_count_for_no_less_than_they_take() {
+        for long in [0, 300, 2_100, 4_200, 8_000] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut writer = open(&dir.path().join(FILE), 0).expect("opens").writer;
+            let used =
+                |writer: &Writer| super::super::retain::bytes_in_use(writer.connection()).expect("reads");
+            let empty = used(&writer);
+            let rows = (0..300).flat_map(|n| work("an agent's name", n * 7919 % 300, n, long));
+            writer.write(&rows.collect::<Vec<_>>()).expect("writes");
+            let (took, counts) = (used(&writer) - empty, counted(&writer).cast_unsigned());
+            // What each row counts for beside its texts is more than short ones take.
+            assert!(
+                took <= counts && counts < 4 * took + 300 * 2_400,
+                "{long}: {took} bytes count for {counts}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_oldest_rows_are_found_without_a_look_at_the_others() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut writer = open(&dir.path().join(FILE), 0).expect("opens").writer;
+        writer.write(&(0..20).flat_map(|n| work("a", n, n, 500)).collect::<Vec<_>>()).expect("writes");
+        let plan: Vec<String> = writer
+            .connection()
+            .prepare(&format!("EXPLAIN QUERY PLAN {}", super::OLDEST))
+            .and_then(|mut plan| plan.query_map(("a", 7), |row| row.get(3))?.collect())
+            .expect("plans");
+        for table in TABLES {
+            let found = format!("SEARCH {table} USING COVERING INDEX {table}_by_age (agent=?)");
+            assert!(plan.contains(&found), "{plan:?}");
+        }
+        // Nothing but the few from each table is sorted.
+        let sorted = plan.windows(2).filter(|step| step[1].contains("TEMP B-TREE"));
+        assert!({ sorted }.all(|step| step[0].starts_with("SCAN (subquery")), "{plan:?}");
+        let mut oldest = writer.connection().prepare(super::OLDEST).expect("prepares");
+        let ages: Vec<i64> =
+            oldest.query_map(("a", 7), |row| row.get(2)).and_then(Iterator::collect).expect("reads");
+        assert!(ages.len() == 7 && ages.is_sorted(), "{ages:?}");
+    }
+
+    #[test]
+    fn rows_of_before_are_counted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join(FILE);
+        let mut writer = open(&file, 0).expect("opens").writer;
+        writer.write(&(0..20).flat_map(|n| work("a", n, n, 500)).collect::<Vec<_>>()).expect("writes");
+        let before = counted(&writer);
+        // As the schema was before this migration.
+        let mut undo = "DROP TABLE agent_bytes; PRAGMA user_version = 13;".to_owned();
+        let triggers =
+            "SELECT group_concat('DROP TRIGGER ' || name, ';') FROM sqlite_schema WHERE type = 'trigger'";
+        let triggers: String = writer.connection().query_row(triggers, [], |row| row.get(0)).expect("reads");
+        undo = format!("{triggers}; {undo}");
+        for table in TABLES {
+            undo += &format!("DROP INDEX {table}_by_age; ALTER TABLE {table} DROP COLUMN bytes;");
+        }
+        undo += "DROP INDEX intent_tool_calls_by_order; DROP INDEX idx_sessions_uid; DROP INDEX session_bounds_by_time;
+            DROP INDEX session_bounds_removing; ALTER TABLE session_bounds DROP COLUMN written;
+            DROP INDEX rule_files_by_use;";
+        writer.connection().execute_batch(&undo).expect("undoes");
+        drop(writer);
+        let writer = open(&file, 0).expect("opens").writer;
+        assert_eq!(counted(&writer), before);
+    }
+}

@@ -1,0 +1,563 @@
+//! Agents: what their owners asked for, the tool calls that came of it, the tags, the refusals.
+
+use super::{Error, Reader, Viewer, agent_bytes, intents, read, sql};
+use ringfence_events::{
+    attribute::Span,
+    present::Stored,
+    report::{Report, Reported},
+};
+use ringfence_wire::trace::{MAX_GIVEN, Refusal, Renamed, Said, Via};
+use rusqlite::{OptionalExtension as _, Row, Transaction, params};
+
+/// A provider's ids of calls are not unique, over time or at all: a row is one call, and its worker names it by its key.
+pub(crate) const MIGRATION: &str = "
+    CREATE TABLE intents (
+        row    INTEGER PRIMARY KEY,
+        agent  TEXT NOT NULL,
+        uid    INTEGER NOT NULL,        -- may see it, beside root
+        id     TEXT NOT NULL,
+        at     INTEGER NOT NULL,        -- microseconds since 1970
+        ended  INTEGER,
+        sender INTEGER,                 -- user id
+        text   TEXT NOT NULL,
+        error  TEXT,
+        UNIQUE (agent, id)
+    ) STRICT;
+
+    CREATE TABLE agent_calls (
+        row      INTEGER PRIMARY KEY,
+        agent    TEXT NOT NULL,
+        uid      INTEGER NOT NULL,
+        id       TEXT NOT NULL,         -- the provider's, or what replaces it
+        intent   TEXT,
+        at       INTEGER NOT NULL,
+        ended    INTEGER,
+        began    INTEGER NOT NULL,      -- ns since boot
+        done     INTEGER,
+        tool     TEXT NOT NULL,
+        server   TEXT,                  -- NULL: the runtime
+        input    TEXT NOT NULL,
+        is_error INTEGER,
+        output   TEXT
+    ) STRICT;
+    CREATE INDEX agent_calls_by_id ON agent_calls (agent, id);
+    CREATE INDEX agent_calls_by_intent ON agent_calls (agent, intent);
+
+    CREATE TABLE call_tags (            -- which tag in events is which call's: agent and container by the core's word
+        tag       INTEGER PRIMARY KEY,
+        agent     TEXT NOT NULL,
+        uid       INTEGER NOT NULL,
+        at        INTEGER NOT NULL,
+        container TEXT NOT NULL,
+        call      INTEGER               -- agent_calls.row, by the worker's word
+    ) STRICT;
+    CREATE INDEX call_tags_by_call ON call_tags (call);
+    CREATE INDEX events_by_call ON events (call) WHERE call <> 0;
+
+    CREATE TABLE refusals (
+        id        INTEGER PRIMARY KEY,
+        agent     TEXT NOT NULL,
+        uid       INTEGER NOT NULL,
+        at        INTEGER NOT NULL,
+        what      TEXT NOT NULL,
+        why       TEXT NOT NULL,
+        pid       INTEGER,
+        peer_uid  INTEGER,
+        container TEXT
+    ) STRICT;
+";
+
+/// Migration 9: an MCP client may name a call by its id alone.
+pub(crate) const BY_CALL: &str = "CREATE INDEX agent_calls_by_call ON agent_calls (id);";
+
+/// Migration 10: what the client of an agent's HTTP endpoint asks for is no message of its owner's.
+pub(crate) const VIA: &str = "ALTER TABLE intents ADD COLUMN via TEXT NOT NULL DEFAULT 'send'; -- or 'http'";
+
+/// Migration 13: what a provider calls a call is no key.
+pub(crate) const KEYS: &str = "
+    ALTER TABLE agent_calls ADD COLUMN key TEXT;        -- the worker's own name for it; NULL: from before
+    ALTER TABLE agent_calls ADD COLUMN given TEXT;      -- the provider's id, where `id` replaces it
+    ALTER TABLE agent_calls ADD COLUMN renamed TEXT;    -- why it does
+    CREATE UNIQUE INDEX agent_calls_by_key ON agent_calls (agent, key);
+    CREATE INDEX agent_calls_by_given ON agent_calls (given) WHERE given IS NOT NULL;
+";
+
+/// Rows of each table beyond which some go, whatever their age: the oldest of the agent with the most.
+const MOST_ROWS: i64 = 200_000;
+/// Rows that a table is ahead of its bound by before it is cut.
+const STEP: i64 = 5_000;
+
+/// What a trace is asked of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// All agents.
+    All,
+    /// One.
+    Agent(String),
+    /// One intent: its row.
+    Intent(i64),
+    /// One call: its row.
+    Call(i64),
+}
+
+/// What an owner asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentIntent {
+    /// Its id; `None`: what the runtime did on its own account.
+    pub id: Option<String>,
+    /// The agent.
+    pub agent: String,
+    /// µs since 1970.
+    pub at: i64,
+    /// µs since 1970.
+    pub ended: Option<i64>,
+    /// User id.
+    pub sender: Option<u32>,
+    /// Who asked.
+    pub via: Via,
+    /// Its beginning.
+    pub text: String,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// A tool call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentCall {
+    /// Its row.
+    pub row: i64,
+    /// The agent.
+    pub agent: String,
+    /// The provider's id, or what replaces it: no two of an agent's calls have the same.
+    pub id: String,
+    /// The worker's own name for it.
+    pub key: Option<String>,
+    /// The provider's id, where it was replaced.
+    pub renamed: Option<Renamed>,
+    /// µs since 1970.
+    pub at: i64,
+    /// µs since 1970.
+    pub ended: Option<i64>,
+    /// ns since boot.
+    pub began: u64,
+    /// ns since boot.
+    pub done: Option<u64>,
+    /// The tool.
+    pub tool: String,
+    /// The MCP server.
+    pub server: Option<String>,
+    /// The beginning of its arguments.
+    pub input: String,
+    /// Whether it failed.
+    pub is_error: Option<bool>,
+    /// The beginning of its result.
+    pub output: Option<String>,
+    /// A process was tagged for it.
+    pub tagged: bool,
+}
+
+const CALL: &str =
+    "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
+    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed FROM agent_calls a";
+
+/// The question for an agent's calls with one value in a column.
+fn calls_by(column: &str) -> String {
+    format!(
+        "SELECT {CALL} WHERE (?1 = 0 OR a.uid = ?1) AND a.agent = ?2 AND a.{column} IS ?3 ORDER BY a.row LIMIT ?4"
+    )
+}
+
+fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
+    Ok(AgentCall {
+        row: row.get(0)?,
+        agent: row.get(1)?,
+        id: row.get(2)?,
+        at: row.get(3)?,
+        ended: row.get(4)?,
+        began: row.get::<_, i64>(5)?.cast_unsigned(),
+        done: row.get::<_, Option<i64>>(6)?.map(i64::cast_unsigned),
+        tool: row.get(7)?,
+        server: row.get(8)?,
+        input: row.get(9)?,
+        is_error: row.get(10)?,
+        output: row.get(11)?,
+        tagged: row.get(12)?,
+        key: row.get(13)?,
+        renamed: match (row.get(14)?, row.get(15)?) {
+            (Some(given), Some(why)) => Some(Renamed { given, why }),
+            _ => None,
+        },
+    })
+}
+
+/// As the store has it.
+fn word(via: Via) -> &'static str {
+    match via {
+        Via::Send => "send",
+        Via::Http => "http",
+    }
+}
+
+/// Writes a report.
+pub(crate) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Result<()> {
+    let Reported { agent, uid, at, what } = reported;
+    let run =
+        |text: &str, values: &[&dyn rusqlite::ToSql]| step.prepare_cached(text)?.execute(values).map(drop);
+    match what {
+        Report::Tagged { tag, container } => run(
+            "INSERT OR IGNORE INTO call_tags (tag, agent, uid, at, container) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![tag.cast_signed(), agent, uid, at, container],
+        ),
+        // What nobody can answer any more is not in flight: kept so, it would make every later event's call unsure.
+        Report::Said(Said::Began { moment }) => {
+            run(
+                "UPDATE agent_calls SET ended = ?2, done = max(began, ?3) WHERE agent = ?1 AND ended IS NULL",
+                params![agent, at, moment.cast_signed()],
+            )?;
+            run(
+                "UPDATE intents SET ended = ?2, error = 'the agent''s worker ended' WHERE agent = ?1 AND ended IS NULL",
+                params![agent, at],
+            )
+        }
+        // Said again: a client tries again what had failed.
+        Report::Said(Said::Intent { id, uid: sender, text, via }) => run(
+            "INSERT INTO intents (agent, uid, id, at, sender, text, via) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT (agent, id) DO UPDATE SET ended = NULL, error = NULL",
+            params![agent, uid, id, at, sender, text, word(*via)],
+        ),
+        Report::Said(Said::IntentEnded { id, error, moment }) => {
+            run(
+                "UPDATE intents SET ended = ?3, error = ?4 WHERE agent = ?1 AND id = ?2 AND ended IS NULL",
+                params![agent, id, at, error],
+            )?;
+            run(
+                "UPDATE agent_calls SET ended = ?3, done = max(began, ?4) WHERE agent = ?1 AND intent = ?2 AND ended IS NULL",
+                params![agent, id, at, moment.cast_signed()],
+            )
+        }
+        Report::Said(Said::Call { key, id, renamed, intent, tool, server, input, moment }) => {
+            let (shown, renamed) = unique(step, agent, (key, id), renamed.clone())?;
+            let (given, why) = renamed.map(|Renamed { given, why }| (given, why)).unzip();
+            run(
+                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input, key, given, renamed)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (agent, key) DO NOTHING",
+                params![agent, uid, shown, intent, at, moment.cast_signed(), tool, server, input, key, given, why],
+            )?;
+            // By the provider's id: it is what an MCP client was told.
+            let named = given.as_deref().unwrap_or(&shown);
+            intents::told_late(step, *uid, named, (*moment, *at))
+        }
+        Report::Said(Said::CallEnded { key, is_error, output, moment }) => run(
+            "UPDATE agent_calls SET ended = ?3, is_error = ?4, output = ?5, done = max(began, ?6)
+             WHERE agent = ?1 AND key = ?2 AND ended IS NULL",
+            params![agent, key, at, is_error, output, moment.cast_signed()],
+        ),
+        // Only a tag that the core gave to this very agent, and once.
+        Report::Said(Said::Tagged { key, tag }) => run(
+            "UPDATE call_tags SET call = (SELECT row FROM agent_calls WHERE agent = ?1 AND key = ?2)
+             WHERE tag = ?3 AND agent = ?1 AND call IS NULL",
+            params![agent, key, tag.cast_signed()],
+        ),
+        Report::Said(Said::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
+            "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            params![agent, uid, at, what, why, pid, peer, container],
+        ),
+    }
+}
+
+/// What a call is shown as. Of a client's calls, and over a worker's lives, only the record knows which ids were had: one
+/// that comes again is replaced, or an event's call would be two.
+fn unique(
+    step: &Transaction<'_>,
+    agent: &str,
+    (key, id): (&str, &str),
+    renamed: Option<Renamed>,
+) -> rusqlite::Result<(String, Option<Renamed>)> {
+    let had = step
+        .prepare_cached("SELECT 1 FROM agent_calls WHERE agent = ?1 AND id = ?2 AND key IS NOT ?3")?
+        .exists(params![agent, id, key])?;
+    if !had {
+        return Ok((id.to_owned(), renamed));
+    }
+    let again = || Renamed {
+        given: id[..id.floor_char_boundary(MAX_GIVEN)].to_owned(),
+        why: "the id was used before".to_owned(),
+    };
+    Ok((format!("call_{key}"), renamed.or_else(|| Some(again()))))
+}
+
+/// Deletes what is too old or too much, in rows or in bytes. Above 0: perhaps not all that is too many bytes.
+pub(crate) fn retain(step: &Transaction<'_>, oldest: i64, bytes: u64) -> rusqlite::Result<usize> {
+    bounded_by(step, oldest, MOST_ROWS, STEP)?;
+    agent_bytes::retain(step, bytes)
+}
+
+fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rusqlite::Result<()> {
+    // Tags are random numbers: their order is that of their times.
+    for (table, key, order) in [
+        ("intents", "row", "row"),
+        ("agent_calls", "row", "row"),
+        ("refusals", "id", "id"),
+        ("call_tags", "tag", "at"),
+    ] {
+        step.execute(&format!("DELETE FROM {table} WHERE at < ?1"), [oldest])?;
+        let count: i64 = step.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
+        if count <= most + ahead {
+            continue;
+        }
+        let of_each: Vec<(String, i64)> = step
+            .prepare(&format!("SELECT agent, count(*) FROM {table} GROUP BY agent ORDER BY 2 DESC"))?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<_>>()?;
+        let share = share(of_each.iter().map(|(_, count)| *count), most);
+        let cut = format!(
+            "DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE agent = ?1 ORDER BY {order} LIMIT ?2)"
+        );
+        for (agent, count) in of_each.iter().filter(|(_, count)| *count > share) {
+            step.execute(&cut, params![agent, count - share])?;
+        }
+    }
+    Ok(())
+}
+
+/// The most that each may keep so that all keep `most` together: who has less than that loses nothing. `counts`: the largest
+/// first.
+pub(crate) fn share(counts: impl DoubleEndedIterator<Item = i64> + ExactSizeIterator, most: i64) -> i64 {
+    let mut left = most;
+    let mut others = i64::try_from(counts.len()).unwrap_or(i64::MAX);
+    for count in counts.rev() {
+        let share = left / others.max(1);
+        if count > share {
+            return share;
+        }
+        (left, others) = (left - count, others - 1);
+    }
+    i64::MAX
+}
+
+impl Reader {
+    /// What a name stands for: an agent; calls, by key, id or the provider's id; intents, by their beginning. Every one of
+    /// that name, the newest `most`, oldest first: none is chosen from several. Empty: nothing that the viewer may see.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn asked(&self, viewer: Viewer, what: Option<&str>, most: u32) -> Result<Vec<Asked>, Error> {
+        let Some(what) = what else { return Ok(vec![Asked::All]) };
+        let fail = sql("find what to trace");
+        let rows = |text: &str| -> Result<Vec<i64>, Error> {
+            let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
+            let found = statement.query_map(params![viewer.0, what, most], |row| row.get::<_, i64>(0));
+            let mut rows: Vec<_> = found.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+            rows.reverse();
+            Ok(rows)
+        };
+        let is_agent =
+            rows("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
+             UNION ALL SELECT uid, agent FROM refusals) WHERE agent = ?2 AND (?1 = 0 OR uid = ?1) LIMIT min(1, ?3)")?;
+        if !is_agent.is_empty() {
+            return Ok(vec![Asked::Agent(what.to_owned())]);
+        }
+        // A key is ours and names one call, whatever a provider calls another.
+        let calls = rows(
+            "SELECT row FROM agent_calls WHERE key = ?2 AND (?1 = 0 OR uid = ?1) ORDER BY row DESC LIMIT ?3",
+        )?;
+        if !calls.is_empty() {
+            return Ok(calls.into_iter().map(Asked::Call).collect());
+        }
+        let calls = rows(
+            "SELECT row FROM agent_calls WHERE (id = ?2 OR given = ?2) AND (?1 = 0 OR uid = ?1)
+             ORDER BY row DESC LIMIT ?3",
+        )?;
+        if !calls.is_empty() {
+            return Ok(calls.into_iter().map(Asked::Call).collect());
+        }
+        let intents = rows(
+            "SELECT row FROM intents WHERE substr(id, 1, length(?2)) = ?2 AND (?1 = 0 OR uid = ?1)
+             ORDER BY row DESC LIMIT ?3",
+        )?;
+        Ok(intents.into_iter().map(Asked::Intent).collect())
+    }
+
+    /// The newest intents of what is asked for, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn intents(&self, viewer: Viewer, asked: &Asked, limit: u32) -> Result<Vec<AgentIntent>, Error> {
+        let fail = sql("read intents");
+        // A call that no intent asked for stands alone.
+        if let Asked::Call(row) = asked {
+            let alone =
+                "SELECT agent, at, ended FROM agent_calls WHERE row = ?1 AND (intent IS NULL OR NOT EXISTS
+                 (SELECT 1 FROM intents i WHERE i.agent = agent_calls.agent AND i.id = agent_calls.intent))";
+            let alone = self.connection().query_row(alone, [row], |row| {
+                Ok(AgentIntent {
+                    id: None,
+                    agent: row.get(0)?,
+                    at: row.get(1)?,
+                    ended: row.get(2)?,
+                    sender: None,
+                    via: Via::default(),
+                    text: String::new(),
+                    error: None,
+                })
+            });
+            if let Some(intent) = alone.optional().map_err(&fail)? {
+                return Ok(vec![intent]);
+            }
+        }
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
+            Asked::All => ("?2 = 0", Box::new(0)),
+            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            Asked::Intent(row) => ("row = ?2", Box::new(*row)),
+            Asked::Call(row) => (
+                "row = (SELECT i.row FROM intents i JOIN agent_calls c ON c.agent = i.agent AND c.intent = i.id WHERE c.row = ?2)",
+                Box::new(*row),
+            ),
+        };
+        let text = format!(
+            "SELECT id, agent, at, ended, sender, text, error, via = 'http' FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
+             ORDER BY row DESC LIMIT ?3"
+        );
+        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
+        let rows = statement.query_map(params![viewer.0, value, limit], |row| {
+            Ok(AgentIntent {
+                id: row.get(0)?,
+                agent: row.get(1)?,
+                at: row.get(2)?,
+                ended: row.get(3)?,
+                sender: row.get(4)?,
+                text: row.get(5)?,
+                error: row.get(6)?,
+                via: if row.get(7)? { Via::Http } else { Via::Send },
+            })
+        });
+        let mut all: Vec<_> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        all.reverse();
+        Ok(all)
+    }
+
+    /// The calls of an intent, oldest first; only one of them, if `only` says so.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn agent_calls(
+        &self,
+        viewer: Viewer,
+        intent: &AgentIntent,
+        only: Option<i64>,
+        most: u32,
+    ) -> Result<Vec<AgentCall>, Error> {
+        let fail = sql("read tool calls");
+        // Two questions and not one with an OR, which would look at all calls of the agent for each of its intents.
+        let (which, value): (_, &dyn rusqlite::ToSql) = match &only {
+            Some(row) => ("row", row),
+            None => ("intent", &intent.id),
+        };
+        let mut statement = self.connection().prepare_cached(&calls_by(which)).map_err(&fail)?;
+        let rows = statement.query_map(params![viewer.0, intent.agent, value, most], call);
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// Events of the tree that was tagged for a call, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn events_tagged(&self, viewer: Viewer, call: i64, most: u32) -> Result<Vec<Stored>, Error> {
+        let fail = sql("read a call's events");
+        let select = format!(
+            "SELECT {} WHERE e.call IN (SELECT tag FROM call_tags WHERE call = ?1) AND e.call <> 0
+             AND (?2 = 0 OR c.uid = ?2) ORDER BY e.id LIMIT ?3",
+            read::COLUMNS
+        );
+        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
+        let rows = statement.query_map(params![call, viewer.0, most], read::stored);
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// Untagged events of an agent's containers while one of its calls was in flight, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn events_beside(&self, viewer: Viewer, call: &AgentCall, most: u32) -> Result<Vec<Stored>, Error> {
+        let fail = sql("read a call's events");
+        let select = format!(
+            "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE profile = ?1 AND (?2 = 0 OR uid = ?2))
+             AND e.moment BETWEEN ?3 AND ?4 AND e.call = 0 ORDER BY e.moment, e.id LIMIT ?5",
+            read::COLUMNS
+        );
+        let done = call.done.and_then(|done| i64::try_from(done).ok()).unwrap_or(i64::MAX);
+        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
+        let rows = statement
+            .query_map(params![call.agent, viewer.0, call.began.cast_signed(), done, most], read::stored);
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// An agent's local calls that were in flight at some time between two, and whether a process was tagged for each.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn calls_in_flight(
+        &self,
+        agent: &str,
+        (from, to): (u64, u64),
+        most: u32,
+    ) -> Result<Vec<(Span, bool)>, Error> {
+        let fail = sql("read which calls were in flight");
+        let text = format!(
+            "SELECT {CALL} WHERE a.agent = ?1 AND a.server IS NULL AND a.began <= ?3 AND (a.done IS NULL OR a.done >= ?2)
+             LIMIT ?4"
+        );
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
+        let rows = statement.query_map(params![agent, number(from), number(to), most], call);
+        let calls: Vec<AgentCall> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        let span =
+            |call: AgentCall| (Span { call: call.id, began: call.began, ended: call.done }, call.tagged);
+        Ok(calls.into_iter().map(span).collect())
+    }
+
+    /// Refusals on agents' sockets, the newest, oldest first: agent, time, what.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn refusals(
+        &self,
+        viewer: Viewer,
+        asked: &Asked,
+        most: u32,
+    ) -> Result<Vec<(String, i64, Refusal)>, Error> {
+        let fail = sql("read refusals");
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
+            Asked::All => ("?2 = 0", Box::new(0)),
+            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            Asked::Intent(row) => (
+                "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent
+                 AND refusals.at BETWEEN i.at AND coalesce(i.ended, refusals.at))",
+                Box::new(*row),
+            ),
+            Asked::Call(_) => return Ok(Vec::new()),
+        };
+        let text = format!(
+            "SELECT agent, at, what, why, pid, peer_uid, container FROM refusals WHERE (?1 = 0 OR uid = ?1) AND {which}
+             ORDER BY id DESC LIMIT ?3"
+        );
+        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
+        let rows = statement.query_map(params![viewer.0, value, most], |row| {
+            let refusal = Refusal {
+                what: row.get(2)?,
+                why: row.get(3)?,
+                pid: row.get(4)?,
+                uid: row.get(5)?,
+                container: row.get(6)?,
+            };
+            Ok((row.get(0)?, row.get(1)?, refusal))
+        });
+        let mut all: Vec<_> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        all.reverse();
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Tables of MCP sessions: the audit contract's, column for column, and below each what Ringfence adds.
+
+/// The tables, in an order in which each refers only to those before it.
+pub const TABLES: &[&str] =
+    &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
+
+/// What a database of MCP sessions is made with, in order.
+pub const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR];
+
+/// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
+pub(crate) const MIGRATION: &str = "
+    -- A session is one run of the interceptor.
+    CREATE TABLE sessions (
+        id              TEXT PRIMARY KEY,
+        server_name     TEXT NOT NULL,
+        server_command  TEXT NOT NULL,
+        started_at      TIMESTAMP NOT NULL,
+        ended_at        TIMESTAMP,
+        client_info     JSON,
+        -- Added: whose it is, as the auditor saw on the socket; where its journal is, how much of it is here.
+        uid             INTEGER NOT NULL DEFAULT 0,
+        exit_status     INTEGER,
+        journal         TEXT NOT NULL DEFAULT '',
+        journal_lines   INTEGER NOT NULL DEFAULT 0,
+        journal_head    TEXT NOT NULL DEFAULT '',
+        broken          TEXT
+    );
+
+    CREATE TABLE messages (
+        id              TEXT PRIMARY KEY,
+        session_id      TEXT NOT NULL REFERENCES sessions(id),
+        direction       TEXT NOT NULL,
+        timestamp       TIMESTAMP NOT NULL,
+        jsonrpc_id      TEXT,
+        method          TEXT,
+        params          JSON,
+        result          JSON,
+        error           JSON,
+        raw             TEXT NOT NULL,
+        note            TEXT
+    );
+
+    CREATE TABLE tool_calls (
+        id              TEXT PRIMARY KEY,
+        session_id      TEXT NOT NULL REFERENCES sessions(id),
+        request_msg_id  TEXT NOT NULL REFERENCES messages(id),
+        response_msg_id TEXT REFERENCES messages(id),
+        tool_name       TEXT NOT NULL,
+        arguments       JSON NOT NULL,
+        result          JSON,
+        error           JSON,
+        operation_type  TEXT NOT NULL,
+        risk_score      INTEGER NOT NULL DEFAULT 0,
+        risk_reasons    JSON,
+        requested_at    TIMESTAMP NOT NULL,
+        responded_at    TIMESTAMP,
+        duration_ms     INTEGER,
+        policy_action   TEXT NOT NULL DEFAULT 'pass',
+        approved_by     TEXT,
+        approved_at     TIMESTAMP,
+        -- Added: the rules that asked for it; what became of a paused or cancelled call.
+        rules           JSON,
+        outcome         TEXT,
+        decided_by      TEXT,
+        decided_at      TIMESTAMP
+    );
+
+    CREATE TABLE intent_contexts (
+        id              TEXT PRIMARY KEY,
+        session_id      TEXT NOT NULL REFERENCES sessions(id),
+        human_prompt    TEXT,
+        prompt_summary  TEXT,
+        created_at      TIMESTAMP NOT NULL,
+        source          TEXT NOT NULL DEFAULT 'time'
+    );
+
+    CREATE TABLE intent_tool_calls (
+        intent_id       TEXT NOT NULL REFERENCES intent_contexts(id),
+        tool_call_id    TEXT NOT NULL REFERENCES tool_calls(id),
+        sequence_order  INTEGER NOT NULL,
+        PRIMARY KEY (intent_id, tool_call_id)
+    );
+
+    CREATE TABLE policy_rules (
+        id              TEXT PRIMARY KEY,
+        name            TEXT NOT NULL,
+        description     TEXT,
+        tool_pattern    TEXT,
+        server_pattern  TEXT,
+        min_risk_score  INTEGER DEFAULT 0,
+        operation_types TEXT,
+        action          TEXT NOT NULL,
+        enabled         BOOLEAN NOT NULL DEFAULT TRUE,
+        created_at      TIMESTAMP NOT NULL
+    );
+
+    CREATE INDEX idx_messages_session ON messages(session_id, timestamp);
+    CREATE INDEX idx_tool_calls_session ON tool_calls(session_id, requested_at);
+    CREATE INDEX idx_tool_calls_risk ON tool_calls(risk_score DESC);
+    CREATE INDEX idx_tool_calls_policy ON tool_calls(policy_action) WHERE policy_action != 'pass';
+    CREATE INDEX idx_intent_tool_calls_intent ON intent_tool_calls(intent_id);
+    CREATE INDEX idx_tool_calls_time ON tool_calls(requested_at);
+    CREATE INDEX idx_intent_tool_calls_call ON intent_tool_calls(tool_call_id);
+";
+
+/// Migration 5: sessions in containers, the times of calls on the clock of the kernel's events, whose a rule is.
+pub(crate) const GOVERNED: &str = "
+    ALTER TABLE sessions ADD COLUMN profile TEXT;        -- the server's profile, where it has one
+    ALTER TABLE sessions ADD COLUMN enforcement TEXT;    -- what holds it, as the launcher said
+    ALTER TABLE sessions ADD COLUMN container TEXT;      -- public id, as the interceptor says: compare its owner
+    ALTER TABLE sessions ADD COLUMN gap INTEGER NOT NULL DEFAULT 0;     -- 1: a call may have gone by unseen
+    ALTER TABLE sessions ADD COLUMN read_to INTEGER NOT NULL DEFAULT 0; -- ns since boot: the last entry's time
+    ALTER TABLE tool_calls ADD COLUMN began INTEGER;     -- ns since boot: forwarded; NULL: never
+    ALTER TABLE tool_calls ADD COLUMN ended INTEGER;     -- ns since boot: answered; NULL: not yet
+    ALTER TABLE policy_rules ADD COLUMN uid INTEGER NOT NULL DEFAULT 0; -- whose sessions it binds; 0: everybody's
+    CREATE INDEX idx_sessions_container ON sessions(container) WHERE container IS NOT NULL;
+";
+
+/// Migration 8: what better than time tells which calls belong together.
+pub(crate) const EVIDENCE: &str = "
+    ALTER TABLE tool_calls ADD COLUMN tool_use TEXT;         -- the id by which a model asked for it, as the client says
+    ALTER TABLE intent_contexts ADD COLUMN evidence TEXT;    -- what all its calls name; NULL: nothing that calls name
+    CREATE INDEX idx_tool_calls_tool_use ON tool_calls(tool_use) WHERE tool_use IS NOT NULL;
+    CREATE INDEX idx_intents_evidence ON intent_contexts(evidence) WHERE evidence IS NOT NULL;
+";
+
+/// Migration 11: what servers say on standard error.
+pub(crate) const STDERR: &str = "
+    CREATE TABLE stderr (
+        session_id      TEXT NOT NULL REFERENCES sessions(id),
+        number          INTEGER NOT NULL,            -- its place in the session, from 1
+        timestamp       TIMESTAMP NOT NULL,
+        text            TEXT NOT NULL,               -- lines
+        dropped         INTEGER NOT NULL DEFAULT 0,  -- bytes that were left out before it
+        PRIMARY KEY (session_id, number)
+    );
+    ALTER TABLE sessions ADD COLUMN stderr_bytes INTEGER;    -- that are in that table; NULL: it began before there was one
+    ALTER TABLE sessions ADD COLUMN stderr_dropped INTEGER;  -- that were left out
+";

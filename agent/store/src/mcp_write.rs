@@ -1,0 +1,449 @@
+//! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
+
+use super::{Error, intents, ledger, retire::who_waits, sql, turn};
+use ringfence_base::{
+    clock::{now_micros, rfc3339},
+    quota::Owners,
+};
+use ringfence_session::{
+    journal::Direction,
+    rows::{
+        ingest::{MessageRow, Row},
+        intent::Grouping,
+    },
+};
+use ringfence_wire::mcp::{MAX_PATH, MAX_STORED_RULES, StoredRule};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// What writes MCP sessions. SQLite orders its connection with the one that writes events. It opens the database when it
+/// is first used, and again when it was replaced, by whoever found it corrupt.
+#[derive(Debug)]
+pub struct SessionWriter {
+    pub(crate) path: PathBuf,
+    open: Option<(Connection, u64)>,
+    /// Counts the databases that were behind the path.
+    epoch: u64,
+    grouping: HashMap<u32, Grouping>,
+    /// Bytes of all sessions that the database is kept within, where users share it.
+    bound: Option<u64>,
+    /// Who has to wait, and when that was found out.
+    crowded: Option<(Instant, Option<u32>)>,
+    /// Whose subordinate ids are: what bounds are about.
+    pub owners: Owners,
+    /// Ledgers that could not be folded, and when.
+    pub(crate) unfoldable: HashMap<u32, Instant>,
+    /// How long one transaction writes.
+    patience: Duration,
+}
+
+/// How long it is believed who must wait: a sum over all sessions is behind it.
+pub(crate) const CROWDED: Duration = Duration::from_secs(2);
+/// How long one transaction writes: the kernel's events wait for it.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A session and how far its journal is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position<'a> {
+    /// The session's id.
+    pub session: &'a str,
+    /// Whose it is.
+    pub uid: u32,
+    /// The journal's path, for people.
+    pub journal: &'a str,
+    /// Lines read, these rows included.
+    pub lines: u64,
+    /// Hash of the last of them.
+    pub head: &'a str,
+    /// Bytes of the lines read.
+    pub bytes: u64,
+    /// When the last of them was written, ns since boot.
+    pub read_to: u64,
+    /// The database that the lines before these are in.
+    pub epoch: u64,
+}
+
+impl SessionWriter {
+    /// A writer of the database at `path`. Where several users share it, `bound` is what retention keeps it within, bytes.
+    pub fn new(path: PathBuf, bound: Option<u64>) -> Self {
+        Self {
+            path,
+            open: None,
+            epoch: 0,
+            grouping: HashMap::new(),
+            bound,
+            crowded: None,
+            owners: Owners::default(),
+            unfoldable: HashMap::new(),
+            patience: PATIENCE,
+        }
+    }
+
+    /// The same, for which a user's subordinate ids count as that user.
+    pub fn with_owners(self, owners: Owners) -> Self {
+        Self { owners, ..self }
+    }
+
+    pub(crate) fn connection(&mut self) -> Result<&mut Connection, Error> {
+        let there = fs::metadata(&self.path).map_or(0, |file| file.ino());
+        if self.open.as_ref().is_some_and(|(_, inode)| *inode != there) {
+            self.open = None;
+        }
+        if self.open.is_none() {
+            let connection = super::open_existing(&self.path)?;
+            connection.set_prepared_statement_cache_capacity(32);
+            let inode = fs::metadata(&self.path).map_or(0, |file| file.ino());
+            self.open = Some((connection, inode));
+            self.epoch += 1;
+            self.grouping.clear();
+        }
+        match &mut self.open {
+            Some((connection, _)) => Ok(connection),
+            None => Err(Error::Replaced),
+        }
+    }
+
+    /// Lines of a session's journal that are in the store, and which store that is; `None` where the session is
+    /// another uid's.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn lines(&mut self, session: &str, uid: u32) -> Result<Option<(u64, u64)>, Error> {
+        let found: Option<(i64, u32)> = self
+            .connection()?
+            .query_row("SELECT journal_lines, uid FROM sessions WHERE id = ?1", [session], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .optional()
+            .map_err(sql("read how far a journal is"))?;
+        Ok(match found {
+            Some((_, owner)) if owner != uid => None,
+            Some((lines, _)) => Some((lines.cast_unsigned(), self.epoch)),
+            None => Some((0, self.epoch)),
+        })
+    }
+
+    /// Whether retention removed a session: its journal is not taken in again.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn is_removed(&mut self, session: &str) -> Result<bool, Error> {
+        ledger::is_removed(self.connection()?, session).map_err(sql("read the ledger of sessions"))
+    }
+
+    /// Writes rows of one session, and then its position.
+    ///
+    /// # Errors
+    /// [`Error`]; some of the rows may be written, but not the position: the same may be tried again, except after [`Error::Replaced`]: then the whole journal.
+    pub fn write(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
+        self.write_step(at, rows, true)
+    }
+
+    /// Writes rows of one session that others follow before its position: until those are written, all are to be read again
+    /// after a restart.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_some(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<(), Error> {
+        self.write_step(at, rows, false)
+    }
+
+    fn write_step(&mut self, at: &Position<'_>, rows: &[Row], is_last: bool) -> Result<(), Error> {
+        if self.must_wait(at.uid)? {
+            return Err(Error::Crowded { uid: at.uid });
+        }
+        let mut rest = rows;
+        loop {
+            let written = self.write_a_while(at, rest, is_last)?;
+            rest = &rest[written..];
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes rows in one transaction, the first of these, for as long as others can wait; how many. With the last of them the
+    /// position, if that `is_last`.
+    fn write_a_while(&mut self, at: &Position<'_>, rows: &[Row], is_last: bool) -> Result<usize, Error> {
+        self.connection()?;
+        if self.epoch != at.epoch {
+            return Err(Error::Replaced);
+        }
+        let patience = self.patience;
+        // Taken out, and put back when the step is written: whoever fails reads it anew.
+        let known = self.grouping.remove(&at.uid);
+        let connection = self.connection()?;
+        let mut grouping = match known {
+            Some(grouping) => grouping,
+            // Before the turn: only this connection writes what is read here.
+            None => intents::last(connection, at.uid).map_err(sql("read the last intent"))?,
+        };
+        let _turn = turn::wait();
+        let began = Instant::now();
+        let step = connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
+        let mut written = 0;
+        for row in rows {
+            write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
+            written += 1;
+            if began.elapsed() >= patience {
+                break;
+            }
+        }
+        let is_last = is_last && written == rows.len();
+        ledger::bytes(&step, at).map_err(sql("write how long a journal is"))?;
+        if is_last {
+            ledger::reached(&step, at, rows).map_err(sql("write the ledger of sessions"))?;
+            let journal = &at.journal[..at.journal.floor_char_boundary(MAX_PATH)];
+            step.prepare_cached(
+                "UPDATE sessions SET journal_lines = ?2, journal_head = ?3, journal = ?4, read_to = ?5 WHERE id = ?1",
+            )
+            .and_then(|mut s| {
+                let (lines, read_to) = (at.lines.cast_signed(), at.read_to.cast_signed());
+                s.execute(params![at.session, lines, at.head, journal, read_to])
+            })
+            .map_err(sql("store how far a journal is"))?;
+        }
+        step.commit().map_err(sql("commit"))?;
+        self.grouping.insert(at.uid, grouping);
+        Ok(written)
+    }
+
+    /// Nobody is linked to a session any more, and, but for `others`, to none of its user's: what was remembered of their
+    /// calls goes. It is read from the store again where somebody comes back.
+    pub fn parted(&mut self, session: &str, uid: u32, others: bool) {
+        match self.grouping.get_mut(&uid) {
+            Some(grouping) if others => grouping.ended(session),
+            _ => drop(self.grouping.remove(&uid)),
+        }
+    }
+
+    fn must_wait(&mut self, uid: u32) -> Result<bool, Error> {
+        let Some(bound) = self.bound else { return Ok(false) };
+        let owners = self.owners.clone();
+        let waits = match self.crowded {
+            Some((at, waits)) if at.elapsed() < CROWDED => waits,
+            _ => {
+                let waits = who_waits(self.connection()?, &owners, bound)
+                    .map_err(sql("measure what sessions take"))?;
+                self.crowded = Some((Instant::now(), waits));
+                waits
+            }
+        };
+        Ok(waits == Some(owners.of(uid)))
+    }
+
+    /// Adds a rule for the sessions of `uid`, or of everybody for 0. Gives its id, or nothing where one of that name
+    /// binds some of them already.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn add_rule(&mut self, uid: u32, rule: &StoredRule, now: i64) -> Result<Option<String>, Error> {
+        let _turn = turn::wait();
+        let id = uuid::Uuid::new_v4().to_string();
+        let owners = self.owners.clone();
+        let connection = self.connection()?;
+        let owner = owners.of(uid);
+        let count = of_user(connection, &owners, owner, RULES_BY_UID).map_err(sql("count rules"))?;
+        if count >= MAX_STORED_RULES as u64 {
+            return Err(Error::TooManyRules);
+        }
+        let inserted = connection.execute(
+            "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at, uid)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+             WHERE NOT EXISTS (SELECT 1 FROM policy_rules WHERE name = ?2 AND (uid = ?10 OR uid = 0 OR ?10 = 0))",
+            params![
+                id,
+                rule.name,
+                rule.description,
+                rule.tool_pattern,
+                rule.server_pattern,
+                rule.min_risk_score,
+                rule.operation_types.as_ref().map(|list| list.join(",")),
+                rule.action,
+                rfc3339(now),
+                uid
+            ],
+        );
+        Ok((inserted.map_err(sql("store a rule"))? == 1).then_some(id))
+    }
+
+    /// Says that a user's session's journal was tampered with or cannot be read: nothing more of it comes, and for retention it
+    /// ended. Of one that could not be read from its start on, that is all there is on record.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn broken(&mut self, session: &str, uid: u32, why: &str) -> Result<(), Error> {
+        if self.is_removed(session)? {
+            return Ok(());
+        }
+        let fail = sql("note a broken journal");
+        let _turn = turn::wait();
+        let now = now_micros();
+        let step = self
+            .connection()?
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(sql("begin a transaction"))?;
+        step.execute(
+            "INSERT INTO sessions (id, server_name, server_command, started_at, uid, ended_at, broken, stderr_bytes, stderr_dropped)
+             VALUES (?1, '', '', ?3, ?2, ?3, ?4, 0, 0)
+             ON CONFLICT (id) DO UPDATE SET broken = excluded.broken, ended_at = coalesce(ended_at, excluded.ended_at)
+                 WHERE uid = excluded.uid",
+            params![session, uid, rfc3339(now), why],
+        )
+        .map_err(&fail)?;
+        step.execute(
+            "INSERT OR IGNORE INTO session_bounds (session_id, bytes, written) VALUES (?1, 0, ?2)",
+            params![session, now],
+        )
+        .map_err(&fail)?;
+        step.commit().map_err(sql("commit"))
+    }
+}
+
+/// Rules for the sessions of each user id.
+const RULES_BY_UID: &str = "SELECT uid, count(*) FROM policy_rules GROUP BY uid";
+
+/// How many of something the ids of one user have together, of a query that counts it for each id.
+pub(crate) fn of_user(
+    connection: &Connection,
+    owners: &Owners,
+    owner: u32,
+    by_uid: &str,
+) -> rusqlite::Result<u64> {
+    let mut statement = connection.prepare_cached(by_uid)?;
+    let mut rows = statement.query([])?;
+    let mut sum = 0u64;
+    while let Some(row) = rows.next()? {
+        if owners.of(row.get(0)?) == owner {
+            sum = sum.saturating_add(row.get::<_, i64>(1)?.max(0).cast_unsigned());
+        }
+    }
+    Ok(sum)
+}
+
+fn write(
+    step: &Transaction<'_>,
+    at: &Position<'_>,
+    row: &Row,
+    grouping: &mut Grouping,
+) -> rusqlite::Result<()> {
+    match row {
+        Row::Session { server_name, server_command, started_at } => step
+            .prepare_cached(
+                // One of which nothing but its fault was on record has no name.
+                "INSERT INTO sessions (id, server_name, server_command, started_at, uid, stderr_bytes, stderr_dropped)
+                 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0)
+                 ON CONFLICT (id) DO UPDATE SET server_name = excluded.server_name, server_command = excluded.server_command,
+                     started_at = excluded.started_at WHERE server_command = '' AND uid = excluded.uid",
+            )?
+            .execute(params![at.session, server_name, server_command, rfc3339(*started_at), at.uid])
+            .map(drop),
+        Row::Client { info } => step
+            .prepare_cached("UPDATE sessions SET client_info = ?2 WHERE id = ?1")?
+            .execute(params![at.session, info])
+            .map(drop),
+        Row::Message(message) => insert_message(step, at, message),
+        Row::Call(call) => intents::insert_call(step, at, call, grouping),
+        Row::Asked { question, prompt } => {
+            grouping.asked(at.session, question, prompt.clone());
+            Ok(())
+        }
+        Row::Answered { question, at: when } => {
+            grouping.answered(at.session, question, *when);
+            Ok(())
+        }
+        Row::Answer { call, message, result, error, at: when, duration_ms, ended } => step
+            .prepare_cached(
+                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6, ended = ?7
+                     WHERE id = ?1 AND session_id = ?8",
+            )?
+            .execute(params![
+                call,
+                message,
+                result,
+                error,
+                rfc3339(*when),
+                duration_ms,
+                ended.cast_signed(),
+                at.session
+            ])
+            .map(drop),
+        Row::Decision { call, outcome, by, at: when, boot } => {
+            let approved = (outcome == "approved").then(|| by.clone().unwrap_or_default());
+            let approved_at = approved.is_some().then(|| rfc3339(*when));
+            let began = approved.is_some().then(|| boot.cast_signed());
+            step.prepare_cached(
+                "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6,
+                     began = coalesce(?7, began) WHERE id = ?1 AND session_id = ?8",
+            )?
+            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at, began, at.session])
+            .map(drop)
+        }
+        Row::Governed { profile, enforcement, container } => step
+            .prepare_cached("UPDATE sessions SET profile = ?2, enforcement = ?3, container = ?4 WHERE id = ?1")?
+            .execute(params![at.session, profile, enforcement, container])
+            .map(drop),
+        Row::Stderr { number, at: when, text, dropped } => {
+            let dropped = dropped.cast_signed();
+            let new = step
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO stderr (session_id, number, timestamp, text, dropped) VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![at.session, number, rfc3339(*when), text, dropped])?;
+            if new == 0 {
+                return Ok(());
+            }
+            step.prepare_cached(
+                "UPDATE sessions SET stderr_bytes = stderr_bytes + ?2, stderr_dropped = stderr_dropped + ?3 WHERE id = ?1",
+            )?
+            .execute(params![at.session, text.len() as i64, dropped])
+            .map(drop)
+        }
+        Row::Gap => step
+            .prepare_cached("UPDATE sessions SET gap = 1 WHERE id = ?1")?
+            .execute([at.session])
+            .map(drop),
+        Row::End { at: when, status } => {
+            grouping.ended(at.session);
+            step.prepare_cached("UPDATE sessions SET ended_at = ?2, exit_status = ?3 WHERE id = ?1")?
+                .execute(params![at.session, rfc3339(*when), status])
+                .map(drop)
+        }
+    }
+}
+
+fn insert_message(step: &Transaction<'_>, at: &Position<'_>, row: &MessageRow) -> rusqlite::Result<()> {
+    let direction = match row.direction {
+        Direction::ClientToServer => "client_to_server",
+        Direction::ServerToClient => "server_to_client",
+    };
+    step.prepare_cached(
+        "INSERT OR IGNORE INTO messages (id, session_id, direction, timestamp, jsonrpc_id, method, params, result, error, raw, note)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    )?
+    .execute(params![
+        row.id,
+        at.session,
+        direction,
+        rfc3339(row.at),
+        row.jsonrpc_id,
+        row.method,
+        row.params,
+        row.result,
+        row.error,
+        row.raw,
+        row.note
+    ])
+    .map(drop)
+}
+
+#[cfg(test)]
+mod tests;

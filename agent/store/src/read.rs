@@ -1,0 +1,311 @@
+//! Reading: each question its own read-only connection, so that a slow reader holds nobody up.
+
+use super::{Error, sql};
+use ringfence_common::event::rule;
+use ringfence_events::{decode::Decoded, manifests::Decider, present::Stored};
+use ringfence_wire::{event::RuleText, message::Lost};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
+use std::{path::Path, sync::Arc, time::Duration};
+
+/// Who asks: root sees everything, a uid the containers it enrolled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Viewer(pub u32);
+
+/// Which events.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only what was refused, or would have been.
+    pub refused: bool,
+    /// Beginning of a public id, or a profile.
+    pub container: Option<String>,
+    /// µs since 1970.
+    pub since: Option<i64>,
+}
+
+/// A connection that only reads.
+#[derive(Debug)]
+pub struct Reader {
+    connection: Connection,
+}
+
+pub(crate) const COLUMNS: &str = "e.id, e.ts, c.kernel, c.public, c.profile, e.op, e.verdict, e.flags, e.detail, e.target, e.pid,
+    e.tgid, e.ppid, e.uid, e.start, e.call, e.generation, e.repeats, e.rule_kind, e.fixed, e.axes, e.family, e.port,
+    e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment, a.id
+    FROM events e JOIN containers c ON c.id = e.container LEFT JOIN rules r ON r.id = e.rule
+    LEFT JOIN call_tags t ON t.tag = e.call LEFT JOIN agent_calls a ON a.row = t.call";
+
+impl Reader {
+    /// Opens a database.
+    ///
+    /// # Errors
+    /// [`Error::Open`]: there is none yet, or it cannot be read.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let fail = |source| Error::Open { path: path.to_owned(), source };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(fail)?;
+        connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
+        connection.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;").map_err(fail)?;
+        Ok(Self { connection })
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Highest id of an event.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn last_id(&self) -> Result<u64, Error> {
+        self.connection
+            .query_row("SELECT max(id) FROM events", [], |row| row.get::<_, Option<i64>>(0))
+            .map(|id| id.map_or(0, i64::cast_unsigned))
+            .map_err(sql("read the last event's number"))
+    }
+
+    /// The id to begin after, so that the newest `limit` of the events up to `last` come.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn begin(
+        &self,
+        viewer: Viewer,
+        filter: &Filter,
+        last: u64,
+        limit: Option<u32>,
+    ) -> Result<u64, Error> {
+        let fail = sql("find where to begin");
+        let mut begin = 0;
+        if let Some(since) = filter.since {
+            let first: Option<i64> = self
+                .connection
+                .query_row("SELECT min(id) FROM events WHERE ts >= ?1", [since], |row| row.get(0))
+                .map_err(&fail)?;
+            begin = first.map_or(last, |id| id.cast_unsigned() - 1);
+        }
+        if let Some(limit) = limit {
+            if limit == 0 {
+                return Ok(last);
+            }
+            let select = format!(
+                "SELECT e.id FROM events e WHERE {} ORDER BY e.id DESC LIMIT 1 OFFSET ?6",
+                condition(filter)
+            );
+            let first: Option<i64> = self
+                .connection
+                .query_row(&select, params_for(viewer, filter, begin, last, limit - 1), |row| row.get(0))
+                .optional()
+                .map_err(&fail)?;
+            begin = first.map_or(begin, |id| id.cast_unsigned() - 1);
+        }
+        Ok(begin)
+    }
+
+    /// The next `page` events after `after`, up to `last`, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn events(
+        &self,
+        viewer: Viewer,
+        filter: &Filter,
+        after: u64,
+        last: u64,
+        page: u32,
+    ) -> Result<Vec<Stored>, Error> {
+        let fail = sql("read events");
+        let select = format!("SELECT {COLUMNS} WHERE {} ORDER BY e.id LIMIT ?6", condition(filter));
+        let mut statement = self.connection.prepare_cached(&select).map_err(&fail)?;
+        let rows =
+            statement.query_map(params_for(viewer, filter, after, last, page), stored).map_err(&fail)?;
+        rows.collect::<Result<_, _>>().map_err(&fail)
+    }
+
+    /// One event, if it is there for this viewer.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn event(&self, viewer: Viewer, id: u64) -> Result<Option<Stored>, Error> {
+        let select = format!("SELECT {COLUMNS} WHERE e.id = ?1 AND (?2 = 0 OR c.uid = ?2)");
+        self.connection
+            .query_row(&select, params![id.cast_signed(), viewer.0], stored)
+            .optional()
+            .map_err(sql("read an event"))
+    }
+
+    /// Rows and bytes in use.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn size(&self, viewer: Viewer) -> Result<(u64, u64), Error> {
+        let fail = sql("measure itself");
+        let rows: i64 = self
+            .connection
+            .query_row(
+                "SELECT count(*) FROM events WHERE ?1 = 0 OR container IN (SELECT id FROM containers WHERE uid = ?1)",
+                [viewer.0],
+                |row| row.get(0),
+            )
+            .map_err(&fail)?;
+        let bytes = super::retain::bytes_in_use(&self.connection).map_err(sql("measure itself"))?;
+        Ok((rows.cast_unsigned(), bytes))
+    }
+
+    /// What was lost, all in all.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn losses(&self) -> Result<Losses, Error> {
+        let number = |row: &Row<'_>, at| row.get::<_, i64>(at).map(i64::cast_unsigned);
+        self.connection
+            .query_row(
+                "SELECT coalesce(sum(denied), 0), coalesce(sum(ring_denied), 0), coalesce(sum(ring_allowed), 0),
+                     coalesce(sum(store_denied), 0), coalesce(sum(store_allowed), 0),
+                     coalesce(sum(max(0, denied - told - ring_denied - store_denied)), 0) FROM containers",
+                [],
+                |row| {
+                    Ok(Losses {
+                        denied: number(row, 0)?,
+                        kernel_denied: number(row, 1)?,
+                        kernel_other: number(row, 2)?,
+                        store_denied: number(row, 3)?,
+                        store_other: number(row, 4)?,
+                        missing_denied: number(row, 5)?,
+                    })
+                },
+            )
+            .map_err(sql("read counters"))
+    }
+
+    /// What was lost, per container that lost anything.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn lost(&self, viewer: Viewer) -> Result<Vec<Lost>, Error> {
+        let fail = sql("read counters");
+        let number = |row: &Row<'_>, at| row.get::<_, i64>(at).map(i64::cast_unsigned);
+        let mut statement = self
+            .connection
+            .prepare_cached(
+                "SELECT public, profile, ring_denied, ring_allowed, store_denied, store_allowed,
+                     max(0, denied - told - ring_denied - store_denied) AS missing
+                 FROM containers
+                 WHERE ring_denied + ring_allowed + store_denied + store_allowed + missing > 0 AND (?1 = 0 OR uid = ?1)
+                 ORDER BY id DESC LIMIT 1000",
+            )
+            .map_err(&fail)?;
+        let rows = statement
+            .query_map([viewer.0], |row| {
+                Ok(Lost {
+                    container: row.get(0)?,
+                    profile: row.get(1)?,
+                    ring_denied: number(row, 2)?,
+                    ring_allowed: number(row, 3)?,
+                    store_denied: number(row, 4)?,
+                    store_allowed: number(row, 5)?,
+                    missing_denied: number(row, 6)?,
+                })
+            })
+            .map_err(&fail)?;
+        rows.collect::<Result<_, _>>().map_err(&fail)
+    }
+}
+
+/// What was counted and what was lost, over all containers that the database knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Denied operations.
+    pub denied: u64,
+    /// Of those: in no event, since the kernel had no room.
+    pub kernel_denied: u64,
+    /// Others that the kernel had no room for.
+    pub kernel_other: u64,
+    /// Denials that could not be stored.
+    pub store_denied: u64,
+    /// Others that could not be stored.
+    pub store_other: u64,
+    /// Denials that did not come, see [`Lost::missing_denied`].
+    pub missing_denied: u64,
+}
+
+/// What [`params_for`] is for. The plus signs keep SQLite in the order of ids.
+fn condition(filter: &Filter) -> &'static str {
+    macro_rules! of {
+        ($more:literal) => {
+            concat!(
+                "e.id > ?1 AND e.id <= ?2 AND +e.ts >= ?3 AND ((?4 = 0 AND ?5 = '') OR +e.container IN
+                 (SELECT id FROM containers
+                  WHERE (?4 = 0 OR uid = ?4) AND (substr(public, 1, length(?5)) = ?5 OR profile = ?5)))",
+                $more
+            )
+        };
+    }
+    if filter.refused { of!(" AND e.verdict <> 1") } else { of!("") }
+}
+
+/// After, last, since, uid, container, and the number for LIMIT or OFFSET.
+fn params_for(viewer: Viewer, filter: &Filter, after: u64, last: u64, number: u32) -> impl rusqlite::Params {
+    (
+        after.cast_signed(),
+        last.cast_signed(),
+        filter.since.unwrap_or(i64::MIN),
+        viewer.0,
+        filter.container.clone().unwrap_or_default(),
+        number,
+    )
+}
+
+pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
+    let unsigned = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
+    let rule_kind: u32 = row.get(18)?;
+    let fixed: u32 = row.get(19)?;
+    let decider = match rule_kind {
+        rule::DEFAULT => Decider::Default,
+        rule::ALL => Decider::All,
+        rule::FIXED => Decider::Fixed(fixed),
+        _ => match row.get::<_, Option<String>>(27)? {
+            None => Decider::Unknown,
+            Some(id) => Decider::Rule(Arc::new(RuleText {
+                id,
+                file: row.get::<_, Option<String>>(28)?.filter(|file| !file.is_empty()),
+                line: row.get(29)?,
+                key: row.get(30)?,
+                text: row.get(31)?,
+            })),
+        },
+    };
+    Ok(Stored {
+        id: unsigned(0)?,
+        ts: row.get(1)?,
+        container: row.get(3)?,
+        profile: row.get(4)?,
+        call: row.get(33)?,
+        decider,
+        record: Decoded {
+            container: unsigned(2)?,
+            time: unsigned(32)?,
+            op: row.get(5)?,
+            verdict: row.get(6)?,
+            flags: row.get(7)?,
+            detail: row.get(8)?,
+            target: row.get(9)?,
+            pid: row.get(10)?,
+            tgid: row.get(11)?,
+            ppid: row.get(12)?,
+            uid: row.get(13)?,
+            start: unsigned(14)?,
+            call: unsigned(15)?,
+            generation: row.get(16)?,
+            repeats: row.get(17)?,
+            rule_kind,
+            rule: fixed,
+            axes: row.get(20)?,
+            family: row.get(21)?,
+            port: row.get(22)?,
+            addr: row.get::<_, Option<[u8; 16]>>(23)?.unwrap_or_default(),
+            path: row.get(24)?,
+            path2: row.get(25)?,
+            exe: row.get(26)?,
+        },
+    })
+}

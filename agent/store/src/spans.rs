@@ -1,0 +1,117 @@
+//! What attribution asks: whose server runs in a container, and which of its calls were in flight.
+
+use super::{Error, Reader, SessionReader, Viewer, read, sql};
+use ringfence_events::{attribute::Span, present::Stored};
+use rusqlite::{OptionalExtension as _, params};
+
+/// Most calls that are looked at for one page of events; beyond it nothing is certain.
+pub const MOST_SPANS: u32 = 5_000;
+
+/// A session whose server runs in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inside {
+    /// The session.
+    pub session: String,
+    /// A call may have gone by unseen.
+    pub gap: bool,
+    /// Latest time of its journal's entries that are stored, ns since boot.
+    pub read_to: u64,
+    /// It ended by its own word: its journal is whole.
+    pub ended: bool,
+}
+
+/// Where and when the kernel may have seen something of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flight {
+    /// Public id of the container.
+    pub container: String,
+    /// From when, ns since boot.
+    pub began: u64,
+    /// To when; `None`: to now.
+    pub ended: Option<u64>,
+}
+
+impl SessionReader {
+    /// The sessions that say that their server runs in a container, if whoever enrolled that says so too: nobody's
+    /// events are tied to another user's calls.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn inside(&self, container: &str) -> Result<Vec<Inside>, Error> {
+        let text = "SELECT s.id, s.gap, s.read_to, s.exit_status IS NOT NULL FROM sessions s
+             WHERE s.container = ?1 AND EXISTS (SELECT 1 FROM containers c WHERE c.public = ?1 AND c.uid = s.uid) LIMIT 16";
+        let fail = sql("read whose events these are");
+        let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
+        let rows = statement.query_map([container], |row| {
+            Ok(Inside {
+                session: row.get(0)?,
+                gap: row.get(1)?,
+                read_to: row.get::<_, i64>(2)?.cast_unsigned(),
+                ended: row.get(3)?,
+            })
+        });
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// Calls of a session that were in flight at some time from `from` to `to`; at most one more than [`MOST_SPANS`].
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn spans(&self, session: &str, from: u64, to: u64) -> Result<Vec<Span>, Error> {
+        let text = "SELECT id, began, ended FROM tool_calls
+             WHERE session_id = ?1 AND began <= ?3 AND (ended IS NULL OR ended >= ?2) LIMIT ?4";
+        let fail = sql("read which calls were in flight");
+        let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let rows = statement.query_map(params![session, number(from), number(to), MOST_SPANS + 1], |row| {
+            Ok(Span {
+                call: row.get(0)?,
+                began: row.get::<_, i64>(1)?.cast_unsigned(),
+                ended: row.get::<_, Option<i64>>(2)?.map(i64::cast_unsigned),
+            })
+        });
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+
+    /// Where and when a call was in flight. `None`: never forwarded, or its server is in no container.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn flight(&self, viewer: Viewer, call: &str) -> Result<Option<Flight>, Error> {
+        let text =
+            "SELECT s.container, c.began, c.ended FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+             WHERE c.id = ?2 AND (?1 = 0 OR s.uid = ?1) AND s.container IS NOT NULL AND c.began IS NOT NULL";
+        self.connection()
+            .query_row(text, params![viewer.0, call], |row| {
+                Ok(Flight {
+                    container: row.get(0)?,
+                    began: row.get::<_, i64>(1)?.cast_unsigned(),
+                    ended: row.get::<_, Option<i64>>(2)?.map(i64::cast_unsigned),
+                })
+            })
+            .optional()
+            .map_err(sql("read when a call was in flight"))
+    }
+}
+
+impl Reader {
+    /// Events of a container while a call was in flight, oldest first, at most `most`.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn events_during(&self, viewer: Viewer, flight: &Flight, most: u32) -> Result<Vec<Stored>, Error> {
+        let fail = sql("read a call's events");
+        let select = format!(
+            "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE public = ?1 AND (?2 = 0 OR uid = ?2))
+             AND e.moment BETWEEN ?3 AND ?4 ORDER BY e.moment, e.id LIMIT ?5",
+            read::COLUMNS
+        );
+        let ended = flight.ended.and_then(|ended| i64::try_from(ended).ok()).unwrap_or(i64::MAX);
+        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
+        let rows = statement.query_map(
+            params![flight.container, viewer.0, flight.began.cast_signed(), ended, most],
+            read::stored,
+        );
+        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+    }
+}

@@ -1,0 +1,9 @@
+//! Supervising a role: its process and our end of its socket, when to start it again, and an LLM worker's side of that.
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+pub mod child;
+pub mod worker;

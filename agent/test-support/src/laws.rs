@@ -1,0 +1,10 @@
+//! How often the laws of the compiler and of the kernel's tables are tried.
+
+use proptest::test_runner::Config;
+
+/// `cases` random inputs, or as many as the variable `PROPTEST_CASES` says: a million take an hour, and are no part of
+/// the tests.
+pub fn config(cases: u32) -> Config {
+    let told = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    Config { cases: told.unwrap_or(cases), ..Config::default() }
+}
