@@ -2,6 +2,7 @@
 
 mod coverage;
 mod docs;
+mod layers;
 mod sources;
 
 use crate::paths::workspace;
@@ -51,6 +52,7 @@ pub(crate) fn check() -> Result<Vec<String>> {
     let cases = cases()?;
     found.extend(docs::check(&files, &cases));
     found.extend(coverage::check(&files, &cases));
+    found.extend(layers::check()?);
     found.sort();
     Ok(found)
 }
