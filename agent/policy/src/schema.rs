@@ -174,7 +174,7 @@ struct GrantTable {
     exec: ExecScope,
     /// What may be connected or sent to, and bound.
     net: NetScope,
-    /// How many tool calls may be made. Not the kernel's: held by the gate of a later version.
+    /// How many tool calls may be made. Held by the gate of `ringfence tools`, not by the kernel.
     max_calls: Calls,
     /// The generations of a session that the grant holds for. Not the kernel's.
     valid_for_generation: Generations,

@@ -25,13 +25,13 @@ pub(crate) struct AuditorArgs {
     #[arg(long, value_name = "P", default_value_t = 8080)]
     port: u16,
     /// Days that a session is kept after its end.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=36_500))]
+    #[arg(long, value_name = "N", requires = "user", value_parser = clap::value_parser!(u32).range(0..=36_500))]
     keep_days: Option<u32>,
     /// Bytes that all sessions may take, journals and rows together.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "user")]
     keep_bytes: Option<u64>,
     /// Seconds after its end in which a session is never removed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "user")]
     grace: Option<u32>,
 }
 
