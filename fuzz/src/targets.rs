@@ -172,17 +172,17 @@ pub fn roles(data: &[u8]) {
     roles::roles(data);
 }
 
-/// Requests to the dashboard: see `auditor::web`.
+/// Requests to the dashboard: see `web` in `ringfence-auditor`.
 pub fn dashboard(data: &[u8]) {
     auditor::web::dashboard(data);
 }
 
-/// Requests to an agent's HTTP endpoint: see `llm::http`.
+/// Requests to an agent's HTTP endpoint: see `http` in `ringfence-llm-worker`.
 pub fn endpoint(data: &[u8]) {
     llm::http::endpoint(data);
 }
 
-/// A provider's answer on its way to a client: see `llm::http`.
+/// A provider's answer on its way to a client: see `http` in `ringfence-llm-worker`.
 pub fn relay(data: &[u8]) {
     llm::http::relay(data);
 }

@@ -1,4 +1,4 @@
-//! The target `ledger`: see `ringfence_fuzz::auditor::targets`.
+//! The target `ledger`: see `ringfence_fuzz::auditor_targets`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The target `log`: see `ringfence_fuzz::llm::targets`.
+//! The target `log`: see `ringfence_fuzz::llm_targets`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The target `provider`: see `ringfence_fuzz::llm::targets`.
+//! The target `provider`: see `ringfence_fuzz::llm_targets`.
 
 #![no_main]
 

@@ -2,13 +2,14 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | link | reads the core's socket, decodes, names rules; hands over through a bounded queue |
-//! | keeper | owns the store: writes in batches, keeps trying, deletes what is old |
+//! | link | reads the core's socket, decodes, names rules; passes events on through a bounded queue |
+//! | keeper | owns the store: writes in batches, retries, deletes what is old |
 //! | query | accepts on the query socket; one thread per connection, bounded |
 //! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
 //! | web | the dashboard, on the listening socket that the core made |
 //!
-//! It ends when the core closes the link, or can no longer be asked about peers, after it stored what came. It ignores the signals that would end it sooner.
+//! It ends when the core closes the link, or when it can no longer ask about peers, after it has stored what arrived.
+//! It ignores the signals that would end it sooner.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,5 +1,18 @@
-//! What every role needs and none owns: error chains, clocks, quotas, paths, names that are safe to print, sockets in private
-//! directories, the client's end of the core's sockets.
+//! What every role needs and none owns.
+//!
+//! | file | what |
+//! |---|---|
+//! | `error` | an error and its causes in one line |
+//! | `escape` | hostile names as text that is safe to print |
+//! | `clock` | from time since boot to the time of day |
+//! | `quota/` | how much each user may have of what users share |
+//! | `paths`, `home` | where things are on this host; the user's home directory |
+//! | `sockets`, `loopback` | an agent's socket in a directory of its own; a listening port on loopback |
+//! | `client` | the client's end of the core's sockets |
+//! | `watch` | notices that profiles changed |
+//! | `lock` | one daemon at a time |
+//! | `platform` | whether Ringfence runs on this system |
+//! | `precedence` | which threads go first when processors are short |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

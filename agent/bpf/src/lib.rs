@@ -1,7 +1,21 @@
-//! Everything that touches the kernel: BPF, BTF, seccomp, Landlock, capabilities. The only module with `unsafe`.
+//! The kernel's side of Ringfence: the eBPF programs and maps. The only crate that uses aya.
 //!
-//! [`Kernel`] is the whole of eBPF for the core: programs and maps that are loaded or adopted, containers and their
-//! policies, tags of tasks. [`Rings`] are the records that the programs wrote.
+//! [`Kernel`] is what the core holds: programs and maps, loaded or adopted; containers and their policies; tags of
+//! tasks. [`Rings`] are the records that the programs wrote.
+//!
+//! | file | what |
+//! |---|---|
+//! | `object`, `globals`, `btf` | the embedded eBPF object; the values of its globals, from the running kernel's BTF |
+//! | `load`, `pins`, `permitted` | loading or adopting, what is pinned, whether this process may load at all |
+//! | `surface` | what the running kernel has that `coverage.toml` does not name |
+//! | `handle`, `policies`, `arrays` | [`Kernel`]; containers and policies in the kernel's arrays |
+//! | `table`, `net` | the rule table; the net trie |
+//! | `spellings`, `share` | rules under other spellings; each user's share of the tables |
+//! | `tasks`, `running` | tags by pidfd; tagging processes that already run |
+//! | `rings` | [`Rings`]: denials, allowed events, counts of flooding containers |
+//! | `sys` | system calls that no library covers |
+//!
+//! `unsafe` is allowed here, and in a few single files of other crates: see ARCHITECTURE.md.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,4 +1,7 @@
-//! The auditor's clients: what the command line and interceptors ask it, and where a user's database is.
+//! Clients of the auditor.
+//!
+//! `events` asks the query socket, `sessions` the socket for MCP sessions. `places` says where a user's sessions are
+//! kept; `ready` checks a database before a session relies on it.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,33 +1,39 @@
-//! The privileged role: supervises, keeps containers, enrols.
+//! The privileged role: keeps containers, enrols, supervises.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `daemon` | start to stop: lock, load or adopt, drop privileges, sockets, the main loop |
-//! | `server`, `peer`, `quota` | the admin and enrolment sockets: who may speak, how much |
-//! | `enroll`, `running` | who may put which task under which profile; processes that run already |
-//! | `state`, `containers`, `past` | every container from its enrolment to its last task, its record on disk, and what outlives it |
-//! | `reload`, `watch`, `report` | profiles read again when they change; what `ringfence status` shows |
-//! | `link`, `outbox`, `reports`, `supervise` | the auditor: kept running, fed with raw records, sent again what it did not store; what agents report, fair to each |
+//! | `notify` | what the service manager is told |
+//! | `server`, `quota` | the admin and enrolment sockets: who may speak, how much |
+//! | `enroll`, `running`, `privileges` | who may put which task under which profile; processes that already run |
+//! | `state`, `containers` | every container from enrolment to its last task, and its record on disk |
+//! | `past` | what outlives a container |
+//! | `enforcer` | what the core needs of the kernel, as a trait |
+//! | `reload`, `report` | profiles read again when they change; what `ringfence status` shows |
+//! | `link`, `outbox`, `supervise` | the auditor: kept running, fed raw records, resent what it did not store |
+//! | `reports` | what agents report, queued fairly for each |
 //! | `agents` | the agents' LLM workers: kept running, told who their peers are, tags for their tool calls |
 //! | `vouch` | who the auditor's peers are, which its sandbox cannot see |
-//! | `client` | the other end of the sockets |
+//!
+//! Elsewhere: who is at a socket's other end is `ringfence-process` (`peer`); the clients of these sockets and the
+//! watch on profiles are `ringfence-base` (`client`, `watch`).
 //!
 //! # Threads
-//! The main one waits for signals, connections and the tick. `records` is the only reader of the rings;
-//! `profiles` reads profiles again; `vouch` answers the auditor.
-//! Each agent has one, which starts and answers its worker. Each connection has one for as long as it lasts. One lock guards [`state::State`]; profiles are compiled outside it when a
-//! task is enrolled, inside it when profiles are read again.
+//! The main thread waits for signals, connections and the tick. `records` is the only reader of the rings; `profiles`
+//! reads profiles again; `vouch` answers the auditor. Each agent has a thread, which starts and answers its worker.
+//! Each connection has a thread for as long as it lasts. One lock guards [`state::State`]; profiles are compiled
+//! outside it when a task is enrolled, inside it when profiles are read again.
 //!
 //! # What it parses
-//! Profiles (root's files), its own records, and frames of bounded size from local peers: see `ringfence_wire`. It does not
-//! look inside an event's record, and takes from the auditor nothing but two kinds of number, and questions that are a
+//! Profiles (root's files), its own records, and frames of bounded size from local peers: see `ringfence_wire`. It does
+//! not look inside an event's record. From the auditor it takes only two kinds of number, and questions that are a
 //! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and bytes for the auditor.
 //!
 //! # Capabilities
-//! The service's bounding set is [`ringfence_sandbox::caps::CORE`] and `CORE_START`; each entry says what it is for. Once the
-//! programs are loaded and the sockets are there, the daemon keeps `CORE` only, sets `no_new_privs` and is not dumpable. It
-//! stays uid 0, for the pins, the runtime directory and the profiles are root's; it has no `CAP_DAC_OVERRIDE`,
-//! `CAP_SYS_ADMIN` or `CAP_NET_ADMIN`.
+//! The service's bounding set is [`ringfence_sandbox::caps::CORE`] and `CORE_START`; each entry says what it is for.
+//! Once the programs are loaded and the sockets exist, the daemon keeps `CORE` only, sets `no_new_privs` and is not
+//! dumpable. It stays uid 0, because root owns the pins, the runtime directory and the profiles; it has no
+//! `CAP_DAC_OVERRIDE`, `CAP_SYS_ADMIN` or `CAP_NET_ADMIN`.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,4 +1,15 @@
-//! Kernel records decoded, described, explained and tied to calls. Pure: no I/O.
+//! Kernel records, decoded, described, explained and attributed to tool calls; reports of agents' workers. Pure: no
+//! I/O.
+//!
+//! | file | what |
+//! |---|---|
+//! | `decode` | raw records to decoded ones; refuses what it does not know |
+//! | `manifests` | which rule a record's slot or index stands for |
+//! | `present` | a stored event as JSON: names for numbers |
+//! | `explain` | why an event got its verdict, and the line that would change it |
+//! | `attribute` | which tool call an event belongs to, and how certain that is |
+//! | `report` | what agents' workers report, checked |
+//! | `samples` | samples for tests |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

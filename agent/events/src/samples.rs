@@ -1,4 +1,4 @@
-//! Samples for tests of this module.
+//! Samples for tests of this crate and of those that use it.
 
 use super::decode::Decoded;
 use ringfence_common::event::{op, rule, verdict};

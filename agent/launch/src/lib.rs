@@ -3,16 +3,15 @@
 //! | file | step |
 //! |---|---|
 //! | `identity`, `environment`, `command` | who runs what, with which environment |
-//! | `plan` | what Landlock and seccomp hold where eBPF does not |
+//! | `plan` | what Landlock and seccomp enforce where eBPF does not |
 //! | `confine` | the filters and rules that the child puts on itself |
 //! | `cgroup` | a cgroup, where one may be made |
-//! | `report` | what it says of all this |
-//! | `job` | its process group, session and terminal |
-//! | `wait` | signals, stops, the exit status |
-//! | `tree` | an end to everything that descends from a keeper |
+//! | `report`, `error` | what the launcher says about enforcement; why it did not run the command |
 //!
-//! The child is forked first and stopped on a socket; the core tags it by its pidfd; then it confines itself and
-//! execs, and with that exec its container begins. Whatever fails before ends the child: it never runs half confined.
+//! The command's process group and terminal, its signals and its exit status are `ringfence-process` (`job`, `wait`).
+//!
+//! The launcher forks the child first and stops it on a socket; the core tags it by its pidfd; then the child confines
+//! itself and calls exec, which begins its container. Any earlier failure ends the child: it never runs half confined.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

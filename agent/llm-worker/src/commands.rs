@@ -1,8 +1,9 @@
 //! Commands that print credentials, run for a process that may start none itself.
 //!
-//! `ringfence start` confines itself before it reads what agents and providers say, and a password manager is a program like
-//! any other. So a second process, started before, runs those commands and hands over what they print as a descriptor. It
-//! reads nothing but the user's own profiles, runs only what they name, whoever asks, and ends with the process that started it.
+//! `ringfence agent start` confines itself before it reads what agents and providers say, and a password manager is a
+//! program like any other. So a second process, started before, runs those commands and passes what they print as a
+//! descriptor. It reads only the user's own profiles, runs only what they name, whoever asks, and ends with the process
+//! that started it.
 
 use nix::sys::signal::{SigSet, Signal};
 use ringfence_base::error::chain;
@@ -91,7 +92,7 @@ fn run(words: &[String]) -> Result<Secret, secret::Error> {
 /// Why commands are not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not started by `ringfence start`.
+    /// Not started by `ringfence agent start`.
     #[error("`ringfence llm-commands` is started by `ringfence start`, with its link as standard input")]
     NotFromStart(#[source] io::Error),
     /// Privileges.

@@ -1,4 +1,4 @@
-//! What `ringfence start` can be asked over its control socket, and the client that asks.
+//! What `ringfence agent start` can be asked over its control socket, and the client that asks.
 
 use super::status::WorkerStatus;
 use ringfence_policy::agents::home::Home;
@@ -48,7 +48,7 @@ pub enum ControlReply {
     },
 }
 
-/// What `ringfence start` is doing.
+/// What `ringfence agent start` is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserStatus {
     /// Its version.
@@ -118,7 +118,7 @@ impl AgentState {
     }
 }
 
-/// Why `ringfence start` could not be asked.
+/// Why `ringfence agent start` could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens.
@@ -138,7 +138,7 @@ pub enum Error {
     Strange,
 }
 
-/// Asks the user's `ringfence start`.
+/// Asks the user's `ringfence agent start`.
 ///
 /// # Errors
 /// [`Error`].
@@ -155,7 +155,7 @@ pub fn ask(home: &Home, request: &ControlRequest) -> Result<ControlReply, Error>
     }
 }
 
-/// What the user's `ringfence start` is doing.
+/// What the user's `ringfence agent start` is doing.
 ///
 /// # Errors
 /// [`Error`].

@@ -1,25 +1,28 @@
-//! The LLM worker: one agent's socket, its conversation, its provider and its MCP clients, with the credentials on this
-//! side of the socket.
+//! The LLM worker: one agent's socket, its conversation, its provider and its MCP clients. The credentials stay on this
+//! side of the socket. Also `ringfence agent start`, which supervises one user's workers.
 //!
 //! | file | what |
 //! |---|---|
-//! | `home` | where a user's registry, profiles, sockets and logs are |
-//! | `registry`, `config` | `registry.toml` and a profile's `[llm.*]`, `[mcp.*]` to one [`config::AgentConfig`] |
-//! | `secret`, `redact` | credentials from their sources; taking them out of what goes to the agent |
-//! | `message`, `rpc`, `frame` | roles and blocks; JSON-RPC; frames over an async stream, one writer a connection |
-//! | `agent` | what happens to one agent: register, send, turn, in which order. Pure |
-//! | `connection`, `worker/` | the sockets' tasks, and the one task that drives `agent` |
-//! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to be sent |
-//! | `limits` | turns, tokens and money that an agent may use |
-//! | `turn`, `remote` | one turn: log, call the provider, run remote tools, again; the seam for MCP |
+//! | `role`, `confine` | the worker as a process of its own; what it may still do once it runs |
+//! | `host`, `service` | its link to the core or to a user's service; what that service changes while it runs |
+//! | `worker/`, `connection` | the socket's tasks, and the one task that drives `agent` |
+//! | `agent` | what happens to one agent, in which order: register, send, turn. Pure |
+//! | `access` | who may speak on the socket, and which tool calls a process may be tagged for |
+//! | `message`, `rpc`, `frame` | roles and blocks; JSON-RPC; frames over an async stream, one writer per connection |
+//! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to send |
+//! | `limits` | how many turns and tokens and how much money an agent may use |
+//! | `turn`, `remote` | one turn: log, call the provider, run remote tools, repeat; the seam for MCP |
+//! | `calls` | ids of tool calls |
 //! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
 //! | `http/` | the provider's own HTTP API for unmodified SDKs |
-//! | `provider/`, `upstream` | one file for each provider, and the event streams they answer with; the requests to them |
-//! | `acl` | one user beside the owner: a log's reader, a socket's user in a container |
-//! | `role`, `confine`, `host`, `service` | the worker as a process of its own; what it may do; its link to the core or to a user's service; what the latter changes of it |
-//! | `access` | who may speak on the socket; tags for tool calls |
-//! | `report` | what the auditor is told, for `ringfence trace` |
-//! | `serve`, `user/`, `control`, `unit`, `status` | binding sockets; `ringfence start`, which supervises a user's workers; asking it things; its systemd unit |
+//! | `provider/`, `upstream` | a file for each provider and its event streams; requests to providers |
+//! | `redact` | removes the agent's own credentials from what goes to it |
+//! | `report`, `status` | what the auditor learns, for `ringfence events trace`; what the worker is doing |
+//! | `user/`, `control`, `unit` | `ringfence agent start`; its control socket; its systemd unit |
+//! | `commands` | runs commands that print credentials, for a process that may start none |
+//!
+//! Agents' configuration is in `ringfence-policy` (`agents`), the credential type in `ringfence-credentials`, binding
+//! sockets in `ringfence-base` (`sockets`), the worker's process as its supervisor sees it in `ringfence-supervise`.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,5 +1,5 @@
-//! What the auditor is told of an agent, for `ringfence trace`: what its owner asked for, which tools the model wanted,
-//! what came of them. Beginnings of texts, without credentials.
+//! What the auditor learns of an agent, for `ringfence events trace`: what its owner asked for, which tools the model
+//! wanted, what came of them. Beginnings of texts, without credentials.
 
 use super::{
     access::Issued,

@@ -1,5 +1,5 @@
-//! What a profile compiles to for the kernel: plain data, no hashes yet (those need the boot's keys, see
-//! `kernel::table`).
+//! What a profile compiles to for the kernel: plain data, no hashes yet. Hashes need the boot's keys:
+//! see `table` in `ringfence-bpf`.
 
 use super::Capabilities;
 use serde::{Deserialize, Serialize};

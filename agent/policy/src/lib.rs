@@ -5,11 +5,16 @@
 //! | `dirs`, `source` | a name or path to a file's bytes and who could have written them |
 //! | `schema` | every key, documented; the JSON Schema |
 //! | `parse`, `extend` | bytes to keys with their lines; the chain of `extends` to one [`Profile`] |
-//! | `resolve`, `workdir`, `base`, `protect`, `compile` | rules to [`compiled::CompiledPolicy`], inside a container's root |
+//! | `sections` | `[llm.*]` and `[mcp.*]` |
+//! | `commands`, `socket_options`, `capabilities` | keys of `[kernel]`: ioctls, socket options, capabilities |
+//! | `rule`, `problem`, `remarks` | rules as written; what is wrong with a profile; what is odd about it |
+//! | `resolve`, `workdir`, `home`, `base`, `protect` | `${WORKDIR}`, `${HOME}`, built-in rules, protected places |
+//! | `compile`, `nets` | rules to [`compiled::CompiledPolicy`], inside a container's root; net rules to prefixes |
 //! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
-//! | `decide` | what a compiled policy says of a path or address, as the kernel folds it |
-//! | `remarks` | what is odd about a profile |
+//! | `casing` | names on file systems that fold case |
+//! | `decide`, `show` | what a policy says of a path or address, as the kernel folds it; a compiled profile as text |
 //! | `nest` | a policy inside another: what both allow |
+//! | `agents/` | agents: the registry and a profile's sections to one configuration |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,5 +1,13 @@
-//! Processes: starting one so that nothing leaks into it, telling who is at a socket's other end, forwarding signals, ending a
-//! whole tree.
+//! Processes: starting one so that nothing leaks into it, and what follows until its whole tree has ended.
+//!
+//! | file | what |
+//! |---|---|
+//! | `spawn` | fork, and what must happen between fork and exec |
+//! | `handed` | descriptors that a service manager passed |
+//! | `peer` | who is at a socket's other end, and which process a pidfd names |
+//! | `job` | the command's process group, session and terminal |
+//! | `wait` | signals, stops and the exit status, passed between launcher and command |
+//! | `tree` | ending every process that descends from this one |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

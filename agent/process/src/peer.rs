@@ -6,7 +6,7 @@
 //! The peer's pidfd comes from `SO_PEERPIDFD` (6.5 and newer), which cannot be forged. Older kernels have only the
 //! pid that connected (`SO_PEERCRED`): a process that connects, hands the socket on and dies can leave its pid to
 //! another process of the same uid. It never gains another uid, which the kernel recorded at connect, and never leaves its
-//! container: ask [`Enforcer::belongs`](ringfence_core::enforcer::Enforcer::belongs), which knows what is kept with the socket.
+//! container: `Enforcer::belongs` in `ringfence-core` knows what the programs stored with the socket.
 
 use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
 use rustix::{

@@ -1,6 +1,7 @@
-//! Takes secrets out of a payload before it is stored: values by their key's name, tokens by their shape. Pure.
+//! Removes secrets from text before it is stored or printed: values by their key's name, tokens by their shape. Pure.
 //!
-//! Works on the text as it stands, JSON or not, so that a line nobody could parse is redacted too.
+//! It works on the text as it stands, JSON or not, so it also redacts a line that does not parse. `misplaced` finds
+//! credentials in the wrong place of a configuration; `words` splits names into words.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

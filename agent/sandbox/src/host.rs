@@ -1,4 +1,4 @@
-//! What this host's kernel offers: facts only; `launch` and `doctor` draw the conclusions.
+//! What this host's kernel offers: facts only; `ringfence-launch` and `ringfence doctor` draw the conclusions.
 
 #![expect(unsafe_code, reason = "lsm_list_modules and Landlock's version query have no safe wrapper")]
 

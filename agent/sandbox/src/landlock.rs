@@ -1,7 +1,7 @@
 //! Landlock: file hierarchies and TCP ports, set by a process on itself for good.
 //!
-//! It can allow a tree and everything below, and nothing finer; `launch::plan` knows what that leaves open. A ruleset
-//! is built for the ABI that the kernel has and is in force in full, or there is an error: never silently less.
+//! It can allow a tree and everything below, and nothing finer; `plan` in `ringfence-launch` knows what that leaves
+//! open. A ruleset is built for the kernel's ABI and is in force in full, or there is an error: never silently less.
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,

@@ -1,4 +1,11 @@
-//! What a process gives up for good: capabilities, Landlock, seccomp; and what this kernel offers of them.
+//! What a process gives up for good, and what this kernel offers for that.
+//!
+//! | file | what |
+//! |---|---|
+//! | `caps` | capabilities: the smallest set for each role, with reasons |
+//! | `landlock` | file hierarchies and TCP ports |
+//! | `seccomp`, `seccomp/` | system call filters, compiled from `profiles/seccomp/` or the user's OCI file |
+//! | `host` | what this kernel offers: facts only |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

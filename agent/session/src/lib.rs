@@ -1,5 +1,17 @@
-//! What is on record of an MCP session: its lines, judged, classified, scored and redacted; rules; the journal, and the rows that
-//! are made of it. No sockets, no processes.
+//! The record of an MCP session: its lines, judged, classified, scored and redacted; rules; the journal, and the rows
+//! made from it. No sockets, no processes.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lines`, `line` | lines from a pipe; one line of MCP's stdio transport: what it is |
+//! | `strict`, `plain` | JSON that every parser reads alike; the fast path for a plain object |
+//! | `classify`, `sql`, `risk` | the kind of a tool call; SQL in its arguments; its risk, with reasons |
+//! | `rules`, `ruleset`, `reload` | the YAML rules; those in force; the rule file, watched |
+//! | `journal`, `draft`, `heads` | the hash-chained journal; its lines before they are chained; its heads in journald |
+//! | `ledger` | the ledger of a user's sessions |
+//! | `rows/` | the store's rows, made from a journal |
+//! | `stderr`, `notice` | what is kept of a server's standard error; the interceptor's own standard error |
+//! | `export` | rows as NDJSON, OCSF, CEF and SQL |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,4 +1,17 @@
 //! The audit store: one SQLite database, and the only SQL there is. One [`Writer`], any number of [`Reader`]s.
+//!
+//! | file | what |
+//! |---|---|
+//! | `schema`, `mcp_schema` | the tables, as numbered migrations; the tables of MCP sessions |
+//! | `write`, `read` | events: one transaction per batch; questions, each on a read-only connection of its own |
+//! | `turn` | whose turn it is to write |
+//! | `mcp_write`, `mcp_read` | MCP sessions: a journal's entries to rows; rows as JSON |
+//! | `filter` | which calls are asked for |
+//! | `ledger`, `rule_files` | the ledger of sessions; which rule file is in force, and changes that wait for a person |
+//! | `agents`, `agent_bytes` | agents: requests, tool calls, tags, refusals; a bound on the bytes of their rows |
+//! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
+//! | `stderr` | what servers wrote to standard error |
+//! | `retain`, `retire`, `strip` | retention: events; whole MCP sessions; removing one in small steps |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

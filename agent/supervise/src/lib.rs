@@ -1,4 +1,7 @@
-//! Supervising a role: its process and our end of its socket, when to start it again, and an LLM worker's side of that.
+//! Supervision of a role's process.
+//!
+//! `child` is any supervised process: its end of the socket, how it ended, when to start it again. `worker` is an LLM
+//! worker's process, which the core and `ringfence agent start` both supervise.
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

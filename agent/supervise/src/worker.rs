@@ -1,8 +1,8 @@
-//! An LLM worker's process, as both who supervise such have it: the core (`core::agents`) and the service of one user
-//! (`llm::user`). How one is started, told what it works with, heard, ended, and started again.
+//! An LLM worker's process, for both of its supervisors: the core (`agents` in `ringfence-core`) and the service of one
+//! user (`user` in `ringfence-llm-worker`). Starts a worker, hands over its work, listens to it, ends it, restarts it.
 //!
-//! A worker reads what agents and providers say. Nothing of that is read here: what a worker says is numbers, and a sentence
-//! for whoever looks after it.
+//! A worker reads what agents and providers say. Nothing of that is read here: a worker sends numbers, and a sentence
+//! for its operator.
 
 use crate::child::{Backoff, Process};
 use ringfence_base::error::chain;

@@ -1,5 +1,5 @@
 //! What one agent's LLM worker and its supervisor say to each other, over a stream socketpair made by the supervisor: the
-//! core, or the service of one user (`ringfence start`).
+//! core, or the service of one user (`ringfence agent start`).
 //!
 //! The worker's end is its standard input. The supervisor says [`ToWorker::Start`] and then one [`ToWorker::Credential`]
 //! for each that the configuration wants; from then on the worker asks, and each question that has an answer gets one

@@ -8,7 +8,7 @@
 //! | `keep` | one agent's thread: starts its worker, starts it again, gives it up for a while |
 //! | `answer` | what a worker asks: who a peer is, a tag for a process |
 //!
-//! A worker's process itself, from its start to its end, is `worker_process`: a user's own service has such, too.
+//! A worker's process itself, from start to end, is [`ringfence_supervise::worker`]; a user's own service uses it too.
 //!
 //! A worker parses what agents and providers say. The core parses none of that: a worker's questions are a descriptor or
 //! two each, its reports pass through as bytes, its counts are numbers.

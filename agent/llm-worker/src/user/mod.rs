@@ -1,8 +1,8 @@
-//! `ringfence start`: a worker for each agent of one user, kept running until it is told to stop.
+//! `ringfence agent start`: a worker for each agent of one user, kept running until it is told to stop.
 //!
-//! It reads the user's own files, makes sockets, and starts this very program as a worker for each agent, with its sockets and
-//! credentials as descriptors, as the core does (`worker_process`). Nothing that agents or providers say is read here. A
-//! worker that ends by itself is started again; the others do not notice.
+//! It reads the user's own files, makes sockets, and starts this same program as a worker for each agent. Like the
+//! core, it passes sockets and credentials as descriptors ([`ringfence_supervise::worker`]). It reads nothing that
+//! agents or providers say. A worker that ends by itself is started again; the others do not notice.
 //!
 //! | file | what |
 //! |---|---|

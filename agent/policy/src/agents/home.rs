@@ -92,12 +92,12 @@ impl Home {
         self.sockets().join(format!("{name}.sock"))
     }
 
-    /// Where `ringfence start` is asked things. No agent's name begins with a dot.
+    /// Where `ringfence agent start` is asked things. No agent's name begins with a dot.
     pub fn control(&self) -> PathBuf {
         self.sockets().join(".control")
     }
 
-    /// Held by the one `ringfence start`.
+    /// Held by the one `ringfence agent start`.
     pub fn lock(&self) -> PathBuf {
         self.sockets().join(".lock")
     }
