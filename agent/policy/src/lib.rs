@@ -9,7 +9,8 @@
 //! | `commands`, `socket_options`, `capabilities` | keys of `[kernel]`: ioctls, socket options, capabilities |
 //! | `rule`, `problem`, `remarks` | rules as written; what is wrong with a profile; what is odd about it |
 //! | `resolve`, `workdir`, `home`, `base`, `protect` | `${WORKDIR}`, `${HOME}`, built-in rules, protected places |
-//! | `compile`, `nets` | rules to [`compiled::CompiledPolicy`], inside a container's root; net rules to prefixes |
+//! | `compile`, `compiled` | rules to [`compiled::CompiledPolicy`], inside a container's root |
+//! | `nets` | net rules to prefixes |
 //! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
 //! | `casing` | names on file systems that fold case |
 //! | `decide`, `show` | what a policy says of a path or address, as the kernel folds it; a compiled profile as text |
