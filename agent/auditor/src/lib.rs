@@ -8,6 +8,16 @@
 //! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
 //! | web | the dashboard, on the listening socket that the core made |
 //!
+//! | file | what |
+//! |---|---|
+//! | `link`, `queue`, `keeper` | from the core's socket to the store: decode, queue, write in batches |
+//! | `query`, `belongs`, `trace` | the query socket; events with the calls they belong to; the trace of an agent |
+//! | `mcp/` | MCP sessions: journals in, rows out, approvals |
+//! | `web/`, `metrics` | the dashboard's server; `/metrics` |
+//! | `verify` | checks journals, ledger, database and stored heads against each other |
+//! | `user` | the auditor of one user and database, where no daemon runs |
+//! | `shared`, `journald`, `confine` | what the threads share; notices for the journal; what the auditor may do |
+//!
 //! It ends when the core closes the link, or when it can no longer ask about peers, after it has stored what arrived.
 //! It ignores the signals that would end it sooner.
 
