@@ -61,6 +61,12 @@ pub(crate) struct Keeper {
     retained: Instant,
 }
 
+/// Whose container an event is of: root's where nobody knows.
+fn owner(incoming: &Incoming) -> Option<u32> {
+    let Incoming::Event(event) = incoming else { return None };
+    Some(event.identity.as_ref().map_or(0, |identity| identity.uid))
+}
+
 impl Keeper {
     /// `writer` is the opened store, or `None` if it could not be opened yet, but may later.
     pub(crate) fn new(db: PathBuf, shared: Arc<Shared>, limits: Limits, writer: Option<Writer>) -> Self {
@@ -171,7 +177,7 @@ impl Keeper {
             whole = last.is_some();
             if let Some(last) = last {
                 self.shared.health().stored += events;
-                self.shared.stored(last);
+                self.shared.stored(last, pending.iter().filter_map(owner));
                 if let Some(sequence) = self.sequence.take() {
                     self.shared.answer(Answer::Stored(sequence));
                 }

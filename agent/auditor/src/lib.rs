@@ -236,7 +236,7 @@ fn open(db: &Path, shared: &Shared) -> Result<Option<store::Writer>, Error> {
                 tracing::error!("the audit database was corrupt: moved to {moved_to}, a new one is in use");
                 shared.health().moved_to = Some(moved_to);
             }
-            shared.stored(writer.last_id()?);
+            shared.stored(writer.last_id()?, []);
             Ok(Some(writer))
         }
         Err(error) if error.may_pass() => {

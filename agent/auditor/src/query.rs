@@ -10,12 +10,17 @@ use super::{
     trace,
 };
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use ringfence_base::quota::{Bounds, Permit, Permits};
-use ringfence_base::{error::chain, escape};
+use ringfence_base::{
+    error::chain,
+    escape,
+    precedence::{self, First},
+    quota::{Bounds, Lane, Lanes, Permit, Permits},
+};
 use ringfence_events::explain;
 use ringfence_store::{self as store, Filter, Reader, Viewer};
 use ringfence_wire::{
     conn::Conn,
+    frame::FrameError,
     message::{AuditorStatus, EventsQuery, Failure, Lost, QueryReply, QueryRequest},
     trace::TraceQuery,
 };
@@ -27,7 +32,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Connections at once, in all and for one uid other than root.
@@ -43,10 +48,17 @@ const READ_LIMIT: Duration = Duration::from_secs(24 * 3600);
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 /// Events read at once.
 const PAGE: u32 = 512;
+/// After a look for new events whoever follows them rests so many times as long as that took, and at most so long: the
+/// processors are for those who ask.
+const REST: u32 = 7;
+const LONGEST_REST: Duration = Duration::from_millis(250);
 
 /// Answers on `listener` until the process ends.
 pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, sessions: &Arc<Sessions>) {
     let open = Permits::within(Bounds::of(MAX_CONNECTIONS, MAX_PER_UID), sessions.owners.clone());
+    let lanes = Lanes::new(sessions.owners.clone());
+    // Whoever connects waits for this thread, behind all who came before.
+    precedence::first();
     for stream in listener.incoming() {
         let stream = match stream {
             Ok(stream) => stream,
@@ -71,9 +83,13 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, se
             continue;
         };
         let (db, shared, sessions) = (db.to_owned(), Arc::clone(shared), Arc::clone(sessions));
+        let lanes = lanes.clone();
         let spawned = thread::Builder::new().name("query".into()).stack_size(512 << 10).spawn(move || {
+            precedence::usual();
+            // What root asks, who looks after the machine, is answered before what its users ask, however many they are.
+            let _first = (uid == 0).then(First::begin);
             // A peer that went away is no news.
-            let _ = converse(stream, &permit, &Asked { viewer: Viewer(uid), db, shared, sessions });
+            let _ = converse(stream, &Asked { viewer: Viewer(uid), db, shared, sessions, lanes, permit });
         });
         if let Err(error) = spawned {
             tracing::warn!("starting a thread for the query socket failed: {error}");
@@ -91,6 +107,9 @@ struct Asked {
     db: PathBuf,
     shared: Arc<Shared>,
     sessions: Arc<Sessions>,
+    /// One answer for each user is made at once: the others of the same user wait.
+    lanes: Lanes,
+    permit: Permit,
 }
 
 /// Why a request could not be answered.
@@ -98,13 +117,13 @@ struct Asked {
 enum QueryError {
     /// The peer went away.
     #[error("the peer went away")]
-    Peer(#[source] ringfence_wire::frame::FrameError),
+    Peer(#[source] FrameError),
     /// The store refuses.
     #[error("the audit database cannot be read")]
     Store(#[source] store::Error),
 }
 
-fn converse(stream: UnixStream, permit: &Permit, asked: &Asked) -> io::Result<()> {
+fn converse(stream: UnixStream, asked: &Asked) -> io::Result<()> {
     let mut answers = Conn::new(stream.try_clone()?, READ_LIMIT, usize::MAX);
     let request = match Conn::new(stream, REQUEST_LIMIT, MAX_REQUEST).receive::<QueryRequest>() {
         Ok(request) => request,
@@ -114,7 +133,7 @@ fn converse(stream: UnixStream, permit: &Permit, asked: &Asked) -> io::Result<()
             return Ok(());
         }
     };
-    if !permit.busy() {
+    if !asked.permit.busy() {
         // Evicted: what was asked is there to be read all the same, and nobody hears the answer.
         return Ok(());
     }
@@ -134,6 +153,18 @@ fn converse(stream: UnixStream, permit: &Permit, asked: &Asked) -> io::Result<()
 }
 
 impl Asked {
+    /// Waits until none of the user's other answers is being made. Root, who is asked for by services, has no lane.
+    ///
+    /// # Errors
+    /// The connection was ended for another one meanwhile.
+    fn turn(&self) -> Result<Option<Lane>, QueryError> {
+        if self.viewer.0 == 0 {
+            return Ok(None);
+        }
+        let lane = self.lanes.wait(self.viewer.0, || self.permit.is_held());
+        lane.map(Some).ok_or(QueryError::Peer(FrameError::Closed))
+    }
+
     fn events(&self, query: &EventsQuery, answers: &mut Conn) -> Result<(), QueryError> {
         let behind = !self.shared.flush(FLUSH_LIMIT);
         let (reader, mut last) = self.reader()?;
@@ -143,7 +174,9 @@ impl Asked {
             container: query.container.clone().filter(|c| !c.is_empty()),
             since: query.since,
         };
+        let turn = self.turn()?;
         let begin = reader.begin(self.viewer, &filter, last, query.limit).map_err(QueryError::Store)?;
+        drop(turn);
         let mut after = begin.max(query.after.unwrap_or(0));
         self.send_between(&reader, &filter, after, last, answers)?;
         send(answers, &QueryReply::End { last, behind })?;
@@ -155,16 +188,16 @@ impl Asked {
         // History ended at `last`; what is live begins behind it: no gap, nothing twice.
         loop {
             after = last;
-            let progress = self.shared.wait_after(after, Duration::from_secs(1));
-            if progress.closed || hung_up(answers.stream()) {
-                return Ok(());
-            }
-            last = progress.last.max(after);
+            let newest = self.shared.wait_after(self.viewer.0, after, Duration::from_secs(1));
+            let Some(newest) = newest.filter(|_| !hung_up(answers.stream())) else { return Ok(()) };
+            last = newest.max(after);
             if last > after {
+                let begun = Instant::now();
                 self.refresh();
                 // A corrupt database may have been replaced meanwhile.
                 let reader = Reader::open(&self.db).map_err(QueryError::Store)?;
                 self.send_between(&reader, &filter, after, last, answers)?;
+                thread::sleep((begun.elapsed() * REST).min(LONGEST_REST));
             }
         }
     }
@@ -201,10 +234,13 @@ impl Asked {
         answers: &mut Conn,
     ) -> Result<(), QueryError> {
         while after < last {
+            let turn = self.turn()?;
             let page = reader.events(self.viewer, filter, after, last, PAGE).map_err(QueryError::Store)?;
             let Some(end) = page.last() else { return Ok(()) };
             after = end.id;
             let events = belongs::events(&self.sessions, &page).map_err(QueryError::Store)?;
+            // A reader of the answer may take as long as it likes; the user's others do not wait for it.
+            drop(turn);
             send(answers, &QueryReply::Events { events })?;
         }
         Ok(())
@@ -212,6 +248,7 @@ impl Asked {
 
     fn why(&self, id: u64, answers: &mut Conn) -> Result<(), QueryError> {
         self.shared.flush(FLUSH_LIMIT);
+        let turn = self.turn()?;
         let (reader, _) = self.reader()?;
         let reply = match reader.event(self.viewer, id).map_err(QueryError::Store)? {
             Some(stored) => {
@@ -230,11 +267,13 @@ impl Asked {
                 ),
             }),
         };
+        drop(turn);
         send(answers, &reply)
     }
 
     fn trace(&self, query: &TraceQuery, answers: &mut Conn) -> Result<(), QueryError> {
         self.shared.flush(FLUSH_LIMIT);
+        let turn = self.turn()?;
         let traced = trace::of(&self.sessions, self.viewer, query).map_err(QueryError::Store)?;
         let reply = match traced {
             Some(trace) => QueryReply::Trace(Box::new(trace)),
@@ -245,6 +284,7 @@ impl Asked {
                 ),
             }),
         };
+        drop(turn);
         send(answers, &reply)
     }
 
@@ -263,12 +303,14 @@ impl Asked {
             let reader = Reader::open(&self.db)?;
             Ok((reader.size(self.viewer)?, reader.lost(self.viewer)?))
         };
+        let turn = self.turn()?;
         match read() {
             Ok(((rows, bytes), lost)) => (status.rows, status.bytes, status.lost) = (rows, bytes, lost),
             Err::<_, store::Error>(error) => {
                 status.failing.get_or_insert_with(|| chain(&error));
             }
         }
+        drop(turn);
         for dropped in self.shared.dropped() {
             add(&mut status.lost, &dropped, self.viewer);
         }

@@ -16,6 +16,9 @@ use std::{
 /// Containers whose drops are told apart while nothing can be stored; beyond it they are counted together.
 const MAX_DROPPING: usize = 8192;
 
+/// Users whose events are followed apart; those beyond it are followed together.
+const MAX_FOLLOWED: usize = 4096;
+
 /// Requests to the core to hand over what its rings hold, at once.
 const MOST_ASKED: u64 = 8;
 /// When an answer that did not come is not waited for any more by those who ask next.
@@ -26,6 +29,7 @@ const LOST: Duration = Duration::from_secs(10);
 pub struct Shared {
     core: Mutex<UnixStream>,
     progress: Mutex<Progress>,
+    newest: Mutex<Newest>,
     changed: Condvar,
     health: Mutex<Health>,
     dropped: Mutex<HashMap<u64, Dropped>>,
@@ -48,6 +52,19 @@ pub struct Progress {
     lost: BTreeSet<u64>,
     /// The core is gone.
     pub closed: bool,
+}
+
+/// The newest event of each user's containers: whoever follows others' events need not look for each of them.
+#[derive(Debug, Default)]
+struct Newest {
+    of: HashMap<u32, u64>,
+    of_others: u64,
+}
+
+impl Newest {
+    fn of(&self, uid: u32) -> u64 {
+        *self.of.get(&uid).unwrap_or(&self.of_others)
+    }
 }
 
 /// How the store fares.
@@ -88,6 +105,7 @@ impl Shared {
         Self {
             core: Mutex::new(core),
             progress: Mutex::default(),
+            newest: Mutex::default(),
             changed: Condvar::new(),
             health: Mutex::default(),
             dropped: Mutex::default(),
@@ -164,8 +182,17 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Events up to `last` can be read.
-    pub fn stored(&self, last: u64) {
+    /// Events up to `last` can be read; those that were added are of these users' containers.
+    pub fn stored(&self, last: u64, users: impl IntoIterator<Item = u32>) {
+        let mut newest = lock(&self.newest);
+        for uid in users {
+            if newest.of.len() < MAX_FOLLOWED || newest.of.contains_key(&uid) {
+                newest.of.insert(uid, last);
+            } else {
+                newest.of_others = last;
+            }
+        }
+        drop(newest);
         lock(&self.progress).last = last;
         self.changed.notify_all();
     }
@@ -181,13 +208,25 @@ impl Shared {
         lock(&self.progress).clone()
     }
 
-    /// Waits until there is something after `after`, at most for `limit`.
-    pub(crate) fn wait_after(&self, after: u64, limit: Duration) -> Progress {
-        let progress = lock(&self.progress);
-        if progress.last > after || progress.closed {
-            return progress.clone();
+    /// Waits until there is something after `after` that this user may see (root sees all), at most for `limit`. Up to where there
+    /// is; `None`: there will be no more, for the core is gone.
+    pub(crate) fn wait_after(&self, uid: u32, after: u64, limit: Duration) -> Option<u64> {
+        let until = Instant::now() + limit;
+        let mut progress = lock(&self.progress);
+        loop {
+            let newest = if uid == 0 { progress.last } else { lock(&self.newest).of(uid) };
+            if newest > after {
+                return Some(progress.last);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if progress.closed {
+                return None;
+            }
+            if left.is_zero() {
+                return Some(after);
+            }
+            progress = wait(&self.changed, progress, left);
         }
-        wait(&self.changed, progress, limit).clone()
     }
 
     /// Changes the health.
@@ -345,6 +384,26 @@ mod tests {
         let begun = Instant::now();
         assert!((0..5 * 4 * MOST_ASKED).all(|_| !shared.flush(Duration::from_secs(600))));
         assert!(begun.elapsed() < Duration::from_secs(600), "nobody waits for it");
+    }
+
+    #[test]
+    fn whoever_follows_is_woken_by_their_own_events_and_root_by_all() {
+        let shared = Shared::new(UnixStream::pair().expect("a pair").0);
+        let look = |uid, after| shared.wait_after(uid, after, Duration::ZERO);
+        shared.stored(7, [1000]);
+        assert_eq!((look(0, 0), look(1000, 0), look(1001, 0)), (Some(7), Some(7), Some(0)));
+        shared.stored(9, [1001, 1001]);
+        assert_eq!((look(0, 7), look(1000, 7), look(1001, 0)), (Some(9), Some(7), Some(9)));
+        // Within a bound; whom there is no room for is woken by all for whom there is none.
+        shared.stored(20_000, 2_000..=9_000);
+        assert_eq!((look(2_000, 9), look(9_000, 9), look(1000, 9)), (Some(20_000), Some(20_000), Some(9)));
+        assert!(lock(&shared.newest).of.len() <= MAX_FOLLOWED);
+        shared.close();
+        assert_eq!(
+            (look(1000, 9), look(9_000, 9)),
+            (None, Some(20_000)),
+            "what is stored is shown before the end"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Which threads go first where processors are short: those by which records come out of the kernel and into the store.
+//! Which threads go first where processors are short: those by which records come out of the kernel and into the store, and
+//! those that whoever connects waits for.
 //!
 //! The daemon has a thread for each connection, so whoever opens many has many that can run, and the few that everybody
 //! waits for would get one share of a processor in hundreds. A thread that holds the store's lock is one of those few for as

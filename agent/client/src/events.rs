@@ -10,6 +10,9 @@ use std::{path::Path, time::Duration};
 
 /// How long an answer may take; live events take as long as they take.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How long a trace may take, which is one answer and has up to forty thousand events: two hundred intents, their calls, and
+/// what the kernel saw of each.
+const TRACE_LIMIT: Duration = Duration::from_secs(120);
 const LIVE_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One request and its answers.
@@ -26,10 +29,14 @@ impl Client {
     pub fn ask(socket: &Path, request: &QueryRequest) -> Result<Self, ClientError> {
         let mut conn = client::connect(socket, "everybody may")?;
         conn.send(request).map_err(ClientError::Talk)?;
-        let live = matches!(request, QueryRequest::Events(query) if query.follow);
+        let limit = match request {
+            QueryRequest::Events(query) if query.follow => LIVE_LIMIT,
+            QueryRequest::Trace(_) => TRACE_LIMIT,
+            _ => LIMIT,
+        };
         let stream = conn.stream().try_clone();
         let stream = stream.map_err(|source| ClientError::Connect { path: socket.to_owned(), source })?;
-        Ok(Self { conn: Conn::new(stream, if live { LIVE_LIMIT } else { LIMIT }, MAX_FRAME) })
+        Ok(Self { conn: Conn::new(stream, limit, MAX_FRAME) })
     }
 
     /// The next answer; `None`: the auditor closed the connection.

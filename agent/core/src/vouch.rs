@@ -5,8 +5,8 @@
 //! auditor does not take is dropped: whoever asked gives up.
 
 use super::{enforcer::Enforcer, server::Server};
-use ringfence_base::error::chain;
 use ringfence_base::quota::Owners;
+use ringfence_base::{error::chain, precedence};
 use ringfence_process::peer::{self, Peer};
 use ringfence_wire::{
     audit::{FromCore, PeerFacts, PeerQuestion, Subordinate},
@@ -63,7 +63,11 @@ fn start<E: Enforcer>(server: &Arc<Server<E>>, line: &Arc<Packets>) {
     for _ in 0..ANSWERING {
         let (server, line) = (Arc::clone(server), Arc::clone(line));
         let facts = move |connection| facts(&server, connection);
-        let started = thread::Builder::new().name("vouching".into()).spawn(move || answer_all(&line, facts));
+        let started = thread::Builder::new().name("vouching".into()).spawn(move || {
+            // Every decision and every new session waits for these few.
+            precedence::first();
+            answer_all(&line, facts);
+        });
         if let Err(error) = started {
             tracing::error!("cannot start a thread that answers the auditor: {error}");
         }

@@ -11,7 +11,7 @@ use nix::sys::{
     eventfd::{EfdFlags, EventFd},
     socket::{getsockopt, sockopt::PeerCredentials},
 };
-use ringfence_base::{clock, error::chain, quota::Permit};
+use ringfence_base::{clock, error::chain, precedence, quota::Permit};
 use ringfence_session::{heads::database, journal::is_name, reload};
 use ringfence_store::{self as store, CallFilter, SessionReader, Shown, Viewer};
 use ringfence_wire::{
@@ -63,6 +63,8 @@ pub(crate) const NOT_PENDING: &str =
 
 /// Serves `listener` until the process ends.
 pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
+    // Whoever connects waits for this thread, behind all who came before.
+    precedence::first();
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             // Out of descriptors: it passes.
@@ -94,6 +96,7 @@ pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
         };
         let shared = Arc::clone(sessions);
         let spawned = thread::Builder::new().name("mcp".into()).stack_size(1 << 20).spawn(move || {
+            precedence::usual();
             if let Err(error) = converse(stream, uid, &permit, &shared)
                 && !matches!(error, FrameError::Closed)
             {

@@ -15,7 +15,10 @@ mod rules;
 
 use super::mcp::sessions::Sessions;
 use owner::SocketOwners;
-use ringfence_base::quota::{Bounds, Permits};
+use ringfence_base::{
+    precedence,
+    quota::{Bounds, Permits},
+};
 use ringfence_http::{
     self as serving, Limits, Standing,
     turns::{Threads, Turns},
@@ -103,6 +106,7 @@ pub fn prepare() -> Result<Prepared, Error> {
         .enable_time()
         .max_blocking_threads(THREADS.with_root_s())
         .thread_name("web-store")
+        .on_thread_start(precedence::usual)
         .build()
         .map_err(Error::Start)?;
     Ok(Prepared { runtime, owners: SocketOwners::open() })
@@ -125,6 +129,8 @@ pub fn start(
         Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live, turns, owners });
     let of_thread = Arc::clone(sessions);
     let accept = move || {
+        // One thread for all pages, and for all who connect and show no token.
+        precedence::first();
         let ended = runtime.block_on(serve(&listener, dashboard));
         // While the port is still ours: no link with a token leads to whoever has it next.
         of_thread.port.store(0, Ordering::SeqCst);
