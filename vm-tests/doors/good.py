@@ -24,6 +24,8 @@ AGAIN = ("within the time allowed", "try again", "did not take the message: it i
 TURNS, APPROVALS, QUESTIONS, COMMANDS = 6, 5, 2, 6
 # The session is ended, and another one begun, after so many calls.
 CALLS_EACH = 40
+# Looks at the daemon's threads while a command gets no answer.
+MOST_DIAGNOSED = 6
 
 SERVER = r'''
 import json, subprocess, sys
@@ -51,6 +53,7 @@ class Ledger:
         self.phase = "quiet"
         self.took = {}
         self.problems = []
+        self.diagnosed = 0
         self.stopping = threading.Event()
 
     def done(self, what, begun):
@@ -64,6 +67,17 @@ class Ledger:
             if len(self.problems) < 200:
                 self.problems.append(what[:2000])
         print(f"wrong: {what[:2000]}", flush=True)
+
+    def diagnose(self, why):
+        """What the daemon's threads do while somebody waits in vain, and what it logged: the first few times."""
+        with self.lock:
+            if self.diagnosed >= MOST_DIAGNOSED:
+                return
+            self.diagnosed += 1
+        import watch  # which needs this module
+
+        log = subprocess.run(["journalctl", "--unit", watch.UNIT, "--no-pager", "--lines", "40"], capture_output=True, text=True, errors="replace")
+        print(f"# no answer: {why}", *(f"#   {line}" for line in (*watch.inside(), *log.stdout.splitlines())), sep="\n", flush=True)
 
     def every(self, seconds, act):
         """A thread that acts in a rhythm until the end; an error is a problem, and not the end."""
@@ -98,6 +112,7 @@ def patiently(ledger, uid, *words):
         if result.returncode == 0 or time.monotonic() > end or not any(word in result.stderr for word in AGAIN):
             return result
         ledger.done(f"gave up, and was tried again: {words[0]}", begun)
+        ledger.diagnose(f"{words[0]}: {result.stderr[-300:]}")
 
 
 def put(path, text):
@@ -309,7 +324,10 @@ class Session:
                 self.ledger.wrong(f"others' calls wait with the user's: {rows}")
             if found:
                 return found[0]
-            time.sleep(0.2)
+            if select.select([self.client.stdout], [], [], 0.2)[0]:
+                raise AssertionError(f"{path} does not wait: {self.client.stdout.readline()!r}")
+            if time.monotonic() - (end - LOST) > 60:
+                self.ledger.diagnose(f"{path} is not among the waiting: {rows}")
         raise AssertionError(f"{path} does not wait")
 
 

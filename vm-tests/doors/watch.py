@@ -76,6 +76,12 @@ def busy():
     ticks = os.sysconf("SC_CLK_TCK")
     now = {}
     for pid, role in roles().items():
+        # With its threads that have ended.
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                now[role] = now.get(role, 0) + sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13])) / ticks
+        except OSError:
+            continue
         for thread in os.listdir(f"/proc/{pid}/task"):
             try:
                 with open(f"/proc/{pid}/task/{thread}/stat") as file:
@@ -90,7 +96,7 @@ def busy():
     took = sorted(((count - USED.get(name, 0), name) for name, count in now.items()), reverse=True)
     USED.clear()
     USED.update(now)
-    return " ".join(f"{name}={count:.1f}" for count, name in took[:9] if count >= 0.1)
+    return " ".join(f"{name}={count:.1f}" for count, name in took[:12] if count >= 0.1)
 
 
 # The threads by which a record comes into the store: out of the rings, to the auditor, into the database.
