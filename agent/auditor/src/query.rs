@@ -19,12 +19,11 @@ use ringfence_base::{
 use ringfence_events::explain;
 use ringfence_store::{self as store, Filter, Reader, Viewer};
 use ringfence_wire::{
-    conn::Conn,
+    conn::{Conn, is_hung_up},
     frame::FrameError,
     message::{AuditorStatus, EventsQuery, Failure, Lost, QueryReply, QueryRequest},
     trace::TraceQuery,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io,
     net::Shutdown,
@@ -189,7 +188,7 @@ impl Asked {
         loop {
             after = last;
             let newest = self.shared.wait_after(self.viewer.0, after, Duration::from_secs(1));
-            let Some(newest) = newest.filter(|_| !hung_up(answers.stream())) else { return Ok(()) };
+            let Some(newest) = newest.filter(|_| !is_hung_up(answers.stream())) else { return Ok(()) };
             last = newest.max(after);
             if last > after {
                 let begun = Instant::now();
@@ -340,11 +339,4 @@ fn add(all: &mut Vec<Lost>, dropped: &Dropped, viewer: Viewer) {
 
 fn send(answers: &mut Conn, reply: &QueryReply) -> Result<(), QueryError> {
     answers.send(reply).map_err(QueryError::Peer)
-}
-
-/// Whether the peer closed the connection, or its writing half.
-fn hung_up(stream: &UnixStream) -> bool {
-    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    !matches!(poll(&mut fds, Some(&now)), Ok(0))
 }

@@ -29,9 +29,11 @@ use std::{
 
 /// How long a message may take.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long the auditor may be out of reach before calls that wait are denied: longer than one takes to start, so that it is
-/// looked for a second time.
-const NOBODY: Duration = Duration::from_secs(20);
+/// How long an auditor with much to store may take to welcome a session.
+const WELCOME: Duration = Duration::from_secs(15);
+/// How long the auditor may be out of reach before calls that wait are denied: longer than one takes to start or to welcome a
+/// session, so that it is looked for a second time; shorter than the minute after which many clients give up.
+const NOBODY: Duration = Duration::from_secs(40);
 /// Pause between the first two tries to reach an auditor; each failure doubles it.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
@@ -274,6 +276,7 @@ impl Link {
         let request =
             McpRequest::Session { session: self.id.clone(), journal: self.journal.display().to_string() };
         conn.send_with_descriptors(&request, &[file.as_fd()])?;
+        conn = conn.within(WELCOME);
         match conn.receive::<McpReply>()? {
             McpReply::Welcome { port, rules } => {
                 self.session.rules().set_stored(&rules);
@@ -286,6 +289,7 @@ impl Link {
             }
             _ => return Err(refused("the auditor answered something else".to_owned())),
         }
+        conn = conn.within(LIMIT);
         let stream = conn
             .stream()
             .try_clone()

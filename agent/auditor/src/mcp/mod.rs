@@ -1,5 +1,6 @@
 //! MCP sessions: journals in, rows out, approvals between people and interceptors.
 
+mod claims;
 mod intake;
 pub(crate) mod link;
 pub(crate) mod news;

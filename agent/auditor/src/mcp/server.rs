@@ -1,6 +1,7 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
+    claims::Claim,
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
     sessions::{Linked, Live, Sessions},
@@ -28,7 +29,6 @@ use rustix::{
     fs::{FileType, fstat},
 };
 use std::{
-    collections::hash_map::Entry,
     fs::File,
     io,
     net::Shutdown,
@@ -210,9 +210,10 @@ fn converse(
         }
         McpRequest::Journal { session, journal } => {
             let taken = open_journal(descriptors, &session).and_then(|file| {
-                if sessions.is_linked(&session) {
+                let claim = sessions.claims.claim(&session, uid, conn.stream(), &still);
+                let Some(_claim) = claim.map_err(|error| error.to_string())? else {
                     return Err(format!("session {session} is linked: its interceptor lives"));
-                }
+                };
                 sessions.catch_up((session, journal), uid, file, &still).map_err(|error| {
                     sessions.suspect(&error);
                     chain(&error)
@@ -311,6 +312,7 @@ struct Admitted {
     permit: Permit,
     client: u32,
     intake: Intake,
+    claim: Claim,
 }
 
 fn admit(
@@ -342,13 +344,16 @@ fn admit(
         why.to_string()
     })?;
     let client = facts.lineage.get(1).copied().unwrap_or(1);
+    let claim =
+        sessions.claims.claim(session, uid, conn.stream(), &still).map_err(|error| error.to_string())?;
+    let claim = claim.ok_or_else(|| format!("session {session} is linked already"))?;
     let names = (session.to_owned(), journal);
     let writer: Writer<'_> = (&sessions.writing, &still);
     let intake = Intake::new(writer, names, (uid, sessions.long.clone()), file).map_err(|error| {
         sessions.suspect(&error);
         chain(&error)
     })?;
-    Ok(Admitted { permit, client, intake })
+    Ok(Admitted { permit, client, intake, claim })
 }
 
 /// The journal beside a session's first message: a regular file, or it is refused; a pipe would hold this thread.
@@ -371,7 +376,7 @@ fn link(
     mut conn: Conn,
     sessions: &Arc<Sessions>,
     (session, uid): (&str, u32),
-    Admitted { permit, client, mut intake }: Admitted,
+    Admitted { permit, client, mut intake, claim }: Admitted,
     still: &dyn Fn() -> bool,
 ) -> Result<(), FrameError> {
     let still = || still() && permit.is_held();
@@ -380,17 +385,14 @@ fn link(
     conn = conn.up_to(MAX_NEWS);
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
     let writing: Link = Arc::new(LinkWriter::new(writing));
-    match sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).entry(session.to_owned()) {
-        Entry::Occupied(_) => {
-            let failure = Failure::new(format!("session {session} is linked already"));
-            return conn.send(&McpReply::Failed(failure));
-        }
-        Entry::Vacant(place) => {
-            let link = Arc::clone(&writing);
-            let (progress, nudge) = (intake.progress(), Arc::clone(&nudge));
-            place.insert(Linked { link, uid, client, progress, nudge });
-        }
-    }
+    let linked = Linked {
+        link: Arc::clone(&writing),
+        uid,
+        client,
+        progress: intake.progress(),
+        nudge: Arc::clone(&nudge),
+    };
+    sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).insert(session.to_owned(), linked);
     let welcomed = welcome(&writing, sessions, uid);
     let outcome = welcomed.and_then(|()| {
         let of = Of { session, uid, client, nudge: &nudge, still: &still };
@@ -414,6 +416,7 @@ fn link(
     sessions.tell(uid, Live::Session(session.to_owned()));
     sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
     sessions.parted(session, uid);
+    drop(claim);
     outcome
 }
 

@@ -1,6 +1,7 @@
 //! What the connections of one auditor share: who is linked, who opened the dashboard, what waits, who watches.
 
 use super::{
+    claims::Claims,
     intake::{self, Intake, Progress},
     link::Link,
     news::{News, Watcher},
@@ -93,6 +94,8 @@ pub struct Sessions {
     pub links: Permits,
     /// Each session's link.
     pub(super) linked: Mutex<HashMap<String, Linked>>,
+    /// Which connection has a session, from before its journal is read to after.
+    pub(super) claims: Claims,
     /// Connections of any kind.
     pub(super) connections: Permits,
     /// Connections and links that were turned away.
@@ -167,6 +170,7 @@ impl Sessions {
             waiting: Waiting::new(owners.clone()),
             links: within(MAX_CONNECTIONS, SESSIONS_EACH),
             linked: Mutex::default(),
+            claims: Claims::default(),
             connections: within(MAX_CONNECTIONS, CONNECTIONS_EACH),
             pages: within(MAX_PAGES, PAGES_EACH),
             turned_away: AtomicU64::new(0),

@@ -273,3 +273,42 @@ fn of_a_release_nobody_is_told_whose_call_did_not_wait() {
     let heard = watcher.take();
     assert_eq!(heard.of[&5].news, [Live::Call("waits".into())]);
 }
+
+#[test]
+fn an_interceptor_that_gave_up_waiting_for_its_welcome_gets_it_the_next_time() {
+    let (folder, sessions) = sessions();
+    let journal = folder.path().join("journal");
+    std::fs::write(&journal, "").expect("written");
+    let session = uuid::Uuid::new_v4().to_string();
+    let permits = Permits::within(Bounds::of(9, 9), Owners::default());
+    let link = || {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let (permit, shared) = (permits.take(1000, || ()).expect("a permit"), Arc::clone(&sessions));
+        let serves = thread::spawn(move || converse(ours, 1000, &permit, &shared));
+        let mut interceptor = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
+        let request = McpRequest::Session { session: session.clone(), journal: journal.display().to_string() };
+        let file = File::open(&journal).expect("opens");
+        interceptor.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
+        (interceptor, serves)
+    };
+    // The store has other work, and the first is not answered in time.
+    let busy = sessions.writing.wait(1000, || true).expect("the lane");
+    let (first, ends) = link();
+    while sessions.claims.is_free(&session) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    drop(first);
+    let (mut second, serves) = link();
+    thread::sleep(Duration::from_millis(50));
+    drop(busy);
+    let reply = second.receive::<McpReply>().expect("an answer");
+    assert!(matches!(reply, McpReply::Welcome { .. }), "{reply:?}");
+    let _ = ends.join().expect("no panic");
+    // The control: a third has no business here while the second's interceptor is there.
+    let (mut third, refused) = link();
+    let reply = third.receive::<McpReply>().expect("an answer");
+    assert!(matches!(&reply, McpReply::Failed(why) if why.error.contains("linked already")), "{reply:?}");
+    let _ = refused.join().expect("no panic");
+    drop(second);
+    let _ = serves.join().expect("no panic");
+}
