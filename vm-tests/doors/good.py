@@ -23,7 +23,7 @@ AGAIN = ("within the time allowed", "try again", "did not take the message: it i
 # Seconds from one turn, approval, question to the next.
 TURNS, APPROVALS, QUESTIONS, COMMANDS = 6, 5, 2, 6
 # The session is ended, and another one begun, after so many calls.
-CALLS_EACH = 40
+CALLS_EACH = 6
 # Looks at the daemon's threads while a command gets no answer.
 MOST_DIAGNOSED = 6
 
@@ -265,6 +265,8 @@ class Session:
         try:
             self.calls()
         except Exception:
+            with open(f"{BASE}/steady.log", errors="replace") as file:
+                self.ledger.diagnose(f"the session's own words: {file.read()[-1500:]}")
             self.client.stdin.close()
             self.client.kill()
             self.client.wait()
