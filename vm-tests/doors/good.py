@@ -23,7 +23,7 @@ AGAIN = ("within the time allowed", "try again", "did not take the message: it i
 # Seconds from one turn, approval, question to the next.
 TURNS, APPROVALS, QUESTIONS, COMMANDS = 6, 5, 2, 6
 # The session is ended, and another one begun, after so many calls.
-CALLS_EACH = 6
+CALLS_EACH = 20
 # Looks at the daemon's threads while a command gets no answer.
 MOST_DIAGNOSED = 6
 
