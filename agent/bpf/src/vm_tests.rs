@@ -4,7 +4,7 @@
 use super::*;
 use ringfence_common::{
     event::{Header, op, verdict},
-    layout::HOOKS,
+    hooks::HOOKS,
     policy::{RECORD_EXEC, RECORD_FILE, RECORD_NET, RECORD_OTHER, axis},
 };
 use ringfence_policy::compiled::{CompiledPolicy, Kind, NetRule, Place, PlaceRule};

@@ -3,46 +3,9 @@
 use super::{enforcer::Enforcer, state::State};
 use nix::sys::utsname::uname;
 use ringfence_bpf::{ContainerId, Coverage};
+use ringfence_common::hooks::{Axis, HOOKS, Hook};
 use ringfence_policy::Capabilities;
 use ringfence_wire::message::{AxisStatus, ContainerStatus, Missing, Status};
-
-/// The hooks that hold each axis. An axis is the kernel's only if every one of them has a program, or if the programs'
-/// own table says which other hook does its work on this kernel.
-const AXES: [(&str, &[&str]); 4] = [
-    ("fs_read", &["file_open"]),
-    (
-        "fs_write",
-        &[
-            "file_open",
-            "path_truncate",
-            "path_unlink",
-            "path_rename",
-            "path_link",
-            "path_mkdir",
-            "path_rmdir",
-            "path_mknod",
-            "path_symlink",
-            "path_chmod",
-            "path_chown",
-        ],
-    ),
-    ("exec", &["bprm_check_security", "mmap_file", "file_mprotect"]),
-    (
-        "net",
-        &[
-            "socket_create",
-            "socket_post_create",
-            "socket_connect",
-            "socket_bind",
-            "socket_listen",
-            "socket_sendmsg",
-            "socket_setsockopt",
-            "file_receive",
-            "unix_stream_connect",
-            "unix_may_send",
-        ],
-    ),
-];
 
 /// What does not change while a daemon runs.
 #[derive(Debug, Clone)]
@@ -95,21 +58,24 @@ fn unknown(coverage: &Coverage) -> Vec<Missing> {
     coverage.unknown.hooks.iter().map(hook).chain(coverage.unknown.calls.iter().map(call)).collect()
 }
 
+/// An axis is the kernel's only if each of its hooks has a program, or if the table of hooks says which other hook does
+/// its work on this kernel.
 fn axes(attached: &[&str], missing: &[Missing]) -> Vec<AxisStatus> {
-    let covered = |hook: &&&str| {
-        attached.contains(*hook) || missing.iter().any(|m| m.hook == **hook && !m.effect.is_empty())
+    let is_covered = |hook: &str| {
+        attached.contains(&hook) || missing.iter().any(|m| m.hook == hook && !m.effect.is_empty())
     };
-    let axis = |(axis, hooks): &(&str, &[&str])| {
-        let held = hooks.iter().filter(covered).count();
+    let status = |axis: Axis| {
+        let hooks: Vec<&Hook> = HOOKS.iter().filter(|hook| hook.axes.contains(&axis)).collect();
+        let held = hooks.iter().filter(|hook| is_covered(hook.name)).count();
         let enforcement = match held {
             0 => "none",
             n if n == hooks.len() => "kernel",
             _ => "partial",
         };
         let enforcers = if held > 0 { vec!["ebpf".to_owned()] } else { Vec::new() };
-        AxisStatus { axis: (*axis).to_owned(), enforcement: enforcement.to_owned(), enforcers }
+        AxisStatus { axis: axis.name().to_owned(), enforcement: enforcement.to_owned(), enforcers }
     };
-    AXES.iter().map(axis).collect()
+    Axis::ALL.map(status).into()
 }
 
 fn names(capabilities: u64) -> Vec<String> {
@@ -176,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_axis_is_the_kernel_s_only_if_every_hook_of_it_is() {
-        let all: Vec<&str> = AXES.iter().flat_map(|(_, hooks)| hooks.iter().copied()).collect();
+        let all: Vec<&str> = HOOKS.iter().map(|hook| hook.name).collect();
         assert_eq!(enforcement(&all, &[]), ["kernel"; 4]);
         assert_eq!(enforcement(&[], &[]), ["none"; 4]);
         let without: Vec<&str> = all.iter().copied().filter(|hook| *hook != "socket_sendmsg").collect();

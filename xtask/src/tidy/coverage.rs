@@ -2,7 +2,7 @@
 
 use super::{Source, find};
 use crate::coverage::{RENDERED, render};
-use ringfence_common::layout::HOOKS;
+use ringfence_common::hooks::HOOKS;
 use ringfence_common::net::EGRESS;
 use ringfence_coverage::{Group, Table};
 use std::collections::BTreeSet;
