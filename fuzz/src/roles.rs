@@ -6,9 +6,10 @@ use ringfence_wire::{
     conn::Conn,
     frame::{self, FrameError},
     mcp::{McpRequest, SessionNews, SessionOrder},
-    message::{AdminRequest, EnrollRequest, Enrolled, QueryReply, QueryRequest, Reply, Status},
+    message::{AdminRequest, EnrollRequest, Enrolled, QueryReply, QueryRequest, Reply},
     packets::Packets,
     runner::{Answer, Request},
+    status::Status,
     trace::{Said, Trace},
 };
 use rustix::net::{SendFlags, send};

@@ -9,7 +9,10 @@ use ringfence_policy::{
     fixed::{Fixed, History},
     mounts::Mount,
 };
-use ringfence_wire::{audit::Manifest, message::Counts};
+use ringfence_wire::{
+    audit::Manifest,
+    status::{Counts, Mode},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -356,9 +359,9 @@ impl Record {
         format!("{} ({})", self.id, self.profile)
     }
 
-    /// `enforce` or `audit`.
-    pub fn mode(&self) -> &'static str {
-        if self.audit_mode { "audit" } else { "enforce" }
+    /// Whether denials are enforced.
+    pub fn mode(&self) -> Mode {
+        if self.audit_mode { Mode::Audit } else { Mode::Enforce }
     }
 }
 

@@ -14,7 +14,7 @@ use ringfence_supervise::child::{Backoff, Process};
 use ringfence_wire::{
     audit::{Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice, Reported},
     frame::{HEADER, framed},
-    message::AuditorProcess,
+    status::AuditorProcess,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},

@@ -10,7 +10,7 @@ use super::{
 use ringfence_base::error::chain;
 use ringfence_bpf::{ContainerId, Installed, PolicyError};
 use ringfence_policy::{self as profile, KernelOptions, LandlockUse};
-use ringfence_wire::message::{ReloadStatus, Reloaded};
+use ringfence_wire::{message::Reloaded, status::ReloadStatus};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::AsFd,

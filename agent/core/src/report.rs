@@ -5,7 +5,7 @@ use nix::sys::utsname::uname;
 use ringfence_bpf::{ContainerId, Coverage};
 use ringfence_common::hooks::{Axis, HOOKS, Hook};
 use ringfence_policy::Capabilities;
-use ringfence_wire::message::{AxisStatus, ContainerStatus, Missing, Status};
+use ringfence_wire::status::{AxisStatus, ContainerStatus, Enforcement, Missing, Status};
 
 /// What does not change while a daemon runs.
 #[derive(Debug, Clone)]
@@ -38,7 +38,11 @@ impl About {
 
     /// Axes that the kernel holds.
     pub fn held(&self) -> Vec<&str> {
-        self.axes.iter().filter(|axis| axis.enforcement == "kernel").map(|axis| axis.axis.as_str()).collect()
+        self.axes
+            .iter()
+            .filter(|axis| axis.enforcement == Enforcement::Kernel)
+            .map(|axis| axis.axis.as_str())
+            .collect()
     }
 }
 
@@ -68,12 +72,12 @@ fn axes(attached: &[&str], missing: &[Missing]) -> Vec<AxisStatus> {
         let hooks: Vec<&Hook> = HOOKS.iter().filter(|hook| hook.axes.contains(&axis)).collect();
         let held = hooks.iter().filter(|hook| is_covered(hook.name)).count();
         let enforcement = match held {
-            0 => "none",
-            n if n == hooks.len() => "kernel",
-            _ => "partial",
+            0 => Enforcement::None,
+            n if n == hooks.len() => Enforcement::Kernel,
+            _ => Enforcement::Partial,
         };
         let enforcers = if held > 0 { vec!["ebpf".to_owned()] } else { Vec::new() };
-        AxisStatus { axis: axis.name().to_owned(), enforcement: enforcement.to_owned(), enforcers }
+        AxisStatus { axis: axis.name().to_owned(), enforcement, enforcers }
     };
     Axis::ALL.map(status).into()
 }
@@ -86,8 +90,8 @@ impl<E: Enforcer> State<E> {
     /// The whole status, counted just now.
     pub fn report(&mut self, about: &About) -> Status {
         self.sweep();
-        let whole = about.axes.iter().all(|axis| axis.enforcement == "kernel");
-        let enforcement = if whole { "kernel" } else { "partial" };
+        let whole = about.axes.iter().all(|axis| axis.enforcement == Enforcement::Kernel);
+        let enforcement = if whole { Enforcement::Kernel } else { Enforcement::Partial };
         let mut oldest_first: Vec<_> = self.registry.iter().collect();
         oldest_first.sort_by_key(|container| container.record.created);
         let containers = oldest_first.into_iter().map(|container| {
@@ -96,8 +100,8 @@ impl<E: Enforcer> State<E> {
                 id: record.id.clone(),
                 profile: record.profile.clone(),
                 file: record.file.display().to_string(),
-                mode: record.mode().to_owned(),
-                enforcement: if record.audit_mode { "none" } else { enforcement }.to_owned(),
+                mode: record.mode(),
+                enforcement: if record.audit_mode { Enforcement::None } else { enforcement.clone() },
                 generation: record.generation,
                 created_ms: u64::try_from(record.created / 1000).unwrap_or(0),
                 uid: record.uid,
@@ -136,18 +140,19 @@ impl<E: Enforcer> State<E> {
 mod tests {
     use super::*;
 
-    fn enforcement(attached: &[&str], missing: &[Missing]) -> Vec<String> {
+    fn enforcement(attached: &[&str], missing: &[Missing]) -> Vec<Enforcement> {
         axes(attached, missing).into_iter().map(|axis| axis.enforcement).collect()
     }
 
     #[test]
     fn an_axis_is_the_kernel_s_only_if_every_hook_of_it_is() {
+        use Enforcement::{Kernel, None, Partial};
         let all: Vec<&str> = HOOKS.iter().map(|hook| hook.name).collect();
-        assert_eq!(enforcement(&all, &[]), ["kernel"; 4]);
-        assert_eq!(enforcement(&[], &[]), ["none"; 4]);
+        assert_eq!(enforcement(&all, &[]), [Kernel, Kernel, Kernel, Kernel]);
+        assert_eq!(enforcement(&[], &[]), [None, None, None, None]);
         let without: Vec<&str> = all.iter().copied().filter(|hook| *hook != "socket_sendmsg").collect();
-        assert_eq!(enforcement(&without, &[]), ["kernel", "kernel", "kernel", "partial"]);
+        assert_eq!(enforcement(&without, &[]), [Kernel, Kernel, Kernel, Partial]);
         let other = Missing { hook: "socket_sendmsg".into(), effect: "socket_connect sees it".into() };
-        assert_eq!(enforcement(&without, &[other]), ["kernel"; 4]);
+        assert_eq!(enforcement(&without, &[other]), [Kernel, Kernel, Kernel, Kernel]);
     }
 }

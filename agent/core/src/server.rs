@@ -21,9 +21,9 @@ use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
     message::{
-        AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Status,
-        Stopping,
+        AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Stopping,
     },
+    status::Status,
 };
 use serde::Serialize;
 use std::{

@@ -23,7 +23,8 @@ use ringfence_process::peer::alive;
 use ringfence_wire::{
     audit::{Counted, Manifest},
     event::RuleText,
-    message::{Counts, Enrolled, ReloadStatus},
+    message::Enrolled,
+    status::{Counts, ReloadStatus},
 };
 use std::{
     collections::BTreeMap,
@@ -203,7 +204,7 @@ impl<E: Enforcer> State<E> {
         let Record { id, profile, uid, .. } = &container.record;
         let mode = container.record.mode();
         tracing::info!("container {id}: profile {profile}, mode {mode}, enrolled by user {uid}");
-        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode: mode.to_owned() })
+        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode })
     }
 
     /// Makes a container and takes in processes that run already, listed anew until a list brings nobody new. If that
@@ -237,7 +238,7 @@ impl<E: Enforcer> State<E> {
         match done {
             Ok(()) if total > 0 => {
                 tracing::info!("container {public}: profile {profile}, {total} running threads taken in");
-                let mode = container.record.mode().to_owned();
+                let mode = container.record.mode();
                 Ok(Enrolled { container: public.clone(), profile: profile.clone(), mode })
             }
             // Everybody has ended, or nobody was let in.

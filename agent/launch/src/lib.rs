@@ -53,6 +53,7 @@ use ringfence_process::job::Streams;
 use ringfence_process::spawn::{self, Child};
 use ringfence_process::wait;
 use ringfence_sandbox::{caps, host, seccomp};
+use ringfence_wire::status::Mode as EnrolledMode;
 use rustix::net::SendFlags;
 use std::{
     cell::Cell,
@@ -415,7 +416,7 @@ impl Launch<'_> {
         }
         let (container, confine) = match core {
             Core::There(socket) => match self.enroll(socket, &child, dirs) {
-                Ok(enrolled) => (Some(enrolled.container), enrolled.mode != Mode::Audit.to_string()),
+                Ok(enrolled) => (Some(enrolled.container), enrolled.mode != EnrolledMode::Audit),
                 Err(error) => {
                     drop(ours);
                     let _ = nix::sys::signal::kill(child.pid(), Signal::SIGKILL);

@@ -6,6 +6,7 @@
 //! | one connection: a deadline for each message, file descriptors beside it | [`conn`] |
 //! | whole messages that do not depend on each other, descriptors beside them | [`packets`] |
 //! | what is said on the admin, enrolment and query sockets | [`message`] |
+//! | what `ringfence status` is answered | [`status`] |
 //! | an event, as everyone but the kernel sees it | [`event`] |
 //! | what is said about MCP sessions | [`mcp`] |
 //! | what the core and the auditor say to each other | [`audit`] |
@@ -22,4 +23,5 @@ pub mod mcp;
 pub mod message;
 pub mod packets;
 pub mod runner;
+pub mod status;
 pub mod trace;

@@ -12,7 +12,7 @@ use ringfence_base::{error::chain, loopback, paths::Paths};
 use ringfence_supervise::worker::{self as worker_process, Brief, MOST_CRASHES, Restarts};
 use ringfence_wire::{
     agent::{AgentCounts, Supervisor},
-    message::AgentProcess,
+    status::{AgentProcess, AgentState},
 };
 use std::{
     os::unix::net::UnixStream,
@@ -41,7 +41,7 @@ struct Inner {
     /// It was stopped by hand, and rests until somebody wants it back.
     halted: bool,
     over: bool,
-    state: State,
+    state: AgentState,
     pid: Option<u32>,
     uid: Option<u32>,
     /// Since the daemon started.
@@ -58,30 +58,6 @@ struct Inner {
     worker: Option<UnixStream>,
 }
 
-/// How an agent fares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Starting,
-    Running,
-    Waiting,
-    Stopped,
-    Quarantined,
-    Failed,
-}
-
-impl State {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Waiting => "waiting",
-            Self::Stopped => "stopped",
-            Self::Quarantined => "quarantined",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 impl Keeper {
     pub(super) fn new(paths: &Paths, plan: Plan, store: Arc<Store>) -> Self {
         let inner = Inner {
@@ -90,7 +66,7 @@ impl Keeper {
             leaves: false,
             halted: false,
             over: false,
-            state: State::Starting,
+            state: AgentState::Starting,
             pid: None,
             uid: None,
             restarted: 0,
@@ -120,7 +96,8 @@ impl Keeper {
             inner.plan = plan;
             return;
         }
-        let is_down = matches!(inner.state, State::Quarantined | State::Failed | State::Stopped);
+        let is_down =
+            matches!(inner.state, AgentState::Quarantined | AgentState::Failed | AgentState::Stopped);
         // Whoever has the port that it wants may keep it for ever: its worker is not ended for another try in vain.
         let is_port_free =
             inner.lacking.is_some() && plan.loopback().is_some_and(|port| loopback::listen(port).is_ok());
@@ -188,7 +165,7 @@ impl Keeper {
         let llm = &inner.plan.config.llm;
         AgentProcess {
             name: self.name.clone(),
-            state: inner.state.word().to_owned(),
+            state: inner.state.clone(),
             pid: inner.pid,
             uid: inner.uid,
             socket: place::socket(&self.paths, &self.name).0.display().to_string(),
@@ -207,7 +184,7 @@ impl Keeper {
 
     /// The worker serves its socket.
     pub(super) fn is_ready(&self) {
-        self.inner().state = State::Running;
+        self.inner().state = AgentState::Running;
     }
 
     /// The worker cannot do what it was told.
@@ -241,7 +218,7 @@ impl Keeper {
             inner.last_exit = Some(why.clone());
             if let Some(pause) = inner.restarts.ended(since.elapsed()) {
                 tracing::error!("agent {}: {why}; its worker is started again in {pause:?}", self.name);
-                inner.state = State::Waiting;
+                inner.state = AgentState::Waiting;
                 self.pause(inner, Some(pause));
                 continue;
             }
@@ -249,7 +226,7 @@ impl Keeper {
                 "agent {}: {why}; that was {MOST_CRASHES} times in a row, and it is not started again until profiles are read again (SIGHUP)",
                 self.name
             );
-            inner.state = if ended.is_ok() { State::Quarantined } else { State::Failed };
+            inner.state = if ended.is_ok() { AgentState::Quarantined } else { AgentState::Failed };
             // Who connects is to hear that nobody is there.
             sockets = None;
             place::unbind(&self.paths, &self.name);
@@ -268,7 +245,7 @@ impl Keeper {
         let mut inner = self.inner();
         inner.renewed = false;
         inner.complaint = None;
-        inner.state = State::Starting;
+        inner.state = AgentState::Starting;
         (!inner.stop).then(|| inner.plan.clone())
     }
 
@@ -276,7 +253,7 @@ impl Keeper {
     fn rest(&self, mut inner: MutexGuard<'_, Inner>) {
         tracing::info!("agent {}: stopped by hand; SIGHUP starts it again", self.name);
         place::unbind(&self.paths, &self.name);
-        inner.state = State::Stopped;
+        inner.state = AgentState::Stopped;
         (inner.restarts, inner.last_exit) = (Restarts::default(), None);
         self.pause(inner, None);
     }
@@ -388,7 +365,7 @@ mod tests {
         keeper.inner().worker = Some(ours);
         let begun = Instant::now();
         keeper.halt();
-        assert_eq!(keeper.status().state, "starting");
+        assert_eq!(keeper.status().state, AgentState::Starting);
         keeper.stop();
         assert!(begun.elapsed() < BRIEF / 2, "{:?}", begun.elapsed());
         // The control: one that reads is told.

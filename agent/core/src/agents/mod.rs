@@ -26,7 +26,7 @@ pub use plan::{left_out, loopback};
 use ringfence_base::paths::Paths;
 use ringfence_credentials::{self as secret, Source};
 use ringfence_policy::{Dirs, agents::registry::AgentConfig};
-use ringfence_wire::message::AgentProcess;
+use ringfence_wire::status::{AgentProcess, AgentState};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -76,7 +76,7 @@ impl Agents {
         let mut all: Vec<AgentProcess> = running.by_name.values().map(|keeper| keeper.status()).collect();
         let none = |name: &String, error: &String| AgentProcess {
             name: name.clone(),
-            state: "failed".to_owned(),
+            state: AgentState::Failed,
             pid: None,
             uid: None,
             socket: String::new(),

@@ -5,7 +5,7 @@ use crate::state::tests::Fixture as StateFixture;
 use nix::sys::eventfd::EfdFlags;
 use ringfence_base::client;
 use ringfence_bpf::{ContainerId, Coverage, Membership};
-use ringfence_wire::frame::FrameError;
+use ringfence_wire::{frame::FrameError, status::Enforcement};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     os::unix::net::UnixListener,
@@ -147,8 +147,8 @@ fn a_container_cannot_use_the_admin_socket() {
     }
     let before = status().unwrap();
     assert_eq!((before.pid, before.containers.len()), (std::process::id(), 0));
-    assert_eq!(before.axes[0].enforcement, "kernel");
-    assert_eq!(before.axes[3].enforcement, "none");
+    assert_eq!(before.axes[0].enforcement, Enforcement::Kernel);
+    assert_eq!(before.axes[3].enforcement, Enforcement::None);
     // Its process is by now another's number: what is kept with the socket counts.
     fixture.kernel.with(|inner| inner.caller = Some(ContainerId::from_raw(4097)));
     assert!(status().unwrap_err().to_string().contains("in a container may not"));

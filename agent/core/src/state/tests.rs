@@ -4,6 +4,7 @@ use super::*;
 use crate::enroll;
 use ringfence_bpf::{Membership, PolicyError, TaskError};
 use ringfence_process::peer::Process;
+use ringfence_wire::status::Mode;
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     fs,
@@ -290,7 +291,7 @@ fn a_container_lives_from_enrolment_to_its_last_task() {
     let mut fixture = Fixture::new();
     let child = Sleeper::start();
     let enrolled = fixture.admit("p", 0, &child).unwrap();
-    assert_eq!((enrolled.profile.as_str(), enrolled.mode.as_str()), ("p", "enforce"));
+    assert_eq!((enrolled.profile.as_str(), &enrolled.mode), ("p", &Mode::Enforce));
     let raw = fixture.only().record.kernel_id;
     let tag = fixture.kernel.with(|inner| inner.tags[&child.0.id()]);
     assert_eq!(tag, Membership { container: None, next: Some(ContainerId::from_raw(raw)) });
