@@ -2,7 +2,7 @@
 
 use ringfence_wire::{
     agent::{ToCore, ToWorker},
-    audit::{Endowment, FromCore, Notice, PeerQuestion, Reported},
+    audit::{AgentReport, Endowment, FromCore, Notice, PeerQuestion},
     conn::Conn,
     frame::{self, FrameError},
     mcp::{McpRequest, SessionNews, SessionOrder},
@@ -10,7 +10,7 @@ use ringfence_wire::{
     packets::Packets,
     runner::{Answer, Request},
     status::Status,
-    trace::{Said, Trace},
+    trace::{AgentEvent, Trace},
 };
 use rustix::net::{SendFlags, send};
 use serde::{Serialize, de::DeserializeOwned};
@@ -35,7 +35,7 @@ const MESSAGES: [fn(&[u8]); 20] = [
     again::<Endowment>,
     again::<FromCore>,
     again::<PeerQuestion>,
-    again::<Reported>,
+    again::<AgentReport>,
     again::<Notice>,
     again::<AdminRequest>,
     again::<EnrollRequest>,
@@ -48,7 +48,7 @@ const MESSAGES: [fn(&[u8]); 20] = [
     again::<SessionOrder>,
     again::<Request>,
     again::<Answer>,
-    again::<Said>,
+    again::<AgentEvent>,
     again::<Trace>,
 ];
 

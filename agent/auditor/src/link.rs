@@ -13,7 +13,7 @@ use ringfence_events::{
 };
 use ringfence_store::{Event, Incoming, is_refused};
 use ringfence_wire::{
-    audit::{self, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Reported, Told},
+    audit::{self, AgentReport, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Told},
     frame::{self, FrameError},
 };
 use std::{
@@ -89,9 +89,9 @@ impl Link<'_> {
     fn reports(&mut self, sequence: u64, reports: &[&[u8]], frame: usize) -> Result<(), LinkError> {
         let mut incoming = Vec::with_capacity(reports.len());
         for raw in reports {
-            let reported: Reported = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
-            match report::reported(reported) {
-                Some(reported) => incoming.push(Incoming::Reported(Box::new(reported))),
+            let report: AgentReport = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
+            match report::check(report) {
+                Some(checked) => incoming.push(Incoming::Report(Box::new(checked))),
                 None => tracing::warn!("an agent's worker reports what this auditor does not understand"),
             }
         }

@@ -12,7 +12,7 @@ use super::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_supervise::child::{Backoff, Process};
 use ringfence_wire::{
-    audit::{Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice, Reported},
+    audit::{AgentReport, Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice},
     frame::{HEADER, framed},
     status::AuditorProcess,
 };
@@ -116,8 +116,8 @@ impl Handle {
 
     /// Tells the link something about an agent. False: too much waits already, and a report of the agent with the most is
     /// dropped.
-    pub fn report(&self, reported: &Reported) -> bool {
-        let kept = self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.add(reported);
+    pub fn report(&self, report: &AgentReport) -> bool {
+        let kept = self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.add(report);
         self.wake();
         kept
     }

@@ -311,10 +311,10 @@ mod tests {
 
     #[test]
     fn reports_take_no_room_from_records() {
-        use ringfence_wire::audit::{Reported, What};
+        use ringfence_wire::audit::{AgentReport, Payload};
         let (mut outbox, mut reports) = (Outbox::default(), Reports::default());
-        let what = What::Said("x".repeat(10_000));
-        let report = Reported { agent: "a".into(), uid: 0, at: 0, what };
+        let payload = Payload::Event("x".repeat(10_000));
+        let report = AgentReport { agent: "a".into(), uid: 0, at: 0, payload };
         for _ in 0..10 {
             while reports.add(&report) {}
             while outbox.batch_reports(&mut reports).is_some() {}

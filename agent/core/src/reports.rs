@@ -4,8 +4,8 @@
 //! newest: one that floods takes its own room, not that of another. What is lost is counted, and told to whose it was.
 
 use ringfence_wire::{
-    audit::{Reported, What},
-    trace::{Refusal, Said},
+    audit::{AgentReport, Payload},
+    trace::{AgentEvent, Refusal},
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,7 +38,7 @@ struct Waiting {
 /// One that waits.
 #[derive(Debug)]
 struct Report {
-    /// JSON of a [`Reported`].
+    /// JSON of an [`AgentReport`].
     json: Vec<u8>,
     /// Whose it is, and when it was made.
     uid: u32,
@@ -60,13 +60,13 @@ struct Lost {
 
 impl Reports {
     /// Takes a report in. False: it is dropped, or another one of the agent with the most is.
-    pub fn add(&mut self, reported: &Reported) -> bool {
-        let Ok(json) = serde_json::to_vec(reported) else { return false };
-        let report = Report { json, uid: reported.uid, at: reported.at };
-        let size = report.size();
-        let waiting = self.agents.entry(reported.agent.clone()).or_default();
+    pub fn add(&mut self, report: &AgentReport) -> bool {
+        let Ok(json) = serde_json::to_vec(report) else { return false };
+        let waits = Report { json, uid: report.uid, at: report.at };
+        let size = waits.size();
+        let waiting = self.agents.entry(report.agent.clone()).or_default();
         waiting.bytes += size;
-        waiting.reports.push_back(report);
+        waiting.reports.push_back(waits);
         self.bytes += size;
         let mut kept = true;
         while self.bytes > MAX_REPORTS {
@@ -143,17 +143,17 @@ fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
         lost.count
     );
     let refusal = Refusal { what: "report".to_owned(), why, pid: None, uid: None, container: None };
-    let what = What::Said(serde_json::to_string(&Said::Refused(refusal)).ok()?);
-    serde_json::to_vec(&Reported { agent: agent.to_owned(), uid, at: lost.at, what }).ok()
+    let payload = Payload::Event(serde_json::to_string(&AgentEvent::Refused(refusal)).ok()?);
+    serde_json::to_vec(&AgentReport { agent: agent.to_owned(), uid, at: lost.at, payload }).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn report(agent: &str, number: usize, bytes: usize) -> Reported {
-        let what = What::Said(format!("{number} {}", "x".repeat(bytes)));
-        Reported { agent: agent.to_owned(), uid: 7, at: 1, what }
+    fn report(agent: &str, number: usize, bytes: usize) -> AgentReport {
+        let payload = Payload::Event(format!("{number} {}", "x".repeat(bytes)));
+        AgentReport { agent: agent.to_owned(), uid: 7, at: 1, payload }
     }
 
     /// What is handed out, at most so many: the agents, and what was said.
@@ -162,7 +162,8 @@ mod tests {
         reports.drain(|report| {
             let room = all.len() < most;
             if room {
-                let Reported { agent, what: What::Said(text), .. } = serde_json::from_slice(report).unwrap()
+                let AgentReport { agent, payload: Payload::Event(text), .. } =
+                    serde_json::from_slice(report).unwrap()
                 else {
                     panic!("not said")
                 };
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn a_loss_is_told_to_whose_it_was_when_the_agent_has_another_owner_since() {
         let mut reports = Reports::default();
-        let of = |uid: u32, at: i64| Reported { uid, at, ..report("a", 0, 10_000) };
+        let of = |uid: u32, at: i64| AgentReport { uid, at, ..report("a", 0, 10_000) };
         let fill = |reports: &mut Reports, uid: u32, at: i64| {
             (0..600).filter(|_| !reports.add(&of(uid, at))).count() as u64
         };
@@ -212,7 +213,8 @@ mod tests {
         assert!(before > 100 && after > 100, "{before} and {after} lost");
         let mut losses = Vec::new();
         reports.drain(|report| {
-            let Reported { uid, at, what: What::Said(text), .. } = serde_json::from_slice(report).unwrap()
+            let AgentReport { uid, at, payload: Payload::Event(text), .. } =
+                serde_json::from_slice(report).unwrap()
             else {
                 panic!("not said")
             };

@@ -17,7 +17,7 @@ use ringfence_bpf::{Membership, TaskError, unpin_all};
 use ringfence_policy::home;
 use ringfence_process::peer::{Peer, PeerError, Process};
 use ringfence_wire::{
-    audit::Reported,
+    audit::AgentReport,
     conn::Conn,
     frame::FrameError,
     message::{
@@ -98,9 +98,9 @@ impl<E: Enforcer> Server<E> {
     }
 
     /// Tells the auditor something about an agent. False: it takes too little, and a report is dropped.
-    pub fn report(&self, reported: &Reported) -> bool {
+    pub fn report(&self, report: &AgentReport) -> bool {
         let link = self.state().link.clone();
-        link.report(reported)
+        link.report(report)
     }
 
     /// Readable when everything was detached.

@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use ringfence_policy::agents::registry::AgentConfig;
 use ringfence_wire::{
     agent::Speaker,
-    trace::{MAX_ID, MAX_TEXT, Refusal, Said},
+    trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal},
 };
 use std::{
     collections::HashMap,
@@ -206,7 +206,7 @@ impl Known {
         match tagged.await {
             Ok((key, tag)) => {
                 host.counts().tags.fetch_add(1, Ordering::Relaxed);
-                host.report(&Said::Tagged { key: key.as_str().to_owned(), tag });
+                host.report(&AgentEvent::Tagged { key: key.as_str().to_owned(), tag });
                 Ok(())
             }
             Err(why) => {
@@ -232,7 +232,7 @@ impl Known {
             speaker.map_or_else(|| "unknown".to_owned(), |s| s.pid.to_string()),
             speaker.map_or_else(|| "unknown".to_owned(), |s| s.uid.to_string()),
         );
-        self.access.host.report(&Said::Refused(Refusal {
+        self.access.host.report(&AgentEvent::Refused(Refusal {
             what: what.to_owned(),
             why: why.chars().take(MAX_TEXT).collect(),
             pid: speaker.map(|speaker| speaker.pid),

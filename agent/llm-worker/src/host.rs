@@ -5,7 +5,7 @@ use super::{access::WithDescriptors, frame::FrameReader, service::Intake};
 use ringfence_wire::{
     agent::{AgentCounts, Answer, MAX_REPORT, Speaker, ToCore, ToWorker},
     frame::framed,
-    trace::Said,
+    trace::AgentEvent,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::{
@@ -196,7 +196,7 @@ impl Host {
     }
 
     /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
-    pub(crate) fn report(&self, said: &Said) {
+    pub(crate) fn report(&self, said: &AgentEvent) {
         if !self.is_there() {
             return;
         }
@@ -208,7 +208,7 @@ impl Host {
 
     /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
     /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
-    pub(crate) async fn report_patiently(&self, said: &Said, cut: &CancellationToken) -> bool {
+    pub(crate) async fn report_patiently(&self, said: &AgentEvent, cut: &CancellationToken) -> bool {
         let Some(link) = self.link.as_ref().filter(|_| self.is_core) else { return true };
         let until = tokio::time::Instant::now() + PATIENCE;
         let (written, is_written) = oneshot::channel();
@@ -398,14 +398,14 @@ mod tests {
         let (ours, mut core) = UnixStream::pair().unwrap();
         let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
         let never = CancellationToken::new();
-        let said = |id: &str| Said::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
+        let said = |id: &str| AgentEvent::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
         assert!(host.report_patiently(&said("first"), &never).await);
         let mut heard = vec![0; 1 << 10];
         let read = core.try_read(&mut heard).unwrap();
         assert!(String::from_utf8_lossy(&heard[..read]).contains("first"));
         // Nobody reads, and no more can be written, though there is room in between.
         let error = Some("x".repeat(2000));
-        let long = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
         for _ in 0..QUEUE / 2 {
             host.report(&long);
             tokio::task::yield_now().await;
@@ -428,7 +428,7 @@ mod tests {
         let (ours, _core) = UnixStream::pair().unwrap();
         let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
         let error = Some("x".repeat(2000));
-        let long = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
         for _ in 0..2 * QUEUE {
             host.report(&long);
             tokio::task::yield_now().await;

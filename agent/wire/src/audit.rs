@@ -8,7 +8,7 @@
 //! | 1 | core | JSON of one [`Notice`] |
 //! | 2 | core | u64 sequence number, then records, each a u32 length and its bytes |
 //! | 3 | auditor | u64: the batches up to this sequence number are stored ([`Answer::Stored`]) |
-//! | 5 | core | u64 sequence number, then [`Reported`]s as JSON, laid out as records are |
+//! | 5 | core | u64 sequence number, then [`AgentReport`]s as JSON, laid out as records are |
 //! | 4 | auditor | u64: send what the rings hold, then [`Notice::Flushed`] with this token ([`Answer::Flush`]) |
 //!
 //! Numbers are big-endian. A session is one run of the core. The core says [`Notice::Hello`] first; the auditor
@@ -114,21 +114,22 @@ pub struct PeerFacts {
 
 /// Something about an agent, with whose it is, by the core's word.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reported {
+pub struct AgentReport {
     /// The agent's name.
     pub agent: String,
     /// Who may see it, beside root.
     pub uid: u32,
     /// When: microseconds since 1970, UTC.
     pub at: i64,
-    /// What.
-    pub what: What,
+    /// What it is about.
+    #[serde(rename = "what")]
+    pub payload: Payload,
 }
 
-/// See [`Reported`].
+/// See [`AgentReport`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum Payload {
     /// A process tree was tagged for one of its tool calls.
     Tagged {
         /// The tag, as in records.
@@ -136,8 +137,9 @@ pub enum What {
         /// The public id of the container.
         container: String,
     },
-    /// Its worker said this: JSON of a [`crate::trace::Said`], not looked at by the core.
-    Said(String),
+    /// From its worker: JSON of an [`AgentEvent`](crate::trace::AgentEvent), not looked at by the core.
+    #[serde(rename = "said")]
+    Event(String),
 }
 
 /// Everything the core tells the auditor besides records.
@@ -328,7 +330,7 @@ pub enum Told<'a> {
         /// The records.
         records: Vec<&'a [u8]>,
     },
-    /// A batch of reports, each JSON of a [`Reported`].
+    /// A batch of reports, each JSON of an [`AgentReport`].
     Reports {
         /// The batch's sequence number.
         sequence: u64,

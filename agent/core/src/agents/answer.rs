@@ -13,7 +13,7 @@ use ringfence_bpf::{ContainerId, Membership, TaskError};
 use ringfence_process::peer::{Fork, Peer, PeerError};
 use ringfence_wire::{
     agent::{Answer, Inside, MAX_REPORT, Speaker, ToCore, ToWorker},
-    audit::{Reported, What},
+    audit::{AgentReport, Payload},
     conn::Conn,
     frame::FrameError,
 };
@@ -97,12 +97,12 @@ impl<E: Enforcer> Answering<'_, E> {
         let answer = answer.unwrap_or_else(Answer::Refused);
         // A tool waits for it, and nobody for the report, which still goes before all that the worker says of the tag.
         let tagged = if let Answer::Tagged { tag, container } = &answer {
-            Some(What::Tagged { tag: *tag, container: container.clone() })
+            Some(Payload::Tagged { tag: *tag, container: container.clone() })
         } else {
             None
         };
         let sent = conn.send(&ToWorker::Answer { number, answer });
-        tagged.into_iter().for_each(|what| self.report(what));
+        tagged.into_iter().for_each(|payload| self.report(payload));
         sent
     }
 
@@ -112,20 +112,20 @@ impl<E: Enforcer> Answering<'_, E> {
             ToCore::Ready => self.keeper.is_ready(),
             ToCore::Failed(why) => self.keeper.complains(&why),
             ToCore::Status(counts) => self.keeper.count(counts),
-            ToCore::Report(said) => self.report(What::Said(said)),
+            ToCore::Report(event) => self.report(Payload::Event(event)),
             ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
         }
     }
 
-    fn report(&self, what: What) {
-        if let What::Said(said) = &what
-            && said.len() > MAX_REPORT
+    fn report(&self, payload: Payload) {
+        if let Payload::Event(event) = &payload
+            && event.len() > MAX_REPORT
         {
             return;
         }
         let agent = self.plan.config.name.clone();
-        let reported = Reported { agent, uid: self.plan.owner(), at: now_us(), what };
-        if !self.server.report(&reported) {
+        let report = AgentReport { agent, uid: self.plan.owner(), at: now_us(), payload };
+        if !self.server.report(&report) {
             tracing::debug!("agent {}: a report is lost: the auditor takes too few", self.plan.config.name);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use ringfence_wire::{
-    audit::{MAX_NOTICE, Manifest, Told, What, parse_told},
+    audit::{MAX_NOTICE, Manifest, Payload, Told, parse_told},
     frame::{read_frame, write_frame},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -230,8 +230,8 @@ fn a_manifest_precedes_the_records_that_need_it() {
 fn a_report_is_sent_again_until_it_is_stored() {
     let fixture = Fixture::start();
     let mut auditor = fixture.auditor(0);
-    let what = What::Tagged { tag: 7, container: "0123456789ab".into() };
-    let reported = Reported { agent: "coder".into(), uid: 0, at: 1, what };
+    let payload = Payload::Tagged { tag: 7, container: "0123456789ab".into() };
+    let reported = AgentReport { agent: "coder".into(), uid: 0, at: 1, payload };
     assert!(fixture.handle.report(&reported));
     let expected = vec![serde_json::to_vec(&reported).unwrap()];
     let Heard::Reports(1, reports) = auditor.hear() else { panic!("not the report") };
@@ -248,7 +248,7 @@ fn a_report_is_sent_again_until_it_is_stored() {
     fixture.rings.put(b"later");
     assert_eq!(third.records(), (3, vec![b"later".to_vec()]), "stored reports are not sent again");
     // A worker that floods does not fill the core's memory.
-    let long = Reported { what: What::Said("x".repeat(16 << 10)), ..reported };
+    let long = AgentReport { payload: Payload::Event("x".repeat(16 << 10)), ..reported };
     assert!((0..10_000).any(|_| !fixture.handle.report(&long)));
 }
 
