@@ -27,7 +27,7 @@
 //! # What it parses
 //! Profiles (root's files), its own records, and frames of bounded size from local peers: see `ringfence_wire`. It does
 //! not look inside an event's record. From the auditor it takes only two kinds of number, and questions that are a
-//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and bytes for the auditor.
+//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and raw JSON for the auditor.
 //!
 //! # Capabilities
 //! The service's bounding set is [`ringfence_sandbox::caps::CORE`] and `CORE_START`; each entry says what it is for.

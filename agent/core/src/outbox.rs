@@ -313,7 +313,7 @@ mod tests {
     fn reports_take_no_room_from_records() {
         use ringfence_wire::audit::{AgentReport, Payload};
         let (mut outbox, mut reports) = (Outbox::default(), Reports::default());
-        let payload = Payload::Event("x".repeat(10_000));
+        let payload = Payload::Event(serde_json::value::to_raw_value(&"x".repeat(10_000)).unwrap());
         let report = AgentReport { agent: "a".into(), uid: 0, at: 0, payload };
         for _ in 0..10 {
             while reports.add(&report) {}

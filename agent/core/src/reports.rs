@@ -7,6 +7,7 @@ use ringfence_wire::{
     audit::{AgentReport, Payload},
     trace::{AgentEvent, Refusal},
 };
+use serde_json::value::to_raw_value;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most bytes of reports that wait, of all agents.
@@ -143,7 +144,7 @@ fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
         lost.count
     );
     let refusal = Refusal { what: "report".to_owned(), why, pid: None, uid: None, container: None };
-    let payload = Payload::Event(serde_json::to_string(&AgentEvent::Refused(refusal)).ok()?);
+    let payload = Payload::Event(to_raw_value(&AgentEvent::Refused(refusal)).ok()?);
     serde_json::to_vec(&AgentReport { agent: agent.to_owned(), uid, at: lost.at, payload }).ok()
 }
 
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     fn report(agent: &str, number: usize, bytes: usize) -> AgentReport {
-        let payload = Payload::Event(format!("{number} {}", "x".repeat(bytes)));
+        let payload = Payload::Event(to_raw_value(&format!("{number} {}", "x".repeat(bytes))).unwrap());
         AgentReport { agent: agent.to_owned(), uid: 7, at: 1, payload }
     }
 
@@ -162,12 +163,12 @@ mod tests {
         reports.drain(|report| {
             let room = all.len() < most;
             if room {
-                let AgentReport { agent, payload: Payload::Event(text), .. } =
+                let AgentReport { agent, payload: Payload::Event(event), .. } =
                     serde_json::from_slice(report).unwrap()
                 else {
-                    panic!("not said")
+                    panic!("not an event")
                 };
-                all.push((agent, text));
+                all.push((agent, event.get().to_owned()));
             }
             room
         });
@@ -213,11 +214,12 @@ mod tests {
         assert!(before > 100 && after > 100, "{before} and {after} lost");
         let mut losses = Vec::new();
         reports.drain(|report| {
-            let AgentReport { uid, at, payload: Payload::Event(text), .. } =
+            let AgentReport { uid, at, payload: Payload::Event(event), .. } =
                 serde_json::from_slice(report).unwrap()
             else {
-                panic!("not said")
+                panic!("not an event")
             };
+            let text = event.get();
             if text.contains("are lost") {
                 losses.push((
                     uid,
@@ -245,6 +247,6 @@ mod tests {
         let rest = drained(&mut reports, usize::MAX);
         let of_a: Vec<_> = first.iter().chain(&rest).filter(|(agent, _)| agent == "a").collect();
         assert_eq!(of_a.len(), 100, "what found no room is not lost");
-        assert!(of_a.iter().enumerate().all(|(number, (_, text))| text.starts_with(&format!("{number} "))));
+        assert!(of_a.iter().enumerate().all(|(number, (_, text))| text.starts_with(&format!("\"{number} "))));
     }
 }

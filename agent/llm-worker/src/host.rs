@@ -8,6 +8,7 @@ use ringfence_wire::{
     trace::AgentEvent,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde_json::value::to_raw_value;
 use std::{
     collections::HashMap,
     io::{self, IoSlice},
@@ -196,39 +197,32 @@ impl Host {
     }
 
     /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
-    pub(crate) fn report(&self, said: &AgentEvent) {
+    pub(crate) fn report(&self, event: &AgentEvent) {
         if !self.is_there() {
             return;
         }
-        match serde_json::to_string(said) {
-            Ok(text) if text.len() <= MAX_REPORT => self.tell(ToCore::Report(text)),
-            _ => drop(self.counts.lost_reports.fetch_add(1, Ordering::Relaxed)),
+        match report_of(event) {
+            Some(report) => self.tell(report),
+            None => drop(self.lost()),
         }
     }
 
     /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
     /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
-    pub(crate) async fn report_patiently(&self, said: &AgentEvent, cut: &CancellationToken) -> bool {
+    pub(crate) async fn report_patiently(&self, event: &AgentEvent, cut: &CancellationToken) -> bool {
         let Some(link) = self.link.as_ref().filter(|_| self.is_core) else { return true };
         let until = tokio::time::Instant::now() + PATIENCE;
         let (written, is_written) = oneshot::channel();
-        let sent = match serde_json::to_string(said) {
-            Ok(text) if text.len() <= MAX_REPORT => {
-                let what = ToCore::Report(text);
-                let question =
-                    Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
-                let sending = timeout_at(until, link.send(question));
-                let sent = tokio::select! {
-                    // What has room is sent, whatever is cut.
-                    biased;
-                    sent = sending => sent,
-                    () = cut.cancelled() => return self.lost(),
-                };
-                sent.is_ok_and(|sent| sent.is_ok())
-            }
-            _ => false,
+        let Some(what) = report_of(event) else { return self.lost() };
+        let question = Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
+        let sending = timeout_at(until, link.send(question));
+        let sent = tokio::select! {
+            // What has room is sent, whatever is cut.
+            biased;
+            sent = sending => sent,
+            () = cut.cancelled() => return self.lost(),
         };
-        if !sent {
+        if !sent.is_ok_and(|sent| sent.is_ok()) {
             return self.lost();
         }
         tokio::select! {
@@ -289,6 +283,12 @@ impl Host {
             Err(_) => Err(Error::Silent),
         }
     }
+}
+
+/// A report, unless it is longer than the core takes.
+fn report_of(event: &AgentEvent) -> Option<ToCore> {
+    let json = to_raw_value(event).ok()?;
+    (json.get().len() <= MAX_REPORT).then_some(ToCore::Report(json))
 }
 
 /// Those who wait for an answer, by the numbers of their questions.

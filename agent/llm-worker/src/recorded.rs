@@ -7,6 +7,7 @@ use ringfence_events::{
 };
 use ringfence_store::{self as store, Asked, Event, FILE, Incoming, Reader, Viewer, Writer};
 use ringfence_wire::audit::{AgentReport, Payload};
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
 /// A call on record.
@@ -45,7 +46,7 @@ impl Record {
 
     /// A worker says something.
     pub(crate) fn said(&mut self, text: String) {
-        self.take(Payload::Event(text));
+        self.take(Payload::Event(RawValue::from_string(text).unwrap()));
     }
 
     /// The core gave a tag, and the tree that has it opened a file.

@@ -117,7 +117,9 @@ impl Core {
             descriptors: Arc::clone(&descriptors),
         };
         thread::spawn(move || answer(conn, &says, &heard, &descriptors));
-        eventually("the worker", || core.heard().contains(&ToCore::Ready).then_some(()));
+        eventually("the worker", || {
+            core.heard().iter().any(|said| matches!(said, ToCore::Ready)).then_some(())
+        });
         core
     }
 
@@ -127,7 +129,7 @@ impl Core {
 
     pub(crate) fn said(&self) -> Vec<AgentEvent> {
         let parse = |question: ToCore| match question {
-            ToCore::Report(text) => Some(serde_json::from_str(&text).unwrap()),
+            ToCore::Report(json) => Some(serde_json::from_str(json.get()).unwrap()),
             _ => None,
         };
         self.heard().into_iter().filter_map(parse).collect()

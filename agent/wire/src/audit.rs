@@ -26,6 +26,7 @@
 
 use crate::{event::RuleText, message::Reply};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// Longest body of a records frame. The auditor's memory is bounded by a few of these.
 pub const MAX_RECORDS: usize = 1 << 20;
@@ -113,7 +114,7 @@ pub struct PeerFacts {
 }
 
 /// Something about an agent, with whose it is, by the core's word.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AgentReport {
     /// The agent's name.
     pub agent: String,
@@ -127,7 +128,7 @@ pub struct AgentReport {
 }
 
 /// See [`AgentReport`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Payload {
     /// A process tree was tagged for one of its tool calls.
@@ -137,9 +138,9 @@ pub enum Payload {
         /// The public id of the container.
         container: String,
     },
-    /// From its worker: JSON of an [`AgentEvent`](crate::trace::AgentEvent), not looked at by the core.
+    /// From its worker: an [`AgentEvent`](crate::trace::AgentEvent), parsed by the auditor alone.
     #[serde(rename = "said")]
-    Event(String),
+    Event(Box<RawValue>),
 }
 
 /// Everything the core tells the auditor besides records.

@@ -119,7 +119,7 @@ impl<E: Enforcer> Answering<'_, E> {
 
     fn report(&self, payload: Payload) {
         if let Payload::Event(event) = &payload
-            && event.len() > MAX_REPORT
+            && event.get().len() > MAX_REPORT
         {
             return;
         }

@@ -11,7 +11,7 @@
 //! A worker's process itself, from start to end, is [`ringfence_supervise::worker`]; a user's own service uses it too.
 //!
 //! A worker parses what agents and providers say. The core parses none of that: a worker's questions are a descriptor or
-//! two each, its reports pass through as bytes, its counts are numbers.
+//! two each, its reports pass through as raw JSON, its counts are numbers.
 
 mod answer;
 mod keep;

@@ -6,6 +6,7 @@ use ringfence_wire::{
     frame::{read_frame, write_frame},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::value::to_raw_value;
 use std::{
     os::{fd::AsFd, unix::net::UnixStream},
     process::{Command, Stdio},
@@ -248,7 +249,8 @@ fn a_report_is_sent_again_until_it_is_stored() {
     fixture.rings.put(b"later");
     assert_eq!(third.records(), (3, vec![b"later".to_vec()]), "stored reports are not sent again");
     // A worker that floods does not fill the core's memory.
-    let long = AgentReport { payload: Payload::Event("x".repeat(16 << 10)), ..reported };
+    let long =
+        AgentReport { payload: Payload::Event(to_raw_value(&"x".repeat(16 << 10)).unwrap()), ..reported };
     assert!((0..10_000).any(|_| !fixture.handle.report(&long)));
 }
 

@@ -424,8 +424,8 @@ async fn a_call_begins_before_the_runtime_hears_of_it_and_ends_before_the_model_
     let mut moments = Vec::new();
     while moments.len() < 2 {
         let frame = core.next(Some(Duration::from_secs(120))).await.unwrap();
-        let ToCore::Report(text) = serde_json::from_slice(&frame).unwrap() else { continue };
-        match serde_json::from_str(&text).unwrap() {
+        let ToCore::Report(json) = serde_json::from_slice(&frame).unwrap() else { continue };
+        match serde_json::from_str(json.get()).unwrap() {
             AgentEvent::Call { moment, .. } | AgentEvent::CallEnded { moment, .. } => moments.push(moment),
             _ => {}
         }

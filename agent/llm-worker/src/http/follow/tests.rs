@@ -72,8 +72,8 @@ fn link() -> (Host, FrameReader<tokio::net::UnixStream>) {
 
 async fn said(reader: &mut FrameReader<tokio::net::UnixStream>) -> AgentEvent {
     let frame = reader.next(Some(Duration::from_secs(120))).await.unwrap();
-    let ToCore::Report(text) = serde_json::from_slice(&frame).unwrap() else { panic!("a report") };
-    serde_json::from_str(&text).unwrap()
+    let ToCore::Report(json) = serde_json::from_slice(&frame).unwrap() else { panic!("a report") };
+    serde_json::from_str(json.get()).unwrap()
 }
 
 #[tokio::test]

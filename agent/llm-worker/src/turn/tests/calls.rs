@@ -84,11 +84,11 @@ async fn reports(core: UnixStream, last: &str) -> Vec<String> {
     let mut reports = Vec::new();
     loop {
         let frame = core.next(Some(Duration::from_secs(120))).await.unwrap();
-        let ToCore::Report(text) = serde_json::from_slice(&frame).unwrap() else { continue };
-        if text.contains(last) {
+        let ToCore::Report(json) = serde_json::from_slice(&frame).unwrap() else { continue };
+        if json.get().contains(last) {
             return reports;
         }
-        reports.push(text);
+        reports.push(json.get().to_owned());
     }
 }
 
