@@ -2,7 +2,7 @@
 
 use ringfence_wire::{
     agent::{ToCore, ToWorker},
-    audit::{AgentReport, Endowment, FromCore, Notice, PeerQuestion},
+    audit::{AgentReport, FromCore, Handoff, Notice, PeerQuestion},
     conn::Conn,
     frame::{self, FrameError},
     mcp::{McpRequest, SessionNews, SessionOrder},
@@ -32,7 +32,7 @@ const MOST: usize = 1024;
 const MESSAGES: [fn(&[u8]); 20] = [
     again::<ToCore>,
     again::<ToWorker>,
-    again::<Endowment>,
+    again::<Handoff>,
     again::<FromCore>,
     again::<PeerQuestion>,
     again::<AgentReport>,

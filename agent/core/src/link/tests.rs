@@ -2,7 +2,7 @@
 
 use super::*;
 use ringfence_wire::{
-    audit::{MAX_NOTICE, Manifest, Payload, Told, parse_told},
+    audit::{CoreMessage, MAX_NOTICE, Manifest, Payload},
     frame::{read_frame, write_frame},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -134,12 +134,12 @@ impl FakeAuditor {
 
     fn hear(&mut self) -> Heard {
         let body = read_frame(&mut self.0, MAX_NOTICE).unwrap();
-        match parse_told(&body).unwrap() {
-            Told::Notice(notice) => Heard::Notice(notice),
-            Told::Records { sequence, records } => {
+        match CoreMessage::parse(&body).unwrap() {
+            CoreMessage::Notice(notice) => Heard::Notice(notice),
+            CoreMessage::Records { sequence, records } => {
                 Heard::Records(sequence, records.iter().map(|record| record.to_vec()).collect())
             }
-            Told::Reports { sequence, reports } => {
+            CoreMessage::Reports { sequence, reports } => {
                 Heard::Reports(sequence, reports.iter().map(|report| report.to_vec()).collect())
             }
         }
@@ -288,7 +288,7 @@ fn the_rings_are_left_alone_while_an_auditor_does_not_store() {
         let soon = Timespec { tv_sec: 2, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&auditor.0, PollFlags::IN)], Some(&soon)).unwrap() == 1 {
             let body = read_frame(&mut auditor.0, MAX_NOTICE).unwrap();
-            if let Told::Records { records, .. } = parse_told(&body).unwrap() {
+            if let CoreMessage::Records { records, .. } = CoreMessage::parse(&body).unwrap() {
                 got += records.len();
             }
             continue;
