@@ -312,7 +312,7 @@ impl<E: Enforcer> Loop<'_, E> {
                 while let Ok(Some(info)) = self.signals.read_signal() {
                     match Signal::try_from(info.ssi_signo as i32) {
                         Ok(Signal::SIGHUP) => {
-                            self.server.agents().forgive();
+                            self.server.agents().resume_halted();
                             self.reload("SIGHUP");
                         }
                         Ok(signal) => return Stop::Signal(signal),

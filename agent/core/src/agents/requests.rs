@@ -2,7 +2,7 @@
 //!
 //! Both are answered in the kernel's terms. A worker names nobody: it hands over descriptors.
 
-use super::{keep::Keeper, plan::Plan};
+use super::{plan::Plan, supervisor::WorkerSupervisor};
 use crate::{
     containers::{Container, now_us, random_hex},
     enforcer::Enforcer,
@@ -66,16 +66,16 @@ pub(crate) enum TagError {
     Random(#[source] std::io::Error),
 }
 
-/// One worker's questions.
-pub(super) struct Answering<'a, E> {
+/// What one worker asks and reports.
+pub(super) struct WorkerRequests<'a, E> {
     pub(super) server: &'a Server<E>,
     pub(super) plan: &'a Plan,
-    pub(super) keeper: &'a Keeper,
+    pub(super) supervisor: &'a WorkerSupervisor,
     /// The worker's user id.
     pub(super) uid: u32,
 }
 
-impl<E: Enforcer> Answering<'_, E> {
+impl<E: Enforcer> WorkerRequests<'_, E> {
     /// Answers what the worker says.
     ///
     /// # Errors
@@ -109,9 +109,9 @@ impl<E: Enforcer> Answering<'_, E> {
     /// Notes what has no answer.
     fn note(&self, said: ToCore) {
         match said {
-            ToCore::Ready => self.keeper.is_ready(),
-            ToCore::Failed(why) => self.keeper.complains(&why),
-            ToCore::Status(counts) => self.keeper.count(counts),
+            ToCore::Ready => self.supervisor.set_ready(),
+            ToCore::Failed(why) => self.supervisor.set_complaint(&why),
+            ToCore::Status(counts) => self.supervisor.set_counts(counts),
             ToCore::Report(event) => self.report(Payload::Event(event)),
             ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
         }
