@@ -4,15 +4,15 @@
 
 use super::{
     agents::{Agents, Store},
+    auditor_role::{AUDIT_USER, AuditorRole},
     containers::{Registry, RegistryError, now_us, random_hex},
     enforcer::Enforcer,
     link::{Handle, Link},
     notify::Notifier,
+    peer_resolver,
     report::About,
     server::{Door, Server},
     state::State,
-    supervise::{AUDIT_USER, AuditorRole},
-    vouch,
 };
 use nix::{
     sys::{
@@ -183,10 +183,10 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
         .map_err(system("start a thread"))?;
 
     thread::Builder::new()
-        .name("vouch".into())
+        .name("peers".into())
         .spawn({
             let server = Arc::clone(&server);
-            move || vouch::serve(&server, &auditors)
+            move || peer_resolver::serve(&server, &auditors)
         })
         .map_err(system("start a thread"))?;
 

@@ -5,9 +5,9 @@
 //! it is fixed in size, and anything unexpected ends it.
 
 use super::{
-    outbox::{Again, Outbox, Word},
+    auditor_role::Spawn,
+    outbox::{Outbox, Resend, Update},
     reports::Reports,
-    supervise::Spawn,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_supervise::child::{Backoff, Process};
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 20 });
 /// How often what was counted instead of written is taken out.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// How long the last records have to be stored when the daemon stops.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The kernel's rings.
 pub trait Rings: Send + 'static {
@@ -86,13 +86,13 @@ pub struct Handle(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     wake: EventFd,
-    words: Mutex<Words>,
+    mailbox: Mutex<Mailbox>,
     status: Mutex<AuditorProcess>,
 }
 
 #[derive(Debug, Default)]
-struct Words {
-    queue: VecDeque<Word>,
+struct Mailbox {
+    queue: VecDeque<Update>,
     stop: bool,
     reports: Reports,
 }
@@ -104,32 +104,32 @@ impl Handle {
     /// If no event descriptor can be had.
     pub fn new() -> io::Result<Self> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self(Arc::new(Shared { wake, words: Mutex::default(), status: Mutex::default() })))
+        Ok(Self(Arc::new(Shared { wake, mailbox: Mutex::default(), status: Mutex::default() })))
     }
 
-    /// Tells the link something. The queue is bounded by what there is to tell: the link always takes words, whether
+    /// Hands the link an update. The queue is bounded by what there is to tell: the link always takes updates, whether
     /// an auditor runs or not.
-    pub fn say(&self, word: Word) {
-        self.0.words.lock().unwrap_or_else(PoisonError::into_inner).queue.push_back(word);
+    pub fn send(&self, update: Update) {
+        self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).queue.push_back(update);
         self.wake();
     }
 
     /// Tells the link something about an agent. False: too much waits already, and a report of the agent with the most is
     /// dropped.
     pub fn report(&self, report: &AgentReport) -> bool {
-        let kept = self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.add(report);
+        let kept = self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).reports.add(report);
         self.wake();
         kept
     }
 
     /// How many reports about an agent were dropped.
     pub fn lost_reports(&self, agent: &str) -> u64 {
-        self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.lost(agent)
+        self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).reports.lost(agent)
     }
 
     /// Asks the thread to end: it sends what the rings hold, gives the auditor a moment to store it, and ends it.
     pub fn stop(&self) {
-        self.0.words.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
         self.wake();
     }
 
@@ -202,11 +202,11 @@ impl<R: Rings, S: Spawn> Link<R, S> {
     pub fn run(mut self) {
         let mut deadline = None;
         loop {
-            let stopping = self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner).stop;
+            let stopping = self.handle.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).stop;
             if stopping {
                 self.flush_due |= deadline.is_none();
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + LAST_WORDS);
-                if self.quiet() || Instant::now() >= deadline {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + DRAIN_TIMEOUT);
+                if self.is_drained() || Instant::now() >= deadline {
                     break;
                 }
             } else if self.auditor.is_none() && self.backoff.due() {
@@ -214,7 +214,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             }
             self.wait(if stopping { Duration::from_millis(50) } else { Duration::from_secs(1) });
             if let Err(reason) = self.step() {
-                self.lose(&reason);
+                self.discard(&reason);
             }
             self.publish();
         }
@@ -225,9 +225,9 @@ impl<R: Rings, S: Spawn> Link<R, S> {
     }
 
     /// Nothing is left to send or to be acknowledged.
-    fn quiet(&mut self) -> bool {
-        let told = !self.flush_due && !self.more_repeats && self.repeats.is_empty();
-        self.auditor.as_ref().is_none_or(|auditor| auditor.waiting.is_empty() && told)
+    fn is_drained(&mut self) -> bool {
+        let taken = !self.flush_due && !self.more_repeats && self.repeats.is_empty();
+        self.auditor.as_ref().is_none_or(|auditor| auditor.waiting.is_empty() && taken)
             && self.outbox.unacknowledged() == 0
             && self.outbox.has_room()
             && !self.readable()
@@ -255,7 +255,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                     greeted: false,
                     flushes: VecDeque::new(),
                 };
-                auditor.tell(&self.greeting);
+                auditor.send_notice(&self.greeting);
                 self.auditor = Some(auditor);
             }
             Err(error) => {
@@ -269,7 +269,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
     }
 
     /// Ends an auditor that failed.
-    fn lose(&mut self, reason: &str) {
+    fn discard(&mut self, reason: &str) {
         let Some(auditor) = self.auditor.take() else { return };
         let lived = auditor.since.elapsed();
         let exit = auditor.process.kill();
@@ -316,24 +316,24 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         let _ = self.handle.0.wake.read();
     }
 
-    /// One round: hear the auditor, take records, then words (so that a manifest goes before the records that need
+    /// One round: read the auditor's answers, take records, then updates (so that a manifest goes before the records that need
     /// it), write what fits. `Err`: the auditor must go, and why.
     fn step(&mut self) -> Result<(), String> {
-        let heard = self.hear();
+        let answered = self.read_answers();
         let (batch, records, empty) = self.take_records();
-        let words =
-            std::mem::take(&mut self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner).queue);
+        let updates =
+            std::mem::take(&mut self.handle.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).queue);
         // What the last records belong to may be over only when records that were made before have been taken.
-        let over_now = words.iter().any(|word| matches!(word, Word::Over { .. }));
+        let over_now = updates.iter().any(|update| matches!(update, Update::Ended { .. }));
         self.flush_due |= over_now;
-        for word in words {
-            let notices = self.outbox.take(word);
+        for update in updates {
+            let notices = self.outbox.take(update);
             if let Some(auditor) = self.auditor.as_mut().filter(|auditor| auditor.greeted) {
-                notices.iter().for_each(|notice| auditor.tell(notice));
+                notices.iter().for_each(|notice| auditor.send_notice(notice));
             }
         }
         if records > 0 {
-            match self.outbox.keep(batch, records) {
+            match self.outbox.seal(batch, records) {
                 Ok(frame) => {
                     if let Some(auditor) = &mut self.auditor {
                         auditor.push(frame);
@@ -346,8 +346,8 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         // After the records' batch, whose number was taken before.
         loop {
             let batch = {
-                let mut words = self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner);
-                self.outbox.batch_reports(&mut words.reports)
+                let mut mailbox = self.handle.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+                self.outbox.batch_reports(&mut mailbox.reports)
             };
             let Some(batch) = batch else { break };
             match batch {
@@ -359,14 +359,14 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                 Err(error) => tracing::error!("reports about agents lost: {error}"),
             }
         }
-        heard?;
+        answered?;
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         if empty {
             if !over_now {
-                self.outbox.rings_empty().iter().for_each(|notice| auditor.tell(notice));
+                self.outbox.rings_empty().iter().for_each(|notice| auditor.send_notice(notice));
             }
             for token in std::mem::take(&mut auditor.flushes) {
-                auditor.tell(&Notice::Flushed { token });
+                auditor.send_notice(&Notice::Flushed { token });
             }
         }
         if !auditor.greeted && auditor.since.elapsed() > PATIENCE {
@@ -411,7 +411,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         (batch, records, false)
     }
 
-    fn hear(&mut self) -> Result<(), String> {
+    fn read_answers(&mut self) -> Result<(), String> {
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         while let Some(answer) = auditor.read()? {
             match answer {
@@ -421,13 +421,13 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                     }
                 }
                 Answer::Stored(sequence) => {
-                    let Some(Again { first, frames, ended }) = self.outbox.again(sequence) else {
+                    let Some(Resend { first, frames, ended }) = self.outbox.resend(sequence) else {
                         return Err(format!("it claims batch {sequence}, which was never sent"));
                     };
                     auditor.greeted = true;
-                    first.iter().for_each(|notice| auditor.tell(notice));
+                    first.iter().for_each(|notice| auditor.send_notice(notice));
                     frames.into_iter().for_each(|frame| auditor.push(frame));
-                    ended.iter().for_each(|notice| auditor.tell(notice));
+                    ended.iter().for_each(|notice| auditor.send_notice(notice));
                 }
                 Answer::Flush(token) => {
                     if auditor.flushes.len() == MAX_FLUSHES {
@@ -455,7 +455,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
 }
 
 impl Auditor {
-    fn tell(&mut self, notice: &Notice) {
+    fn send_notice(&mut self, notice: &Notice) {
         let frame = notice.to_body().map_err(|error| error.to_string());
         match frame.and_then(|body| framed(&body).map_err(|error| error.to_string())) {
             Ok(frame) => self.push(Arc::new(frame)),

@@ -4,7 +4,7 @@ use super::{
     containers::now_us,
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, Surroundings, compile, host_root},
-    outbox::Word,
+    outbox::Update,
     state::{State, manifest},
 };
 use ringfence_base::error::chain;
@@ -118,8 +118,8 @@ impl<E: Enforcer> State<E> {
         let (generation, interrupted) = (installed.generation, installed.interrupted);
         let manifest = manifest(id, &record.id, record.uid, record.created, &compiled.policy, installed);
         let old = record.generation;
-        self.link.say(Word::Manifest(Arc::new(manifest.clone())));
-        self.link.say(Word::Over { container: id.raw(), generation: Some(old) });
+        self.link.send(Update::Manifest(Arc::new(manifest.clone())));
+        self.link.send(Update::Ended { container: id.raw(), generation: Some(old) });
         let Some(container) = self.registry.by_kernel_id_mut(id.raw()) else { return Ok(false) };
         let Compiled { name, file, policy, options, fixed, sources, .. } = compiled;
         if interrupted {
@@ -163,8 +163,8 @@ impl<E: Enforcer> State<E> {
         // So that no later reload takes it for in force.
         container.policy = None;
         let record = record.clone();
-        self.link.say(Word::Manifest(Arc::new(record.manifest.clone())));
-        self.link.say(Word::Over { container: id.raw(), generation: Some(old) });
+        self.link.send(Update::Manifest(Arc::new(record.manifest.clone())));
+        self.link.send(Update::Ended { container: id.raw(), generation: Some(old) });
         if let Err(error) = self.registry.write(&record) {
             tracing::error!("{}", chain(&error));
         }

@@ -202,7 +202,7 @@ impl<E: Enforcer> Server<E> {
         let mounts = enroll::mounts_of(process.pid)?;
         // Still the child: its root was read by pid.
         Process::of(child.as_fd())?;
-        let past = if host_root { self.state().past(peer.uid) } else { None };
+        let past = if host_root { self.state().link_targets(peer.uid) } else { None };
         if let Some(inside) = inside {
             self.state().check_root(inside, &root)?;
         }
@@ -302,7 +302,7 @@ impl<E: Enforcer> Server<E> {
         Process::of(first.as_fd())?;
         let (dirs, past) = {
             let state = self.state();
-            (state.dirs.clone(), if host_root { state.past(peer.uid) } else { None })
+            (state.dirs.clone(), if host_root { state.link_targets(peer.uid) } else { None })
         };
         let compiled = {
             let around = Surroundings {

@@ -5,7 +5,7 @@ use super::{
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, host_root, same_root},
     link::Handle,
-    outbox::Word,
+    outbox::Update,
     quota,
     running::{self, Target},
 };
@@ -91,7 +91,7 @@ impl<E: Enforcer> State<E> {
         for id in held {
             match registry.by_kernel_id(id.raw()) {
                 Some(container) => {
-                    link.say(Word::Manifest(Arc::new(container.record.manifest.clone())));
+                    link.send(Update::Manifest(Arc::new(container.record.manifest.clone())));
                 }
                 None => {
                     tracing::warn!(
@@ -130,8 +130,8 @@ impl<E: Enforcer> State<E> {
     }
 
     /// Where the paths led that a user's earlier containers on the host's root could turn into links.
-    pub fn past(&self, uid: u32) -> Option<Arc<Fixed>> {
-        self.registry.past(uid, self.owners.of(uid))
+    pub fn link_targets(&self, uid: u32) -> Option<Arc<Fixed>> {
+        self.registry.link_targets(uid, self.owners.of(uid))
     }
 
     /// Containers around one, with what is known of them now, where they still run.
@@ -285,7 +285,7 @@ impl<E: Enforcer> State<E> {
         let generation = installed.generation;
         let manifest = manifest(id, &public, request.uid, created, &compiled.policy, installed);
         // Before the task is tagged, and so before its first record.
-        self.link.say(Word::Manifest(Arc::new(manifest.clone())));
+        self.link.send(Update::Manifest(Arc::new(manifest.clone())));
         let mut written = Written::default();
         written.add(&compiled.policy);
         let record = Record {
@@ -321,12 +321,12 @@ impl<E: Enforcer> State<E> {
         };
         if let Err(error) = self.registry.add(container) {
             self.release(id);
-            self.link.say(Word::Over { container: id.raw(), generation: None });
+            self.link.send(Update::Ended { container: id.raw(), generation: None });
             return Err(error.into());
         }
         // Before the task is tagged: nothing that it does comes before it.
         if place.host_root {
-            self.registry.keep_past(self.owners.of(request.uid), &compiled.own);
+            self.registry.keep_link_targets(self.owners.of(request.uid), &compiled.own);
         }
         Ok(id)
     }
@@ -362,7 +362,7 @@ impl<E: Enforcer> State<E> {
             }
         }
         if !moved.is_empty() {
-            self.link.say(Word::Counters(moved));
+            self.link.send(Update::Counters(moved));
         }
         for id in over {
             self.end(id);
@@ -393,11 +393,11 @@ impl<E: Enforcer> State<E> {
             let counts = last.unwrap_or(container.counts);
             add(&mut self.ended, counts);
             if counts != container.counts {
-                self.link.say(Word::Counters(vec![counted(id.raw(), counts)]));
+                self.link.send(Update::Counters(vec![counted(id.raw(), counts)]));
             }
             tracing::info!("container {} ended, {} operations denied", container.record.id, counts.denied);
         }
-        self.link.say(Word::Over { container: id.raw(), generation: None });
+        self.link.send(Update::Ended { container: id.raw(), generation: None });
     }
 
     fn release(&mut self, id: ContainerId) -> Option<Counters> {

@@ -36,7 +36,7 @@ pub use store::Store;
 use supervisor::WorkerSupervisor;
 
 /// How long workers may take to finish what is under way when the daemon ends.
-const LAST_WORDS: Duration = Duration::from_secs(22);
+const STOP_TIMEOUT: Duration = Duration::from_secs(22);
 
 /// All agents.
 #[derive(Debug, Default)]
@@ -178,7 +178,7 @@ impl Agents {
         // They were told before.
         supervisors.extend(std::mem::take(&mut running.ending).into_values());
         drop(running);
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + STOP_TIMEOUT;
         for supervisor in supervisors {
             supervisor.wait_until_over(until);
         }
@@ -215,7 +215,7 @@ fn start<E: Enforcer>(
         .name("agent".into())
         .spawn(move || {
             if let Some(before) = before {
-                before.wait_until_over(Instant::now() + LAST_WORDS);
+                before.wait_until_over(Instant::now() + STOP_TIMEOUT);
             }
             of_thread.run(&server);
         })

@@ -245,7 +245,7 @@ fn compiled(
     place: &Place,
     state: &State<FakeKernel>,
 ) -> Result<enroll::Compiled, EnrollError> {
-    let past = state.past(request.uid);
+    let past = state.link_targets(request.uid);
     let around = enroll::Surroundings {
         outer: &place.outer,
         root: place.root.as_fd(),
