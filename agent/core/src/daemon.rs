@@ -11,7 +11,7 @@ use super::{
     notify::Notifier,
     peer_resolver,
     report::About,
-    server::{Door, Server},
+    server::{Server, SocketKind},
     state::State,
 };
 use nix::{
@@ -320,11 +320,12 @@ impl<E: Enforcer> Loop<'_, E> {
                     }
                 }
             }
-            for (readable, listener, door) in
-                [(admin, &self.sockets.admin, Door::Admin), (enroll, &self.sockets.enroll, Door::Enroll)]
-            {
+            for (readable, listener, socket) in [
+                (admin, &self.sockets.admin, SocketKind::Admin),
+                (enroll, &self.sockets.enroll, SocketKind::Enroll),
+            ] {
                 if readable {
-                    self.accept(listener, door);
+                    self.accept(listener, socket);
                 }
             }
         }
@@ -362,9 +363,9 @@ impl<E: Enforcer> Loop<'_, E> {
         let _ = self.wishes.try_send(why);
     }
 
-    fn accept(&self, listener: &UnixListener, door: Door) {
+    fn accept(&self, listener: &UnixListener, socket: SocketKind) {
         match listener.accept() {
-            Ok((stream, _)) => self.server.serve(stream, door),
+            Ok((stream, _)) => self.server.serve(stream, socket),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // No descriptors left, most likely: the connection waits, and so do we, rather than spin.

@@ -93,7 +93,7 @@ impl<E: Enforcer> State<E> {
             home: record.home.clone(),
         };
         let outer = self.as_now(&record.outer);
-        let around = Surroundings {
+        let surroundings = Surroundings {
             outer: &outer,
             root,
             mounts: record.mounts.as_deref(),
@@ -101,7 +101,7 @@ impl<E: Enforcer> State<E> {
             history: Some(&record.history),
             past: None,
         };
-        let compiled = compile(&request, around)?;
+        let compiled = compile(&request, surroundings)?;
         notes.extend(compiled.moved.iter().map(|note| format!("container {}: {note}", record.id)));
         let same = container.policy.as_ref() == Some(&compiled.policy);
         if same && self.kernel.generation(id) == Some(record.generation) {

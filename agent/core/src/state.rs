@@ -61,9 +61,9 @@ pub struct State<E> {
     pub closed: bool,
 }
 
-/// Where an enrolment takes place.
+/// What surrounds the task that is enrolled.
 #[derive(Debug)]
-pub struct Place {
+pub struct TaskContext {
     /// The container that the launcher is in.
     pub inside: Option<ContainerId>,
     /// That container and those around it, outermost first.
@@ -116,7 +116,7 @@ impl<E: Enforcer> State<E> {
     }
 
     /// The containers around a task in container `inside`, outermost first.
-    pub fn around(&self, inside: ContainerId) -> Result<Vec<Outer>, EnrollError> {
+    pub fn enclosing(&self, inside: ContainerId) -> Result<Vec<Outer>, EnrollError> {
         let record = &self.registry.by_kernel_id(inside.raw()).ok_or(EnrollError::NoRecord(inside))?.record;
         let own = Outer {
             id: record.id.clone(),
@@ -146,12 +146,12 @@ impl<E: Enforcer> State<E> {
     /// Refuses a nested container whose root is not that of the one around it. The kernel goes on judging paths from
     /// the outer root, so rules whose links were resolved in another one would mean other places.
     pub(crate) fn check_root(&self, inside: ContainerId, root: &OwnedFd) -> Result<(), EnrollError> {
-        let around = self.registry.by_kernel_id(inside.raw()).ok_or(EnrollError::NoRecord(inside))?;
-        let id = || around.record.id.clone();
+        let enclosing = self.registry.by_kernel_id(inside.raw()).ok_or(EnrollError::NoRecord(inside))?;
+        let id = || enclosing.record.id.clone();
         let of_host;
-        let outer = match &around.root {
+        let outer = match &enclosing.root {
             Some(root) => root,
-            None if around.record.host_root => {
+            None if enclosing.record.host_root => {
                 of_host = host_root().map_err(EnrollError::HostRoot)?;
                 &of_host
             }
@@ -178,19 +178,19 @@ impl<E: Enforcer> State<E> {
     /// Whether a user may have one more container.
     pub(crate) fn check_quota(&self, uid: u32) -> Result<(), EnrollError> {
         let of = |uid| self.owners.of(uid);
-        Ok(quota::one_more(of(uid), self.registry.iter().map(|container| of(container.record.uid)))?)
+        Ok(quota::check(of(uid), self.registry.iter().map(|container| of(container.record.uid)))?)
     }
 
     /// Makes a container and puts the task behind `first` into it, from its next exec on. All or nothing.
-    pub fn admit(
+    pub fn enroll(
         &mut self,
         request: &Request,
         compiled: Compiled,
-        place: Place,
+        context: TaskContext,
         first: OwnedFd,
     ) -> Result<Enrolled, EnrollError> {
-        let inside = place.inside;
-        let id = self.found(request, compiled, place, &first)?;
+        let inside = context.inside;
+        let id = self.create_container(request, compiled, context, &first)?;
         let tagged = match inside {
             None => self.kernel.enroll(first.as_fd(), id),
             Some(outer) => self.kernel.nest(first.as_fd(), outer, id),
@@ -209,15 +209,15 @@ impl<E: Enforcer> State<E> {
 
     /// Makes a container and takes in processes that run already, listed anew until a list brings nobody new. If that
     /// fails half way, those that are in stay in.
-    pub fn take_in(
+    pub fn enroll_running(
         &mut self,
         request: &Request,
         compiled: Compiled,
-        place: Place,
+        context: TaskContext,
         target: &Target,
         first: &OwnedFd,
     ) -> Result<Enrolled, EnrollError> {
-        let id = self.found(request, compiled, place, first)?;
+        let id = self.create_container(request, compiled, context, first)?;
         let mut total = 0;
         let calls = self.kernel.unknown_calls();
         let done = loop {
@@ -258,11 +258,11 @@ impl<E: Enforcer> State<E> {
     }
 
     /// Makes a container that nobody is in yet, with its policy in force and its record written.
-    fn found(
+    fn create_container(
         &mut self,
         request: &Request,
         compiled: Compiled,
-        place: Place,
+        context: TaskContext,
         first: &OwnedFd,
     ) -> Result<ContainerId, EnrollError> {
         if self.closed {
@@ -302,19 +302,19 @@ impl<E: Enforcer> State<E> {
             generation,
             created,
             uid: request.uid,
-            host_root: place.host_root,
-            outer: place.outer,
+            host_root: context.host_root,
+            outer: context.outer,
             manifest,
             home: request.home.clone(),
             history: History { fixed: compiled.fixed, written },
-            mounts: Some(place.mounts),
+            mounts: Some(context.mounts),
             sources: compiled.sources,
         };
         for note in &compiled.moved {
             tracing::warn!("container {}: {note}", record.id);
         }
         let container = Container {
-            root: Some(place.root),
+            root: Some(context.root),
             policy: Some(compiled.policy),
             options: Some(compiled.options),
             ..Container::from_record(record)
@@ -325,7 +325,7 @@ impl<E: Enforcer> State<E> {
             return Err(error.into());
         }
         // Before the task is tagged: nothing that it does comes before it.
-        if place.host_root {
+        if context.host_root {
             self.registry.keep_link_targets(self.owners.of(request.uid), &compiled.own);
         }
         Ok(id)
