@@ -5,7 +5,7 @@
 use super::{
     agents::{Agents, Store},
     auditor_role::{AUDIT_USER, AuditorRole},
-    containers::{Registry, RegistryError, now_us, random_hex},
+    containers::{Registry, RegistryError, random_hex},
     enforcer::Enforcer,
     link::{Handle, Link},
     notify::Notifier,
@@ -24,13 +24,13 @@ use nix::{
     },
     unistd::{Gid, Group, User, geteuid},
 };
+use ringfence_base::{clock, loopback, precedence};
 use ringfence_base::{
     error::chain,
     lock::{Lock, LockError},
     paths::Paths,
     watch::Watch,
 };
-use ringfence_base::{loopback, precedence};
 use ringfence_bpf::{self as kernel, ContainerId, Kernel, LoadError};
 use ringfence_files::Dir;
 use ringfence_policy::Dirs;
@@ -133,7 +133,7 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     if !geteuid().is_root() {
         return Err(DaemonError::NotRoot);
     }
-    let since = now_us();
+    let since = clock::now_micros();
     umask(Mode::from_bits_truncate(0o077));
     make_dir(&paths.runtime, 0o755)?;
     let _lock = Lock::take(&paths.runtime.join("daemon.lock"))?;

@@ -1,13 +1,12 @@
 //! Profiles read again: every container gets the next generation of its policy, or keeps the one it has and says why.
 
 use super::{
-    containers::now_us,
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, Surroundings, compile, host_root},
     outbox::Update,
     state::{State, manifest},
 };
-use ringfence_base::error::chain;
+use ringfence_base::{clock::now_micros, error::chain};
 use ringfence_bpf::{ContainerId, Installed, PolicyError};
 use ringfence_policy::{self as profile, KernelOptions, LandlockUse};
 use ringfence_wire::{message::Reloaded, status::ReloadStatus};
@@ -67,7 +66,7 @@ impl<E: Enforcer> State<E> {
             outcome.changed.len(),
             outcome.errors.len()
         );
-        let at_ms = u64::try_from(now_us() / 1000).unwrap_or(0);
+        let at_ms = u64::try_from(now_micros() / 1000).unwrap_or(0);
         self.last_reload = Some(ReloadStatus { at_ms, outcome: outcome.clone() });
         outcome
     }

@@ -1,7 +1,7 @@
 //! What the core knows and decides, behind one lock: the kernel's side, the registry, the link to the auditor.
 
 use super::{
-    containers::{Container, Outer, Record, Registry, now_us},
+    containers::{Container, Outer, Record, Registry},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, host_root, same_root},
     link::Handle,
@@ -9,8 +9,7 @@ use super::{
     quota,
     running::{self, Target},
 };
-use ringfence_base::error::chain;
-use ringfence_base::quota::Owners;
+use ringfence_base::{clock::now_micros, error::chain, quota::Owners};
 use ringfence_bpf::{ContainerId, Installed, TaskError};
 use ringfence_common::policy::Counters;
 use ringfence_policy::{
@@ -274,7 +273,7 @@ impl<E: Enforcer> State<E> {
         self.check_quota(request.uid)?;
         let public = self.registry.new_id().map_err(EnrollError::Random)?;
         let id = self.kernel.create(self.owners.of(request.uid))?;
-        let created = now_us();
+        let created = now_micros();
         let installed = match self.kernel.install(id, &compiled.policy) {
             Ok(installed) => installed,
             Err(error) => {

@@ -4,11 +4,11 @@
 
 use super::{plan::Plan, supervisor::WorkerSupervisor};
 use crate::{
-    containers::{Container, now_us, random_hex},
+    containers::{Container, random_hex},
     enforcer::Enforcer,
     server::Server,
 };
-use ringfence_base::error::chain;
+use ringfence_base::{clock::now_micros, error::chain};
 use ringfence_bpf::{ContainerId, Membership, TaskError};
 use ringfence_process::peer::{Fork, Peer, PeerError};
 use ringfence_wire::{
@@ -124,7 +124,7 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
             return;
         }
         let agent = self.plan.config.name.clone();
-        let report = AgentReport { agent, uid: self.plan.owner(), at: now_us(), payload };
+        let report = AgentReport { agent, uid: self.plan.owner(), at: now_micros(), payload };
         if !self.server.report(&report) {
             tracing::debug!("agent {}: a report is lost: the auditor takes too few", self.plan.config.name);
         }
