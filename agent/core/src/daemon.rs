@@ -15,12 +15,15 @@ use super::{
     state::State,
 };
 use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, ppoll},
     sys::{
         eventfd::{EfdFlags, EventFd},
         resource::{Resource, getrlimit, setrlimit},
         signal::{SigSet, Signal},
         signalfd::{SfdFlags, SignalFd},
         stat::{Mode, umask},
+        time::TimeSpec,
     },
     unistd::{Gid, Group, User, geteuid},
 };
@@ -35,10 +38,6 @@ use ringfence_bpf::{self as kernel, ContainerId, Kernel, LoadError};
 use ringfence_files::Dir;
 use ringfence_policy::Dirs;
 use ringfence_sandbox::caps;
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    time::Timespec,
-};
 use std::{
     fs, io,
     net::TcpListener,
@@ -333,19 +332,14 @@ impl<E: Enforcer> Loop<'_, E> {
 
     /// Waits until something is readable, in the order of the result.
     fn wait(&self, wait: Duration) -> [bool; 4] {
-        let signals = self.signals.as_fd();
-        let mut polled = [
-            PollFd::new(&signals, PollFlags::IN),
-            PollFd::new(&self.sockets.admin, PollFlags::IN),
-            PollFd::new(&self.sockets.enroll, PollFlags::IN),
-            PollFd::new(self.server.detached(), PollFlags::IN),
-        ];
-        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-        match poll(&mut polled, Some(&wait)) {
-            Ok(_) => std::array::from_fn(|n| polled.get(n).is_some_and(|fd| !fd.revents().is_empty())),
+        let (admin, enroll) = (self.sockets.admin.as_fd(), self.sockets.enroll.as_fd());
+        let mut polled = [self.signals.as_fd(), admin, enroll, self.server.detached().as_fd()]
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match ppoll(&mut polled, Some(TimeSpec::from_duration(wait)), None) {
+            Ok(_) => polled.map(|fd| fd.any() != Some(false)),
             Err(error) => {
-                if error != rustix::io::Errno::INTR {
-                    tracing::error!("poll failed: {error}");
+                if error != Errno::EINTR {
+                    tracing::error!("poll failed: {}", io::Error::from(error));
                     thread::sleep(Duration::from_millis(100));
                 }
                 [false; 4]

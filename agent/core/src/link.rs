@@ -9,23 +9,25 @@ use super::{
     outbox::{Outbox, Resend, Update},
     reports::Reports,
 };
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll, ppoll},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        socket::{MsgFlags, recv, send},
+        time::TimeSpec,
+    },
+};
 use ringfence_supervise::child::{Backoff, Process};
 use ringfence_wire::{
     audit::{AgentReport, Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice},
     frame::{HEADER, framed},
     status::AuditorProcess,
 };
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    io::Errno,
-    net::{RecvFlags, SendFlags, recv, send},
-    time::Timespec,
-};
 use std::{
     collections::VecDeque,
     io,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -234,9 +236,8 @@ impl<R: Rings, S: Spawn> Link<R, S> {
     }
 
     fn readable(&self) -> bool {
-        let [denied, allowed] = self.rings.ready();
-        let mut polled = [PollFd::new(&denied, PollFlags::IN), PollFd::new(&allowed, PollFlags::IN)];
-        matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+        let mut polled = self.rings.ready().map(|ring| PollFd::new(ring, PollFlags::POLLIN));
+        matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1..))
     }
 
     fn start(&mut self) {
@@ -293,24 +294,21 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             None => most.min(self.backoff.wait()),
             Some(_) => most,
         };
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        let [denied, allowed] = self.rings.ready();
-        let mut polled = vec![PollFd::new(&self.handle.0.wake, PollFlags::IN)];
+        let mut polled = vec![PollFd::new(self.handle.0.wake.as_fd(), PollFlags::POLLIN)];
         if let Some(auditor) = &self.auditor {
-            let mut events = PollFlags::IN;
+            let mut events = PollFlags::POLLIN;
             if !auditor.waiting.is_empty() {
-                events |= PollFlags::OUT;
+                events |= PollFlags::POLLOUT;
             }
-            polled.push(PollFd::new(auditor.process.socket(), events));
+            polled.push(PollFd::new(auditor.process.socket().as_fd(), events));
         }
         if self.wants_records() {
-            polled.push(PollFd::new(&denied, PollFlags::IN));
-            polled.push(PollFd::new(&allowed, PollFlags::IN));
+            polled.extend(self.rings.ready().map(|ring| PollFd::new(ring, PollFlags::POLLIN)));
         }
-        if let Err(error) = poll(&mut polled, Some(&timeout))
-            && error != Errno::INTR
+        if let Err(error) = ppoll(&mut polled, Some(TimeSpec::from_duration(timeout)), None)
+            && error != Errno::EINTR
         {
-            tracing::error!("poll failed: {error}");
+            tracing::error!("poll failed: {}", io::Error::from(error));
             std::thread::sleep(Duration::from_millis(100));
         }
         let _ = self.handle.0.wake.read();
@@ -471,15 +469,12 @@ impl Auditor {
     /// Writes what the socket takes.
     fn write(&mut self) -> Result<(), String> {
         while let Some(frame) = self.waiting.front() {
-            match send(
-                self.process.socket(),
-                &frame[self.written..],
-                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-            ) {
+            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+            match send(self.process.socket().as_raw_fd(), &frame[self.written..], flags) {
                 Ok(n) => self.written += n,
-                Err(Errno::WOULDBLOCK) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(format!("writing to it failed: {error}")),
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(format!("writing to it failed: {}", io::Error::from(error))),
             }
             if self.written == frame.len() {
                 self.waiting_bytes -= frame.len();
@@ -496,12 +491,12 @@ impl Auditor {
         while self.received.len() < ANSWER {
             let mut buffer = [0; ANSWER];
             let room = ANSWER - self.received.len();
-            match recv(self.process.socket(), &mut buffer[..room], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err("it closed its socket".into()),
-                Ok((n, _)) => self.received.extend_from_slice(&buffer[..n]),
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(format!("reading from it failed: {error}")),
+            match recv(self.process.socket().as_raw_fd(), &mut buffer[..room], MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Err("it closed its socket".into()),
+                Ok(n) => self.received.extend_from_slice(&buffer[..n]),
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(format!("reading from it failed: {}", io::Error::from(error))),
             }
         }
         let answer = match self.received.split_at(HEADER) {
