@@ -3,7 +3,7 @@
 
 use super::{access::WithDescriptors, frame::FrameReader, service::Intake};
 use ringfence_wire::{
-    agent::{AgentCounts, Answer, MAX_REPORT, Speaker, ToCore, ToWorker},
+    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker},
     frame::framed,
     trace::AgentEvent,
 };
@@ -171,7 +171,7 @@ impl Host {
     ///
     /// # Errors
     /// [`Error`]: then nothing is known of the peer.
-    pub(crate) async fn speaker(&self, connection: BorrowedFd<'_>) -> Result<Option<Speaker>, Error> {
+    pub(crate) async fn speaker(&self, connection: BorrowedFd<'_>) -> Result<Option<PeerIdentity>, Error> {
         if !self.is_there() {
             return Ok(None);
         }
@@ -465,7 +465,7 @@ mod tests {
             }
             for number in numbers.into_iter().rev() {
                 let pid = u32::try_from(number).unwrap();
-                let answer = Answer::Speaker(Speaker { pid, uid: 0, container: None });
+                let answer = Answer::Speaker(PeerIdentity { pid, uid: 0, container: None });
                 conn.send(&ToWorker::Answer { number, answer }).unwrap();
             }
         });

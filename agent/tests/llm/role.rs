@@ -5,7 +5,10 @@ use crate::{
     support::{Client, PATIENCE, eventually, send, tool_result, turn, user},
 };
 use ringfence_wire::{
-    agent::{Answer, For, Inside, MAX_QUESTION, Speaker, Start, Supervisor, ToCore, ToWorker},
+    agent::{
+        Answer, CredentialOwner, MAX_QUESTION, PeerContainer, PeerIdentity, Start, Supervisor, ToCore,
+        ToWorker,
+    },
     conn::Conn,
     trace::{AgentEvent, Via},
 };
@@ -29,7 +32,7 @@ const SECRET: &str = "sk-handed-over-0123456789";
 /// What the core says of whoever connects.
 #[derive(Clone, Default)]
 pub(crate) struct Says {
-    speaker: Option<Speaker>,
+    speaker: Option<PeerIdentity>,
     pub(crate) tag: Option<u64>,
 }
 
@@ -95,7 +98,7 @@ impl Core {
         let start = Start {
             config: RawValue::from_string(config.to_string()).unwrap(),
             by: Supervisor::Core { dir: own },
-            credentials: vec![For::Llm],
+            credentials: vec![CredentialOwner::Llm],
             http: true,
             loopback: loopback.is_some(),
         };
@@ -169,8 +172,8 @@ impl Core {
 
     /// Whoever connects from now on is this.
     pub(crate) fn peer(&self, uid: u32, container: Option<bool>) {
-        let container = container.map(|own| Inside { id: "0123456789ab".into(), own });
-        self.says.lock().unwrap().speaker = Some(Speaker { pid: 4711, uid, container });
+        let container = container.map(|own| PeerContainer { id: "0123456789ab".into(), own });
+        self.says.lock().unwrap().speaker = Some(PeerIdentity { pid: 4711, uid, container });
     }
 
     pub(crate) fn runtime(&self) -> Client {

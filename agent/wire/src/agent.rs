@@ -64,7 +64,7 @@ pub struct Start {
     /// Who supervises it.
     pub by: Supervisor,
     /// Whose each credential is.
-    pub credentials: Vec<For>,
+    pub credentials: Vec<CredentialOwner>,
     /// The HTTP endpoint's listening socket comes, too.
     pub http: bool,
     /// And behind it one on loopback.
@@ -95,13 +95,13 @@ pub struct Replacement {
     /// The agent's configuration, without credentials.
     pub config: Box<RawValue>,
     /// Whose each credential is.
-    pub credentials: Vec<For>,
+    pub credentials: Vec<CredentialOwner>,
 }
 
 /// Whose a credential is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum For {
+pub enum CredentialOwner {
     /// The language model's.
     Llm,
     /// An MCP server's, by the name of its section.
@@ -138,7 +138,7 @@ pub enum ToCore {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Who it is.
-    Speaker(Speaker),
+    Speaker(PeerIdentity),
     /// The process has this tag, and so will all that it starts. Random, not 0.
     Tagged {
         /// The tag, as in events.
@@ -152,18 +152,18 @@ pub enum Answer {
 
 /// Who made a connection, in the kernel's terms.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Speaker {
+pub struct PeerIdentity {
     /// Process id, in the host's namespace.
     pub pid: u32,
     /// User id, in the host's namespace.
     pub uid: u32,
     /// The container that it belongs to; `None`: it is ungoverned.
-    pub container: Option<Inside>,
+    pub container: Option<PeerContainer>,
 }
 
 /// A container, as far as a worker needs to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Inside {
+pub struct PeerContainer {
     /// Its public id, or the kernel's where no record says.
     pub id: String,
     /// It is the asking agent's own: of the same profile.

@@ -12,7 +12,7 @@ use ringfence_base::{clock::now_micros, error::chain};
 use ringfence_bpf::{ContainerId, Membership, TaskError};
 use ringfence_process::peer::{Fork, Peer, PeerError};
 use ringfence_wire::{
-    agent::{Answer, Inside, MAX_REPORT, Speaker, ToCore, ToWorker},
+    agent::{Answer, MAX_REPORT, PeerContainer, PeerIdentity, ToCore, ToWorker},
     audit::{AgentReport, Payload},
     conn::Conn,
     frame::FrameError,
@@ -130,7 +130,7 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
         }
     }
 
-    fn speaker(&self, descriptors: Vec<OwnedFd>) -> Result<Speaker, String> {
+    fn speaker(&self, descriptors: Vec<OwnedFd>) -> Result<PeerIdentity, String> {
         let [connection] = <[OwnedFd; 1]>::try_from(descriptors)
             .map_err(|all| format!("one connection comes beside a question, and {} came", all.len()))?;
         let connection = UnixStream::from(connection);
@@ -143,10 +143,12 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
                 .registry
                 .by_kernel_id(id.raw())
             {
-                Some(container) => Inside { id: container.record.id.clone(), own: self.is_own(container) },
-                None => Inside { id: id.to_string(), own: false },
+                Some(container) => {
+                    PeerContainer { id: container.record.id.clone(), own: self.is_own(container) }
+                }
+                None => PeerContainer { id: id.to_string(), own: false },
             });
-        Ok(Speaker { pid: peer.pid, uid: peer.uid, container })
+        Ok(PeerIdentity { pid: peer.pid, uid: peer.uid, container })
     }
 
     fn is_own(&self, container: &Container) -> bool {

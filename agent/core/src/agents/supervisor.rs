@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{enforcer::Enforcer, server::Server};
 use ringfence_base::{error::chain, loopback, paths::Paths};
-use ringfence_supervise::worker::{self as worker_process, Brief, MOST_CRASHES, Restarts};
+use ringfence_supervise::worker::{self as worker_process, MOST_CRASHES, Restarts, WorkerSetup};
 use ringfence_wire::{
     agent::{AgentCounts, Supervisor},
     status::{AgentProcess, AgentState},
@@ -189,7 +189,7 @@ impl WorkerSupervisor {
 
     /// The worker cannot do what it was told.
     pub(super) fn set_complaint(&self, why: &str) {
-        self.inner().complaint = Some(worker_process::sentence(why));
+        self.inner().complaint = Some(worker_process::printable_reason(why));
     }
 
     /// Runs until [`Self::stop`].
@@ -309,9 +309,9 @@ impl WorkerSupervisor {
         let by = Supervisor::Core { dir };
         let (listeners, endpoint) = (sockets.each(), sockets.has_http());
         let requests = WorkerRequests { server, plan, supervisor: self, uid };
-        worker_process::live(
+        worker_process::supervise(
             process,
-            Brief { config, by, credentials, listeners, endpoint },
+            WorkerSetup { config, by, credentials, listeners, endpoint },
             |link| {
                 let mut inner = self.inner();
                 (inner.pid, inner.uid) = (Some(pid), Some(uid));
@@ -332,7 +332,7 @@ impl WorkerSupervisor {
 
 impl Inner {
     fn tell_to_stop(&self, name: &str) {
-        self.worker.as_ref().inspect(|worker| worker_process::tell_to_stop(worker, name));
+        self.worker.as_ref().inspect(|worker| worker_process::send_stop(worker, name));
     }
 }
 
@@ -340,7 +340,7 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::agents::plan::tests::config;
-    use ringfence_supervise::worker::BRIEF;
+    use ringfence_supervise::worker::SETUP_TIMEOUT;
     use ringfence_wire::{
         agent::{MAX_ORDER, ToWorker},
         conn::Conn,
@@ -367,12 +367,12 @@ mod tests {
         supervisor.halt();
         assert_eq!(supervisor.status().state, AgentState::Starting);
         supervisor.stop();
-        assert!(begun.elapsed() < BRIEF / 2, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < SETUP_TIMEOUT / 2, "{:?}", begun.elapsed());
         // The control: one that reads is told.
         let (ours, told) = UnixStream::pair().expect("a pair");
         supervisor.inner().worker = Some(ours);
         supervisor.stop();
-        let order = Conn::new(told, BRIEF, MAX_ORDER).receive::<ToWorker>().expect("an order");
+        let order = Conn::new(told, SETUP_TIMEOUT, MAX_ORDER).receive::<ToWorker>().expect("an order");
         assert!(matches!(order, ToWorker::Stop));
         drop(worker);
     }
