@@ -1,7 +1,7 @@
 //! Tests that load the programs. They need root, python3 and a kernel that may be changed: the guest, where
 //! `cargo xtask vm-test --filter programs` runs them, each in a process of its own.
 
-use super::*;
+use crate::*;
 use ringfence_common::{
     event::{Header, op, verdict},
     hooks::HOOKS,
