@@ -12,7 +12,7 @@ use ringfence_common::{
     ioctls,
 };
 use ringfence_policy::Capabilities;
-use ringfence_wire::event::{Event, Target, Verdict};
+use ringfence_wire::event::{Certainty, Event, Target, Verdict};
 use std::net::{Ipv6Addr, SocketAddr};
 
 /// An event with everything around it, as the store gives it back.
@@ -58,7 +58,7 @@ pub fn event(stored: &Stored) -> Event {
         uid: record.uid,
         rule: rule(&stored.decider),
         tool_call: None,
-        attribution: Attribution::None.word().to_owned(),
+        attribution: Certainty::None,
         candidates: Vec::new(),
         repeats: record.repeats,
     };
@@ -77,7 +77,7 @@ const MOST_CANDIDATES: usize = 50;
 
 /// Puts an event's call into it.
 pub fn attribute(event: &mut Event, attribution: Attribution) {
-    attribution.word().clone_into(&mut event.attribution);
+    event.attribution = attribution.certainty();
     match attribution {
         Attribution::Exact(call) | Attribution::Sole(call) => event.tool_call = Some(call),
         Attribution::Ambiguous(mut calls) => {
@@ -318,16 +318,16 @@ mod tests {
     fn a_tagged_event_is_exactly_its_calls() {
         let tagged = Decoded { call: 0x2a, ..samples::decoded() };
         let known = event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
-        assert_eq!((known.tool_call.as_deref(), known.attribution.as_str()), (Some("toolu_1"), "exact"));
+        assert_eq!((known.tool_call.as_deref(), known.attribution), (Some("toolu_1"), Certainty::Exact));
         let unknown = event(&stored(tagged));
-        assert_eq!((unknown.tool_call.as_deref(), unknown.attribution.as_str()), (Some("tag:2a"), "exact"));
+        assert_eq!((unknown.tool_call.as_deref(), unknown.attribution), (Some("tag:2a"), Certainty::Exact));
     }
 
     #[test]
     fn what_another_call_may_have_steered_is_ambiguous() {
         let tagged = Decoded { call: 0x2a, flags: event::FLAG_DEBUGGED, ..samples::decoded() };
         let known = super::event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
-        assert_eq!((known.tool_call, known.attribution.as_str()), (None, "ambiguous"));
+        assert_eq!((known.tool_call, known.attribution), (None, Certainty::Ambiguous));
         assert_eq!(known.candidates, ["toolu_1"]);
         assert!(known.flags.contains(&"debugged".to_owned()), "{:?}", known.flags);
         assert_eq!(super::event(&stored(tagged)).candidates, ["tag:2a"]);

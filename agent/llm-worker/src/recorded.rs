@@ -6,7 +6,10 @@ use ringfence_events::{
     report, samples,
 };
 use ringfence_store::{self as store, Asked, Event, FILE, Incoming, Reader, Viewer, Writer};
-use ringfence_wire::audit::{AgentReport, Payload};
+use ringfence_wire::{
+    audit::{AgentReport, Payload},
+    event::Certainty,
+};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
@@ -68,7 +71,10 @@ impl Record {
             let events = reader.events_tagged(Viewer(0), call.row, 1000).unwrap();
             let exact = events.iter().map(|stored| {
                 let event = present::event(stored);
-                assert_eq!((event.tool_call.as_ref(), event.attribution.as_str()), (Some(&call.id), "exact"));
+                assert_eq!(
+                    (event.tool_call.as_ref(), &event.attribution),
+                    (Some(&call.id), &Certainty::Exact)
+                );
                 stored.record.path.clone().unwrap_or_default()
             });
             Recorded {

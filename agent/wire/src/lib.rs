@@ -14,6 +14,9 @@
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
 //! | what is said on the tool runner's socket, in a container | [`runner`] |
 
+#[macro_use]
+mod words;
+
 pub mod agent;
 pub mod audit;
 pub mod conn;

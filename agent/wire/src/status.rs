@@ -2,30 +2,6 @@
 
 use crate::{agent::AgentCounts, message::Reloaded};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// A closed set of words. A daemon of another version may say another one, which is kept and shown as it is.
-macro_rules! words {
-    ($(#[$about:meta])* $Name:ident { $($(#[$doc:meta])* $Variant:ident = $word:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-        pub enum $Name {
-            $($(#[$doc])* #[serde(rename = $word)] $Variant,)*
-            /// Another version's.
-            #[serde(untagged)]
-            Other(String),
-        }
-
-        impl fmt::Display for $Name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(match self {
-                    $(Self::$Variant => $word,)*
-                    Self::Other(word) => word,
-                })
-            }
-        }
-    };
-}
 
 words! {
     /// How much the kernel holds.
