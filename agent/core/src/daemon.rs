@@ -10,9 +10,9 @@ use super::{
     link::{Handle, Link},
     notify::Notifier,
     peer_resolver,
-    report::About,
     server::{Server, SocketKind},
     state::State,
+    status::About,
 };
 use nix::{
     errno::Errno,

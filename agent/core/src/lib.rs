@@ -9,9 +9,9 @@
 //! | `state`, `containers` | every container from enrolment to its last task, and its record on disk |
 //! | `link_targets` | where links led that a container could have made: it outlives the container |
 //! | `enforcer` | what the core needs of the kernel, as a trait |
-//! | `reload`, `report` | profiles read again when they change; what `ringfence status` shows |
+//! | `reload`, `status` | profiles read again when they change; what `ringfence status` shows |
 //! | `link`, `outbox`, `auditor_role` | the auditor: kept running, fed raw records, resent what it did not store |
-//! | `reports` | what agents report, queued fairly for each |
+//! | `report_queue` | what agents report, queued fairly for each |
 //! | `agents` | the agents' LLM workers: kept running, told who their peers are, tags for their tool calls |
 //! | `peer_resolver` | who the auditor's peers are, which its sandbox cannot see |
 //!
@@ -54,8 +54,8 @@ mod peer_resolver;
 mod privileges;
 pub mod quota;
 pub mod reload;
-pub mod report;
-pub mod reports;
+pub mod report_queue;
 pub mod running;
 pub mod server;
 pub mod state;
+pub mod status;

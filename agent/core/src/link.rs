@@ -7,7 +7,7 @@
 use super::{
     auditor_role::Spawn,
     outbox::{Outbox, Resend, Update},
-    reports::Reports,
+    report_queue::ReportQueue,
 };
 use nix::{
     errno::Errno,
@@ -96,7 +96,7 @@ struct Shared {
 struct Mailbox {
     queue: VecDeque<Update>,
     stop: bool,
-    reports: Reports,
+    reports: ReportQueue,
 }
 
 impl Handle {

@@ -4,7 +4,7 @@
 //! The ring is read only while there is room here, so a slow auditor leaves records in the kernel's rings, where a
 //! loss is counted. A new auditor says up to which batch its predecessor stored; the rest is sent to it again.
 
-use super::reports::Reports;
+use super::report_queue::ReportQueue;
 use ringfence_wire::{
     audit::{Batch, Counted, Manifest, Notice},
     event::RuleText,
@@ -183,7 +183,7 @@ impl Outbox {
     /// As [`Self::seal`].
     pub(crate) fn batch_reports(
         &mut self,
-        reports: &mut Reports,
+        reports: &mut ReportQueue,
     ) -> Option<Result<Arc<Vec<u8>>, FrameError>> {
         if reports.is_empty() || !self.has_room() || self.reported >= MAX_REPORTED {
             return None;
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn reports_take_no_room_from_records() {
         use ringfence_wire::audit::{AgentReport, Payload};
-        let (mut outbox, mut reports) = (Outbox::default(), Reports::default());
+        let (mut outbox, mut reports) = (Outbox::default(), ReportQueue::default());
         let payload = Payload::Event(serde_json::value::to_raw_value(&"x".repeat(10_000)).unwrap());
         let report = AgentReport { agent: "a".into(), uid: 0, at: 0, payload };
         for _ in 0..10 {

@@ -6,9 +6,9 @@ use super::{
     enroll::{self, EnrollError, Request, Surroundings},
     privileges::Privileges,
     quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
-    report::About,
     running::{self, Target},
     state::{State, TaskContext},
+    status::About,
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_base::error::chain;
@@ -230,7 +230,7 @@ impl<E: Enforcer> Server<E> {
         }
         match request {
             AdminRequest::Status => {
-                let status = self.state().report(&self.about);
+                let status = self.state().status(&self.about);
                 let mut agents = self.agents.status();
                 let link = self.state().link.clone();
                 for agent in &mut agents {

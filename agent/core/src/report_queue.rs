@@ -1,4 +1,4 @@
-//! Reports about agents that wait for the auditor: bounded together, and fair to each agent. No I/O.
+//! ReportQueue about agents that wait for the auditor: bounded together, and fair to each agent. No I/O.
 //!
 //! While the auditor is slow or gone, reports wait here. When there is no more room, the agent with the most waiting loses its
 //! newest: one that floods takes its own room, not that of another. What is lost is counted, and told to whose it was.
@@ -15,9 +15,9 @@ pub(crate) const MAX_REPORTS: usize = 4 << 20;
 /// What a report takes beside its text.
 const ENTRY: usize = 64;
 
-/// Reports that wait.
+/// ReportQueue that wait.
 #[derive(Debug, Default)]
-pub struct Reports {
+pub struct ReportQueue {
     agents: BTreeMap<String, Waiting>,
     bytes: usize,
     /// Whose turn it was last.
@@ -59,7 +59,7 @@ struct Lost {
     at: i64,
 }
 
-impl Reports {
+impl ReportQueue {
     /// Takes a report in. False: it is dropped, or another one of the agent with the most is.
     pub fn add(&mut self, report: &AgentReport) -> bool {
         let Ok(json) = serde_json::to_vec(report) else { return false };
@@ -158,7 +158,7 @@ mod tests {
     }
 
     /// What is handed out, at most so many: the agents, and what was said.
-    fn drained(reports: &mut Reports, most: usize) -> Vec<(String, String)> {
+    fn drained(reports: &mut ReportQueue, most: usize) -> Vec<(String, String)> {
         let mut all = Vec::new();
         reports.drain(|report| {
             let room = all.len() < most;
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_agent_loses_its_own_reports_and_says_so() {
-        let mut reports = Reports::default();
+        let mut reports = ReportQueue::default();
         for number in 0..20 {
             assert!(reports.add(&report("quiet", number, 1000)), "the control");
         }
@@ -204,9 +204,9 @@ mod tests {
 
     #[test]
     fn a_loss_is_told_to_whose_it_was_when_the_agent_has_another_owner_since() {
-        let mut reports = Reports::default();
+        let mut reports = ReportQueue::default();
         let of = |uid: u32, at: i64| AgentReport { uid, at, ..report("a", 0, 10_000) };
-        let fill = |reports: &mut Reports, uid: u32, at: i64| {
+        let fill = |reports: &mut ReportQueue, uid: u32, at: i64| {
             (0..600).filter(|_| !reports.add(&of(uid, at))).count() as u64
         };
         let before = fill(&mut reports, 7, 10);
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn each_agent_s_come_in_their_order_and_nobody_waits_for_another_s() {
-        let mut reports = Reports::default();
+        let mut reports = ReportQueue::default();
         for number in 0..100 {
             reports.add(&report("a", number, 10));
         }

@@ -1,4 +1,4 @@
-//! What `ringfence status` is told.
+//! What `ringfence status` shows.
 
 use super::{enforcer::Enforcer, state::State};
 use nix::sys::utsname::uname;
@@ -88,7 +88,7 @@ fn names(capabilities: u64) -> Vec<String> {
 
 impl<E: Enforcer> State<E> {
     /// The whole status, counted just now.
-    pub fn report(&mut self, about: &About) -> Status {
+    pub fn status(&mut self, about: &About) -> Status {
         self.sweep();
         let whole = about.axes.iter().all(|axis| axis.enforcement == Enforcement::Kernel);
         let enforcement = if whole { Enforcement::Kernel } else { Enforcement::Partial };
