@@ -6,6 +6,7 @@
 use ringfence_wire::{
     conn::Conn,
     message::{EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reply},
+    status::Mode,
 };
 use std::{
     fs,
@@ -85,9 +86,8 @@ impl Host {
 }
 
 impl Asked {
-    fn answer(&mut self, mode: &str) {
-        let enrolled =
-            Enrolled { container: "0123456789ab".into(), profile: "tight".into(), mode: mode.into() };
+    fn answer(&mut self, mode: Mode) {
+        let enrolled = Enrolled { container: "0123456789ab".into(), profile: "tight".into(), mode };
         self.conn.send(&Reply::Ok(enrolled)).unwrap();
     }
 
@@ -122,7 +122,7 @@ fn a_stopped_child_is_offered_and_runs_when_it_is_enrolled() {
     std::thread::sleep(Duration::from_millis(50));
     let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap();
     assert_eq!(name.trim(), "ringfence", "it waits for the answer");
-    asked.answer("enforce");
+    asked.answer(Mode::Enforce);
     let output = launcher.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(5));
     assert_eq!(
@@ -135,7 +135,7 @@ fn a_stopped_child_is_offered_and_runs_when_it_is_enrolled() {
 }
 
 /// Runs a command that prints how it is confined, after an answer with this mode.
-fn confined_as(profile: &str, args: &[&str], mode: &str) -> String {
+fn confined_as(profile: &str, args: &[&str], mode: Mode) -> String {
     let host = Host::new(profile);
     let words = ["--", "sed", "-n", "s/^\\(Seccomp\\|NoNewPrivs\\):.//p", "/proc/self/status"];
     let launcher = host.command(&[args, &words[..]].concat()).spawn().unwrap();
@@ -148,18 +148,18 @@ fn confined_as(profile: &str, args: &[&str], mode: &str) -> String {
 #[test]
 fn beside_ebpf_there_is_seccomp_and_no_landlock_and_in_audit_mode_neither() {
     // That sed runs and reads at all shows that Landlock is off: the profile grants nothing.
-    assert_eq!(confined_as(PROFILE, &[], "enforce"), "1\n2\n");
-    assert_eq!(confined_as(PROFILE, &["--audit"], "audit"), "1\n0\n");
-    assert_eq!(confined_as(&format!("mode = \"audit\"\n{PROFILE}"), &[], "audit"), "1\n0\n");
-    assert_eq!(confined_as(PROFILE, &["--audit"], "enforce"), "1\n2\n", "the core's word counts");
-    assert_eq!(confined_as(&format!("{PROFILE}[kernel]\nseccomp = \"off\"\n"), &[], "enforce"), "1\n0\n");
+    assert_eq!(confined_as(PROFILE, &[], Mode::Enforce), "1\n2\n");
+    assert_eq!(confined_as(PROFILE, &["--audit"], Mode::Audit), "1\n0\n");
+    assert_eq!(confined_as(&format!("mode = \"audit\"\n{PROFILE}"), &[], Mode::Audit), "1\n0\n");
+    assert_eq!(confined_as(PROFILE, &["--audit"], Mode::Enforce), "1\n2\n", "the core's word counts");
+    assert_eq!(confined_as(&format!("{PROFILE}[kernel]\nseccomp = \"off\"\n"), &[], Mode::Enforce), "1\n0\n");
 }
 
 #[test]
 fn landlock_is_set_beside_ebpf_where_the_profile_says_always() {
     let host = Host::new(&format!("{PROFILE}[kernel]\nlandlock = \"always\"\n"));
     let launcher = host.command(&["--", "true"]).spawn().unwrap();
-    host.asked().answer("enforce");
+    host.asked().answer(Mode::Enforce);
     let output = launcher.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(126), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -217,6 +217,6 @@ fn a_profile_outside_the_system_directory_is_asked_for_by_its_path() {
     let mut asked = host.asked();
     let EnrollRequest::Enroll { profile, .. } = &asked.request;
     assert_eq!(profile, own.to_str().unwrap());
-    asked.answer("enforce");
+    asked.answer(Mode::Enforce);
     assert!(launcher.wait().unwrap().success());
 }

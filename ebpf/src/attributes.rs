@@ -11,7 +11,7 @@ use ringfence_common::policy::{RECORD_FILE, axis};
 use ringfence_common::task::Task;
 
 use crate::decide::{Weighing, take_policy};
-use crate::emit::{EPERM, ask, refuse, settle, wants};
+use crate::emit::{EPERM, begin_request, finish_weighed, refuse, wants_record};
 use crate::files::{is_internal, judge, judge_or};
 use crate::globals::{
     FILE_INODE, FILE_PATH, IATTR_VALID, LEGACY, PATH_DENTRY, PATH_MOUNT, SETATTR_DENTRY, get,
@@ -188,10 +188,10 @@ unsafe fn judge_anywhere(task: *mut Task, op: u8, dentry: u64, detail: u32, righ
         }
         let container = (*task).container;
         let known = take_policy(task, container);
-        let request = ask(task, op, axis::WRITE, detail);
+        let request = begin_request(task, op, axis::WRITE, detail);
         put(&raw mut (*request).path.dentry, dentry);
         if !known {
-            return settle(task, Weighing::refused(fixed::NO_POLICY), false);
+            return finish_weighed(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let weighing = Weighing(weigh_anywhere(task, axis::WRITE));
         // An overlay gives its layers what its own files have.
@@ -200,9 +200,9 @@ unsafe fn judge_anywhere(task: *mut Task, op: u8, dentry: u64, detail: u32, righ
             return refuse(task, fixed::SETUID, EPERM);
         }
         let allowed = weighing.allows(axis::WRITE);
-        if is_internal(weighing) || (allowed && !wants(task, RECORD_FILE)) {
+        if is_internal(weighing) || (allowed && !wants_record(task, RECORD_FILE)) {
             return 0;
         }
-        settle(task, weighing, allowed)
+        finish_weighed(task, weighing, allowed)
     }
 }

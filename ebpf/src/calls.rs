@@ -10,7 +10,7 @@ use ringfence_common::policy::{DEBUGGED_SLOTS, FLAG_AUDIT, FLAG_DEBUG_CALLS};
 use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
-use crate::emit::{EPERM, ask, close, refuse};
+use crate::emit::{EPERM, begin_request, finish, refuse};
 use crate::globals::{K2, TASK_TGID, get};
 use crate::identity::counters;
 use crate::memory::{fetch, load, put};
@@ -71,7 +71,7 @@ pub unsafe fn cross(
     // SAFETY: as above.
     unsafe {
         let known = take_policy(task, fetch(&raw const (*task).container));
-        let request = ask(task, op, 0, detail);
+        let request = begin_request(task, op, 0, detail);
         (*request).target = load(target.cast(), get(&TASK_TGID));
         let flags = (*task).scratch.policy.flags;
         let is_granted = known
@@ -87,7 +87,7 @@ pub unsafe fn cross(
         if is_granted {
             (*task).scratch.request.rule_kind = rule::FIXED;
             (*task).scratch.request.rule = fixed::OTHER_CALL;
-            return close(task, true, EPERM);
+            return finish(task, true, EPERM);
         }
         refuse(task, if known { why } else { fixed::NO_POLICY }, EPERM)
     }

@@ -47,18 +47,18 @@ const RING_SHARE: u64 = RING as u64 / 8;
 /// # Safety
 /// `task` is a tag whose policy was taken.
 #[inline(always)]
-pub unsafe fn wants(task: *mut Task, class: u32) -> bool {
+pub unsafe fn wants_record(task: *mut Task, class: u32) -> bool {
     // SAFETY: as above.
     unsafe { (*task).scratch.policy.record & class != 0 }
 }
 
 /// Begins a request: what is asked for, nothing else known yet. The hook adds paths, address or target, then calls
-/// [`settle`] (a path was weighed) or [`close`] (it decided by itself).
+/// [`finish_weighed`] (a path was weighed) or [`finish`] (it decided by itself).
 ///
 /// # Safety
 /// `task` is a tag.
 #[inline(always)]
-pub unsafe fn ask(task: *mut Task, op: u8, axes: u16, detail: u32) -> *mut Request {
+pub unsafe fn begin_request(task: *mut Task, op: u8, axes: u16, detail: u32) -> *mut Request {
     // SAFETY: as above.
     unsafe {
         let request = &raw mut (*task).scratch.request;
@@ -84,7 +84,7 @@ pub unsafe fn ask(task: *mut Task, op: u8, axes: u16, detail: u32) -> *mut Reque
 /// # Safety
 /// `task` is a tag whose policy was taken and whose request was begun.
 #[inline(always)]
-pub unsafe fn settle(task: *mut Task, weighing: Weighing, allowed: bool) -> i32 {
+pub unsafe fn finish_weighed(task: *mut Task, weighing: Weighing, allowed: bool) -> i32 {
     // SAFETY: as above.
     unsafe {
         if weighing.fixed() != 0 {
@@ -93,7 +93,7 @@ pub unsafe fn settle(task: *mut Task, weighing: Weighing, allowed: bool) -> i32 
         } else {
             explain(task);
         }
-        close(task, allowed, EACCES)
+        finish(task, allowed, EACCES)
     }
 }
 
@@ -107,7 +107,7 @@ pub unsafe fn refuse(task: *mut Task, why: u32, errno: i32) -> i32 {
     unsafe {
         (*task).scratch.request.rule_kind = rule::FIXED;
         (*task).scratch.request.rule = why;
-        close(task, false, errno)
+        finish(task, false, errno)
     }
 }
 
@@ -116,7 +116,7 @@ pub unsafe fn refuse(task: *mut Task, why: u32, errno: i32) -> i32 {
 /// # Safety
 /// `task` is a tag whose policy was taken and whose request was begun.
 #[inline(always)]
-pub unsafe fn close(task: *mut Task, allowed: bool, errno: i32) -> i32 {
+pub unsafe fn finish(task: *mut Task, allowed: bool, errno: i32) -> i32 {
     // SAFETY: as above.
     unsafe {
         record(task, u64::from(allowed));
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn record(task: *mut Task, allowed: u64) -> u32 {
         };
         let now = bpf_ktime_get_boot_ns();
         let verdict = u64::from(verdict);
-        if within_rate(counters, now) && written(task, counters, verdict, now) {
+        if within_rate(counters, now) && write_record(task, counters, verdict, now) {
             return 0;
         }
         if fold_event(task, verdict, now) == 0 {
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn record(task: *mut Task, allowed: u64) -> u32 {
 /// Writes a record of its own into the ring. False: there is no room, or the container has more than its share of it
 /// already.
 #[inline(always)]
-unsafe fn written(task: *mut Task, counters: *mut Counters, verdict: u64, now: u64) -> bool {
+unsafe fn write_record(task: *mut Task, counters: *mut Counters, verdict: u64, now: u64) -> bool {
     // SAFETY: the values of maps.
     unsafe {
         let allowed = verdict == u64::from(verdict::ALLOWED);
@@ -460,12 +460,12 @@ unsafe fn start_at_executable(task: *mut Task) {
     unsafe {
         let scratch = &raw mut (*task).scratch;
         let me = bpf_get_current_task_btf().cast::<u8>().cast_const();
-        put(&raw mut (*scratch).laundry, load::<u64>(me, get(&TASK_MM)));
-        let mut memory = fetch(&raw const (*scratch).laundry);
+        put(&raw mut (*scratch).opaque_word, load::<u64>(me, get(&TASK_MM)));
+        let mut memory = fetch(&raw const (*scratch).opaque_word);
         if memory == 0 {
             let leader: *const u8 = load(me, get(&TASK_LEADER));
-            put(&raw mut (*scratch).laundry, load::<u64>(leader, get(&TASK_MM)));
-            memory = fetch(&raw const (*scratch).laundry);
+            put(&raw mut (*scratch).opaque_word, load::<u64>(leader, get(&TASK_MM)));
+            memory = fetch(&raw const (*scratch).opaque_word);
         }
         let file = if memory == 0 { 0 } else { probe_word(memory + get(&MM_EXE)) };
         if file == 0 {

@@ -12,7 +12,7 @@ use ringfence_common::task::Task;
 
 use crate::calls::{barrier, cross, may_debug, note_control};
 use crate::decide::take_policy;
-use crate::emit::{EPERM, ask, refuse};
+use crate::emit::{EPERM, begin_request, refuse};
 use crate::globals::{TASK_TGID, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, put};
@@ -31,7 +31,7 @@ pub unsafe fn deny(task: *mut Task, op: u8, detail: u32, target: u32, why: u32) 
     // SAFETY: `task` is a tag.
     unsafe {
         let known = take_policy(task, fetch(&raw const (*task).container));
-        let request = ask(task, op, 0, detail);
+        let request = begin_request(task, op, 0, detail);
         (*request).target = target;
         refuse(task, if known { why } else { fixed::NO_POLICY }, EPERM)
     }
@@ -102,11 +102,11 @@ pub fn task_kill(ctx: LsmContext) -> i32 {
         let (target, signal): (*mut c_void, i32) = (ctx.arg(0), ctx.arg(2));
         // The verifier takes a hook's pointers for valid ones and drops the code behind a null check as dead: these two
         // are looked at as numbers.
-        let laundry = &raw mut (*task).scratch.laundry;
-        put(laundry, ctx.arg::<u64>(1));
-        let info = fetch(laundry);
-        put(laundry, ctx.arg::<u64>(3));
-        let sender = fetch(laundry);
+        let opaque_word = &raw mut (*task).scratch.opaque_word;
+        put(opaque_word, ctx.arg::<u64>(1));
+        let info = fetch(opaque_word);
+        put(opaque_word, ctx.arg::<u64>(3));
+        let sender = fetch(opaque_word);
         // With credentials beside it, it is some other task's, delivered while this one happened to run.
         if info == SIG_PRIV || sender != 0 {
             return 0;

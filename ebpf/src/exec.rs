@@ -11,7 +11,7 @@ use ringfence_common::task::Task;
 use crate::calls::{call_of, is_debugged, mark_debugged};
 use crate::casing::is_plain;
 use crate::decide::{Weighing, take_policy, weigh};
-use crate::emit::{ask, settle, wants};
+use crate::emit::{begin_request, finish_weighed, wants_record};
 use crate::globals::{
     BPRM_FILE, DENTRY_HASHED, FILE_PATH, FS_ROOT, LEGACY, PATH_DENTRY, PATH_MOUNT, TASK_FS, VMA_FILE,
     VMA_FLAGS, get,
@@ -81,18 +81,18 @@ unsafe fn judge(task: *mut Task, container: u64, file: *const u8) -> i32 {
     // SAFETY: `task` is a tag; `file` is typed.
     unsafe {
         let known = take_policy(task, container);
-        let request = ask(task, op::EXEC, axis::EXEC, 0);
+        let request = begin_request(task, op::EXEC, axis::EXEC, 0);
         put(&raw mut (*request).path.dentry, load(file, get(&FILE_PATH) + get(&PATH_DENTRY)));
         put(&raw mut (*request).path.mount, load(file, get(&FILE_PATH) + get(&PATH_MOUNT)));
         if !known {
-            return settle(task, Weighing::refused(fixed::NO_POLICY), false);
+            return finish_weighed(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let weighing = weigh_named(task);
         let allowed = weighing.allows(axis::EXEC);
-        if allowed && !wants(task, RECORD_EXEC) {
+        if allowed && !wants_record(task, RECORD_EXEC) {
             return 0;
         }
-        settle(task, weighing, allowed)
+        finish_weighed(task, weighing, allowed)
     }
 }
 
@@ -147,22 +147,22 @@ unsafe fn judge_mapping(task: *mut Task, op: u8, file: u64, protection: u64) -> 
     // SAFETY: `task` is a tag; the file is read by `probe`.
     unsafe {
         // Through memory: the verifier takes a hook's argument for never null and would drop the test.
-        put(&raw mut (*task).scratch.laundry, file);
-        let file = fetch(&raw const (*task).scratch.laundry);
+        put(&raw mut (*task).scratch.opaque_word, file);
+        let file = fetch(&raw const (*task).scratch.opaque_word);
         if file == 0 {
             return 0;
         }
         let container = (*task).container;
         let known = take_policy(task, container);
-        let request = ask(task, op, axis::MAP, protection as u32);
+        let request = begin_request(task, op, axis::MAP, protection as u32);
         put(&raw mut (*request).path.dentry, probe_word(file + get(&FILE_PATH) + get(&PATH_DENTRY)));
         put(&raw mut (*request).path.mount, probe_word(file + get(&FILE_PATH) + get(&PATH_MOUNT)));
         if !known {
-            return settle(task, Weighing::refused(fixed::NO_POLICY), false);
+            return finish_weighed(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let weighing = weigh_named(task);
         let allowed = weighing.allows(axis::MAP);
-        if allowed && !wants(task, RECORD_OTHER) { 0 } else { settle(task, weighing, allowed) }
+        if allowed && !wants_record(task, RECORD_OTHER) { 0 } else { finish_weighed(task, weighing, allowed) }
     }
 }
 

@@ -7,7 +7,7 @@ use ringfence_common::policy::{RECORD_FILE, axis};
 use ringfence_common::task::Task;
 
 use crate::decide::{Weighing, take_policy, weigh, weigh_typed};
-use crate::emit::{ask, settle, wants};
+use crate::emit::{begin_request, finish_weighed, wants_record};
 use crate::globals::{FILE_FLAGS, FILE_INODE, FILE_MODE, FILE_PATH, PATH_DENTRY, PATH_MOUNT, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, put};
@@ -88,7 +88,7 @@ pub fn file_open(ctx: LsmContext) -> i32 {
         if known {
             weighing = weigh_typed(task, dentry, mount);
             if weighing.allows(axes) {
-                if !wants(task, RECORD_FILE) {
+                if !wants_record(task, RECORD_FILE) {
                     return 0;
                 }
             } else if is_nowhere(weighing) {
@@ -102,16 +102,16 @@ pub fn file_open(ctx: LsmContext) -> i32 {
                 && shared::is_undecided(weighing, axes)
                 && shared::may_open(task, file, dentry)
             {
-                if !wants(task, RECORD_FILE) {
+                if !wants_record(task, RECORD_FILE) {
                     return 0;
                 }
                 own = true;
             }
         }
-        let request = ask(task, op::OPEN, axes, flags);
+        let request = begin_request(task, op::OPEN, axes, flags);
         put(&raw mut (*request).path.dentry, dentry as u64);
         put(&raw mut (*request).path.mount, mount as u64);
-        settle(task, weighing, own || weighing.allows(axes))
+        finish_weighed(task, weighing, own || weighing.allows(axes))
     }
 }
 
@@ -181,7 +181,7 @@ pub unsafe fn judge_or(
     unsafe {
         let container = (*task).container;
         let known = take_policy(task, container);
-        let request = ask(task, op, axes, detail);
+        let request = begin_request(task, op, axes, detail);
         put(&raw mut (*request).path.dentry, dentry as u64);
         put(&raw mut (*request).path.mount, mount as u64);
         let own = known && shared::is_used(task) && own();
@@ -198,7 +198,7 @@ pub unsafe fn judge_asked(task: *mut Task, known: bool, own: bool, class: u32) -
     // SAFETY: as above.
     unsafe {
         if !known {
-            return settle(task, Weighing::refused(fixed::NO_POLICY), false);
+            return finish_weighed(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let axes = (*task).scratch.request.axes as u16;
         let mut weighing = weigh(task, &raw const (*task).scratch.request.path, 0);
@@ -206,10 +206,10 @@ pub unsafe fn judge_asked(task: *mut Task, known: bool, own: bool, class: u32) -
             weighing = weigh_queue(task, axes);
         }
         let allowed = weighing.allows(axes) || own && shared::is_undecided(weighing, axes);
-        if is_internal(weighing) || (allowed && !wants(task, class)) {
+        if is_internal(weighing) || (allowed && !wants_record(task, class)) {
             return 0;
         }
-        settle(task, weighing, allowed)
+        finish_weighed(task, weighing, allowed)
     }
 }
 

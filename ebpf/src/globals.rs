@@ -1,4 +1,4 @@
-//! The read-only globals that the agent sets before it loads the object. Names and meaning: `ringfence_common::layout`.
+//! The read-only globals that the agent sets before it loads the object. Names and meaning: `ringfence_common::fields`.
 //!
 //! The verifier knows the values of read-only globals, so an offset in one is as good as a constant, and code behind
 //! a global that is 0 is dropped.

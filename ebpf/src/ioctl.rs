@@ -16,7 +16,7 @@ use ringfence_common::task::Task;
 
 use crate::calls::call_of;
 use crate::decide::take_policy;
-use crate::emit::{EPERM, ask, refuse};
+use crate::emit::{EPERM, begin_request, refuse};
 use crate::files::judge;
 use crate::fold::is_named;
 use crate::globals::{
@@ -82,7 +82,7 @@ unsafe fn is_misused(task: *mut Task, file: *const u8, command: u32, argument: u
         TCSBRK => argument == 0,
         // SAFETY: as above.
         TIOCSCTTY if argument as u32 == 1 => unsafe {
-            is_opened_here(task, number_of(&raw mut (*task).scratch.laundry, file as u64)) == 0
+            is_opened_here(task, number_of(&raw mut (*task).scratch.opaque_word, file as u64)) == 0
         },
         _ => false,
     }
@@ -107,7 +107,7 @@ pub unsafe fn is_given(task: *mut Task, file: *const u8) -> bool {
     // SAFETY: as above.
     unsafe {
         call_of(bpf_get_current_task_btf().cast()) != 0
-            || is_opened_here(task, number_of(&raw mut (*task).scratch.laundry, file as u64)) == 0
+            || is_opened_here(task, number_of(&raw mut (*task).scratch.opaque_word, file as u64)) == 0
     }
 }
 
@@ -165,7 +165,7 @@ unsafe fn judge_named(task: *mut Task, file: *const u8, command: u32) -> i32 {
         }
         let dentry: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_DENTRY));
         let mount: *const u8 = load(file, get(&FILE_PATH) + get(&PATH_MOUNT));
-        let request = ask(task, op::IOCTL, 0, command);
+        let request = begin_request(task, op::IOCTL, 0, command);
         put(&raw mut (*request).path.dentry, dentry as u64);
         put(&raw mut (*request).path.mount, mount as u64);
         refuse(task, if known { fixed::COMMAND } else { fixed::NO_POLICY }, EPERM)

@@ -115,13 +115,13 @@ pub unsafe fn put<T: Copy>(to: *mut T, value: T) {
 /// An address that the verifier has a type for, as the number that global functions and `probe` take.
 ///
 /// # Safety
-/// `laundry` must be valid for reads and writes.
+/// `opaque_word` must be valid for reads and writes.
 #[inline(always)]
-pub unsafe fn number_of(laundry: *mut u64, address: u64) -> u64 {
+pub unsafe fn number_of(opaque_word: *mut u64, address: u64) -> u64 {
     // SAFETY: as above.
     unsafe {
-        put(laundry, address);
-        fetch(laundry)
+        put(opaque_word, address);
+        fetch(opaque_word)
     }
 }
 

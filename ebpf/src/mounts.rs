@@ -7,7 +7,7 @@ use ringfence_common::policy::{RECORD_OTHER, axis};
 use ringfence_common::task::Request;
 
 use crate::decide::take_policy;
-use crate::emit::{EPERM, ask, refuse};
+use crate::emit::{EPERM, begin_request, refuse};
 use crate::files::judge;
 use crate::globals::{PATH_DENTRY, PATH_MOUNT, VFSMOUNT_ROOT, get};
 use crate::identity::governed;
@@ -24,7 +24,7 @@ fn refuse_mount(op: u8, detail: u32, fill: impl FnOnce(*mut Request)) -> i32 {
     unsafe {
         let container = (*task).container;
         let _ = take_policy(task, container);
-        fill(ask(task, op, 0, detail));
+        fill(begin_request(task, op, 0, detail));
         refuse(task, fixed::MOUNT, EPERM)
     }
 }

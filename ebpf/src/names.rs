@@ -11,7 +11,7 @@ use ringfence_common::policy::{RECORD_FILE, axis};
 use ringfence_common::task::{Place, Task, casing};
 
 use crate::decide::{Weighing, reach, take_policy, weigh};
-use crate::emit::{EACCES, EPERM, EXDEV, ask, close, refuse, settle, wants};
+use crate::emit::{EACCES, EPERM, EXDEV, begin_request, finish, finish_weighed, refuse, wants_record};
 use crate::explain::explain;
 use crate::files::judge_or;
 use crate::globals::{DENTRY_INODE, INODE_MODE, PATH_MOUNT, get};
@@ -76,7 +76,7 @@ pub fn path_mknod(ctx: LsmContext) -> i32 {
         let container = (*task).container;
         let _ = take_policy(task, container);
         let directory: *const u8 = ctx.arg(0);
-        let request = ask(task, op::MKNOD, 0, mode);
+        let request = begin_request(task, op::MKNOD, 0, mode);
         put(&raw mut (*request).path.dentry, ctx.arg(1));
         put(&raw mut (*request).path.mount, load(directory, get(&PATH_MOUNT)));
         refuse(task, fixed::DEVICE, EPERM)
@@ -119,7 +119,7 @@ pub fn path_link(ctx: LsmContext) -> i32 {
         let container = (*task).container;
         let known = take_policy(task, container);
         let directory: *const u8 = ctx.arg(1);
-        let request = ask(task, op::LINK, axis::WRITE, 0);
+        let request = begin_request(task, op::LINK, axis::WRITE, 0);
         put(&raw mut (*request).path.dentry, ctx.arg(0));
         put(&raw mut (*request).path.mount, load(directory, get(&PATH_MOUNT)));
         put(&raw mut (*request).path2.dentry, ctx.arg(2));
@@ -140,7 +140,7 @@ pub fn path_link(ctx: LsmContext) -> i32 {
 #[inline(always)]
 unsafe fn allow(task: *mut Task) -> i32 {
     // SAFETY: the caller's tag.
-    unsafe { if wants(task, RECORD_FILE) { close(task, true, EACCES) } else { 0 } }
+    unsafe { if wants_record(task, RECORD_FILE) { finish(task, true, EACCES) } else { 0 } }
 }
 
 /// Whether no rule denies writing at either of the request's places.
@@ -167,7 +167,7 @@ pub fn path_rename(ctx: LsmContext) -> i32 {
         let known = take_policy(task, container);
         let (from, to): (*const u8, *const u8) = (ctx.arg(0), ctx.arg(2));
         let flags = ctx.arg::<u64>(4) as u32;
-        let request = ask(task, op::RENAME, axis::WRITE, flags);
+        let request = begin_request(task, op::RENAME, axis::WRITE, flags);
         put(&raw mut (*request).path.dentry, ctx.arg(1));
         put(&raw mut (*request).path.mount, load(from, get(&PATH_MOUNT)));
         put(&raw mut (*request).path2.dentry, ctx.arg(3));
@@ -190,7 +190,7 @@ unsafe fn conclude(task: *mut Task, known: bool, exchange: bool) -> i32 {
     // SAFETY: `task` is a tag whose request has two paths.
     unsafe {
         if !known {
-            return settle(task, Weighing::refused(fixed::NO_POLICY), false);
+            return finish_weighed(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let mut refusal = may_move(task);
         if refusal == 0 && exchange {
@@ -198,11 +198,11 @@ unsafe fn conclude(task: *mut Task, known: bool, exchange: bool) -> i32 {
             refusal = may_move(task);
             swap(task);
         }
-        if refusal == 0 && !wants(task, RECORD_FILE) {
+        if refusal == 0 && !wants_record(task, RECORD_FILE) {
             return 0;
         }
         // The verifier wants to see what a hook returns, which it does not of another function's result.
-        close(task, refusal == 0, if refusal == EXDEV { EXDEV } else { EACCES })
+        finish(task, refusal == 0, if refusal == EXDEV { EXDEV } else { EACCES })
     }
 }
 
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn may_move(task: *mut Task) -> i32 {
         }
         let new = reach(task, &raw const (*request).path2);
         let allowed = new.allows(axis::WRITE);
-        if !allowed || wants(task, RECORD_FILE) {
+        if !allowed || wants_record(task, RECORD_FILE) {
             note(task, new);
         }
         if !allowed {

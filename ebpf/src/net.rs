@@ -13,7 +13,7 @@ use ringfence_common::policy::{FLAG_DEVICES, FLAG_INET, RECORD_NET, RECORD_OTHER
 use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
-use crate::emit::{EACCES, EPERM, ask, close, refuse, wants};
+use crate::emit::{EACCES, EPERM, begin_request, finish, refuse, wants_record};
 use crate::globals::{MSG_CONTROL, MSG_CONTROLLEN, MSG_FLAGS, MSG_NAME, MSG_NAMELEN, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, put};
@@ -38,7 +38,7 @@ pub(crate) unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Ad
     // SAFETY: `task` is a tag.
     unsafe {
         let known = take_policy(task, fetch(&raw const (*task).container));
-        let request = ask(task, op, 0, socket.detail());
+        let request = begin_request(task, op, 0, socket.detail());
         (*request).family = address.family;
         (*request).port = u16::from_be(address.port);
         put(&raw mut (*request).addr[0], address.high);
@@ -47,10 +47,10 @@ pub(crate) unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Ad
             return refuse(task, fixed::NO_POLICY, EACCES);
         }
         let allowed = look_up(task, u64::from(address.port)) == ALLOW;
-        if allowed && !wants(task, RECORD_NET) {
+        if allowed && !wants_record(task, RECORD_NET) {
             return 0;
         }
-        close(task, allowed, EACCES)
+        finish(task, allowed, EACCES)
     }
 }
 
@@ -119,7 +119,7 @@ unsafe fn judge_remote(task: *mut Task, op: u8, socket: &Socket, address: Addres
         // Where a device may be set, it may be before the kernel looks. One that is set may be another process's doing, or an
         // earlier policy's.
         if socket.has_device() || known && (*task).scratch.policy.flags & FLAG_DEVICES != 0 {
-            ask(task, op, 0, socket.detail());
+            begin_request(task, op, 0, socket.detail());
             return refuse(task, fixed::ROUTE, EACCES);
         }
         judge(task, op, socket, socket.itself(address))
@@ -143,7 +143,7 @@ unsafe fn refuse_address(task: *mut Task, op: u8, socket: &Socket) -> i32 {
     // SAFETY: `task` is a tag.
     unsafe {
         take_policy(task, fetch(&raw const (*task).container));
-        ask(task, op, 0, socket.detail());
+        begin_request(task, op, 0, socket.detail());
         refuse(task, fixed::FAMILY, EACCES)
     }
 }
@@ -165,7 +165,7 @@ pub fn socket_create(ctx: LsmContext) -> i32 {
     // SAFETY: `task` is a tag.
     unsafe {
         let known = take_policy(task, (*task).container);
-        let request = ask(task, op::SOCKET, 0, family << 16 | kind & 0xffff);
+        let request = begin_request(task, op::SOCKET, 0, family << 16 | kind & 0xffff);
         (*request).target = protocol;
         if !known {
             return refuse(task, fixed::NO_POLICY, EACCES);
@@ -180,7 +180,7 @@ pub fn socket_create(ctx: LsmContext) -> i32 {
             return refuse(task, fixed::FAMILY, EPERM);
         }
         if (*task).scratch.policy.flags & FLAG_INET == 0 {
-            return close(task, false, EACCES);
+            return finish(task, false, EACCES);
         }
         allowed(task)
     }
@@ -189,7 +189,7 @@ pub fn socket_create(ctx: LsmContext) -> i32 {
 #[inline(always)]
 unsafe fn allowed(task: *mut Task) -> i32 {
     // SAFETY: `task` is a tag with a policy and a request.
-    unsafe { if wants(task, RECORD_OTHER) { close(task, true, 0) } else { 0 } }
+    unsafe { if wants_record(task, RECORD_OTHER) { finish(task, true, 0) } else { 0 } }
 }
 
 /// connect(2). A unix socket's peer is judged when it is found, in `unix`.
@@ -298,7 +298,7 @@ pub fn socket_sendmsg(ctx: LsmContext) -> i32 {
             && let Some(target) = refused_control(load(message, get(&MSG_CONTROL)), controls)
         {
             take_policy(task, fetch(&raw const (*task).container));
-            let request = ask(task, op::SEND, 0, socket.detail());
+            let request = begin_request(task, op::SEND, 0, socket.detail());
             (*request).target = target;
             return refuse(task, fixed::ROUTE, EACCES);
         }

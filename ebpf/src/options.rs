@@ -9,7 +9,7 @@ use ringfence_common::policy::named;
 use ringfence_common::unlisted::value;
 
 use crate::decide::take_policy;
-use crate::emit::{EACCES, EPERM, ask, refuse};
+use crate::emit::{EACCES, EPERM, begin_request, refuse};
 use crate::fold::is_named;
 use crate::identity::governed;
 use crate::memory::{fetch, probe};
@@ -73,7 +73,7 @@ pub fn socket_setsockopt(ctx: LsmContext) -> i32 {
         if known && is_named(task, named::OPTION, value(level, option)) {
             return 0;
         }
-        let request = ask(task, op::SETSOCKOPT, 0, socket.detail());
+        let request = begin_request(task, op::SETSOCKOPT, 0, socket.detail());
         (*request).target = target(level, option);
         refuse(task, if known { fixed::OPTION } else { fixed::NO_POLICY }, EPERM)
     }

@@ -67,7 +67,7 @@ pub unsafe fn signals_others(task: *mut Task, file: *const u8) -> u32 {
         if is_terminal(file) {
             return if is_given(task, file) { fixed::TERMINAL } else { 0 };
         }
-        let address = number_of(&raw mut (*task).scratch.laundry, file as u64);
+        let address = number_of(&raw mut (*task).scratch.opaque_word, file as u64);
         let mut owner = address + get(&FILE_OWNER);
         if get(&OWNER_POINTED) != 0 {
             owner = probe_word(owner);
@@ -85,7 +85,7 @@ unsafe fn own_pid(task: *mut Task) -> u64 {
         let me = bpf_get_current_task_btf().cast::<u8>().cast_const();
         let leader: *const u8 = load(me, get(&TASK_LEADER));
         // Through memory: to the verifier it is no pointer from here on.
-        number_of(&raw mut (*task).scratch.laundry, load::<u64>(leader, get(&TASK_THREAD_PID)))
+        number_of(&raw mut (*task).scratch.opaque_word, load::<u64>(leader, get(&TASK_THREAD_PID)))
     }
 }
 

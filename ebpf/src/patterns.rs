@@ -102,7 +102,8 @@ pub unsafe fn see_short(task: *mut Task, base: *const u8, at: u64, name: u64, le
 pub unsafe fn see_buffer(task: *mut Task, len: u64, component: u64) {
     // SAFETY: as above.
     unsafe {
-        let buffer = number_of(&raw mut (*task).scratch.laundry, (&raw const (*task).scratch.name) as u64);
+        let buffer =
+            number_of(&raw mut (*task).scratch.opaque_word, (&raw const (*task).scratch.name) as u64);
         match_patterns(task, buffer, len, component);
     }
 }
@@ -152,10 +153,10 @@ pub unsafe extern "C" fn match_patterns(task: *mut Task, name: u64, len: u64, co
 unsafe fn two(scratch: *mut Scratch, from: u64) -> u16 {
     // SAFETY: the scratch of a tag.
     unsafe {
-        let laundry = &raw mut (*scratch).laundry;
-        put(laundry, 0);
-        probe(laundry.cast(), 2, from);
-        fetch(laundry) as u16
+        let opaque_word = &raw mut (*scratch).opaque_word;
+        put(opaque_word, 0);
+        probe(opaque_word.cast(), 2, from);
+        fetch(opaque_word) as u16
     }
 }
 

@@ -10,7 +10,7 @@ use ringfence_common::policy::{RECORD_FILE, axis};
 use ringfence_common::task::Task;
 
 use crate::decide::{Weighing, take_policy};
-use crate::emit::{ask, settle, wants};
+use crate::emit::{begin_request, finish_weighed, wants_record};
 use crate::globals::{DENTRY_SB, SB_MAGIC, get};
 use crate::identity::governed;
 use crate::memory::{probe_word, put};
@@ -49,14 +49,14 @@ pub unsafe fn judge_queue(task: *mut Task, op: u8, axes: u16, dentry: u64, detai
     unsafe {
         let container = (*task).container;
         let known = take_policy(task, container);
-        let request = ask(task, op, axes, detail);
+        let request = begin_request(task, op, axes, detail);
         put(&raw mut (*request).path.dentry, dentry);
         if !known {
-            return settle(task, Weighing::refused(fixed::NO_POLICY), false);
+            return finish_weighed(task, Weighing::refused(fixed::NO_POLICY), false);
         }
         let weighing = weigh_queue(task, axes);
         let allowed = weighing.allows(axes);
-        if allowed && !wants(task, RECORD_FILE) { 0 } else { settle(task, weighing, allowed) }
+        if allowed && !wants_record(task, RECORD_FILE) { 0 } else { finish_weighed(task, weighing, allowed) }
     }
 }
 

@@ -11,7 +11,7 @@ use ringfence_common::event::{fixed, op};
 use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
-use crate::emit::{EACCES, ask, refuse};
+use crate::emit::{EACCES, begin_request, refuse};
 use crate::globals::{TASK_LEADER, TASK_START, get};
 use crate::identity::governed;
 use crate::memory::{fetch, load, put};
@@ -110,7 +110,7 @@ pub(crate) unsafe fn receive(task: *mut Task, file: *const u8) -> Option<i32> {
             receive_inet(task, &socket)
         } else {
             take_policy(task, container);
-            ask(task, op::RECEIVE, 0, socket.detail());
+            begin_request(task, op::RECEIVE, 0, socket.detail());
             refuse(task, fixed::FAMILY, EACCES)
         };
         if verdict == 0 && !own(task, &socket, 1) {

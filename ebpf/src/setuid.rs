@@ -6,7 +6,7 @@ use ringfence_common::policy::FLAG_SETUID_FILES;
 use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
-use crate::emit::{EPERM, ask, refuse};
+use crate::emit::{EPERM, begin_request, refuse};
 use crate::globals::{DENTRY_INODE, DENTRY_SB, INODE_MODE, SB_FLAGS, get};
 use crate::memory::{fetch, probe, probe_word, put};
 
@@ -88,7 +88,7 @@ pub unsafe fn judge_rights(task: *mut Task, op: u8, dentry: u64, mount: u64, mod
         if known && granted(task) {
             return 0;
         }
-        let request = ask(task, op, 0, mode);
+        let request = begin_request(task, op, 0, mode);
         put(&raw mut (*request).path.dentry, dentry);
         put(&raw mut (*request).path.mount, mount);
         refuse(task, if known { fixed::SETUID } else { fixed::NO_POLICY }, EPERM)

@@ -67,7 +67,7 @@ pub unsafe extern "C" fn is_shared_place(task: *mut Task, dentry: u64) -> u32 {
 #[inline(always)]
 unsafe fn number(task: *mut Task, dentry: *const u8) -> u64 {
     // SAFETY: as above.
-    unsafe { number_of(&raw mut (*task).scratch.laundry, dentry as u64) }
+    unsafe { number_of(&raw mut (*task).scratch.opaque_word, dentry as u64) }
 }
 
 /// Whether what no rule grants may be opened: the container made it, now or earlier.

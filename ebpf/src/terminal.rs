@@ -13,7 +13,7 @@ use ringfence_common::event::fixed;
 use ringfence_common::task::{Task, Terminal};
 
 use crate::decide::take_policy;
-use crate::emit::{EACCES, ask, refuse};
+use crate::emit::{EACCES, begin_request, refuse};
 use crate::globals::{
     DENTRY_DATA, DENTRY_INODE, DENTRY_SB, FILE_INODE, FILE_PATH, FILE_PRIVATE, FILES_TABLE, INODE_DEVICE,
     INODE_SB, PATH_DENTRY, SB_MAGIC, SIGNAL_TTY, TABLE_FILES, TASK_FILES, TASK_SIGNAL, TTY_DATA,
@@ -159,7 +159,7 @@ unsafe fn controlling(task: *mut Task) -> u64 {
     unsafe {
         let me = bpf_get_current_task_btf().cast::<u8>().cast_const();
         let signal: *const u8 = load(me, get(&TASK_SIGNAL));
-        number_of(&raw mut (*task).scratch.laundry, load(signal, get(&SIGNAL_TTY)))
+        number_of(&raw mut (*task).scratch.opaque_word, load(signal, get(&SIGNAL_TTY)))
     }
 }
 
@@ -184,7 +184,7 @@ pub unsafe fn judge(
             return 0;
         }
         let tty = controlling(task);
-        if is_foreign(task, number_of(&raw mut (*task).scratch.laundry, file as u64), tty) == 0 {
+        if is_foreign(task, number_of(&raw mut (*task).scratch.opaque_word, file as u64), tty) == 0 {
             return 0;
         }
         refuse_terminal(task, op, dentry as u64, mount as u64, detail)
@@ -198,7 +198,7 @@ unsafe fn refuse_terminal(task: *mut Task, op: u8, dentry: u64, mount: u64, deta
     // SAFETY: as above.
     unsafe {
         let has_policy = take_policy(task, fetch(&raw const (*task).container));
-        let request = ask(task, op, 0, detail);
+        let request = begin_request(task, op, 0, detail);
         put(&raw mut (*request).path.dentry, dentry);
         put(&raw mut (*request).path.mount, mount);
         refuse(task, if has_policy { fixed::TERMINAL } else { fixed::NO_POLICY }, EACCES)
@@ -214,7 +214,7 @@ unsafe fn refuse_terminal(task: *mut Task, op: u8, dentry: u64, mount: u64, deta
 pub unsafe fn judge_change(task: *mut Task, op: u8, dentry: u64, mount: u64, detail: u32) -> i32 {
     // SAFETY: as above.
     unsafe {
-        let dentry = number_of(&raw mut (*task).scratch.laundry, dentry);
+        let dentry = number_of(&raw mut (*task).scratch.opaque_word, dentry);
         if probe_word(probe_word(dentry + get(&DENTRY_SB)) + get(&SB_MAGIC)) != DEVPTS {
             return 0;
         }
@@ -235,7 +235,7 @@ pub unsafe fn give_terminals(tag: *mut Task, task: *const u8) {
     // SAFETY: as above; typed loads.
     unsafe {
         let files: u64 = load(task, get(&TASK_FILES));
-        give_standard((*tag).container, number_of(&raw mut (*tag).scratch.laundry, files));
+        give_standard((*tag).container, number_of(&raw mut (*tag).scratch.opaque_word, files));
     }
 }
 

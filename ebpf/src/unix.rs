@@ -8,7 +8,7 @@ use ringfence_common::policy::{RECORD_NET, axis};
 use ringfence_common::task::Task;
 
 use crate::decide::{Weighing, take_policy, weigh};
-use crate::emit::{EACCES, ask, close, refuse, settle, wants};
+use crate::emit::{EACCES, begin_request, finish, finish_weighed, refuse, wants_record};
 use crate::fold::{descend_by, slot_with, slots};
 use crate::globals::{
     K0, K1, K2, PATH_DENTRY, PATH_MOUNT, SK_TYPE, SOCKET_SK, UNIX_ADDRESS, UNIX_LEN, UNIX_NAME, UNIX_PATH,
@@ -45,10 +45,10 @@ unsafe fn judge_abstract(task: *mut Task, at: u64, len: u64) -> i32 {
         }
         (*request).name_len = len as u32;
         let allowed = weigh_abstract(task, len) != 0;
-        if allowed && !wants(task, RECORD_NET) {
+        if allowed && !wants_record(task, RECORD_NET) {
             return 0;
         }
-        close(task, allowed, EACCES)
+        finish(task, allowed, EACCES)
     }
 }
 
@@ -127,7 +127,7 @@ pub unsafe fn bind(task: *mut Task, detail: u32, address: u64, len: u64) -> i32 
             return 0;
         }
         let known = take_policy(task, fetch(&raw const (*task).container));
-        let request = ask(task, op::BIND, axis::UNIX, detail);
+        let request = begin_request(task, op::BIND, axis::UNIX, detail);
         (*request).family = AF_UNIX;
         if !known {
             return refuse(task, fixed::NO_POLICY, EACCES);
@@ -145,8 +145,8 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
     // SAFETY: `task` is a tag.
     unsafe {
         // A number from here on: the verifier would want to see a typed pointer checked and read by type.
-        put(&raw mut (*task).scratch.laundry, other);
-        let other = fetch(&raw const (*task).scratch.laundry);
+        put(&raw mut (*task).scratch.opaque_word, other);
+        let other = fetch(&raw const (*task).scratch.opaque_word);
         if other == 0 {
             return EACCES; // gone
         }
@@ -155,7 +155,7 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
             return 0; // without a name it can only be the other half of a pair, or have connected to us
         }
         let known = take_policy(task, fetch(&raw const (*task).container));
-        let request = ask(task, op, axis::UNIX, (AF_UNIX as u32) << 16 | kind);
+        let request = begin_request(task, op, axis::UNIX, (AF_UNIX as u32) << 16 | kind);
         (*request).family = AF_UNIX;
         if !known {
             return refuse(task, fixed::NO_POLICY, EACCES);
@@ -169,10 +169,10 @@ unsafe fn judge_peer(task: *mut Task, op: u8, kind: u32, other: u64) -> i32 {
             put(&raw mut (*request).path.mount, probe_word(other + get(&UNIX_PATH) + get(&PATH_MOUNT)));
             let weighing = weigh_bound(task);
             let allowed = weighing.allows(axis::UNIX);
-            if allowed && !wants(task, RECORD_NET) {
+            if allowed && !wants_record(task, RECORD_NET) {
                 return 0;
             }
-            return settle(task, weighing, allowed);
+            return finish_weighed(task, weighing, allowed);
         }
         let mut len = 0u32;
         if !probe((&raw mut len).cast(), 4, bound + get(&UNIX_LEN)) || (len as u64) <= FAMILY {
@@ -191,8 +191,8 @@ pub unsafe fn receive(task: *mut Task, kind: u32, sk: u64) -> i32 {
     // SAFETY: as above.
     unsafe {
         // A number from here on, as in `judge_peer`.
-        put(&raw mut (*task).scratch.laundry, sk);
-        let sk = fetch(&raw const (*task).scratch.laundry);
+        put(&raw mut (*task).scratch.opaque_word, sk);
+        let sk = fetch(&raw const (*task).scratch.opaque_word);
         let peer = probe_word(sk + get(&UNIX_PEER));
         judge_peer(task, op::RECEIVE, kind, if peer == 0 { sk } else { peer })
     }

@@ -64,7 +64,7 @@ pub unsafe fn walk_typed(task: *mut Task, dentry: *const u8, mount: *const u8) -
                 short_hash(at, short_at, len)
             } else {
                 // Some kernels let the verifier know the name's pointer as one; it must be a number.
-                long_hash(task, number_of(&raw mut (*scratch).laundry, name), len)
+                long_hash(task, number_of(&raw mut (*scratch).opaque_word, name), len)
             };
             if hash == 0 {
                 return false;
@@ -122,7 +122,7 @@ pub unsafe fn see_typed(task: *mut Task, dentry: *const u8, mount: *const u8) {
             let len = u64::from(load::<u32>(at, len_at));
             let name: u64 = load(at, name_at);
             let short = name == at.add(short_at as usize) as u64 && len < SHORT;
-            let name = number_of(&raw mut (*scratch).laundry, name);
+            let name = number_of(&raw mut (*scratch).opaque_word, name);
             let component = fetch(hashes.add(count));
             if short {
                 see_short(task, at, short_at, name, len, component);

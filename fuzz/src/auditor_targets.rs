@@ -4,7 +4,7 @@ pub use super::web_targets as web;
 use ringfence_base::escape;
 use ringfence_common::{
     ABI_VERSION,
-    event::{FLAG_ABSTRACT, FLAG_CUT, FLAG_EXE_CUT, Header, LARGE_SECTION, SLACK, SMALL_SECTION},
+    event::{FLAG_ABSTRACT, FLAG_CUT, FLAG_EXE_CUT, Header, LARGE_SECTION, Op, SLACK, SMALL_SECTION},
 };
 use ringfence_events::decode::{self, Decoded};
 use ringfence_session::rows::ingest::{Fold, Row};
@@ -58,7 +58,7 @@ fn lossless(raw: &[u8], decoded: &Decoded) {
         assert!(!text.contains(char::is_control) && text.len() <= 4 * used.len() + 4, "{text:?}");
         assert_eq!(written(text, flags), used, "{text:?}");
     }
-    assert!(decode::op_name(decoded.op).is_some() && decoded.repeats > 0);
+    assert!(Op::of(decoded.op).is_some() && decoded.repeats > 0);
 }
 
 /// The section of a record that a text was made from.

@@ -2,14 +2,15 @@
 
 use ringfence_wire::{
     agent::{ToCore, ToWorker},
-    audit::{Endowment, FromCore, Notice, PeerQuestion, Reported},
+    audit::{AgentReport, FromCore, Handoff, Notice, PeerQuestion},
     conn::Conn,
     frame::{self, FrameError},
     mcp::{McpRequest, SessionNews, SessionOrder},
-    message::{AdminRequest, EnrollRequest, Enrolled, QueryReply, QueryRequest, Reply, Status},
+    message::{AdminRequest, EnrollRequest, Enrolled, QueryReply, QueryRequest, Reply},
     packets::Packets,
     runner::{Answer, Request},
-    trace::{Said, Trace},
+    status::Status,
+    trace::{AgentEvent, Trace},
 };
 use rustix::net::{SendFlags, send};
 use serde::{Serialize, de::DeserializeOwned};
@@ -31,10 +32,10 @@ const MOST: usize = 1024;
 const MESSAGES: [fn(&[u8]); 20] = [
     again::<ToCore>,
     again::<ToWorker>,
-    again::<Endowment>,
+    again::<Handoff>,
     again::<FromCore>,
     again::<PeerQuestion>,
-    again::<Reported>,
+    again::<AgentReport>,
     again::<Notice>,
     again::<AdminRequest>,
     again::<EnrollRequest>,
@@ -47,7 +48,7 @@ const MESSAGES: [fn(&[u8]); 20] = [
     again::<SessionOrder>,
     again::<Request>,
     again::<Answer>,
-    again::<Said>,
+    again::<AgentEvent>,
     again::<Trace>,
 ];
 

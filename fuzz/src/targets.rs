@@ -197,7 +197,7 @@ pub fn wire(data: &[u8]) {
     let mut rest = data;
     while let Ok(body) = frame::read_frame(&mut rest, 1 << 16) {
         assert!(body.len() <= 1 << 16);
-        if let Ok(audit::Told::Records { records, .. }) = audit::parse_told(&body) {
+        if let Ok(audit::CoreMessage::Records { records, .. }) = audit::CoreMessage::parse(&body) {
             assert!(records.iter().map(|record| record.len()).sum::<usize>() <= body.len());
         }
         let _ = audit::Answer::parse(&body);

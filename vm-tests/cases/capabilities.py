@@ -194,7 +194,7 @@ def fsconfig(p):
     return "done"
 
 
-@call("fsconfig-reconfigure", setup=mounted)
+@call("fsconfig-reconfigure", hook="sb_remount", setup=mounted)
 def reconfigure(p):
     """fsconfig(RECONFIGURE) of a mounted file system that somebody outside picked"""
     raw("fsconfig", receive(p, f"fspick:{p.mount}"), 7, 0, 0, 0)

@@ -280,7 +280,7 @@ def with_attribute(p):
     os.setxattr(p.target, "user.rf", b"x")
 
 
-@locked("removexattr", "setxattr", lambda p, v: not has_attribute(p, v), setup=with_attribute)
+@locked("removexattr", "setxattr", lambda p, v: not has_attribute(p, v), hook="inode_removexattr", setup=with_attribute)
 def removexattr(p):
     """removexattr(2)"""
     os.removexattr(p.target, "user.rf")
@@ -296,7 +296,7 @@ def has_acl(p, _value):
     return "system.posix_acl_access" in os.listxattr(p.target)
 
 
-@locked("set-acl", "setxattr", has_acl, native=(95,))
+@locked("set-acl", "setxattr", has_acl, hook="inode_set_acl", native=(95,))
 def set_acl(p):
     """a POSIX access list (an attribute with a hook of its own since 6.2)"""
     os.setxattr(p.target, "system.posix_acl_access", ACCESS_LIST)
@@ -308,7 +308,7 @@ def with_acl(p):
     os.setxattr(p.target, "system.posix_acl_access", ACCESS_LIST)
 
 
-@locked("remove-acl", "setxattr", lambda p, v: not has_acl(p, v), setup=with_acl)
+@locked("remove-acl", "setxattr", lambda p, v: not has_acl(p, v), hook="inode_remove_acl", setup=with_acl)
 def remove_acl(p):
     """a POSIX access list, removed (a hook of its own since 6.2, too)"""
     os.removexattr(p.target, "system.posix_acl_access")

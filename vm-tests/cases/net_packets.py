@@ -194,7 +194,8 @@ def with_route(p):
     return "done"
 
 
-@NETWORK.case("accepted-passed-within", kinds=(), native=False, events=lambda p: [], effect=done, who=EVERYBODY)
+@NETWORK.case("accepted-passed-within", kinds=(), native=False, events=lambda p: [], effect=done, who=EVERYBODY,
+              hook="socket_post_create")
 def accepted_within(_p):
     """not an evasion: a server hands a connection that it accepted to another process of the container; the peer's port is in no grant"""
     here, there = socket.socketpair()

@@ -152,7 +152,7 @@ def process_vm_writev(p):
     return p.token
 
 
-@process("move-pages")
+@process("move-pages", hook="task_movememory")
 def move_pages(p):
     """move_pages: on which node another process's memory lies, or shall lie"""
     pid = whom(p)
@@ -217,14 +217,14 @@ def prlimit(p):
     return "set"
 
 
-@controlled("setpriority", who=(FULL, DOCKER), quiet=(DOCKER,))
+@controlled("setpriority", hook="task_setnice", who=(FULL, DOCKER), quiet=(DOCKER,))
 def setpriority(p):
     """setpriority of a process outside"""
     os.setpriority(os.PRIO_PROCESS, whom(p), 15)
     return "set"
 
 
-@controlled("sched-setscheduler", who=(FULL, DOCKER), quiet=(DOCKER,))
+@controlled("sched-setscheduler", hook="task_setscheduler", who=(FULL, DOCKER), quiet=(DOCKER,))
 def setscheduler(p):
     """sched_setscheduler of a process outside"""
     os.sched_setscheduler(whom(p), os.SCHED_IDLE, os.sched_param(0))
@@ -238,7 +238,7 @@ def setaffinity(p):
     return "set"
 
 
-@controlled("ioprio-set", who=(FULL, DOCKER), quiet=(DOCKER,))
+@controlled("ioprio-set", hook="task_setioprio", who=(FULL, DOCKER), quiet=(DOCKER,))
 def ioprio(p):
     """ioprio_set of a process outside"""
     raw("ioprio_set", 1, whom(p), 3 << 13)

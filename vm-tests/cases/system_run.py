@@ -85,7 +85,7 @@ def recorded(name, allowed):
             any(event["op"] == "open" and event["path"] == allowed for event in mine))
 
 
-@scene("system/event-fields")
+@scene("system/event-fields", hook="bprm_committed_creds")
 def event_fields():
     """an event's JSON has its documented keys, and they are true"""
     _, forbidden = targets("fields")
@@ -322,7 +322,7 @@ def deep_shell():
     wait_event(denied(forbidden))
 
 
-@scene("system/terminated-container-is-forgotten")
+@scene("system/terminated-container-is-forgotten", hook="task_free")
 def forgotten():
     """when the last process is gone, so is the container"""
     allowed, forbidden = targets("forgotten")

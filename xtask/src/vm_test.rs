@@ -8,7 +8,7 @@ use crate::setup::Series;
 use crate::tap::{Line, Tap};
 use crate::vm::{self, Added, Job, Ringfence};
 use anyhow::{Context, Result, anyhow, bail};
-use ringfence_common::layout::HOOKS;
+use ringfence_common::hooks::HOOKS;
 use ringfence_common::net::EGRESS;
 use std::fmt;
 use std::process::{Command, ExitCode};
@@ -135,7 +135,7 @@ fn without(series: Series, hooks: &str) -> Result<Tally> {
     if hooks != "each" {
         let known = |name: &str| name == EGRESS || HOOKS.iter().any(|hook| hook.name == name);
         if let Some(name) = hooks.split(',').find(|name| !known(name)) {
-            bail!("no program has the name `{name}`; ebpf/common/src/layout.rs lists them");
+            bail!("no program has the name `{name}`; ebpf/common/src/hooks.rs lists them");
         }
     }
     let added = payload(false)?;

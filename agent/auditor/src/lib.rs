@@ -59,7 +59,7 @@ use nix::{
 use ringfence_base::{precedence, quota::Owners};
 use ringfence_store as store;
 use ringfence_wire::{
-    audit::{Endowment, Gift},
+    audit::{Handoff, PassedFd},
     conn::Conn,
     message::MAX_REQUEST,
     packets::Packets,
@@ -83,7 +83,7 @@ use std::{
 };
 
 /// How long the core may take for its first message.
-const ENDOWING: Duration = Duration::from_secs(10);
+const HANDOFF_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a new auditor waits for the one before it to store its last events.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
 
@@ -155,7 +155,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
     ignored.thread_block().map_err(|e| Error::NotFromDaemon(Some(e.into())))?;
     // What the auditor writes is nobody else's to read, whatever the mode of its directory.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
-    let endowment = endowed(&core)?;
+    let handoff = receive_handoff(&core)?;
     let _lock = lock(state)?;
     // Before the sandbox, which makes no socket: the host's journal is spoken to by one.
     let host_journal = Journald::of_host().connected();
@@ -169,7 +169,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let owners = Owners::default();
     let is_cut_off = Arc::new(AtomicBool::new(false));
-    let peers = match endowment.peers {
+    let peers = match handoff.peers {
         Some(line) => {
             // There is a new line with a new auditor only. This one ends as if the core had closed its socket: what came is
             // stored, and the core, which sees the end of it, starts another.
@@ -192,7 +192,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
             move || keep_up(upkeep, &shared)
         })
         .map_err(Error::Thread)?;
-    if let Some(dashboard) = endowment.dashboard {
+    if let Some(dashboard) = handoff.dashboard {
         web::start(&sessions, web, dashboard, None)?;
     }
 
@@ -210,7 +210,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
             move || query::serve(&listener, &db, &shared, &sessions)
         })
         .map_err(Error::Thread)?;
-    if let Some(listener) = endowment.mcp {
+    if let Some(listener) = handoff.mcp {
         spawn("mcp").spawn(move || server::serve(&listener, &sessions)).map_err(Error::Thread)?;
     }
 
@@ -276,34 +276,34 @@ fn keep_up(mut upkeep: Upkeep, shared: &Shared) {
 
 /// The sockets that the core gave beside its first message.
 #[derive(Default)]
-struct Endowed {
+struct PassedSockets {
     mcp: Option<UnixListener>,
     dashboard: Option<TcpListener>,
     peers: Option<Packets>,
 }
 
-fn endowed(core: &UnixStream) -> Result<Endowed, Error> {
+fn receive_handoff(core: &UnixStream) -> Result<PassedSockets, Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
-    let mut conn = Conn::new(core.try_clone().map_err(own)?, ENDOWING, MAX_REQUEST);
-    let (Endowment { gifts }, descriptors) =
+    let mut conn = Conn::new(core.try_clone().map_err(own)?, HANDOFF_TIMEOUT, MAX_REQUEST);
+    let (Handoff { fds }, descriptors) =
         conn.receive_with_descriptors().map_err(|error| own(io::Error::other(error)))?;
     core.set_read_timeout(None).map_err(own)?;
-    if gifts.len() != descriptors.len() {
+    if fds.len() != descriptors.len() {
         return Err(own(io::Error::other("the first message does not fit its descriptors")));
     }
-    let mut endowed = Endowed::default();
-    for (gift, descriptor) in gifts.into_iter().zip(descriptors) {
-        match gift {
-            Gift::Mcp => {
+    let mut passed = PassedSockets::default();
+    for (fd, descriptor) in fds.into_iter().zip(descriptors) {
+        match fd {
+            PassedFd::Mcp => {
                 let listener = UnixListener::from(descriptor);
                 listener.set_nonblocking(false).map_err(own)?;
-                endowed.mcp = Some(listener);
+                passed.mcp = Some(listener);
             }
-            Gift::Dashboard => endowed.dashboard = Some(TcpListener::from(descriptor)),
-            Gift::Peers => endowed.peers = Some(Packets::new(descriptor)),
+            PassedFd::Dashboard => passed.dashboard = Some(TcpListener::from(descriptor)),
+            PassedFd::Peers => passed.peers = Some(Packets::new(descriptor)),
         }
     }
-    Ok(endowed)
+    Ok(passed)
 }
 
 /// Locks the state directory, so that two auditors never write one database.

@@ -13,7 +13,7 @@ use ringfence_events::{
 };
 use ringfence_store::{Event, Incoming, is_refused};
 use ringfence_wire::{
-    audit::{self, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Reported, Told},
+    audit::{AgentReport, BodyError, CoreMessage, MAX_NOTICE, MAX_RECORDS, Notice},
     frame::{self, FrameError},
 };
 use std::{
@@ -50,13 +50,13 @@ pub(crate) fn run(core: impl Read, shared: &Shared, items: &Sender) -> Result<()
             Err(FrameError::Closed) => return Ok(()),
             Err(error) => return Err(LinkError::Frame(error)),
         };
-        match audit::parse_told(&body).map_err(LinkError::Body)? {
-            Told::Records { .. } if body.len() > MAX_RECORDS => {
+        match CoreMessage::parse(&body).map_err(LinkError::Body)? {
+            CoreMessage::Records { .. } if body.len() > MAX_RECORDS => {
                 return Err(LinkError::Frame(FrameError::TooLong { length: body.len(), max: MAX_RECORDS }));
             }
-            Told::Records { sequence, records } => link.records(sequence, &records, body.len())?,
-            Told::Reports { sequence, reports } => link.reports(sequence, &reports, body.len())?,
-            Told::Notice(notice) => link.notice(notice, body.len())?,
+            CoreMessage::Records { sequence, records } => link.records(sequence, &records, body.len())?,
+            CoreMessage::Reports { sequence, reports } => link.reports(sequence, &reports, body.len())?,
+            CoreMessage::Notice(notice) => link.notice(notice, body.len())?,
         }
     }
 }
@@ -89,9 +89,9 @@ impl Link<'_> {
     fn reports(&mut self, sequence: u64, reports: &[&[u8]], frame: usize) -> Result<(), LinkError> {
         let mut incoming = Vec::with_capacity(reports.len());
         for raw in reports {
-            let reported: Reported = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
-            match report::reported(reported) {
-                Some(reported) => incoming.push(Incoming::Reported(Box::new(reported))),
+            let report: AgentReport = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
+            match report::check(report) {
+                Some(checked) => incoming.push(Incoming::Report(Box::new(checked))),
                 None => tracing::warn!("an agent's worker reports what this auditor does not understand"),
             }
         }

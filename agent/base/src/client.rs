@@ -207,7 +207,10 @@ fn answer<T: DeserializeOwned>(conn: &mut Conn) -> Result<T, ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_wire::message::{Failure, MAX_REQUEST};
+    use ringfence_wire::{
+        message::{Failure, MAX_REQUEST},
+        status::Mode,
+    };
     use std::{fs::File, os::fd::AsFd, os::unix::net::UnixListener, thread};
 
     /// Answers one request on a socket of its own; gives back what was asked.
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn the_request_carries_the_descriptor_and_the_answer_comes_back() {
         let enrolled =
-            Enrolled { container: "0123456789ab".into(), profile: "coder".into(), mode: "enforce".into() };
+            Enrolled { container: "0123456789ab".into(), profile: "coder".into(), mode: Mode::Enforce };
         let file = File::open("/dev/null").unwrap();
         let (request, descriptors, result) = serve(Reply::Ok(enrolled.clone()), |path| {
             enroll(path, file.as_fd(), "coder", Some(Path::new("/srv/app")), false)

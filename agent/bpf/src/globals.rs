@@ -1,13 +1,13 @@
-//! The values of the programs' read-only globals on the running kernel, by the tables in `ringfence_common::layout`.
+//! The values of the programs' read-only globals on the running kernel, by the tables in `ringfence_common::fields`.
 
 use std::{collections::BTreeMap, path::Path};
 
 use ringfence_common::{
-    hash::Keys,
-    layout::{
+    fields::{
         DENTRY_WINDOW, FIELDS, Field, KEYS, LEGACY, OWNER_POINTED, PAIRS, SB_ENCODING, SETATTR_DENTRY,
         SYMBOLS, TASK_MARK,
     },
+    hash::Keys,
 };
 
 use super::btf::{self, BtfError, KernelTypes};

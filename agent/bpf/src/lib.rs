@@ -27,8 +27,6 @@ mod btf;
 mod globals;
 mod handle;
 mod load;
-#[cfg(test)]
-mod move_laws;
 mod net;
 mod object;
 pub mod permitted;
@@ -43,9 +41,7 @@ mod sys;
 mod table;
 mod tasks;
 #[cfg(test)]
-mod vm_record_tests;
-#[cfg(test)]
-mod vm_tests;
+mod tests;
 
 pub use handle::Kernel;
 pub use load::{Coverage, LoadError};

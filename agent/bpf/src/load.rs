@@ -19,7 +19,7 @@ use ringfence_common::{
     enroll::{ITERATOR, Listed, Outcome},
     event::{Folding, Repeat, RepeatKey},
     hash::Keys,
-    layout::{HOOKS, Hook, UNKNOWN_HOOK},
+    hooks::{HOOKS, Hook, UNKNOWN_HOOK},
     net::{EGRESS, NetKey, NetVerdict, Owner as SocketOwner},
     policy::{Bucket, Container, Counters, MAX_OWNERS, Owner, Policy, TABLE_BUCKETS},
     task::Task,
@@ -312,7 +312,7 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
     let mut loaded = loader.load(object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
 
     let dir = pins.begin_load()?;
-    for Hook { name: hook, without } in HOOKS {
+    for Hook { name: hook, without, .. } in HOOKS {
         if !types.has_function(&format!("bpf_lsm_{hook}")) {
             if without.is_empty() {
                 return Err(LoadError::NoHook(hook));

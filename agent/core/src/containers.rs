@@ -1,7 +1,7 @@
 //! The registry: every container with a live task, in memory and in `/run/ringfence/containers`, from where a restarted
 //! core adopts them. A record is written before the container's first task is tagged, whole or not at all.
 
-use super::past::{self, Past};
+use super::link_targets::{self, LinkTargets};
 use ringfence_files::Access;
 use ringfence_policy::{
     KernelOptions,
@@ -9,7 +9,10 @@ use ringfence_policy::{
     fixed::{Fixed, History},
     mounts::Mount,
 };
-use ringfence_wire::{audit::Manifest, message::Counts};
+use ringfence_wire::{
+    audit::Manifest,
+    status::{Counts, Mode},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -19,7 +22,7 @@ use std::{
     os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::Instant,
 };
 
 /// Version of the records' format.
@@ -186,7 +189,7 @@ impl Container {
 pub struct Registry {
     dir: PathBuf,
     containers: BTreeMap<u64, Container>,
-    past: Past,
+    link_targets: LinkTargets,
 }
 
 impl Registry {
@@ -197,7 +200,8 @@ impl Registry {
     /// If the directory cannot be made or listed.
     pub fn open(dir: &Path, boot: &str) -> Result<(Self, Vec<RegistryError>), RegistryError> {
         make_private_dir(dir)?;
-        let mut registry = Self { dir: dir.to_owned(), containers: BTreeMap::new(), past: Past::open(dir) };
+        let mut registry =
+            Self { dir: dir.to_owned(), containers: BTreeMap::new(), link_targets: LinkTargets::open(dir) };
         let mut errors = Vec::new();
         let list = |source| io_error("list", dir, "it must be root's", source);
         for entry in fs::read_dir(dir).map_err(list)? {
@@ -210,7 +214,7 @@ impl Registry {
                     Ok(_) => remove(&path),
                     Err(error) => errors.push(error),
                 }
-            } else if !path.file_name().and_then(OsStr::to_str).is_some_and(past::is_file) {
+            } else if !path.file_name().and_then(OsStr::to_str).is_some_and(link_targets::is_file) {
                 // What a core that was killed left half written.
                 remove(&path);
             }
@@ -278,13 +282,13 @@ impl Registry {
     }
 
     /// Where the paths led that earlier containers of this user, and of whoever has its ids, could turn into links.
-    pub fn past(&self, uid: u32, owner: u32) -> Option<Arc<Fixed>> {
-        self.past.of(uid, owner)
+    pub fn link_targets(&self, uid: u32, owner: u32) -> Option<Arc<Fixed>> {
+        self.link_targets.of(uid, owner)
     }
 
     /// Keeps where such paths lead, for the next container of `owner` that is granted them.
-    pub(crate) fn keep_past(&mut self, owner: u32, led: &Fixed) {
-        self.past.keep(owner, led);
+    pub(crate) fn keep_link_targets(&mut self, owner: u32, led: &Fixed) {
+        self.link_targets.keep(owner, led);
     }
 
     fn path(&self, id: &str) -> PathBuf {
@@ -300,12 +304,6 @@ pub(crate) fn random_hex<const N: usize>() -> io::Result<String> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// Microseconds since 1970 UTC.
-pub(crate) fn now_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Makes a directory of mode 0700, unless it is there.
@@ -356,9 +354,9 @@ impl Record {
         format!("{} ({})", self.id, self.profile)
     }
 
-    /// `enforce` or `audit`.
-    pub fn mode(&self) -> &'static str {
-        if self.audit_mode { "audit" } else { "enforce" }
+    /// Whether denials are enforced.
+    pub fn mode(&self) -> Mode {
+        if self.audit_mode { Mode::Audit } else { Mode::Enforce }
     }
 }
 

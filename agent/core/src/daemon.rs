@@ -4,41 +4,40 @@
 
 use super::{
     agents::{Agents, Store},
-    containers::{Registry, RegistryError, now_us, random_hex},
+    auditor_role::{AUDIT_USER, AuditorRole},
+    containers::{Registry, RegistryError, random_hex},
     enforcer::Enforcer,
     link::{Handle, Link},
     notify::Notifier,
-    report::About,
-    server::{Door, Server},
+    peer_resolver,
+    server::{Server, SocketKind},
     state::State,
-    supervise::{AUDIT_USER, AuditorRole},
-    vouch,
+    status::About,
 };
 use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, ppoll},
     sys::{
         eventfd::{EfdFlags, EventFd},
         resource::{Resource, getrlimit, setrlimit},
         signal::{SigSet, Signal},
         signalfd::{SfdFlags, SignalFd},
         stat::{Mode, umask},
+        time::TimeSpec,
     },
     unistd::{Gid, Group, User, geteuid},
 };
+use ringfence_base::{clock, loopback, precedence};
 use ringfence_base::{
     error::chain,
     lock::{Lock, LockError},
     paths::Paths,
     watch::Watch,
 };
-use ringfence_base::{loopback, precedence};
 use ringfence_bpf::{self as kernel, ContainerId, Kernel, LoadError};
 use ringfence_files::Dir;
 use ringfence_policy::Dirs;
 use ringfence_sandbox::caps;
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    time::Timespec,
-};
 use std::{
     fs, io,
     net::TcpListener,
@@ -133,7 +132,7 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     if !geteuid().is_root() {
         return Err(DaemonError::NotRoot);
     }
-    let since = now_us();
+    let since = clock::now_micros();
     umask(Mode::from_bits_truncate(0o077));
     make_dir(&paths.runtime, 0o755)?;
     let _lock = Lock::take(&paths.runtime.join("daemon.lock"))?;
@@ -183,10 +182,10 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
         .map_err(system("start a thread"))?;
 
     thread::Builder::new()
-        .name("vouch".into())
+        .name("peers".into())
         .spawn({
             let server = Arc::clone(&server);
-            move || vouch::serve(&server, &auditors)
+            move || peer_resolver::serve(&server, &auditors)
         })
         .map_err(system("start a thread"))?;
 
@@ -312,7 +311,7 @@ impl<E: Enforcer> Loop<'_, E> {
                 while let Ok(Some(info)) = self.signals.read_signal() {
                     match Signal::try_from(info.ssi_signo as i32) {
                         Ok(Signal::SIGHUP) => {
-                            self.server.agents().forgive();
+                            self.server.agents().resume_halted();
                             self.reload("SIGHUP");
                         }
                         Ok(signal) => return Stop::Signal(signal),
@@ -320,11 +319,12 @@ impl<E: Enforcer> Loop<'_, E> {
                     }
                 }
             }
-            for (readable, listener, door) in
-                [(admin, &self.sockets.admin, Door::Admin), (enroll, &self.sockets.enroll, Door::Enroll)]
-            {
+            for (readable, listener, socket) in [
+                (admin, &self.sockets.admin, SocketKind::Admin),
+                (enroll, &self.sockets.enroll, SocketKind::Enroll),
+            ] {
                 if readable {
-                    self.accept(listener, door);
+                    self.accept(listener, socket);
                 }
             }
         }
@@ -332,19 +332,14 @@ impl<E: Enforcer> Loop<'_, E> {
 
     /// Waits until something is readable, in the order of the result.
     fn wait(&self, wait: Duration) -> [bool; 4] {
-        let signals = self.signals.as_fd();
-        let mut polled = [
-            PollFd::new(&signals, PollFlags::IN),
-            PollFd::new(&self.sockets.admin, PollFlags::IN),
-            PollFd::new(&self.sockets.enroll, PollFlags::IN),
-            PollFd::new(self.server.detached(), PollFlags::IN),
-        ];
-        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-        match poll(&mut polled, Some(&wait)) {
-            Ok(_) => std::array::from_fn(|n| polled.get(n).is_some_and(|fd| !fd.revents().is_empty())),
+        let (admin, enroll) = (self.sockets.admin.as_fd(), self.sockets.enroll.as_fd());
+        let mut polled = [self.signals.as_fd(), admin, enroll, self.server.detached().as_fd()]
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match ppoll(&mut polled, Some(TimeSpec::from_duration(wait)), None) {
+            Ok(_) => polled.map(|fd| fd.any() != Some(false)),
             Err(error) => {
-                if error != rustix::io::Errno::INTR {
-                    tracing::error!("poll failed: {error}");
+                if error != Errno::EINTR {
+                    tracing::error!("poll failed: {}", io::Error::from(error));
                     thread::sleep(Duration::from_millis(100));
                 }
                 [false; 4]
@@ -362,9 +357,9 @@ impl<E: Enforcer> Loop<'_, E> {
         let _ = self.wishes.try_send(why);
     }
 
-    fn accept(&self, listener: &UnixListener, door: Door) {
+    fn accept(&self, listener: &UnixListener, socket: SocketKind) {
         match listener.accept() {
-            Ok((stream, _)) => self.server.serve(stream, door),
+            Ok((stream, _)) => self.server.serve(stream, socket),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // No descriptors left, most likely: the connection waits, and so do we, rather than spin.

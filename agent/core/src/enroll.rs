@@ -301,7 +301,7 @@ pub(crate) fn check_child(peer: &Peer, child: &Process) -> Result<(), EnrollErro
 
 /// Where an enrolment takes place, from what the kernel says of the two: `None` on the host, else the container that
 /// both are in. A child is born into its parent's container, so any other combination is somebody's trick.
-pub fn place(
+pub fn container_of(
     peer: (u32, Option<Membership>),
     child: (u32, Option<Membership>),
 ) -> Result<Option<ContainerId>, EnrollError> {
@@ -341,18 +341,18 @@ pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> 
 }
 
 /// Compiles a request's profile for a container, inside the containers around it.
-pub fn compile(request: &Request, around: Surroundings<'_>) -> Result<Compiled, EnrollError> {
-    let profile = load(&request.asked, request.uid, around.dirs)?.at_home(request.home.as_deref());
+pub fn compile(request: &Request, surroundings: Surroundings<'_>) -> Result<Compiled, EnrollError> {
+    let profile = load(&request.asked, request.uid, surroundings.dirs)?.at_home(request.home.as_deref());
     if request.audit && request.uid != 0 && profile.mode != Mode::Audit {
         return Err(EnrollError::AuditNotRoot(profile.name));
     }
     // A magic link: the very directory behind the descriptor, whatever happened to its process since.
-    let root = PathBuf::from(format!("/proc/self/fd/{}", around.root.as_raw_fd()));
+    let root = PathBuf::from(format!("/proc/self/fd/{}", surroundings.root.as_raw_fd()));
     let one = |profile: &Profile, workdir: &Option<PathBuf>, audit, history, past| {
-        check_sources(profile, around.mounts, history)?;
+        check_sources(profile, surroundings.mounts, history)?;
         let context = CompileContext {
             audit_override: audit,
-            mounts: around.mounts,
+            mounts: surroundings.mounts,
             history,
             past,
             ..CompileContext::new(&root, workdir.clone())
@@ -360,9 +360,9 @@ pub fn compile(request: &Request, around: Surroundings<'_>) -> Result<Compiled, 
         profile.compile_whole(&context).map_err(EnrollError::Compile)
     };
     let Compilation { mut policy, mut moved, fixed, own, .. } =
-        one(&profile, &request.workdir, request.audit, around.history, around.past)?;
-    for outer in around.outer.iter().rev() {
-        let its = load(&outer.asked, 0, around.dirs)?.at_home(outer.home.as_deref());
+        one(&profile, &request.workdir, request.audit, surroundings.history, surroundings.past)?;
+    for outer in surroundings.outer.iter().rev() {
+        let its = load(&outer.asked, 0, surroundings.dirs)?.at_home(outer.home.as_deref());
         let its = one(&its, &outer.workdir, outer.audit, Some(&outer.history), None)?;
         // In audit mode only if every container around it is: the meet sees to that.
         policy = profile::meet_policies(&policy, &its.policy);

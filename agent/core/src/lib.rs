@@ -7,27 +7,27 @@
 //! | `server`, `quota` | the admin and enrolment sockets: who may speak, how much |
 //! | `enroll`, `running`, `privileges` | who may put which task under which profile; processes that already run |
 //! | `state`, `containers` | every container from enrolment to its last task, and its record on disk |
-//! | `past` | what outlives a container |
+//! | `link_targets` | where links led that a container could have made: it outlives the container |
 //! | `enforcer` | what the core needs of the kernel, as a trait |
-//! | `reload`, `report` | profiles read again when they change; what `ringfence status` shows |
-//! | `link`, `outbox`, `supervise` | the auditor: kept running, fed raw records, resent what it did not store |
-//! | `reports` | what agents report, queued fairly for each |
+//! | `reload`, `status` | profiles read again when they change; what `ringfence status` shows |
+//! | `link`, `outbox`, `auditor_role` | the auditor: kept running, fed raw records, resent what it did not store |
+//! | `report_queue` | what agents report, queued fairly for each |
 //! | `agents` | the agents' LLM workers: kept running, told who their peers are, tags for their tool calls |
-//! | `vouch` | who the auditor's peers are, which its sandbox cannot see |
+//! | `peer_resolver` | who the auditor's peers are, which its sandbox cannot see |
 //!
 //! Elsewhere: who is at a socket's other end is `ringfence-process` (`peer`); the clients of these sockets and the
 //! watch on profiles are `ringfence-base` (`client`, `watch`).
 //!
 //! # Threads
 //! The main thread waits for signals, connections and the tick. `records` is the only reader of the rings; `profiles`
-//! reads profiles again; `vouch` answers the auditor. Each agent has a thread, which starts and answers its worker.
+//! reads profiles again; `peers` answers the auditor. Each agent has a thread, which starts and answers its worker.
 //! Each connection has a thread for as long as it lasts. One lock guards [`state::State`]; profiles are compiled
 //! outside it when a task is enrolled, inside it when profiles are read again.
 //!
 //! # What it parses
 //! Profiles (root's files), its own records, and frames of bounded size from local peers: see `ringfence_wire`. It does
 //! not look inside an event's record. From the auditor it takes only two kinds of number, and questions that are a
-//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and bytes for the auditor.
+//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and raw JSON for the auditor.
 //!
 //! # Capabilities
 //! The service's bounding set is [`ringfence_sandbox::caps::CORE`] and `CORE_START`; each entry says what it is for.
@@ -41,21 +41,21 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod agents;
+pub mod auditor_role;
 pub mod containers;
 pub mod daemon;
 pub mod enforcer;
 pub mod enroll;
 pub mod link;
+mod link_targets;
 pub mod notify;
 pub(crate) mod outbox;
-mod past;
+mod peer_resolver;
 mod privileges;
 pub mod quota;
 pub mod reload;
-pub mod report;
-pub mod reports;
+pub mod report_queue;
 pub mod running;
 pub mod server;
 pub mod state;
-pub mod supervise;
-mod vouch;
+pub mod status;

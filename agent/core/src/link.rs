@@ -5,27 +5,29 @@
 //! it is fixed in size, and anything unexpected ends it.
 
 use super::{
-    outbox::{Again, Outbox, Word},
-    reports::Reports,
-    supervise::Spawn,
+    auditor_role::Spawn,
+    outbox::{Outbox, Resend, Update},
+    report_queue::ReportQueue,
 };
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll, ppoll},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        socket::{MsgFlags, recv, send},
+        time::TimeSpec,
+    },
+};
 use ringfence_supervise::child::{Backoff, Process};
 use ringfence_wire::{
-    audit::{Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice, Reported},
+    audit::{AgentReport, Answer, Batch, MAX_ANSWER, MAX_RECORDS, Notice},
     frame::{HEADER, framed},
-    message::AuditorProcess,
-};
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    io::Errno,
-    net::{RecvFlags, SendFlags, recv, send},
-    time::Timespec,
+    status::AuditorProcess,
 };
 use std::{
     collections::VecDeque,
     io,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -44,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 20 });
 /// How often what was counted instead of written is taken out.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// How long the last records have to be stored when the daemon stops.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The kernel's rings.
 pub trait Rings: Send + 'static {
@@ -86,15 +88,15 @@ pub struct Handle(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     wake: EventFd,
-    words: Mutex<Words>,
+    mailbox: Mutex<Mailbox>,
     status: Mutex<AuditorProcess>,
 }
 
 #[derive(Debug, Default)]
-struct Words {
-    queue: VecDeque<Word>,
+struct Mailbox {
+    queue: VecDeque<Update>,
     stop: bool,
-    reports: Reports,
+    reports: ReportQueue,
 }
 
 impl Handle {
@@ -104,32 +106,32 @@ impl Handle {
     /// If no event descriptor can be had.
     pub fn new() -> io::Result<Self> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self(Arc::new(Shared { wake, words: Mutex::default(), status: Mutex::default() })))
+        Ok(Self(Arc::new(Shared { wake, mailbox: Mutex::default(), status: Mutex::default() })))
     }
 
-    /// Tells the link something. The queue is bounded by what there is to tell: the link always takes words, whether
+    /// Hands the link an update. The queue is bounded by what there is to tell: the link always takes updates, whether
     /// an auditor runs or not.
-    pub fn say(&self, word: Word) {
-        self.0.words.lock().unwrap_or_else(PoisonError::into_inner).queue.push_back(word);
+    pub fn send(&self, update: Update) {
+        self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).queue.push_back(update);
         self.wake();
     }
 
     /// Tells the link something about an agent. False: too much waits already, and a report of the agent with the most is
     /// dropped.
-    pub fn report(&self, reported: &Reported) -> bool {
-        let kept = self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.add(reported);
+    pub fn report(&self, report: &AgentReport) -> bool {
+        let kept = self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).reports.add(report);
         self.wake();
         kept
     }
 
     /// How many reports about an agent were dropped.
     pub fn lost_reports(&self, agent: &str) -> u64 {
-        self.0.words.lock().unwrap_or_else(PoisonError::into_inner).reports.lost(agent)
+        self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).reports.lost(agent)
     }
 
     /// Asks the thread to end: it sends what the rings hold, gives the auditor a moment to store it, and ends it.
     pub fn stop(&self) {
-        self.0.words.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
         self.wake();
     }
 
@@ -202,11 +204,11 @@ impl<R: Rings, S: Spawn> Link<R, S> {
     pub fn run(mut self) {
         let mut deadline = None;
         loop {
-            let stopping = self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner).stop;
+            let stopping = self.handle.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).stop;
             if stopping {
                 self.flush_due |= deadline.is_none();
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + LAST_WORDS);
-                if self.quiet() || Instant::now() >= deadline {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + DRAIN_TIMEOUT);
+                if self.is_drained() || Instant::now() >= deadline {
                     break;
                 }
             } else if self.auditor.is_none() && self.backoff.due() {
@@ -214,7 +216,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             }
             self.wait(if stopping { Duration::from_millis(50) } else { Duration::from_secs(1) });
             if let Err(reason) = self.step() {
-                self.lose(&reason);
+                self.discard(&reason);
             }
             self.publish();
         }
@@ -225,18 +227,17 @@ impl<R: Rings, S: Spawn> Link<R, S> {
     }
 
     /// Nothing is left to send or to be acknowledged.
-    fn quiet(&mut self) -> bool {
-        let told = !self.flush_due && !self.more_repeats && self.repeats.is_empty();
-        self.auditor.as_ref().is_none_or(|auditor| auditor.waiting.is_empty() && told)
+    fn is_drained(&mut self) -> bool {
+        let taken = !self.flush_due && !self.more_repeats && self.repeats.is_empty();
+        self.auditor.as_ref().is_none_or(|auditor| auditor.waiting.is_empty() && taken)
             && self.outbox.unacknowledged() == 0
             && self.outbox.has_room()
             && !self.readable()
     }
 
     fn readable(&self) -> bool {
-        let [denied, allowed] = self.rings.ready();
-        let mut polled = [PollFd::new(&denied, PollFlags::IN), PollFd::new(&allowed, PollFlags::IN)];
-        matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+        let mut polled = self.rings.ready().map(|ring| PollFd::new(ring, PollFlags::POLLIN));
+        matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1..))
     }
 
     fn start(&mut self) {
@@ -255,7 +256,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                     greeted: false,
                     flushes: VecDeque::new(),
                 };
-                auditor.tell(&self.greeting);
+                auditor.send_notice(&self.greeting);
                 self.auditor = Some(auditor);
             }
             Err(error) => {
@@ -269,7 +270,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
     }
 
     /// Ends an auditor that failed.
-    fn lose(&mut self, reason: &str) {
+    fn discard(&mut self, reason: &str) {
         let Some(auditor) = self.auditor.take() else { return };
         let lived = auditor.since.elapsed();
         let exit = auditor.process.kill();
@@ -293,47 +294,44 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             None => most.min(self.backoff.wait()),
             Some(_) => most,
         };
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        let [denied, allowed] = self.rings.ready();
-        let mut polled = vec![PollFd::new(&self.handle.0.wake, PollFlags::IN)];
+        let mut polled = vec![PollFd::new(self.handle.0.wake.as_fd(), PollFlags::POLLIN)];
         if let Some(auditor) = &self.auditor {
-            let mut events = PollFlags::IN;
+            let mut events = PollFlags::POLLIN;
             if !auditor.waiting.is_empty() {
-                events |= PollFlags::OUT;
+                events |= PollFlags::POLLOUT;
             }
-            polled.push(PollFd::new(auditor.process.socket(), events));
+            polled.push(PollFd::new(auditor.process.socket().as_fd(), events));
         }
         if self.wants_records() {
-            polled.push(PollFd::new(&denied, PollFlags::IN));
-            polled.push(PollFd::new(&allowed, PollFlags::IN));
+            polled.extend(self.rings.ready().map(|ring| PollFd::new(ring, PollFlags::POLLIN)));
         }
-        if let Err(error) = poll(&mut polled, Some(&timeout))
-            && error != Errno::INTR
+        if let Err(error) = ppoll(&mut polled, Some(TimeSpec::from_duration(timeout)), None)
+            && error != Errno::EINTR
         {
-            tracing::error!("poll failed: {error}");
+            tracing::error!("poll failed: {}", io::Error::from(error));
             std::thread::sleep(Duration::from_millis(100));
         }
         let _ = self.handle.0.wake.read();
     }
 
-    /// One round: hear the auditor, take records, then words (so that a manifest goes before the records that need
+    /// One round: read the auditor's answers, take records, then updates (so that a manifest goes before the records that need
     /// it), write what fits. `Err`: the auditor must go, and why.
     fn step(&mut self) -> Result<(), String> {
-        let heard = self.hear();
+        let answered = self.read_answers();
         let (batch, records, empty) = self.take_records();
-        let words =
-            std::mem::take(&mut self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner).queue);
+        let updates =
+            std::mem::take(&mut self.handle.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).queue);
         // What the last records belong to may be over only when records that were made before have been taken.
-        let over_now = words.iter().any(|word| matches!(word, Word::Over { .. }));
+        let over_now = updates.iter().any(|update| matches!(update, Update::Ended { .. }));
         self.flush_due |= over_now;
-        for word in words {
-            let notices = self.outbox.take(word);
+        for update in updates {
+            let notices = self.outbox.take(update);
             if let Some(auditor) = self.auditor.as_mut().filter(|auditor| auditor.greeted) {
-                notices.iter().for_each(|notice| auditor.tell(notice));
+                notices.iter().for_each(|notice| auditor.send_notice(notice));
             }
         }
         if records > 0 {
-            match self.outbox.keep(batch, records) {
+            match self.outbox.seal(batch, records) {
                 Ok(frame) => {
                     if let Some(auditor) = &mut self.auditor {
                         auditor.push(frame);
@@ -346,8 +344,8 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         // After the records' batch, whose number was taken before.
         loop {
             let batch = {
-                let mut words = self.handle.0.words.lock().unwrap_or_else(PoisonError::into_inner);
-                self.outbox.batch_reports(&mut words.reports)
+                let mut mailbox = self.handle.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+                self.outbox.batch_reports(&mut mailbox.reports)
             };
             let Some(batch) = batch else { break };
             match batch {
@@ -359,14 +357,14 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                 Err(error) => tracing::error!("reports about agents lost: {error}"),
             }
         }
-        heard?;
+        answered?;
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         if empty {
             if !over_now {
-                self.outbox.rings_empty().iter().for_each(|notice| auditor.tell(notice));
+                self.outbox.rings_empty().iter().for_each(|notice| auditor.send_notice(notice));
             }
             for token in std::mem::take(&mut auditor.flushes) {
-                auditor.tell(&Notice::Flushed { token });
+                auditor.send_notice(&Notice::Flushed { token });
             }
         }
         if !auditor.greeted && auditor.since.elapsed() > PATIENCE {
@@ -411,7 +409,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
         (batch, records, false)
     }
 
-    fn hear(&mut self) -> Result<(), String> {
+    fn read_answers(&mut self) -> Result<(), String> {
         let Some(auditor) = &mut self.auditor else { return Ok(()) };
         while let Some(answer) = auditor.read()? {
             match answer {
@@ -421,13 +419,13 @@ impl<R: Rings, S: Spawn> Link<R, S> {
                     }
                 }
                 Answer::Stored(sequence) => {
-                    let Some(Again { first, frames, ended }) = self.outbox.again(sequence) else {
+                    let Some(Resend { first, frames, ended }) = self.outbox.resend(sequence) else {
                         return Err(format!("it claims batch {sequence}, which was never sent"));
                     };
                     auditor.greeted = true;
-                    first.iter().for_each(|notice| auditor.tell(notice));
+                    first.iter().for_each(|notice| auditor.send_notice(notice));
                     frames.into_iter().for_each(|frame| auditor.push(frame));
-                    ended.iter().for_each(|notice| auditor.tell(notice));
+                    ended.iter().for_each(|notice| auditor.send_notice(notice));
                 }
                 Answer::Flush(token) => {
                     if auditor.flushes.len() == MAX_FLUSHES {
@@ -455,7 +453,7 @@ impl<R: Rings, S: Spawn> Link<R, S> {
 }
 
 impl Auditor {
-    fn tell(&mut self, notice: &Notice) {
+    fn send_notice(&mut self, notice: &Notice) {
         let frame = notice.to_body().map_err(|error| error.to_string());
         match frame.and_then(|body| framed(&body).map_err(|error| error.to_string())) {
             Ok(frame) => self.push(Arc::new(frame)),
@@ -471,15 +469,12 @@ impl Auditor {
     /// Writes what the socket takes.
     fn write(&mut self) -> Result<(), String> {
         while let Some(frame) = self.waiting.front() {
-            match send(
-                self.process.socket(),
-                &frame[self.written..],
-                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-            ) {
+            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+            match send(self.process.socket().as_raw_fd(), &frame[self.written..], flags) {
                 Ok(n) => self.written += n,
-                Err(Errno::WOULDBLOCK) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(format!("writing to it failed: {error}")),
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(format!("writing to it failed: {}", io::Error::from(error))),
             }
             if self.written == frame.len() {
                 self.waiting_bytes -= frame.len();
@@ -496,12 +491,12 @@ impl Auditor {
         while self.received.len() < ANSWER {
             let mut buffer = [0; ANSWER];
             let room = ANSWER - self.received.len();
-            match recv(self.process.socket(), &mut buffer[..room], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err("it closed its socket".into()),
-                Ok((n, _)) => self.received.extend_from_slice(&buffer[..n]),
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(format!("reading from it failed: {error}")),
+            match recv(self.process.socket().as_raw_fd(), &mut buffer[..room], MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Err("it closed its socket".into()),
+                Ok(n) => self.received.extend_from_slice(&buffer[..n]),
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(format!("reading from it failed: {}", io::Error::from(error))),
             }
         }
         let answer = match self.received.split_at(HEADER) {

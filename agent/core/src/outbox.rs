@@ -4,7 +4,7 @@
 //! The ring is read only while there is room here, so a slow auditor leaves records in the kernel's rings, where a
 //! loss is counted. A new auditor says up to which batch its predecessor stored; the rest is sent to it again.
 
-use super::reports::Reports;
+use super::report_queue::ReportQueue;
 use ringfence_wire::{
     audit::{Batch, Counted, Manifest, Notice},
     event::RuleText,
@@ -26,11 +26,11 @@ const MAX_RETIRED_BYTES: usize = 16 << 20;
 
 /// What the rest of the core tells the link to the auditor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum Update {
     /// A policy is about to come into force.
     Manifest(Arc<Manifest>),
     /// A policy's last record is in the rings: one generation, or with `None` the whole container.
-    Over {
+    Ended {
         /// The kernel's id.
         container: u64,
         /// The generation that was replaced.
@@ -46,12 +46,12 @@ struct Known {
     /// About how many it takes.
     bytes: usize,
     /// Nothing more will refer to it once this is over.
-    over: Option<Over>,
+    over: Option<End>,
 }
 
 /// How far the end of a policy or container is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Over {
+enum End {
     /// Its records may still be in the rings.
     InRings,
     /// Its records are in batches up to this one.
@@ -60,7 +60,7 @@ enum Over {
 
 /// What a new auditor must be told, in this order.
 #[derive(Debug, Default)]
-pub(crate) struct Again {
+pub(crate) struct Resend {
     /// Manifests and counters.
     pub first: Vec<Notice>,
     /// Frames of batches that are not stored.
@@ -81,7 +81,7 @@ pub(crate) struct Outbox {
     /// Of them, those of reports.
     reported: usize,
     known: BTreeMap<(u64, u32), Known>,
-    ended: BTreeMap<u64, Over>,
+    ended: BTreeMap<u64, End>,
     counted: BTreeMap<u64, Counted>,
     records: u64,
 }
@@ -110,7 +110,7 @@ impl Outbox {
     ///
     /// # Errors
     /// If it is larger than a frame may be.
-    pub(crate) fn keep(&mut self, batch: Batch, records: u64) -> Result<Arc<Vec<u8>>, FrameError> {
+    pub(crate) fn seal(&mut self, batch: Batch, records: u64) -> Result<Arc<Vec<u8>>, FrameError> {
         self.records += records;
         self.number(batch, Some(records))
     }
@@ -144,33 +144,33 @@ impl Outbox {
     /// Drops what no record needs that is not stored.
     fn forget_stored(&mut self) {
         let stored = self.acknowledged;
-        self.known.retain(|_, known| !matches!(known.over, Some(Over::Sent(last)) if last <= stored));
-        self.ended.retain(|_, over| !matches!(over, Over::Sent(last) if *last <= stored));
+        self.known.retain(|_, known| !matches!(known.over, Some(End::Sent(last)) if last <= stored));
+        self.ended.retain(|_, over| !matches!(over, End::Sent(last) if *last <= stored));
     }
 
     /// Takes a word in; gives what the present auditor must be told at once.
-    pub(crate) fn take(&mut self, word: Word) -> Vec<Notice> {
-        match word {
-            Word::Manifest(manifest) => {
+    pub(crate) fn take(&mut self, update: Update) -> Vec<Notice> {
+        match update {
+            Update::Manifest(manifest) => {
                 let notices = (*manifest).clone().notices();
                 let key = (manifest.container, manifest.generation);
                 let bytes = bytes(&manifest);
                 self.known.insert(key, Known { manifest, bytes, over: None });
                 notices
             }
-            Word::Over { container, generation } => {
+            Update::Ended { container, generation } => {
                 for (_, known) in self.known.range_mut((container, 0)..=(container, u32::MAX)) {
                     if generation.is_none_or(|generation| generation == known.manifest.generation) {
-                        known.over.get_or_insert(Over::InRings);
+                        known.over.get_or_insert(End::InRings);
                     }
                 }
                 if generation.is_none() {
-                    self.ended.insert(container, Over::InRings);
+                    self.ended.insert(container, End::InRings);
                 }
                 self.forget_oldest();
                 Vec::new()
             }
-            Word::Counters(counters) => {
+            Update::Counters(counters) => {
                 self.counted.extend(counters.iter().map(|counted| (counted.container, *counted)));
                 vec![Notice::Counters { counters }]
             }
@@ -180,10 +180,10 @@ impl Outbox {
     /// Makes a batch of reports that wait, if there is room; gives its frame. Call it until there is none.
     ///
     /// # Errors
-    /// As [`Self::keep`].
+    /// As [`Self::seal`].
     pub(crate) fn batch_reports(
         &mut self,
-        reports: &mut Reports,
+        reports: &mut ReportQueue,
     ) -> Option<Result<Arc<Vec<u8>>, FrameError>> {
         if reports.is_empty() || !self.has_room() || self.reported >= MAX_REPORTED {
             return None;
@@ -196,15 +196,15 @@ impl Outbox {
     /// The rings were empty just now: what was over then is in the batches made so far. Gives the notices of
     /// containers that ended.
     pub(crate) fn rings_empty(&mut self) -> Vec<Notice> {
-        let sent = Over::Sent(self.last);
+        let sent = End::Sent(self.last);
         for known in self.known.values_mut() {
-            if known.over == Some(Over::InRings) {
+            if known.over == Some(End::InRings) {
                 known.over = Some(sent);
             }
         }
         let mut notices = Vec::new();
         for (container, over) in &mut self.ended {
-            if *over == Over::InRings {
+            if *over == End::InRings {
                 *over = sent;
                 self.counted.remove(container);
                 notices.push(Notice::Ended { container: *container });
@@ -217,7 +217,7 @@ impl Outbox {
 
     /// Everything that a new auditor must be told, its predecessor having stored batches up to `stored`. `None`: there
     /// never was such a batch.
-    pub(crate) fn again(&mut self, stored: u64) -> Option<Again> {
+    pub(crate) fn resend(&mut self, stored: u64) -> Option<Resend> {
         if !self.acknowledge(stored) {
             return None;
         }
@@ -227,9 +227,9 @@ impl Outbox {
             first.push(Notice::Counters { counters: self.counted.values().copied().collect() });
         }
         let frames = self.batches.iter().map(|sent| sent.frame.clone()).collect();
-        let ended = self.ended.iter().filter(|(_, over)| matches!(over, Over::Sent(_)));
+        let ended = self.ended.iter().filter(|(_, over)| matches!(over, End::Sent(_)));
         let ended = ended.map(|(container, _)| Notice::Ended { container: *container }).collect();
-        Some(Again { first, frames, ended })
+        Some(Resend { first, frames, ended })
     }
 
     /// Records taken from the rings, ever.
@@ -306,15 +306,15 @@ mod tests {
     fn batch(outbox: &mut Outbox, record: &[u8]) {
         let mut batch = outbox.new_batch();
         assert!(batch.push(record));
-        outbox.keep(batch, 1).unwrap();
+        outbox.seal(batch, 1).unwrap();
     }
 
     #[test]
     fn reports_take_no_room_from_records() {
-        use ringfence_wire::audit::{Reported, What};
-        let (mut outbox, mut reports) = (Outbox::default(), Reports::default());
-        let what = What::Said("x".repeat(10_000));
-        let report = Reported { agent: "a".into(), uid: 0, at: 0, what };
+        use ringfence_wire::audit::{AgentReport, Payload};
+        let (mut outbox, mut reports) = (Outbox::default(), ReportQueue::default());
+        let payload = Payload::Event(serde_json::value::to_raw_value(&"x".repeat(10_000)).unwrap());
+        let report = AgentReport { agent: "a".into(), uid: 0, at: 0, payload };
         for _ in 0..10 {
             while reports.add(&report) {}
             while outbox.batch_reports(&mut reports).is_some() {}
@@ -339,14 +339,14 @@ mod tests {
     #[test]
     fn a_new_auditor_gets_what_its_predecessor_did_not_store() {
         let mut outbox = Outbox::default();
-        assert_eq!(manifests(&outbox.take(Word::Manifest(manifest(1, 1)))), [(1, 1)]);
+        assert_eq!(manifests(&outbox.take(Update::Manifest(manifest(1, 1)))), [(1, 1)]);
         for record in [b"a", b"b", b"c"] {
             batch(&mut outbox, record);
         }
         assert!(outbox.acknowledge(1));
         assert_eq!(outbox.unacknowledged(), 2);
         // The auditor stored the second as well, but died before it said so.
-        let Again { first, frames, ended } = outbox.again(2).unwrap();
+        let Resend { first, frames, ended } = outbox.resend(2).unwrap();
         assert_eq!((manifests(&first), frames.len(), ended.len()), (vec![(1, 1)], 1, 0));
         assert!(frames[0].ends_with(b"c"));
     }
@@ -356,41 +356,41 @@ mod tests {
         let mut outbox = Outbox::default();
         batch(&mut outbox, b"a");
         assert!(!outbox.acknowledge(2));
-        assert!(outbox.again(u64::MAX).is_none());
+        assert!(outbox.resend(u64::MAX).is_none());
         assert_eq!(outbox.unacknowledged(), 1);
     }
 
     #[test]
     fn a_manifest_stays_until_the_last_record_that_needs_it_is_stored() {
         let mut outbox = Outbox::default();
-        outbox.take(Word::Manifest(manifest(1, 1)));
-        outbox.take(Word::Manifest(manifest(1, 2)));
-        outbox.take(Word::Over { container: 1, generation: Some(1) });
+        outbox.take(Update::Manifest(manifest(1, 1)));
+        outbox.take(Update::Manifest(manifest(1, 2)));
+        outbox.take(Update::Ended { container: 1, generation: Some(1) });
         batch(&mut outbox, b"judged by generation 1");
         assert!(outbox.acknowledge(1));
-        assert_eq!(manifests(&outbox.again(1).unwrap().first), [(1, 1), (1, 2)], "more may be in the rings");
+        assert_eq!(manifests(&outbox.resend(1).unwrap().first), [(1, 1), (1, 2)], "more may be in the rings");
         assert!(outbox.rings_empty().is_empty());
         batch(&mut outbox, b"judged by generation 2");
         assert!(outbox.acknowledge(2));
-        assert_eq!(manifests(&outbox.again(2).unwrap().first), [(1, 2)]);
+        assert_eq!(manifests(&outbox.resend(2).unwrap().first), [(1, 2)]);
     }
 
     #[test]
     fn a_manifest_goes_as_soon_as_all_its_records_are_stored_though_nothing_comes_after() {
         let mut outbox = Outbox::default();
         for container in [1, 2] {
-            outbox.take(Word::Manifest(manifest(container, 1)));
+            outbox.take(Update::Manifest(manifest(container, 1)));
         }
         batch(&mut outbox, b"all that there is");
         assert!(outbox.acknowledge(1));
-        outbox.take(Word::Over { container: 1, generation: None });
+        outbox.take(Update::Ended { container: 1, generation: None });
         assert_eq!(outbox.known.len(), 2, "more may be in the rings");
         assert_eq!(outbox.rings_empty(), [Notice::Ended { container: 1 }]);
         assert_eq!(outbox.known.keys().collect::<Vec<_>>(), [&(2, 1)]);
         assert!(outbox.ended.is_empty());
         // The control: with a batch that is not stored it stays.
         batch(&mut outbox, b"one more");
-        outbox.take(Word::Over { container: 2, generation: None });
+        outbox.take(Update::Ended { container: 2, generation: None });
         assert_eq!(outbox.rings_empty(), [Notice::Ended { container: 2 }]);
         assert_eq!((outbox.known.len(), outbox.ended.len()), (1, 1));
         assert!(outbox.acknowledge(2));
@@ -406,12 +406,12 @@ mod tests {
         };
         let end = |outbox: &mut Outbox, manifest: Arc<Manifest>| {
             let container = manifest.container;
-            outbox.take(Word::Manifest(manifest));
-            outbox.take(Word::Over { container, generation: None });
+            outbox.take(Update::Manifest(manifest));
+            outbox.take(Update::Ended { container, generation: None });
         };
         end(&mut outbox, of(6, 1, 1000));
         // One that runs counts for nothing.
-        outbox.take(Word::Manifest(of(5, 2, MAX_RETIRED_BYTES)));
+        outbox.take(Update::Manifest(of(5, 2, MAX_RETIRED_BYTES)));
         for container in 3..103 {
             end(&mut outbox, of(5, container, MAX_RETIRED_BYTES / 10));
         }
@@ -423,17 +423,17 @@ mod tests {
     #[test]
     fn the_end_of_a_container_is_told_after_its_records_and_again_until_stored() {
         let mut outbox = Outbox::default();
-        outbox.take(Word::Manifest(manifest(1, 1)));
-        outbox.take(Word::Counters(vec![Counted { container: 1, ..Counted::default() }]));
-        assert!(outbox.take(Word::Over { container: 1, generation: None }).is_empty());
+        outbox.take(Update::Manifest(manifest(1, 1)));
+        outbox.take(Update::Counters(vec![Counted { container: 1, ..Counted::default() }]));
+        assert!(outbox.take(Update::Ended { container: 1, generation: None }).is_empty());
         batch(&mut outbox, b"its last");
         assert_eq!(outbox.rings_empty(), [Notice::Ended { container: 1 }]);
         assert!(outbox.rings_empty().is_empty());
-        let Again { first, frames, ended } = outbox.again(0).unwrap();
+        let Resend { first, frames, ended } = outbox.resend(0).unwrap();
         assert_eq!((manifests(&first), frames.len()), (vec![(1, 1)], 1));
         assert_eq!(ended, [Notice::Ended { container: 1 }]);
         assert!(outbox.acknowledge(1));
-        let Again { first, frames, ended } = outbox.again(1).unwrap();
+        let Resend { first, frames, ended } = outbox.resend(1).unwrap();
         assert!(first.is_empty() && frames.is_empty() && ended.is_empty());
     }
 
@@ -444,12 +444,12 @@ mod tests {
         while outbox.has_room() {
             let mut batch = outbox.new_batch();
             while batch.push(&record) {}
-            outbox.keep(batch, 80).unwrap();
+            outbox.seal(batch, 80).unwrap();
         }
         assert!(outbox.bytes < MAX_UNACKNOWLEDGED + (1 << 20) + 4);
         for container in 0..3000 {
-            outbox.take(Word::Manifest(manifest(container, 1)));
-            outbox.take(Word::Over { container, generation: None });
+            outbox.take(Update::Manifest(manifest(container, 1)));
+            outbox.take(Update::Ended { container, generation: None });
         }
         assert_eq!((outbox.known.len(), outbox.ended.len()), (MAX_RETIRED, MAX_RETIRED));
         assert_eq!(outbox.known.last_key_value().unwrap().0.0, 2999);

@@ -37,7 +37,7 @@ pub enum QuotaError {
 ///
 /// # Errors
 /// [`QuotaError`]; never for root, whose limit is the kernel table's.
-pub fn one_more(uid: u32, live: impl Iterator<Item = u32>) -> Result<(), QuotaError> {
+pub fn check(uid: u32, live: impl Iterator<Item = u32>) -> Result<(), QuotaError> {
     if uid == 0 {
         return Ok(());
     }
@@ -63,16 +63,16 @@ mod tests {
     #[test]
     fn a_user_s_own_limit_does_not_bind_others() {
         let full = || repeat_n(1000, CONTAINERS_PER_UID);
-        assert_eq!(one_more(1000, full()), Err(QuotaError::Containers { uid: 1000 }));
-        assert_eq!(one_more(1000, full().skip(1)), Ok(()));
-        assert_eq!(one_more(1001, full()), Ok(()));
+        assert_eq!(check(1000, full()), Err(QuotaError::Containers { uid: 1000 }));
+        assert_eq!(check(1000, full().skip(1)), Ok(()));
+        assert_eq!(check(1001, full()), Ok(()));
     }
 
     #[test]
     fn users_together_leave_room_for_root() {
         let users = || (0..CONTAINERS_OF_USERS).map(|n| 2000 + n as u32);
-        assert_eq!(one_more(1000, users()), Err(QuotaError::AllUsers));
-        assert_eq!(one_more(0, users()), Ok(()));
-        assert_eq!(one_more(1000, repeat_n(0, MAX_CONTAINERS)), Ok(()));
+        assert_eq!(check(1000, users()), Err(QuotaError::AllUsers));
+        assert_eq!(check(0, users()), Ok(()));
+        assert_eq!(check(1000, repeat_n(0, MAX_CONTAINERS)), Ok(()));
     }
 }

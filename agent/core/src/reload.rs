@@ -1,16 +1,15 @@
 //! Profiles read again: every container gets the next generation of its policy, or keeps the one it has and says why.
 
 use super::{
-    containers::now_us,
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, Surroundings, compile, host_root},
-    outbox::Word,
+    outbox::Update,
     state::{State, manifest},
 };
-use ringfence_base::error::chain;
+use ringfence_base::{clock::now_micros, error::chain};
 use ringfence_bpf::{ContainerId, Installed, PolicyError};
 use ringfence_policy::{self as profile, KernelOptions, LandlockUse};
-use ringfence_wire::message::{ReloadStatus, Reloaded};
+use ringfence_wire::{message::Reloaded, status::ReloadStatus};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::AsFd,
@@ -67,7 +66,7 @@ impl<E: Enforcer> State<E> {
             outcome.changed.len(),
             outcome.errors.len()
         );
-        let at_ms = u64::try_from(now_us() / 1000).unwrap_or(0);
+        let at_ms = u64::try_from(now_micros() / 1000).unwrap_or(0);
         self.last_reload = Some(ReloadStatus { at_ms, outcome: outcome.clone() });
         outcome
     }
@@ -93,7 +92,7 @@ impl<E: Enforcer> State<E> {
             home: record.home.clone(),
         };
         let outer = self.as_now(&record.outer);
-        let around = Surroundings {
+        let surroundings = Surroundings {
             outer: &outer,
             root,
             mounts: record.mounts.as_deref(),
@@ -101,7 +100,7 @@ impl<E: Enforcer> State<E> {
             history: Some(&record.history),
             past: None,
         };
-        let compiled = compile(&request, around)?;
+        let compiled = compile(&request, surroundings)?;
         notes.extend(compiled.moved.iter().map(|note| format!("container {}: {note}", record.id)));
         let same = container.policy.as_ref() == Some(&compiled.policy);
         if same && self.kernel.generation(id) == Some(record.generation) {
@@ -118,8 +117,8 @@ impl<E: Enforcer> State<E> {
         let (generation, interrupted) = (installed.generation, installed.interrupted);
         let manifest = manifest(id, &record.id, record.uid, record.created, &compiled.policy, installed);
         let old = record.generation;
-        self.link.say(Word::Manifest(Arc::new(manifest.clone())));
-        self.link.say(Word::Over { container: id.raw(), generation: Some(old) });
+        self.link.send(Update::Manifest(Arc::new(manifest.clone())));
+        self.link.send(Update::Ended { container: id.raw(), generation: Some(old) });
         let Some(container) = self.registry.by_kernel_id_mut(id.raw()) else { return Ok(false) };
         let Compiled { name, file, policy, options, fixed, sources, .. } = compiled;
         if interrupted {
@@ -163,8 +162,8 @@ impl<E: Enforcer> State<E> {
         // So that no later reload takes it for in force.
         container.policy = None;
         let record = record.clone();
-        self.link.say(Word::Manifest(Arc::new(record.manifest.clone())));
-        self.link.say(Word::Over { container: id.raw(), generation: Some(old) });
+        self.link.send(Update::Manifest(Arc::new(record.manifest.clone())));
+        self.link.send(Update::Ended { container: id.raw(), generation: Some(old) });
         if let Err(error) = self.registry.write(&record) {
             tracing::error!("{}", chain(&error));
         }

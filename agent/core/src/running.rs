@@ -5,7 +5,10 @@
 
 use super::{enroll::EnrollError, privileges::are_filtered};
 use ringfence_process::peer::{PeerError, Process, alive, pid_of};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -136,7 +139,7 @@ fn collect(path: &Path, depth: usize, pids: &mut BTreeSet<u32>) -> io::Result<()
             pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0))
         }
         // A threaded cgroup: its processes stand in the one above.
-        Err(error) if depth > 0 && error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {}
+        Err(error) if depth > 0 && Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {}
         // One below that was removed meanwhile.
         Err(error) if depth > 0 && error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
@@ -163,7 +166,7 @@ fn open(pid: u32) -> Result<Option<(OwnedFd, Process)>, EnrollError> {
     let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     let pidfd = match pidfd_open(id, PidfdFlags::empty()) {
         Ok(pidfd) => pidfd,
-        Err(rustix::io::Errno::SRCH) => return Ok(None),
+        Err(Errno::SRCH) => return Ok(None),
         Err(error) => return Err(EnrollError::Listing(error.into())),
     };
     match Process::of(pidfd.as_fd()) {

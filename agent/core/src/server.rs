@@ -6,9 +6,9 @@ use super::{
     enroll::{self, EnrollError, Request, Surroundings},
     privileges::Privileges,
     quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
-    report::About,
     running::{self, Target},
-    state::{Place, State},
+    state::{State, TaskContext},
+    status::About,
 };
 use nix::sys::eventfd::EventFd;
 use ringfence_base::error::chain;
@@ -17,13 +17,13 @@ use ringfence_bpf::{Membership, TaskError, unpin_all};
 use ringfence_policy::home;
 use ringfence_process::peer::{Peer, PeerError, Process};
 use ringfence_wire::{
-    audit::Reported,
+    audit::AgentReport,
     conn::Conn,
     frame::FrameError,
     message::{
-        AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Status,
-        Stopping,
+        AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Stopping,
     },
+    status::Status,
 };
 use serde::Serialize;
 use std::{
@@ -46,7 +46,7 @@ const MAX_PROFILE: usize = 4096;
 
 /// Which socket a connection came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum SocketKind {
     /// Root's.
     Admin,
     /// The group's.
@@ -98,9 +98,9 @@ impl<E: Enforcer> Server<E> {
     }
 
     /// Tells the auditor something about an agent. False: it takes too little, and a report is dropped.
-    pub fn report(&self, reported: &Reported) -> bool {
+    pub fn report(&self, report: &AgentReport) -> bool {
         let link = self.state().link.clone();
-        link.report(reported)
+        link.report(report)
     }
 
     /// Readable when everything was detached.
@@ -109,7 +109,7 @@ impl<E: Enforcer> Server<E> {
     }
 
     /// Serves a connection in a thread of its own; returns at once.
-    pub fn serve(self: &Arc<Self>, stream: UnixStream, door: Door) {
+    pub fn serve(self: &Arc<Self>, stream: UnixStream, socket: SocketKind) {
         // A copy of the listener's flags may have come with it; a deadline needs a blocking socket.
         if stream.set_nonblocking(false).is_err() {
             return;
@@ -120,10 +120,10 @@ impl<E: Enforcer> Server<E> {
             Err(error) => return turn_away(stream, &chain(&error)),
         };
         // What was left out of users who ask for nothing any more.
-        self.refusals.say_rest(Instant::now(), false);
+        self.refusals.log_suppressed(Instant::now(), false);
         let Ok(spare) = stream.try_clone() else { return };
         let end = move || drop(spare.shutdown(std::net::Shutdown::Both));
-        let Some(place) = self.connections.take(peer.uid, end) else {
+        let Some(permit) = self.connections.take(peer.uid, end) else {
             let error = QuotaError::Connections { uid: peer.uid };
             self.refusals.warn(peer.uid, || {
                 format!("process {} of user {} was turned away: {error}", peer.pid, peer.uid)
@@ -133,23 +133,23 @@ impl<E: Enforcer> Server<E> {
         let (server, spare) = (self.clone(), stream.try_clone());
         let thread = thread::Builder::new().name("connection".into()).spawn(move || {
             let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
-            let done = match door {
-                Door::Admin => server.admin(&mut conn, &peer, &place),
-                Door::Enroll => server.enroll(&mut conn, &peer, &place),
+            let done = match socket {
+                SocketKind::Admin => server.admin(&mut conn, &peer, &permit),
+                SocketKind::Enroll => server.enroll(&mut conn, &peer, &permit),
             };
             if let Err(error) = done {
                 tracing::debug!("process {} of user {}: {}", peer.pid, peer.uid, chain(&error));
             }
-            drop(place);
+            drop(permit);
         });
         if let (Err(error), Ok(stream)) = (thread, spare) {
             turn_away(stream, &format!("the daemon cannot start a thread: {error}"));
         }
     }
 
-    fn enroll(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
+    fn enroll(&self, conn: &mut Conn, peer: &Peer, permit: &Permit) -> Result<(), FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
-        if !place.busy() {
+        if !permit.busy() {
             return Err(FrameError::Closed);
         }
         let enrolled = self
@@ -194,20 +194,20 @@ impl<E: Enforcer> Server<E> {
             state.check_quota(peer.uid)?;
             let of_peer = state.kernel.belongs(connection, peer.pidfd.as_fd())?;
             let of_child = state.kernel.lookup(child.as_fd())?;
-            let inside = enroll::place((peer.pid, of_peer), (process.pid, of_child))?;
-            let outer = inside.map_or_else(|| Ok(Vec::new()), |inside| state.around(inside))?;
+            let inside = enroll::container_of((peer.pid, of_peer), (process.pid, of_child))?;
+            let outer = inside.map_or_else(|| Ok(Vec::new()), |inside| state.enclosing(inside))?;
             (inside, outer, state.dirs.clone())
         };
         let (root, host_root) = enroll::root_of(process.pid)?;
         let mounts = enroll::mounts_of(process.pid)?;
         // Still the child: its root was read by pid.
         Process::of(child.as_fd())?;
-        let past = if host_root { self.state().past(peer.uid) } else { None };
+        let past = if host_root { self.state().link_targets(peer.uid) } else { None };
         if let Some(inside) = inside {
             self.state().check_root(inside, &root)?;
         }
         let compiled = {
-            let around = Surroundings {
+            let surroundings = Surroundings {
                 outer: &outer,
                 root: root.as_fd(),
                 mounts: Some(&mounts),
@@ -215,14 +215,14 @@ impl<E: Enforcer> Server<E> {
                 history: None,
                 past: past.as_deref(),
             };
-            enroll::compile(&request, around)?
+            enroll::compile(&request, surroundings)?
         };
-        self.state().admit(&request, compiled, Place { inside, outer, root, host_root, mounts }, child)
+        self.state().enroll(&request, compiled, TaskContext { inside, outer, root, host_root, mounts }, child)
     }
 
-    fn admin(&self, conn: &mut Conn, peer: &Peer, place: &Permit) -> Result<(), FrameError> {
+    fn admin(&self, conn: &mut Conn, peer: &Peer, permit: &Permit) -> Result<(), FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<AdminRequest>()?;
-        if !place.busy() {
+        if !permit.busy() {
             return Err(FrameError::Closed);
         }
         if let Err(reason) = self.is_admin(conn.stream().as_fd(), peer) {
@@ -230,7 +230,7 @@ impl<E: Enforcer> Server<E> {
         }
         match request {
             AdminRequest::Status => {
-                let status = self.state().report(&self.about);
+                let status = self.state().status(&self.about);
                 let mut agents = self.agents.status();
                 let link = self.state().link.clone();
                 for agent in &mut agents {
@@ -257,19 +257,24 @@ impl<E: Enforcer> Server<E> {
                 let target = <[OwnedFd; 1]>::try_from(descriptors)
                     .map(|[process]| Target::Tree(process))
                     .map_err(|all| EnrollError::Descriptors(all.len()));
-                conn.send(&self.taken_in(target, profile, peer))
+                conn.send(&self.enroll_running(target, profile, peer))
             }
             AdminRequest::EnrollCgroup { path, profile } => {
-                conn.send(&self.taken_in(Target::cgroup(&path), profile, peer))
+                conn.send(&self.enroll_running(Target::cgroup(&path), profile, peer))
             }
         }
     }
 
-    fn taken_in(&self, target: Result<Target, EnrollError>, profile: String, peer: &Peer) -> Reply<Enrolled> {
-        reply(self.take_in(target, profile, peer).map_err(|error| self.state().named(error).message()))
+    fn enroll_running(
+        &self,
+        target: Result<Target, EnrollError>,
+        profile: String,
+        peer: &Peer,
+    ) -> Reply<Enrolled> {
+        reply(self.enroll_target(target, profile, peer).map_err(|error| self.state().named(error).message()))
     }
 
-    fn take_in(
+    fn enroll_target(
         &self,
         target: Result<Target, EnrollError>,
         profile: String,
@@ -302,10 +307,10 @@ impl<E: Enforcer> Server<E> {
         Process::of(first.as_fd())?;
         let (dirs, past) = {
             let state = self.state();
-            (state.dirs.clone(), if host_root { state.past(peer.uid) } else { None })
+            (state.dirs.clone(), if host_root { state.link_targets(peer.uid) } else { None })
         };
         let compiled = {
-            let around = Surroundings {
+            let surroundings = Surroundings {
                 outer: &[],
                 root: root.as_fd(),
                 mounts: Some(&mounts),
@@ -313,10 +318,10 @@ impl<E: Enforcer> Server<E> {
                 history: None,
                 past: past.as_deref(),
             };
-            enroll::compile(&request, around)?
+            enroll::compile(&request, surroundings)?
         };
-        let place = Place { inside: None, outer: Vec::new(), root, host_root, mounts };
-        self.state().take_in(&request, compiled, place, &target, &first)
+        let context = TaskContext { inside: None, outer: Vec::new(), root, host_root, mounts };
+        self.state().enroll_running(&request, compiled, context, &target, &first)
     }
 
     fn is_admin(&self, connection: BorrowedFd<'_>, peer: &Peer) -> Result<(), String> {

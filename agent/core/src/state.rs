@@ -1,16 +1,15 @@
 //! What the core knows and decides, behind one lock: the kernel's side, the registry, the link to the auditor.
 
 use super::{
-    containers::{Container, Outer, Record, Registry, now_us},
+    containers::{Container, Outer, Record, Registry},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, host_root, same_root},
     link::Handle,
-    outbox::Word,
+    outbox::Update,
     quota,
     running::{self, Target},
 };
-use ringfence_base::error::chain;
-use ringfence_base::quota::Owners;
+use ringfence_base::{clock::now_micros, error::chain, quota::Owners};
 use ringfence_bpf::{ContainerId, Installed, TaskError};
 use ringfence_common::policy::Counters;
 use ringfence_policy::{
@@ -23,7 +22,8 @@ use ringfence_process::peer::alive;
 use ringfence_wire::{
     audit::{Counted, Manifest},
     event::RuleText,
-    message::{Counts, Enrolled, ReloadStatus},
+    message::Enrolled,
+    status::{Counts, ReloadStatus},
 };
 use std::{
     collections::BTreeMap,
@@ -60,9 +60,9 @@ pub struct State<E> {
     pub closed: bool,
 }
 
-/// Where an enrolment takes place.
+/// What surrounds the task that is enrolled.
 #[derive(Debug)]
-pub struct Place {
+pub struct TaskContext {
     /// The container that the launcher is in.
     pub inside: Option<ContainerId>,
     /// That container and those around it, outermost first.
@@ -90,7 +90,7 @@ impl<E: Enforcer> State<E> {
         for id in held {
             match registry.by_kernel_id(id.raw()) {
                 Some(container) => {
-                    link.say(Word::Manifest(Arc::new(container.record.manifest.clone())));
+                    link.send(Update::Manifest(Arc::new(container.record.manifest.clone())));
                 }
                 None => {
                     tracing::warn!(
@@ -115,7 +115,7 @@ impl<E: Enforcer> State<E> {
     }
 
     /// The containers around a task in container `inside`, outermost first.
-    pub fn around(&self, inside: ContainerId) -> Result<Vec<Outer>, EnrollError> {
+    pub fn enclosing(&self, inside: ContainerId) -> Result<Vec<Outer>, EnrollError> {
         let record = &self.registry.by_kernel_id(inside.raw()).ok_or(EnrollError::NoRecord(inside))?.record;
         let own = Outer {
             id: record.id.clone(),
@@ -129,8 +129,8 @@ impl<E: Enforcer> State<E> {
     }
 
     /// Where the paths led that a user's earlier containers on the host's root could turn into links.
-    pub fn past(&self, uid: u32) -> Option<Arc<Fixed>> {
-        self.registry.past(uid, self.owners.of(uid))
+    pub fn link_targets(&self, uid: u32) -> Option<Arc<Fixed>> {
+        self.registry.link_targets(uid, self.owners.of(uid))
     }
 
     /// Containers around one, with what is known of them now, where they still run.
@@ -145,12 +145,12 @@ impl<E: Enforcer> State<E> {
     /// Refuses a nested container whose root is not that of the one around it. The kernel goes on judging paths from
     /// the outer root, so rules whose links were resolved in another one would mean other places.
     pub(crate) fn check_root(&self, inside: ContainerId, root: &OwnedFd) -> Result<(), EnrollError> {
-        let around = self.registry.by_kernel_id(inside.raw()).ok_or(EnrollError::NoRecord(inside))?;
-        let id = || around.record.id.clone();
+        let enclosing = self.registry.by_kernel_id(inside.raw()).ok_or(EnrollError::NoRecord(inside))?;
+        let id = || enclosing.record.id.clone();
         let of_host;
-        let outer = match &around.root {
+        let outer = match &enclosing.root {
             Some(root) => root,
-            None if around.record.host_root => {
+            None if enclosing.record.host_root => {
                 of_host = host_root().map_err(EnrollError::HostRoot)?;
                 &of_host
             }
@@ -177,19 +177,19 @@ impl<E: Enforcer> State<E> {
     /// Whether a user may have one more container.
     pub(crate) fn check_quota(&self, uid: u32) -> Result<(), EnrollError> {
         let of = |uid| self.owners.of(uid);
-        Ok(quota::one_more(of(uid), self.registry.iter().map(|container| of(container.record.uid)))?)
+        Ok(quota::check(of(uid), self.registry.iter().map(|container| of(container.record.uid)))?)
     }
 
     /// Makes a container and puts the task behind `first` into it, from its next exec on. All or nothing.
-    pub fn admit(
+    pub fn enroll(
         &mut self,
         request: &Request,
         compiled: Compiled,
-        place: Place,
+        context: TaskContext,
         first: OwnedFd,
     ) -> Result<Enrolled, EnrollError> {
-        let inside = place.inside;
-        let id = self.found(request, compiled, place, &first)?;
+        let inside = context.inside;
+        let id = self.create_container(request, compiled, context, &first)?;
         let tagged = match inside {
             None => self.kernel.enroll(first.as_fd(), id),
             Some(outer) => self.kernel.nest(first.as_fd(), outer, id),
@@ -203,20 +203,20 @@ impl<E: Enforcer> State<E> {
         let Record { id, profile, uid, .. } = &container.record;
         let mode = container.record.mode();
         tracing::info!("container {id}: profile {profile}, mode {mode}, enrolled by user {uid}");
-        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode: mode.to_owned() })
+        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode })
     }
 
     /// Makes a container and takes in processes that run already, listed anew until a list brings nobody new. If that
     /// fails half way, those that are in stay in.
-    pub fn take_in(
+    pub fn enroll_running(
         &mut self,
         request: &Request,
         compiled: Compiled,
-        place: Place,
+        context: TaskContext,
         target: &Target,
         first: &OwnedFd,
     ) -> Result<Enrolled, EnrollError> {
-        let id = self.found(request, compiled, place, first)?;
+        let id = self.create_container(request, compiled, context, first)?;
         let mut total = 0;
         let calls = self.kernel.unknown_calls();
         let done = loop {
@@ -237,7 +237,7 @@ impl<E: Enforcer> State<E> {
         match done {
             Ok(()) if total > 0 => {
                 tracing::info!("container {public}: profile {profile}, {total} running threads taken in");
-                let mode = container.record.mode().to_owned();
+                let mode = container.record.mode();
                 Ok(Enrolled { container: public.clone(), profile: profile.clone(), mode })
             }
             // Everybody has ended, or nobody was let in.
@@ -257,11 +257,11 @@ impl<E: Enforcer> State<E> {
     }
 
     /// Makes a container that nobody is in yet, with its policy in force and its record written.
-    fn found(
+    fn create_container(
         &mut self,
         request: &Request,
         compiled: Compiled,
-        place: Place,
+        context: TaskContext,
         first: &OwnedFd,
     ) -> Result<ContainerId, EnrollError> {
         if self.closed {
@@ -273,7 +273,7 @@ impl<E: Enforcer> State<E> {
         self.check_quota(request.uid)?;
         let public = self.registry.new_id().map_err(EnrollError::Random)?;
         let id = self.kernel.create(self.owners.of(request.uid))?;
-        let created = now_us();
+        let created = now_micros();
         let installed = match self.kernel.install(id, &compiled.policy) {
             Ok(installed) => installed,
             Err(error) => {
@@ -284,7 +284,7 @@ impl<E: Enforcer> State<E> {
         let generation = installed.generation;
         let manifest = manifest(id, &public, request.uid, created, &compiled.policy, installed);
         // Before the task is tagged, and so before its first record.
-        self.link.say(Word::Manifest(Arc::new(manifest.clone())));
+        self.link.send(Update::Manifest(Arc::new(manifest.clone())));
         let mut written = Written::default();
         written.add(&compiled.policy);
         let record = Record {
@@ -301,31 +301,31 @@ impl<E: Enforcer> State<E> {
             generation,
             created,
             uid: request.uid,
-            host_root: place.host_root,
-            outer: place.outer,
+            host_root: context.host_root,
+            outer: context.outer,
             manifest,
             home: request.home.clone(),
             history: History { fixed: compiled.fixed, written },
-            mounts: Some(place.mounts),
+            mounts: Some(context.mounts),
             sources: compiled.sources,
         };
         for note in &compiled.moved {
             tracing::warn!("container {}: {note}", record.id);
         }
         let container = Container {
-            root: Some(place.root),
+            root: Some(context.root),
             policy: Some(compiled.policy),
             options: Some(compiled.options),
             ..Container::from_record(record)
         };
         if let Err(error) = self.registry.add(container) {
             self.release(id);
-            self.link.say(Word::Over { container: id.raw(), generation: None });
+            self.link.send(Update::Ended { container: id.raw(), generation: None });
             return Err(error.into());
         }
         // Before the task is tagged: nothing that it does comes before it.
-        if place.host_root {
-            self.registry.keep_past(self.owners.of(request.uid), &compiled.own);
+        if context.host_root {
+            self.registry.keep_link_targets(self.owners.of(request.uid), &compiled.own);
         }
         Ok(id)
     }
@@ -361,7 +361,7 @@ impl<E: Enforcer> State<E> {
             }
         }
         if !moved.is_empty() {
-            self.link.say(Word::Counters(moved));
+            self.link.send(Update::Counters(moved));
         }
         for id in over {
             self.end(id);
@@ -392,11 +392,11 @@ impl<E: Enforcer> State<E> {
             let counts = last.unwrap_or(container.counts);
             add(&mut self.ended, counts);
             if counts != container.counts {
-                self.link.say(Word::Counters(vec![counted(id.raw(), counts)]));
+                self.link.send(Update::Counters(vec![counted(id.raw(), counts)]));
             }
             tracing::info!("container {} ended, {} operations denied", container.record.id, counts.denied);
         }
-        self.link.say(Word::Over { container: id.raw(), generation: None });
+        self.link.send(Update::Ended { container: id.raw(), generation: None });
     }
 
     fn release(&mut self, id: ContainerId) -> Option<Counters> {

@@ -11,6 +11,8 @@
 //! All times are of one clock: nanoseconds since boot. The kernel gives it for events and births, the interceptor for the
 //! moments just before it forwarded a call and an answer.
 
+use ringfence_wire::event::Certainty;
+
 /// When a call was in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
@@ -79,13 +81,13 @@ pub fn from<'a>(in_flight: impl IntoIterator<Item = &'a Span>) -> Option<u64> {
 }
 
 impl Attribution {
-    /// The word for it.
-    pub fn word(&self) -> &'static str {
+    /// How sure it is.
+    pub fn certainty(&self) -> Certainty {
         match self {
-            Self::Exact(_) => "exact",
-            Self::Sole(_) => "sole",
-            Self::Ambiguous(_) => "ambiguous",
-            Self::None => "none",
+            Self::Exact(_) => Certainty::Exact,
+            Self::Sole(_) => Certainty::Sole,
+            Self::Ambiguous(_) => Certainty::Ambiguous,
+            Self::None => Certainty::None,
         }
     }
 }

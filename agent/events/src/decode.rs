@@ -6,7 +6,7 @@
 use ringfence_base::escape;
 use ringfence_common::{
     ABI_VERSION,
-    event::{self, Header, LARGE_SECTION, SLACK, SMALL_SECTION, op, rule, verdict},
+    event::{self, Header, LARGE_SECTION, Op, SLACK, SMALL_SECTION, rule, verdict},
 };
 use std::mem::{offset_of, size_of};
 
@@ -53,7 +53,7 @@ pub struct Decoded {
     pub port: u16,
     /// Network byte order, v4 as v4-mapped.
     pub addr: [u8; 16],
-    /// Operation-specific: another process, a command.
+    /// Operation-specific: another process, a socket option, a system call, the id of an IPC object or key.
     pub target: u32,
     /// The path, `@name` for an abstract socket, or nothing to name. See [`path_text`] for its forms.
     pub path: Option<String>,
@@ -127,9 +127,7 @@ pub fn record(raw: &[u8]) -> Result<Decoded, DecodeError> {
         return Err(DecodeError::Version(version));
     }
     let op = field!(head, op: u8);
-    if op_name(op).is_none() {
-        return Err(DecodeError::Op(op));
-    }
+    let operation = Op::of(op).ok_or(DecodeError::Op(op))?;
     let verdict = field!(head, verdict: u8);
     if !matches!(verdict, verdict::ALLOWED | verdict::DENIED | verdict::WOULD_DENY) {
         return Err(DecodeError::Verdict(verdict));
@@ -179,29 +177,68 @@ pub fn record(raw: &[u8]) -> Result<Decoded, DecodeError> {
             addr
         },
         target: field!(head, target: u32),
-        path: path_text(&path, flags, names_root(op))?,
+        path: path_text(&path, flags, object(operation) == Object::FileOrRoot)?,
         path2: path_text(&path2, flags & !event::FLAG_ABSTRACT, false)?,
         exe: path_text(&exe, if flags & event::FLAG_EXE_CUT != 0 { event::FLAG_CUT } else { 0 }, false)?
             .unwrap_or_default(),
     })
 }
 
-/// The name of an operation, `None` if there is no such one.
-pub fn op_name(number: u8) -> Option<&'static str> {
-    op::NAMES.iter().find(|(n, _)| *n == number).map(|(_, name)| *name)
+/// What an operation is done to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Object {
+    /// A socket: the target is an address, or the path of a unix socket.
+    Socket,
+    /// A file that may be the root: an empty path section means `/`.
+    FileOrRoot,
+    /// A file, or nothing that has a name: an empty path section means nothing.
+    File,
+}
+
+fn object(op: Op) -> Object {
+    match op {
+        Op::Socket | Op::Connect | Op::Bind | Op::Listen | Op::Send | Op::Setsockopt | Op::Receive => {
+            Object::Socket
+        }
+        Op::Open
+        | Op::Mkdir
+        | Op::Rmdir
+        | Op::Rename
+        | Op::Chmod
+        | Op::Chown
+        | Op::Utimes
+        | Op::Setxattr
+        | Op::Chroot => Object::FileOrRoot,
+        Op::Exec
+        | Op::MapExec
+        | Op::ProtectExec
+        | Op::Create
+        | Op::Truncate
+        | Op::Unlink
+        | Op::Link
+        | Op::Mknod
+        | Op::Symlink
+        | Op::Mount
+        | Op::MoveMount
+        | Op::PivotRoot
+        | Op::Ptrace
+        | Op::Bpf
+        | Op::Perf
+        | Op::Userns
+        | Op::Signal
+        | Op::Umount
+        | Op::Control
+        | Op::Ioctl
+        | Op::Capability
+        | Op::Ipc
+        | Op::Key
+        | Op::Syscall => Object::File,
+    }
 }
 
 /// Whether the operation is one on a socket, whose target is an address.
 pub fn is_socket(op: u8) -> bool {
-    matches!(op, op::SOCKET | op::CONNECT | op::BIND | op::LISTEN | op::SEND | op::SETSOCKOPT | op::RECEIVE)
-}
-
-/// Whether an empty path section means `/`, rather than nothing.
-fn names_root(op: u8) -> bool {
-    matches!(
-        op,
-        op::OPEN | op::MKDIR | op::RMDIR | op::RENAME | op::CHMOD | op::CHOWN | op::UTIMES | op::SETXATTR
-    ) || op == op::CHROOT
+    Op::of(op).is_some_and(|op| object(op) == Object::Socket)
 }
 
 /// A section as text: `/a/b` from the container's root; `a/b` if the path does not end there ([`event::FLAG_OUTSIDE`]);

@@ -7,7 +7,7 @@ use super::{
 };
 use ringfence_base::escape;
 use ringfence_common::{
-    event::{FLAG_CUT, FLAG_DEBUGGED, FLAG_OUTSIDE, FLAG_UNLINKED, fixed, op, verdict},
+    event::{FLAG_CUT, FLAG_DEBUGGED, FLAG_OUTSIDE, FLAG_UNLINKED, Fixed, op, verdict},
     policy::axis,
     unlisted,
 };
@@ -130,98 +130,101 @@ fn by_all(stored: &Stored) -> Parts {
 
 fn by_fixed(stored: &Stored, number: u32) -> Parts {
     let never = "No line of a profile can allow it.";
-    let (reason, advice) = match number {
-        fixed::NO_POLICY => (
+    let Some(fixed) = Fixed::of(number) else {
+        let reason = "The kernel's programs gave a reason that this version does not know.";
+        return (None, reason.to_owned(), never.to_owned(), None);
+    };
+    let (reason, advice) = match fixed {
+        Fixed::NoPolicy => (
             "The container had no policy at that moment, and a governed task without a policy may do nothing.",
             "Look at `ringfence status`: a container without a policy is a fault of the daemon, not of a profile.",
         ),
-        fixed::TOO_LONG => (
+        Fixed::TooLong => (
             "The path is longer than 4096 bytes or deeper than 64 directories, so it cannot be judged.",
             "Use a shorter path.",
         ),
-        fixed::OUTSIDE => (
+        Fixed::Outside => (
             "The path does not lead to the container's root (a detached, internal or foreign mount), so no rule can \
              name it.",
             never,
         ),
-        fixed::RACED => (
+        Fixed::Raced => (
             "Renames or mounts ran beside every try to read the path, so it could not be judged for certain.",
             "Try again; if it stays, look for a program that renames or mounts without pause.",
         ),
-        fixed::UNREADABLE => ("The kernel could not read the path, so it could not be judged.", never),
-        fixed::MOUNT => (
+        Fixed::Unreadable => ("The kernel could not read the path, so it could not be judged.", never),
+        Fixed::Mount => (
             "Mounting, unmounting and moving roots would change what every path rule means.",
             "No line of a profile can allow it. Mount what is needed before the container starts.",
         ),
-        fixed::DEVICE => (
+        Fixed::Device => (
             "A device node would be a way around every path rule.",
             "No line of a profile can allow it. Make the node before the container starts, and grant its path.",
         ),
-        fixed::FAMILY => return by_family(stored),
-        fixed::OPTION => return by_option(stored),
-        fixed::PRIVILEGE => (
+        Fixed::Family => return by_family(stored),
+        Fixed::Option => return by_option(stored),
+        Fixed::Privilege => (
             "bpf(2), perf_event_open(2), user namespaces and system calls that change the host are ways out of the confinement.",
             never,
         ),
-        fixed::OTHER_CONTAINER => (
+        Fixed::OtherContainer => (
             "The other process does not belong to this container.",
             "No line of a profile can allow it. Processes of one container may trace and signal one another, within a tool call.",
         ),
-        fixed::OTHER_CALL => return by_other_call(stored),
-        fixed::UNLINKED => (
+        Fixed::OtherCall => return by_other_call(stored),
+        Fixed::Unlinked => (
             "What was to be executed has no name (a memfd or a deleted file), so no rule can name it.",
             "No line of a profile can allow it. Write the program to a file that `exec` grants.",
         ),
-        fixed::UNNAMED_PEER => (
+        Fixed::UnnamedPeer => (
             "The other socket has no name that a rule could grant.",
             "No line of a profile can allow it. Let the server bind a path or an abstract name, and grant that.",
         ),
-        fixed::INTERNAL => (
+        Fixed::Internal => (
             "It is a file inside the kernel (a pipe, an event descriptor): opening it reaches nothing.",
             "It cannot be denied.",
         ),
-        fixed::PINNED => (
+        Fixed::Pinned => (
             "Something below this directory is denied or protected by its path, and moving the directory would take it \
              out from under its rule.",
             "To allow it, remove the entry of `[deny]` that names something below it (`ringfence profile show` lists \
              them), or replace it by a narrower one. What is above a protected place stays where it is.",
         ),
-        fixed::COMMAND => (
+        Fixed::Command => (
             "This ioctl is not on the list of those that are harmless on a file of this kind.",
             "To allow it, name the command, or the device for every command to it, in `ioctl` of `[kernel]` in the profile.",
         ),
-        fixed::CAPABILITY => (
+        Fixed::Capability => (
             "The profile does not name this capability, and root in a container has only those that it names.",
             "To allow it, add its name to `capabilities` of `[kernel]` in the profile.",
         ),
-        fixed::OTHER_IPC => (
+        Fixed::OtherIpc => (
             "The queue, semaphore set, memory segment or key was not made by this container.",
             "No line of a profile can allow it. Share files or unix sockets instead, which a profile can grant.",
         ),
-        fixed::TERMINAL => (
+        Fixed::Terminal => (
             "The terminal was neither opened by this container nor given to it when it started.",
             "No line of a profile can allow it. Start the command on the terminal that it is to use.",
         ),
-        fixed::ROUTE => (
+        Fixed::Route => (
             "The packet would travel by way of a host that no rule was asked about, or that `net` does not grant.",
             never,
         ),
-        fixed::CASE => (
+        Fixed::Case => (
             "The file system does not tell case apart, so that the name may be another spelling of one that a rule is about: it \
              has a letter outside ASCII, or is that of a directory, which the file system would find by other spellings.",
             "Copy instead of moving, or keep the files on a file system that tells case apart.",
         ),
-        fixed::WIDENS => (
+        Fixed::Widens => (
             "By its new name the file, or something below the directory, would be granted what it is not granted now, or \
              would leave a denial behind.",
             "Copy instead: `mv` and build tools do that by themselves when a move is answered with EXDEV, and each copied \
              file is judged.",
         ),
-        fixed::SETUID => (
+        Fixed::Setuid => (
             "Whoever ran the file outside would get the rights of its owner, or of its file capabilities.",
             "To allow it (installing packages needs it), set `setuid_files = true` in `[kernel]` of the profile.",
         ),
-        _ => ("The kernel's programs gave a reason that this version does not know.", never),
     };
     (None, reason.to_owned(), advice.to_owned(), None)
 }

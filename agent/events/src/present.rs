@@ -8,11 +8,11 @@ use super::{
 use nix::libc;
 use ringfence_base::clock;
 use ringfence_common::{
-    event::{self, fixed, op, verdict},
+    event::{self, Fixed, Op, op, verdict},
     ioctls,
 };
 use ringfence_policy::Capabilities;
-use ringfence_wire::event::{Event, Target, Verdict};
+use ringfence_wire::event::{Certainty, Event, Target, Verdict};
 use std::net::{Ipv6Addr, SocketAddr};
 
 /// An event with everything around it, as the store gives it back.
@@ -47,7 +47,7 @@ pub fn event(stored: &Stored) -> Event {
             verdict::WOULD_DENY => Verdict::WouldDeny,
             _ => Verdict::Denied,
         },
-        op: decode::op_name(record.op).unwrap_or("unknown").to_owned(),
+        op: Op::of(record.op).map_or("unknown", Op::name).to_owned(),
         target: target(record),
         flags: flags(record),
         pid: record.pid,
@@ -58,7 +58,7 @@ pub fn event(stored: &Stored) -> Event {
         uid: record.uid,
         rule: rule(&stored.decider),
         tool_call: None,
-        attribution: Attribution::None.word().to_owned(),
+        attribution: Certainty::None,
         candidates: Vec::new(),
         repeats: record.repeats,
     };
@@ -77,7 +77,7 @@ const MOST_CANDIDATES: usize = 50;
 
 /// Puts an event's call into it.
 pub fn attribute(event: &mut Event, attribution: Attribution) {
-    attribution.word().clone_into(&mut event.attribution);
+    event.attribution = attribution.certainty();
     match attribution {
         Attribution::Exact(call) | Attribution::Sole(call) => event.tool_call = Some(call),
         Attribution::Ambiguous(mut calls) => {
@@ -94,39 +94,8 @@ pub fn rule(decider: &Decider) -> String {
         Decider::Rule(rule) => rule.id.clone(),
         Decider::Default => "default".to_owned(),
         Decider::All => "all".to_owned(),
-        Decider::Fixed(number) => format!("fixed:{}", fixed_name(*number)),
+        Decider::Fixed(number) => format!("fixed:{}", Fixed::of(*number).map_or("unknown", Fixed::name)),
         Decider::Unknown => "unknown".to_owned(),
-    }
-}
-
-/// The name of a reason that no grant changes.
-pub(crate) fn fixed_name(number: u32) -> &'static str {
-    match number {
-        fixed::NO_POLICY => "no_policy",
-        fixed::TOO_LONG => "too_long",
-        fixed::OUTSIDE => "outside",
-        fixed::RACED => "raced",
-        fixed::UNREADABLE => "unreadable",
-        fixed::MOUNT => "mount",
-        fixed::DEVICE => "device",
-        fixed::FAMILY => "family",
-        fixed::PRIVILEGE => "privilege",
-        fixed::OTHER_CONTAINER => "other_container",
-        fixed::OTHER_CALL => "other_call",
-        fixed::UNLINKED => "unlinked",
-        fixed::UNNAMED_PEER => "unnamed_peer",
-        fixed::INTERNAL => "internal",
-        fixed::PINNED => "pinned",
-        fixed::COMMAND => "command",
-        fixed::OPTION => "option",
-        fixed::CAPABILITY => "capability",
-        fixed::OTHER_IPC => "other_ipc",
-        fixed::TERMINAL => "terminal",
-        fixed::ROUTE => "route",
-        fixed::CASE => "case",
-        fixed::WIDENS => "widens",
-        fixed::SETUID => "setuid",
-        _ => "unknown",
     }
 }
 
@@ -152,8 +121,8 @@ fn flags(record: &Decoded) -> Vec<String> {
     let mut words = |table: &[(u32, &str)]| {
         out.extend(table.iter().filter(|(bit, _)| detail & bit != 0).map(|(_, word)| (*word).to_owned()));
     };
-    match record.op {
-        op::OPEN => {
+    match Op::of(record.op) {
+        Some(Op::Open) => {
             let access: &[&str] = match detail & libc::O_ACCMODE as u32 {
                 0 => &["read"],
                 1 => &["write"],
@@ -162,45 +131,63 @@ fn flags(record: &Decoded) -> Vec<String> {
             out.extend(access.iter().map(|word| (*word).to_owned()));
             out.extend(open_words(detail));
         }
-        op::CREATE | op::MKNOD | op::MKDIR | op::CHMOD => {
+        Some(Op::Create | Op::Mknod | Op::Mkdir | Op::Chmod) => {
             if let Some(kind) = file_type(detail) {
                 out.push(format!("type={kind}"));
             }
             out.push(format!("mode={:04o}", detail & 0o7777));
         }
-        op::MAP_EXEC | op::PROTECT_EXEC => words(&[(1, "read"), (2, "write"), (4, "exec")]),
-        op::MOUNT => words(&[(1, "readonly"), (32, "remount"), (4096, "bind"), (8192, "move")]),
-        op::RENAME => words(&[(1, "noreplace"), (2, "exchange"), (4, "whiteout")]),
-        op::SOCKET | op::CONNECT | op::BIND | op::LISTEN | op::SEND => out.extend(socket_words(record)),
-        op::PTRACE | op::CONTROL => out.push(format!("target={}", record.target)),
-        op::SIGNAL => {
+        Some(Op::MapExec | Op::ProtectExec) => words(&[(1, "read"), (2, "write"), (4, "exec")]),
+        Some(Op::Mount) => words(&[(1, "readonly"), (32, "remount"), (4096, "bind"), (8192, "move")]),
+        Some(Op::Rename) => words(&[(1, "noreplace"), (2, "exchange"), (4, "whiteout")]),
+        Some(Op::Socket | Op::Connect | Op::Bind | Op::Listen | Op::Send) => out.extend(socket_words(record)),
+        Some(Op::Ptrace | Op::Control) => out.push(format!("target={}", record.target)),
+        Some(Op::Signal) => {
             out.push(format!("target={}", record.target));
             out.push(format!("signal={detail}"));
         }
-        op::BPF => out.push(format!("command={detail}")),
-        op::IOCTL => out.push(match ioctls::name(detail) {
+        Some(Op::Bpf) => out.push(format!("command={detail}")),
+        Some(Op::Ioctl) => out.push(match ioctls::name(detail) {
             Some(name) => format!("command={name}"),
             None => format!("command={detail:#x}"),
         }),
-        op::SETSOCKOPT => {
+        Some(Op::Setsockopt) => {
             out.extend(socket_words(record));
             out.push(format!("level={}", record.target >> 16));
             out.push(format!("option={}", record.target & 0xffff));
         }
-        op::CAPABILITY => {
+        Some(Op::Capability) => {
             let name = Capabilities::name(detail).map_or_else(|| detail.to_string(), str::to_owned);
             out.push(format!("capability={name}"));
             out.push(format!("syscall={}", record.target));
         }
-        op::IPC => {
+        Some(Op::Ipc) => {
             let kind = ["message_queue", "semaphores", "shared_memory"].get(detail as usize);
             out.extend(kind.map(|kind| format!("type={kind}")));
             out.push(format!("id={}", record.target));
         }
-        op::KEY => out.push(format!("serial={}", record.target)),
-        op::RECEIVE => out.extend(socket_words(record)),
-        op::SYSCALL => out.push(format!("number={detail}")),
-        _ => {}
+        Some(Op::Key) => out.push(format!("serial={}", record.target)),
+        Some(Op::Receive) => out.extend(socket_words(record)),
+        Some(Op::Syscall) => out.push(format!("number={detail}")),
+        // Their target says it all.
+        Some(
+            Op::Exec
+            | Op::Truncate
+            | Op::Unlink
+            | Op::Link
+            | Op::Rmdir
+            | Op::Symlink
+            | Op::Chown
+            | Op::Utimes
+            | Op::Setxattr
+            | Op::MoveMount
+            | Op::PivotRoot
+            | Op::Chroot
+            | Op::Perf
+            | Op::Userns
+            | Op::Umount,
+        )
+        | None => {}
     }
     if let Some(to) = &record.path2 {
         out.push(format!("to={to}"));
@@ -331,16 +318,16 @@ mod tests {
     fn a_tagged_event_is_exactly_its_calls() {
         let tagged = Decoded { call: 0x2a, ..samples::decoded() };
         let known = event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
-        assert_eq!((known.tool_call.as_deref(), known.attribution.as_str()), (Some("toolu_1"), "exact"));
+        assert_eq!((known.tool_call.as_deref(), known.attribution), (Some("toolu_1"), Certainty::Exact));
         let unknown = event(&stored(tagged));
-        assert_eq!((unknown.tool_call.as_deref(), unknown.attribution.as_str()), (Some("tag:2a"), "exact"));
+        assert_eq!((unknown.tool_call.as_deref(), unknown.attribution), (Some("tag:2a"), Certainty::Exact));
     }
 
     #[test]
     fn what_another_call_may_have_steered_is_ambiguous() {
         let tagged = Decoded { call: 0x2a, flags: event::FLAG_DEBUGGED, ..samples::decoded() };
         let known = super::event(&Stored { call: Some("toolu_1".into()), ..stored(tagged.clone()) });
-        assert_eq!((known.tool_call, known.attribution.as_str()), (None, "ambiguous"));
+        assert_eq!((known.tool_call, known.attribution), (None, Certainty::Ambiguous));
         assert_eq!(known.candidates, ["toolu_1"]);
         assert!(known.flags.contains(&"debugged".to_owned()), "{:?}", known.flags);
         assert_eq!(super::event(&stored(tagged)).candidates, ["tag:2a"]);
@@ -386,6 +373,7 @@ mod tests {
         assert_eq!(flags_of(op::CHMOD, 0o4755), "mode=4755");
         assert_eq!(flags_of(op::MOUNT, 4096 | 32 | 1), "readonly remount bind");
         assert_eq!(flags_of(op::MAP_EXEC, 5), "read exec");
+        assert_eq!(flags_of(op::BPF, 5), "command=5", "the programs put it into `detail`");
         assert_eq!(flags_of(op::SOCKET, 17 << 16 | 3), "family=packet type=raw");
         assert_eq!(flags_of(op::SOCKET, 999 << 16 | 1), "family=999 type=stream");
         let rename = Decoded { op: op::RENAME, detail: 2, path2: Some("/b".into()), ..samples::decoded() };

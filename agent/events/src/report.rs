@@ -1,29 +1,29 @@
 //! What agents' workers report, checked.
 
 use ringfence_wire::{
-    audit::{self, What},
-    trace::{MAX_GIVEN, MAX_ID, MAX_TEXT, Renamed, Said},
+    audit::{AgentReport, Payload},
+    trace::{AgentEvent, MAX_GIVEN, MAX_ID, MAX_TEXT, Renamed},
 };
 
 /// Most bytes of an agent's name.
 const MAX_NAME: usize = 255;
 
-/// A report, taken apart. Whose it is and when it came is the core's word, the rest its worker's.
+/// A report within its bounds. Whose it is and when it came is the core's word, the rest its worker's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reported {
+pub struct CheckedReport {
     /// The agent.
     pub agent: String,
     /// Who may see it, beside root.
     pub uid: u32,
     /// Microseconds since 1970.
     pub at: i64,
-    /// What.
-    pub what: Report,
+    /// What it is about.
+    pub payload: CheckedPayload,
 }
 
-/// See [`Reported`].
+/// See [`CheckedReport`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum CheckedPayload {
     /// The core tagged a process.
     Tagged {
         /// The tag.
@@ -31,39 +31,39 @@ pub enum Report {
         /// Public id of the container.
         container: String,
     },
-    /// The worker said something.
-    Said(Said),
+    /// From the worker.
+    Event(AgentEvent),
 }
 
-/// Checks a report. `None`: no worker of this version says that.
-pub fn reported(reported: audit::Reported) -> Option<Reported> {
-    let audit::Reported { agent, uid, at, what } = reported;
-    let what = match what {
-        What::Tagged { tag, container } => Report::Tagged { tag, container },
-        What::Said(text) => Report::Said(bounded(serde_json::from_str(&text).ok()?)?),
+/// Checks a report. `None`: no worker of this version sends that.
+pub fn check(report: AgentReport) -> Option<CheckedReport> {
+    let AgentReport { agent, uid, at, payload } = report;
+    let payload = match payload {
+        Payload::Tagged { tag, container } => CheckedPayload::Tagged { tag, container },
+        Payload::Event(json) => CheckedPayload::Event(bounded(serde_json::from_str(json.get()).ok()?)?),
     };
-    (agent.len() <= MAX_NAME).then_some(Reported { agent, uid, at, what })
+    (agent.len() <= MAX_NAME).then_some(CheckedReport { agent, uid, at, payload })
 }
 
 /// A worker may be subverted: its bounds are kept here, too.
-fn bounded(mut said: Said) -> Option<Said> {
+fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
     let id = |id: &str| (!id.is_empty() && id.len() <= MAX_ID).then_some(());
     let cut = |text: &mut String| {
         if let Some((at, _)) = text.char_indices().nth(MAX_TEXT) {
             text.truncate(at);
         }
     };
-    match &mut said {
-        Said::Began { .. } => {}
-        Said::Intent { id: of, text, .. } => {
+    match &mut event {
+        AgentEvent::Began { .. } => {}
+        AgentEvent::Intent { id: of, text, .. } => {
             id(of)?;
             cut(text);
         }
-        Said::IntentEnded { id: of, error, .. } => {
+        AgentEvent::IntentEnded { id: of, error, .. } => {
             id(of)?;
             error.as_mut().map(cut);
         }
-        Said::Call { key, id: of, renamed, intent, tool, server, input, moment: _ } => {
+        AgentEvent::Call { key, id: of, renamed, intent, tool, server, input, moment: _ } => {
             id(key)?;
             id(of)?;
             if let Some(Renamed { given, why }) = renamed {
@@ -75,63 +75,62 @@ fn bounded(mut said: Said) -> Option<Said> {
             server.as_deref().map_or(Some(()), id)?;
             cut(input);
         }
-        Said::CallEnded { key, output, .. } => {
+        AgentEvent::CallEnded { key, output, .. } => {
             id(key)?;
             cut(output);
         }
-        Said::Tagged { key, .. } => id(key)?,
-        Said::Refused(refusal) => {
+        AgentEvent::Tagged { key, .. } => id(key)?,
+        AgentEvent::Refused(refusal) => {
             id(&refusal.what)?;
             refusal.container.as_deref().map_or(Some(()), id)?;
             cut(&mut refusal.why);
         }
     }
-    Some(said)
+    Some(event)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ringfence_wire::trace::{Refusal, Via};
+    use serde_json::value::{RawValue, to_raw_value};
 
-    fn said(said: &Said) -> audit::Reported {
-        let what = What::Said(serde_json::to_string(said).unwrap());
-        audit::Reported { agent: "a".into(), uid: 0, at: 1, what }
+    fn checked(event: &AgentEvent) -> Option<AgentEvent> {
+        checked_json(to_raw_value(event).unwrap())
+    }
+
+    fn checked_json(json: Box<RawValue>) -> Option<AgentEvent> {
+        let report = AgentReport { agent: "a".into(), uid: 0, at: 1, payload: Payload::Event(json) };
+        check(report).map(|checked| match checked.payload {
+            CheckedPayload::Event(event) => event,
+            CheckedPayload::Tagged { .. } => panic!("an event became something else"),
+        })
     }
 
     #[test]
     fn what_a_worker_says_is_bounded() {
-        let long = Said::Intent {
+        let long = AgentEvent::Intent {
             id: "0123456789ab".into(),
             uid: None,
             text: "\u{fc}".repeat(MAX_TEXT + 5),
             via: Via::Send,
         };
-        let Some(Reported { what: Report::Said(Said::Intent { text, .. }), .. }) = reported(said(&long))
-        else {
-            panic!("refused");
-        };
+        let Some(AgentEvent::Intent { text, .. }) = checked(&long) else { panic!("refused") };
         assert_eq!(text.chars().count(), MAX_TEXT);
-        let id = Said::Tagged { key: "x".repeat(MAX_ID + 1), tag: 1 };
-        assert_eq!(reported(said(&id)), None);
-        assert_eq!(reported(said(&Said::Tagged { key: String::new(), tag: 1 })), None);
+        assert_eq!(checked(&AgentEvent::Tagged { key: "x".repeat(MAX_ID + 1), tag: 1 }), None);
+        assert_eq!(checked(&AgentEvent::Tagged { key: String::new(), tag: 1 }), None);
         let refusal =
             Refusal { what: "send".into(), why: "w".repeat(9000), pid: None, uid: None, container: None };
-        let Some(Reported { what: Report::Said(Said::Refused(kept)), .. }) =
-            reported(said(&Said::Refused(refusal)))
-        else {
-            panic!("refused");
+        let Some(AgentEvent::Refused(kept)) = checked(&AgentEvent::Refused(refusal)) else {
+            panic!("refused")
         };
         assert_eq!(kept.why.len(), MAX_TEXT);
     }
 
     #[test]
     fn what_no_worker_says_is_refused() {
-        for text in
-            ["", "{", "[]", r#"{"said":"nothing"}"#, r#"{"said":"tagged","key":"a","tag":1,"more":2}"#]
-        {
-            let what = What::Said(text.to_owned());
-            assert_eq!(reported(audit::Reported { agent: "a".into(), uid: 0, at: 1, what }), None, "{text}");
+        for text in ["[]", r#"{"said":"nothing"}"#, r#"{"said":"tagged","key":"a","tag":1,"more":2}"#] {
+            assert_eq!(checked_json(RawValue::from_string(text.to_owned()).unwrap()), None, "{text}");
         }
     }
 }

@@ -36,7 +36,10 @@ use confine::Confinement;
 use environment::Environment;
 use identity::Identity;
 use nix::{
-    sys::signal::Signal,
+    sys::{
+        signal::Signal,
+        socket::{MsgFlags, send},
+    },
     unistd::{self, Pid},
 };
 use plan::{Enforcers, Plan};
@@ -53,13 +56,13 @@ use ringfence_process::job::Streams;
 use ringfence_process::spawn::{self, Child};
 use ringfence_process::wait;
 use ringfence_sandbox::{caps, host, seccomp};
-use rustix::net::SendFlags;
+use ringfence_wire::status::Mode as EnrolledMode;
 use std::{
     cell::Cell,
     ffi::OsString,
     io::{self, Read, Write},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::{Path, PathBuf},
@@ -415,7 +418,7 @@ impl Launch<'_> {
         }
         let (container, confine) = match core {
             Core::There(socket) => match self.enroll(socket, &child, dirs) {
-                Ok(enrolled) => (Some(enrolled.container), enrolled.mode != Mode::Audit.to_string()),
+                Ok(enrolled) => (Some(enrolled.container), enrolled.mode != EnrolledMode::Audit),
                 Err(error) => {
                     drop(ours);
                     let _ = nix::sys::signal::kill(child.pid(), Signal::SIGKILL);
@@ -476,7 +479,8 @@ impl Launch<'_> {
         let not_run = |status: u8, reason: &str| {
             eprintln!("ringfence: {reason}");
             // Whoever only waits does not listen, and must not make this a death by SIGPIPE.
-            let _ = rustix::net::send(&word, &[&[status], reason.as_bytes()].concat(), SendFlags::NOSIGNAL);
+            let said = [&[status], reason.as_bytes()].concat();
+            let _ = send(word.as_raw_fd(), &said, MsgFlags::MSG_NOSIGNAL);
             status
         };
         let failed = |error: &dyn std::error::Error| not_run(FAILED, &chain(error));

@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use ringfence_policy::agents::registry::AgentConfig;
 use ringfence_wire::{
     agent::Speaker,
-    trace::{MAX_ID, MAX_TEXT, Refusal, Said},
+    trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal},
 };
 use std::{
     collections::HashMap,
@@ -91,7 +91,7 @@ pub(crate) struct Access {
 pub(crate) struct Known {
     access: Arc<Access>,
     /// `Ok(None)`: there is no core, and the socket's mode says who may connect.
-    speaker: Result<Option<Speaker>, Error>,
+    speaker: Result<Option<PeerIdentity>, Error>,
     /// Without a core: the peer is the user that the worker serves, or root.
     is_user: bool,
     connection: Option<OwnedFd>,
@@ -135,12 +135,12 @@ impl Known {
 
     /// Whether it is in the agent's container, where there is one. `act`: what it wants, in words.
     fn is_in_place(&self, what: &str, act: &str) -> Result<(), RpcError> {
-        let own = |speaker: &Speaker| speaker.container.as_ref().is_some_and(|container| container.own);
+        let own = |speaker: &PeerIdentity| speaker.container.as_ref().is_some_and(|container| container.own);
         let why = match &self.speaker {
             Ok(None) => return Ok(()),
             Ok(Some(_)) if !self.access.governed => return Ok(()),
             Ok(Some(speaker)) if own(speaker) => return Ok(()),
-            Ok(Some(Speaker { container: None, .. })) => {
+            Ok(Some(PeerIdentity { container: None, .. })) => {
                 format!(
                     "{act} from the agent's container, and this process is in none; start it by `ringfence run --profile`"
                 )
@@ -162,7 +162,7 @@ impl Known {
             Ok(None) if self.is_user => return Ok(()),
             // What a container could say in its user's name would be no intent.
             Ok(None) => "only the user who runs the agent's worker, and root, may send".to_owned(),
-            Ok(Some(Speaker { container: Some(_), .. })) => {
+            Ok(Some(PeerIdentity { container: Some(_), .. })) => {
                 "a message is sent from the host, never from a container: an agent does not give itself orders".to_owned()
             }
             Ok(Some(speaker)) if speaker.uid == 0 || (governed && speaker.uid == owner) => return Ok(()),
@@ -206,7 +206,7 @@ impl Known {
         match tagged.await {
             Ok((key, tag)) => {
                 host.counts().tags.fetch_add(1, Ordering::Relaxed);
-                host.report(&Said::Tagged { key: key.as_str().to_owned(), tag });
+                host.report(&AgentEvent::Tagged { key: key.as_str().to_owned(), tag });
                 Ok(())
             }
             Err(why) => {
@@ -232,7 +232,7 @@ impl Known {
             speaker.map_or_else(|| "unknown".to_owned(), |s| s.pid.to_string()),
             speaker.map_or_else(|| "unknown".to_owned(), |s| s.uid.to_string()),
         );
-        self.access.host.report(&Said::Refused(Refusal {
+        self.access.host.report(&AgentEvent::Refused(Refusal {
             what: what.to_owned(),
             why: why.chars().take(MAX_TEXT).collect(),
             pid: speaker.map(|speaker| speaker.pid),
@@ -297,16 +297,16 @@ fn receive(socket: &UnixStream, into: &mut [u8], kept: &Descriptors) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_wire::agent::Inside;
+    use ringfence_wire::agent::PeerContainer;
 
-    fn known(governed: bool, owner: u32, speaker: Result<Option<Speaker>, Error>) -> Known {
+    fn known(governed: bool, owner: u32, speaker: Result<Option<PeerIdentity>, Error>) -> Known {
         let access = Access { host: Host::default(), governed, owner, issued: Arc::default() };
         Known { access: Arc::new(access), speaker, is_user: true, connection: None }
     }
 
-    fn speaker(uid: u32, container: Option<bool>) -> Result<Option<Speaker>, Error> {
-        let container = container.map(|own| Inside { id: "0123456789ab".into(), own });
-        Ok(Some(Speaker { pid: 7, uid, container }))
+    fn speaker(uid: u32, container: Option<bool>) -> Result<Option<PeerIdentity>, Error> {
+        let container = container.map(|own| PeerContainer { id: "0123456789ab".into(), own });
+        Ok(Some(PeerIdentity { pid: 7, uid, container }))
     }
 
     #[test]

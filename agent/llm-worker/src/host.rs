@@ -3,11 +3,12 @@
 
 use super::{access::WithDescriptors, frame::FrameReader, service::Intake};
 use ringfence_wire::{
-    agent::{AgentCounts, Answer, MAX_REPORT, Speaker, ToCore, ToWorker},
+    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker},
     frame::framed,
-    trace::Said,
+    trace::AgentEvent,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde_json::value::to_raw_value;
 use std::{
     collections::HashMap,
     io::{self, IoSlice},
@@ -170,7 +171,7 @@ impl Host {
     ///
     /// # Errors
     /// [`Error`]: then nothing is known of the peer.
-    pub(crate) async fn speaker(&self, connection: BorrowedFd<'_>) -> Result<Option<Speaker>, Error> {
+    pub(crate) async fn speaker(&self, connection: BorrowedFd<'_>) -> Result<Option<PeerIdentity>, Error> {
         if !self.is_there() {
             return Ok(None);
         }
@@ -196,39 +197,32 @@ impl Host {
     }
 
     /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
-    pub(crate) fn report(&self, said: &Said) {
+    pub(crate) fn report(&self, event: &AgentEvent) {
         if !self.is_there() {
             return;
         }
-        match serde_json::to_string(said) {
-            Ok(text) if text.len() <= MAX_REPORT => self.tell(ToCore::Report(text)),
-            _ => drop(self.counts.lost_reports.fetch_add(1, Ordering::Relaxed)),
+        match report_of(event) {
+            Some(report) => self.tell(report),
+            None => drop(self.lost()),
         }
     }
 
     /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
     /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
-    pub(crate) async fn report_patiently(&self, said: &Said, cut: &CancellationToken) -> bool {
+    pub(crate) async fn report_patiently(&self, event: &AgentEvent, cut: &CancellationToken) -> bool {
         let Some(link) = self.link.as_ref().filter(|_| self.is_core) else { return true };
         let until = tokio::time::Instant::now() + PATIENCE;
         let (written, is_written) = oneshot::channel();
-        let sent = match serde_json::to_string(said) {
-            Ok(text) if text.len() <= MAX_REPORT => {
-                let what = ToCore::Report(text);
-                let question =
-                    Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
-                let sending = timeout_at(until, link.send(question));
-                let sent = tokio::select! {
-                    // What has room is sent, whatever is cut.
-                    biased;
-                    sent = sending => sent,
-                    () = cut.cancelled() => return self.lost(),
-                };
-                sent.is_ok_and(|sent| sent.is_ok())
-            }
-            _ => false,
+        let Some(what) = report_of(event) else { return self.lost() };
+        let question = Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
+        let sending = timeout_at(until, link.send(question));
+        let sent = tokio::select! {
+            // What has room is sent, whatever is cut.
+            biased;
+            sent = sending => sent,
+            () = cut.cancelled() => return self.lost(),
         };
-        if !sent {
+        if !sent.is_ok_and(|sent| sent.is_ok()) {
             return self.lost();
         }
         tokio::select! {
@@ -289,6 +283,12 @@ impl Host {
             Err(_) => Err(Error::Silent),
         }
     }
+}
+
+/// A report, unless it is longer than the core takes.
+fn report_of(event: &AgentEvent) -> Option<ToCore> {
+    let json = to_raw_value(event).ok()?;
+    (json.get().len() <= MAX_REPORT).then_some(ToCore::Report(json))
 }
 
 /// Those who wait for an answer, by the numbers of their questions.
@@ -398,14 +398,14 @@ mod tests {
         let (ours, mut core) = UnixStream::pair().unwrap();
         let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
         let never = CancellationToken::new();
-        let said = |id: &str| Said::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
+        let said = |id: &str| AgentEvent::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
         assert!(host.report_patiently(&said("first"), &never).await);
         let mut heard = vec![0; 1 << 10];
         let read = core.try_read(&mut heard).unwrap();
         assert!(String::from_utf8_lossy(&heard[..read]).contains("first"));
         // Nobody reads, and no more can be written, though there is room in between.
         let error = Some("x".repeat(2000));
-        let long = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
         for _ in 0..QUEUE / 2 {
             host.report(&long);
             tokio::task::yield_now().await;
@@ -428,7 +428,7 @@ mod tests {
         let (ours, _core) = UnixStream::pair().unwrap();
         let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
         let error = Some("x".repeat(2000));
-        let long = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
         for _ in 0..2 * QUEUE {
             host.report(&long);
             tokio::task::yield_now().await;
@@ -465,7 +465,7 @@ mod tests {
             }
             for number in numbers.into_iter().rev() {
                 let pid = u32::try_from(number).unwrap();
-                let answer = Answer::Speaker(Speaker { pid, uid: 0, container: None });
+                let answer = Answer::Speaker(PeerIdentity { pid, uid: 0, container: None });
                 conn.send(&ToWorker::Answer { number, answer }).unwrap();
             }
         });

@@ -6,7 +6,11 @@ use ringfence_events::{
     report, samples,
 };
 use ringfence_store::{self as store, Asked, Event, FILE, Incoming, Reader, Viewer, Writer};
-use ringfence_wire::audit::{Reported, What};
+use ringfence_wire::{
+    audit::{AgentReport, Payload},
+    event::Certainty,
+};
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
 /// A call on record.
@@ -36,21 +40,21 @@ impl Record {
         Self { dir, writer, at: 1_000_000_000_000_000 }
     }
 
-    fn take(&mut self, what: What) {
+    fn take(&mut self, payload: Payload) {
         self.at += 1;
-        let reported = Reported { agent: "a".into(), uid: 0, at: self.at, what };
-        let reported = report::reported(reported).expect("a report that no worker makes");
-        self.writer.write(&[Incoming::Reported(Box::new(reported))]).unwrap();
+        let report = AgentReport { agent: "a".into(), uid: 0, at: self.at, payload };
+        let checked = report::check(report).expect("a report that no worker makes");
+        self.writer.write(&[Incoming::Report(Box::new(checked))]).unwrap();
     }
 
     /// A worker says something.
     pub(crate) fn said(&mut self, text: String) {
-        self.take(What::Said(text));
+        self.take(Payload::Event(RawValue::from_string(text).unwrap()));
     }
 
     /// The core gave a tag, and the tree that has it opened a file.
     pub(crate) fn tagged(&mut self, tag: u64, path: &str) {
-        self.take(What::Tagged { tag, container: "000000001005".into() });
+        self.take(Payload::Tagged { tag, container: "000000001005".into() });
         let identity = Identity { public: "000000001005".into(), profile: "a".into(), uid: 0, created: 7 };
         let record = Decoded { call: tag, path: Some(path.into()), ..samples::decoded() };
         let event =
@@ -67,7 +71,10 @@ impl Record {
             let events = reader.events_tagged(Viewer(0), call.row, 1000).unwrap();
             let exact = events.iter().map(|stored| {
                 let event = present::event(stored);
-                assert_eq!((event.tool_call.as_ref(), event.attribution.as_str()), (Some(&call.id), "exact"));
+                assert_eq!(
+                    (event.tool_call.as_ref(), &event.attribution),
+                    (Some(&call.id), &Certainty::Exact)
+                );
                 stored.record.path.clone().unwrap_or_default()
             });
             Recorded {

@@ -9,7 +9,7 @@ use super::{
     redact::Redactor,
 };
 use nix::time::ClockId;
-use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Refusal, Said, Via};
+use ringfence_wire::trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal, Via};
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -53,7 +53,13 @@ impl Reporter {
         if self.host.may_record(RefusedParty::Strangers) {
             tracing::warn!("`{what}` refused to a process that is not known: {why}");
             let (what, why) = (what.to_owned(), why.chars().take(MAX_TEXT).collect());
-            self.host.report(&Said::Refused(Refusal { what, why, pid: None, uid: None, container: None }));
+            self.host.report(&AgentEvent::Refused(Refusal {
+                what,
+                why,
+                pid: None,
+                uid: None,
+                container: None,
+            }));
         }
     }
 
@@ -79,13 +85,13 @@ impl Reporter {
         redactor: &Redactor,
     ) {
         let text = beginning(content, redactor);
-        self.host.report(&Said::Intent { id: intent.id.to_string(), uid, text, via });
+        self.host.report(&AgentEvent::Intent { id: intent.id.to_string(), uid, text, via });
     }
 
     /// The agent is done with a message.
     pub(crate) fn intent_ended(&self, intent: &Intent, error: Option<&str>, redactor: &Redactor) {
         let error = error.map(|why| cut(&redactor.text(why)));
-        self.host.report(&Said::IntentEnded { id: intent.id.to_string(), error, moment: now() });
+        self.host.report(&AgentEvent::IntentEnded { id: intent.id.to_string(), error, moment: now() });
     }
 
     /// The model wants a tool called. Its arguments were redacted where they were received. Nobody runs it before this is
@@ -109,7 +115,13 @@ impl Reporter {
         }
     }
 
-    fn said(&self, intent: Option<&Intent>, begun: &Begun, call: &ToolCall, server: Option<&str>) -> Said {
+    fn said(
+        &self,
+        intent: Option<&Intent>,
+        begun: &Begun,
+        call: &ToolCall,
+        server: Option<&str>,
+    ) -> AgentEvent {
         if let Some(renamed) = &begun.renamed
             && self.host.may_record(RefusedParty::Provider)
         {
@@ -117,7 +129,7 @@ impl Reporter {
             tracing::warn!("a tool call is named {id} in place of the provider's {given:?}: {why}");
         }
         let tool = &call.name[..call.name.floor_char_boundary(MAX_ID)];
-        Said::Call {
+        AgentEvent::Call {
             key: begun.key.as_str().to_owned(),
             id: begun.id.clone(),
             renamed: begun.renamed.clone(),
@@ -137,7 +149,7 @@ impl Reporter {
     /// The result of a call.
     pub(crate) fn ended(&self, key: &CallKey, is_error: bool, content: &[Block], redactor: &Redactor) {
         let (key, output) = (key.as_str().to_owned(), beginning(content, redactor));
-        self.host.report(&Said::CallEnded { key, is_error, output, moment: now() });
+        self.host.report(&AgentEvent::CallEnded { key, is_error, output, moment: now() });
     }
 }
 

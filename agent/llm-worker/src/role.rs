@@ -26,7 +26,7 @@ use ringfence_wire::{
     agent::{MAX_ORDER, Start, Supervisor, ToCore, ToWorker},
     conn::Conn,
     frame::FrameError,
-    trace::Said,
+    trace::AgentEvent,
 };
 use std::{
     io,
@@ -151,7 +151,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         let listener = tokio::net::UnixListener::from_std(listener).map_err(Error::Io)?;
         let (host, orders) = link(socket, is_core, worker.status().subscribe(), (&stop, &gone));
         // What a worker before this one left under way is over.
-        host.report(&Said::Began { moment: report::now() });
+        host.report(&AgentEvent::Began { moment: report::now() });
         let (replacements, replaced) = mpsc::channel(4);
         let mut serves = Serves {
             host: host.clone(),

@@ -11,7 +11,7 @@ use super::{
 use ringfence_base::error::chain;
 use ringfence_credentials::{self as secret, Source};
 use ringfence_policy::agents::registry::AgentConfig;
-use ringfence_wire::agent::{For, Replacement, ToWorker};
+use ringfence_wire::agent::{CredentialOwner, Replacement, ToWorker};
 use std::{
     collections::VecDeque,
     io,
@@ -40,7 +40,7 @@ pub(crate) struct Intake {
     /// Questions what the worker is doing.
     counts: mpsc::Sender<()>,
     /// A configuration, and whose credentials are still on their way.
-    waits: Option<(AgentConfig, VecDeque<For>)>,
+    waits: Option<(AgentConfig, VecDeque<CredentialOwner>)>,
 }
 
 impl Intake {
@@ -201,7 +201,7 @@ mod tests {
         read.into()
     }
 
-    fn replace(credentials: Vec<For>) -> ToWorker {
+    fn replace(credentials: Vec<CredentialOwner>) -> ToWorker {
         ToWorker::Replace(Replacement { config: config(), credentials })
     }
 
@@ -213,7 +213,10 @@ mod tests {
         // The first may be there before its message.
         let descriptors = Descriptors::default();
         descriptors.lock().unwrap().push(key("sk-llm"));
-        intake.take(replace(vec![For::Llm, For::Mcp("s".into())]), &descriptors).await.unwrap();
+        intake
+            .take(replace(vec![CredentialOwner::Llm, CredentialOwner::Mcp("s".into())]), &descriptors)
+            .await
+            .unwrap();
         assert!(ordered.try_recv().is_err(), "its credentials are missing");
         descriptors.lock().unwrap().push(key("sk-mcp"));
         intake.take(ToWorker::Credential, &descriptors).await.unwrap();
@@ -237,9 +240,9 @@ mod tests {
         let descriptors = Descriptors::default();
         for said in [
             vec![ToWorker::Credential],
-            vec![replace(vec![For::Llm]), ToWorker::Credential],
-            vec![replace(vec![For::Llm]), ToWorker::Count],
-            vec![replace(vec![For::Llm]), replace(vec![For::Llm])],
+            vec![replace(vec![CredentialOwner::Llm]), ToWorker::Credential],
+            vec![replace(vec![CredentialOwner::Llm]), ToWorker::Count],
+            vec![replace(vec![CredentialOwner::Llm]), replace(vec![CredentialOwner::Llm])],
             vec![ToWorker::Listen { http: true, loopback: false }],
         ] {
             let mut intake = intake();
@@ -252,7 +255,7 @@ mod tests {
         let (socket, _) = UnixStream::pair().unwrap();
         descriptors.lock().unwrap().extend([key("sk-x"), socket.into()]);
         let mut strange = intake();
-        strange.take(replace(vec![For::Mcp("nobody".into())]), &descriptors).await.unwrap();
+        strange.take(replace(vec![CredentialOwner::Mcp("nobody".into())]), &descriptors).await.unwrap();
         assert!(strange.take(ToWorker::Credential, &descriptors).await.is_err());
         let alone = ToWorker::Listen { http: false, loopback: true };
         assert!(intake().take(alone, &descriptors).await.is_err(), "loopback alone");

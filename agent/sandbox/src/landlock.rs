@@ -7,8 +7,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
-use nix::sys::stat::{SFlag, fstat};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use std::{
     collections::BTreeSet,
     io,
@@ -163,7 +162,7 @@ impl Rules {
             };
             let stat =
                 fstat(&file).map_err(|errno| Error::Open { path: path.clone(), source: errno.into() })?;
-            let is_dir = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
+            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             if !is_dir {
                 rights &= AccessFs::from_file(level);
             }
@@ -252,7 +251,7 @@ fn open(path: &Path) -> Result<Option<OwnedFd>, Error> {
     }
     // Below a symlink nothing opens; as the last part it opens itself.
     let stat = fstat(&here).map_err(|errno| Error::Open { path: path.to_owned(), source: errno.into() })?;
-    Ok((SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK).then_some(here))
+    Ok((FileType::from_raw_mode(stat.st_mode) != FileType::Symlink).then_some(here))
 }
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ use ringfence_base::{
 };
 use ringfence_llm_worker::control::{self, UserStatus};
 use ringfence_policy::{Capabilities, agents::home::Home};
-use ringfence_wire::message::{AdminRequest, AgentProcess, AuditorStatus, ContainerStatus, Status};
+use ringfence_wire::{
+    message::{AdminRequest, AuditorStatus},
+    status::{AgentProcess, AgentState, ContainerStatus, Enforcement, Status},
+};
 use serde::Serialize;
 use std::{
     io::{self, Write},
@@ -150,7 +153,7 @@ fn complain(out: &mut impl Write, problems: &[String]) -> io::Result<()> {
 
 fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
     let mut problems = Vec::new();
-    for axis in core.axes.iter().filter(|axis| axis.enforcement != "kernel") {
+    for axis in core.axes.iter().filter(|axis| axis.enforcement != Enforcement::Kernel) {
         problems.push(format!("{} is not held by the kernel ({})", axis.axis, axis.enforcement));
     }
     if !core.auditor.running {
@@ -174,11 +177,11 @@ fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String>
         if let Some(error) = &agent.error {
             problems.push(format!("agent {}: {error}", printable(&agent.name)));
         }
-        if agent.state != "running" && agent.error.is_none() {
+        if agent.state != AgentState::Running && agent.error.is_none() {
             let why =
                 agent.last_exit.as_deref().map(|why| format!(": {}", printable(why))).unwrap_or_default();
             // A worker that has just been started is no problem.
-            if agent.restarts > 0 || agent.state != "starting" {
+            if agent.restarts > 0 || agent.state != AgentState::Starting {
                 problems.push(format!("agent {} is {}{why}", printable(&agent.name), agent.state));
             }
         }
@@ -288,7 +291,7 @@ pub(super) fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<(
         };
         rows.push([
             printable(&agent.name),
-            agent.state.clone(),
+            agent.state.to_string(),
             number(agent.pid),
             number(agent.uid),
             agent.restarts.to_string(),
@@ -337,8 +340,8 @@ fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> 
         rows.push([
             container.id.clone(),
             printable(&container.profile),
-            container.mode.clone(),
-            container.enforcement.clone(),
+            container.mode.to_string(),
+            container.enforcement.to_string(),
             container.generation.to_string(),
             age(container.created_ms, now),
             container.tasks.to_string(),

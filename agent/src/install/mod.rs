@@ -7,7 +7,7 @@ mod trusted;
 
 use nix::unistd::{Group, User};
 use ringfence_base::paths::Paths;
-use ringfence_core::{daemon::GROUP, supervise::AUDIT_USER};
+use ringfence_core::{auditor_role::AUDIT_USER, daemon::GROUP};
 use ringfence_files::{Access, Dir};
 use ringfence_sandbox::caps;
 use std::{

@@ -138,10 +138,10 @@ mod tests {
     use ringfence_events::{
         decode::Decoded,
         manifests::Decider,
-        report::{Report, Reported},
+        report::{CheckedPayload, CheckedReport},
         samples,
     };
-    use ringfence_wire::trace::{Refusal, Said, Via};
+    use ringfence_wire::trace::{AgentEvent, Refusal, Via};
 
     const TABLES: [&str; 4] = ["intents", "agent_calls", "refusals", "call_tags"];
 
@@ -154,14 +154,14 @@ mod tests {
         }))
     }
 
-    fn said(agent: &str, what: Report) -> Incoming {
-        Incoming::Reported(Box::new(Reported { agent: agent.into(), uid: 0, at: now_micros(), what }))
+    fn said(agent: &str, payload: CheckedPayload) -> Incoming {
+        Incoming::Report(Box::new(CheckedReport { agent: agent.into(), uid: 0, at: now_micros(), payload }))
     }
 
     /// One row in each table, with texts of so many bytes.
     fn work(agent: &str, number: u64, tag: u64, long: usize) -> Vec<Incoming> {
         let (id, text) = (format!("{agent}-{number}"), "é".repeat(long / 2));
-        let call = Said::Call {
+        let call = AgentEvent::Call {
             key: id.clone(),
             id: id.clone(),
             renamed: None,
@@ -171,19 +171,28 @@ mod tests {
             input: text.clone(),
             moment: tag,
         };
-        let ended = Said::CallEnded { key: id.clone(), is_error: false, output: text.clone(), moment: tag };
+        let ended =
+            AgentEvent::CallEnded { key: id.clone(), is_error: false, output: text.clone(), moment: tag };
         let refusal =
             Refusal { what: "send".into(), why: text.clone(), pid: None, uid: None, container: None };
         vec![
             said(
                 agent,
-                Report::Said(Said::Intent { id: id.clone(), uid: None, text: text.clone(), via: Via::Send }),
+                CheckedPayload::Event(AgentEvent::Intent {
+                    id: id.clone(),
+                    uid: None,
+                    text: text.clone(),
+                    via: Via::Send,
+                }),
             ),
-            said(agent, Report::Said(call)),
-            said(agent, Report::Said(ended)),
-            said(agent, Report::Said(Said::IntentEnded { id, error: Some(text), moment: tag })),
-            said(agent, Report::Said(Said::Refused(refusal))),
-            said(agent, Report::Tagged { tag, container: "c".into() }),
+            said(agent, CheckedPayload::Event(call)),
+            said(agent, CheckedPayload::Event(ended)),
+            said(
+                agent,
+                CheckedPayload::Event(AgentEvent::IntentEnded { id, error: Some(text), moment: tag }),
+            ),
+            said(agent, CheckedPayload::Event(AgentEvent::Refused(refusal))),
+            said(agent, CheckedPayload::Tagged { tag, container: "c".into() }),
         ]
     }
 

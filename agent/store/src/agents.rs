@@ -4,9 +4,9 @@ use super::{Error, Reader, Viewer, agent_bytes, intents, read, sql};
 use ringfence_events::{
     attribute::Span,
     present::Stored,
-    report::{Report, Reported},
+    report::{CheckedPayload, CheckedReport},
 };
-use ringfence_wire::trace::{MAX_GIVEN, Refusal, Renamed, Said, Via};
+use ringfence_wire::trace::{AgentEvent, MAX_GIVEN, Refusal, Renamed, Via};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
 /// A provider's ids of calls are not unique, over time or at all: a row is one call, and its worker names it by its key.
@@ -199,17 +199,17 @@ fn word(via: Via) -> &'static str {
 }
 
 /// Writes a report.
-pub(crate) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Result<()> {
-    let Reported { agent, uid, at, what } = reported;
+pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite::Result<()> {
+    let CheckedReport { agent, uid, at, payload } = report;
     let run =
         |text: &str, values: &[&dyn rusqlite::ToSql]| step.prepare_cached(text)?.execute(values).map(drop);
-    match what {
-        Report::Tagged { tag, container } => run(
+    match payload {
+        CheckedPayload::Tagged { tag, container } => run(
             "INSERT OR IGNORE INTO call_tags (tag, agent, uid, at, container) VALUES (?1, ?2, ?3, ?4, ?5)",
             params![tag.cast_signed(), agent, uid, at, container],
         ),
         // What nobody can answer any more is not in flight: kept so, it would make every later event's call unsure.
-        Report::Said(Said::Began { moment }) => {
+        CheckedPayload::Event(AgentEvent::Began { moment }) => {
             run(
                 "UPDATE agent_calls SET ended = ?2, done = max(began, ?3) WHERE agent = ?1 AND ended IS NULL",
                 params![agent, at, moment.cast_signed()],
@@ -220,12 +220,12 @@ pub(crate) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Re
             )
         }
         // Said again: a client tries again what had failed.
-        Report::Said(Said::Intent { id, uid: sender, text, via }) => run(
+        CheckedPayload::Event(AgentEvent::Intent { id, uid: sender, text, via }) => run(
             "INSERT INTO intents (agent, uid, id, at, sender, text, via) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
              ON CONFLICT (agent, id) DO UPDATE SET ended = NULL, error = NULL",
             params![agent, uid, id, at, sender, text, word(*via)],
         ),
-        Report::Said(Said::IntentEnded { id, error, moment }) => {
+        CheckedPayload::Event(AgentEvent::IntentEnded { id, error, moment }) => {
             run(
                 "UPDATE intents SET ended = ?3, error = ?4 WHERE agent = ?1 AND id = ?2 AND ended IS NULL",
                 params![agent, id, at, error],
@@ -235,7 +235,7 @@ pub(crate) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Re
                 params![agent, id, at, moment.cast_signed()],
             )
         }
-        Report::Said(Said::Call { key, id, renamed, intent, tool, server, input, moment }) => {
+        CheckedPayload::Event(AgentEvent::Call { key, id, renamed, intent, tool, server, input, moment }) => {
             let (shown, renamed) = unique(step, agent, (key, id), renamed.clone())?;
             let (given, why) = renamed.map(|Renamed { given, why }| (given, why)).unzip();
             run(
@@ -247,18 +247,18 @@ pub(crate) fn store(step: &Transaction<'_>, reported: &Reported) -> rusqlite::Re
             let named = given.as_deref().unwrap_or(&shown);
             intents::told_late(step, *uid, named, (*moment, *at))
         }
-        Report::Said(Said::CallEnded { key, is_error, output, moment }) => run(
+        CheckedPayload::Event(AgentEvent::CallEnded { key, is_error, output, moment }) => run(
             "UPDATE agent_calls SET ended = ?3, is_error = ?4, output = ?5, done = max(began, ?6)
              WHERE agent = ?1 AND key = ?2 AND ended IS NULL",
             params![agent, key, at, is_error, output, moment.cast_signed()],
         ),
         // Only a tag that the core gave to this very agent, and once.
-        Report::Said(Said::Tagged { key, tag }) => run(
+        CheckedPayload::Event(AgentEvent::Tagged { key, tag }) => run(
             "UPDATE call_tags SET call = (SELECT row FROM agent_calls WHERE agent = ?1 AND key = ?2)
              WHERE tag = ?3 AND agent = ?1 AND call IS NULL",
             params![agent, key, tag.cast_signed()],
         ),
-        Report::Said(Said::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
+        CheckedPayload::Event(AgentEvent::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
             "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             params![agent, uid, at, what, why, pid, peer, container],

@@ -39,7 +39,7 @@ pub enum Incoming {
     /// The programs' counters.
     Counted(Counted),
     /// Something about an agent.
-    Reported(Box<report::Reported>),
+    Report(Box<report::CheckedReport>),
     /// Events that were dropped before they came here.
     Dropped {
         /// Kernel id.
@@ -142,8 +142,8 @@ impl Writer {
                 }
                 Incoming::Ended { kernel } => at.ended(*kernel).map_err(sql("store a container's end"))?,
                 Incoming::Counted(counted) => at.counted(counted).map_err(sql("store counters"))?,
-                Incoming::Reported(reported) => {
-                    agents::store(&step, reported).map_err(sql("store what an agent did"))?;
+                Incoming::Report(report) => {
+                    agents::store(&step, report).map_err(sql("store what an agent did"))?;
                 }
                 Incoming::Dropped { kernel, denied, allowed } => {
                     at.dropped(*kernel, *denied, *allowed).map_err(sql("store counters"))?;

@@ -7,7 +7,7 @@
 use crate::child::{Backoff, Process};
 use ringfence_base::error::chain;
 use ringfence_wire::{
-    agent::{For, MAX_ORDER, MAX_QUESTION, Start, Supervisor, ToCore, ToWorker},
+    agent::{CredentialOwner, MAX_ORDER, MAX_QUESTION, Start, Supervisor, ToCore, ToWorker},
     conn::Conn,
     frame::FrameError,
 };
@@ -31,11 +31,11 @@ pub const MOST_CRASHES: u32 = 6;
 /// A worker that lived so long had been well.
 pub(crate) const WELL: Duration = Duration::from_secs(60);
 /// How long a worker has for each message about its configuration.
-pub const BRIEF: Duration = Duration::from_secs(5);
+pub const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a worker may take to end when it is told to: a little more than it gives itself.
-const ENDING: Duration = Duration::from_secs(21);
+const STOP_TIMEOUT: Duration = Duration::from_secs(21);
 /// How long a question of a worker's may take once it has begun, and its answer.
-const QUESTION: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most characters of a worker's sentence.
 const MAX_SENTENCE: usize = 1000;
 
@@ -70,10 +70,10 @@ pub fn spawn<K: AsRef<OsStr>, V: AsRef<OsStr>>(
 }
 
 /// Credentials, and whose each is.
-pub type Credentials = Vec<(For, OwnedFd)>;
+pub type Credentials = Vec<(CredentialOwner, OwnedFd)>;
 
 /// What a worker is started with.
-pub struct Brief<L> {
+pub struct WorkerSetup<L> {
     /// Whom it serves. Credentials are beside it, not in it.
     pub config: Box<RawValue>,
     /// Who we are.
@@ -94,16 +94,16 @@ pub fn as_json(config: &impl Serialize) -> Result<Box<RawValue>, String> {
     serde_json::to_string(config).and_then(RawValue::from_string).map_err(|error| error.to_string())
 }
 
-impl<L: AsFd> Brief<L> {
+impl<L: AsFd> WorkerSetup<L> {
     fn hand_over(self, worker: &UnixStream) -> Result<(), FrameError> {
         let Self { config, by, credentials, listeners, endpoint: (http, loopback) } = self;
-        let start = Start { config, by, credentials: whose(&credentials), http, loopback };
-        tell(worker, &ToWorker::Start(start), &listeners, &credentials)
+        let start = Start { config, by, credentials: owners_of(&credentials), http, loopback };
+        send_order(worker, &ToWorker::Start(start), &listeners, &credentials)
     }
 }
 
 /// Whose credentials are, in their order.
-pub fn whose(credentials: &[(For, OwnedFd)]) -> Vec<For> {
+pub fn owners_of(credentials: &[(CredentialOwner, OwnedFd)]) -> Vec<CredentialOwner> {
     credentials.iter().map(|(of, _)| of.clone()).collect()
 }
 
@@ -111,14 +111,14 @@ pub fn whose(credentials: &[(For, OwnedFd)]) -> Vec<For> {
 ///
 /// # Errors
 /// [`FrameError`]: then nothing more can be told it.
-pub fn tell<L: AsFd>(
+pub fn send_order<L: AsFd>(
     worker: &UnixStream,
     order: &ToWorker,
     beside: &[L],
-    credentials: &[(For, OwnedFd)],
+    credentials: &[(CredentialOwner, OwnedFd)],
 ) -> Result<(), FrameError> {
     let stream = worker.try_clone().map_err(FrameError::from_io)?;
-    let mut conn = Conn::new(stream, BRIEF, MAX_ORDER);
+    let mut conn = Conn::new(stream, SETUP_TIMEOUT, MAX_ORDER);
     let beside: Vec<BorrowedFd<'_>> = beside.iter().map(AsFd::as_fd).collect();
     conn.send_with_descriptors(order, &beside)?;
     for (_, descriptor) in credentials {
@@ -129,21 +129,22 @@ pub fn tell<L: AsFd>(
 
 /// One worker from its start to its end: how it ended, or what went wrong with it.
 ///
-/// `begun` is called with its link once it has its brief, `hear` with each thing that it says, `is_to_end` when it closed its
+/// `begun` is called with its link once it has its setup, `hear` with each thing that it says, `is_to_end` when it closed its
 /// link: whether it was told to.
 ///
 /// # Errors
-/// In words: it did not take its brief, or said what no worker says.
-pub fn live<L: AsFd>(
+/// In words: it did not take its setup, or said what no worker says.
+pub fn supervise<L: AsFd>(
     process: Process,
-    brief: Brief<L>,
+    setup: WorkerSetup<L>,
     begun: impl FnOnce(&UnixStream),
     hear: impl FnMut(&mut Conn, ToCore, Vec<OwnedFd>) -> Result<(), FrameError>,
     is_to_end: impl FnOnce() -> bool,
 ) -> Result<String, String> {
-    let told = brief.hand_over(process.socket());
-    let told = told.map_err(|error| format!("its worker did not take its configuration: {}", chain(&error)));
-    let served = told.and_then(|()| {
+    let handed_over = setup.hand_over(process.socket());
+    let handed_over =
+        handed_over.map_err(|error| format!("its worker did not take its configuration: {}", chain(&error)));
+    let served = handed_over.and_then(|()| {
         let link = process.socket().try_clone().map_err(|error| error.to_string())?;
         begun(&link);
         match listen(link, hear) {
@@ -152,7 +153,7 @@ pub fn live<L: AsFd>(
         }
     });
     let exit = match served {
-        Ok(()) if is_to_end() => process.finish(ENDING),
+        Ok(()) if is_to_end() => process.finish(STOP_TIMEOUT),
         _ => process.kill(),
     };
     served.map(|()| format!("its worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
@@ -163,7 +164,7 @@ fn listen(
     worker: UnixStream,
     mut hear: impl FnMut(&mut Conn, ToCore, Vec<OwnedFd>) -> Result<(), FrameError>,
 ) -> Result<(), FrameError> {
-    let mut conn = Conn::new(worker, QUESTION, MAX_QUESTION);
+    let mut conn = Conn::new(worker, REQUEST_TIMEOUT, MAX_QUESTION);
     loop {
         match poll(&mut [PollFd::new(conn.stream(), PollFlags::IN)], None) {
             Ok(_) => {}
@@ -177,16 +178,16 @@ fn listen(
 
 /// Tells a worker that runs to stop. What it says until then is heard. Nobody waits for it here: one that does not read would
 /// hold up whoever asks how any agent fares.
-pub fn tell_to_stop(worker: &UnixStream, name: &str) {
+pub fn send_stop(worker: &UnixStream, name: &str) {
     let Ok(worker) = worker.try_clone() else { return };
-    let tell = move || drop(Conn::new(worker, BRIEF, MAX_QUESTION).send(&ToWorker::Stop));
-    if let Err(error) = thread::Builder::new().name("stop".into()).spawn(tell) {
+    let send = move || drop(Conn::new(worker, SETUP_TIMEOUT, MAX_QUESTION).send(&ToWorker::Stop));
+    if let Err(error) = thread::Builder::new().name("stop".into()).spawn(send) {
         tracing::error!("agent {name}: its worker cannot be told to stop: no thread can be started: {error}");
     }
 }
 
 /// A worker's sentence about itself, as it may be shown: it may have been taken over by what it reads.
-pub fn sentence(said: &str) -> String {
+pub fn printable_reason(said: &str) -> String {
     let shown = said.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(MAX_SENTENCE).collect()
 }
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_a_worker_says_of_itself_is_one_line_of_a_bounded_length() {
-        assert_eq!(sentence("cannot open\n\u{1b}[2J\u{fc}"), "cannot open  [2J\u{fc}");
-        assert_eq!(sentence(&"\u{fc}".repeat(5000)).chars().count(), MAX_SENTENCE);
+        assert_eq!(printable_reason("cannot open\n\u{1b}[2J\u{fc}"), "cannot open  [2J\u{fc}");
+        assert_eq!(printable_reason(&"\u{fc}".repeat(5000)).chars().count(), MAX_SENTENCE);
     }
 }

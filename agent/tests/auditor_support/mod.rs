@@ -9,7 +9,7 @@ use ringfence_common::{
 };
 use ringfence_wire::{
     audit::{
-        Answer, Batch, Endowment, FromCore, Gift, Manifest, Notice, PeerFacts, PeerQuestion, Slot,
+        Answer, Batch, FromCore, Handoff, Manifest, Notice, PassedFd, PeerFacts, PeerQuestion, Slot,
         Subordinate,
     },
     conn::Conn,
@@ -268,11 +268,11 @@ impl Core {
             .spawn()
             .expect("starts");
         let (vouching, peers) = Packets::pair().expect("a pair");
-        let gifts = vec![Gift::Mcp, Gift::Dashboard, Gift::Peers];
+        let fds = vec![PassedFd::Mcp, PassedFd::Dashboard, PassedFd::Peers];
         let descriptors = [self.mcp.as_fd(), self.dashboard.as_fd(), peers.as_fd()];
         Conn::new(ours.try_clone().expect("dup"), PATIENCE, 4096)
-            .send_with_descriptors(&Endowment { gifts }, &descriptors)
-            .expect("endows");
+            .send_with_descriptors(&Handoff { fds }, &descriptors)
+            .expect("hands off");
         ours.set_write_timeout(None).expect("a flag");
         vouching
             .send(&FromCore::Owners { ranges: self.subordinates.clone() }, None, None)

@@ -5,16 +5,16 @@ use crate::{
     role::{Core, call_with, tag},
     support::{Client, eventually, send, tool_result, turn, user},
 };
-use ringfence_wire::trace::Said;
+use ringfence_wire::trace::AgentEvent;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// A call as it was reported: its key, its id, what was wrong with the provider's, its arguments.
 type Told = (String, String, Option<String>, String);
 
-fn told(said: &[Said]) -> Vec<Told> {
-    let call = |said: &Said| match said {
-        Said::Call { key, id, renamed, input, .. } => {
+fn told(said: &[AgentEvent]) -> Vec<Told> {
+    let call = |said: &AgentEvent| match said {
+        AgentEvent::Call { key, id, renamed, input, .. } => {
             let why = renamed.as_ref().map(|renamed| renamed.why.clone());
             Some((key.clone(), id.clone(), why, input.clone()))
         }
@@ -115,7 +115,9 @@ fn no_id_hides_a_call_or_gives_it_another_s_events() {
         assert_eq!(runtime.answer().0["result"]["content"][0]["text"], "Done.");
         assert_eq!(ran.len(), first.len() + again.len(), "every call ran");
 
-        let count = |said: &[Said]| said.iter().filter(|said| matches!(said, Said::CallEnded { .. })).count();
+        let count = |said: &[AgentEvent]| {
+            said.iter().filter(|said| matches!(said, AgentEvent::CallEnded { .. })).count()
+        };
         let said = eventually("the reports", || Some(core.said()).filter(|said| count(said) == ran.len()));
         let told = told(&said);
         let inputs: Vec<&String> = told.iter().map(|(.., input)| input).collect();
@@ -131,9 +133,9 @@ fn no_id_hides_a_call_or_gives_it_another_s_events() {
         assert_eq!((told[0].1.as_str(), told[6].1.as_str(), told[9].1.as_str()), ("same", "fine", "new"));
         // Each tag, and each result, is of the call that it was asked for.
         for ((number, input), (key, ..)) in ran.iter().zip(&told) {
-            assert!(said.contains(&Said::Tagged { key: key.clone(), tag: *number }), "{input}");
+            assert!(said.contains(&AgentEvent::Tagged { key: key.clone(), tag: *number }), "{input}");
             let command = serde_json::from_str::<Value>(input).unwrap()["command"].to_string();
-            let own = |said: &&Said| matches!(said, Said::CallEnded { key: of, output, .. } if of == key && *output == format!("of {command}"));
+            let own = |said: &&AgentEvent| matches!(said, AgentEvent::CallEnded { key: of, output, .. } if of == key && *output == format!("of {command}"));
             assert_eq!(said.iter().filter(own).count(), 1, "{input}");
         }
         let (calls, results) = ids_sent(mock.last().messages());
@@ -201,14 +203,14 @@ fn a_client_of_the_api_has_the_provider_s_ids_and_the_record_has_its_own() {
     let ended = |key: &str, text: &str| {
         let key = key.to_owned();
         let text = text.to_owned();
-        move |said: &Said| matches!(said, Said::CallEnded { key: of, output, .. } if *of == key && *output == text)
+        move |said: &AgentEvent| matches!(said, AgentEvent::CallEnded { key: of, output, .. } if *of == key && *output == text)
     };
     eventually("the results", || {
         let said = core.said();
         let both = said.iter().any(ended(&told[0].0, "of 0")) && said.iter().any(ended(&told[1].0, "of 1"));
         both.then_some(())
     });
-    assert_eq!(core.said().iter().filter(|said| matches!(said, Said::CallEnded { .. })).count(), 2);
+    assert_eq!(core.said().iter().filter(|said| matches!(said, AgentEvent::CallEnded { .. })).count(), 2);
 }
 
 /// In user mode there is no record but the conversation's log, where one result is one call's all the same.

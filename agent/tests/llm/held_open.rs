@@ -6,7 +6,7 @@ use crate::{
     role::Core,
     support::{PATIENCE, eventually},
 };
-use ringfence_wire::trace::Said;
+use ringfence_wire::trace::AgentEvent;
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -33,8 +33,8 @@ fn reads(core: &Core, path: &str, word: &str) -> UnixStream {
 
 /// The calls that were reported: their ids, tools and arguments.
 fn called(core: &Core) -> Vec<(String, String, Value)> {
-    let call = |said: Said| match said {
-        Said::Call { id, tool, input, .. } => Some((id, tool, serde_json::from_str(&input).unwrap())),
+    let call = |said: AgentEvent| match said {
+        AgentEvent::Call { id, tool, input, .. } => Some((id, tool, serde_json::from_str(&input).unwrap())),
         _ => None,
     };
     core.said().into_iter().filter_map(call).collect()

@@ -5,9 +5,12 @@ use crate::{
     support::{Client, PATIENCE, eventually, send, tool_result, turn, user},
 };
 use ringfence_wire::{
-    agent::{Answer, For, Inside, MAX_QUESTION, Speaker, Start, Supervisor, ToCore, ToWorker},
+    agent::{
+        Answer, CredentialOwner, MAX_QUESTION, PeerContainer, PeerIdentity, Start, Supervisor, ToCore,
+        ToWorker,
+    },
     conn::Conn,
-    trace::{Said, Via},
+    trace::{AgentEvent, Via},
 };
 use serde_json::{Value, json, value::RawValue};
 use std::{
@@ -29,7 +32,7 @@ const SECRET: &str = "sk-handed-over-0123456789";
 /// What the core says of whoever connects.
 #[derive(Clone, Default)]
 pub(crate) struct Says {
-    speaker: Option<Speaker>,
+    speaker: Option<PeerIdentity>,
     pub(crate) tag: Option<u64>,
 }
 
@@ -95,7 +98,7 @@ impl Core {
         let start = Start {
             config: RawValue::from_string(config.to_string()).unwrap(),
             by: Supervisor::Core { dir: own },
-            credentials: vec![For::Llm],
+            credentials: vec![CredentialOwner::Llm],
             http: true,
             loopback: loopback.is_some(),
         };
@@ -117,7 +120,9 @@ impl Core {
             descriptors: Arc::clone(&descriptors),
         };
         thread::spawn(move || answer(conn, &says, &heard, &descriptors));
-        eventually("the worker", || core.heard().contains(&ToCore::Ready).then_some(()));
+        eventually("the worker", || {
+            core.heard().iter().any(|said| matches!(said, ToCore::Ready)).then_some(())
+        });
         core
     }
 
@@ -125,9 +130,9 @@ impl Core {
         self.heard.lock().unwrap().clone()
     }
 
-    pub(crate) fn said(&self) -> Vec<Said> {
+    pub(crate) fn said(&self) -> Vec<AgentEvent> {
         let parse = |question: ToCore| match question {
-            ToCore::Report(text) => Some(serde_json::from_str(&text).unwrap()),
+            ToCore::Report(json) => Some(serde_json::from_str(json.get()).unwrap()),
             _ => None,
         };
         self.heard().into_iter().filter_map(parse).collect()
@@ -167,8 +172,8 @@ impl Core {
 
     /// Whoever connects from now on is this.
     pub(crate) fn peer(&self, uid: u32, container: Option<bool>) {
-        let container = container.map(|own| Inside { id: "0123456789ab".into(), own });
-        self.says.lock().unwrap().speaker = Some(Speaker { pid: 4711, uid, container });
+        let container = container.map(|own| PeerContainer { id: "0123456789ab".into(), own });
+        self.says.lock().unwrap().speaker = Some(PeerIdentity { pid: 4711, uid, container });
     }
 
     pub(crate) fn runtime(&self) -> Client {
@@ -267,36 +272,34 @@ fn a_tag_is_asked_of_the_core_for_a_call_that_waits_and_for_no_other() {
 
     let said = eventually("the reports", || {
         let said = core.said();
-        said.iter().any(|said| matches!(said, Said::IntentEnded { .. })).then_some(said)
+        said.iter().any(|said| matches!(said, AgentEvent::IntentEnded { .. })).then_some(said)
     });
-    assert!(matches!(said.first(), Some(Said::Began { moment }) if *moment > 0), "{said:?}");
-    let Some(Said::Intent { id, uid: Some(1000), text, via: Via::Send }) = said.get(1) else {
+    assert!(matches!(said.first(), Some(AgentEvent::Began { moment }) if *moment > 0), "{said:?}");
+    let Some(AgentEvent::Intent { id, uid: Some(1000), text, via: Via::Send }) = said.get(1) else {
         panic!("{said:?}")
     };
     assert_eq!(text, "list the files");
-    let of_intent = |said: &&Said| matches!(said, Said::Call { intent: Some(intent), tool, .. } if intent == id && tool == "bash");
+    let of_intent = |said: &&AgentEvent| matches!(said, AgentEvent::Call { intent: Some(intent), tool, .. } if intent == id && tool == "bash");
     assert_eq!(said.iter().filter(of_intent).count(), 2);
     let key_of = |call: &str| {
         let key = said.iter().find_map(|said| match said {
-            Said::Call { id, key, .. } if id == call => Some(key.clone()),
+            AgentEvent::Call { id, key, .. } if id == call => Some(key.clone()),
             _ => None,
         });
         key.expect("the call is on record")
     };
     let c1 = key_of("c1");
     assert!(c1 != key_of("c2") && c1 != "c1", "a key is the worker's own: {c1}");
-    assert!(said.contains(&Said::Tagged { key: c1.clone(), tag: 42 }));
-    assert_eq!(said.iter().filter(|said| matches!(said, Said::Tagged { .. })).count(), 1);
-    assert!(
-        said.iter()
-            .any(|said| matches!(said, Said::CallEnded { key, output, .. } if *key == c1 && output == "a b"))
-    );
-    let ended =
-        |said: &Said| matches!(said, Said::IntentEnded { id: of, error: None, moment: 1.. } if of == id);
+    assert!(said.contains(&AgentEvent::Tagged { key: c1.clone(), tag: 42 }));
+    assert_eq!(said.iter().filter(|said| matches!(said, AgentEvent::Tagged { .. })).count(), 1);
+    assert!(said.iter().any(
+        |said| matches!(said, AgentEvent::CallEnded { key, output, .. } if *key == c1 && output == "a b")
+    ));
+    let ended = |said: &AgentEvent| matches!(said, AgentEvent::IntentEnded { id: of, error: None, moment: 1.. } if of == id);
     assert!(said.iter().any(ended));
     assert!(
         said.iter()
-            .filter(|said| matches!(said, Said::Refused(r) if r.what == "tag" && r.pid == Some(4711)))
+            .filter(|said| matches!(said, AgentEvent::Refused(r) if r.what == "tag" && r.pid == Some(4711)))
             .count()
             >= 4
     );
@@ -341,14 +344,12 @@ fn who_may_speak_is_the_core_s_word() {
     }
     let refused = eventually("the refusals", || {
         let refused: Vec<_> =
-            core.said().into_iter().filter(|said| matches!(said, Said::Refused(_))).collect();
+            core.said().into_iter().filter(|said| matches!(said, AgentEvent::Refused(_))).collect();
         (refused.len() == 6).then_some(refused)
     });
-    assert!(
-        refused
-            .iter()
-            .any(|said| matches!(said, Said::Refused(r) if r.container.as_deref() == Some("0123456789ab")))
-    );
+    assert!(refused.iter().any(
+        |said| matches!(said, AgentEvent::Refused(r) if r.container.as_deref() == Some("0123456789ab"))
+    ));
     assert!(mock.asked().is_empty());
 }
 
@@ -394,7 +395,7 @@ fn the_provider_s_api_is_for_the_agent_s_container() {
     let answer = call(&core);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Hello."), "{answer}");
     assert_eq!(mock.last().header("x-api-key"), Some(SECRET));
-    let refused = |said: &Said| matches!(said, Said::Refused(r) if r.what == "http");
+    let refused = |said: &AgentEvent| matches!(said, AgentEvent::Refused(r) if r.what == "http");
     eventually("the refusals", || {
         (core.said().iter().filter(|said| refused(said)).count() == 3).then_some(())
     });
@@ -488,12 +489,12 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
     }
     let said = eventually("the reports", || {
         let said = core.said();
-        said.iter().any(|said| matches!(said, Said::IntentEnded { .. })).then_some(said)
+        said.iter().any(|said| matches!(said, AgentEvent::IntentEnded { .. })).then_some(said)
     });
     let [
-        Said::Began { .. },
-        Said::Intent { id, uid: None, text, via: Via::Http },
-        Said::Call {
+        AgentEvent::Began { .. },
+        AgentEvent::Intent { id, uid: None, text, via: Via::Http },
+        AgentEvent::Call {
             key: first_key,
             id: first,
             renamed: None,
@@ -503,10 +504,10 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
             input,
             moment: began,
         },
-        Said::CallEnded { key: first_ended, is_error: false, output, moment: ended },
-        Said::Call { key: second_key, id: second, intent: of_second, .. },
-        Said::CallEnded { key: second_ended, is_error: true, .. },
-        Said::IntentEnded { id: of_end, error: None, .. },
+        AgentEvent::CallEnded { key: first_ended, is_error: false, output, moment: ended },
+        AgentEvent::Call { key: second_key, id: second, intent: of_second, .. },
+        AgentEvent::CallEnded { key: second_ended, is_error: true, .. },
+        AgentEvent::IntentEnded { id: of_end, error: None, .. },
     ] = said.as_slice()
     else {
         panic!("{said:#?}")
@@ -529,10 +530,10 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
         (said.len() == 4).then_some(said)
     });
     let [
-        Said::Intent { id: one, .. },
-        Said::IntentEnded { error: Some(why), .. },
-        Said::Intent { id: again, .. },
-        Said::IntentEnded { id: end, error: None, .. },
+        AgentEvent::Intent { id: one, .. },
+        AgentEvent::IntentEnded { error: Some(why), .. },
+        AgentEvent::Intent { id: again, .. },
+        AgentEvent::IntentEnded { id: end, error: None, .. },
     ] = said.as_slice()
     else {
         panic!("{said:#?}")

@@ -9,7 +9,7 @@
 //! runs works with ([`ToWorker::Replace`], [`ToWorker::Listen`]), where the core starts another worker.
 //!
 //! The worker reads what agents and providers say, and may be subverted: the core parses nothing of theirs. What is for
-//! the auditor ([`ToCore::Report`]) passes through the core as bytes.
+//! the auditor ([`ToCore::Report`]) passes through the core as raw JSON.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -64,7 +64,7 @@ pub struct Start {
     /// Who supervises it.
     pub by: Supervisor,
     /// Whose each credential is.
-    pub credentials: Vec<For>,
+    pub credentials: Vec<CredentialOwner>,
     /// The HTTP endpoint's listening socket comes, too.
     pub http: bool,
     /// And behind it one on loopback.
@@ -95,13 +95,13 @@ pub struct Replacement {
     /// The agent's configuration, without credentials.
     pub config: Box<RawValue>,
     /// Whose each credential is.
-    pub credentials: Vec<For>,
+    pub credentials: Vec<CredentialOwner>,
 }
 
 /// Whose a credential is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum For {
+pub enum CredentialOwner {
     /// The language model's.
     Llm,
     /// An MCP server's, by the name of its section.
@@ -109,7 +109,7 @@ pub enum For {
 }
 
 /// What the worker says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToCore {
     /// What it was told last is in force; at first: the log is read, the socket is served. No answer.
@@ -129,8 +129,8 @@ pub enum ToCore {
     },
     /// What it is doing, for `ringfence status`. No answer.
     Status(AgentCounts),
-    /// JSON for the auditor; the core adds whose it is. No answer.
-    Report(String),
+    /// A [`crate::trace::AgentEvent`] for the auditor, unread by the core, which adds whose it is. No answer.
+    Report(Box<RawValue>),
 }
 
 /// An answer of the core's.
@@ -138,7 +138,7 @@ pub enum ToCore {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Who it is.
-    Speaker(Speaker),
+    Speaker(PeerIdentity),
     /// The process has this tag, and so will all that it starts. Random, not 0.
     Tagged {
         /// The tag, as in events.
@@ -152,18 +152,18 @@ pub enum Answer {
 
 /// Who made a connection, in the kernel's terms.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Speaker {
+pub struct PeerIdentity {
     /// Process id, in the host's namespace.
     pub pid: u32,
     /// User id, in the host's namespace.
     pub uid: u32,
     /// The container that it belongs to; `None`: it is ungoverned.
-    pub container: Option<Inside>,
+    pub container: Option<PeerContainer>,
 }
 
 /// A container, as far as a worker needs to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Inside {
+pub struct PeerContainer {
     /// Its public id, or the kernel's where no record says.
     pub id: String,
     /// It is the asking agent's own: of the same profile.
@@ -210,4 +210,26 @@ pub struct AgentCounts {
     pub refused_peers: u64,
     /// Reports that were dropped, since the core took too few of them.
     pub lost_reports: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::{AgentReport, Payload};
+
+    #[test]
+    fn a_report_passes_through_the_core_as_the_worker_wrote_it() {
+        let event = r#"{ "said":"of a later version", "more":[1, 2] }"#;
+        let sent = format!(r#"{{"report":{event}}}"#);
+        let ToCore::Report(json) = serde_json::from_str(&sent).unwrap() else { panic!("not a report") };
+        let report = AgentReport { agent: "a".into(), uid: 0, at: 1, payload: Payload::Event(json) };
+        let passed_on = serde_json::to_string(&report).unwrap();
+        assert_eq!(passed_on, format!(r#"{{"agent":"a","uid":0,"at":1,"what":{{"said":{event}}}}}"#));
+        for broken in ["", "{", r#"{"said":}"#] {
+            assert!(
+                serde_json::from_str::<ToCore>(&format!(r#"{{"report":{broken}}}"#)).is_err(),
+                "{broken}"
+            );
+        }
+    }
 }

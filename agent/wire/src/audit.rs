@@ -8,7 +8,7 @@
 //! | 1 | core | JSON of one [`Notice`] |
 //! | 2 | core | u64 sequence number, then records, each a u32 length and its bytes |
 //! | 3 | auditor | u64: the batches up to this sequence number are stored ([`Answer::Stored`]) |
-//! | 5 | core | u64 sequence number, then [`Reported`]s as JSON, laid out as records are |
+//! | 5 | core | u64 sequence number, then [`AgentReport`]s as JSON, laid out as records are |
 //! | 4 | auditor | u64: send what the rings hold, then [`Notice::Flushed`] with this token ([`Answer::Flush`]) |
 //!
 //! Numbers are big-endian. A session is one run of the core. The core says [`Notice::Hello`] first; the auditor
@@ -21,11 +21,12 @@
 //!
 //! A manifest is sent before any record judged by it, and again for every live container to a new auditor.
 //!
-//! Before all that, the core sends one message of another kind: [`Endowment`], with the sockets that the auditor's
+//! Before all that, the core sends one message of another kind: [`Handoff`], with the sockets that the auditor's
 //! sandbox would not let it make. One of them is for [`PeerQuestion`].
 
 use crate::{event::RuleText, message::Reply};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// Longest body of a records frame. The auditor's memory is bounded by a few of these.
 pub const MAX_RECORDS: usize = 1 << 20;
@@ -44,15 +45,16 @@ const KIND_REPORTS: u8 = 5;
 
 /// The core's first message to a new auditor, as JSON; the descriptors travel beside it (SCM_RIGHTS), in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endowment {
+pub struct Handoff {
     /// What each descriptor is.
-    pub gifts: Vec<Gift>,
+    #[serde(rename = "gifts")]
+    pub fds: Vec<PassedFd>,
 }
 
-/// A descriptor that the core gives its auditor.
+/// What a descriptor is that the core passes to its auditor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Gift {
+pub enum PassedFd {
     /// The listening socket of MCP sessions.
     Mcp,
     /// The listening TCP socket of the dashboard, on loopback.
@@ -113,22 +115,23 @@ pub struct PeerFacts {
 }
 
 /// Something about an agent, with whose it is, by the core's word.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reported {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AgentReport {
     /// The agent's name.
     pub agent: String,
     /// Who may see it, beside root.
     pub uid: u32,
     /// When: microseconds since 1970, UTC.
     pub at: i64,
-    /// What.
-    pub what: What,
+    /// What it is about.
+    #[serde(rename = "what")]
+    pub payload: Payload,
 }
 
-/// See [`Reported`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// See [`AgentReport`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum Payload {
     /// A process tree was tagged for one of its tool calls.
     Tagged {
         /// The tag, as in records.
@@ -136,8 +139,9 @@ pub enum What {
         /// The public id of the container.
         container: String,
     },
-    /// Its worker said this: JSON of a [`crate::trace::Said`], not looked at by the core.
-    Said(String),
+    /// From its worker: an [`AgentEvent`](crate::trace::AgentEvent), parsed by the auditor alone.
+    #[serde(rename = "said")]
+    Event(Box<RawValue>),
 }
 
 /// Everything the core tells the auditor besides records.
@@ -316,9 +320,9 @@ impl Batch {
     }
 }
 
-/// A body that arrived at the auditor.
+/// A body from the core.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum CoreMessage<'a> {
     /// A notice.
     Notice(Notice),
     /// A batch of raw records.
@@ -328,7 +332,7 @@ pub enum Told<'a> {
         /// The records.
         records: Vec<&'a [u8]>,
     },
-    /// A batch of reports, each JSON of a [`Reported`].
+    /// A batch of reports, each JSON of an [`AgentReport`].
     Reports {
         /// The batch's sequence number.
         sequence: u64,
@@ -349,23 +353,25 @@ impl Notice {
     }
 }
 
-/// Reads a body sent by the core.
-///
-/// # Errors
-/// A body that the core would not send.
-pub fn parse_told(body: &[u8]) -> Result<Told<'_>, BodyError> {
-    match body.split_first() {
-        None => Err(BodyError::Empty),
-        Some((&KIND_NOTICE, json)) => Ok(Told::Notice(serde_json::from_slice(json)?)),
-        Some((&KIND_RECORDS, rest)) => {
-            let (sequence, records) = parse_batch(rest)?;
-            Ok(Told::Records { sequence, records })
+impl<'a> CoreMessage<'a> {
+    /// Reads a body sent by the core.
+    ///
+    /// # Errors
+    /// A body that the core would not send.
+    pub fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
+        match body.split_first() {
+            None => Err(BodyError::Empty),
+            Some((&KIND_NOTICE, json)) => Ok(Self::Notice(serde_json::from_slice(json)?)),
+            Some((&KIND_RECORDS, rest)) => {
+                let (sequence, records) = parse_batch(rest)?;
+                Ok(Self::Records { sequence, records })
+            }
+            Some((&KIND_REPORTS, rest)) => {
+                let (sequence, reports) = parse_batch(rest)?;
+                Ok(Self::Reports { sequence, reports })
+            }
+            Some((&kind, _)) => Err(BodyError::Kind(kind)),
         }
-        Some((&KIND_REPORTS, rest)) => {
-            let (sequence, reports) = parse_batch(rest)?;
-            Ok(Told::Reports { sequence, reports })
-        }
-        Some((&kind, _)) => Err(BodyError::Kind(kind)),
     }
 }
 
@@ -418,7 +424,7 @@ mod tests {
         #[test]
         fn no_body_panics_and_no_record_is_longer_than_it(kind in 0u8..7, rest: Vec<u8>) {
             let body = [&[kind], rest.as_slice()].concat();
-            if let Ok(Told::Records { records, .. } | Told::Reports { reports: records, .. }) = parse_told(&body) {
+            if let Ok(CoreMessage::Records { records, .. } | CoreMessage::Reports { reports: records, .. }) = CoreMessage::parse(&body) {
                 prop_assert_eq!(records.iter().map(|record| record.len() + 4).sum::<usize>() + 9, body.len());
             }
             if let Ok(answer) = Answer::parse(&body) {
@@ -432,8 +438,8 @@ mod tests {
             let mut batch = Batch::new(sequence);
             prop_assert!(records.iter().all(|record| batch.push(record)));
             let body = batch.into_body();
-            let expected = Told::Records { sequence, records: records.iter().map(Vec::as_slice).collect() };
-            prop_assert_eq!(parse_told(&body).expect("our own batch"), expected);
+            let expected = CoreMessage::Records { sequence, records: records.iter().map(Vec::as_slice).collect() };
+            prop_assert_eq!(CoreMessage::parse(&body).expect("our own batch"), expected);
         }
     }
 
@@ -444,13 +450,13 @@ mod tests {
         assert!(batch.push(b"one") && batch.push(b"") && batch.push(&[9; 500]));
         let body = batch.into_body();
         assert_eq!(
-            parse_told(&body).expect("our own batch"),
-            Told::Records { sequence: 7, records: vec![b"one", b"", &[9; 500]] }
+            CoreMessage::parse(&body).expect("our own batch"),
+            CoreMessage::Records { sequence: 7, records: vec![b"one", b"", &[9; 500]] }
         );
         for cut in 1..body.len() {
             // Every cut is refused, but those that fall between two records.
             let whole = [9, 16, 20].contains(&cut);
-            assert_eq!(parse_told(&body[..cut]).is_ok(), whole, "cut at {cut}");
+            assert_eq!(CoreMessage::parse(&body[..cut]).is_ok(), whole, "cut at {cut}");
         }
     }
 
@@ -496,7 +502,7 @@ mod tests {
         for notice in whole.clone().notices() {
             let body = notice.to_body().expect("serialises");
             assert!(body.len() < MAX_NOTICE);
-            let Ok(Told::Notice(Notice::Manifest(part))) = parse_told(&body) else {
+            let Ok(CoreMessage::Notice(Notice::Manifest(part))) = CoreMessage::parse(&body) else {
                 panic!("not a manifest")
             };
             rules.extend(part.rules);

@@ -39,13 +39,27 @@ pub struct Event {
     pub rule: String,
     /// The tool call it belongs to.
     pub tool_call: Option<String>,
-    /// How sure `tool_call` is: `exact`, `sole`, `ambiguous`, `none`.
-    pub attribution: String,
+    /// How sure `tool_call` is.
+    pub attribution: Certainty,
     /// Where it is `ambiguous`: the calls that it may belong to, oldest first; none of them, perhaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<String>,
     /// How many times this happened, where a container flooded and like events were folded into one.
     pub repeats: u32,
+}
+
+words! {
+    /// How sure it is that an event belongs to a tool call.
+    Certainty {
+        /// The kernel's tag says so.
+        Exact = "exact",
+        /// No other call was in flight in the process's life.
+        Sole = "sole",
+        /// It may be another's, or nobody's.
+        Ambiguous = "ambiguous",
+        /// It belongs to none.
+        None = "none",
+    }
 }
 
 /// What came of an operation.

@@ -6,12 +6,16 @@
 //! | one connection: a deadline for each message, file descriptors beside it | [`conn`] |
 //! | whole messages that do not depend on each other, descriptors beside them | [`packets`] |
 //! | what is said on the admin, enrolment and query sockets | [`message`] |
+//! | what `ringfence status` is answered | [`status`] |
 //! | an event, as everyone but the kernel sees it | [`event`] |
 //! | what is said about MCP sessions | [`mcp`] |
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
 //! | what is said on the tool runner's socket, in a container | [`runner`] |
+
+#[macro_use]
+mod words;
 
 pub mod agent;
 pub mod audit;
@@ -22,4 +26,5 @@ pub mod mcp;
 pub mod message;
 pub mod packets;
 pub mod runner;
+pub mod status;
 pub mod trace;

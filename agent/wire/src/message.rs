@@ -8,8 +8,8 @@
 //! | `/run/ringfence/query.sock` (0666, the auditor's) | anyone; a uid sees its own, root all | [`QueryRequest`] |
 
 use crate::{
-    agent::AgentCounts,
     event::{Event, Explanation},
+    status::Mode,
     trace::{Trace, TraceQuery},
 };
 use serde::{Deserialize, Serialize};
@@ -83,7 +83,7 @@ pub enum AdminRequest {
         /// Profile name or absolute path.
         profile: String,
     },
-    /// What is loaded, which containers there are, what was counted. Answer: [`Status`].
+    /// What is loaded, which containers there are, what was counted. Answer: [`crate::status::Status`].
     Status,
     /// Read the profiles again, as SIGHUP does. Answer: [`Reloaded`].
     Reload,
@@ -118,159 +118,6 @@ pub struct Detached {
     pub removed: u32,
 }
 
-/// What `ringfence status` shows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// Version of the daemon.
-    pub version: String,
-    /// Process id of the daemon.
-    pub pid: u32,
-    /// When this daemon began, milliseconds since 1970 UTC.
-    pub since_ms: u64,
-    /// Release of the running kernel.
-    pub kernel: String,
-    /// Whether the programs were there already, from an earlier daemon.
-    pub adopted: bool,
-    /// Hooks that a program is attached to.
-    pub hooks: Vec<String>,
-    /// Hooks that this kernel lacks, with what that means.
-    pub missing: Vec<Missing>,
-    /// Hooks and system calls of this kernel that this version does not know, with what becomes of them.
-    #[serde(default)]
-    pub unknown: Vec<Missing>,
-    /// What holds each axis, for every container.
-    pub axes: Vec<AxisStatus>,
-    /// The auditor.
-    pub auditor: AuditorProcess,
-    /// The last time profiles were read again.
-    pub reload: Option<ReloadStatus>,
-    /// Every container with a live task, oldest first.
-    pub containers: Vec<ContainerStatus>,
-    /// Containers in the kernel that no record describes: the kernel's ids. They stay enforced until their end.
-    pub unrecorded: Vec<String>,
-    /// Every agent whose profile has an `[llm.*]`, by name.
-    #[serde(default)]
-    pub agents: Vec<AgentProcess>,
-    /// What was counted in containers that ended since this daemon began, all together.
-    pub ended: Counts,
-}
-
-/// One agent's LLM worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentProcess {
-    /// The profile's name.
-    pub name: String,
-    /// `running`, `starting`, `waiting` (to be started again), `quarantined` or `failed` (it cannot be started).
-    pub state: String,
-    /// Process id, while there is a process.
-    pub pid: Option<u32>,
-    /// User id of the worker.
-    pub uid: Option<u32>,
-    /// Its socket.
-    pub socket: String,
-    /// The provider's protocol and the model.
-    pub model: Option<String>,
-    /// How often it was started again.
-    pub restarts: u64,
-    /// Why it ended the last time, if it did.
-    pub last_exit: Option<String>,
-    /// What is wrong with its profile; while it runs, the one before is in force.
-    pub error: Option<String>,
-    /// What the worker says of itself.
-    pub counts: AgentCounts,
-}
-
-/// A hook that this kernel does not have, or one (or a system call) that this version does not know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
-    /// Name of the hook; of a system call, its entry function's (`__x64_sys_NAME`).
-    pub hook: String,
-    /// What that means.
-    pub effect: String,
-}
-
-/// What holds one axis of the grant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AxisStatus {
-    /// `fs_read`, `fs_write`, `exec`, `net`.
-    pub axis: String,
-    /// `kernel` where every hook that the axis needs is attached, `partial` where one is missing, else `none`.
-    pub enforcement: String,
-    /// The enforcers: `ebpf`.
-    pub enforcers: Vec<String>,
-}
-
-/// How the auditor does.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditorProcess {
-    /// Whether it runs.
-    pub running: bool,
-    /// Its process id.
-    pub pid: Option<u32>,
-    /// How often it was started again.
-    pub restarts: u64,
-    /// Why it ended the last time, if it did.
-    pub last_exit: Option<String>,
-    /// Records sent to it, ever.
-    pub records: u64,
-    /// Records sent that it has not acknowledged.
-    pub unacknowledged: u64,
-}
-
-/// The last reload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReloadStatus {
-    /// When, milliseconds since 1970 UTC.
-    pub at_ms: u64,
-    /// What it did.
-    #[serde(flatten)]
-    pub outcome: Reloaded,
-}
-
-/// One container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerStatus {
-    /// Public id: 12 hex digits.
-    pub id: String,
-    /// Name of the profile.
-    pub profile: String,
-    /// File of the profile.
-    pub file: String,
-    /// `enforce` or `audit`.
-    pub mode: String,
-    /// Whether the kernel holds all its axes: `kernel`, `partial`, or `none` in audit mode.
-    pub enforcement: String,
-    /// Generation of its policy.
-    pub generation: u32,
-    /// When it was enrolled, milliseconds since 1970 UTC.
-    pub created_ms: u64,
-    /// Who enrolled it: user id.
-    pub uid: u32,
-    /// Live tasks (threads).
-    pub tasks: u64,
-    /// Names of the capabilities that the kernel leaves it; `all`: every one.
-    pub capabilities: Vec<String>,
-    /// What was counted.
-    pub counts: Counts,
-    /// Why its profile's last change is not in force, if so.
-    pub reload_error: Option<String>,
-}
-
-/// What a container's programs counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Operations denied, recorded or not. What audit mode would have denied was done, and is not counted here.
-    pub denied: u64,
-    /// Denials that are in no event, since the kernel had no room for them.
-    pub lost_denied: u64,
-    /// Other operations that should have been recorded and are in no event: allowed, or in audit mode.
-    pub lost_allowed: u64,
-    /// Operations folded into events with `repeats`.
-    pub aggregated: u64,
-    /// Forks refused because the child could not be tagged.
-    pub fork_failed: u64,
-}
-
 // Enrolment
 
 /// A request on the enrolment socket. The child's pidfd travels beside the message (SCM_RIGHTS).
@@ -297,8 +144,8 @@ pub struct Enrolled {
     pub container: String,
     /// The profile's name.
     pub profile: String,
-    /// `enforce` or `audit`.
-    pub mode: String,
+    /// Whether denials are enforced.
+    pub mode: Mode,
 }
 
 // Queries

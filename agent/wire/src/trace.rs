@@ -24,10 +24,10 @@ pub enum Via {
     Http,
 }
 
-/// What a worker says, as JSON in [`crate::audit::What::Said`].
+/// What a worker reports, as JSON in [`crate::audit::Payload::Event`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "said", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Said {
+pub enum AgentEvent {
     /// The worker began. Whatever an earlier one left under way is over.
     Began {
         /// When, by the clock of the kernel's events: ns since boot.

@@ -42,7 +42,8 @@ pub struct Header {
     pub ppid: u32,
     /// User id, in the initial user namespace.
     pub uid: u32,
-    /// Operation-specific: open flags, mode bits, socket family and type (`family << 16 | type`), protection, signal.
+    /// Operation-specific: open flags, mode bits, socket family and type (`family << 16 | type`), protection, signal,
+    /// command of bpf(2) and ioctl(2), capability, kind of IPC object, number of a system call.
     pub detail: u32,
     /// How many times this happened since the last record of the same (1: just this once).
     pub repeats: u32,
@@ -66,7 +67,8 @@ pub struct Header {
     pub exe_len: u16,
     /// Bytes of every section in this record: [`SMALL_SECTION`] or [`LARGE_SECTION`].
     pub section: u16,
-    /// Operation-specific: target process of ptrace and kill, bpf command.
+    /// Operation-specific: target process of ptrace and signals, socket option, system call that asked for a capability,
+    /// id of an IPC object, serial of a key.
     pub target: u32,
 }
 
@@ -167,150 +169,185 @@ pub mod rule {
     pub const ALL: u32 = 4;
 }
 
-/// [`Header::rule`] with [`rule::FIXED`]: why something is refused whatever the grant says.
-pub mod fixed {
-    /// The container has no policy.
-    pub const NO_POLICY: u32 = 1;
-    /// The path is too long or too deep.
-    pub const TOO_LONG: u32 = 2;
-    /// The path does not end at the container's root.
-    pub const OUTSIDE: u32 = 3;
-    /// Renames and mounts ran beside every try to read the path.
-    pub const RACED: u32 = 4;
-    /// The path could not be read.
-    pub const UNREADABLE: u32 = 5;
-    /// Mounts, pivot_root and the like are never granted.
-    pub const MOUNT: u32 = 6;
-    /// A device node is never created.
-    pub const DEVICE: u32 = 7;
-    /// A socket family, type or protocol that no grant covers.
-    pub const FAMILY: u32 = 8;
-    /// bpf(2), perf_event_open(2), a user namespace.
-    pub const PRIVILEGE: u32 = 9;
-    /// A process outside the container (ptrace, signals).
-    pub const OTHER_CONTAINER: u32 = 10;
-    /// A file without a name: a memfd or a deleted file, executed or mapped executable.
-    pub const UNLINKED: u32 = 11;
-    /// A unix socket whose peer has no name that a rule could grant.
-    pub const UNNAMED_PEER: u32 = 12;
-    /// A kernel-internal file (pipe, anonymous inode): always allowed to be opened.
-    pub const INTERNAL: u32 = 13;
-    /// A directory is not renamed while something below it is denied or protected by its path.
-    pub const PINNED: u32 = 14;
-    /// An ioctl that is not on the list for this kind of file.
-    pub const COMMAND: u32 = 15;
-    /// A socket option that is not on the list.
-    pub const OPTION: u32 = 16;
-    /// A capability that the profile does not name.
-    pub const CAPABILITY: u32 = 17;
-    /// A message queue, semaphore set, shared memory segment or key that another container, or nobody governed, made.
-    pub const OTHER_IPC: u32 = 18;
-    /// A terminal that the container neither opened nor was given.
-    pub const TERMINAL: u32 = 19;
-    /// A packet, an option or control data that leads by way of hosts no rule was asked about.
-    pub const ROUTE: u32 = 20;
-    /// On a file system that does not tell case apart: a name that may be another spelling of one that a rule denies, or
-    /// a move whose new name may be.
-    pub const CASE: u32 = 21;
-    /// A move after which something below the directory would have more rights than before.
-    pub const WIDENS: u32 = 22;
-    /// A mode or attribute that gives whoever runs the file rights of another (setuid, setgid, file capabilities).
-    pub const SETUID: u32 = 23;
-    /// A process of another tool call, or of what starts the calls (ptrace, signals, limits).
-    pub const OTHER_CALL: u32 = 24;
+/// Numbers that the programs write, each with its name in events: constants for the programs, and an enum for whoever
+/// reads a number, so that a new one is a compile error wherever there is something to say about it.
+macro_rules! numbers {
+    (
+        $(#[$about:meta])* mod $module:ident: $number:ty;
+        $(#[$about_enum:meta])* enum $Enum:ident;
+        $($(#[$doc:meta])* $id:ident $Variant:ident = $n:literal, $name:literal;)*
+    ) => {
+        $(#[$about])*
+        pub mod $module {
+            $($(#[$doc])* pub const $id: $number = $n;)*
+        }
+
+        $(#[$about_enum])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $Enum { $($(#[$doc])* $Variant),* }
+
+        impl $Enum {
+            /// What a number means, if this version knows it.
+            #[must_use]
+            pub const fn of(number: $number) -> Option<Self> {
+                match number {
+                    $($n => Some(Self::$Variant),)*
+                    _ => None,
+                }
+            }
+
+            /// Its name in events.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Variant => $name,)*
+                }
+            }
+        }
+    };
 }
 
-/// [`Header::op`]. The names are `ringfence events`' names, see [`op::NAMES`].
-pub mod op {
-    macro_rules! ops {
-        ($($(#[$doc:meta])* $id:ident = $n:literal, $name:literal;)*) => {
-            $($(#[$doc])* pub const $id: u8 = $n;)*
-            /// Number and name of every operation, in order of number.
-            pub const NAMES: &[(u8, &str)] = &[$(($n, $name)),*];
-        };
-    }
-    ops! {
-        /// Execution of a file, its interpreter included.
-        EXEC = 1, "exec";
-        /// A file mapped executable.
-        MAP_EXEC = 2, "map_exec";
-        /// A file mapping made executable.
-        PROTECT_EXEC = 3, "protect_exec";
-        /// Open for reading, writing or appending.
-        OPEN = 4, "open";
-        /// Creation of a regular file, socket or fifo.
-        CREATE = 5, "create";
-        /// Truncation.
-        TRUNCATE = 6, "truncate";
-        /// Removal of a file.
-        UNLINK = 7, "unlink";
-        /// Rename, either end; the second path is the new one.
-        RENAME = 8, "rename";
-        /// Hard link; the second path is the new one.
-        LINK = 9, "link";
-        /// Creation of a directory.
-        MKDIR = 10, "mkdir";
-        /// Removal of a directory.
-        RMDIR = 11, "rmdir";
-        /// Creation of a device node.
-        MKNOD = 12, "mknod";
-        /// Creation of a symbolic link.
-        SYMLINK = 13, "symlink";
-        /// Change of mode.
-        CHMOD = 14, "chmod";
-        /// Change of owner.
-        CHOWN = 15, "chown";
-        /// Change of times.
-        UTIMES = 16, "utimes";
-        /// Change of an extended attribute.
-        SETXATTR = 17, "setxattr";
-        /// A mount, remount or unmount.
-        MOUNT = 18, "mount";
-        /// A mount moved or a detached tree attached.
-        MOVE_MOUNT = 19, "move_mount";
-        /// pivot_root(2).
-        PIVOT_ROOT = 20, "pivot_root";
-        /// chroot(2).
-        CHROOT = 21, "chroot";
-        /// Creation of a socket.
-        SOCKET = 22, "socket";
-        /// Connection to an address or socket file.
-        CONNECT = 23, "connect";
-        /// Binding to an address.
-        BIND = 24, "bind";
-        /// Listening.
-        LISTEN = 25, "listen";
-        /// A datagram or TCP Fast Open to an address or socket file.
-        SEND = 26, "send";
-        /// ptrace and its kin, either direction.
-        PTRACE = 27, "ptrace";
-        /// bpf(2).
-        BPF = 28, "bpf";
-        /// perf_event_open(2).
-        PERF = 29, "perf_event_open";
-        /// Creation of a user namespace.
-        USERNS = 30, "userns_create";
-        /// A signal to a process outside the container.
-        SIGNAL = 31, "signal";
-        /// Unmount.
-        UMOUNT = 32, "umount";
-        /// Limits, scheduling or memory placement of a process outside the container.
-        CONTROL = 33, "control";
-        /// ioctl(2).
-        IOCTL = 34, "ioctl";
-        /// setsockopt(2).
-        SETSOCKOPT = 35, "setsockopt";
-        /// Use of a capability.
-        CAPABILITY = 36, "capability";
-        /// System V or POSIX message queue, semaphore set, shared memory segment.
-        IPC = 37, "ipc";
-        /// A key or keyring.
-        KEY = 38, "key";
-        /// A socket that another process passes in.
-        RECEIVE = 39, "receive";
-        /// A system call that is refused as such.
-        SYSCALL = 40, "syscall";
-    }
+numbers! {
+    /// [`Header::rule`] with [`rule::FIXED`]: why something is refused whatever the grant says.
+    mod fixed: u32;
+    /// See [`fixed`].
+    enum Fixed;
+    /// The container has no policy.
+    NO_POLICY NoPolicy = 1, "no_policy";
+    /// The path is too long or too deep.
+    TOO_LONG TooLong = 2, "too_long";
+    /// The path does not end at the container's root.
+    OUTSIDE Outside = 3, "outside";
+    /// Renames and mounts ran beside every try to read the path.
+    RACED Raced = 4, "raced";
+    /// The path could not be read.
+    UNREADABLE Unreadable = 5, "unreadable";
+    /// Mounts, pivot_root and the like are never granted.
+    MOUNT Mount = 6, "mount";
+    /// A device node is never created.
+    DEVICE Device = 7, "device";
+    /// A socket family, type or protocol that no grant covers.
+    FAMILY Family = 8, "family";
+    /// bpf(2), perf_event_open(2), a user namespace.
+    PRIVILEGE Privilege = 9, "privilege";
+    /// A process outside the container (ptrace, signals).
+    OTHER_CONTAINER OtherContainer = 10, "other_container";
+    /// A file without a name: a memfd or a deleted file, executed or mapped executable.
+    UNLINKED Unlinked = 11, "unlinked";
+    /// A unix socket whose peer has no name that a rule could grant.
+    UNNAMED_PEER UnnamedPeer = 12, "unnamed_peer";
+    /// A kernel-internal file (pipe, anonymous inode): always allowed to be opened.
+    INTERNAL Internal = 13, "internal";
+    /// A directory is not renamed while something below it is denied or protected by its path.
+    PINNED Pinned = 14, "pinned";
+    /// An ioctl that is not on the list for this kind of file.
+    COMMAND Command = 15, "command";
+    /// A socket option that is not on the list.
+    OPTION Option = 16, "option";
+    /// A capability that the profile does not name.
+    CAPABILITY Capability = 17, "capability";
+    /// A message queue, semaphore set, shared memory segment or key that another container, or nobody governed, made.
+    OTHER_IPC OtherIpc = 18, "other_ipc";
+    /// A terminal that the container neither opened nor was given.
+    TERMINAL Terminal = 19, "terminal";
+    /// A packet, an option or control data that leads by way of hosts no rule was asked about.
+    ROUTE Route = 20, "route";
+    /// On a file system that does not tell case apart: a name that may be another spelling of one that a rule denies, or
+    /// a move whose new name may be.
+    CASE Case = 21, "case";
+    /// A move after which something below the directory would have more rights than before.
+    WIDENS Widens = 22, "widens";
+    /// A mode or attribute that gives whoever runs the file rights of another (setuid, setgid, file capabilities).
+    SETUID Setuid = 23, "setuid";
+    /// A process of another tool call, or of what starts the calls (ptrace, signals, limits).
+    OTHER_CALL OtherCall = 24, "other_call";
+}
+
+numbers! {
+    /// [`Header::op`]. The names are those of `ringfence events`.
+    mod op: u8;
+    /// See [`op`].
+    enum Op;
+    /// Execution of a file, its interpreter included.
+    EXEC Exec = 1, "exec";
+    /// A file mapped executable.
+    MAP_EXEC MapExec = 2, "map_exec";
+    /// A file mapping made executable.
+    PROTECT_EXEC ProtectExec = 3, "protect_exec";
+    /// Open for reading, writing or appending.
+    OPEN Open = 4, "open";
+    /// Creation of a regular file, socket or fifo.
+    CREATE Create = 5, "create";
+    /// Truncation.
+    TRUNCATE Truncate = 6, "truncate";
+    /// Removal of a file.
+    UNLINK Unlink = 7, "unlink";
+    /// Rename, either end; the second path is the new one.
+    RENAME Rename = 8, "rename";
+    /// Hard link; the second path is the new one.
+    LINK Link = 9, "link";
+    /// Creation of a directory.
+    MKDIR Mkdir = 10, "mkdir";
+    /// Removal of a directory.
+    RMDIR Rmdir = 11, "rmdir";
+    /// Creation of a device node.
+    MKNOD Mknod = 12, "mknod";
+    /// Creation of a symbolic link.
+    SYMLINK Symlink = 13, "symlink";
+    /// Change of mode.
+    CHMOD Chmod = 14, "chmod";
+    /// Change of owner.
+    CHOWN Chown = 15, "chown";
+    /// Change of times.
+    UTIMES Utimes = 16, "utimes";
+    /// Change of an extended attribute.
+    SETXATTR Setxattr = 17, "setxattr";
+    /// A mount, remount or unmount.
+    MOUNT Mount = 18, "mount";
+    /// A mount moved or a detached tree attached.
+    MOVE_MOUNT MoveMount = 19, "move_mount";
+    /// pivot_root(2).
+    PIVOT_ROOT PivotRoot = 20, "pivot_root";
+    /// chroot(2).
+    CHROOT Chroot = 21, "chroot";
+    /// Creation of a socket.
+    SOCKET Socket = 22, "socket";
+    /// Connection to an address or socket file.
+    CONNECT Connect = 23, "connect";
+    /// Binding to an address.
+    BIND Bind = 24, "bind";
+    /// Listening.
+    LISTEN Listen = 25, "listen";
+    /// A datagram or TCP Fast Open to an address or socket file.
+    SEND Send = 26, "send";
+    /// ptrace and its kin, either direction.
+    PTRACE Ptrace = 27, "ptrace";
+    /// bpf(2).
+    BPF Bpf = 28, "bpf";
+    /// perf_event_open(2).
+    PERF Perf = 29, "perf_event_open";
+    /// Creation of a user namespace.
+    USERNS Userns = 30, "userns_create";
+    /// A signal to a process outside the container.
+    SIGNAL Signal = 31, "signal";
+    /// Unmount.
+    UMOUNT Umount = 32, "umount";
+    /// Limits, scheduling or memory placement of a process outside the container.
+    CONTROL Control = 33, "control";
+    /// ioctl(2).
+    IOCTL Ioctl = 34, "ioctl";
+    /// setsockopt(2).
+    SETSOCKOPT Setsockopt = 35, "setsockopt";
+    /// Use of a capability.
+    CAPABILITY Capability = 36, "capability";
+    /// System V or POSIX message queue, semaphore set, shared memory segment.
+    IPC Ipc = 37, "ipc";
+    /// A key or keyring.
+    KEY Key = 38, "key";
+    /// A socket that another process passes in.
+    RECEIVE Receive = 39, "receive";
+    /// A system call that is refused as such.
+    SYSCALL Syscall = 40, "syscall";
 }
 
 const _: () = assert!(size_of::<Header>() == 112);

@@ -7,10 +7,11 @@
 
 pub mod enroll;
 pub mod event;
+pub mod fields;
 pub mod fold;
 pub mod hash;
+pub mod hooks;
 pub mod ioctls;
-pub mod layout;
 pub mod moves;
 pub mod net;
 pub mod options;

@@ -80,7 +80,7 @@ pub struct Scratch {
     /// See `used`.
     pub flags: u64,
     /// A value on its way through memory, so that the verifier forgets what it knew of it.
-    pub laundry: u64,
+    pub opaque_word: u64,
     /// Whether names are compared without regard to case as well, and how the file system of the walk's mount does: bits of
     /// [`casing`].
     pub casing: u64,
@@ -177,7 +177,7 @@ impl Task {
                 outcome: 0,
                 used: 0,
                 flags: 0,
-                laundry: 0,
+                opaque_word: 0,
                 casing: 0,
                 patterned: 0,
                 pattern_slots: [0; 3],

@@ -2,7 +2,7 @@
 
 use super::{Source, find};
 use crate::coverage::{RENDERED, render};
-use ringfence_common::layout::HOOKS;
+use ringfence_common::hooks::HOOKS;
 use ringfence_common::net::EGRESS;
 use ringfence_coverage::{Group, Table};
 use std::collections::BTreeSet;
@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 const TABLE: &str = "ebpf/coverage/coverage.toml";
 /// Whoever decides beside the programs for hooks: the default list of system calls, the program that sees packets.
 const OTHERS: [&str; 2] = ["seccomp", "egress"];
+/// The tag of cases that run on every kernel and are no hook's.
+const EVERY_KERNEL: &str = "all";
 
 /// `cases` are the names of the VM tests.
 pub(super) fn check(files: &[Source], cases: &[String]) -> Vec<String> {
@@ -54,6 +56,17 @@ fn against(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
     found
 }
 
+/// On the kernels on which only tagged cases run (`--hooks-only`), each program has one: `tags` are theirs.
+pub(super) fn tags(tags: &[String]) -> Vec<String> {
+    let programs: BTreeSet<&str> = HOOKS.iter().map(|hook| hook.name).chain([EGRESS]).collect();
+    let tags: BTreeSet<&str> = tags.iter().map(String::as_str).filter(|tag| *tag != EVERY_KERNEL).collect();
+    let untagged =
+        programs.difference(&tags).map(|hook| format!("vm-tests/cases: no case is tagged `{hook}`"));
+    let unknown =
+        tags.difference(&programs).map(|tag| format!("vm-tests/cases: no program is named `{tag}`"));
+    untagged.chain(unknown).collect()
+}
+
 /// What shows that each program is needed: one entry for each, in `shown` or in `covered`.
 fn needed(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
     let mut found = Vec::new();
@@ -79,7 +92,7 @@ fn needed(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::against;
+    use super::{EGRESS, EVERY_KERNEL, HOOKS, against, tags};
     use ringfence_coverage::Table;
 
     const TEXT: &str = r#"
@@ -110,6 +123,16 @@ file_open = "files/open"
         );
         assert_eq!(against(&table, &["file_open", "bpf"], &cases).len(), 2, "a program that no group names");
         assert_eq!(against(&table, &[], &cases).len(), 2, "a group that names a program that there is not");
+    }
+
+    #[test]
+    fn every_program_has_a_tagged_case() {
+        let mut all: Vec<String> = HOOKS.iter().map(|hook| hook.name.to_owned()).collect();
+        all.extend([EGRESS.to_owned(), EVERY_KERNEL.to_owned()]);
+        assert!(tags(&all).is_empty());
+        assert!(tags(&all[1..])[0].contains(HOOKS[0].name));
+        all.push("coffee_brew".to_owned());
+        assert!(tags(&all)[0].contains("coffee_brew"));
     }
 
     #[test]

@@ -50,20 +50,21 @@ pub(crate) fn run(_: &Args) -> Result<ExitCode> {
 pub(crate) fn check() -> Result<Vec<String>> {
     let files = files()?;
     let mut found = sources::check(&files);
-    let cases = cases()?;
+    let cases = vm_tests("--list")?;
     found.extend(docs::check(&files, &cases));
     found.extend(coverage::check(&files, &cases));
+    found.extend(coverage::tags(&vm_tests("--list-hooks")?));
     found.extend(layers::check()?);
     found.extend(modules::check(&files));
     found.sort();
     Ok(found)
 }
 
-/// The names of the VM tests' cases.
-fn cases() -> Result<Vec<String>> {
-    let mut list = Command::new("python3");
-    list.arg(workspace().join("vm-tests/run")).arg("--list");
-    Ok(quietly(&mut list)
+/// A list that the VM tests print: of their cases' names, or of the hooks that cases are tagged with.
+fn vm_tests(list: &str) -> Result<Vec<String>> {
+    let mut command = Command::new("python3");
+    command.arg(workspace().join("vm-tests/run")).arg(list);
+    Ok(quietly(&mut command)
         .context("tidy asks vm-tests/run for its cases")?
         .lines()
         .map(str::to_owned)

@@ -196,11 +196,11 @@ impl Sessions {
         self.live.watch()
     }
 
-    /// Says how many refusals were not logged, as [`Refusals::say_rest`].
+    /// Says how many refusals were not logged, as [`Refusals::log_suppressed`].
     pub(super) fn say_refusals(&self, now: Instant, at_end: bool) {
         [&self.turned, &self.refused_pages, &self.waiting.refusals]
             .into_iter()
-            .for_each(|refusals| refusals.say_rest(now, at_end));
+            .for_each(|refusals| refusals.log_suppressed(now, at_end));
     }
 
     /// Whether an interceptor of this session is linked.

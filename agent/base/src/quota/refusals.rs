@@ -27,32 +27,32 @@ const UNKNOWN: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub struct Refusals {
     owners: Owners,
-    lately: Mutex<Users>,
+    users: Mutex<Users>,
 }
 
 #[derive(Debug, Default)]
 struct Users {
     /// By user.
-    each: HashMap<u32, Lately>,
-    all: Option<Lately>,
+    each: HashMap<u32, Window>,
+    all: Option<Window>,
     /// Of whom no more is known than how many of theirs were not logged.
-    gone: Vec<LeftOut>,
+    gone: Vec<Suppressed>,
 }
 
 /// How many refusals of a user's were not logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct LeftOut {
+struct Suppressed {
     owner: u32,
-    unsaid: u32,
+    suppressed: u32,
 }
 
 impl Users {
     /// Forgets those of whom this says so. What of theirs was not logged is still to be said.
-    fn forget(&mut self, which: impl Fn(&u32, &Lately) -> bool) {
-        self.each.retain(|owner, lately| {
-            let goes = which(owner, lately);
-            if goes && lately.unsaid > 0 {
-                self.gone.push(LeftOut { owner: *owner, unsaid: lately.unsaid });
+    fn forget(&mut self, which: impl Fn(&u32, &Window) -> bool) {
+        self.each.retain(|owner, window| {
+            let goes = which(owner, window);
+            if goes && window.suppressed > 0 {
+                self.gone.push(Suppressed { owner: *owner, suppressed: window.suppressed });
             }
             !goes
         });
@@ -60,15 +60,15 @@ impl Users {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Lately {
+struct Window {
     since: Instant,
     logged: u32,
-    unsaid: u32,
+    suppressed: u32,
 }
 
-impl Lately {
+impl Window {
     fn new(since: Instant) -> Self {
-        Self { since, logged: 0, unsaid: 0 }
+        Self { since, logged: 0, suppressed: 0 }
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -86,7 +86,7 @@ impl Lately {
 impl Refusals {
     /// Nobody was refused anything yet.
     pub fn new(owners: Owners) -> Self {
-        Self { owners, lately: Mutex::default() }
+        Self { owners, users: Mutex::default() }
     }
 
     /// Logs that a peer was refused something of whom the kernel says no more than its user, or nothing.
@@ -97,57 +97,57 @@ impl Refusals {
 
     /// Logs what was refused to a user.
     pub fn warn(&self, uid: u32, text: impl FnOnce() -> String) {
-        match self.one_more(uid, Instant::now()) {
+        match self.may_log(uid, Instant::now()) {
             (true, 0) => tracing::warn!("{}", text()),
-            (true, unsaid) => tracing::warn!("{} ({unsaid} more were not logged)", text()),
+            (true, suppressed) => tracing::warn!("{} ({suppressed} more were not logged)", text()),
             (false, _) => {}
         }
     }
 
     /// Says how many were not logged, of users who were refused nothing since. Call it now and then, and with `at_end` when
     /// nothing else will be said.
-    pub fn say_rest(&self, now: Instant, at_end: bool) {
-        for LeftOut { owner, unsaid } in self.rest(now, at_end) {
+    pub fn log_suppressed(&self, now: Instant, at_end: bool) {
+        for Suppressed { owner, suppressed } in self.take_suppressed(now, at_end) {
             match owner {
-                UNKNOWN => tracing::warn!("{unsaid} more refusals to unknown users were not logged"),
-                owner => tracing::warn!("{unsaid} more refusals to user {owner} were not logged"),
+                UNKNOWN => tracing::warn!("{suppressed} more refusals to unknown users were not logged"),
+                owner => tracing::warn!("{suppressed} more refusals to user {owner} were not logged"),
             }
         }
     }
 
-    fn rest(&self, now: Instant, at_end: bool) -> Vec<LeftOut> {
-        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
-        lately.forget(|_, lately| at_end || lately.is_over(now));
-        mem::take(&mut lately.gone)
+    fn take_suppressed(&self, now: Instant, at_end: bool) -> Vec<Suppressed> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.forget(|_, window| at_end || window.is_over(now));
+        mem::take(&mut users.gone)
     }
 
     /// Whether one more of a user's is logged, and how many before it were not.
-    fn one_more(&self, uid: u32, now: Instant) -> (bool, u32) {
+    fn may_log(&self, uid: u32, now: Instant) -> (bool, u32) {
         let owner = self.owners.of(uid);
-        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
-        if lately.each.len() >= MOST_USERS && !lately.each.contains_key(&owner) {
-            lately.forget(|_, lately| lately.is_over(now));
-            if lately.each.len() >= MOST_USERS {
-                let most = lately.each.iter().max_by_key(|(_, of)| of.logged.saturating_add(of.unsaid));
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if users.each.len() >= MOST_USERS && !users.each.contains_key(&owner) {
+            users.forget(|_, window| window.is_over(now));
+            if users.each.len() >= MOST_USERS {
+                let most = users.each.iter().max_by_key(|(_, of)| of.logged.saturating_add(of.suppressed));
                 if let Some(most) = most.map(|(owner, _)| *owner) {
-                    lately.forget(|owner, _| *owner == most);
+                    users.forget(|owner, _| *owner == most);
                 }
             }
             // Nobody asks for them? Then they are no more than the users that are told apart.
-            lately.gone.truncate(MOST_USERS);
+            users.gone.truncate(MOST_USERS);
         }
-        let Users { each, all, .. } = &mut *lately;
-        let all = all.get_or_insert(Lately::new(now));
-        let own = each.entry(owner).or_insert(Lately::new(now));
+        let Users { each, all, .. } = &mut *users;
+        let all = all.get_or_insert(Window::new(now));
+        let own = each.entry(owner).or_insert(Window::new(now));
         all.renew(now);
         own.renew(now);
         let room = if own.logged == 0 { MOST_IN_ALL + MOST_FIRST } else { MOST_IN_ALL };
         if own.logged < MOST && all.logged < room {
             own.logged += 1;
             all.logged += 1;
-            (true, mem::take(&mut own.unsaid))
+            (true, mem::take(&mut own.suppressed))
         } else {
-            own.unsaid = own.unsaid.saturating_add(1);
+            own.suppressed = own.suppressed.saturating_add(1);
             (false, 0)
         }
     }
@@ -173,37 +173,37 @@ mod tests {
     #[test]
     fn a_user_s_refusals_are_logged_up_to_a_number_and_another_s_beside() {
         let (refusals, now) = (Refusals::default(), Instant::now());
-        assert!((0..MOST).all(|_| refusals.one_more(5, now).0));
-        assert!(!refusals.one_more(5, now).0 && !refusals.one_more(5, now).0);
-        assert_eq!(refusals.one_more(6, now), (true, 0), "another user's are");
-        assert_eq!(refusals.one_more(5, now + WHILE), (true, 2), "and what was left out is counted");
+        assert!((0..MOST).all(|_| refusals.may_log(5, now).0));
+        assert!(!refusals.may_log(5, now).0 && !refusals.may_log(5, now).0);
+        assert_eq!(refusals.may_log(6, now), (true, 0), "another user's are");
+        assert_eq!(refusals.may_log(5, now + WHILE), (true, 2), "and what was left out is counted");
     }
 
     #[test]
     fn subordinate_ids_are_no_further_users() {
         let owners = Owners::parse("1000:100000:65536\n", |name| name.parse().ok());
         let (refusals, now) = (Refusals::new(owners), Instant::now());
-        let logged = (0..5000).filter(|n| refusals.one_more(100_000 + n, now).0).count();
+        let logged = (0..5000).filter(|n| refusals.may_log(100_000 + n, now).0).count();
         assert_eq!(logged, MOST as usize, "one user's lines");
-        assert!(!refusals.one_more(1000, now).0, "that user's");
-        assert!(refusals.one_more(1001, now).0, "another's");
+        assert!(!refusals.may_log(1000, now).0, "that user's");
+        assert!(refusals.may_log(1001, now).0, "another's");
     }
 
     #[test]
     fn all_users_together_fill_no_log_and_what_was_left_out_is_counted() {
         let (refusals, now) = (Refusals::default(), Instant::now());
-        let logged = (0..MOST * 1000).filter(|n| refusals.one_more(n % 1000, now).0).count();
+        let logged = (0..MOST * 1000).filter(|n| refusals.may_log(n % 1000, now).0).count();
         assert_eq!(logged, 1000, "the first of each");
-        assert_eq!(refusals.one_more(0, now + WHILE), (true, MOST - 1));
-        assert_eq!(refusals.one_more(999, now + WHILE), (true, MOST - 1));
+        assert_eq!(refusals.may_log(0, now + WHILE), (true, MOST - 1));
+        assert_eq!(refusals.may_log(999, now + WHILE), (true, MOST - 1));
         // Few users do not even fill what is for all.
         let (few, now) = (Refusals::default(), Instant::now());
-        let logged = (0..MOST * 1000).filter(|n| few.one_more(n % 40, now).0).count();
+        let logged = (0..MOST * 1000).filter(|n| few.may_log(n % 40, now).0).count();
         assert_eq!(logged, MOST_IN_ALL as usize);
-        assert_eq!(few.one_more(50, now), (true, 0), "nor do they hide the first of another");
-        assert!(!few.one_more(50, now).0);
+        assert_eq!(few.may_log(50, now), (true, 0), "nor do they hide the first of another");
+        assert!(!few.may_log(50, now).0);
         // And any number of users do not fill a log.
-        let logged = (0..100_000).filter(|n| few.one_more(1000 + n, now).0).count();
+        let logged = (0..100_000).filter(|n| few.may_log(1000 + n, now).0).count();
         assert!(logged <= MOST_FIRST as usize, "{logged}");
     }
 
@@ -211,53 +211,57 @@ mod tests {
     fn what_was_not_logged_is_said_though_its_user_is_refused_nothing_more() {
         let (refusals, now) = (Refusals::default(), Instant::now());
         for _ in 0..MOST + 7 {
-            refusals.one_more(5, now);
+            refusals.may_log(5, now);
         }
-        refusals.one_more(6, now);
-        assert_eq!(refusals.rest(now + WHILE / 2, false), [], "it may be said with the next that is logged");
-        assert_eq!(refusals.rest(now + WHILE, false), [LeftOut { owner: 5, unsaid: 7 }]);
-        assert_eq!(refusals.rest(now + WHILE, false), [], "once");
+        refusals.may_log(6, now);
+        assert_eq!(
+            refusals.take_suppressed(now + WHILE / 2, false),
+            [],
+            "it may be said with the next that is logged"
+        );
+        assert_eq!(refusals.take_suppressed(now + WHILE, false), [Suppressed { owner: 5, suppressed: 7 }]);
+        assert_eq!(refusals.take_suppressed(now + WHILE, false), [], "once");
         for _ in 0..MOST + 2 {
-            refusals.one_more(UNKNOWN, now);
+            refusals.may_log(UNKNOWN, now);
         }
-        assert_eq!(refusals.rest(now, true), [LeftOut { owner: UNKNOWN, unsaid: 2 }]);
+        assert_eq!(refusals.take_suppressed(now, true), [Suppressed { owner: UNKNOWN, suppressed: 2 }]);
         // Whoever goes for another is not forgotten without a word.
         for _ in 0..MOST + 3 {
-            refusals.one_more(7, now);
+            refusals.may_log(7, now);
         }
         for uid in 0..MOST_USERS as u32 {
-            refusals.one_more(10_000 + uid, now);
+            refusals.may_log(10_000 + uid, now);
         }
-        assert_eq!(refusals.rest(now, false), [LeftOut { owner: 7, unsaid: 3 }]);
+        assert_eq!(refusals.take_suppressed(now, false), [Suppressed { owner: 7, suppressed: 3 }]);
     }
 
     #[test]
     fn many_users_fill_no_memory_and_a_newcomer_has_a_count_of_its_own() {
         let (refusals, now) = (Refusals::default(), Instant::now());
         for _ in 0..=MOST {
-            refusals.one_more(7, now);
+            refusals.may_log(7, now);
         }
-        let users = |refusals: &Refusals| refusals.lately.lock().unwrap().each.len();
+        let users = |refusals: &Refusals| refusals.users.lock().unwrap().each.len();
         // As many users as are told apart, each quiet for long enough that all together are not over the bound.
         let later = now + WHILE / 2;
         for uid in 0..MOST_USERS as u32 - 1 {
-            refusals.one_more(10_000 + uid, later);
+            refusals.may_log(10_000 + uid, later);
         }
         assert_eq!(users(&refusals), MOST_USERS);
         let noisy = now + WHILE;
-        assert!(refusals.one_more(10_000, noisy).0, "all together begin anew");
+        assert!(refusals.may_log(10_000, noisy).0, "all together begin anew");
         for _ in 0..3 * MOST {
-            refusals.one_more(10_001, noisy);
+            refusals.may_log(10_001, noisy);
         }
-        refusals.one_more(7, noisy);
-        assert_eq!(refusals.one_more(5, noisy), (true, 0), "a newcomer is logged");
+        refusals.may_log(7, noisy);
+        assert_eq!(refusals.may_log(5, noisy), (true, 0), "a newcomer is logged");
         assert_eq!(users(&refusals), MOST_USERS, "in place of one");
-        assert!(!refusals.lately.lock().unwrap().each.contains_key(&10_001), "of the loudest");
+        assert!(!refusals.users.lock().unwrap().each.contains_key(&10_001), "of the loudest");
         for uid in 0..4 * MOST_USERS as u32 {
-            refusals.one_more(50_000 + uid, noisy);
+            refusals.may_log(50_000 + uid, noisy);
         }
         assert_eq!(users(&refusals), MOST_USERS);
-        assert_eq!(refusals.one_more(u32::MAX - 1, noisy + WHILE), (true, 0), "the quiet are forgotten");
+        assert_eq!(refusals.may_log(u32::MAX - 1, noisy + WHILE), (true, 0), "the quiet are forgotten");
         assert_eq!(users(&refusals), 1);
     }
 }

@@ -3,30 +3,29 @@
 //! | file | what |
 //! |---|---|
 //! | `plan` | root's profiles to what is to run |
-//! | `place` | an agent's user id, its log's directory, its socket |
+//! | `sockets` | an agent's user id, its log's directory, its sockets |
 //! | `store` | sockets that the service manager keeps while no daemon runs |
-//! | `keep` | one agent's thread: starts its worker, starts it again, gives it up for a while |
-//! | `answer` | what a worker asks: who a peer is, a tag for a process |
+//! | `supervisor` | one agent's thread: starts its worker, starts it again, gives it up for a while |
+//! | `requests` | what a worker asks: who a peer is, a tag for a process |
 //!
 //! A worker's process itself, from start to end, is [`ringfence_supervise::worker`]; a user's own service uses it too.
 //!
 //! A worker parses what agents and providers say. The core parses none of that: a worker's questions are a descriptor or
-//! two each, its reports pass through as bytes, its counts are numbers.
+//! two each, its reports pass through as raw JSON, its counts are numbers.
 
-mod answer;
-mod keep;
-mod place;
 mod plan;
+mod requests;
+mod sockets;
 mod store;
+mod supervisor;
 
 use super::{enforcer::Enforcer, server::Server};
-use keep::Keeper;
 use plan::{Broken, Plan};
 pub use plan::{left_out, loopback};
 use ringfence_base::paths::Paths;
 use ringfence_credentials::{self as secret, Source};
 use ringfence_policy::{Dirs, agents::registry::AgentConfig};
-use ringfence_wire::message::AgentProcess;
+use ringfence_wire::status::{AgentProcess, AgentState};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -34,9 +33,10 @@ use std::{
     time::{Duration, Instant},
 };
 pub use store::Store;
+use supervisor::WorkerSupervisor;
 
 /// How long workers may take to finish what is under way when the daemon ends.
-const LAST_WORDS: Duration = Duration::from_secs(22);
+const STOP_TIMEOUT: Duration = Duration::from_secs(22);
 
 /// All agents.
 #[derive(Debug, Default)]
@@ -47,9 +47,9 @@ pub struct Agents {
 
 #[derive(Debug, Default)]
 struct Running {
-    by_name: BTreeMap<String, Arc<Keeper>>,
+    by_name: BTreeMap<String, Arc<WorkerSupervisor>>,
     /// Agents whose profile is gone, while their workers finish what they do.
-    ending: BTreeMap<String, Arc<Keeper>>,
+    ending: BTreeMap<String, Arc<WorkerSupervisor>>,
     /// Agents that have no worker, because their profile is wrong: what is.
     failed: BTreeMap<String, String>,
     /// What is wrong with the registry.
@@ -73,10 +73,11 @@ impl Agents {
     /// What runs, for `ringfence status`.
     pub fn status(&self) -> Vec<AgentProcess> {
         let running = self.running();
-        let mut all: Vec<AgentProcess> = running.by_name.values().map(|keeper| keeper.status()).collect();
+        let mut all: Vec<AgentProcess> =
+            running.by_name.values().map(|supervisor| supervisor.status()).collect();
         let none = |name: &String, error: &String| AgentProcess {
             name: name.clone(),
-            state: "failed".to_owned(),
+            state: AgentState::Failed,
             pid: None,
             uid: None,
             socket: String::new(),
@@ -111,26 +112,26 @@ impl Agents {
         };
         running.registry = None;
         running.failed.clear();
-        running.ending.retain(|_, keeper| !keeper.is_over());
+        running.ending.retain(|_, supervisor| !supervisor.is_over());
         let gone: Vec<_> = running.by_name.extract_if(.., |name, _| !plans.contains_key(name)).collect();
-        for (name, keeper) in gone {
+        for (name, supervisor) in gone {
             tracing::info!("agent {name}: its profile is gone; its worker ends when it is idle");
-            keeper.stop();
-            running.ending.insert(name, keeper);
+            supervisor.stop();
+            running.ending.insert(name, supervisor);
         }
         for (name, plan) in plans {
             match (running.by_name.get(&name), plan) {
-                (Some(keeper), Ok(plan)) => keeper.replace(plan),
-                (Some(keeper), Err(Broken { text, .. })) => {
+                (Some(supervisor), Ok(plan)) => supervisor.replace(plan),
+                (Some(supervisor), Err(Broken { text, .. })) => {
                     tracing::error!("agent {name}: the profile that was in force stays so: {text}");
-                    keeper.blame(text);
+                    supervisor.set_error(text);
                 }
                 // Containers' profiles are told of where containers are.
                 (None, Err(Broken { is_agent: false, .. })) => {}
                 (None, Ok(plan)) => {
                     let before = running.ending.remove(&name);
                     match start(server, (paths, &self.store), plan, before) {
-                        Ok(keeper) => drop(running.by_name.insert(name, keeper)),
+                        Ok(supervisor) => drop(running.by_name.insert(name, supervisor)),
                         Err(error) => drop(running.failed.insert(name, error)),
                     }
                 }
@@ -143,41 +144,43 @@ impl Agents {
         if !running.cleared {
             running.cleared = true;
             self.store.retain(|name| running.by_name.contains_key(name));
-            place::clear(paths, |name| running.by_name.contains_key(name));
+            sockets::remove_stale(paths, |name| running.by_name.contains_key(name));
         }
     }
 
-    /// Stops one agent, until [`Self::forgive`]: its worker finishes what it does, and its sockets go.
+    /// Stops one agent, until [`Self::resume_halted`]: its worker finishes what it does, and its sockets go.
     ///
     /// # Errors
     /// There is none of that name; those that there are.
     pub fn halt(&self, name: &str) -> Result<(), String> {
         let running = self.running();
-        let Some(keeper) = running.by_name.get(name) else {
+        let Some(supervisor) = running.by_name.get(name) else {
             let known: Vec<&str> = running.by_name.keys().map(String::as_str).collect();
             return Err(format!("the daemon serves no agent {name:?}; it serves: {}", known.join(", ")));
         };
-        keeper.halt();
+        supervisor.halt();
         Ok(())
     }
 
     /// Those that were stopped by hand start with the next reload.
-    pub(crate) fn forgive(&self) {
-        self.running().by_name.values().for_each(|keeper| keeper.forgive());
+    pub(crate) fn resume_halted(&self) {
+        self.running().by_name.values().for_each(|supervisor| supervisor.resume());
     }
 
     /// Ends all workers, and waits until they have. `leave`: their sockets are for the next daemon, where they can be kept.
     pub fn stop(&self, leave: bool) {
         let mut running = self.running();
         running.closed = true;
-        let mut keepers: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
-        keepers.iter().for_each(|keeper| if leave { keeper.leave() } else { keeper.stop() });
+        let mut supervisors: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
+        supervisors
+            .iter()
+            .for_each(|supervisor| if leave { supervisor.stop_leaving_sockets() } else { supervisor.stop() });
         // They were told before.
-        keepers.extend(std::mem::take(&mut running.ending).into_values());
+        supervisors.extend(std::mem::take(&mut running.ending).into_values());
         drop(running);
-        let until = Instant::now() + LAST_WORDS;
-        for keeper in keepers {
-            keeper.wait_until_over(until);
+        let until = Instant::now() + STOP_TIMEOUT;
+        for supervisor in supervisors {
+            supervisor.wait_until_over(until);
         }
     }
 }
@@ -204,18 +207,18 @@ fn start<E: Enforcer>(
     server: &Arc<Server<E>>,
     (paths, store): (&Paths, &Arc<Store>),
     plan: Plan,
-    before: Option<Arc<Keeper>>,
-) -> Result<Arc<Keeper>, String> {
-    let keeper = Arc::new(Keeper::new(paths, plan, Arc::clone(store)));
-    let (server, of_thread) = (Arc::clone(server), Arc::clone(&keeper));
+    before: Option<Arc<WorkerSupervisor>>,
+) -> Result<Arc<WorkerSupervisor>, String> {
+    let supervisor = Arc::new(WorkerSupervisor::new(paths, plan, Arc::clone(store)));
+    let (server, of_thread) = (Arc::clone(server), Arc::clone(&supervisor));
     thread::Builder::new()
         .name("agent".into())
         .spawn(move || {
             if let Some(before) = before {
-                before.wait_until_over(Instant::now() + LAST_WORDS);
+                before.wait_until_over(Instant::now() + STOP_TIMEOUT);
             }
             of_thread.run(&server);
         })
         .map_err(|error| format!("the daemon cannot start a thread: {error}"))?;
-    Ok(keeper)
+    Ok(supervisor)
 }

@@ -6,7 +6,7 @@ use ringfence_policy::{
     self as profile, Dirs, Profile,
     agents::registry::{self, AgentConfig, Registry},
 };
-use ringfence_wire::agent::For;
+use ringfence_wire::agent::CredentialOwner;
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path};
 
 /// One agent to run.
@@ -54,7 +54,7 @@ impl Plan {
     }
 
     /// Its credentials, in the order in which a worker is handed them.
-    pub(super) fn credentials(&self) -> Vec<(For, &Source)> {
+    pub(super) fn credentials(&self) -> Vec<(CredentialOwner, &Source)> {
         self.config.credentials()
     }
 

@@ -40,15 +40,15 @@ fn only_a_fresh_child_of_the_same_user_is_taken() {
 
 #[test]
 fn peer_and_child_are_in_one_place() {
-    assert_eq!(place((10, None), (20, None)).unwrap(), None);
-    assert_eq!(place((10, inside(5)), (20, inside(5))).unwrap(), Some(id(5)));
-    assert!(place((10, None), (20, inside(5))).is_err());
-    assert!(place((10, inside(5)), (20, inside(6))).is_err());
-    assert!(place((10, inside(5)), (20, None)).is_err());
+    assert_eq!(container_of((10, None), (20, None)).unwrap(), None);
+    assert_eq!(container_of((10, inside(5)), (20, inside(5))).unwrap(), Some(id(5)));
+    assert!(container_of((10, None), (20, inside(5))).is_err());
+    assert!(container_of((10, inside(5)), (20, inside(6))).is_err());
+    assert!(container_of((10, inside(5)), (20, None)).is_err());
     let pending = Some(Membership { container: None, next: Some(id(5)) });
-    assert!(place((10, None), (20, pending)).is_err());
+    assert!(container_of((10, None), (20, pending)).is_err());
     let twice = Some(Membership { container: Some(id(5)), next: Some(id(6)) });
-    assert!(place((10, inside(5)), (20, twice)).is_err());
+    assert!(container_of((10, inside(5)), (20, twice)).is_err());
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use super::*;
 use ringfence_wire::{
-    audit::{MAX_NOTICE, Manifest, Told, What, parse_told},
+    audit::{CoreMessage, MAX_NOTICE, Manifest, Payload},
     frame::{read_frame, write_frame},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::value::to_raw_value;
 use std::{
     os::{fd::AsFd, unix::net::UnixStream},
     process::{Command, Stdio},
@@ -96,14 +97,14 @@ impl Fixture {
     /// The next auditor, greeted; it says that `stored` batches are stored.
     fn auditor(&self, stored: u64) -> FakeAuditor {
         let mut auditor = self.ungreeted();
-        auditor.say(Answer::Stored(stored));
+        auditor.answer(Answer::Stored(stored));
         auditor
     }
 
     fn ungreeted(&self) -> FakeAuditor {
         let mut auditor = FakeAuditor(self.auditors.recv_timeout(PATIENCE).unwrap());
         let hello = Notice::Hello { session: "session".into(), boot: "boot".into() };
-        assert_eq!(auditor.hear(), Heard::Notice(hello));
+        assert_eq!(auditor.receive(), Received::Notice(hello));
         auditor
     }
 }
@@ -120,36 +121,36 @@ impl Drop for Fixture {
 struct FakeAuditor(UnixStream);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum Received {
     Notice(Notice),
     Records(u64, Vec<Vec<u8>>),
     Reports(u64, Vec<Vec<u8>>),
 }
 
 impl FakeAuditor {
-    fn say(&mut self, answer: Answer) {
+    fn answer(&mut self, answer: Answer) {
         write_frame(&mut self.0, &answer.to_body()).unwrap();
     }
 
-    fn hear(&mut self) -> Heard {
+    fn receive(&mut self) -> Received {
         let body = read_frame(&mut self.0, MAX_NOTICE).unwrap();
-        match parse_told(&body).unwrap() {
-            Told::Notice(notice) => Heard::Notice(notice),
-            Told::Records { sequence, records } => {
-                Heard::Records(sequence, records.iter().map(|record| record.to_vec()).collect())
+        match CoreMessage::parse(&body).unwrap() {
+            CoreMessage::Notice(notice) => Received::Notice(notice),
+            CoreMessage::Records { sequence, records } => {
+                Received::Records(sequence, records.iter().map(|record| record.to_vec()).collect())
             }
-            Told::Reports { sequence, reports } => {
-                Heard::Reports(sequence, reports.iter().map(|report| report.to_vec()).collect())
+            CoreMessage::Reports { sequence, reports } => {
+                Received::Reports(sequence, reports.iter().map(|report| report.to_vec()).collect())
             }
         }
     }
 
     /// Hears until something that is not a notice of counters.
     fn records(&mut self) -> (u64, Vec<Vec<u8>>) {
-        match self.hear() {
-            Heard::Records(sequence, records) => (sequence, records),
-            Heard::Notice(notice) => panic!("{notice:?} where records were expected"),
-            Heard::Reports(..) => panic!("reports where records were expected"),
+        match self.receive() {
+            Received::Records(sequence, records) => (sequence, records),
+            Received::Notice(notice) => panic!("{notice:?} where records were expected"),
+            Received::Reports(..) => panic!("reports where records were expected"),
         }
     }
 }
@@ -174,20 +175,20 @@ fn records_reach_the_auditor_and_its_successor_gets_what_was_not_stored() {
     let mut first = fixture.auditor(0);
     fixture.rings.put(b"one");
     assert_eq!(first.records(), (1, vec![b"one".to_vec()]));
-    first.say(Answer::Stored(1));
+    first.answer(Answer::Stored(1));
     fixture.rings.put(b"two");
     assert_eq!(first.records(), (2, vec![b"two".to_vec()]));
     drop(first);
     let mut second = fixture.auditor(1);
     assert_eq!(second.records(), (2, vec![b"two".to_vec()]));
-    second.say(Answer::Stored(2));
+    second.answer(Answer::Stored(2));
     fixture.rings.put(b"three");
     assert_eq!(second.records(), (3, vec![b"three".to_vec()]));
-    second.say(Answer::Stored(3));
+    second.answer(Answer::Stored(3));
     fixture.rings.repeats.lock().unwrap().push(b"forty times".to_vec());
-    second.say(Answer::Flush(9));
+    second.answer(Answer::Flush(9));
     assert_eq!(second.records(), (4, vec![b"forty times".to_vec()]));
-    assert_eq!(second.hear(), Heard::Notice(Notice::Flushed { token: 9 }));
+    assert_eq!(second.receive(), Received::Notice(Notice::Flushed { token: 9 }));
     let status = fixture.handle.status();
     assert!(status.running && status.restarts == 1, "{status:?}");
     assert!(status.last_exit.unwrap().contains("closed its socket"));
@@ -200,7 +201,7 @@ fn records_wait_in_the_rings_while_there_is_no_auditor() {
     fixture.rings.put(b"early");
     thread::sleep(Duration::from_millis(300));
     assert_eq!(fixture.rings.records.lock().unwrap().len(), 1);
-    auditor.say(Answer::Stored(0));
+    auditor.answer(Answer::Stored(0));
     assert_eq!(auditor.records(), (1, vec![b"early".to_vec()]));
 }
 
@@ -209,16 +210,16 @@ fn a_manifest_precedes_the_records_that_need_it() {
     let fixture = Fixture::start();
     let mut auditor = fixture.auditor(0);
     for container in 1..50 {
-        fixture.handle.say(Word::Manifest(Arc::new(manifest(container))));
+        fixture.handle.send(Update::Manifest(Arc::new(manifest(container))));
         fixture.rings.put(&container.to_be_bytes());
     }
     let (mut known, mut judged) = (0, 0);
     while judged < 49 {
-        match auditor.hear() {
-            Heard::Notice(Notice::Manifest(manifest)) => known = known.max(manifest.container),
-            Heard::Notice(notice) => panic!("{notice:?}"),
-            Heard::Reports(..) => panic!("nobody reported anything"),
-            Heard::Records(_, records) => {
+        match auditor.receive() {
+            Received::Notice(Notice::Manifest(manifest)) => known = known.max(manifest.container),
+            Received::Notice(notice) => panic!("{notice:?}"),
+            Received::Reports(..) => panic!("nobody reported anything"),
+            Received::Records(_, records) => {
                 judged += records.len() as u64;
                 assert!(judged <= known, "records of container {judged} came before its manifest");
             }
@@ -230,17 +231,17 @@ fn a_manifest_precedes_the_records_that_need_it() {
 fn a_report_is_sent_again_until_it_is_stored() {
     let fixture = Fixture::start();
     let mut auditor = fixture.auditor(0);
-    let what = What::Tagged { tag: 7, container: "0123456789ab".into() };
-    let reported = Reported { agent: "coder".into(), uid: 0, at: 1, what };
+    let payload = Payload::Tagged { tag: 7, container: "0123456789ab".into() };
+    let reported = AgentReport { agent: "coder".into(), uid: 0, at: 1, payload };
     assert!(fixture.handle.report(&reported));
     let expected = vec![serde_json::to_vec(&reported).unwrap()];
-    let Heard::Reports(1, reports) = auditor.hear() else { panic!("not the report") };
+    let Received::Reports(1, reports) = auditor.receive() else { panic!("not the report") };
     assert_eq!(reports, expected);
     drop(auditor);
     let mut second = fixture.auditor(0);
-    let Heard::Reports(1, reports) = second.hear() else { panic!("not the report again") };
+    let Received::Reports(1, reports) = second.receive() else { panic!("not the report again") };
     assert_eq!(reports, expected);
-    second.say(Answer::Stored(1));
+    second.answer(Answer::Stored(1));
     fixture.rings.put(b"record");
     assert_eq!(second.records(), (2, vec![b"record".to_vec()]), "one row of numbers for both");
     drop(second);
@@ -248,7 +249,8 @@ fn a_report_is_sent_again_until_it_is_stored() {
     fixture.rings.put(b"later");
     assert_eq!(third.records(), (3, vec![b"later".to_vec()]), "stored reports are not sent again");
     // A worker that floods does not fill the core's memory.
-    let long = Reported { what: What::Said("x".repeat(16 << 10)), ..reported };
+    let long =
+        AgentReport { payload: Payload::Event(to_raw_value(&"x".repeat(16 << 10)).unwrap()), ..reported };
     assert!((0..10_000).any(|_| !fixture.handle.report(&long)));
 }
 
@@ -286,7 +288,7 @@ fn the_rings_are_left_alone_while_an_auditor_does_not_store() {
         let soon = Timespec { tv_sec: 2, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&auditor.0, PollFlags::IN)], Some(&soon)).unwrap() == 1 {
             let body = read_frame(&mut auditor.0, MAX_NOTICE).unwrap();
-            if let Told::Records { records, .. } = parse_told(&body).unwrap() {
+            if let CoreMessage::Records { records, .. } = CoreMessage::parse(&body).unwrap() {
                 got += records.len();
             }
             continue;
@@ -307,6 +309,6 @@ fn the_last_records_are_sent_before_the_daemon_stops() {
     fixture.rings.put(b"last");
     fixture.handle.stop();
     assert_eq!(auditor.records(), (1, vec![b"last".to_vec()]));
-    auditor.say(Answer::Stored(1));
+    auditor.answer(Answer::Stored(1));
     assert!(read_frame(&mut auditor.0, MAX_NOTICE).is_err(), "then the socket is closed");
 }

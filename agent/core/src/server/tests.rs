@@ -5,7 +5,7 @@ use crate::state::tests::Fixture as StateFixture;
 use nix::sys::eventfd::EfdFlags;
 use ringfence_base::client;
 use ringfence_bpf::{ContainerId, Coverage, Membership};
-use ringfence_wire::frame::FrameError;
+use ringfence_wire::{frame::FrameError, status::Enforcement};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     os::unix::net::UnixListener,
@@ -24,7 +24,7 @@ struct Fixture {
 
 impl Fixture {
     /// A server that answers on one socket, for as long as the test runs.
-    fn start(door: Door) -> Self {
+    fn start(socket: SocketKind) -> Self {
         let StateFixture { dir, kernel, state } = StateFixture::new();
         let coverage = Coverage {
             attached: vec!["file_open"],
@@ -46,7 +46,7 @@ impl Fixture {
         let serving = server.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                serving.serve(stream.unwrap(), door);
+                serving.serve(stream.unwrap(), socket);
             }
         });
         Self { _dir: dir, kernel, socket, server }
@@ -90,7 +90,7 @@ fn root() -> bool {
 
 #[test]
 fn a_launcher_enrols_its_own_child_and_nobody_else() {
-    let fixture = Fixture::start(Door::Enroll);
+    let fixture = Fixture::start(SocketKind::Enroll);
     let child = Sleeper::start();
     let ask =
         |pidfd: &OwnedFd, profile: &str| client::enroll(&fixture.socket, pidfd.as_fd(), profile, None, false);
@@ -123,7 +123,7 @@ fn a_launcher_enrols_its_own_child_and_nobody_else() {
 
 #[test]
 fn a_request_without_a_pidfd_or_that_is_no_request_is_answered_or_cut_off() {
-    let fixture = Fixture::start(Door::Enroll);
+    let fixture = Fixture::start(SocketKind::Enroll);
     let mut conn = Conn::connect(&fixture.socket, LIMIT).unwrap();
     let request = EnrollRequest::Enroll { profile: "p".into(), workdir: None, audit: false };
     conn.send(&request).unwrap();
@@ -139,7 +139,7 @@ fn a_request_without_a_pidfd_or_that_is_no_request_is_answered_or_cut_off() {
 
 #[test]
 fn a_container_cannot_use_the_admin_socket() {
-    let fixture = Fixture::start(Door::Admin);
+    let fixture = Fixture::start(SocketKind::Admin);
     let status = || client::admin::<Status>(&fixture.socket, &AdminRequest::Status, &[]);
     if !root() {
         assert!(status().unwrap_err().to_string().contains("only root"));
@@ -147,8 +147,8 @@ fn a_container_cannot_use_the_admin_socket() {
     }
     let before = status().unwrap();
     assert_eq!((before.pid, before.containers.len()), (std::process::id(), 0));
-    assert_eq!(before.axes[0].enforcement, "kernel");
-    assert_eq!(before.axes[3].enforcement, "none");
+    assert_eq!(before.axes[0].enforcement, Enforcement::Kernel);
+    assert_eq!(before.axes[3].enforcement, Enforcement::None);
     // Its process is by now another's number: what is kept with the socket counts.
     fixture.kernel.with(|inner| inner.caller = Some(ContainerId::from_raw(4097)));
     assert!(status().unwrap_err().to_string().contains("in a container may not"));
@@ -165,7 +165,7 @@ fn who_runs_without_a_filter_is_not_taken_in_where_there_are_calls_that_nobody_k
     if !root() {
         return;
     }
-    let fixture = Fixture::start(Door::Admin);
+    let fixture = Fixture::start(SocketKind::Admin);
     let child = Sleeper::start();
     let take = || {
         let request = AdminRequest::EnrollPid { profile: "p".into() };
@@ -187,7 +187,7 @@ fn root_takes_in_a_tree_that_runs() {
     if !root() {
         return;
     }
-    let fixture = Fixture::start(Door::Admin);
+    let fixture = Fixture::start(SocketKind::Admin);
     let take = |pidfd: &OwnedFd| {
         let request = AdminRequest::EnrollPid { profile: "p".into() };
         client::admin::<Enrolled>(&fixture.socket, &request, &[pidfd.as_fd()])
@@ -212,7 +212,7 @@ fn a_detach_is_refused_while_a_container_runs() {
     if !root() {
         return;
     }
-    let fixture = Fixture::start(Door::Admin);
+    let fixture = Fixture::start(SocketKind::Admin);
     let raw = 3 << 12 | 3;
     fixture.kernel.with(|inner| {
         inner.containers.insert(raw, (1, None));

@@ -4,6 +4,7 @@ use super::*;
 use crate::enroll;
 use ringfence_bpf::{Membership, PolicyError, TaskError};
 use ringfence_process::peer::Process;
+use ringfence_wire::status::Mode;
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     fs,
@@ -223,13 +224,13 @@ impl Fixture {
         let request = Request { asked: asked.into(), workdir: None, audit: false, uid, home: None };
         let place = self.place(None);
         let compiled = compiled(&request, &place, &self.state)?;
-        self.state.admit(&request, compiled, place, child.pidfd())
+        self.state.enroll(&request, compiled, place, child.pidfd())
     }
 
-    fn place(&self, inside: Option<ContainerId>) -> Place {
-        let outer = inside.map_or_else(Vec::new, |inside| self.state.around(inside).unwrap());
+    fn place(&self, inside: Option<ContainerId>) -> TaskContext {
+        let outer = inside.map_or_else(Vec::new, |inside| self.state.enclosing(inside).unwrap());
         let (root, mounts) = (enroll::host_root().unwrap(), enroll::mounts_of(std::process::id()).unwrap());
-        Place { inside, outer, root, host_root: true, mounts }
+        TaskContext { inside, outer, root, host_root: true, mounts }
     }
 
     fn only(&self) -> &Container {
@@ -241,10 +242,10 @@ impl Fixture {
 
 fn compiled(
     request: &Request,
-    place: &Place,
+    place: &TaskContext,
     state: &State<FakeKernel>,
 ) -> Result<enroll::Compiled, EnrollError> {
-    let past = state.past(request.uid);
+    let past = state.link_targets(request.uid);
     let around = enroll::Surroundings {
         outer: &place.outer,
         root: place.root.as_fd(),
@@ -290,7 +291,7 @@ fn a_container_lives_from_enrolment_to_its_last_task() {
     let mut fixture = Fixture::new();
     let child = Sleeper::start();
     let enrolled = fixture.admit("p", 0, &child).unwrap();
-    assert_eq!((enrolled.profile.as_str(), enrolled.mode.as_str()), ("p", "enforce"));
+    assert_eq!((enrolled.profile.as_str(), &enrolled.mode), ("p", &Mode::Enforce));
     let raw = fixture.only().record.kernel_id;
     let tag = fixture.kernel.with(|inner| inner.tags[&child.0.id()]);
     assert_eq!(tag, Membership { container: None, next: Some(ContainerId::from_raw(raw)) });
@@ -335,7 +336,7 @@ fn a_process_that_ended_is_not_enrolled() {
     let request = Request { asked: "p".into(), workdir: None, audit: false, uid: 0, home: None };
     let place = fixture.place(None);
     let compiled = compiled(&request, &place, &fixture.state).unwrap();
-    assert!(fixture.state.admit(&request, compiled, place, pidfd).is_err());
+    assert!(fixture.state.enroll(&request, compiled, place, pidfd).is_err());
     assert!(fixture.kernel.with(|inner| inner.containers.is_empty()));
 }
 
@@ -349,7 +350,7 @@ fn a_user_s_quota_is_theirs_alone() {
         let place = fixture.place(None);
         let root = Request { uid: 0, asked: "p".into(), workdir: None, audit: false, home: None };
         let compiled = compiled(&root, &place, &fixture.state).unwrap();
-        fixture.state.admit(&request, compiled, place, child.pidfd())
+        fixture.state.enroll(&request, compiled, place, child.pidfd())
     };
     let (extra, rest) = children.split_at(2);
     for child in rest {
@@ -473,7 +474,7 @@ fn a_nested_container_gets_what_both_allow() {
             here && rule.allow & ringfence_common::policy::axis::READ != 0
         });
         assert_eq!(allows, allowed, "{asked}");
-        fixture.state.admit(&request, compiled, place, child.pidfd()).unwrap();
+        fixture.state.enroll(&request, compiled, place, child.pidfd()).unwrap();
         let tag = fixture.kernel.with(|inner| inner.tags[&child.0.id()]);
         assert_eq!(tag.container, Some(inside));
         assert!(tag.next.is_some_and(|next| next != inside));

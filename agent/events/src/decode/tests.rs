@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use ringfence_common::event::op;
 
 /// A small record by hand: header fields at their offsets, sections leaf first.
 pub(super) fn small(op: u8, flags: u32, path: &[&[u8]], exe: &[&[u8]]) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{decode::Decoded, samples};
-use ringfence_common::event::op;
+use ringfence_common::event::fixed;
 use std::sync::Arc;
 
 fn explained(decider: Decider, record: Decoded) -> Explanation {
@@ -141,7 +141,7 @@ fn an_allowed_event_gets_the_line_that_denies_it() {
 
 #[test]
 fn every_fixed_reason_is_said_and_promises_no_line() {
-    for number in 0..=20 {
+    for number in 0..=25 {
         let said = explained(Decider::Fixed(number), samples::decoded());
         assert!(said.reason.ends_with('.') && said.advice.ends_with('.'), "{number}: {said:?}");
         assert_eq!(said.line, None, "{number}");

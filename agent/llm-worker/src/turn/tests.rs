@@ -8,7 +8,7 @@ use crate::{
     remote::Later,
 };
 use ringfence_policy::agents::registry::{Mcp, ProviderKind};
-use ringfence_wire::{agent::ToCore, trace::Said};
+use ringfence_wire::{agent::ToCore, trace::AgentEvent};
 use serde_json::{Value, json, value::RawValue};
 use std::{sync::Mutex, time::Duration};
 use tokio::{
@@ -424,9 +424,9 @@ async fn a_call_begins_before_the_runtime_hears_of_it_and_ends_before_the_model_
     let mut moments = Vec::new();
     while moments.len() < 2 {
         let frame = core.next(Some(Duration::from_secs(120))).await.unwrap();
-        let ToCore::Report(text) = serde_json::from_slice(&frame).unwrap() else { continue };
-        match serde_json::from_str(&text).unwrap() {
-            Said::Call { moment, .. } | Said::CallEnded { moment, .. } => moments.push(moment),
+        let ToCore::Report(json) = serde_json::from_slice(&frame).unwrap() else { continue };
+        match serde_json::from_str(json.get()).unwrap() {
+            AgentEvent::Call { moment, .. } | AgentEvent::CallEnded { moment, .. } => moments.push(moment),
             _ => {}
         }
     }

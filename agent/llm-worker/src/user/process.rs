@@ -3,7 +3,7 @@
 //! A thread hears it from its start to its end; what it says is numbers and a sentence. It is told things one after another,
 //! and nobody waits for that: one that does not read holds up nobody else.
 
-use ringfence_supervise::worker::{self as worker_process, Brief, Credentials};
+use ringfence_supervise::worker::{self as worker_process, Credentials, WorkerSetup};
 use ringfence_wire::{
     agent::{AgentCounts, Replacement, ToCore, ToWorker},
     frame::FrameError,
@@ -95,7 +95,7 @@ impl WorkerProcess {
     pub(super) fn start(
         agent: &str,
         number: u64,
-        brief: Brief<OwnedFd>,
+        setup: WorkerSetup<OwnedFd>,
         events: mpsc::Sender<Event>,
     ) -> Result<Self, String> {
         let failed = |error: io::Error| format!("its worker cannot be started: {error}");
@@ -119,9 +119,9 @@ impl WorkerProcess {
                 // Nobody hears it where the service ends.
                 let _ = events.blocking_send(Event { agent: agent.clone(), worker: number, what });
             };
-            let ended = worker_process::live(
+            let ended = worker_process::supervise(
                 process,
-                brief,
+                setup,
                 |worker| drop(worker.try_clone().map(|worker| link.send(worker))),
                 |_, said, _| hear(said, &tell, &count),
                 || ends.load(Ordering::Acquire),
@@ -191,7 +191,7 @@ fn passed() -> impl Iterator<Item = (&'static str, OsString)> {
 fn hear(said: ToCore, tell: &impl Fn(What), count: &watch::Sender<Counted>) -> Result<(), FrameError> {
     match said {
         ToCore::Ready => tell(What::Ready),
-        ToCore::Failed(why) => tell(What::Failed(worker_process::sentence(&why))),
+        ToCore::Failed(why) => tell(What::Failed(worker_process::printable_reason(&why))),
         ToCore::Status(counts) => count.send_modify(|counted| {
             *counted = Counted { times: counted.times + 1, counts };
         }),
@@ -209,9 +209,10 @@ async fn tell_in_turn(linked: oneshot::Receiver<UnixStream>, mut orders: mpsc::R
     let link = Arc::new(link);
     while let Some(Order { what, beside, credentials }) = orders.recv().await {
         let to = Arc::clone(&link);
-        let told =
-            tokio::task::spawn_blocking(move || worker_process::tell(&to, &what, &beside, &credentials))
-                .await;
+        let told = tokio::task::spawn_blocking(move || {
+            worker_process::send_order(&to, &what, &beside, &credentials)
+        })
+        .await;
         if !matches!(told, Ok(Ok(()))) {
             // Half of something may be on its way: whoever hears the worker takes it for ended, and ends it.
             let _ = link.shutdown(Shutdown::Both);

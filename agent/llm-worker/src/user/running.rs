@@ -16,9 +16,9 @@ use ringfence_policy::agents::{
 };
 use ringfence_supervise::{
     child::Backoff,
-    worker::{self as worker_process, Brief, Credentials},
+    worker::{self as worker_process, Credentials, WorkerSetup},
 };
-use ringfence_wire::agent::{For, Replacement, Supervisor};
+use ringfence_wire::agent::{CredentialOwner, Replacement, Supervisor};
 use std::{
     collections::VecDeque,
     path::PathBuf,
@@ -118,14 +118,14 @@ impl Running {
             Err(error) => self.block(&chain(&error)),
         }
         let (logs, state) = self.dirs.clone();
-        let brief = Brief {
+        let setup = WorkerSetup {
             config: worker_process::as_json(&self.config)?,
             by: Supervisor::User { logs, state },
             credentials,
             listeners: self.sockets.all().map_err(|error| error.to_string())?,
             endpoint: self.sockets.has_api(),
         };
-        self.worker = Some(WorkerProcess::start(&self.config.name, number, brief, events)?);
+        self.worker = Some(WorkerProcess::start(&self.config.name, number, setup, events)?);
         self.asked = VecDeque::from([Asked::Start]);
         (self.is_up, self.complaint, self.ended) = (false, None, None);
         Ok(())
@@ -153,7 +153,7 @@ impl Running {
             Ok(text) => text,
             Err(error) => return self.error = Some(error),
         };
-        let replacement = Replacement { config: text, credentials: worker_process::whose(&credentials) };
+        let replacement = Replacement { config: text, credentials: worker_process::owners_of(&credentials) };
         if !worker.replace(replacement, credentials) {
             self.error =
                 Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
@@ -318,14 +318,14 @@ impl Running {
 /// # Errors
 /// The first that cannot be had.
 pub(super) fn credentials(config: &AgentConfig) -> Result<Credentials, worker::Error> {
-    let hand = |(of, source): (For, &Source)| match source.read_and_open() {
+    let hand = |(of, source): (CredentialOwner, &Source)| match source.read_and_open() {
         Ok(descriptor) => Ok((of, descriptor)),
         Err(source) => Err(match of {
-            For::Llm => worker::Error::Provider {
+            CredentialOwner::Llm => worker::Error::Provider {
                 name: config.llm.name.clone(),
                 source: upstream::Error::Secret(source),
             },
-            For::Mcp(name) => worker::Error::Token { name, source },
+            CredentialOwner::Mcp(name) => worker::Error::Token { name, source },
         }),
     };
     config.credentials().into_iter().map(hand).collect()

@@ -1,7 +1,7 @@
 //! What one agent's worker is started with.
 
 use ringfence_credentials::Source;
-use ringfence_wire::agent::For;
+use ringfence_wire::agent::CredentialOwner;
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 use url::Url;
@@ -34,19 +34,19 @@ pub struct AgentConfig {
 
 impl AgentConfig {
     /// Where its credentials come from, in the order in which a worker is handed them.
-    pub fn credentials(&self) -> Vec<(For, &Source)> {
-        let llm = self.llm.api_key.iter().map(|source| (For::Llm, source));
-        let of_mcp = |mcp: &'_ Mcp| For::Mcp(mcp.name.clone());
+    pub fn credentials(&self) -> Vec<(CredentialOwner, &Source)> {
+        let llm = self.llm.api_key.iter().map(|source| (CredentialOwner::Llm, source));
+        let of_mcp = |mcp: &'_ Mcp| CredentialOwner::Mcp(mcp.name.clone());
         let mcp =
             self.mcp.iter().filter_map(|mcp| mcp.auth_token.as_ref().map(|source| (of_mcp(mcp), source)));
         llm.chain(mcp).collect()
     }
 
     /// Gives it a credential that was handed over. False: nothing in it wants that one.
-    pub fn take_credential(&mut self, of: &For, source: Source) -> bool {
+    pub fn take_credential(&mut self, of: &CredentialOwner, source: Source) -> bool {
         let wants = match of {
-            For::Llm => Some(&mut self.llm.api_key),
-            For::Mcp(name) => {
+            CredentialOwner::Llm => Some(&mut self.llm.api_key),
+            CredentialOwner::Mcp(name) => {
                 self.mcp.iter_mut().find(|mcp| mcp.name == *name).map(|mcp| &mut mcp.auth_token)
             }
         };

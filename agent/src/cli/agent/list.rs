@@ -4,7 +4,7 @@ use super::{home, pin};
 use crate::cli::{output::print, status};
 use ringfence_base::{client, escape::line as printable, paths::Paths};
 use ringfence_llm_worker::control::{self, UserStatus};
-use ringfence_wire::message::{AdminRequest, Status};
+use ringfence_wire::{message::AdminRequest, status::Status};
 use serde_json::json;
 use std::process::ExitCode;
 

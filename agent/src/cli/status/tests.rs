@@ -1,12 +1,15 @@
 //! What `status` prints of what the daemon reports.
 
 use super::*;
-use ringfence_wire::message::{AuditorProcess, AxisStatus, Counts, ReloadStatus, Reloaded};
+use ringfence_wire::{
+    message::Reloaded,
+    status::{AuditorProcess, AxisStatus, Counts, Mode, ReloadStatus},
+};
 
 fn status() -> Status {
     let axis = |axis: &str| AxisStatus {
         axis: axis.into(),
-        enforcement: "kernel".into(),
+        enforcement: Enforcement::Kernel,
         enforcers: vec!["ebpf".into()],
     };
     Status {
@@ -25,8 +28,8 @@ fn status() -> Status {
             id: "0123456789ab".into(),
             profile: "coder".into(),
             file: "/etc/ringfence/profiles/coder.toml".into(),
-            mode: "enforce".into(),
-            enforcement: "kernel".into(),
+            mode: Mode::Enforce,
+            enforcement: Enforcement::Kernel,
             generation: 2,
             created_ms: 3_600_000,
             uid: 1000,
@@ -64,7 +67,7 @@ fn a_container_is_one_line_under_its_columns() {
 fn problems_come_first() {
     let store = Ok(AuditorStatus { failing: Some("disk full".into()), ..AuditorStatus::default() });
     let mut core = status();
-    core.axes[3].enforcement = "partial".into();
+    core.axes[3].enforcement = Enforcement::Partial;
     core.auditor.running = false;
     core.unrecorded.push("0000000000001001".into());
     let outcome = Reloaded { errors: vec!["p.toml:3: no".into()], ..Reloaded::default() };

@@ -17,25 +17,34 @@ impl Rig {
         Self { dir, writer, at: 1_000_000_000_000_000 }
     }
 
-    fn say(&mut self, said: Said) {
-        self.say_of("a", Report::Said(said));
+    fn say(&mut self, said: AgentEvent) {
+        self.say_of("a", CheckedPayload::Event(said));
     }
 
-    fn say_of(&mut self, agent: &str, what: Report) {
+    fn say_of(&mut self, agent: &str, payload: CheckedPayload) {
         self.at += 1;
-        let reported = Reported { agent: agent.into(), uid: 0, at: self.at, what };
-        self.writer.write(&[Incoming::Reported(Box::new(reported))]).expect("writes");
+        let reported = CheckedReport { agent: agent.into(), uid: 0, at: self.at, payload };
+        self.writer.write(&[Incoming::Report(Box::new(reported))]).expect("writes");
     }
 
     fn asks(&mut self, id: &str, via: Via) {
-        self.say(Said::Intent { id: id.into(), uid: None, text: "t".into(), via });
+        self.say(AgentEvent::Intent { id: id.into(), uid: None, text: "t".into(), via });
     }
 
     fn call(&mut self, id: &str, intent: Option<&str>, moment: u64) {
         let (tool, input) = ("bash".to_owned(), "{}".to_owned());
         let intent = intent.map(str::to_owned);
         let key = format!("key of {id}");
-        self.say(Said::Call { key, id: id.into(), renamed: None, intent, tool, server: None, input, moment });
+        self.say(AgentEvent::Call {
+            key,
+            id: id.into(),
+            renamed: None,
+            intent,
+            tool,
+            server: None,
+            input,
+            moment,
+        });
     }
 
     /// The calls that a name stands for: key, id, the provider's id, result.
@@ -72,14 +81,14 @@ fn a_call_that_nobody_answers_is_in_flight_until_its_intent_ends() {
     rig.asks("i", Via::Send);
     rig.call("answered", Some("i"), 10);
     rig.call("left", Some("i"), 11);
-    rig.say(Said::CallEnded {
+    rig.say(AgentEvent::CallEnded {
         key: "key of answered".into(),
         is_error: false,
         output: "x".into(),
         moment: 20,
     });
     assert_eq!(rig.in_flight(30), ["left"]);
-    rig.say(Said::IntentEnded { id: "i".into(), error: Some("gone".into()), moment: 40 });
+    rig.say(AgentEvent::IntentEnded { id: "i".into(), error: Some("gone".into()), moment: 40 });
     assert_eq!(rig.in_flight(30), ["left"], "then it was");
     assert!(rig.in_flight(41).is_empty());
     assert_eq!(rig.intents(), [(Via::Send, true, Some("gone".into()))]);
@@ -91,11 +100,11 @@ fn what_a_worker_left_under_way_is_over_when_the_next_begins() {
     rig.asks("i", Via::Send);
     rig.call("of an intent", Some("i"), 10);
     rig.call("alone", None, 11);
-    rig.say(Said::Began { moment: 50 });
+    rig.say(AgentEvent::Began { moment: 50 });
     assert!(rig.in_flight(51).is_empty());
     assert_eq!(rig.intents(), [(Via::Send, true, Some("the agent's worker ended".into()))]);
     rig.call("of before this boot", None, 900);
-    rig.say(Said::Began { moment: 5 });
+    rig.say(AgentEvent::Began { moment: 5 });
     assert!(rig.in_flight(1000).is_empty());
 }
 
@@ -103,10 +112,10 @@ fn what_a_worker_left_under_way_is_over_when_the_next_begins() {
 fn what_a_client_tries_again_goes_on() {
     let mut rig = Rig::new();
     rig.asks("h", Via::Http);
-    rig.say(Said::IntentEnded { id: "h".into(), error: Some("429".into()), moment: 1 });
+    rig.say(AgentEvent::IntentEnded { id: "h".into(), error: Some("429".into()), moment: 1 });
     rig.asks("h", Via::Http);
     assert_eq!(rig.intents(), [(Via::Http, false, None)]);
-    rig.say(Said::IntentEnded { id: "h".into(), error: None, moment: 2 });
+    rig.say(AgentEvent::IntentEnded { id: "h".into(), error: None, moment: 2 });
     assert_eq!(rig.intents(), [(Via::Http, true, None)]);
 }
 
@@ -116,7 +125,7 @@ fn calls_of_one_id_are_two_and_what_is_said_of_one_is_not_said_of_the_other() {
     rig.asks("i", Via::Http);
     for key in ["k1", "k2"] {
         let (intent, tool, input) = (Some("i".to_owned()), key.to_owned(), "{}".to_owned());
-        let said = Said::Call {
+        let said = AgentEvent::Call {
             key: key.into(),
             id: "twice".into(),
             renamed: None,
@@ -132,19 +141,24 @@ fn calls_of_one_id_are_two_and_what_is_said_of_one_is_not_said_of_the_other() {
     }
     for (tag, key) in [(1, "k2"), (2, "k1")] {
         rig.at += 1;
-        let what = Report::Tagged { tag, container: "c".into() };
-        let reported = Reported { agent: "a".into(), uid: 0, at: rig.at, what };
-        rig.writer.write(&[Incoming::Reported(Box::new(reported))]).expect("writes");
-        rig.say(Said::Tagged { key: key.into(), tag });
+        let payload = CheckedPayload::Tagged { tag, container: "c".into() };
+        let reported = CheckedReport { agent: "a".into(), uid: 0, at: rig.at, payload };
+        rig.writer.write(&[Incoming::Report(Box::new(reported))]).expect("writes");
+        rig.say(AgentEvent::Tagged { key: key.into(), tag });
     }
-    let ended = |key: &str| Said::CallEnded {
+    let ended = |key: &str| AgentEvent::CallEnded {
         key: key.into(),
         is_error: false,
         output: format!("of {key}"),
         moment: 20,
     };
     // Neither an id nor another agent's key ends a call.
-    rig.say(Said::CallEnded { key: "twice".into(), is_error: true, output: "forged".into(), moment: 19 });
+    rig.say(AgentEvent::CallEnded {
+        key: "twice".into(),
+        is_error: true,
+        output: "forged".into(),
+        moment: 19,
+    });
     rig.say(ended("k1"));
     let row = |key: &str, id: &str, given: Option<&str>, output: Option<&str>| {
         [Some(key), Some(id), given, output].map(|text| text.map(str::to_owned))
@@ -183,7 +197,7 @@ fn a_flood_of_one_agent_deletes_no_other_agent_s_rows() {
         for number in 0..many {
             tag += 1;
             let (id, text) = (format!("{agent}{number}"), "t".to_owned());
-            let call = Said::Call {
+            let call = AgentEvent::Call {
                 key: id.clone(),
                 id: id.clone(),
                 renamed: None,
@@ -195,10 +209,13 @@ fn a_flood_of_one_agent_deletes_no_other_agent_s_rows() {
             };
             let refusal =
                 Refusal { what: "send".into(), why: "no".into(), pid: None, uid: None, container: None };
-            rig.say_of(agent, Report::Said(Said::Intent { id, uid: None, text, via: Via::Send }));
-            rig.say_of(agent, Report::Said(call));
-            rig.say_of(agent, Report::Said(Said::Refused(refusal)));
-            rig.say_of(agent, Report::Tagged { tag: u64::MAX / 2 - tag, container: "c".into() });
+            rig.say_of(
+                agent,
+                CheckedPayload::Event(AgentEvent::Intent { id, uid: None, text, via: Via::Send }),
+            );
+            rig.say_of(agent, CheckedPayload::Event(call));
+            rig.say_of(agent, CheckedPayload::Event(AgentEvent::Refused(refusal)));
+            rig.say_of(agent, CheckedPayload::Tagged { tag: u64::MAX / 2 - tag, container: "c".into() });
         }
     };
     // The oldest rows are those of agents that say little.

@@ -1,7 +1,7 @@
 //! The store and an agent's sockets, with a service manager that the test plays.
 
 use super::*;
-use crate::agents::place::{self, Sockets, Wanted};
+use crate::agents::sockets::{self, Sockets, Wanted};
 use ringfence_base::paths::Paths;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::{
@@ -150,7 +150,7 @@ fn who_connects_while_no_daemon_runs_is_served_by_the_next() {
     let wanted = Wanted { owner: 1234, http: true, port: Some(free_port()) };
     let sockets = bind(&manager.start(), &manager, wanted, None);
     assert_eq!(manager.names().len(), 4);
-    let (path, _) = place::socket(&paths, "a");
+    let (path, _) = sockets::paths_of(&paths, "a");
     let files = [path.clone(), paths.agent_http_socket("a")];
     let inodes = || files.each_ref().map(|file| fs::metadata(file).unwrap().ino());
     let before = inodes();
@@ -187,7 +187,7 @@ fn a_socket_whose_file_is_another_s_by_now_is_bound_anew() {
     }
     for replace in ["unlinked", "a stale socket"] {
         let mut manager = Manager::new();
-        let (path, _) = place::socket(&manager.paths(), "a");
+        let (path, _) = sockets::paths_of(&manager.paths(), "a");
         assert!(bind(&manager.start(), &manager, ONLY, None).leave());
         let before = fs::metadata(&path).unwrap().ino();
         // So that its number is not given out again.
@@ -208,7 +208,7 @@ fn a_socket_whose_file_is_another_s_by_now_is_bound_anew() {
     }
     // Somebody serves there: the name is the agent's all the same.
     let mut manager = Manager::new();
-    let (path, _) = place::socket(&manager.paths(), "a");
+    let (path, _) = sockets::paths_of(&manager.paths(), "a");
     assert!(bind(&manager.start(), &manager, ONLY, None).leave());
     fs::remove_file(&path).unwrap();
     let other = UnixListener::bind(&path).unwrap();
@@ -227,7 +227,7 @@ fn what_is_handed_over_is_checked() {
         return;
     }
     let mut manager = Manager::new();
-    let (path, _) = place::socket(&manager.paths(), "a");
+    let (path, _) = sockets::paths_of(&manager.paths(), "a");
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let ours = || {
         let _ = fs::remove_file(&path);
@@ -278,7 +278,7 @@ fn another_wish_keeps_what_it_can() {
         return;
     }
     let mut manager = Manager::new();
-    let (path, _) = place::socket(&manager.paths(), "a");
+    let (path, _) = sockets::paths_of(&manager.paths(), "a");
     let http = manager.paths().agent_http_socket("a");
     let port = free_port();
     let store = manager.start();
@@ -294,13 +294,13 @@ fn another_wish_keeps_what_it_can() {
     let port = Some(taken.local_addr().unwrap().port());
     let wanted = Wanted { owner: 1234, http: false, port };
     let third = bind(&store, &manager, wanted, Some(second));
-    assert!(third.lacking().is_some() && !third.has_http().1);
+    assert!(third.missing_port().is_some() && !third.has_http().1);
     assert_eq!(manager.names(), [format!("agent.{before}.a"), WITNESS.to_owned()]);
     UnixStream::connect(&path).unwrap();
     // Once it is free, they are what is wanted.
     drop(taken);
     let fourth = bind(&store, &manager, wanted, Some(third));
-    assert!(fourth.fit(wanted) && fourth.has_http().1);
+    assert!(fourth.matches(wanted) && fourth.has_http().1);
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn who_was_let_in_as_another_s_does_not_wait_for_this_owner_s_worker() {
         return;
     }
     let mut manager = Manager::new();
-    let (path, _) = place::socket(&manager.paths(), "a");
+    let (path, _) = sockets::paths_of(&manager.paths(), "a");
     let of = |owner| Wanted { owner, ..ONLY };
     let first = bind(&manager.start(), &manager, of(1234), None);
     let mut early = UnixStream::connect(&path).unwrap();
@@ -337,8 +337,8 @@ fn sockets_of_agents_that_are_no_more_go() {
         // Nobody keeps it: it is closed, and its file stays.
         assert!(!Sockets::bind(&paths, name, wanted, None, &store).unwrap().leave());
     }
-    place::clear(&paths, |name| name == "here");
-    assert!(place::socket(&paths, "here").0.exists());
-    let (gone, link) = place::socket(&paths, "gone");
+    sockets::remove_stale(&paths, |name| name == "here");
+    assert!(sockets::paths_of(&paths, "here").0.exists());
+    let (gone, link) = sockets::paths_of(&paths, "gone");
     assert!(!gone.parent().unwrap().exists() && link.symlink_metadata().is_err());
 }

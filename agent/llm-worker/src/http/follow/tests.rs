@@ -3,7 +3,7 @@
 use super::*;
 use crate::{frame::FrameReader, host::Host};
 use ProviderKind::{Anthropic, OpenAi};
-use ringfence_wire::{agent::ToCore, trace::Said};
+use ringfence_wire::{agent::ToCore, trace::AgentEvent};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use tokio_util::sync::CancellationToken;
@@ -70,10 +70,10 @@ fn link() -> (Host, FrameReader<tokio::net::UnixStream>) {
     (Host::new(near, CancellationToken::new(), CancellationToken::new()), FrameReader::new(far))
 }
 
-async fn said(reader: &mut FrameReader<tokio::net::UnixStream>) -> Said {
+async fn said(reader: &mut FrameReader<tokio::net::UnixStream>) -> AgentEvent {
     let frame = reader.next(Some(Duration::from_secs(120))).await.unwrap();
-    let ToCore::Report(text) = serde_json::from_slice(&frame).unwrap() else { panic!("a report") };
-    serde_json::from_str(&text).unwrap()
+    let ToCore::Report(json) = serde_json::from_slice(&frame).unwrap() else { panic!("a report") };
+    serde_json::from_str(json.get()).unwrap()
 }
 
 #[tokio::test]
@@ -99,13 +99,14 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
         let id = format!("call-{n}");
         let part = follow.begin(OpenAi, messages, &Redactor::new([]));
         answer(&follow, part, &[call(&id)], None).await;
-        let Said::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await else {
+        let AgentEvent::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await
+        else {
             panic!("an intent")
         };
         assert_eq!(text, "");
         let called = said(&mut reader).await;
         assert!(
-            matches!(&called, Said::Call { id: of, intent: Some(by), .. } if *of == id && *by == intent),
+            matches!(&called, AgentEvent::Call { id: of, intent: Some(by), .. } if *of == id && *by == intent),
             "{called:?}"
         );
         // Tried again it is the same, and its result goes on with it.
@@ -114,7 +115,7 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
         let part = follow.begin(OpenAi, &result, &Redactor::new([]));
         assert_eq!(*part.intent.id, *intent);
         let ended = said(&mut reader).await;
-        assert!(matches!(ended, Said::CallEnded { .. }), "{ended:?}");
+        assert!(matches!(ended, AgentEvent::CallEnded { .. }), "{ended:?}");
     }
 }
 
@@ -183,7 +184,7 @@ async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reporte
     let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
     // Nobody reads, and there is no room any more.
     let error = Some("x".repeat(2000));
-    let flood = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+    let flood = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
     while host.counts().lost_reports.load(Ordering::Relaxed) == 0 {
         host.report(&flood);
     }
@@ -214,7 +215,7 @@ async fn a_cut_ends_the_wait_for_the_daemon() {
     let follow = Arc::new(Follow::new(Reporter::new(host.clone(), Arc::default(), false)));
     let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
     let error = Some("x".repeat(2000));
-    let flood = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+    let flood = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
     // All that fits is on its way, and the queue is full.
     for _ in 0..4096 {
         host.report(&flood);
@@ -246,18 +247,20 @@ async fn a_call_s_result_is_known_before_its_answer_is_over() {
     let follow = Follow::new(Reporter::new(host, Arc::default(), false));
     let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
     follow.called(&mut part, (&call("early"), 7), &Redactor::new([]), &CancellationToken::new()).await;
-    let Said::Intent { id, .. } = said(&mut reader).await else { panic!("an intent") };
-    let Said::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else {
+    let AgentEvent::Intent { id, .. } = said(&mut reader).await else { panic!("an intent") };
+    let AgentEvent::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else {
         panic!("a call")
     };
     assert_eq!((given.as_str(), intent), ("early", Some(id.clone())));
     let next = begin(&follow, OpenAi, &json!([{ "role": "tool", "tool_call_id": "early", "content": "1" }]));
     assert_eq!(*next.intent.id, *id);
-    let Said::CallEnded { key: ended, .. } = said(&mut reader).await else { panic!("its end") };
+    let AgentEvent::CallEnded { key: ended, .. } = said(&mut reader).await else { panic!("its end") };
     assert_eq!(ended, key);
     // The control: an answer that is over with calls is not the end of what was asked.
     follow.answered(part, Some("cut off"), &Redactor::new([]));
     follow.answered(next, None, &Redactor::new([]));
-    let Said::IntentEnded { id: over, error: None, .. } = said(&mut reader).await else { panic!("the end") };
+    let AgentEvent::IntentEnded { id: over, error: None, .. } = said(&mut reader).await else {
+        panic!("the end")
+    };
     assert_eq!(over, id);
 }

@@ -84,11 +84,11 @@ async fn reports(core: UnixStream, last: &str) -> Vec<String> {
     let mut reports = Vec::new();
     loop {
         let frame = core.next(Some(Duration::from_secs(120))).await.unwrap();
-        let ToCore::Report(text) = serde_json::from_slice(&frame).unwrap() else { continue };
-        if text.contains(last) {
+        let ToCore::Report(json) = serde_json::from_slice(&frame).unwrap() else { continue };
+        if json.get().contains(last) {
             return reports;
         }
-        reports.push(text);
+        reports.push(json.get().to_owned());
     }
 }
 
@@ -183,7 +183,7 @@ async fn run(kind: ProviderKind, answers: &[Made1]) -> (BTreeSet<usize>, Record,
     if params.to_string().contains("\"tool\"") {
         lab.turn(params).await;
     }
-    host.report(&Said::Refused(ringfence_wire::trace::Refusal {
+    host.report(&AgentEvent::Refused(ringfence_wire::trace::Refusal {
         what: "tag".into(),
         why: END.into(),
         pid: None,
@@ -195,7 +195,7 @@ async fn run(kind: ProviderKind, answers: &[Made1]) -> (BTreeSet<usize>, Record,
     // Later than all calls are on record: a tie may not depend on which was last.
     for (n, key) in tags {
         record.tagged(TAG + n, &format!("/did/{n}"));
-        record.said(serde_json::to_string(&Said::Tagged { key, tag: TAG + n }).unwrap());
+        record.said(serde_json::to_string(&AgentEvent::Tagged { key, tag: TAG + n }).unwrap());
     }
     let asked = lab.asked.lock().unwrap().clone();
     (ran, record, asked, all_streamed)

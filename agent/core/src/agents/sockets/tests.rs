@@ -1,4 +1,4 @@
-//! Where agents are, against their own sockets' owners and with the capabilities that the core has.
+//! What agents have on this host, against their own sockets' owners and with the capabilities that the core has.
 
 use super::*;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
@@ -31,15 +31,15 @@ fn each_agent_has_a_user_id_of_its_own_and_keeps_it() {
     }
     let dir = tempfile::tempdir().unwrap();
     let paths = paths(dir.path());
-    let (a_dir, a) = own_dir(&paths, "a").unwrap();
-    let (_, b) = own_dir(&paths, "b").unwrap();
+    let (a_dir, a) = worker_dir(&paths, "a").unwrap();
+    let (_, b) = worker_dir(&paths, "b").unwrap();
     assert_ne!(a, b);
     assert!(UIDS.contains(&a) && UIDS.contains(&b));
-    assert_eq!(own_dir(&paths, "a").unwrap().1, a);
+    assert_eq!(worker_dir(&paths, "a").unwrap().1, a);
     let meta = fs::metadata(&a_dir).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o777), (a, 0o700));
     fs::remove_dir(&a_dir).unwrap();
-    assert_eq!(own_dir(&paths, "c").unwrap().1, a, "an id that nobody has is given out again");
+    assert_eq!(worker_dir(&paths, "c").unwrap().1, a, "an id that nobody has is given out again");
 }
 
 #[test]
@@ -54,19 +54,20 @@ fn a_socket_is_its_owner_s_and_is_bound_again() {
     let wanted = Wanted { owner: 1234, http: true, port: Some(port) };
     for _ in 0..2 {
         let sockets = bind(&paths, "a", wanted).unwrap();
-        assert!(sockets.fit(wanted) && !sockets.fit(Wanted { owner: 0, ..wanted }));
+        assert!(sockets.matches(wanted) && !sockets.matches(Wanted { owner: 0, ..wanted }));
         assert!(
-            !sockets.fit(Wanted { http: false, ..wanted }) && !sockets.fit(Wanted { port: None, ..wanted })
+            !sockets.matches(Wanted { http: false, ..wanted })
+                && !sockets.matches(Wanted { port: None, ..wanted })
         );
         std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         let other = bind(&paths, "b", wanted).unwrap();
         assert!(
-            other.has_http() == (true, false) && !other.fit(wanted),
+            other.has_http() == (true, false) && !other.matches(wanted),
             "the port is taken, the rest is served"
         );
-        assert!(other.lacking().is_some_and(|why| why.contains(&port.to_string())));
+        assert!(other.missing_port().is_some_and(|why| why.contains(&port.to_string())));
         drop(other);
-        let (path, link) = socket(&paths, "a");
+        let (path, link) = paths_of(&paths, "a");
         let http = paths.agent_http_socket("a");
         for (path, mode) in [(&*path, 0o600), (&*http, 0o600), (path.parent().unwrap(), 0o700)] {
             let meta = fs::metadata(path).unwrap();
@@ -80,7 +81,7 @@ fn a_socket_is_its_owner_s_and_is_bound_again() {
     let sockets = bind(&paths, "a", wanted).unwrap();
     assert!(sockets.has_http() == (false, false) && !paths.agent_http_socket("a").exists());
     unbind(&paths, "a");
-    assert!(!socket(&paths, "a").0.parent().unwrap().exists());
+    assert!(!paths_of(&paths, "a").0.parent().unwrap().exists());
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn what_an_earlier_owner_left_does_not_keep_the_next_one_s_agent_from_its_socket
     }
     let dir = tempfile::tempdir().unwrap();
     let paths = paths(dir.path());
-    let (path, _) = socket(&paths, "a");
+    let (path, _) = paths_of(&paths, "a");
     let home = path.parent().unwrap();
     fs::create_dir_all(home).unwrap();
     // A directory with something in it, a file, and a socket that is served.
@@ -147,7 +148,7 @@ fn a_listener_of_an_ordinary_user_is_used_again_by_a_daemon_without_more_capabil
     }
     let dir = tempfile::tempdir().unwrap();
     let paths = paths(dir.path());
-    let (path, link) = socket(&paths, "a");
+    let (path, link) = paths_of(&paths, "a");
     as_core(|| {
         let wanted = Wanted { owner: OWNER, http: false, port: None };
         let first = bind(&paths, "a", wanted).unwrap();
@@ -194,7 +195,7 @@ fn an_owner_who_swaps_the_socket_for_a_link_gains_nothing() {
     let victim = dir.path().join("shadow");
     fs::write(&victim, "root:*:").unwrap();
     fs::set_permissions(&victim, fs::Permissions::from_mode(0o640)).unwrap();
-    let (path, _) = socket(&paths, "a");
+    let (path, _) = paths_of(&paths, "a");
     let home = path.parent().unwrap().to_owned();
     let wanted = Wanted { owner: OWNER, http: false, port: None };
     let store = Store::new(None, Vec::new());

@@ -30,7 +30,7 @@ const MOST_READ: u64 = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Past {
+pub(crate) struct LinkTargets {
     dir: PathBuf,
     of: BTreeMap<u32, Remembered>,
 }
@@ -53,7 +53,7 @@ fn owner(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-impl Past {
+impl LinkTargets {
     /// What an earlier core of this boot knew. What cannot be read is logged, and counts as forgotten.
     pub(crate) fn open(dir: &Path) -> Self {
         let mut past = Self { dir: dir.to_owned(), of: BTreeMap::new() };
@@ -210,7 +210,7 @@ mod tests {
         led
     }
 
-    fn led(past: &Past, uid: u32, owner: u32, path: &str) -> Option<String> {
+    fn led(past: &LinkTargets, uid: u32, owner: u32, path: &str) -> Option<String> {
         let led = past.of(uid, owner)?.led_to(path.as_bytes())?;
         Some(String::from_utf8(led).unwrap())
     }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_restarted_core_knows_where_each_user_s_paths_led() {
         let dir = tempfile::tempdir().unwrap();
-        let mut past = Past::open(dir.path());
+        let mut past = LinkTargets::open(dir.path());
         past.keep(5, &of(&[("/a", "/a"), ("/b", "/b")]));
         past.keep(6, &of(&[("/a", "/six")]));
         let six = fs::metadata(dir.path().join("past-6")).unwrap();
@@ -230,7 +230,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let again = fs::metadata(dir.path().join("past-6")).unwrap();
         assert_eq!((six.ino(), six.len()), (again.ino(), again.len()), "another user's is left alone");
-        for past in [past, Past::open(dir.path())] {
+        for past in [past, LinkTargets::open(dir.path())] {
             for (path, to) in [("/a", "/a"), ("/b", "/else"), ("/c", "/c")] {
                 assert_eq!(led(&past, 5, 5, path).as_deref(), Some(to), "{path}");
                 // By any id of the user's.
@@ -248,7 +248,7 @@ mod tests {
         let all: BTreeMap<u32, Fixed> = [(5, of(&[("/a", "/b")])), (100_001, of(&[("/c", "/d")]))].into();
         fs::write(dir.path().join(OF_ALL), serde_json::to_vec(&all).unwrap()).unwrap();
         for _ in 0..2 {
-            let past = Past::open(dir.path());
+            let past = LinkTargets::open(dir.path());
             assert_eq!(led(&past, 5, 5, "/a").as_deref(), Some("/b"));
             assert_eq!(led(&past, 100_001, 5, "/c").as_deref(), Some("/d"), "kept under the id itself");
             assert_eq!(led(&past, 100_001, 5, "/a").as_deref(), Some("/b"));
@@ -259,9 +259,9 @@ mod tests {
     #[test]
     fn each_user_s_paths_are_bounded_and_that_some_were_forgotten_is_known() {
         let dir = tempfile::tempdir().unwrap();
-        let mut past = Past::open(dir.path());
+        let mut past = LinkTargets::open(dir.path());
         let long = "x".repeat(3000);
-        let many = |past: &mut Past, owner: u32, from: usize| {
+        let many = |past: &mut LinkTargets, owner: u32, from: usize| {
             for n in from..from + 100 {
                 past.keep(owner, &of(&[(&format!("/{n}{long}"), "/")]));
             }
@@ -273,7 +273,7 @@ mod tests {
         (1..20).for_each(|round| many(&mut past, 5, 100 * round));
         let newest = format!("/1999{long}");
         past.keep(5, &of(&[("/last", "/last")]));
-        for past in [past, Past::open(dir.path())] {
+        for past in [past, LinkTargets::open(dir.path())] {
             assert!(past.of[&5].bytes <= MOST_BYTES && past.of(5, 5).unwrap().has_more());
             assert_eq!(led(&past, 5, 5, "/a"), None);
             assert!(led(&past, 5, 5, &newest).is_some() && led(&past, 5, 5, "/last").is_some());
@@ -286,13 +286,13 @@ mod tests {
     #[test]
     fn all_users_paths_are_bounded_and_whoever_has_the_most_does_without() {
         let dir = tempfile::tempdir().unwrap();
-        let mut past = Past::open(dir.path());
+        let mut past = LinkTargets::open(dir.path());
         past.keep(1, &of(&[("/one", "/one")]));
         let half = "x".repeat(MOST_BYTES / 2);
         for owner in 2..=(2 * MOST_IN_ALL / MOST_BYTES) as u32 {
             past.keep(owner, &of(&[(&format!("/{half}"), "/")]));
         }
-        let forgetful = |past: &Past| past.of.values().filter(|of| of.led.has_more()).count();
+        let forgetful = |past: &LinkTargets| past.of.values().filter(|of| of.led.has_more()).count();
         assert_eq!(forgetful(&past), 0, "the control");
         for owner in 1000..1003 {
             past.keep(owner, &of(&[(&format!("/{half}"), "/")]));
@@ -306,18 +306,18 @@ mod tests {
     fn half_a_line_is_left_out_and_what_is_damaged_counts_as_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("past-5");
-        let mut past = Past::open(dir.path());
+        let mut past = LinkTargets::open(dir.path());
         past.keep(5, &of(&[("/a", "/b")]));
         let text = fs::read_to_string(&path).unwrap();
         // The core was killed while it wrote; the enrolment did not take place.
         fs::write(&path, format!("{text}{{\"paths\":{{\"/c\"")).unwrap();
-        let mut past = Past::open(dir.path());
+        let mut past = LinkTargets::open(dir.path());
         assert!(led(&past, 5, 5, "/a").is_some() && !past.of(5, 5).unwrap().has_more());
         past.keep(5, &of(&[("/d", "/e")]));
-        let past = Past::open(dir.path());
+        let past = LinkTargets::open(dir.path());
         assert_eq!(led(&past, 5, 5, "/d").as_deref(), Some("/e"), "what comes after is not lost with it");
         assert!(led(&past, 5, 5, "/a").is_some() && !past.of(5, 5).unwrap().has_more());
         fs::write(&path, format!("oops\n{text}")).unwrap();
-        assert!(Past::open(dir.path()).of(5, 5).unwrap().has_more());
+        assert!(LinkTargets::open(dir.path()).of(5, 5).unwrap().has_more());
     }
 }

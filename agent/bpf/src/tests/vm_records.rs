@@ -1,9 +1,7 @@
-//! Tests in the guest, as `vm_tests`: each denial is in an event or counted as lost, whoever floods and whoever reads.
+//! Tests in the guest, as in `vm`: each denial is in an event or counted as lost, whoever floods and whoever reads.
 
-use super::{
-    vm_tests::{fresh, python, secret_denied, waiting},
-    *,
-};
+use super::vm::{self, fresh, python, secret_denied, waiting};
+use crate::*;
 use ringfence_common::{
     event::{FOLDED_EACH, Header, verdict},
     policy::{TASKS_EACH, TASKS_OF_USER, TASKS_OF_USERS},
@@ -158,7 +156,7 @@ fn nothing_is_lost_between_counting_and_taking_out() {
     // Two processes, on two CPUs, count in the same entries while they are taken out all the time.
     let code = flood(10, 2000) + "import os\nchild = os.fork()\nflood('x')\nif child: os.wait()";
     let child = waiting(&code);
-    kernel.enroll(vm_tests::pidfd(&child).as_fd(), id).unwrap();
+    kernel.enroll(vm::pidfd(&child).as_fd(), id).unwrap();
     let mut child = child;
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     let (mut told, mut rounds) = (Told::default(), 0);
@@ -175,7 +173,7 @@ fn nothing_is_lost_between_counting_and_taking_out() {
     let code = flood(10, 300) + "flood('y')";
     python(&kernel, id, &code);
     drop((kernel, rings));
-    let (kernel, mut rings) = Kernel::load_or_adopt(std::path::Path::new(vm_tests::PIN_DIR)).unwrap();
+    let (kernel, mut rings) = Kernel::load_or_adopt(std::path::Path::new(vm::PIN_DIR)).unwrap();
     told.drain(&mut rings);
     assert_eq!(adds_up(&kernel, &told, id, TRIED + 3000), 0);
 }

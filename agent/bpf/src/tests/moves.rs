@@ -1,7 +1,7 @@
 //! The rule of moves (`ringfence_common::moves`) against a naive model: random rules in the table that the programs read,
 //! random moves, and every descendant's answer by both of its names, as `ringfence profile explain` gives it.
 
-use super::table::{self, RuleTable, SLOTS};
+use crate::table::{self, RuleTable, SLOTS};
 use proptest::prelude::*;
 use ringfence_common::{
     event::fixed,

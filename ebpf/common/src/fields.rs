@@ -1,7 +1,8 @@
-//! What the programs need to know of the running kernel: where fields are, where two locks are, which hooks exist.
+//! What the programs need to know of the running kernel: where fields are, and where two locks are.
 //!
 //! The programs read all of it from read-only globals that the agent sets before it loads them, under the names in
-//! these tables. A field or symbol that the kernel lacks is a refusal to load, never a default.
+//! these tables. A field or symbol that the kernel lacks is a refusal to load, never a default. A field that was renamed
+//! gets its other name here: `mount.mnt_instance | mnt_next_for_sb`.
 
 /// A global that holds the offset of a field: the sum over `steps`.
 #[derive(Clone, Copy, Debug)]
@@ -156,100 +157,3 @@ pub const PAIRS: &[(&str, &str, u64)] = &[("MOUNT_PARENT", "MOUNT_POINT", 8), ("
 /// The walker reads a dentry in one go from [`DENTRY_WINDOW`]`.0` on: these many bytes must reach to the end of the
 /// first 32 bytes of the short name.
 pub const DENTRY_WINDOW: (&str, u64) = ("DENTRY_PARENT", 64);
-
-/// One program, called as the LSM hook that it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hook {
-    /// Name of the hook and of the program.
-    pub name: &'static str,
-    /// Empty: refuse to load where the kernel lacks the hook. Otherwise: who does its work on such a kernel.
-    pub without: &'static str,
-}
-
-/// The program that is attached to each hook of the running kernel that the coverage table does not name.
-pub const UNKNOWN_HOOK: &str = "unknown_hook";
-
-macro_rules! hooks {
-    ($($name:ident $(: $without:literal)?;)*) => {
-        /// Every program, in the order in which they are attached: identity first, so that no task that is enrolled
-        /// between two attachments can have a child without a tag.
-        pub const HOOKS: &[Hook] = &[$(Hook { name: stringify!($name), without: concat!("" $(, $without)?) }),*];
-    };
-}
-
-hooks! {
-    // Who is governed.
-    task_alloc;
-    task_free;
-    bprm_check_security;
-    bprm_committed_creds;
-    mmap_file;
-    file_mprotect;
-    file_open;
-    file_receive;
-    file_ioctl;
-    file_ioctl_compat: "before 6.8 and its backports file_ioctl is called for 32-bit programs as well";
-    uring_cmd;
-    inode_alloc_security;
-    path_mknod;
-    path_mkdir;
-    path_symlink;
-    path_link;
-    path_rename;
-    path_unlink;
-    path_rmdir;
-    path_truncate;
-    file_truncate: "up to 6.1 path_truncate is called for ftruncate as well";
-    path_chmod;
-    path_chown;
-    path_chroot;
-    inode_setattr;
-    inode_setxattr;
-    inode_removexattr;
-    inode_set_acl: "up to 6.1 inode_setxattr is called for access control lists as well";
-    inode_remove_acl: "up to 6.1 inode_removexattr is called for access control lists as well";
-    inode_file_setattr: "up to 6.16 there is no such system call";
-    inode_create;
-    inode_unlink;
-    msg_queue_alloc_security;
-    msg_queue_free_security;
-    sem_alloc_security;
-    sem_free_security;
-    shm_alloc_security;
-    shm_free_security;
-    ipc_permission;
-    msg_queue_msgctl;
-    sem_semctl;
-    shm_shmctl;
-    key_alloc;
-    key_permission;
-    sb_mount;
-    sb_umount;
-    sb_remount;
-    move_mount;
-    sb_pivotroot;
-    socket_create;
-    socket_post_create;
-    socket_connect;
-    socket_bind;
-    socket_listen;
-    socket_sendmsg;
-    socket_setsockopt;
-    unix_stream_connect;
-    unix_may_send;
-    ptrace_access_check;
-    ptrace_traceme;
-    task_kill;
-    task_setpgid;
-    file_fcntl;
-    task_setrlimit;
-    task_setnice;
-    task_setioprio;
-    task_setscheduler;
-    task_movememory;
-    bpf;
-    perf_event_open;
-    userns_create;
-    capable;
-    syslog;
-}

@@ -1,4 +1,4 @@
-//! Where an agent is on this host: the user id and the directory of its worker, its socket.
+//! What an agent has on this host: the user id and the directory of its worker, its sockets.
 //!
 //! A worker's user id is a number of its own, in a range that neither distributions nor container engines nor systemd
 //! give out, and needs no entry in the user database. It is kept as the owner of that directory.
@@ -9,7 +9,7 @@ use ringfence_base::{
     error::chain,
     loopback,
     paths::{AGENT_SOCKET, HTTP_SOCKET, Paths},
-    sockets as serve,
+    sockets as base_sockets,
 };
 use ringfence_files::{Dir, Entry, Meta};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -28,7 +28,7 @@ use std::{
 /// User ids of workers. Debian and systemd give out ids below 65536, `useradd` subordinate ones from 100000 on.
 const UIDS: std::ops::RangeInclusive<u32> = 70_000..=74_095;
 
-/// Why an agent has no place.
+/// Why an agent has no directory or no socket.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// A directory.
@@ -39,20 +39,20 @@ pub(super) enum Error {
     TooMany,
     /// The socket.
     #[error(transparent)]
-    Socket(#[from] serve::Error),
+    Socket(#[from] base_sockets::Error),
     /// Loopback.
     #[error("http_port {0} cannot be listened on")]
     Port(u16, #[source] io::Error),
 }
 
 /// Makes the directory of an agent's worker, if it is not there, and gives the user id of its worker: the directory's owner.
-pub(super) fn own_dir(paths: &Paths, name: &str) -> Result<(PathBuf, u32), Error> {
+pub(super) fn worker_dir(paths: &Paths, name: &str) -> Result<(PathBuf, u32), Error> {
     let fail = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Dir(path, source)
     };
     // Others than the worker see nothing in it but their own.
-    let all = ours(&paths.agents(), 0o711)?;
+    let all = root_dir(&paths.agents(), 0o711)?;
     let own = all.path().join(name);
     let mut taken = Vec::new();
     for there in all.names().map_err(fail(all.path()))? {
@@ -78,7 +78,7 @@ pub(super) fn own_dir(paths: &Paths, name: &str) -> Result<(PathBuf, u32), Error
 }
 
 /// Makes a directory of ours for all agents, by a way that nobody else can change.
-fn ours(path: &Path, mode: u32) -> Result<Dir, Error> {
+fn root_dir(path: &Path, mode: u32) -> Result<Dir, Error> {
     let made = || {
         let dir = Dir::make_trusted(path, mode)?;
         dir.require_own()?;
@@ -89,7 +89,7 @@ fn ours(path: &Path, mode: u32) -> Result<Dir, Error> {
 }
 
 /// The socket and the link to it, as they are in the directory of all sockets.
-pub(super) fn socket(paths: &Paths, name: &str) -> (PathBuf, PathBuf) {
+pub(super) fn paths_of(paths: &Paths, name: &str) -> (PathBuf, PathBuf) {
     let all = paths.agent_sockets();
     (paths.agent_socket(name), all.join(format!("{name}.sock")))
 }
@@ -115,7 +115,7 @@ pub(super) struct Sockets {
     /// The same on loopback.
     loopback: Option<Listener<TcpListener>>,
     /// Why it is not on the port that is wanted.
-    lacking: Option<String>,
+    missing_port: Option<String>,
 }
 
 /// One of them.
@@ -137,21 +137,21 @@ impl<T: AsFd> Listener<T> {
 }
 
 impl<T: Into<OwnedFd>> Listener<T> {
-    fn loose(self) -> Loose {
+    fn into_candidate(self) -> Candidate {
         Listener { kind: self.kind, number: self.number, socket: self.socket.into(), stored: self.stored }
     }
 }
 
 /// A socket that may be what is wanted, or not.
-type Loose = Listener<OwnedFd>;
+type Candidate = Listener<OwnedFd>;
 
-impl From<Handed> for Loose {
+impl From<Handed> for Candidate {
     fn from(Handed { kind, number, fd, stored }: Handed) -> Self {
         Self { kind, number, socket: fd, stored: Some(stored) }
     }
 }
 
-impl Loose {
+impl Candidate {
     /// Whether it listens at this path, and the file there is its own: who connects there gets nobody else. The file's
     /// number is not given to another while the socket is there.
     fn is_at(&self, kind: Kind, path: &Path, file: &Meta) -> bool {
@@ -174,12 +174,12 @@ impl Loose {
             && bound().is_ok_and(|at| at == (Ipv4Addr::LOCALHOST, port).into())
     }
 
-    fn unix(self) -> Listener<UnixListener> {
+    fn into_unix(self) -> Listener<UnixListener> {
         let Self { kind, number, socket, stored } = self;
         Listener { kind, number, socket: socket.into(), stored }
     }
 
-    fn tcp(self) -> Listener<TcpListener> {
+    fn into_tcp(self) -> Listener<TcpListener> {
         let Self { kind, number, socket, stored } = self;
         Listener { kind, number, socket: socket.into(), stored }
     }
@@ -203,18 +203,18 @@ impl Sockets {
         store: &Arc<Store>,
     ) -> Result<Self, Error> {
         let Wanted { owner, http, port } = wanted;
-        let all = ours(&paths.agent_sockets(), 0o711)?;
+        let all = root_dir(&paths.agent_sockets(), 0o711)?;
         let here = all.path().join(name);
         let fail = |source| Error::Dir(here.clone(), source);
         let dir = all.make_below(name.as_ref(), 0o700).map_err(fail)?;
         // Its owner chose its mode and put there what they liked: from here on nobody changes it but us.
         dir.take_back().map_err(fail)?;
-        let mut loose = before.map(Self::loosen).unwrap_or_default();
-        loose.extend(store.take(name).into_iter().map(Loose::from));
+        let mut candidates = before.map(Self::into_candidates).unwrap_or_default();
+        candidates.extend(store.take(name).into_iter().map(Candidate::from));
         let mut reuse = |kind, file: &OsStr| {
             let entry = dir.entry(file).ok()??;
             let meta = entry.meta().ok()?;
-            let old = extract(&mut loose, |one| one.is_at(kind, &here.join(file), &meta))?;
+            let old = extract(&mut candidates, |one| one.is_at(kind, &here.join(file), &meta))?;
             if meta.uid == owner {
                 return Some((old, entry));
             }
@@ -225,11 +225,11 @@ impl Sockets {
         let (agent, api) = (OsStr::new(AGENT_SOCKET), OsStr::new(HTTP_SOCKET));
         let old_agent = reuse(Kind::Agent, agent);
         let old_http = http.then(|| reuse(Kind::Http, api)).flatten();
-        let old_loopback = extract(&mut loose, |one| port.is_some_and(|port| one.is_on(port)));
+        let old_loopback = extract(&mut candidates, |one| port.is_some_and(|port| one.is_on(port)));
         // Before anything is bound: one may have the port that another wants.
-        drop(loose);
-        let (loopback, lacking) = match (port, old_loopback) {
-            (Some(_), Some(old)) => (Some(old.tcp()), None),
+        drop(candidates);
+        let (loopback, missing_port) = match (port, old_loopback) {
+            (Some(_), Some(old)) => (Some(old.into_tcp()), None),
             // Anybody can have it, which is no reason why nobody else is served.
             (Some(port), None) => match loopback::listen(port) {
                 Ok(bound) => (Some(Listener::new((Kind::Loopback, port.into()), bound, store, name)), None),
@@ -237,12 +237,12 @@ impl Sockets {
             },
             (None, _) => (None, None),
         };
-        let unix = |kind, file: &OsStr, old: Option<(Loose, Entry)>| -> Result<_, Error> {
+        let unix = |kind, file: &OsStr, old: Option<(Candidate, Entry)>| -> Result<_, Error> {
             let (listener, entry) = match old {
-                Some((old, entry)) => (old.unix(), entry),
+                Some((old, entry)) => (old.into_unix(), entry),
                 None => {
-                    make_way(&dir, file).map_err(fail)?;
-                    let (bound, entry) = serve::bind_in(&dir, file)?;
+                    clear_name(&dir, file).map_err(fail)?;
+                    let (bound, entry) = base_sockets::bind_in(&dir, file)?;
                     let inode = entry.meta().map_err(fail)?.ino;
                     (Listener::new((kind, inode), bound, store, name), entry)
                 }
@@ -252,26 +252,26 @@ impl Sockets {
         };
         let agent = unix(Kind::Agent, agent, old_agent)?;
         let (file, target) = (format!("{name}.sock"), Path::new(name).join(AGENT_SOCKET));
-        serve::link_in(&all, file.as_ref(), &target)?;
+        base_sockets::link_in(&all, file.as_ref(), &target)?;
         let http = if http {
             Some(unix(Kind::Http, api, old_http)?)
         } else {
             // Of a profile that had one.
-            make_way(&dir, api).map_err(fail)?;
+            clear_name(&dir, api).map_err(fail)?;
             None
         };
         dir.set_owner(owner, owner).map_err(fail)?;
-        Ok(Self { wanted, agent, http, loopback, lacking })
+        Ok(Self { wanted, agent, http, loopback, missing_port })
     }
 
     /// Whether they are what a profile wants.
-    pub(super) fn fit(&self, wanted: Wanted) -> bool {
-        self.wanted == wanted && self.lacking.is_none()
+    pub(super) fn matches(&self, wanted: Wanted) -> bool {
+        self.wanted == wanted && self.missing_port.is_none()
     }
 
     /// Why the port that the profile wants is not listened on.
-    pub(super) fn lacking(&self) -> Option<&str> {
-        self.lacking.as_deref()
+    pub(super) fn missing_port(&self) -> Option<&str> {
+        self.missing_port.as_deref()
     }
 
     /// In the order in which a worker is handed them.
@@ -288,7 +288,7 @@ impl Sockets {
     /// Leaves them to the next daemon; their files stay. False: the service manager has not got all of them, and they are
     /// closed.
     pub(super) fn leave(self) -> bool {
-        let stored: Vec<_> = self.loosen().into_iter().map(|one| one.stored).collect();
+        let stored: Vec<_> = self.into_candidates().into_iter().map(|one| one.stored).collect();
         let all = stored.iter().all(Option::is_some);
         if all {
             stored.into_iter().flatten().for_each(Stored::leave);
@@ -296,16 +296,16 @@ impl Sockets {
         all
     }
 
-    fn loosen(self) -> Vec<Loose> {
-        let unix = [self.agent].into_iter().chain(self.http).map(Listener::loose);
-        unix.chain(self.loopback.map(Listener::loose)).collect()
+    fn into_candidates(self) -> Vec<Candidate> {
+        let unix = [self.agent].into_iter().chain(self.http).map(Listener::into_candidate);
+        unix.chain(self.loopback.map(Listener::into_candidate)).collect()
     }
 }
 
 /// Makes a name free for a socket, whoever has it, in a directory that was taken back: an earlier owner may have left a
 /// directory there, or may serve a socket of their own, so that the next owner's agent has none. What is no socket and no
 /// link is moved aside, not removed: its owner may want it.
-fn make_way(dir: &Dir, file: &OsStr) -> io::Result<()> {
+fn clear_name(dir: &Dir, file: &OsStr) -> io::Result<()> {
     let Some(entry) = dir.entry(file)? else { return Ok(()) };
     let found = entry.meta()?;
     if found.is_socket() || found.is_symlink() {
@@ -319,13 +319,13 @@ fn make_way(dir: &Dir, file: &OsStr) -> io::Result<()> {
     Ok(())
 }
 
-fn extract(loose: &mut Vec<Loose>, is_wanted: impl FnMut(&Loose) -> bool) -> Option<Loose> {
-    let at = loose.iter().position(is_wanted)?;
-    Some(loose.swap_remove(at))
+fn extract(candidates: &mut Vec<Candidate>, is_wanted: impl FnMut(&Candidate) -> bool) -> Option<Candidate> {
+    let at = candidates.iter().position(is_wanted)?;
+    Some(candidates.swap_remove(at))
 }
 
 /// Removes the sockets of agents that are no more: their profiles went while no daemon ran.
-pub(super) fn clear(paths: &Paths, mut is_there: impl FnMut(&str) -> bool) {
+pub(super) fn remove_stale(paths: &Paths, mut is_there: impl FnMut(&str) -> bool) {
     let Ok(all) = Dir::open_trusted(&paths.agent_sockets()) else { return };
     for name in all.names().unwrap_or_default() {
         let is_dir =

@@ -2,17 +2,17 @@
 //! time being when it ends again and again.
 
 use super::{
-    answer::Answering,
-    place::{self, Sockets, Wanted},
     plan::Plan,
+    requests::WorkerRequests,
+    sockets::{self, Sockets, Wanted},
     store::Store,
 };
 use crate::{enforcer::Enforcer, server::Server};
 use ringfence_base::{error::chain, loopback, paths::Paths};
-use ringfence_supervise::worker::{self as worker_process, Brief, MOST_CRASHES, Restarts};
+use ringfence_supervise::worker::{self as worker_process, MOST_CRASHES, Restarts, WorkerSetup};
 use ringfence_wire::{
     agent::{AgentCounts, Supervisor},
-    message::AgentProcess,
+    status::{AgentProcess, AgentState},
 };
 use std::{
     os::unix::net::UnixStream,
@@ -22,7 +22,7 @@ use std::{
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct WorkerSupervisor {
     name: String,
     paths: Paths,
     store: Arc<Store>,
@@ -37,11 +37,11 @@ struct Inner {
     renewed: bool,
     stop: bool,
     /// Another daemon is to have its sockets.
-    leaves: bool,
+    leaves_sockets: bool,
     /// It was stopped by hand, and rests until somebody wants it back.
     halted: bool,
     over: bool,
-    state: State,
+    state: AgentState,
     pid: Option<u32>,
     uid: Option<u32>,
     /// Since the daemon started.
@@ -52,45 +52,21 @@ struct Inner {
     last_exit: Option<String>,
     error: Option<String>,
     /// Why it is served without the port that its profile wants.
-    lacking: Option<String>,
+    missing_port: Option<String>,
     counts: AgentCounts,
     /// The core's end of the worker's socket, to tell it to stop.
     worker: Option<UnixStream>,
 }
 
-/// How an agent fares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Starting,
-    Running,
-    Waiting,
-    Stopped,
-    Quarantined,
-    Failed,
-}
-
-impl State {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Waiting => "waiting",
-            Self::Stopped => "stopped",
-            Self::Quarantined => "quarantined",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-impl Keeper {
+impl WorkerSupervisor {
     pub(super) fn new(paths: &Paths, plan: Plan, store: Arc<Store>) -> Self {
         let inner = Inner {
             renewed: false,
             stop: false,
-            leaves: false,
+            leaves_sockets: false,
             halted: false,
             over: false,
-            state: State::Starting,
+            state: AgentState::Starting,
             pid: None,
             uid: None,
             restarted: 0,
@@ -98,7 +74,7 @@ impl Keeper {
             complaint: None,
             last_exit: None,
             error: None,
-            lacking: None,
+            missing_port: None,
             counts: AgentCounts::default(),
             worker: None,
             plan,
@@ -120,10 +96,11 @@ impl Keeper {
             inner.plan = plan;
             return;
         }
-        let is_down = matches!(inner.state, State::Quarantined | State::Failed | State::Stopped);
+        let is_down =
+            matches!(inner.state, AgentState::Quarantined | AgentState::Failed | AgentState::Stopped);
         // Whoever has the port that it wants may keep it for ever: its worker is not ended for another try in vain.
-        let is_port_free =
-            inner.lacking.is_some() && plan.loopback().is_some_and(|port| loopback::listen(port).is_ok());
+        let is_port_free = inner.missing_port.is_some()
+            && plan.loopback().is_some_and(|port| loopback::listen(port).is_ok());
         if inner.plan == plan && !is_down && !is_port_free {
             return;
         }
@@ -135,11 +112,11 @@ impl Keeper {
     }
 
     /// The agent's profile is wrong now.
-    pub(super) fn blame(&self, error: String) {
+    pub(super) fn set_error(&self, error: String) {
         self.inner().error = Some(error);
     }
 
-    /// The worker is to end, and none is started before [`Self::forgive`] and the next [`Self::replace`].
+    /// The worker is to end, and none is started before [`Self::resume`] and the next [`Self::replace`].
     pub(super) fn halt(&self) {
         let mut inner = self.inner();
         (inner.halted, inner.renewed) = (true, true);
@@ -148,7 +125,7 @@ impl Keeper {
     }
 
     /// Whoever stopped it by hand wants it back.
-    pub(super) fn forgive(&self) {
+    pub(super) fn resume(&self) {
         self.inner().halted = false;
     }
 
@@ -161,8 +138,8 @@ impl Keeper {
     }
 
     /// The same, because the daemon ends. Where the service manager has them, its sockets are left to the next one.
-    pub(super) fn leave(&self) {
-        self.inner().leaves = true;
+    pub(super) fn stop_leaving_sockets(&self) {
+        self.inner().leaves_sockets = true;
         self.stop();
     }
 
@@ -188,45 +165,45 @@ impl Keeper {
         let llm = &inner.plan.config.llm;
         AgentProcess {
             name: self.name.clone(),
-            state: inner.state.word().to_owned(),
+            state: inner.state.clone(),
             pid: inner.pid,
             uid: inner.uid,
-            socket: place::socket(&self.paths, &self.name).0.display().to_string(),
+            socket: sockets::paths_of(&self.paths, &self.name).0.display().to_string(),
             model: Some(format!("{}/{}", llm.provider.name(), llm.model)),
             restarts: inner.restarted,
             last_exit: inner.last_exit.clone(),
-            error: inner.error.clone().or_else(|| inner.lacking.clone()),
+            error: inner.error.clone().or_else(|| inner.missing_port.clone()),
             counts: inner.counts,
         }
     }
 
     /// What the worker counted.
-    pub(super) fn count(&self, counts: AgentCounts) {
+    pub(super) fn set_counts(&self, counts: AgentCounts) {
         self.inner().counts = counts;
     }
 
     /// The worker serves its socket.
-    pub(super) fn is_ready(&self) {
-        self.inner().state = State::Running;
+    pub(super) fn set_ready(&self) {
+        self.inner().state = AgentState::Running;
     }
 
     /// The worker cannot do what it was told.
-    pub(super) fn complains(&self, why: &str) {
-        self.inner().complaint = Some(worker_process::sentence(why));
+    pub(super) fn set_complaint(&self, why: &str) {
+        self.inner().complaint = Some(worker_process::printable_reason(why));
     }
 
     /// Runs until [`Self::stop`].
     pub(super) fn run<E: Enforcer>(&self, server: &Server<E>) {
         let mut sockets = None;
-        while let Some(plan) = self.begin() {
+        while let Some(plan) = self.next_plan() {
             let halted = self.inner().halted;
             if halted {
                 sockets = None;
-                self.rest(self.inner());
+                self.wait_until_resumed(self.inner());
                 continue;
             }
             let since = Instant::now();
-            let ended = self.once(server, &plan, &mut sockets);
+            let ended = self.run_worker(server, &plan, &mut sockets);
             let mut inner = self.inner();
             (inner.pid, inner.worker) = (None, None);
             inner.counts.runtime = false;
@@ -241,7 +218,7 @@ impl Keeper {
             inner.last_exit = Some(why.clone());
             if let Some(pause) = inner.restarts.ended(since.elapsed()) {
                 tracing::error!("agent {}: {why}; its worker is started again in {pause:?}", self.name);
-                inner.state = State::Waiting;
+                inner.state = AgentState::Waiting;
                 self.pause(inner, Some(pause));
                 continue;
             }
@@ -249,34 +226,34 @@ impl Keeper {
                 "agent {}: {why}; that was {MOST_CRASHES} times in a row, and it is not started again until profiles are read again (SIGHUP)",
                 self.name
             );
-            inner.state = if ended.is_ok() { State::Quarantined } else { State::Failed };
+            inner.state = if ended.is_ok() { AgentState::Quarantined } else { AgentState::Failed };
             // Who connects is to hear that nobody is there.
             sockets = None;
-            place::unbind(&self.paths, &self.name);
+            sockets::unbind(&self.paths, &self.name);
             self.pause(inner, None);
         }
-        let leaves = self.inner().leaves && self.store.keeps();
-        if !sockets.is_some_and(|sockets| leaves && sockets.leave()) {
-            place::unbind(&self.paths, &self.name);
+        let leaves_sockets = self.inner().leaves_sockets && self.store.keeps();
+        if !sockets.is_some_and(|sockets| leaves_sockets && sockets.leave()) {
+            sockets::unbind(&self.paths, &self.name);
         }
         self.inner().over = true;
         self.changed.notify_all();
     }
 
     /// The plan to start a worker with; `None`: no more.
-    fn begin(&self) -> Option<Plan> {
+    fn next_plan(&self) -> Option<Plan> {
         let mut inner = self.inner();
         inner.renewed = false;
         inner.complaint = None;
-        inner.state = State::Starting;
+        inner.state = AgentState::Starting;
         (!inner.stop).then(|| inner.plan.clone())
     }
 
     /// Waits until somebody wants the agent back that was stopped by hand.
-    fn rest(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn wait_until_resumed(&self, mut inner: MutexGuard<'_, Inner>) {
         tracing::info!("agent {}: stopped by hand; SIGHUP starts it again", self.name);
-        place::unbind(&self.paths, &self.name);
-        inner.state = State::Stopped;
+        sockets::unbind(&self.paths, &self.name);
+        inner.state = AgentState::Stopped;
         (inner.restarts, inner.last_exit) = (Restarts::default(), None);
         self.pause(inner, None);
     }
@@ -296,28 +273,28 @@ impl Keeper {
     }
 
     /// One worker, from its start to its end: how it ended, or why there was none.
-    fn once<E: Enforcer>(
+    fn run_worker<E: Enforcer>(
         &self,
         server: &Server<E>,
         plan: &Plan,
         sockets: &mut Option<Sockets>,
     ) -> Result<String, String> {
-        let (dir, uid) = place::own_dir(&self.paths, &self.name).map_err(|error| chain(&error))?;
+        let (dir, uid) = sockets::worker_dir(&self.paths, &self.name).map_err(|error| chain(&error))?;
         let wanted = Wanted { owner: plan.owner(), http: plan.config.http.is_some(), port: plan.loopback() };
-        if sockets.as_ref().is_none_or(|bound| !bound.fit(wanted)) {
+        if sockets.as_ref().is_none_or(|bound| !bound.matches(wanted)) {
             let bound = Sockets::bind(&self.paths, &self.name, wanted, sockets.take(), &self.store);
             // What of them was there is closed: nobody is to wait for it.
-            let bound = bound.inspect_err(|_| place::unbind(&self.paths, &self.name));
+            let bound = bound.inspect_err(|_| sockets::unbind(&self.paths, &self.name));
             *sockets = Some(bound.map_err(|error| chain(&error))?);
         }
         let Some(sockets) = sockets.as_ref() else { return Err("there is no socket".to_owned()) };
-        let lacking = sockets.lacking().map(|why| {
+        let missing_port = sockets.missing_port().map(|why| {
             format!("{why}; the agent is served without it, and it is tried again when the profiles are read again (SIGHUP)")
         });
-        if let Some(why) = &lacking {
+        if let Some(why) = &missing_port {
             tracing::error!("agent {}: {why}", self.name);
         }
-        self.inner().lacking = lacking;
+        self.inner().missing_port = missing_port;
         let config = worker_process::as_json(&plan.config)?;
         let credentials = plan
             .credentials()
@@ -331,10 +308,10 @@ impl Keeper {
         tracing::info!("agent {}: worker started, pid {pid}, user {uid}", self.name);
         let by = Supervisor::Core { dir };
         let (listeners, endpoint) = (sockets.each(), sockets.has_http());
-        let answering = Answering { server, plan, keeper: self, uid };
-        worker_process::live(
+        let requests = WorkerRequests { server, plan, supervisor: self, uid };
+        worker_process::supervise(
             process,
-            Brief { config, by, credentials, listeners, endpoint },
+            WorkerSetup { config, by, credentials, listeners, endpoint },
             |link| {
                 let mut inner = self.inner();
                 (inner.pid, inner.uid) = (Some(pid), Some(uid));
@@ -344,7 +321,7 @@ impl Keeper {
                     inner.tell_to_stop(&self.name);
                 }
             },
-            |conn, said, descriptors| answering.answer(conn, said, descriptors),
+            |conn, said, descriptors| requests.answer(conn, said, descriptors),
             || {
                 let inner = self.inner();
                 inner.stop || inner.renewed
@@ -355,7 +332,7 @@ impl Keeper {
 
 impl Inner {
     fn tell_to_stop(&self, name: &str) {
-        self.worker.as_ref().inspect(|worker| worker_process::tell_to_stop(worker, name));
+        self.worker.as_ref().inspect(|worker| worker_process::send_stop(worker, name));
     }
 }
 
@@ -363,7 +340,7 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::agents::plan::tests::config;
-    use ringfence_supervise::worker::BRIEF;
+    use ringfence_supervise::worker::SETUP_TIMEOUT;
     use ringfence_wire::{
         agent::{MAX_ORDER, ToWorker},
         conn::Conn,
@@ -375,7 +352,7 @@ mod tests {
         let nowhere = || "/nonexistent".into();
         let paths = Paths { runtime: nowhere(), state: nowhere(), config: nowhere(), pins: nowhere() };
         let store = Store::new(None, Vec::new());
-        let keeper = Keeper::new(&paths, Plan::new(config()), store);
+        let supervisor = WorkerSupervisor::new(&paths, Plan::new(config()), store);
         let (mut ours, worker) = UnixStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("a flag");
         let filled = loop {
@@ -385,17 +362,17 @@ mod tests {
         };
         assert_eq!(filled.kind(), ErrorKind::WouldBlock);
         ours.set_nonblocking(false).expect("a flag");
-        keeper.inner().worker = Some(ours);
+        supervisor.inner().worker = Some(ours);
         let begun = Instant::now();
-        keeper.halt();
-        assert_eq!(keeper.status().state, "starting");
-        keeper.stop();
-        assert!(begun.elapsed() < BRIEF / 2, "{:?}", begun.elapsed());
+        supervisor.halt();
+        assert_eq!(supervisor.status().state, AgentState::Starting);
+        supervisor.stop();
+        assert!(begun.elapsed() < SETUP_TIMEOUT / 2, "{:?}", begun.elapsed());
         // The control: one that reads is told.
         let (ours, told) = UnixStream::pair().expect("a pair");
-        keeper.inner().worker = Some(ours);
-        keeper.stop();
-        let order = Conn::new(told, BRIEF, MAX_ORDER).receive::<ToWorker>().expect("an order");
+        supervisor.inner().worker = Some(ours);
+        supervisor.stop();
+        let order = Conn::new(told, SETUP_TIMEOUT, MAX_ORDER).receive::<ToWorker>().expect("an order");
         assert!(matches!(order, ToWorker::Stop));
         drop(worker);
     }

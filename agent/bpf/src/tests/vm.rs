@@ -1,10 +1,10 @@
 //! Tests that load the programs. They need root, python3 and a kernel that may be changed: the guest, where
 //! `cargo xtask vm-test --filter programs` runs them, each in a process of its own.
 
-use super::*;
+use crate::*;
 use ringfence_common::{
     event::{Header, op, verdict},
-    layout::HOOKS,
+    hooks::HOOKS,
     policy::{RECORD_EXEC, RECORD_FILE, RECORD_NET, RECORD_OTHER, axis},
 };
 use ringfence_policy::compiled::{CompiledPolicy, Kind, NetRule, Place, PlaceRule};

@@ -39,19 +39,19 @@ pub(crate) fn serve<E: Enforcer>(server: &Arc<Server<E>>, auditors: &Receiver<Pa
     let mut seen = None;
     let mut current: Weak<Packets> = Weak::new();
     // Until the auditor has taken it.
-    let mut untold = false;
+    let mut pending = false;
     loop {
-        untold |= owners.refresh(&mut seen);
+        pending |= owners.refresh(&mut seen);
         match auditors.recv_timeout(LOOK) {
             Ok(line) => {
                 let line = Arc::new(line);
                 current = Arc::downgrade(&line);
                 start(server, &line);
-                untold = !tell_owners(&line, owners);
+                pending = !send_owners(&line, owners);
             }
             Err(RecvTimeoutError::Timeout) => {
-                if untold && let Some(line) = current.upgrade() {
-                    untold = !tell_owners(&line, owners);
+                if pending && let Some(line) = current.upgrade() {
+                    pending = !send_owners(&line, owners);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -63,7 +63,7 @@ fn start<E: Enforcer>(server: &Arc<Server<E>>, line: &Arc<Packets>) {
     for _ in 0..ANSWERING {
         let (server, line) = (Arc::clone(server), Arc::clone(line));
         let facts = move |connection| facts(&server, connection);
-        let started = thread::Builder::new().name("vouching".into()).spawn(move || {
+        let started = thread::Builder::new().name("peer-answers".into()).spawn(move || {
             // Every decision and every new session waits for these few.
             precedence::first();
             answer_all(&line, facts);
@@ -75,7 +75,7 @@ fn start<E: Enforcer>(server: &Arc<Server<E>>, line: &Arc<Packets>) {
 }
 
 /// True: the auditor knows them.
-fn tell_owners(line: &Packets, owners: &Owners) -> bool {
+fn send_owners(line: &Packets, owners: &Owners) -> bool {
     let ranges: Vec<Subordinate> = owners.ranges();
     let sent = line.send(&FromCore::Owners { ranges }, None, None);
     if let Err(error) = &sent {

@@ -1,12 +1,13 @@
-//! Reports about agents that wait for the auditor: bounded together, and fair to each agent. No I/O.
+//! ReportQueue about agents that wait for the auditor: bounded together, and fair to each agent. No I/O.
 //!
 //! While the auditor is slow or gone, reports wait here. When there is no more room, the agent with the most waiting loses its
 //! newest: one that floods takes its own room, not that of another. What is lost is counted, and told to whose it was.
 
 use ringfence_wire::{
-    audit::{Reported, What},
-    trace::{Refusal, Said},
+    audit::{AgentReport, Payload},
+    trace::{AgentEvent, Refusal},
 };
+use serde_json::value::to_raw_value;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most bytes of reports that wait, of all agents.
@@ -14,9 +15,9 @@ pub(crate) const MAX_REPORTS: usize = 4 << 20;
 /// What a report takes beside its text.
 const ENTRY: usize = 64;
 
-/// Reports that wait.
+/// ReportQueue that wait.
 #[derive(Debug, Default)]
-pub struct Reports {
+pub struct ReportQueue {
     agents: BTreeMap<String, Waiting>,
     bytes: usize,
     /// Whose turn it was last.
@@ -38,7 +39,7 @@ struct Waiting {
 /// One that waits.
 #[derive(Debug)]
 struct Report {
-    /// JSON of a [`Reported`].
+    /// JSON of an [`AgentReport`].
     json: Vec<u8>,
     /// Whose it is, and when it was made.
     uid: u32,
@@ -58,15 +59,15 @@ struct Lost {
     at: i64,
 }
 
-impl Reports {
+impl ReportQueue {
     /// Takes a report in. False: it is dropped, or another one of the agent with the most is.
-    pub fn add(&mut self, reported: &Reported) -> bool {
-        let Ok(json) = serde_json::to_vec(reported) else { return false };
-        let report = Report { json, uid: reported.uid, at: reported.at };
-        let size = report.size();
-        let waiting = self.agents.entry(reported.agent.clone()).or_default();
+    pub fn add(&mut self, report: &AgentReport) -> bool {
+        let Ok(json) = serde_json::to_vec(report) else { return false };
+        let waits = Report { json, uid: report.uid, at: report.at };
+        let size = waits.size();
+        let waiting = self.agents.entry(report.agent.clone()).or_default();
         waiting.bytes += size;
-        waiting.reports.push_back(report);
+        waiting.reports.push_back(waits);
         self.bytes += size;
         let mut kept = true;
         while self.bytes > MAX_REPORTS {
@@ -143,30 +144,31 @@ fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
         lost.count
     );
     let refusal = Refusal { what: "report".to_owned(), why, pid: None, uid: None, container: None };
-    let what = What::Said(serde_json::to_string(&Said::Refused(refusal)).ok()?);
-    serde_json::to_vec(&Reported { agent: agent.to_owned(), uid, at: lost.at, what }).ok()
+    let payload = Payload::Event(to_raw_value(&AgentEvent::Refused(refusal)).ok()?);
+    serde_json::to_vec(&AgentReport { agent: agent.to_owned(), uid, at: lost.at, payload }).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn report(agent: &str, number: usize, bytes: usize) -> Reported {
-        let what = What::Said(format!("{number} {}", "x".repeat(bytes)));
-        Reported { agent: agent.to_owned(), uid: 7, at: 1, what }
+    fn report(agent: &str, number: usize, bytes: usize) -> AgentReport {
+        let payload = Payload::Event(to_raw_value(&format!("{number} {}", "x".repeat(bytes))).unwrap());
+        AgentReport { agent: agent.to_owned(), uid: 7, at: 1, payload }
     }
 
     /// What is handed out, at most so many: the agents, and what was said.
-    fn drained(reports: &mut Reports, most: usize) -> Vec<(String, String)> {
+    fn drained(reports: &mut ReportQueue, most: usize) -> Vec<(String, String)> {
         let mut all = Vec::new();
         reports.drain(|report| {
             let room = all.len() < most;
             if room {
-                let Reported { agent, what: What::Said(text), .. } = serde_json::from_slice(report).unwrap()
+                let AgentReport { agent, payload: Payload::Event(event), .. } =
+                    serde_json::from_slice(report).unwrap()
                 else {
-                    panic!("not said")
+                    panic!("not an event")
                 };
-                all.push((agent, text));
+                all.push((agent, event.get().to_owned()));
             }
             room
         });
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_agent_loses_its_own_reports_and_says_so() {
-        let mut reports = Reports::default();
+        let mut reports = ReportQueue::default();
         for number in 0..20 {
             assert!(reports.add(&report("quiet", number, 1000)), "the control");
         }
@@ -202,9 +204,9 @@ mod tests {
 
     #[test]
     fn a_loss_is_told_to_whose_it_was_when_the_agent_has_another_owner_since() {
-        let mut reports = Reports::default();
-        let of = |uid: u32, at: i64| Reported { uid, at, ..report("a", 0, 10_000) };
-        let fill = |reports: &mut Reports, uid: u32, at: i64| {
+        let mut reports = ReportQueue::default();
+        let of = |uid: u32, at: i64| AgentReport { uid, at, ..report("a", 0, 10_000) };
+        let fill = |reports: &mut ReportQueue, uid: u32, at: i64| {
             (0..600).filter(|_| !reports.add(&of(uid, at))).count() as u64
         };
         let before = fill(&mut reports, 7, 10);
@@ -212,10 +214,12 @@ mod tests {
         assert!(before > 100 && after > 100, "{before} and {after} lost");
         let mut losses = Vec::new();
         reports.drain(|report| {
-            let Reported { uid, at, what: What::Said(text), .. } = serde_json::from_slice(report).unwrap()
+            let AgentReport { uid, at, payload: Payload::Event(event), .. } =
+                serde_json::from_slice(report).unwrap()
             else {
-                panic!("not said")
+                panic!("not an event")
             };
+            let text = event.get();
             if text.contains("are lost") {
                 losses.push((
                     uid,
@@ -231,7 +235,7 @@ mod tests {
 
     #[test]
     fn each_agent_s_come_in_their_order_and_nobody_waits_for_another_s() {
-        let mut reports = Reports::default();
+        let mut reports = ReportQueue::default();
         for number in 0..100 {
             reports.add(&report("a", number, 10));
         }
@@ -243,6 +247,6 @@ mod tests {
         let rest = drained(&mut reports, usize::MAX);
         let of_a: Vec<_> = first.iter().chain(&rest).filter(|(agent, _)| agent == "a").collect();
         assert_eq!(of_a.len(), 100, "what found no room is not lost");
-        assert!(of_a.iter().enumerate().all(|(number, (_, text))| text.starts_with(&format!("{number} "))));
+        assert!(of_a.iter().enumerate().all(|(number, (_, text))| text.starts_with(&format!("\"{number} "))));
     }
 }

@@ -2,18 +2,18 @@
 //!
 //! Both are answered in the kernel's terms. A worker names nobody: it hands over descriptors.
 
-use super::{keep::Keeper, plan::Plan};
+use super::{plan::Plan, supervisor::WorkerSupervisor};
 use crate::{
-    containers::{Container, now_us, random_hex},
+    containers::{Container, random_hex},
     enforcer::Enforcer,
     server::Server,
 };
-use ringfence_base::error::chain;
+use ringfence_base::{clock::now_micros, error::chain};
 use ringfence_bpf::{ContainerId, Membership, TaskError};
 use ringfence_process::peer::{Fork, Peer, PeerError};
 use ringfence_wire::{
-    agent::{Answer, Inside, MAX_REPORT, Speaker, ToCore, ToWorker},
-    audit::{Reported, What},
+    agent::{Answer, MAX_REPORT, PeerContainer, PeerIdentity, ToCore, ToWorker},
+    audit::{AgentReport, Payload},
     conn::Conn,
     frame::FrameError,
 };
@@ -66,16 +66,16 @@ pub(crate) enum TagError {
     Random(#[source] std::io::Error),
 }
 
-/// One worker's questions.
-pub(super) struct Answering<'a, E> {
+/// What one worker asks and reports.
+pub(super) struct WorkerRequests<'a, E> {
     pub(super) server: &'a Server<E>,
     pub(super) plan: &'a Plan,
-    pub(super) keeper: &'a Keeper,
+    pub(super) supervisor: &'a WorkerSupervisor,
     /// The worker's user id.
     pub(super) uid: u32,
 }
 
-impl<E: Enforcer> Answering<'_, E> {
+impl<E: Enforcer> WorkerRequests<'_, E> {
     /// Answers what the worker says.
     ///
     /// # Errors
@@ -97,40 +97,40 @@ impl<E: Enforcer> Answering<'_, E> {
         let answer = answer.unwrap_or_else(Answer::Refused);
         // A tool waits for it, and nobody for the report, which still goes before all that the worker says of the tag.
         let tagged = if let Answer::Tagged { tag, container } = &answer {
-            Some(What::Tagged { tag: *tag, container: container.clone() })
+            Some(Payload::Tagged { tag: *tag, container: container.clone() })
         } else {
             None
         };
         let sent = conn.send(&ToWorker::Answer { number, answer });
-        tagged.into_iter().for_each(|what| self.report(what));
+        tagged.into_iter().for_each(|payload| self.report(payload));
         sent
     }
 
     /// Notes what has no answer.
     fn note(&self, said: ToCore) {
         match said {
-            ToCore::Ready => self.keeper.is_ready(),
-            ToCore::Failed(why) => self.keeper.complains(&why),
-            ToCore::Status(counts) => self.keeper.count(counts),
-            ToCore::Report(said) => self.report(What::Said(said)),
+            ToCore::Ready => self.supervisor.set_ready(),
+            ToCore::Failed(why) => self.supervisor.set_complaint(&why),
+            ToCore::Status(counts) => self.supervisor.set_counts(counts),
+            ToCore::Report(event) => self.report(Payload::Event(event)),
             ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
         }
     }
 
-    fn report(&self, what: What) {
-        if let What::Said(said) = &what
-            && said.len() > MAX_REPORT
+    fn report(&self, payload: Payload) {
+        if let Payload::Event(event) = &payload
+            && event.get().len() > MAX_REPORT
         {
             return;
         }
         let agent = self.plan.config.name.clone();
-        let reported = Reported { agent, uid: self.plan.owner(), at: now_us(), what };
-        if !self.server.report(&reported) {
+        let report = AgentReport { agent, uid: self.plan.owner(), at: now_micros(), payload };
+        if !self.server.report(&report) {
             tracing::debug!("agent {}: a report is lost: the auditor takes too few", self.plan.config.name);
         }
     }
 
-    fn speaker(&self, descriptors: Vec<OwnedFd>) -> Result<Speaker, String> {
+    fn speaker(&self, descriptors: Vec<OwnedFd>) -> Result<PeerIdentity, String> {
         let [connection] = <[OwnedFd; 1]>::try_from(descriptors)
             .map_err(|all| format!("one connection comes beside a question, and {} came", all.len()))?;
         let connection = UnixStream::from(connection);
@@ -143,10 +143,12 @@ impl<E: Enforcer> Answering<'_, E> {
                 .registry
                 .by_kernel_id(id.raw())
             {
-                Some(container) => Inside { id: container.record.id.clone(), own: self.is_own(container) },
-                None => Inside { id: id.to_string(), own: false },
+                Some(container) => {
+                    PeerContainer { id: container.record.id.clone(), own: self.is_own(container) }
+                }
+                None => PeerContainer { id: id.to_string(), own: false },
             });
-        Ok(Speaker { pid: peer.pid, uid: peer.uid, container })
+        Ok(PeerIdentity { pid: peer.pid, uid: peer.uid, container })
     }
 
     fn is_own(&self, container: &Container) -> bool {

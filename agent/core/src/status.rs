@@ -1,48 +1,11 @@
-//! What `ringfence status` is told.
+//! What `ringfence status` shows.
 
 use super::{enforcer::Enforcer, state::State};
 use nix::sys::utsname::uname;
 use ringfence_bpf::{ContainerId, Coverage};
+use ringfence_common::hooks::{Axis, HOOKS, Hook};
 use ringfence_policy::Capabilities;
-use ringfence_wire::message::{AxisStatus, ContainerStatus, Missing, Status};
-
-/// The hooks that hold each axis. An axis is the kernel's only if every one of them has a program, or if the programs'
-/// own table says which other hook does its work on this kernel.
-const AXES: [(&str, &[&str]); 4] = [
-    ("fs_read", &["file_open"]),
-    (
-        "fs_write",
-        &[
-            "file_open",
-            "path_truncate",
-            "path_unlink",
-            "path_rename",
-            "path_link",
-            "path_mkdir",
-            "path_rmdir",
-            "path_mknod",
-            "path_symlink",
-            "path_chmod",
-            "path_chown",
-        ],
-    ),
-    ("exec", &["bprm_check_security", "mmap_file", "file_mprotect"]),
-    (
-        "net",
-        &[
-            "socket_create",
-            "socket_post_create",
-            "socket_connect",
-            "socket_bind",
-            "socket_listen",
-            "socket_sendmsg",
-            "socket_setsockopt",
-            "file_receive",
-            "unix_stream_connect",
-            "unix_may_send",
-        ],
-    ),
-];
+use ringfence_wire::status::{AxisStatus, ContainerStatus, Enforcement, Missing, Status};
 
 /// What does not change while a daemon runs.
 #[derive(Debug, Clone)]
@@ -75,7 +38,11 @@ impl About {
 
     /// Axes that the kernel holds.
     pub fn held(&self) -> Vec<&str> {
-        self.axes.iter().filter(|axis| axis.enforcement == "kernel").map(|axis| axis.axis.as_str()).collect()
+        self.axes
+            .iter()
+            .filter(|axis| axis.enforcement == Enforcement::Kernel)
+            .map(|axis| axis.axis.as_str())
+            .collect()
     }
 }
 
@@ -95,21 +62,24 @@ fn unknown(coverage: &Coverage) -> Vec<Missing> {
     coverage.unknown.hooks.iter().map(hook).chain(coverage.unknown.calls.iter().map(call)).collect()
 }
 
+/// An axis is the kernel's only if each of its hooks has a program, or if the table of hooks says which other hook does
+/// its work on this kernel.
 fn axes(attached: &[&str], missing: &[Missing]) -> Vec<AxisStatus> {
-    let covered = |hook: &&&str| {
-        attached.contains(*hook) || missing.iter().any(|m| m.hook == **hook && !m.effect.is_empty())
+    let is_covered = |hook: &str| {
+        attached.contains(&hook) || missing.iter().any(|m| m.hook == hook && !m.effect.is_empty())
     };
-    let axis = |(axis, hooks): &(&str, &[&str])| {
-        let held = hooks.iter().filter(covered).count();
+    let status = |axis: Axis| {
+        let hooks: Vec<&Hook> = HOOKS.iter().filter(|hook| hook.axes.contains(&axis)).collect();
+        let held = hooks.iter().filter(|hook| is_covered(hook.name)).count();
         let enforcement = match held {
-            0 => "none",
-            n if n == hooks.len() => "kernel",
-            _ => "partial",
+            0 => Enforcement::None,
+            n if n == hooks.len() => Enforcement::Kernel,
+            _ => Enforcement::Partial,
         };
         let enforcers = if held > 0 { vec!["ebpf".to_owned()] } else { Vec::new() };
-        AxisStatus { axis: (*axis).to_owned(), enforcement: enforcement.to_owned(), enforcers }
+        AxisStatus { axis: axis.name().to_owned(), enforcement, enforcers }
     };
-    AXES.iter().map(axis).collect()
+    Axis::ALL.map(status).into()
 }
 
 fn names(capabilities: u64) -> Vec<String> {
@@ -118,10 +88,10 @@ fn names(capabilities: u64) -> Vec<String> {
 
 impl<E: Enforcer> State<E> {
     /// The whole status, counted just now.
-    pub fn report(&mut self, about: &About) -> Status {
+    pub fn status(&mut self, about: &About) -> Status {
         self.sweep();
-        let whole = about.axes.iter().all(|axis| axis.enforcement == "kernel");
-        let enforcement = if whole { "kernel" } else { "partial" };
+        let whole = about.axes.iter().all(|axis| axis.enforcement == Enforcement::Kernel);
+        let enforcement = if whole { Enforcement::Kernel } else { Enforcement::Partial };
         let mut oldest_first: Vec<_> = self.registry.iter().collect();
         oldest_first.sort_by_key(|container| container.record.created);
         let containers = oldest_first.into_iter().map(|container| {
@@ -130,8 +100,8 @@ impl<E: Enforcer> State<E> {
                 id: record.id.clone(),
                 profile: record.profile.clone(),
                 file: record.file.display().to_string(),
-                mode: record.mode().to_owned(),
-                enforcement: if record.audit_mode { "none" } else { enforcement }.to_owned(),
+                mode: record.mode(),
+                enforcement: if record.audit_mode { Enforcement::None } else { enforcement.clone() },
                 generation: record.generation,
                 created_ms: u64::try_from(record.created / 1000).unwrap_or(0),
                 uid: record.uid,
@@ -170,18 +140,19 @@ impl<E: Enforcer> State<E> {
 mod tests {
     use super::*;
 
-    fn enforcement(attached: &[&str], missing: &[Missing]) -> Vec<String> {
+    fn enforcement(attached: &[&str], missing: &[Missing]) -> Vec<Enforcement> {
         axes(attached, missing).into_iter().map(|axis| axis.enforcement).collect()
     }
 
     #[test]
     fn an_axis_is_the_kernel_s_only_if_every_hook_of_it_is() {
-        let all: Vec<&str> = AXES.iter().flat_map(|(_, hooks)| hooks.iter().copied()).collect();
-        assert_eq!(enforcement(&all, &[]), ["kernel"; 4]);
-        assert_eq!(enforcement(&[], &[]), ["none"; 4]);
+        use Enforcement::{Kernel, None, Partial};
+        let all: Vec<&str> = HOOKS.iter().map(|hook| hook.name).collect();
+        assert_eq!(enforcement(&all, &[]), [Kernel, Kernel, Kernel, Kernel]);
+        assert_eq!(enforcement(&[], &[]), [None, None, None, None]);
         let without: Vec<&str> = all.iter().copied().filter(|hook| *hook != "socket_sendmsg").collect();
-        assert_eq!(enforcement(&without, &[]), ["kernel", "kernel", "kernel", "partial"]);
+        assert_eq!(enforcement(&without, &[]), [Kernel, Kernel, Kernel, Partial]);
         let other = Missing { hook: "socket_sendmsg".into(), effect: "socket_connect sees it".into() };
-        assert_eq!(enforcement(&without, &[other]), ["kernel"; 4]);
+        assert_eq!(enforcement(&without, &[other]), [Kernel, Kernel, Kernel, Kernel]);
     }
 }

@@ -3,7 +3,7 @@
 use nix::unistd::User;
 use ringfence_supervise::child::Process;
 use ringfence_wire::{
-    audit::{Endowment, Gift},
+    audit::{Handoff, PassedFd},
     conn::Conn,
     message::MAX_REQUEST,
     packets::Packets,
@@ -57,15 +57,15 @@ pub(crate) struct AuditorRole {
 }
 
 impl AuditorRole {
-    /// Gives the new auditor the sockets that its sandbox would not let it make.
-    fn endow(&self, link: &UnixStream) -> io::Result<()> {
+    /// Passes the new auditor the sockets that its sandbox would not let it make.
+    fn hand_off(&self, link: &UnixStream) -> io::Result<()> {
         let (ours, theirs) = Packets::pair()?;
-        let mut gifts = vec![(Gift::Mcp, self.mcp.as_fd()), (Gift::Peers, theirs.as_fd())];
-        gifts.extend(self.dashboard.iter().map(|listener| (Gift::Dashboard, listener.as_fd())));
-        let (gifts, descriptors): (Vec<_>, Vec<_>) = gifts.into_iter().unzip();
+        let mut passed = vec![(PassedFd::Mcp, self.mcp.as_fd()), (PassedFd::Peers, theirs.as_fd())];
+        passed.extend(self.dashboard.iter().map(|listener| (PassedFd::Dashboard, listener.as_fd())));
+        let (fds, descriptors): (Vec<_>, Vec<_>) = passed.into_iter().unzip();
         // A few bytes into an empty socket: they fit, whoever reads.
         let mut conn = Conn::new(link.try_clone()?, BRIEF, MAX_REQUEST);
-        conn.send_with_descriptors(&Endowment { gifts }, &descriptors).map_err(io::Error::other)?;
+        conn.send_with_descriptors(&Handoff { fds }, &descriptors).map_err(io::Error::other)?;
         link.set_write_timeout(None)?;
         // Full: auditors end faster than they are looked at. This one's questions go unanswered, and it refuses.
         let _ = self.peers.try_send(ours);
@@ -96,7 +96,7 @@ impl Spawn for AuditorRole {
             .envs(std::env::var_os("RUST_LOG").map(|value| ("RUST_LOG", value)))
             .spawn()?;
         let process = Process::new(child, ours);
-        match self.endow(process.socket()) {
+        match self.hand_off(process.socket()) {
             Ok(()) => Ok(process),
             Err(error) => {
                 process.kill();
