@@ -16,6 +16,7 @@
 //! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
 //! | `http/` | the provider's own HTTP API for unmodified SDKs |
 //! | `provider/`, `upstream` | a file for each provider and its event streams; requests to providers |
+//! | `credentials` | an agent's credentials, and the headers that carry them |
 //! | `redact` | removes the agent's own credentials from what goes to it |
 //! | `report`, `status` | what the auditor learns, for `ringfence events trace`; what the worker is doing |
 //! | `user/`, `control`, `unit` | `ringfence agent start`; its control socket; its systemd unit |
@@ -37,6 +38,7 @@ mod confine;
 mod connection;
 pub mod control;
 pub mod conversation;
+mod credentials;
 pub mod frame;
 mod history;
 mod host;

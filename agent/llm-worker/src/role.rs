@@ -7,6 +7,7 @@
 use super::{
     access::{Access, Issued},
     confine,
+    credentials::Credentials,
     host::Host,
     http::{self, Books, LastWords, Room},
     report,
@@ -17,7 +18,7 @@ use super::{
 use nix::sys::signal::{SigSet, Signal};
 use ringfence_base::lock::{Lock, LockError};
 use ringfence_base::{error::chain, paths::HTTP_TOKEN};
-use ringfence_credentials::{self as secret, Source};
+use ringfence_credentials as secret;
 use ringfence_policy::agents::{
     home::{CONVERSATION, HTTP_LOG, LOCK, PINS},
     registry::AgentConfig,
@@ -114,7 +115,7 @@ pub fn run() -> Result<(), Error> {
 
 fn serve(supervisor: &UnixStream) -> Result<(), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
-    let Brief { config, by, listener, http, loopback } = briefed(supervisor)?;
+    let Brief { config, credentials, by, listener, http, loopback } = briefed(supervisor)?;
     let files = Files::of(&by);
     let is_core = matches!(by, Supervisor::Core { .. });
     if !is_core {
@@ -129,7 +130,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
     let socket = supervisor.try_clone().map_err(own)?;
     socket.set_nonblocking(true).map_err(own)?;
     listener.set_nonblocking(true).map_err(own)?;
-    let ready = Ready::at(&config, files.log.clone(), files.pins.clone())?;
+    let ready = Ready::new(&config, &credentials, files.log.clone(), files.pins.clone())?;
     let shared = ready.shared();
     let worker = Worker::prepare(ready)?;
     if loopback.is_none() {
@@ -259,6 +260,7 @@ impl Files {
 /// What a worker is started with.
 struct Brief {
     config: AgentConfig,
+    credentials: Credentials,
     by: Supervisor,
     listener: UnixListener,
     /// The HTTP endpoint's.
@@ -271,7 +273,8 @@ fn briefed(supervisor: &UnixStream) -> Result<Brief, Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
     let mut conn = Conn::new(supervisor.try_clone().map_err(own)?, BRIEF, MAX_ORDER);
     let mut next = || conn.receive_with_descriptors().map_err(Error::Brief);
-    let (ToWorker::Start(Start { config, by, credentials, http, loopback }), sockets) = next()? else {
+    let (ToWorker::Start(Start { config, by, credentials: wanted, http, loopback }), sockets) = next()?
+    else {
         return Err(Error::Descriptors);
     };
     if sockets.len() != 1 + usize::from(http) + usize::from(loopback) || (loopback && !http) {
@@ -281,18 +284,18 @@ fn briefed(supervisor: &UnixStream) -> Result<Brief, Error> {
     let listener = sockets.next().ok_or(Error::Descriptors)?.into();
     let http = sockets.next().map(UnixListener::from);
     let loopback = sockets.next().map(TcpListener::from);
-    let mut config: AgentConfig = serde_json::from_str(config.get()).map_err(Error::Config)?;
-    for of in credentials {
+    let config: AgentConfig = serde_json::from_str(config.get()).map_err(Error::Config)?;
+    let mut credentials = Credentials::default();
+    for of in wanted {
         let (ToWorker::Credential, descriptors) = next()? else { return Err(Error::Descriptors) };
         let [descriptor] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Error::Descriptors)?;
-        let source = Source::Value(secret::handed(descriptor).map_err(Error::Secret)?);
-        if !config.take_credential(&of, source) {
+        if !credentials.take(&config, of, descriptor).map_err(Error::Secret)? {
             return Err(Error::Descriptors);
         }
     }
     // What is received next is the tokio side's to wait for.
     supervisor.set_read_timeout(None).map_err(own)?;
-    Ok(Brief { config, by, listener, http, loopback })
+    Ok(Brief { config, credentials, by, listener, http, loopback })
 }
 
 /// Locks the log, so that two workers never write one conversation.

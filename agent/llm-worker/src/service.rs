@@ -4,12 +4,12 @@
 
 use super::{
     access::{Access, Descriptors},
+    credentials::Credentials,
     host::Host,
     http::{self, Books, Endpoint, Loopback},
     worker::Ready,
 };
 use ringfence_base::error::chain;
-use ringfence_credentials::{self as secret, Source};
 use ringfence_policy::agents::registry::AgentConfig;
 use ringfence_wire::agent::{For, Replacement, ToWorker};
 use std::{
@@ -29,7 +29,7 @@ pub(crate) type Doors = (UnixListener, Option<TcpListener>);
 /// What the service orders.
 pub(crate) enum Order {
     /// Another configuration, with its credentials.
-    Replace(Box<AgentConfig>),
+    Replace(Box<AgentConfig>, Credentials),
     /// Other sockets for the HTTP endpoint; none: there is none any more.
     Listen(Option<Doors>),
 }
@@ -39,8 +39,8 @@ pub(crate) struct Intake {
     orders: mpsc::Sender<Order>,
     /// Questions what the worker is doing.
     counts: mpsc::Sender<()>,
-    /// A configuration, and whose credentials are still on their way.
-    waits: Option<(AgentConfig, VecDeque<For>)>,
+    /// A configuration with the credentials that are there, and whose are still on their way.
+    waits: Option<(AgentConfig, Credentials, VecDeque<For>)>,
 }
 
 impl Intake {
@@ -57,15 +57,14 @@ impl Intake {
         match (said, self.waits.take()) {
             (ToWorker::Replace(Replacement { config, credentials }), None) => {
                 let config = serde_json::from_str(config.get())?;
-                self.waits = Some((config, credentials.into()));
+                self.waits = Some((config, Credentials::default(), credentials.into()));
             }
-            (ToWorker::Credential, Some((mut config, mut whose))) => {
+            (ToWorker::Credential, Some((config, mut credentials, mut whose))) => {
                 let of = whose.pop_front().ok_or_else(|| strange("a credential that nobody wants"))?;
-                let secret = secret::handed(next(descriptors)?).map_err(io::Error::other)?;
-                if !config.take_credential(&of, Source::Value(secret)) {
+                if !credentials.take(&config, of, next(descriptors)?).map_err(io::Error::other)? {
                     return Err(strange("a credential of nobody's"));
                 }
-                self.waits = Some((config, whose));
+                self.waits = Some((config, credentials, whose));
             }
             (ToWorker::Listen { http, loopback }, None) => {
                 let unix = http.then(|| next(descriptors)).transpose()?.map(UnixListener::from);
@@ -79,8 +78,8 @@ impl Intake {
             (ToWorker::Count, None) => drop(self.counts.send(()).await),
             _ => return Err(strange("what is said to a new worker only, or out of its turn")),
         }
-        if let Some((config, _)) = self.waits.take_if(|(_, whose)| whose.is_empty()) {
-            self.order(Order::Replace(Box::new(config))).await;
+        if let Some((config, credentials, _)) = self.waits.take_if(|(.., whose)| whose.is_empty()) {
+            self.order(Order::Replace(Box::new(config), credentials)).await;
         }
         Ok(())
     }
@@ -132,7 +131,7 @@ impl Serves {
 
     async fn obey(&mut self, order: Order) {
         let done = match order {
-            Order::Replace(config) => self.replace(*config).await,
+            Order::Replace(config, credentials) => self.replace(*config, credentials).await,
             Order::Listen(doors) => self.listen(doors).await.map_err(|error| chain(&error)),
         };
         match done {
@@ -141,10 +140,10 @@ impl Serves {
         }
     }
 
-    async fn replace(&mut self, config: AgentConfig) -> Result<(), String> {
+    async fn replace(&mut self, config: AgentConfig, credentials: Credentials) -> Result<(), String> {
         let (log, pins) = self.files.clone();
-        // Certificates are read.
-        let ready = tokio::task::spawn_blocking(move || Ready::at(&config, log, pins)).await;
+        let ready = move || Ready::new(&config, &credentials, log, pins);
+        let ready = tokio::task::spawn_blocking(ready).await;
         let ready = ready.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?;
         let shared = ready.shared();
         self.replacements
@@ -219,12 +218,13 @@ mod tests {
         intake.take(ToWorker::Credential, &descriptors).await.unwrap();
         assert!(ordered.try_recv().is_err(), "one is");
         intake.take(ToWorker::Credential, &descriptors).await.unwrap();
-        let Ok(Order::Replace(config)) = ordered.try_recv() else { panic!("no order") };
-        let of = |source: &Option<Source>| source.as_ref().unwrap().read().unwrap().expose().to_owned();
-        assert_eq!([of(&config.llm.api_key), of(&config.mcp[0].auth_token)], ["sk-llm", "sk-mcp"]);
+        let Ok(Order::Replace(_, credentials)) = ordered.try_recv() else { panic!("no order") };
+        let of = |of: For| credentials.of(&of).unwrap().expose();
+        assert_eq!([of(For::Llm), of(For::Mcp("s".into()))], ["sk-llm", "sk-mcp"]);
         // One that wants none is whole at once.
         intake.take(replace(Vec::new()), &descriptors).await.unwrap();
-        assert!(matches!(ordered.try_recv(), Ok(Order::Replace(config)) if config.llm.api_key.is_none()));
+        let Ok(Order::Replace(_, credentials)) = ordered.try_recv() else { panic!("no order") };
+        assert_eq!(credentials.secrets().count(), 0);
         intake.take(ToWorker::Count, &descriptors).await.unwrap();
         assert!(counted.try_recv().is_ok());
     }

@@ -1,6 +1,7 @@
 //! Requests to a provider, and its answers as they stream.
 
 use super::{
+    credentials::{self, Scheme},
     history::Pieces,
     provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, Usage, around, said, sse, told},
     rpc::{INTERNAL, RpcError, Tool},
@@ -8,7 +9,7 @@ use super::{
 use bytes::Bytes;
 use reqwest::{
     Client, Response, Url,
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
 use ringfence_credentials::{self as secret, Secret};
 use ringfence_policy::agents::config::{Llm, ProviderKind};
@@ -57,16 +58,14 @@ pub struct Provider {
     url: Url,
     headers: HeaderMap,
     llm: Llm,
-    key: Option<Secret>,
 }
 
 impl Provider {
-    /// Reads the key and makes the client. Blocks: a key may come from a command.
+    /// Makes the client. Blocks: certificates are read.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn new(llm: &Llm) -> Result<Self, Error> {
-        let key = llm.api_key.as_ref().map(secret::Source::read).transpose().map_err(Error::Secret)?;
+    pub fn new(llm: &Llm, key: Option<&Secret>) -> Result<Self, Error> {
         let (base, path) = match llm.provider {
             ProviderKind::Anthropic => ("https://api.anthropic.com", "v1/messages"),
             ProviderKind::OpenAi => ("https://api.openai.com/v1", "chat/completions"),
@@ -79,22 +78,14 @@ impl Provider {
         if llm.provider == ProviderKind::Anthropic {
             headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
         }
-        if let Some(key) = &key {
-            let (name, value) = match llm.provider {
-                ProviderKind::Anthropic => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
-                ProviderKind::OpenAi => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+        if let Some(key) = key {
+            let (name, scheme) = match llm.provider {
+                ProviderKind::Anthropic => (HeaderName::from_static("x-api-key"), Scheme::Bare),
+                ProviderKind::OpenAi => (AUTHORIZATION, Scheme::Bearer),
             };
-            let value = zeroize::Zeroizing::new(value);
-            let mut value = HeaderValue::from_str(&value).map_err(|_| Error::Header)?;
-            value.set_sensitive(true);
-            headers.insert(name, value);
+            headers.insert(name, credentials::header(key, scheme).map_err(|_| Error::Header)?);
         }
-        Ok(Self { kind: llm.provider, client: client()?, url, headers, llm: llm.clone(), key })
-    }
-
-    /// The key, for taking it out of answers.
-    pub fn key(&self) -> Option<&Secret> {
-        self.key.as_ref()
+        Ok(Self { kind: llm.provider, client: client()?, url, headers, llm: llm.clone() })
     }
 
     /// Which protocol.

@@ -4,8 +4,17 @@ use super::{
     result,
     sse::{self, Sse},
 };
-use crate::{message::raw, remote::RemoteResult, rpc::Tool};
-use reqwest::{Client, StatusCode, redirect};
+use crate::{
+    credentials::{self, Scheme},
+    message::raw,
+    remote::RemoteResult,
+    rpc::Tool,
+};
+use reqwest::{
+    Client, StatusCode,
+    header::{AUTHORIZATION, HeaderValue},
+    redirect,
+};
 use ringfence_credentials::Secret;
 use ringfence_policy::agents::registry::Mcp;
 use rmcp::{
@@ -24,6 +33,7 @@ use rmcp::{
     },
 };
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
@@ -134,6 +144,9 @@ impl Session {
         token: Option<&Secret>,
         old_first: bool,
     ) -> Result<Self, String> {
+        let token = token.map(|token| credentials::header(token, Scheme::Bearer)).transpose();
+        let token = token.map_err(|_| "the token cannot be sent in a header".to_owned())?;
+        let token = token.as_ref();
         if old_first && let Ok(session) = within(Self::old(client, server, token)).await {
             return Ok(session);
         }
@@ -149,12 +162,12 @@ impl Session {
         })
     }
 
-    async fn streamable(client: &Client, server: &Mcp, token: Option<&Secret>) -> Result<Self, Failure> {
-        let mut config =
-            StreamableHttpClientTransportConfig::with_uri(server.url.as_str()).max_sse_event_size(MAX_EVENT);
-        if let Some(token) = token {
-            config = config.auth_header(token.expose());
-        }
+    async fn streamable(client: &Client, server: &Mcp, token: Option<&HeaderValue>) -> Result<Self, Failure> {
+        // The library's own way to give it a token copies that for each request.
+        let headers: HashMap<_, _> = token.map(|token| (AUTHORIZATION, token.clone())).into_iter().collect();
+        let config = StreamableHttpClientTransportConfig::with_uri(server.url.as_str())
+            .max_sse_event_size(MAX_EVENT)
+            .custom_headers(headers);
         let transport = StreamableHttpClientTransport::with_client(client.clone(), config);
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
@@ -166,7 +179,7 @@ impl Session {
         Ok(Self::new(service.map_err(|error| not_begun(&error))?, changed, false).await)
     }
 
-    async fn old(client: &Client, server: &Mcp, token: Option<&Secret>) -> Result<Self, Failure> {
+    async fn old(client: &Client, server: &Mcp, token: Option<&HeaderValue>) -> Result<Self, Failure> {
         let transport = Sse::connect(client.clone(), &server.url, token.cloned()).await;
         let transport = transport.map_err(|error| Failure::Dropped(told(&error)))?;
         let changed = Arc::new(AtomicBool::new(false));

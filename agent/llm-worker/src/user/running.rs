@@ -5,10 +5,9 @@ use super::{
     process::{Event, What, WorkerProcess},
     sockets::Sockets,
 };
-use crate::{control::AgentState, status::WorkerStatus, upstream, worker};
+use crate::{control::AgentState, credentials, status::WorkerStatus, worker};
 use ringfence_base::error::chain;
 use ringfence_base::sockets as serve;
-use ringfence_credentials::Source;
 use ringfence_files::Dir;
 use ringfence_policy::agents::{
     home::Home,
@@ -18,7 +17,7 @@ use ringfence_supervise::{
     child::Backoff,
     worker::{self as worker_process, Brief, Credentials},
 };
-use ringfence_wire::agent::{For, Replacement, Supervisor};
+use ringfence_wire::agent::{Replacement, Supervisor};
 use std::{
     collections::VecDeque,
     path::PathBuf,
@@ -318,15 +317,5 @@ impl Running {
 /// # Errors
 /// The first that cannot be had.
 pub(super) fn credentials(config: &AgentConfig) -> Result<Credentials, worker::Error> {
-    let hand = |(of, source): (For, &Source)| match source.read_and_open() {
-        Ok(descriptor) => Ok((of, descriptor)),
-        Err(source) => Err(match of {
-            For::Llm => worker::Error::Provider {
-                name: config.llm.name.clone(),
-                source: upstream::Error::Secret(source),
-            },
-            For::Mcp(name) => worker::Error::Token { name, source },
-        }),
-    };
-    config.credentials().into_iter().map(hand).collect()
+    credentials::read_each(config, |secret| secret.pipe())
 }

@@ -8,6 +8,7 @@ use super::{
     access::{Access, Issued},
     connection::{self, Ends},
     conversation,
+    credentials::Credentials,
     frame::Counters,
     host::Host,
     http, limits,
@@ -24,6 +25,7 @@ use ringfence_policy::agents::{
     home::{HTTP_LOG, Home},
     registry::AgentConfig,
 };
+use ringfence_wire::agent::For;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     net::UnixListener,
@@ -65,36 +67,36 @@ pub enum Error {
     Client(#[source] reqwest::Error),
 }
 
-/// What a configuration makes: the credentials read, the clients made.
+/// What a configuration makes: the clients, with their credentials.
 pub struct Ready(Parts);
 
 impl Ready {
-    /// Reads the credentials. Blocks: they come from files and commands.
+    /// Reads the credentials from where they are. Blocks: they come from files and commands.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn new(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
-        Self::at(config, home.log(&config.name), home.pins(&config.name))
+    pub fn read(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
+        let credentials = Credentials::read(config)?;
+        Self::new(config, &credentials, home.log(&config.name), home.pins(&config.name))
     }
 
-    /// The same, with the log and the pins of MCP tools at these places.
+    /// With the log and the pins of MCP tools at these places. Blocks: certificates are read.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn at(config: &AgentConfig, log: PathBuf, pins: PathBuf) -> Result<Self, Error> {
-        let provider = Provider::new(&config.llm)
+    pub(crate) fn new(
+        config: &AgentConfig,
+        credentials: &Credentials,
+        log: PathBuf,
+        pins: PathBuf,
+    ) -> Result<Self, Error> {
+        let provider = Provider::new(&config.llm, credentials.of(&For::Llm))
             .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
-        let mut secrets: Vec<_> = provider.key().cloned().into_iter().collect();
-        let mut servers = Vec::new();
-        for mcp in &config.mcp {
-            let token = mcp.auth_token.as_ref().map(secret::Source::read).transpose();
-            let token = token.map_err(|source| Error::Token { name: mcp.name.clone(), source })?;
-            secrets.extend(token.clone());
-            servers.push((mcp.clone(), token));
-        }
+        let token = |name: &str| credentials.of(&For::Mcp(name.to_owned())).cloned();
+        let servers = config.mcp.iter().map(|mcp| (mcp.clone(), token(&mcp.name))).collect();
         Ok(Self(Parts {
             remote: remote::connect(servers, pins).map_err(Error::Client)?,
-            redactor: Arc::new(Redactor::new(&secrets)),
+            redactor: Arc::new(Redactor::new(credentials.secrets())),
             provider: Arc::new(provider),
             config: Arc::new(config.clone()),
             log,

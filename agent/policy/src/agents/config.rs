@@ -42,15 +42,12 @@ impl AgentConfig {
         llm.chain(mcp).collect()
     }
 
-    /// Gives it a credential that was handed over. False: nothing in it wants that one.
-    pub fn take_credential(&mut self, of: &For, source: Source) -> bool {
-        let wants = match of {
-            For::Llm => Some(&mut self.llm.api_key),
-            For::Mcp(name) => {
-                self.mcp.iter_mut().find(|mcp| mcp.name == *name).map(|mcp| &mut mcp.auth_token)
-            }
-        };
-        wants.map(|wanted| *wanted = Some(source)).is_some()
+    /// Whether it has what such a credential is for.
+    pub fn has(&self, of: &For) -> bool {
+        match of {
+            For::Llm => true,
+            For::Mcp(name) => self.mcp.iter().any(|mcp| mcp.name == *name),
+        }
     }
 }
 
