@@ -9,7 +9,7 @@ use super::{
     history::Pieces,
     limits,
     message::{Message, Role, ToolCall},
-    provider::{Answer, Around, Piece, Usage, cut_off},
+    provider::{Answer, Piece, RequestTemplate, Usage, cut_off},
     redact::Redactor,
     remote::{RemoteResult, RemoteTool, RemoteTools},
     report::{self, Intent, Reporter},
@@ -118,7 +118,7 @@ impl Parts {
 struct Toolbox {
     /// By the name that the model sees: its server.
     remote: BTreeMap<String, String>,
-    around: Around,
+    template: RequestTemplate,
 }
 
 /// The task's state.
@@ -133,16 +133,16 @@ pub(crate) struct Turns {
     open: HashMap<String, CallKey>,
 }
 
-/// What a call came to so far.
+/// What a call of the model came to so far.
 #[derive(Default)]
-struct Heard {
+struct Progress {
     /// Bytes that the provider was sent.
     sent: usize,
     /// The provider gave no answer: it costs nothing.
     refused: bool,
-    told: Option<Usage>,
-    /// Bytes of what the model said.
-    said: usize,
+    reported_usage: Option<Usage>,
+    /// Bytes of the model's words.
+    text_bytes: usize,
     /// The calls that began, in their order.
     began: Vec<Begun>,
 }
@@ -329,8 +329,8 @@ impl Turns {
         let remote = merge(&local, &offered)?;
         let system = system.or_else(|| self.system.take());
         let all: Vec<Arc<Tool>> = local.iter().cloned().chain(offered.into_iter().map(|t| t.tool)).collect();
-        let around = self.parts.provider.around(system.as_deref(), &all);
-        (self.system, self.local, self.toolbox) = (system, local, Some(Toolbox { remote, around }));
+        let template = self.parts.provider.request_template(system.as_deref(), &all);
+        (self.system, self.local, self.toolbox) = (system, local, Some(Toolbox { remote, template }));
         Ok(())
     }
 
@@ -355,37 +355,38 @@ impl Turns {
 
     /// One call of the model: what it says streams out, the whole is logged.
     async fn ask(&mut self, to: &To<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
-        let Around { before, behind } = self.toolbox.as_ref().map(|t| t.around.clone()).unwrap_or_default();
+        let RequestTemplate { before, after } =
+            self.toolbox.as_ref().map(|t| t.template.clone()).unwrap_or_default();
         let config = &self.parts.config;
         self.conversation.meter.lock().check(&config.limits, &config.llm.price, Timestamp::now())?;
-        let body = self.conversation.body(before, behind, self.parts.provider.marks());
-        let mut heard = Heard { sent: body.len(), ..Heard::default() };
-        let mut answer = match self.hear(body, to, &mut heard).await {
+        let body = self.conversation.body(before, after, self.parts.provider.marks_cache());
+        let mut progress = Progress { sent: body.len(), ..Progress::default() };
+        let mut answer = match self.stream(body, to, &mut progress).await {
             Ok(answer) => answer,
             Err(stop) => {
-                if !heard.refused {
-                    let cost = cut_off(heard.told, heard.sent, heard.said);
+                if !progress.refused {
+                    let cost = cut_off(progress.reported_usage, progress.sent, progress.text_bytes);
                     *usage += cost;
                     self.conversation.spent(&cost);
                 }
                 return Err(stop);
             }
         };
-        let told = answer.usage.unwrap_or_default();
-        *usage += told;
+        let reported = answer.usage.unwrap_or_default();
+        *usage += reported;
         let redactor = &self.parts.redactor;
         answer.stop_reason = redactor.text(&answer.stop_reason).into_owned();
         for call in &mut answer.tool_calls {
             call.input = redactor.json(std::mem::take(&mut call.input));
             call.name = redactor.text(&call.name).into_owned();
         }
-        let named = answer.name(&heard.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>());
-        named.inspect_err(|_| self.conversation.spent(&told))?;
+        let named = answer.name(&progress.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>());
+        named.inspect_err(|_| self.conversation.spent(&reported))?;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
         self.open.clear();
         // Who cuts a turn off is the runtime, which has seen the calls begin: they are on record all the same.
         let (never, mut waits) = (CancellationToken::new(), true);
-        for (call, begun) in answer.tool_calls.iter().zip(&heard.began) {
+        for (call, begun) in answer.tool_calls.iter().zip(&progress.began) {
             let server = self.toolbox.as_ref().and_then(|toolbox| toolbox.remote.get(&call.name));
             let patience = waits.then_some(&never);
             waits = self.reporter.call(to.intent, begun, call, server.map(String::as_str), patience).await;
@@ -403,15 +404,15 @@ impl Turns {
     }
 
     /// Passes on what the model says until it is done.
-    async fn hear(&self, body: Pieces, to: &To<'_>, heard: &mut Heard) -> Result<Answer, Stop> {
+    async fn stream(&self, body: Pieces, to: &To<'_>, progress: &mut Progress) -> Result<Answer, Stop> {
         let asked = to.unless_cancelled(self.parts.provider.ask(body)).await?;
-        let mut stream = asked.inspect_err(|_| heard.refused = true)?;
+        let mut stream = asked.inspect_err(|_| progress.refused = true)?;
         let mut text = self.parts.redactor.stream();
         let mut input = self.parts.redactor.json_stream();
         let mut shown = true;
         while let Some(piece) = {
             let next = to.unless_cancelled(stream.next()).await;
-            (heard.told, heard.said) = (stream.told(), stream.said());
+            (progress.reported_usage, progress.text_bytes) = (stream.reported_usage(), stream.text_bytes());
             next??
         } {
             match piece {
@@ -422,7 +423,7 @@ impl Turns {
                         used.begin(&id, report::now(), &self.parts.redactor)
                     };
                     let (id, name) = (begun.id.clone(), self.parts.redactor.text(&name));
-                    heard.began.push(begun);
+                    progress.began.push(begun);
                     let held = std::mem::replace(&mut input, self.parts.redactor.json_stream()).finish();
                     to.input(&held).await?;
                     // The runtime knows nothing of remote tools.
@@ -432,7 +433,7 @@ impl Turns {
                     }
                 }
                 // The protocol has pieces of the last call only; all of each is in the answer.
-                Piece::ToolInput { call, text } if shown && call + 1 == heard.began.len() => {
+                Piece::ToolInput { call, text } if shown && call + 1 == progress.began.len() => {
                     to.input(&input.push(&text)).await?;
                 }
                 Piece::ToolInput { .. } => {}

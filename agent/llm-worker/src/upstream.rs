@@ -1,15 +1,15 @@
 //! Requests to a provider, and its answers as they stream.
 
 use super::{
-    credentials::{self, Scheme},
+    credentials,
     history::Pieces,
-    provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, Usage, around, said, sse, told},
+    provider::{Answer, Decode, Piece, Protocol, RequestTemplate, Usage, protocol, reported_error, sse},
     rpc::{INTERNAL, RpcError, Tool},
 };
 use bytes::Bytes;
 use reqwest::{
     Client, Response, Url,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
 };
 use ringfence_credentials::{self as secret, Secret};
 use ringfence_policy::agents::config::{Llm, ProviderKind};
@@ -53,7 +53,7 @@ pub enum Error {
 
 /// An agent's provider.
 pub struct Provider {
-    kind: ProviderKind,
+    protocol: &'static dyn Protocol,
     client: Client,
     url: Url,
     headers: HeaderMap,
@@ -66,41 +66,36 @@ impl Provider {
     /// # Errors
     /// [`Error`].
     pub fn new(llm: &Llm, key: Option<&Secret>) -> Result<Self, Error> {
-        let (base, path) = match llm.provider {
-            ProviderKind::Anthropic => ("https://api.anthropic.com", "v1/messages"),
-            ProviderKind::OpenAi => ("https://api.openai.com/v1", "chat/completions"),
-        };
+        let protocol = protocol(llm.provider);
+        let (base, path) = protocol.address();
         let base = llm.base_url.as_ref().map_or(base, |url| url.as_str()).trim_end_matches('/');
         let url = Url::parse(&format!("{base}/{path}")).map_err(|_| Error::Url)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        if llm.provider == ProviderKind::Anthropic {
-            headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
+        for (name, value) in protocol.headers() {
+            headers.insert(*name, HeaderValue::from_static(value));
         }
         if let Some(key) = key {
-            let (name, scheme) = match llm.provider {
-                ProviderKind::Anthropic => (HeaderName::from_static("x-api-key"), Scheme::Bare),
-                ProviderKind::OpenAi => (AUTHORIZATION, Scheme::Bearer),
-            };
+            let (name, scheme) = protocol.key_header();
             headers.insert(name, credentials::header(key, scheme).map_err(|_| Error::Header)?);
         }
-        Ok(Self { kind: llm.provider, client: client()?, url, headers, llm: llm.clone() })
+        Ok(Self { protocol, client: client()?, url, headers, llm: llm.clone() })
     }
 
     /// Which protocol.
     pub fn kind(&self) -> ProviderKind {
-        self.kind
+        self.llm.provider
     }
 
-    /// Whether the provider's cache wants to be told up to where.
-    pub fn marks(&self) -> bool {
-        self.kind == ProviderKind::Anthropic && self.llm.prompt_cache
+    /// Whether a request says up to where the provider's cache is to remember it.
+    pub fn marks_cache(&self) -> bool {
+        self.protocol.marks_cache() && self.llm.prompt_cache
     }
 
     /// What stands around the messages: made anew only when system or tools change.
-    pub fn around(&self, system: Option<&str>, tools: &[Arc<Tool>]) -> Around {
-        around(&self.llm, system, tools)
+    pub(crate) fn request_template(&self, system: Option<&str>, tools: &[Arc<Tool>]) -> RequestTemplate {
+        self.protocol.request_template(&self.llm, system, tools)
     }
 
     /// Sends a client's request on, whose answer is the client's as it is. `suffix`: behind the address of answers.
@@ -134,20 +129,19 @@ impl Provider {
         if !kind.starts_with("text/event-stream") {
             let what = format!("the provider answered with {kind:?}, not with an event stream");
             let body = beginning(response).await;
-            let told = serde_json::from_slice::<Value>(&body).ok().as_ref().and_then(told);
-            return Err(told.unwrap_or_else(|| RpcError::new(INTERNAL, what)));
+            let reported = serde_json::from_slice::<Value>(&body).ok().as_ref().and_then(reported_error);
+            return Err(reported.unwrap_or_else(|| RpcError::new(INTERNAL, what)));
         }
-        let decoder = Decoder::new(self.kind);
         Ok(Stream {
             response: Some(response),
             events: sse::Events::default(),
             waiting: VecDeque::new(),
-            decoder,
+            decoder: self.protocol.decoder(),
             failed: None,
             timeout: self.llm.timeout,
             read: 0,
-            kind: self.kind,
-            said: 0,
+            protocol: self.protocol,
+            text_bytes: 0,
         })
     }
 }
@@ -178,14 +172,14 @@ pub struct Stream {
     response: Option<Response>,
     events: sse::Events,
     waiting: VecDeque<Piece>,
-    decoder: Decoder,
+    decoder: Box<dyn Decode>,
     /// What is told once the pieces before it are.
     failed: Option<RpcError>,
     timeout: Duration,
     read: usize,
-    kind: ProviderKind,
-    /// Bytes of what the model said.
-    said: usize,
+    protocol: &'static dyn Protocol,
+    /// Bytes of the model's words.
+    text_bytes: usize,
 }
 
 impl Stream {
@@ -218,8 +212,8 @@ impl Stream {
             let mut events = Vec::new();
             let fed = self.events.feed(&chunk, |event| events.push(event));
             for event in events {
-                self.said += match serde_json::from_str(&event.data) {
-                    Ok(event) => said(self.kind, &event),
+                self.text_bytes += match serde_json::from_str(&event.data) {
+                    Ok(event) => self.protocol.text_bytes(&event),
                     // The end, or what nobody reads.
                     Err(_) if self.decoder.is_done() || event.data.trim() == "[DONE]" => 0,
                     Err(_) => event.data.len(),
@@ -234,14 +228,14 @@ impl Stream {
         }
     }
 
-    /// Tokens, as far as the provider has told them.
-    pub fn told(&self) -> Option<Usage> {
-        self.decoder.told()
+    /// Tokens, as far as the provider has reported them.
+    pub fn reported_usage(&self) -> Option<Usage> {
+        self.decoder.reported_usage()
     }
 
-    /// Bytes of what the model said so far, also of what no [`Piece`] tells.
-    pub fn said(&self) -> usize {
-        self.said
+    /// Bytes of the model's words so far, also of those that are in no [`Piece`].
+    pub fn text_bytes(&self) -> usize {
+        self.text_bytes
     }
 
     /// The whole answer, once [`Self::next`] said so.
@@ -315,9 +309,9 @@ async fn refusal(response: Response) -> RpcError {
         let text = String::from_utf8_lossy(&body).trim().chars().take(2000).collect::<String>();
         (!text.is_empty()).then(|| json!({ "error": { "message": text } }))
     });
-    let told = body.as_ref().and_then(told);
+    let reported = body.as_ref().and_then(reported_error);
     let reason = status.canonical_reason().unwrap_or("no reason given").to_owned();
-    let mut error = told.unwrap_or_else(|| RpcError::new(0, reason));
+    let mut error = reported.unwrap_or_else(|| RpcError::new(0, reason));
     error.code = i64::from(status.as_u16());
     if let Some(after) = after {
         let number = after.parse::<u64>().ok().map(Value::from);

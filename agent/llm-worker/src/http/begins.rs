@@ -6,7 +6,7 @@
 //! by the place of what it names, a third joins what a fourth replaces.
 
 use super::{input::Input, strict};
-use crate::message::ToolCall;
+use crate::{message::ToolCall, provider::protocol};
 use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::{Value, value::RawValue};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ mod blocks;
 mod choices;
 mod stray;
 
-pub(super) use stray::none_is_stray;
+pub(crate) use stray::none_is_stray;
 
 /// Most tool calls of an answer that are relayed.
 const MAX_CALLS: usize = 256;
@@ -71,7 +71,7 @@ enum Form {
 
 /// The calls of an answer as it grows.
 #[derive(Debug, Default)]
-pub(super) struct Begins {
+pub(crate) struct Begins {
     calls: Vec<Growing>,
     named: usize,
     told: usize,
@@ -129,22 +129,11 @@ impl Begins {
     /// # Errors
     /// As [`Self::read`]; and clients go by the name, or do not.
     pub(super) fn event(&mut self, kind: ProviderKind, name: &str, data: &Value) -> Result<(), String> {
-        let has_choices = data.get("choices").is_some();
-        let is_split = match kind {
-            ProviderKind::Anthropic => {
-                let says = text(data, "type");
-                // A whole answer is no event.
-                (name != says && (moves(name) || moves(says)))
-                    || data.get("content").is_some_and(Value::is_array)
-            }
-            ProviderKind::OpenAi => has_choices && (name == "error" || name.starts_with("thread.")),
-        };
-        if is_split {
+        let protocol = protocol(kind);
+        if protocol.is_misnamed(name, data) {
             return ambiguous("an event whose name is not its type");
         }
-        if kind == ProviderKind::OpenAi {
-            none_is_stray(data)?;
-        }
+        protocol.check_answer(data)?;
         self.read(kind, data)
     }
 
@@ -163,10 +152,7 @@ impl Begins {
     /// # Errors
     /// There are more than [`MAX_CALLS`], or clients would not all make the same calls of it.
     pub(super) fn read(&mut self, kind: ProviderKind, data: &Value) -> Result<(), String> {
-        match kind {
-            ProviderKind::Anthropic => self.blocks(data),
-            ProviderKind::OpenAi => self.choices(data),
-        }
+        protocol(kind).read_calls(self, data)
     }
 
     /// Whether all that may be a call is one, now that the answer ends.
@@ -306,11 +292,6 @@ fn index(value: &Value) -> Result<u64, String> {
         Some(index) => Ok(index),
         None => ambiguous("an index that is none"),
     }
-}
-
-/// Whether an event of Anthropic's begins, extends or ends what is said.
-fn moves(name: &str) -> bool {
-    name.starts_with("content_block") || matches!(name, "message_start" | "message_stop")
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {

@@ -10,7 +10,11 @@ use super::{
     request::{self, Route},
     room::Held,
 };
-use crate::{http::Shared, provider::least, redact::Redactor};
+use crate::{
+    http::Shared,
+    provider::{least, protocol},
+    redact::Redactor,
+};
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -19,6 +23,7 @@ use axum::{
 use http_body::Body as _;
 use jiff::Timestamp;
 use ringfence_http::Standing;
+use ringfence_policy::agents::registry::ProviderKind;
 use std::{
     borrow::Cow,
     collections::BTreeSet,
@@ -58,7 +63,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
     };
     if route == Route::Models {
-        let models = request::models(&shared.config.llm).to_string();
+        let models = protocol(kind).models(&shared.config.llm.model).to_string();
         return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(models));
     }
     // As it is on record: of what is sent on nothing goes by it.
@@ -233,8 +238,7 @@ async fn hear_out(mut body: Body, most: usize) {
 fn passes(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry")
-        || name.starts_with("anthropic-ratelimit-")
-        || name.starts_with("x-ratelimit-")
+        || ProviderKind::ALL.iter().any(|kind| name.starts_with(protocol(*kind).rate_limit_prefix()))
 }
 
 /// Those of a provider's headers that a client may see. One with a credential in it, or with what hides in a log or on a

@@ -36,7 +36,7 @@ impl Counted {
     pub(super) fn charge(&self, status: u16, outcome: &mut Outcome) {
         let is_told = outcome.usage.is_some() || !(200..300).contains(&status);
         if status < 400 && self.sent > 0 && (outcome.error.is_some() || !is_told) {
-            outcome.usage = Some(cut_off(outcome.usage, self.sent, outcome.said));
+            outcome.usage = Some(cut_off(outcome.usage, self.sent, outcome.text_bytes));
         }
     }
 

@@ -7,6 +7,7 @@
 use crate::{
     calls::{Begun, CallKey},
     message::{Block, ToolCall},
+    provider::protocol,
     redact::Redactor,
     report::{self, Intent, Reporter},
 };
@@ -206,11 +207,12 @@ impl Follow {
 
 /// A tool's result in a request.
 #[derive(Debug)]
-struct ToolResult {
-    call: String,
-    /// OpenAI's API does not say; then it is no error.
-    is_error: bool,
-    content: Vec<Block>,
+pub(crate) struct ToolResult {
+    /// The provider's id of the call.
+    pub(crate) call: String,
+    /// Where the API does not say, it is no error.
+    pub(crate) is_error: bool,
+    pub(crate) content: Vec<Block>,
 }
 
 /// What the end of a conversation says.
@@ -227,22 +229,11 @@ struct Newest {
 
 /// The fields of a message that are looked at.
 #[derive(Deserialize)]
-struct Message {
-    role: String,
+pub(crate) struct ClientMessage {
+    pub(crate) role: String,
     #[serde(default)]
-    content: Option<Box<RawValue>>,
-    tool_call_id: Option<String>,
-}
-
-/// The fields of one of Anthropic's blocks that are looked at.
-#[derive(Deserialize)]
-struct Piece {
-    r#type: String,
-    tool_use_id: Option<String>,
-    #[serde(default)]
-    is_error: Option<bool>,
-    #[serde(default)]
-    content: Option<Box<RawValue>>,
+    pub(crate) content: Option<Box<RawValue>>,
+    pub(crate) tool_call_id: Option<String>,
 }
 
 impl Newest {
@@ -251,21 +242,12 @@ impl Newest {
         let mut is_behind = true;
         for (at, raw) in messages.iter().enumerate().rev().take(MOST_BACK) {
             // What is no message is the provider's to refuse.
-            let Ok(Message { role, content, tool_call_id }) = serde_json::from_str(raw.get()) else {
-                continue;
-            };
-            let results = match (kind, role.as_str()) {
-                (ProviderKind::OpenAi, "tool") => tool_call_id
-                    .map(|call| ToolResult { call, is_error: false, content: blocks(content.as_deref()) })
-                    .into_iter()
-                    .collect(),
-                (ProviderKind::Anthropic, "user") => results(content.as_deref()),
-                _ => Vec::new(),
-            };
-            match role.as_str() {
+            let Ok(message) = serde_json::from_str::<ClientMessage>(raw.get()) else { continue };
+            let results = protocol(kind).tool_results(&message);
+            match message.role.as_str() {
                 "assistant" => is_behind = false,
                 "user" if results.is_empty() => {
-                    newest.asked = blocks(content.as_deref());
+                    newest.asked = blocks(message.content.as_deref());
                     newest.number = number(at, &newest.asked);
                     break;
                 }
@@ -277,24 +259,8 @@ impl Newest {
     }
 }
 
-/// The tool results in an Anthropic message.
-fn results(content: Option<&RawValue>) -> Vec<ToolResult> {
-    let pieces: Vec<Box<RawValue>> =
-        content.and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
-    let result = |raw: Box<RawValue>| {
-        let piece: Piece = serde_json::from_str(raw.get()).ok()?;
-        (piece.r#type == "tool_result").then_some(())?;
-        Some(ToolResult {
-            call: piece.tool_use_id?,
-            is_error: piece.is_error.unwrap_or(false),
-            content: blocks(piece.content.as_deref()),
-        })
-    };
-    pieces.into_iter().filter_map(result).collect()
-}
-
 /// Content as blocks: it may be a text alone.
-fn blocks(content: Option<&RawValue>) -> Vec<Block> {
+pub(crate) fn blocks(content: Option<&RawValue>) -> Vec<Block> {
     let Some(content) = content else { return Vec::new() };
     if let Ok(text) = serde_json::from_str::<String>(content.get()) {
         return vec![Block::text(&text)];

@@ -4,10 +4,10 @@
 //! errors included. Each call is limited, counted and logged as a turn is. The conversation is the client's own: none of
 //! it is kept here.
 
-mod begins;
+pub(crate) mod begins;
 mod call;
 mod counted;
-mod follow;
+pub(crate) mod follow;
 pub mod gate;
 mod input;
 mod pump;

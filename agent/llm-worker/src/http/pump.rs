@@ -208,9 +208,9 @@ pub(super) async fn pump_whole(
     };
     drop(upstream);
     if let Some((answered, why)) = broken {
-        let said = body.len();
+        let text_bytes = body.len();
         drop((body, held));
-        let mut outcome = Outcome { error: Some(why.clone()), said, ..Outcome::default() };
+        let mut outcome = Outcome { error: Some(why.clone()), text_bytes, ..Outcome::default() };
         counted.charge(status, &mut outcome);
         let written = counted.end(answered, outcome).await;
         let _ = told.send(Err(written.map_or_else(unrecorded, |()| (answered, why))));

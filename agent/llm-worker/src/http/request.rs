@@ -1,10 +1,10 @@
 //! What a client asks for, made into what the provider is asked for. Pure.
 
 use super::strict;
-use crate::message::raw;
+use crate::{message::raw, provider::protocol};
 use axum::http::Method;
 use ringfence_policy::agents::registry::{Llm, ProviderKind};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, value::RawValue};
 use std::collections::BTreeMap;
 
 mod tools;
@@ -25,21 +25,17 @@ pub enum Route {
 /// # Errors
 /// Status and reason.
 pub fn route(kind: ProviderKind, method: &Method, path: &str) -> Result<Route, (u16, String)> {
-    use ProviderKind::{Anthropic, OpenAi};
     let path = path.trim_end_matches('/');
     // A client's base URL may end in /v1 or not.
     let bare = path.strip_prefix("/v1").unwrap_or(path);
-    let (route, wanted) = match (kind, bare) {
-        (Anthropic, "/messages") => (Route::Complete, Method::POST),
-        (Anthropic, "/messages/count_tokens") => (Route::CountTokens, Method::POST),
-        (OpenAi, "/chat/completions") => (Route::Complete, Method::POST),
-        (_, "/models") => (Route::Models, Method::GET),
-        _ => {
-            let has = match kind {
-                Anthropic => "POST /v1/messages, POST /v1/messages/count_tokens and GET /v1/models",
-                OpenAi => "POST /v1/chat/completions and GET /v1/models",
-            };
-            return Err((404, format!("there is nothing at {path:?}; this agent's endpoint has {has}")));
+    let routes = protocol(kind).routes();
+    let (route, wanted) = match routes.iter().find(|(path, _)| *path == bare) {
+        Some((_, route)) => (*route, Method::POST),
+        None if bare == "/models" => (Route::Models, Method::GET),
+        None => {
+            let has: Vec<_> = routes.iter().map(|(path, _)| format!("POST /v1{path}")).collect();
+            let has = format!("this agent's endpoint has {} and GET /v1/models", has.join(", "));
+            return Err((404, format!("there is nothing at {path:?}; {has}")));
         }
     };
     if *method != wanted {
@@ -62,9 +58,6 @@ pub struct Rewritten {
     /// The conversation.
     pub(super) messages: Vec<Box<RawValue>>,
 }
-
-/// The option of a stream that has it end with the usage.
-const USAGE: &str = "include_usage";
 
 /// How many answers a request is to have, or how many are made to choose from.
 const MANY: [&str; 3] = ["n", "n_cmpl", "best_of"];
@@ -138,12 +131,8 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
         for (key, value) in &llm.options {
             fields.insert(key.clone(), raw(value));
         }
-        let keys: &[&str] = match (llm.provider, llm.base_url.is_some()) {
-            (ProviderKind::Anthropic, _) | (ProviderKind::OpenAi, true) => {
-                &["max_tokens", "max_completion_tokens"]
-            }
-            (ProviderKind::OpenAi, false) => &["max_completion_tokens", "max_tokens"],
-        };
+        let protocol = protocol(llm.provider);
+        let keys = protocol.limit_keys(llm);
         let asked: Vec<&str> = keys.iter().filter(|key| fields.contains_key(**key)).copied().collect();
         let own = if asked.is_empty() { &keys[..1] } else { &asked };
         let others =
@@ -155,40 +144,14 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
                 fields.insert(key.into(), raw(&llm.max_tokens));
             }
         }
-        if streams && llm.provider == ProviderKind::OpenAi {
-            let asked = fields.get("stream_options").map_or("null", |options| options.get());
-            let asked: Option<Map<String, Value>> =
-                serde_json::from_str(asked).map_err(|_| "stream_options is to be an object")?;
-            let mut options = asked.unwrap_or_default();
-            hides_usage = options.get(USAGE) != Some(&json!(true));
-            // Nothing that looks like it counts beside it.
-            options.retain(|key, _| folded(key) != USAGE);
-            options.insert(USAGE.into(), json!(true));
-            fields.insert("stream_options".into(), raw(&options));
+        if streams {
+            hides_usage = protocol.ask_for_usage(&mut fields)?;
         }
     }
     let many = |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
     let has_many = MANY[..2].iter().any(many);
     let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
     Ok(Rewritten { body, streams, hides_usage, has_many, messages })
-}
-
-/// The list of models: the one that the profile fixes.
-pub(super) fn models(llm: &Llm) -> Value {
-    let model = match llm.provider {
-        ProviderKind::Anthropic => {
-            json!({ "type": "model", "id": llm.model, "display_name": llm.model, "created_at": "1970-01-01T00:00:00Z" })
-        }
-        ProviderKind::OpenAi => {
-            json!({ "object": "model", "id": llm.model, "created": 0, "owned_by": "ringfence" })
-        }
-    };
-    match llm.provider {
-        ProviderKind::Anthropic => {
-            json!({ "data": [model], "has_more": false, "first_id": llm.model, "last_id": llm.model })
-        }
-        ProviderKind::OpenAi => json!({ "object": "list", "data": [model] }),
-    }
 }
 
 /// An error of our own, in the provider's form.
@@ -202,18 +165,13 @@ pub(super) fn error(kind: ProviderKind, status: u16, message: &str) -> Value {
         500.. => "api_error",
         _ => "invalid_request_error",
     };
-    let message = format!("ringfence: {message}");
-    match kind {
-        ProviderKind::Anthropic => json!({ "type": "error", "error": { "type": name, "message": message } }),
-        ProviderKind::OpenAi => {
-            json!({ "error": { "message": message, "type": name, "param": null, "code": null } })
-        }
-    }
+    protocol(kind).error(name, &format!("ringfence: {message}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Map, json};
     use std::time::Duration;
 
     pub(super) fn llm(provider: ProviderKind) -> Llm {

@@ -5,7 +5,7 @@ use super::{Begins, Begun, Ends, Form, Value, ambiguous, index, no_alike, presen
 impl Begins {
     /// Clients append each block that begins, and take what follows by its index as a place in their list. (One counts
     /// backwards there from -1.) So the index of a block is to be its place.
-    pub(super) fn blocks(&mut self, data: &Value) -> Result<(), String> {
+    pub(crate) fn blocks(&mut self, data: &Value) -> Result<(), String> {
         no_alike(data, &["type", "index", "content", "message", "content_block", "delta"])?;
         no_alike(data.get("message").unwrap_or(&Value::Null), &["content"])?;
         let says = text(data, "type");

@@ -72,7 +72,7 @@ impl Begins {
 
     /// Some clients take the first of the choices that a chunk has, others go by the index. So it is to be the place in the
     /// chunk: 0, where a chunk has one. Where the profile asks for several answers, a chunk of one has any of them.
-    pub(super) fn choices(&mut self, data: &Value) -> Result<(), String> {
+    pub(crate) fn choices(&mut self, data: &Value) -> Result<(), String> {
         no_alike(data, &["choices"])?;
         let choices = list(data, "choices")?;
         if self.is_over && !choices.is_empty() {

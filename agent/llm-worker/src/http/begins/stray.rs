@@ -24,7 +24,7 @@ enum At {
 ///
 /// # Errors
 /// There are some.
-pub(in super::super) fn none_is_stray(answer: &Value) -> Result<(), String> {
+pub(crate) fn none_is_stray(answer: &Value) -> Result<(), String> {
     match is_in(At::Answer, answer) {
         true => ambiguous("tool calls where none belong"),
         false => Ok(()),

@@ -5,7 +5,7 @@
 //! changed; else what goes out is what came.
 
 use crate::{
-    provider::sse::Event,
+    provider::{protocol, sse::Event},
     redact::{REDACTED, Redactor},
 };
 use ringfence_policy::agents::registry::ProviderKind;
@@ -31,7 +31,7 @@ type Key = (u64, String);
 
 /// A stream's events on their way out.
 #[derive(Debug, Default)]
-pub(super) struct Joined {
+pub(crate) struct Joined {
     waiting: VecDeque<Event>,
     /// Bytes of them.
     bytes: usize,
@@ -97,10 +97,7 @@ impl Joined {
         self.bytes += event.name.len() + event.data.len();
         let ends = event.name == "error" || read.get("error").is_some_and(|error| !error.is_null());
         self.waiting.push_back(event);
-        match kind {
-            ProviderKind::Anthropic => self.block(number, read, redactor)?,
-            ProviderKind::OpenAi => self.choices(number, read, redactor)?,
-        }
+        protocol(kind).hold_back(self, (number, read), redactor)?;
         let behind = self.bytes - self.waiting.front().map_or(0, |first| first.data.len());
         if ends || self.waiting.len() > MOST || behind > MOST_BYTES {
             self.settle(redactor, |_| true);
@@ -115,7 +112,8 @@ impl Joined {
         self.go(out);
     }
 
-    fn block(&mut self, number: usize, read: &Value, redactor: &Redactor) -> Result<(), String> {
+    /// Of Anthropic's events.
+    pub(crate) fn block(&mut self, number: usize, read: &Value, redactor: &Redactor) -> Result<(), String> {
         let at = match read.get("type").and_then(Value::as_str) {
             Some("content_block_start") => "content_block",
             Some("content_block_delta") => "delta",
@@ -139,7 +137,8 @@ impl Joined {
         self.fields.retain(|(_, path), _| path == "/text");
     }
 
-    fn choices(&mut self, number: usize, read: &Value, redactor: &Redactor) -> Result<(), String> {
+    /// Of OpenAI's events.
+    pub(crate) fn choices(&mut self, number: usize, read: &Value, redactor: &Redactor) -> Result<(), String> {
         let choices = read.get("choices").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         for (place, choice) in choices.iter().enumerate() {
             let of = choice.get("index").and_then(Value::as_u64).unwrap_or(place as u64);

@@ -4,6 +4,7 @@ use super::{
     tests::{llm, rewritten},
     *,
 };
+use serde_json::json;
 
 #[test]
 fn no_field_brings_another_model_with_it() {

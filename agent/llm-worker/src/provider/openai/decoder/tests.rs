@@ -13,7 +13,7 @@ fn read(deltas: &[Value]) -> (Result<Answer, RpcError>, Vec<Piece>) {
     }
     let data = json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "tool_calls" }] }).to_string();
     decoder.event(&Event { name: String::new(), data }, &mut pieces).unwrap();
-    (decoder.finish(), pieces.into())
+    (Box::new(decoder).finish(), pieces.into())
 }
 
 #[test]
