@@ -2,7 +2,7 @@
 
 use super::{
     calls::CallKey,
-    host::{Error, Host, RefusedParty},
+    core_client::{Error, Host, RefusedParty},
     rpc::{FORBIDDEN, RpcError},
 };
 use nix::unistd::geteuid;

@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `role`, `confine` | the worker as a process of its own; what it may still do once it runs |
-//! | `host`, `service` | its link to the core or to a user's service; what that service changes while it runs |
+//! | `core_client`, `service` | its link to the core or to a user's service; what that service changes while it runs |
 //! | `worker/`, `connection` | the socket's tasks, and the one task that drives `agent` |
 //! | `agent` | what happens to one agent, in which order: register, send, turn. Pure |
 //! | `access` | who may speak on the socket, and which tool calls a process may be tagged for |
@@ -38,10 +38,10 @@ mod confine;
 mod connection;
 pub mod control;
 pub mod conversation;
+mod core_client;
 mod credentials;
 pub mod frame;
 mod history;
-mod host;
 pub mod http;
 pub mod limits;
 pub mod mcp;

@@ -4,7 +4,7 @@
 use super::{
     access::Issued,
     calls::{self, Begun, CallKey},
-    host::{Host, RefusedParty},
+    core_client::{Host, RefusedParty},
     message::{Block, Kind, ToolCall},
     redact::Redactor,
 };

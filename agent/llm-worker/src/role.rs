@@ -7,8 +7,8 @@
 use super::{
     access::{Access, Issued},
     confine,
+    core_client::Host,
     credentials::Credentials,
-    host::Host,
     http::{self, Books, LastWords, Room},
     report,
     service::{Intake, Order, Serves},

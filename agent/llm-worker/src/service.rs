@@ -4,8 +4,8 @@
 
 use super::{
     access::{Access, Descriptors},
+    core_client::Host,
     credentials::Credentials,
-    host::Host,
     http::{self, Books, Endpoint, Loopback},
     worker::Ready,
 };

@@ -2,13 +2,13 @@
 
 use super::{
     CALLER, State,
-    counted::Counted,
+    active_call::Counted,
+    budget::Held,
     gate::Gate,
-    pump::{Relayed, STOPPED, WAITING, pump, pump_whole},
     record::Call,
     relay::{self, Outcome, Relay},
     request::{self, Route},
-    room::Held,
+    transfer::{Relayed, STOPPED, WAITING, pump, pump_whole},
 };
 use crate::{
     http::Shared,

@@ -4,32 +4,32 @@
 //! errors included. Each call is limited, counted and logged as a turn is. The conversation is the client's own: none of
 //! it is kept here.
 
-pub(crate) mod begins;
+mod active_call;
+mod budget;
 mod call;
-mod counted;
-pub(crate) mod follow;
 pub mod gate;
 mod input;
-mod pump;
+pub(crate) mod intents;
 pub mod record;
 pub mod relay;
 pub mod request;
-mod room;
-mod strict;
+mod strict_json;
+pub(crate) mod tool_calls;
+mod transfer;
 
 use super::{
     access::Access, limits, redact::Redactor, report::Reporter, status::WorkerStatus, upstream::Provider,
 };
 use axum::{Router, extract::Request, http::HeaderValue};
-use follow::Follow;
+use budget::Calls;
+pub use budget::Room;
 use gate::Gate;
+use intents::Follow;
 use ringfence_base::quota::{Bounds, Owners, Permits};
 use ringfence_base::sockets as serve;
 use ringfence_files::Access as FileAccess;
 use ringfence_http::{self as serving, Limits, Standing};
 use ringfence_policy::agents::registry::AgentConfig;
-use room::Calls;
-pub use room::Room;
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -2,7 +2,7 @@
 //!
 //! What goes out is what was read, written anew: a client that reads bytes in another way than this finds nothing else.
 
-use super::{begins::Begins, request, strict};
+use super::{request, strict_json, tool_calls::Begins};
 use crate::{
     message::{Block, ToolCall},
     provider::{
@@ -11,12 +11,12 @@ use crate::{
     },
     redact::Redactor,
 };
-use joined::Joined;
 use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::{Value, value::RawValue};
+use split_secrets::Joined;
 use std::collections::VecDeque;
 
-pub(crate) mod joined;
+pub(crate) mod split_secrets;
 
 /// What an answer may say of its form.
 pub(super) const STREAM: &str = "text/event-stream; charset=utf-8";
@@ -199,12 +199,13 @@ impl Relay {
             }
             _ => RawValue::from_string(data).map_err(|_| "the provider sent an event that is no JSON")?,
         };
-        if !strict::is_light(data.get().as_bytes()) {
+        if !strict_json::is_light(data.get().as_bytes()) {
             return Err(HEAVY.to_owned());
         }
         // An escape could hide a credential.
         let clean = redactor.json(data);
-        let mut read = strict::read(clean.get()).inspect_err(|_| self.text_bytes += clean.get().len())?;
+        let mut read =
+            strict_json::read(clean.get()).inspect_err(|_| self.text_bytes += clean.get().len())?;
         if !read.is_object() {
             return Err("the provider sent an event that is no JSON object".into());
         }
@@ -212,7 +213,7 @@ impl Relay {
         self.text_bytes += protocol.text_bytes(&read);
         let begun = self.begins.event(self.kind, &name, &read);
         let mended = self.begins.mend(&mut read).then(|| read.to_string());
-        let data = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned();
+        let data = strict_json::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned();
         let event = Event { name, data };
         self.decode(&event);
         begun?;
@@ -269,13 +270,13 @@ impl Relay {
     /// A whole answer in JSON.
     fn json(mut self, is_error: bool, raw: Box<RawValue>, redactor: &Redactor) -> Whole {
         let text_bytes = raw.get().len();
-        if !strict::is_light(raw.get().as_bytes()) {
+        if !strict_json::is_light(raw.get().as_bytes()) {
             let outcome = Outcome { refused: Some(HEAVY.to_owned()), text_bytes, ..Outcome::default() };
             return Whole { body: Vec::new(), form: JSON, outcome };
         }
         let clean = redactor.json(raw);
         // What is JSON by its form alone.
-        let (mut value, mut refused) = match strict::read(clean.get()) {
+        let (mut value, mut refused) = match strict_json::read(clean.get()) {
             Ok(value) => (value, None),
             Err(why) => (Value::Null, Some(why)),
         };
@@ -301,7 +302,8 @@ impl Relay {
             tool_calls: self.begins.finish(),
             text_bytes,
         };
-        let body = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
+        let body =
+            strict_json::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
         Whole { body, form: JSON, outcome }
     }
 }

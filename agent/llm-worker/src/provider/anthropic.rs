@@ -6,10 +6,10 @@ use super::{Decode, Protocol, RequestTemplate, Usage, block_of, json_text, measu
 use crate::{
     credentials::Scheme,
     http::{
-        begins::Begins,
-        follow::{ClientMessage, ToolResult, blocks},
-        relay::joined::Joined,
+        intents::{ClientMessage, ToolResult, blocks},
+        relay::split_secrets::Joined,
         request::Route,
+        tool_calls::Begins,
     },
     message::{Block, Image, Kind, Message, Role, ToolCall},
     redact::Redactor,

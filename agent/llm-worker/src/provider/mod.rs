@@ -9,10 +9,10 @@ pub mod sse;
 use super::{
     credentials::Scheme,
     http::{
-        begins::Begins,
-        follow::{ClientMessage, ToolResult},
-        relay::joined::Joined,
+        intents::{ClientMessage, ToolResult},
+        relay::split_secrets::Joined,
         request::Route,
+        tool_calls::Begins,
     },
     message::{Block, Kind, Message, ToolCall},
     redact::Redactor,

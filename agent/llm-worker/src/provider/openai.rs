@@ -7,10 +7,10 @@ use super::{Decode, Protocol, RequestTemplate, Usage, block_of, json_text, measu
 use crate::{
     credentials::Scheme,
     http::{
-        begins::{Begins, none_is_stray},
-        follow::{ClientMessage, ToolResult, blocks},
-        relay::joined::Joined,
+        intents::{ClientMessage, ToolResult, blocks},
+        relay::split_secrets::Joined,
         request::{Route, folded},
+        tool_calls::{Begins, none_is_stray},
     },
     message::{Block, Image, Kind, Message, Role, raw},
     redact::Redactor,

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
+    core_client::Host,
     frame::{Counters, FrameReader, writer},
-    host::Host,
     message::{Block, raw},
     remote::Later,
 };
@@ -18,7 +18,7 @@ use tokio::{
 };
 
 mod calls;
-mod spent;
+mod usage;
 
 /// Servers whose tools say what they were called with.
 #[derive(Default)]

@@ -9,14 +9,14 @@
 //! | `sockets` | an agent's listening sockets, which stay while workers come and go |
 //! | `process` | one worker: its process, what it is told, what it says |
 //! | `running` | an agent that is served: both of these together |
-//! | `ends` | workers that end: which are started again, and when; the end of all |
-//! | `asked` | what is asked on the control socket |
+//! | `restarts` | workers that end: which are started again, and when; the end of all |
+//! | `queries` | what is asked on the control socket |
 //!
 //! Profiles are read again on SIGHUP and when their files change. What is broken changes nothing that runs.
 
-mod asked;
-mod ends;
 mod process;
+mod queries;
+mod restarts;
 mod running;
 mod sockets;
 
@@ -159,7 +159,7 @@ impl User {
         let (counted, mut shown) = mpsc::channel::<oneshot::Sender<ControlReply>>(QUESTIONS as usize);
         let control = tokio::net::UnixListener::from_std(control)?;
         let places = Arc::new(tokio::sync::Semaphore::new(QUESTIONS as usize));
-        let asking = tokio::spawn(asked::answer(control, questions_out, Arc::clone(&places)));
+        let asking = tokio::spawn(queries::answer(control, questions_out, Arc::clone(&places)));
         let mut watch = Watch::default();
         let dirs = BTreeSet::from([self.home.agents(), self.home.registry().with_file_name("")]);
         watch.look(&dirs);

@@ -2,15 +2,15 @@
 //!
 //! Nothing here is shared between agents: a slow or stuck one delays nobody else.
 
-mod hub;
+mod actor;
 
 use super::{
     access::{Access, Issued},
     connection::{self, Ends},
     conversation,
+    core_client::Host,
     credentials::Credentials,
     frame::Counters,
-    host::Host,
     http, limits,
     redact::Redactor,
     remote,
@@ -19,7 +19,7 @@ use super::{
     turn::{Parts, Turns},
     upstream::{self, Provider},
 };
-use hub::Hub;
+use actor::Hub;
 use ringfence_credentials as secret;
 use ringfence_policy::agents::{
     home::{HTTP_LOG, Home},

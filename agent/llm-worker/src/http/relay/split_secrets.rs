@@ -241,7 +241,7 @@ impl Joined {
             text.push_str(with);
         }
         self.bytes -= event.data.len();
-        event.data = super::strict::in_one_line(&data.to_string()).into_owned();
+        event.data = super::strict_json::in_one_line(&data.to_string()).into_owned();
         self.bytes += event.data.len();
     }
 

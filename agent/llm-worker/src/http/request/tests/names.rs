@@ -1,10 +1,6 @@
 //! The model and the most tokens are the profile's, whatever a request calls them.
 
-use super::{
-    tests::{llm, rewritten},
-    *,
-};
-use serde_json::json;
+use super::*;
 
 #[test]
 fn no_field_brings_another_model_with_it() {

@@ -1,7 +1,7 @@
 //! Tests of what a client's calls tell the trace.
 
 use super::*;
-use crate::{frame::FrameReader, host::Host};
+use crate::{core_client::Host, frame::FrameReader};
 use ProviderKind::{Anthropic, OpenAi};
 use ringfence_wire::{agent::ToCore, trace::Said};
 use serde_json::{Value, json};

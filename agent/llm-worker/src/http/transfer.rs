@@ -1,10 +1,10 @@
 //! An answer's way from the provider to the client.
 
 use super::{
-    counted::Counted,
+    active_call::Counted,
+    budget::{Held, Kept, Part},
     record::Unrecorded,
     relay::{self, Outcome, Relay},
-    room::{Held, Kept, Part},
 };
 use crate::report;
 use axum::body::Bytes;

@@ -5,7 +5,7 @@
 //! does not follow its own protocol. And what clients would make different calls of is refused: one goes by an index, another
 //! by the place of what it names, a third joins what a fourth replaces.
 
-use super::{input::Input, strict};
+use super::{input::Input, strict_json};
 use crate::{message::ToolCall, provider::protocol};
 use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::{Value, value::RawValue};
@@ -307,7 +307,7 @@ fn written(input: &Value) -> String {
 
 /// Whether an input is one JSON object.
 fn is_object(input: &str) -> bool {
-    strict::read(input).is_ok_and(|input| input.is_object())
+    strict_json::read(input).is_ok_and(|input| input.is_object())
 }
 
 /// What is null is as good as not there.
@@ -343,7 +343,7 @@ fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value], String> {
 
 /// Parsers that ignore case would take another key for one of these.
 fn no_alike(value: &Value, keys: &[&str]) -> Result<(), String> {
-    match strict::has_alike(value, keys) {
+    match strict_json::has_alike(value, keys) {
         true => ambiguous("a key in another case"),
         false => Ok(()),
     }

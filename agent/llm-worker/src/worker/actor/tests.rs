@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     access::Access,
     connection::{self, Ends},
+    core_client::Host,
     frame::{FrameReader, writer},
-    host::Host,
     turn::Job,
     worker::INPUTS,
 };

@@ -1,6 +1,6 @@
 //! The one task that drives [`Agent`]: what connections bring, how turns ended, what became of frames.
 
-mod act;
+mod actions;
 
 use super::Ready;
 use crate::{

@@ -2,10 +2,10 @@
 
 use super::{
     State,
-    follow::Part,
+    budget::{Held, UnderWay},
+    intents::Part,
     record::{self, Call, Unrecorded},
     relay::Outcome,
-    room::{Held, UnderWay},
 };
 use crate::{http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, redact::Redactor, report};
 use jiff::Timestamp;
