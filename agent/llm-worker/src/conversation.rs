@@ -169,7 +169,7 @@ impl Conversation {
                     return Ok(replay);
                 }
                 Err(_) => match serde_json::from_slice(&line) {
-                    Ok(Spent { ts, usage }) => self.meter.lock().used(&usage, ts),
+                    Ok(UsageLine { ts, usage }) => self.meter.lock().used(&usage, ts),
                     Err(_) => replay.skipped += 1,
                 },
             }
@@ -270,7 +270,7 @@ impl Conversation {
     }
 
     /// Counts a call of the provider of which there is no message, because it was cut off: also after a restart.
-    pub fn spent(&mut self, usage: &Usage) {
+    pub fn record_usage(&mut self, usage: &Usage) {
         let now = Timestamp::now();
         self.meter.lock().used(usage, now);
         self.write(now, None, Some(usage));
@@ -351,14 +351,14 @@ impl Conversation {
 
     /// A request's body with all messages, between what the provider needs around them. `mark`: tell the provider's
     /// cache up to where it was filled by the request before, however much came since, and up to where to fill it now.
-    pub fn body(&mut self, before: Bytes, behind: Bytes, mark: bool) -> Pieces {
+    pub fn body(&mut self, before: Bytes, after: Bytes, mark: bool) -> Pieces {
         let last = self.recent.len().saturating_sub(1);
         let encoded = self.recent.iter().enumerate().map(|(i, group)| {
             let is_end = i == last || (i == 0 && self.was_sent);
             provider::encode(self.kind, group, mark && is_end)
         });
         let recent = encoded.collect::<Vec<_>>().join(&b","[..]);
-        let body = self.history.body(before, recent.into(), behind);
+        let body = self.history.body(before, recent.into(), after);
         self.seal(1);
         self.was_sent = true;
         body
@@ -424,7 +424,7 @@ fn append(file: &File, length: u64, bytes: &[u8]) -> io::Result<()> {
 /// A line of no message: what a call used that was cut off.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Spent {
+struct UsageLine {
     ts: Timestamp,
     usage: Usage,
 }
@@ -467,7 +467,7 @@ mod tests {
             is_error: false,
         }]);
         assert_eq!(used(&conversation), "");
-        conversation.spent(&Usage { input_tokens: 40, output_tokens: 2, ..Usage::default() });
+        conversation.record_usage(&Usage { input_tokens: 40, output_tokens: 2, ..Usage::default() });
         conversation.commit().await.unwrap();
         let (again, replay) = Conversation::open(&path, ProviderKind::Anthropic, None).unwrap();
         assert_eq!(replay, Replay { messages: 1, torn: 0, skipped: 0 });

@@ -1,7 +1,7 @@
 //! The worker's link to its supervisor. To the core: who a peer is, tags, reports. A user's service knows nothing of peers, tags
 //! nobody and takes no reports; over its link come orders to a worker that runs (`service`).
 
-use super::{access::WithDescriptors, frame::FrameReader, service::Intake};
+use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
 use ringfence_wire::{
     agent::{AgentCounts, Answer, MAX_REPORT, Speaker, ToCore, ToWorker},
     frame::framed,
@@ -84,7 +84,7 @@ struct Question {
 
 /// The worker's end of the link.
 #[derive(Clone, Default)]
-pub(crate) struct Host {
+pub(crate) struct CoreClient {
     link: Option<mpsc::Sender<Question>>,
     /// At its other end is the core.
     is_core: bool,
@@ -106,33 +106,33 @@ pub(crate) struct Counts {
     pub lost_reports: AtomicU64,
 }
 
-impl Host {
+impl CoreClient {
     /// A link over a socket whose other end is the core's. Its task ends when the core's end closes; `gone` is cancelled
     /// then, and `stop` when the core says so.
     pub(crate) fn new(core: UnixStream, stop: CancellationToken, gone: CancellationToken) -> Self {
         Self { is_core: true, ..Self::over(core, None, stop, gone) }
     }
 
-    /// The same, whose other end is the service's of one user: what that orders goes to `intake`.
+    /// The same, whose other end is the service's of one user: what that orders goes to `assembler`.
     pub(crate) fn of_user(
         service: UnixStream,
-        intake: Intake,
+        assembler: OrderAssembler,
         stop: CancellationToken,
         gone: CancellationToken,
     ) -> Self {
-        Self::over(service, Some(intake), stop, gone)
+        Self::over(service, Some(assembler), stop, gone)
     }
 
     fn over(
         socket: UnixStream,
-        intake: Option<Intake>,
+        assembler: Option<OrderAssembler>,
         stop: CancellationToken,
         gone: CancellationToken,
     ) -> Self {
         let (link, questions) = mpsc::channel(QUEUE);
         tokio::spawn(async move {
             let _gone = gone.drop_guard();
-            if let Err(error) = run(socket, questions, intake, stop).await {
+            if let Err(error) = run(socket, questions, assembler, stop).await {
                 tracing::error!("the link to whoever supervises this worker broke: {error}");
             }
         });
@@ -157,7 +157,7 @@ impl Host {
     }
 
     /// Whether there is a core.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn has_core(&self) -> bool {
         self.is_core && self.link.is_some()
     }
 
@@ -171,7 +171,7 @@ impl Host {
     /// # Errors
     /// [`Error`]: then nothing is known of the peer.
     pub(crate) async fn speaker(&self, connection: BorrowedFd<'_>) -> Result<Option<Speaker>, Error> {
-        if !self.is_there() {
+        if !self.has_core() {
             return Ok(None);
         }
         let connection =
@@ -197,7 +197,7 @@ impl Host {
 
     /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
     pub(crate) fn report(&self, said: &Said) {
-        if !self.is_there() {
+        if !self.has_core() {
             return;
         }
         match serde_json::to_string(said) {
@@ -313,7 +313,7 @@ impl Waiting {
 async fn run(
     supervisor: UnixStream,
     mut questions: mpsc::Receiver<Question>,
-    mut intake: Option<Intake>,
+    mut assembler: Option<OrderAssembler>,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let waiting = Mutex::new(Waiting::default());
@@ -334,8 +334,8 @@ async fn run(
                     lock().answers.remove(&number).map(|waits| waits.send(answer));
                 }
                 Ok(ToWorker::Stop) => stop.cancel(),
-                Ok(order) => match &mut intake {
-                    Some(intake) => intake.take(order, &descriptors).await?,
+                Ok(order) => match &mut assembler {
+                    Some(assembler) => assembler.take(order, &descriptors).await?,
                     None => return Err(io::Error::other("it says what it says to a new worker only")),
                 },
                 Err(error) => return Err(io::Error::other(error)),
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn refusals_of_strangers_hide_none_of_who_is_known() {
-        let host = Host::default();
+        let host = CoreClient::default();
         let recorded = |whose| (0..1000).filter(|_| host.may_record(whose)).count();
         assert_eq!(recorded(RefusedParty::Strangers), MOST_OF_STRANGERS as usize);
         assert_eq!(recorded(RefusedParty::Known), MOST_RECORDED as usize);
@@ -396,7 +396,7 @@ mod tests {
     #[tokio::test]
     async fn what_must_not_be_missing_is_the_core_s_before_it_is_gone_on() {
         let (ours, mut core) = UnixStream::pair().unwrap();
-        let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
+        let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
         let never = CancellationToken::new();
         let said = |id: &str| Said::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
         assert!(host.report_patiently(&said("first"), &never).await);
@@ -426,7 +426,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_waits_for_the_core_any_more_when_that_is_cut() {
         let (ours, _core) = UnixStream::pair().unwrap();
-        let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
+        let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
         let error = Some("x".repeat(2000));
         let long = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
         for _ in 0..2 * QUEUE {
@@ -446,7 +446,7 @@ mod tests {
         let (ours, core) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let ours = UnixStream::from_std(ours).unwrap();
-        let host = Host::new(ours, CancellationToken::new(), CancellationToken::new());
+        let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
         let (peer, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         // Whoever asks first gives up; then two ask, and are answered the other way round.
         let mut given_up = Box::pin(host.speaker(peer.as_fd()));

@@ -4,7 +4,7 @@
 use super::{
     access::Issued,
     calls::{self, Begun, CallKey},
-    core_client::{Host, RefusedParty},
+    core_client::{CoreClient, RefusedParty},
     message::{Block, Kind, ToolCall},
     redact::Redactor,
 };
@@ -22,7 +22,7 @@ const NAMELESS: &str = "(no name)";
 /// Tells the auditor, where there is one.
 #[derive(Clone, Default)]
 pub(crate) struct Reporter {
-    host: Host,
+    host: CoreClient,
     /// The calls that wait for a process.
     issued: Arc<Issued>,
     governed: bool,
@@ -38,13 +38,13 @@ pub(crate) struct Intent {
 }
 
 impl Reporter {
-    pub(crate) fn new(host: Host, issued: Arc<Issued>, governed: bool) -> Self {
+    pub(crate) fn new(host: CoreClient, issued: Arc<Issued>, governed: bool) -> Self {
         Self { host, issued, governed }
     }
 
     /// Whether the runtime's processes can be tagged: a core is there to do it, and a container where events come from.
     pub(crate) fn can_tag(&self) -> bool {
-        self.governed && self.host.is_there()
+        self.governed && self.host.has_core()
     }
 
     /// Somebody of whom nothing is known was refused something.

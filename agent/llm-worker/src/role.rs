@@ -7,11 +7,11 @@
 use super::{
     access::{Access, Issued},
     confine,
-    core_client::Host,
+    core_client::CoreClient,
     credentials::Credentials,
-    http::{self, Books, LastWords, Room},
+    http::{self, Accounting, ByteBudget, CallShutdown},
     report,
-    service::{Intake, Order, Serves},
+    service::{Order, OrderAssembler, WorkerService},
     status::WorkerStatus,
     worker::{self, Ready, Worker},
 };
@@ -45,11 +45,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How long the supervisor may take for each of its first messages.
-const BRIEF: Duration = Duration::from_secs(10);
+const START_TIME: Duration = Duration::from_secs(10);
 /// How long the worker of an earlier supervisor may take to leave the log alone.
 const HANDOVER: Duration = Duration::from_secs(10);
 /// How often the core is told what the worker does.
-const TELL: Duration = Duration::from_millis(500);
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a worker does not run.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum Error {
     NotFromDaemon(#[source] Option<io::Error>),
     /// The supervisor's first messages.
     #[error("the first messages cannot be understood; have this worker and who started it the same version?")]
-    Brief(#[source] FrameError),
+    Startup(#[source] FrameError),
     /// The configuration.
     #[error("the configuration cannot be understood; have this worker and who started it the same version?")]
     Config(#[source] serde_json::Error),
@@ -102,12 +102,12 @@ pub fn run() -> Result<(), Error> {
     confine::hide()?;
     serve(&supervisor).inspect_err(|error| {
         // Its user asks the supervisor how the agent fares, and does not look for what is on standard error.
-        let told = supervisor.try_clone().and_then(|stream| {
+        let sent = supervisor.try_clone().and_then(|stream| {
             stream.set_nonblocking(false)?;
             let failed = ToCore::Failed(chain(error));
-            Conn::new(stream, BRIEF, MAX_ORDER).send(&failed).map_err(io::Error::other)
+            Conn::new(stream, START_TIME, MAX_ORDER).send(&failed).map_err(io::Error::other)
         });
-        if let Err(why) = told {
+        if let Err(why) = sent {
             tracing::debug!("it cannot be told why this worker ends: {why}");
         }
     })
@@ -115,7 +115,7 @@ pub fn run() -> Result<(), Error> {
 
 fn serve(supervisor: &UnixStream) -> Result<(), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
-    let Brief { config, credentials, by, listener, http, loopback } = briefed(supervisor)?;
+    let Startup { config, credentials, by, listener, http, loopback } = receive_start(supervisor)?;
     let files = Files::of(&by);
     let is_core = matches!(by, Supervisor::Core { .. });
     if !is_core {
@@ -137,14 +137,14 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         // Of a worker before this one: whoever has the port now is not to be shown it.
         let _ = std::fs::remove_file(&files.token);
     }
-    let books = Books {
+    let accounting = Accounting {
         meter: worker.meter(),
         status: worker.status(),
         log: files.log.with_file_name(HTTP_LOG),
-        room: Room::default(),
+        budget: ByteBudget::default(),
         cut: CancellationToken::new(),
     };
-    let last_words = books.last_words();
+    let shutdown = accounting.shutdown();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     let ended = runtime.block_on(async {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
@@ -154,17 +154,17 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         // What a worker before this one left under way is over.
         host.report(&Said::Began { moment: report::now() });
         let (replacements, replaced) = mpsc::channel(4);
-        let mut serves = Serves {
+        let mut service = WorkerService {
             host: host.clone(),
             files: (files.log, files.pins),
             replacements,
             access: is_core.then(|| Arc::new(Access::new(&config, host.clone(), Arc::<Issued>::default()))),
             shared,
-            books,
+            accounting,
             token: files.token,
             endpoint: None,
         };
-        serves.listen(http.map(|unix| (unix, loopback))).await?;
+        service.listen(http.map(|unix| (unix, loopback))).await?;
         host.ready();
         let serving = async {
             let turns = async {
@@ -172,12 +172,12 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
                 // If it ended by itself, so does everything.
                 stop.cancel();
             };
-            tokio::join!(turns, serves.run(orders, stop.clone()));
+            tokio::join!(turns, service.run(orders, stop.clone()));
         };
         tokio::select! {
             () = serving => {}
             // Nobody could answer for a peer any more, and another supervisor starts another worker.
-            () = gone.cancelled() => left_alone(&config.name, is_core, last_words).await,
+            () = gone.cancelled() => supervisor_gone(&config.name, is_core, shutdown).await,
         }
         Ok(())
     });
@@ -193,34 +193,34 @@ fn link(
     is_core: bool,
     status: watch::Receiver<WorkerStatus>,
     (stop, gone): (&CancellationToken, &CancellationToken),
-) -> (Host, mpsc::Receiver<Order>) {
+) -> (CoreClient, mpsc::Receiver<Order>) {
     let (orders_in, orders) = mpsc::channel(8);
     let (counts, mut asked) = mpsc::channel(8);
     let (stop, gone) = (stop.clone(), gone.clone());
     let host = match is_core {
-        true => Host::new(socket, stop, gone),
-        false => Host::of_user(socket, Intake::new(orders_in, counts), stop, gone),
+        true => CoreClient::new(socket, stop, gone),
+        false => CoreClient::of_user(socket, OrderAssembler::new(orders_in, counts), stop, gone),
     };
-    let telling = host.clone();
+    let reporting = host.clone();
     tokio::spawn(async move {
         loop {
             if is_core {
-                tokio::time::sleep(TELL).await;
+                tokio::time::sleep(STATUS_INTERVAL).await;
             } else if asked.recv().await.is_none() {
                 return;
             }
             let counts = status.borrow().counts();
-            telling.status(counts);
+            reporting.status(counts);
         }
     });
     (host, orders)
 }
 
 /// The supervisor is gone. What calls under way cost is not forgotten.
-async fn left_alone(agent: &str, is_core: bool, calls: LastWords) {
+async fn supervisor_gone(agent: &str, is_core: bool, calls: CallShutdown) {
     let who = if is_core { "the daemon" } else { "the user's service" };
     tracing::info!("agent {agent}: {who} is gone, and so is its worker");
-    calls.spoken().await;
+    calls.complete().await;
 }
 
 /// Where a worker keeps what is its own.
@@ -258,7 +258,7 @@ impl Files {
 }
 
 /// What a worker is started with.
-struct Brief {
+struct Startup {
     config: AgentConfig,
     credentials: Credentials,
     by: Supervisor,
@@ -269,10 +269,10 @@ struct Brief {
 }
 
 /// Takes what the supervisor gives a new worker.
-fn briefed(supervisor: &UnixStream) -> Result<Brief, Error> {
+fn receive_start(supervisor: &UnixStream) -> Result<Startup, Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
-    let mut conn = Conn::new(supervisor.try_clone().map_err(own)?, BRIEF, MAX_ORDER);
-    let mut next = || conn.receive_with_descriptors().map_err(Error::Brief);
+    let mut conn = Conn::new(supervisor.try_clone().map_err(own)?, START_TIME, MAX_ORDER);
+    let mut next = || conn.receive_with_descriptors().map_err(Error::Startup);
     let (ToWorker::Start(Start { config, by, credentials: wanted, http, loopback }), sockets) = next()?
     else {
         return Err(Error::Descriptors);
@@ -295,7 +295,7 @@ fn briefed(supervisor: &UnixStream) -> Result<Brief, Error> {
     }
     // What is received next is the tokio side's to wait for.
     supervisor.set_read_timeout(None).map_err(own)?;
-    Ok(Brief { config, credentials, by, listener, http, loopback })
+    Ok(Startup { config, credentials, by, listener, http, loopback })
 }
 
 /// Locks the log, so that two workers never write one conversation.

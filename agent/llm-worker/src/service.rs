@@ -4,9 +4,9 @@
 
 use super::{
     access::{Access, Descriptors},
-    core_client::Host,
+    core_client::CoreClient,
     credentials::Credentials,
-    http::{self, Books, Endpoint, Loopback},
+    http::{self, Accounting, Endpoint, Loopback},
     worker::Ready,
 };
 use ringfence_base::error::chain;
@@ -24,47 +24,47 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// The HTTP endpoint's listening sockets: the unix socket, and loopback's where there is one.
-pub(crate) type Doors = (UnixListener, Option<TcpListener>);
+pub(crate) type EndpointSockets = (UnixListener, Option<TcpListener>);
 
 /// What the service orders.
 pub(crate) enum Order {
     /// Another configuration, with its credentials.
     Replace(Box<AgentConfig>, Credentials),
     /// Other sockets for the HTTP endpoint; none: there is none any more.
-    Listen(Option<Doors>),
+    Listen(Option<EndpointSockets>),
 }
 
 /// Puts the service's messages and descriptors together to orders.
-pub(crate) struct Intake {
+pub(crate) struct OrderAssembler {
     orders: mpsc::Sender<Order>,
     /// Questions what the worker is doing.
     counts: mpsc::Sender<()>,
     /// A configuration with the credentials that are there, and whose are still on their way.
-    waits: Option<(AgentConfig, Credentials, VecDeque<For>)>,
+    incomplete: Option<(AgentConfig, Credentials, VecDeque<For>)>,
 }
 
-impl Intake {
+impl OrderAssembler {
     pub(crate) fn new(orders: mpsc::Sender<Order>, counts: mpsc::Sender<()>) -> Self {
-        Self { orders, counts, waits: None }
+        Self { orders, counts, incomplete: None }
     }
 
     /// Takes a message. Descriptors come in the order of their messages, and may be there before them.
     ///
     /// # Errors
     /// Not what a service says to a worker that runs.
-    pub(crate) async fn take(&mut self, said: ToWorker, descriptors: &Descriptors) -> io::Result<()> {
+    pub(crate) async fn take(&mut self, message: ToWorker, descriptors: &Descriptors) -> io::Result<()> {
         let strange = |what: &str| io::Error::other(what.to_owned());
-        match (said, self.waits.take()) {
+        match (message, self.incomplete.take()) {
             (ToWorker::Replace(Replacement { config, credentials }), None) => {
                 let config = serde_json::from_str(config.get())?;
-                self.waits = Some((config, Credentials::default(), credentials.into()));
+                self.incomplete = Some((config, Credentials::default(), credentials.into()));
             }
             (ToWorker::Credential, Some((config, mut credentials, mut whose))) => {
                 let of = whose.pop_front().ok_or_else(|| strange("a credential that nobody wants"))?;
                 if !credentials.take(&config, of, next(descriptors)?).map_err(io::Error::other)? {
                     return Err(strange("a credential of nobody's"));
                 }
-                self.waits = Some((config, credentials, whose));
+                self.incomplete = Some((config, credentials, whose));
             }
             (ToWorker::Listen { http, loopback }, None) => {
                 let unix = http.then(|| next(descriptors)).transpose()?.map(UnixListener::from);
@@ -78,7 +78,7 @@ impl Intake {
             (ToWorker::Count, None) => drop(self.counts.send(()).await),
             _ => return Err(strange("what is said to a new worker only, or out of its turn")),
         }
-        if let Some((config, credentials, _)) = self.waits.take_if(|(.., whose)| whose.is_empty()) {
+        if let Some((config, credentials, _)) = self.incomplete.take_if(|(.., whose)| whose.is_empty()) {
             self.order(Order::Replace(Box::new(config), credentials)).await;
         }
         Ok(())
@@ -99,8 +99,8 @@ fn next(descriptors: &Descriptors) -> io::Result<OwnedFd> {
 }
 
 /// What a worker serves beside its agent's socket, and how that is changed.
-pub(crate) struct Serves {
-    pub host: Host,
+pub(crate) struct WorkerService {
+    pub host: CoreClient,
     /// Where the conversation's log and the pins of MCP tools are.
     pub files: (PathBuf, PathBuf),
     /// To the task that has the turns.
@@ -108,19 +108,19 @@ pub(crate) struct Serves {
     /// Who may call the endpoint, where the core says.
     pub access: Option<Arc<Access>>,
     pub shared: http::Shared,
-    pub(crate) books: Books,
+    pub(crate) accounting: Accounting,
     /// The file of the endpoint's token on loopback.
     pub token: PathBuf,
     pub endpoint: Option<Endpoint>,
 }
 
-impl Serves {
+impl WorkerService {
     /// Does what is ordered until `stop`, and then lets the endpoint's calls finish.
     pub(crate) async fn run(mut self, mut orders: mpsc::Receiver<Order>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(order) = orders.recv() => self.obey(order).await,
+                Some(order) = orders.recv() => self.carry_out(order).await,
             }
         }
         drop(orders);
@@ -129,10 +129,10 @@ impl Serves {
         }
     }
 
-    async fn obey(&mut self, order: Order) {
+    async fn carry_out(&mut self, order: Order) {
         let done = match order {
             Order::Replace(config, credentials) => self.replace(*config, credentials).await,
-            Order::Listen(doors) => self.listen(doors).await.map_err(|error| chain(&error)),
+            Order::Listen(sockets) => self.listen(sockets).await.map_err(|error| chain(&error)),
         };
         match done {
             Ok(()) => self.host.ready(),
@@ -158,17 +158,17 @@ impl Serves {
     ///
     /// # Errors
     /// There is no endpoint then.
-    pub(crate) async fn listen(&mut self, doors: Option<Doors>) -> Result<(), http::Error> {
+    pub(crate) async fn listen(&mut self, sockets: Option<EndpointSockets>) -> Result<(), http::Error> {
         // The port may be needed at once.
         if let Some(endpoint) = self.endpoint.take() {
             endpoint.close().await;
         }
-        let Some((unix, tcp)) = doors else { return Ok(()) };
-        let loopback = tcp.map(|tcp| Loopback::handed(tcp, &self.token)).transpose()?;
+        let Some((unix, tcp)) = sockets else { return Ok(()) };
+        let loopback = tcp.map(|tcp| Loopback::listen(tcp, &self.token)).transpose()?;
         unix.set_nonblocking(true).map_err(http::Error::Io)?;
         let unix = tokio::net::UnixListener::from_std(unix).map_err(http::Error::Io)?;
         let (access, shared) = (self.access.clone(), self.shared.clone());
-        self.endpoint = Some(Endpoint::handed((unix, loopback), access, shared, self.books.clone()));
+        self.endpoint = Some(Endpoint::start((unix, loopback), access, shared, self.accounting.clone()));
         Ok(())
     }
 }
@@ -208,24 +208,24 @@ mod tests {
     async fn a_configuration_is_in_force_once_all_its_credentials_are_there() {
         let (orders, mut ordered) = mpsc::channel(4);
         let (counts, mut counted) = mpsc::channel(4);
-        let mut intake = Intake::new(orders, counts);
+        let mut assembler = OrderAssembler::new(orders, counts);
         // The first may be there before its message.
         let descriptors = Descriptors::default();
         descriptors.lock().unwrap().push(key("sk-llm"));
-        intake.take(replace(vec![For::Llm, For::Mcp("s".into())]), &descriptors).await.unwrap();
+        assembler.take(replace(vec![For::Llm, For::Mcp("s".into())]), &descriptors).await.unwrap();
         assert!(ordered.try_recv().is_err(), "its credentials are missing");
         descriptors.lock().unwrap().push(key("sk-mcp"));
-        intake.take(ToWorker::Credential, &descriptors).await.unwrap();
+        assembler.take(ToWorker::Credential, &descriptors).await.unwrap();
         assert!(ordered.try_recv().is_err(), "one is");
-        intake.take(ToWorker::Credential, &descriptors).await.unwrap();
+        assembler.take(ToWorker::Credential, &descriptors).await.unwrap();
         let Ok(Order::Replace(_, credentials)) = ordered.try_recv() else { panic!("no order") };
         let of = |of: For| credentials.of(&of).unwrap().expose();
         assert_eq!([of(For::Llm), of(For::Mcp("s".into()))], ["sk-llm", "sk-mcp"]);
         // One that wants none is whole at once.
-        intake.take(replace(Vec::new()), &descriptors).await.unwrap();
+        assembler.take(replace(Vec::new()), &descriptors).await.unwrap();
         let Ok(Order::Replace(_, credentials)) = ordered.try_recv() else { panic!("no order") };
         assert_eq!(credentials.secrets().count(), 0);
-        intake.take(ToWorker::Count, &descriptors).await.unwrap();
+        assembler.take(ToWorker::Count, &descriptors).await.unwrap();
         assert!(counted.try_recv().is_ok());
     }
 
@@ -233,28 +233,28 @@ mod tests {
     async fn what_is_no_order_is_refused() {
         let (orders, _ordered) = mpsc::channel(4);
         let (counts, _counted) = mpsc::channel(4);
-        let intake = || Intake::new(orders.clone(), counts.clone());
+        let assembler = || OrderAssembler::new(orders.clone(), counts.clone());
         let descriptors = Descriptors::default();
-        for said in [
+        for message in [
             vec![ToWorker::Credential],
             vec![replace(vec![For::Llm]), ToWorker::Credential],
             vec![replace(vec![For::Llm]), ToWorker::Count],
             vec![replace(vec![For::Llm]), replace(vec![For::Llm])],
             vec![ToWorker::Listen { http: true, loopback: false }],
         ] {
-            let mut intake = intake();
+            let mut assembler = assembler();
             let mut last = Ok(());
-            for said in said {
-                last = intake.take(said, &descriptors).await;
+            for message in message {
+                last = assembler.take(message, &descriptors).await;
             }
             assert!(last.is_err());
         }
         let (socket, _) = UnixStream::pair().unwrap();
         descriptors.lock().unwrap().extend([key("sk-x"), socket.into()]);
-        let mut strange = intake();
+        let mut strange = assembler();
         strange.take(replace(vec![For::Mcp("nobody".into())]), &descriptors).await.unwrap();
         assert!(strange.take(ToWorker::Credential, &descriptors).await.is_err());
         let alone = ToWorker::Listen { http: false, loopback: true };
-        assert!(intake().take(alone, &descriptors).await.is_err(), "loopback alone");
+        assert!(assembler().take(alone, &descriptors).await.is_err(), "loopback alone");
     }
 }

@@ -367,7 +367,7 @@ impl Turns {
                 if !progress.refused {
                     let cost = cut_off(progress.reported_usage, progress.sent, progress.text_bytes);
                     *usage += cost;
-                    self.conversation.spent(&cost);
+                    self.conversation.record_usage(&cost);
                 }
                 return Err(stop);
             }
@@ -381,7 +381,7 @@ impl Turns {
             call.name = redactor.text(&call.name).into_owned();
         }
         let named = answer.name(&progress.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>());
-        named.inspect_err(|_| self.conversation.spent(&reported))?;
+        named.inspect_err(|_| self.conversation.record_usage(&reported))?;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
         self.open.clear();
         // Who cuts a turn off is the runtime, which has seen the calls begin: they are on record all the same.

@@ -2,8 +2,8 @@
 
 use super::{
     State,
-    budget::{Held, UnderWay},
-    intents::Part,
+    budget::{Reservation, UnderWay},
+    intents::RequestPart,
     record::{self, Call, Unrecorded},
     relay::Outcome,
 };
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 /// A call that is under way: counted and recorded when it ends.
-pub(super) struct Counted {
+pub(super) struct ActiveCall {
     pub(super) state: Arc<State>,
     pub(super) shared: Shared,
     pub(super) call: Call,
@@ -20,18 +20,18 @@ pub(super) struct Counted {
     /// Bytes of the request; 0: it costs nothing.
     pub(super) sent: usize,
     /// What it is part of for the trace.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<RequestPart>,
     /// When the client saw each tool call begin, in their order: ns since boot.
     pub(super) began: Vec<u64>,
     /// Which of them the trace was told of.
-    pub(super) told: BTreeSet<usize>,
-    pub(super) held: Held,
+    pub(super) reported: BTreeSet<usize>,
+    pub(super) held: Reservation,
     /// What it costs at least.
     pub(super) reserved: Option<Reserved>,
     pub(super) _under_way: UnderWay,
 }
 
-impl Counted {
+impl ActiveCall {
     /// Counts what an answer cost that is no whole one, or whose provider did not say.
     pub(super) fn charge(&self, status: u16, outcome: &mut Outcome) {
         let is_told = outcome.usage.is_some() || !(200..300).contains(&status);
@@ -44,14 +44,14 @@ impl Counted {
     /// their ends before: it may run them at once, and nobody knows when the answer ends, or whether it does here. A worker that
     /// is to stop does not wait for that: it has little time, and the line on disk is still to come.
     pub(super) async fn report(&mut self, calls: impl IntoIterator<Item = (usize, ToolCall)>) {
-        let (Some(follow), Some(part)) = (&self.state.follow, &mut self.part) else { return };
+        let (Some(intents), Some(part)) = (&self.state.intents, &mut self.part) else { return };
         for (place, mut call) in calls {
-            if !self.told.insert(place) {
+            if !self.reported.insert(place) {
                 continue;
             }
             clean(&mut call, &self.shared.redactor);
             let moment = self.began.get(place).copied().unwrap_or_else(report::now);
-            follow.called(part, (&call, moment), &self.shared.redactor, &self.state.cut).await;
+            intents.called(part, (&call, moment), &self.shared.redactor, &self.state.cut).await;
         }
     }
 
@@ -68,10 +68,10 @@ impl Counted {
         self.state.meter.lock().used(&usage, Timestamp::now());
         drop(self.reserved.take());
         self.report(outcome.tool_calls.iter().cloned().enumerate()).await;
-        if let (Some(follow), Some(part)) = (&self.state.follow, self.part.take()) {
+        if let (Some(intents), Some(part)) = (&self.state.intents, self.part.take()) {
             let failed = (status >= 400).then(|| format!("the provider answered with status {status}"));
             let error = outcome.error.as_deref().or(failed.as_deref());
-            follow.answered(part, error, &redactor);
+            intents.answered(part, error, &redactor);
         }
         let took = self.started.elapsed();
         let written = record::write(&self.state.log, &self.call, status, took, &outcome).await;

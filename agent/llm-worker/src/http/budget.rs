@@ -22,14 +22,14 @@ const CALLS: usize = 64;
 
 /// What is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Kind {
     /// Until the provider has them.
     Requests,
     /// Until the client has them; of those that stream, what is kept.
     Answers,
 }
 
-impl fmt::Display for What {
+impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Requests => "requests that are not passed on yet",
@@ -41,22 +41,22 @@ impl fmt::Display for What {
 /// Why there is no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this agent's {0} have {MOST} bytes together, which is the most; try again")]
-pub(super) struct Full(What);
+pub(super) struct Full(Kind);
 
 /// What an agent has. Its copies are the same room.
 #[derive(Debug, Clone)]
-pub struct Room {
-    pub(super) requests: Part,
-    pub(super) answers: Part,
+pub struct ByteBudget {
+    pub(super) requests: Pool,
+    pub(super) answers: Pool,
     pub(super) calls: Calls,
 }
 
-impl Default for Room {
+impl Default for ByteBudget {
     fn default() -> Self {
-        let part = |what| Part { what, held: Arc::default() };
+        let pool = |what| Pool { what, held: Arc::default() };
         Self {
-            requests: part(What::Requests),
-            answers: part(What::Answers),
+            requests: pool(Kind::Requests),
+            answers: pool(Kind::Answers),
             calls: Calls(watch::Sender::new(0)),
         }
     }
@@ -103,33 +103,33 @@ impl Drop for UnderWay {
 
 /// What an agent has of one kind.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
-    what: What,
+pub(super) struct Pool {
+    what: Kind,
     held: Arc<AtomicUsize>,
 }
 
-impl Part {
+impl Pool {
     /// For a body of which nothing is there yet.
-    pub(super) fn hold(&self) -> Held {
-        Held { part: self.clone(), bytes: 0 }
+    pub(super) fn reserve(&self) -> Reservation {
+        Reservation { pool: self.clone(), bytes: 0 }
     }
 }
 
 /// What a body has taken; given back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
-    part: Part,
+pub(super) struct Reservation {
+    pool: Pool,
     bytes: usize,
 }
 
-impl Held {
+impl Reservation {
     /// Takes so many bytes more.
     ///
     /// # Errors
     /// [`Full`]: what was taken before is still held.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Full> {
         let more = |held: usize| held.checked_add(bytes).filter(|sum| *sum <= MOST);
-        let Part { what, held } = &self.part;
+        let Pool { what, held } = &self.pool;
         held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| Full(*what))?;
         self.bytes += bytes;
         Ok(())
@@ -148,12 +148,12 @@ impl Held {
     /// Keeps so many bytes at most.
     pub(super) fn shrink(&mut self, to: usize) {
         let less = self.bytes.saturating_sub(to);
-        self.part.held.fetch_sub(less, Ordering::Relaxed);
+        self.pool.held.fetch_sub(less, Ordering::Relaxed);
         self.bytes -= less;
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.shrink(0);
     }
@@ -161,18 +161,18 @@ impl Drop for Held {
 
 /// Bytes on their way to somebody who may be slow. What is theirs, their room, goes when nobody has them any more.
 #[derive(Debug)]
-pub(super) struct Kept<T = Held> {
+pub(super) struct BudgetedBytes<T = Reservation> {
     bytes: Vec<u8>,
     _theirs: T,
 }
 
-impl<T> Kept<T> {
+impl<T> BudgetedBytes<T> {
     pub(super) fn new(bytes: Vec<u8>, theirs: T) -> Self {
         Self { bytes, _theirs: theirs }
     }
 }
 
-impl<T> AsRef<[u8]> for Kept<T> {
+impl<T> AsRef<[u8]> for BudgetedBytes<T> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -185,12 +185,12 @@ mod tests {
 
     #[test]
     fn bodies_have_a_bound_together() {
-        for what in [What::Requests, What::Answers] {
-            let room = Room::default();
-            let part = if what == What::Requests { &room.requests } else { &room.answers };
-            let mut held = part.hold();
+        for what in [Kind::Requests, Kind::Answers] {
+            let budget = ByteBudget::default();
+            let pool = if what == Kind::Requests { &budget.requests } else { &budget.answers };
+            let mut held = pool.reserve();
             held.grow(MOST - 1).unwrap();
-            let mut rest = part.clone().hold();
+            let mut rest = pool.clone().reserve();
             assert_eq!(rest.grow(2), Err(Full(what)));
             assert_eq!(rest.grow(usize::MAX), Err(Full(what)));
             held.fit(MOST - 2).unwrap();
@@ -203,34 +203,34 @@ mod tests {
             rest.grow(2).unwrap();
             assert_eq!(rest.grow(1), Err(Full(what)));
             drop((held, rest));
-            assert_eq!(part.held.load(Ordering::Relaxed), 0);
+            assert_eq!(pool.held.load(Ordering::Relaxed), 0);
         }
     }
 
     #[test]
     fn answers_that_nobody_reads_leave_requests_their_room() {
-        let room = Room::default();
-        let mut answer = room.answers.hold();
+        let budget = ByteBudget::default();
+        let mut answer = budget.answers.reserve();
         answer.grow(MOST).unwrap();
-        room.requests.hold().grow(MOST).unwrap();
+        budget.requests.reserve().grow(MOST).unwrap();
         // What is on its way is held until the last of its copies is gone.
-        let sent = Bytes::from_owner(Kept::new(vec![1, 2, 3], answer));
+        let sent = Bytes::from_owner(BudgetedBytes::new(vec![1, 2, 3], answer));
         let rest = sent.slice(2..);
         drop(sent);
-        assert_eq!(room.answers.hold().grow(1), Err(Full(What::Answers)));
+        assert_eq!(budget.answers.reserve().grow(1), Err(Full(Kind::Answers)));
         drop(rest);
-        room.answers.hold().grow(MOST).unwrap();
+        budget.answers.reserve().grow(MOST).unwrap();
     }
 
     #[tokio::test]
     async fn calls_under_way_have_a_bound_and_an_end_that_can_be_waited_for() {
-        let room = Room::default();
-        let mut calls: Vec<_> = (0..CALLS).map(|_| room.clone().calls.begin().unwrap()).collect();
-        assert_eq!(room.calls.begin().unwrap_err(), TooMany);
+        let budget = ByteBudget::default();
+        let mut calls: Vec<_> = (0..CALLS).map(|_| budget.clone().calls.begin().unwrap()).collect();
+        assert_eq!(budget.calls.begin().unwrap_err(), TooMany);
         drop(calls.pop());
-        calls.push(room.calls.begin().unwrap());
+        calls.push(budget.calls.begin().unwrap());
         let over = tokio::spawn({
-            let calls = room.calls.clone();
+            let calls = budget.calls.clone();
             async move { calls.over().await }
         });
         drop(calls.split_off(1));
@@ -238,6 +238,6 @@ mod tests {
         assert!(!over.is_finished());
         drop(calls);
         over.await.unwrap();
-        room.calls.over().await;
+        budget.calls.over().await;
     }
 }

@@ -31,33 +31,33 @@ const MOST_CALLS: usize = 256;
 const MOST_BACK: usize = 512;
 
 /// The intents of one agent's clients.
-pub(super) struct Follow {
+pub(super) struct IntentTracker {
     reporter: Reporter,
-    threads: Mutex<Vec<Thread>>,
+    tracked_intents: Mutex<Vec<TrackedIntent>>,
     /// Nobody outside can make two ids that it takes for one.
     hasher: RandomState,
 }
 
 /// One intent under way.
 #[derive(Debug)]
-struct Thread {
+struct TrackedIntent {
     intent: Intent,
     /// What was asked and where in the conversation, as a number.
     asked: u64,
     /// The provider's ids of its calls, as numbers.
     calls: VecDeque<u64>,
     /// Calls whose result did not come yet, oldest first.
-    open: Vec<Open>,
+    open: Vec<OpenCall>,
     /// The last request failed, and that is reported. The client may try again.
     failed: bool,
-    heard: Instant,
+    last_seen: Instant,
     /// One for this, and one for each request under way.
     under_way: Arc<()>,
 }
 
 /// A call whose result did not come yet.
 #[derive(Debug)]
-struct Open {
+struct OpenCall {
     /// The provider's id, as a number.
     given: u64,
     key: CallKey,
@@ -65,7 +65,7 @@ struct Open {
 
 /// What a request is part of, until it is answered or its client is gone.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct RequestPart {
     intent: Intent,
     /// The answer has tool calls.
     called: bool,
@@ -74,9 +74,9 @@ pub(super) struct Part {
     _under_way: Arc<()>,
 }
 
-impl Follow {
+impl IntentTracker {
     pub(super) fn new(reporter: Reporter) -> Self {
-        Self { reporter, threads: Mutex::default(), hasher: RandomState::new() }
+        Self { reporter, tracked_intents: Mutex::default(), hasher: RandomState::new() }
     }
 
     /// A request on loopback was refused before anything of it was read.
@@ -84,55 +84,63 @@ impl Follow {
         self.reporter.refused("http", why);
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tracked_intents(&self) -> MutexGuard<'_, Vec<TrackedIntent>> {
+        self.tracked_intents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request that will be sent on. Reports the results that it brings, and what it asks for if that is new.
-    pub(super) fn begin(&self, kind: ProviderKind, messages: &[Box<RawValue>], redactor: &Redactor) -> Part {
-        let newest = Newest::of(kind, messages);
+    pub(super) fn begin(
+        &self,
+        kind: ProviderKind,
+        messages: &[Box<RawValue>],
+        redactor: &Redactor,
+    ) -> RequestPart {
+        let newest = LatestMessages::of(kind, messages);
         let results: Vec<(u64, &ToolResult)> =
             newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
-        let mut threads = self.threads();
+        let mut tracked_intents = self.tracked_intents();
         // Providers give one id to calls of several intents, by chance or not: what was asked tells which is meant.
-        let brought = |thread: &Thread| results.iter().any(|(given, _)| thread.calls.contains(given));
-        let known = threads
+        let brought =
+            |tracked: &TrackedIntent| results.iter().any(|(given, _)| tracked.calls.contains(given));
+        let known = tracked_intents
             .iter()
-            .position(|thread| brought(thread) && thread.asked == newest.number)
-            .or_else(|| threads.iter().position(brought))
-            .or_else(|| threads.iter().position(|thread| thread.asked == newest.number));
-        let mut thread = match known.map(|at| threads.remove(at)) {
-            Some(mut thread) => {
+            .position(|tracked| brought(tracked) && tracked.asked == newest.number)
+            .or_else(|| tracked_intents.iter().position(brought))
+            .or_else(|| tracked_intents.iter().position(|tracked| tracked.asked == newest.number));
+        let mut tracked = match known.map(|at| tracked_intents.remove(at)) {
+            Some(mut tracked) => {
                 for (given, result) in &results {
                     // Two calls of one id are answered in their order.
-                    let Some(at) = thread.open.iter().position(|open| open.given == *given) else { continue };
-                    let Open { key, .. } = thread.open.remove(at);
+                    let Some(at) = tracked.open.iter().position(|open| open.given == *given) else {
+                        continue;
+                    };
+                    let OpenCall { key, .. } = tracked.open.remove(at);
                     self.reporter.ended(&key, result.is_error, &result.content, redactor);
                 }
-                thread
+                tracked
             }
             None => {
                 let intent = Intent { id: report::new_id(), conn: 0 };
-                Thread {
+                TrackedIntent {
                     intent,
                     asked: newest.number,
                     calls: VecDeque::new(),
                     open: Vec::new(),
                     failed: true,
-                    heard: Instant::now(),
+                    last_seen: Instant::now(),
                     under_way: Arc::default(),
                 }
             }
         };
-        if std::mem::take(&mut thread.failed) {
-            self.reporter.asked(&thread.intent, (None, Via::Http), &newest.asked, redactor);
+        if std::mem::take(&mut tracked.failed) {
+            self.reporter.asked(&tracked.intent, (None, Via::Http), &newest.asked, redactor);
         }
-        thread.heard = Instant::now();
-        let (intent, _under_way) = (thread.intent.clone(), Arc::clone(&thread.under_way));
-        let part = Part { intent, called: false, waits: true, _under_way };
-        threads.push(thread);
-        if threads.len() > MOST {
-            self.give_up(&threads.remove(0), "the client began too much else", redactor);
+        tracked.last_seen = Instant::now();
+        let (intent, _under_way) = (tracked.intent.clone(), Arc::clone(&tracked.under_way));
+        let part = RequestPart { intent, called: false, waits: true, _under_way };
+        tracked_intents.push(tracked);
+        if tracked_intents.len() > MOST {
+            self.give_up(&tracked_intents.remove(0), "the client began too much else", redactor);
         }
         part
     }
@@ -141,7 +149,7 @@ impl Follow {
     /// `cut`: the client does not see the end of the call before.
     pub(super) async fn called(
         &self,
-        part: &mut Part,
+        part: &mut RequestPart,
         (call, moment): (&ToolCall, u64),
         redactor: &Redactor,
         cut: &CancellationToken,
@@ -150,38 +158,39 @@ impl Follow {
         part.called = true;
         let patience = part.waits.then_some(cut);
         part.waits = self.reporter.call(Some(&part.intent), &begun, call, None, patience).await;
-        let mut threads = self.threads();
-        let Some(thread) = threads.iter_mut().find(|thread| thread.intent.id == part.intent.id) else {
+        let mut tracked_intents = self.tracked_intents();
+        let Some(tracked) = tracked_intents.iter_mut().find(|tracked| tracked.intent.id == part.intent.id)
+        else {
             return;
         };
-        thread.heard = Instant::now();
+        tracked.last_seen = Instant::now();
         let given = self.number(&call.id);
-        thread.calls.push_back(given);
-        thread.open.push(Open { given, key: begun.key });
-        let too_many = thread.calls.len().saturating_sub(MOST_CALLS);
-        thread.calls.drain(..too_many);
-        let too_many = thread.open.len().saturating_sub(MOST_CALLS);
-        thread.open.drain(..too_many);
+        tracked.calls.push_back(given);
+        tracked.open.push(OpenCall { given, key: begun.key });
+        let too_many = tracked.calls.len().saturating_sub(MOST_CALLS);
+        tracked.calls.drain(..too_many);
+        let too_many = tracked.open.len().saturating_sub(MOST_CALLS);
+        tracked.open.drain(..too_many);
     }
 
     /// The request's answer came, and all its calls were told; or why it failed. Even then the client may run the calls that
     /// it heard of.
-    pub(super) fn answered(&self, part: Part, error: Option<&str>, redactor: &Redactor) {
-        let Part { intent, called, .. } = &part;
-        let mut threads = self.threads();
-        let at = threads.iter().position(|thread| thread.intent.id == intent.id);
-        let Some((at, thread)) = at.and_then(|at| Some((at, threads.get_mut(at)?))) else { return };
-        thread.heard = Instant::now();
+    pub(super) fn answered(&self, part: RequestPart, error: Option<&str>, redactor: &Redactor) {
+        let RequestPart { intent, called, .. } = &part;
+        let mut tracked_intents = self.tracked_intents();
+        let at = tracked_intents.iter().position(|tracked| tracked.intent.id == intent.id);
+        let Some((at, tracked)) = at.and_then(|at| Some((at, tracked_intents.get_mut(at)?))) else { return };
+        tracked.last_seen = Instant::now();
         if *called {
             return;
         }
         if let Some(why) = error {
-            thread.failed = true;
+            tracked.failed = true;
             return self.reporter.intent_ended(intent, Some(why), redactor);
         }
         // This request and the thread itself; more are a client's that asks twice at once.
-        if Arc::strong_count(&thread.under_way) <= 2 {
-            threads.remove(at);
+        if Arc::strong_count(&tracked.under_way) <= 2 {
+            tracked_intents.remove(at);
             self.reporter.intent_ended(intent, None, redactor);
         }
     }
@@ -193,14 +202,14 @@ impl Follow {
 
     /// Gives up intents of which nothing was heard for so long: their calls would be in flight for ever.
     pub(super) fn give_up_silent(&self, patience: Duration, redactor: &Redactor) {
-        let mut threads = self.threads();
-        let silent = threads.extract_if(.., |thread| thread.heard.elapsed() > patience);
-        silent.for_each(|thread| self.give_up(&thread, "nothing more came from the client", redactor));
+        let mut tracked_intents = self.tracked_intents();
+        let silent = tracked_intents.extract_if(.., |tracked| tracked.last_seen.elapsed() > patience);
+        silent.for_each(|tracked| self.give_up(&tracked, "nothing more came from the client", redactor));
     }
 
-    fn give_up(&self, thread: &Thread, why: &str, redactor: &Redactor) {
-        if !thread.failed {
-            self.reporter.intent_ended(&thread.intent, Some(why), redactor);
+    fn give_up(&self, tracked: &TrackedIntent, why: &str, redactor: &Redactor) {
+        if !tracked.failed {
+            self.reporter.intent_ended(&tracked.intent, Some(why), redactor);
         }
     }
 }
@@ -217,7 +226,7 @@ pub(crate) struct ToolResult {
 
 /// What the end of a conversation says.
 #[derive(Debug, Default)]
-struct Newest {
+struct LatestMessages {
     /// Those behind the model's last answer.
     results: Vec<ToolResult>,
     /// The user's last message that is no result. Nothing, where there is none to be read: what the model wants called is
@@ -236,7 +245,7 @@ pub(crate) struct ClientMessage {
     pub(crate) tool_call_id: Option<String>,
 }
 
-impl Newest {
+impl LatestMessages {
     fn of(kind: ProviderKind, messages: &[Box<RawValue>]) -> Self {
         let mut newest = Self { number: number_of_unread(messages), ..Self::default() };
         let mut is_behind = true;

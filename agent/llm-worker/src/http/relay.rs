@@ -2,7 +2,7 @@
 //!
 //! What goes out is what was read, written anew: a client that reads bytes in another way than this finds nothing else.
 
-use super::{request, strict_json, tool_calls::Begins};
+use super::{request, strict_json, tool_calls::ToolCalls};
 use crate::{
     message::{Block, ToolCall},
     provider::{
@@ -13,7 +13,7 @@ use crate::{
 };
 use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::{Value, value::RawValue};
-use split_secrets::Joined;
+use split_secrets::SplitSecrets;
 use std::collections::VecDeque;
 
 pub(crate) mod split_secrets;
@@ -66,9 +66,9 @@ pub struct Relay {
     text_bytes: usize,
     error: Option<String>,
     /// The tool calls that a client may find in it.
-    begins: Begins,
+    tool_calls: ToolCalls,
     /// What is on its way out.
-    joined: Joined,
+    split_secrets: SplitSecrets,
 }
 
 impl Relay {
@@ -82,31 +82,31 @@ impl Relay {
             usage: None,
             text_bytes: 0,
             error: None,
-            begins: Begins::new(has_many),
-            joined: Joined::default(),
+            tool_calls: ToolCalls::new(has_many),
+            split_secrets: SplitSecrets::default(),
         }
     }
 
     /// Bytes that it holds of a stream: of what it reads, of what it is to tell, and of what waits to go out.
     pub(super) fn held(&self) -> usize {
         let decoder = self.decoder.as_ref().map_or(0, |decoder| decoder.held());
-        self.events.held() + decoder + self.begins.held() + self.joined.held()
+        self.events.held() + decoder + self.tool_calls.held() + self.split_secrets.held()
     }
 
     /// How many tool calls began since this was asked last: a client may run one before the answer is whole.
     pub(super) fn started(&mut self) -> usize {
-        self.begins.fresh()
+        self.tool_calls.fresh()
     }
 
     /// The calls that became complete since this was asked last, each with its place in [`Outcome::tool_calls`]: a client may
     /// run them once it has what was fed. They do not change any more.
     pub(super) fn completed(&mut self) -> Vec<(usize, ToolCall)> {
-        self.begins.completed()
+        self.tool_calls.completed()
     }
 
     /// Whether its final event was read: clients do not wait for anything behind it.
     pub(super) fn is_over(&self) -> bool {
-        self.begins.is_over()
+        self.tool_calls.is_over()
     }
 
     /// Takes bytes of a stream in; gives the events that are whole. What is behind the final one is nothing.
@@ -114,7 +114,7 @@ impl Relay {
     /// # Errors
     /// An event without end, or that parsers may read differently; too many tool calls. What waited goes to nobody then.
     pub fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
-        self.read(bytes, redactor).inspect_err(|_| self.joined = Joined::default())
+        self.read(bytes, redactor).inspect_err(|_| self.split_secrets = SplitSecrets::default())
     }
 
     fn read(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
@@ -145,10 +145,10 @@ impl Relay {
         // Some servers leave out the last empty line; and some clients do not wait for it.
         let mut rest = if is_whole { self.feed(b"\n\n", redactor) } else { Ok(Vec::new()) };
         if let Ok(rest) = &mut rest {
-            self.joined.finish(rest);
+            self.split_secrets.finish(rest);
         }
         let (rest, refused) = match rest {
-            Ok(rest) => (rest, self.begins.complete().err()),
+            Ok(rest) => (rest, self.tool_calls.complete().err()),
             Err(why) => (Vec::new(), Some(why)),
         };
         let reported = self.decoder.as_ref().and_then(|decoder| decoder.reported_usage());
@@ -171,7 +171,7 @@ impl Relay {
             }
             None => {}
         }
-        outcome.tool_calls = self.begins.finish();
+        outcome.tool_calls = self.tool_calls.finish();
         (rest, outcome)
     }
 
@@ -192,8 +192,8 @@ impl Relay {
             }
             "[DONE]" => {
                 self.decode(&Event { name, data: "[DONE]".into() });
-                self.begins.over()?;
-                self.joined.finish(out);
+                self.tool_calls.over()?;
+                self.split_secrets.finish(out);
                 out.extend_from_slice(b"data: [DONE]\n\n");
                 return Ok(());
             }
@@ -211,9 +211,9 @@ impl Relay {
         }
         let protocol = protocol(self.kind);
         self.text_bytes += protocol.text_bytes(&read);
-        let begun = self.begins.event(self.kind, &name, &read);
-        let mended = self.begins.mend(&mut read).then(|| read.to_string());
-        let data = strict_json::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned();
+        let begun = self.tool_calls.event(self.kind, &name, &read);
+        let rewritten = self.tool_calls.rewrite(&mut read).then(|| read.to_string());
+        let data = strict_json::in_one_line(rewritten.as_deref().unwrap_or(clean.get())).into_owned();
         let event = Event { name, data };
         self.decode(&event);
         begun?;
@@ -222,9 +222,9 @@ impl Relay {
         if self.hides_usage && is_alone {
             return Ok(());
         }
-        self.joined.pass(self.kind, (event, &read), redactor, out)?;
+        self.split_secrets.pass(self.kind, (event, &read), redactor, out)?;
         if self.is_over() {
-            self.joined.finish(out);
+            self.split_secrets.finish(out);
         }
         Ok(())
     }
@@ -284,12 +284,12 @@ impl Relay {
             refused.get_or_insert_with(|| "the provider sent an answer that is no JSON object".into());
         }
         let protocol = protocol(self.kind);
-        let mut read = self.begins.read(self.kind, &value).and_then(|()| self.begins.complete());
+        let mut read = self.tool_calls.read(self.kind, &value).and_then(|()| self.tool_calls.complete());
         // An error may echo what the client sent.
         if !is_error {
             read = read.and_then(|()| protocol.check_answer(&value));
         }
-        let mended = self.begins.mend(&mut value).then(|| value.to_string());
+        let rewritten = self.tool_calls.rewrite(&mut value).then(|| value.to_string());
         refused = refused.or(read.err());
         let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
         let outcome = Outcome {
@@ -299,11 +299,11 @@ impl Relay {
             usage: value.get("usage").and_then(|reported| protocol.usage(reported)),
             error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
             refused,
-            tool_calls: self.begins.finish(),
+            tool_calls: self.tool_calls.finish(),
             text_bytes,
         };
         let body =
-            strict_json::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
+            strict_json::in_one_line(rewritten.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
         Whole { body, form: JSON, outcome }
     }
 }

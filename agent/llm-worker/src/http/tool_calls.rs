@@ -25,7 +25,7 @@ const MAX_INDEX: u64 = 1 << 16;
 
 /// A call as it grows.
 #[derive(Debug)]
-struct Growing {
+struct PartialCall {
     /// Which of the answer's choices, and which of its calls, if it says so.
     place: (u64, Option<u64>),
     form: Form,
@@ -36,24 +36,24 @@ struct Growing {
     id: String,
     name: String,
     input: Input,
-    ends: Ends,
+    growth: Growth,
     /// Its place among its choice's, where it is one of a stream's list.
     slot: Option<u64>,
     /// Which of the calls it is: it became one when it was named.
     number: Option<usize>,
     /// It was told as complete.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// Whether a call may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
+enum Growth {
     /// It may.
     Open,
     /// Its input is a whole document, of whatever kind, behind which nothing goes on: some clients run it now.
-    Full,
+    Complete,
     /// Another one began, or what it is part of ended.
-    Shut,
+    Closed,
 }
 
 /// How a call is written. One place may have calls of several forms: which of them is meant is the client's to decide.
@@ -71,12 +71,12 @@ enum Form {
 
 /// The calls of an answer as it grows.
 #[derive(Debug, Default)]
-pub(crate) struct Begins {
-    calls: Vec<Growing>,
+pub(crate) struct ToolCalls {
+    calls: Vec<PartialCall>,
     named: usize,
-    told: usize,
+    reported: usize,
     /// Anthropic's blocks, by their places; those of a whole answer, too.
-    blocks: Vec<Begun>,
+    blocks: Vec<BlockState>,
     /// Blocks came with the answer's beginning, or it came whole.
     has_message: bool,
     /// Several answers were asked for: each chunk may have one of them, which says by its index which it is.
@@ -86,7 +86,7 @@ pub(crate) struct Begins {
     /// For each choice the indices of its calls, in the order in which they were first there.
     places: BTreeMap<u64, Vec<u64>>,
     /// How the answer is to go on, so that clients which join calls, or what is said of one, have no others of it.
-    mends: Vec<choices::Mend>,
+    rewrites: Vec<choices::Rewrite>,
     /// The choices that gave a reason to stop.
     stopped: BTreeSet<u64>,
     /// The stream said that it is over.
@@ -95,7 +95,7 @@ pub(crate) struct Begins {
 
 /// One of Anthropic's blocks.
 #[derive(Debug)]
-struct Begun {
+struct BlockState {
     /// Where its call is, if it is one.
     call: Option<usize>,
     /// It is of a kind that has an input.
@@ -105,7 +105,7 @@ struct Begun {
     is_over: bool,
 }
 
-impl Begins {
+impl ToolCalls {
     /// Of an answer; `has_many`: of several at once.
     pub(super) fn new(has_many: bool) -> Self {
         Self { has_many, ..Self::default() }
@@ -118,10 +118,10 @@ impl Begins {
 
     /// Bytes that it holds of the answer.
     pub(super) fn held(&self) -> usize {
-        let of = |call: &Growing| {
-            size_of::<Growing>() + call.id.capacity() + call.name.capacity() + call.input.held()
+        let of = |call: &PartialCall| {
+            size_of::<PartialCall>() + call.id.capacity() + call.name.capacity() + call.input.held()
         };
-        self.blocks.capacity() * size_of::<Begun>() + self.calls.iter().map(of).sum::<usize>()
+        self.blocks.capacity() * size_of::<BlockState>() + self.calls.iter().map(of).sum::<usize>()
     }
 
     /// Takes in the data of an event, and the name that the event has.
@@ -143,7 +143,7 @@ impl Begins {
     /// As [`Self::complete`].
     pub(super) fn over(&mut self) -> Result<(), String> {
         self.is_over = true;
-        self.shut(None);
+        self.close(None);
         self.complete()
     }
 
@@ -168,38 +168,38 @@ impl Begins {
 
     /// How many calls began since this was asked last.
     pub(super) fn fresh(&mut self) -> usize {
-        self.named - std::mem::replace(&mut self.told, self.named)
+        self.named - std::mem::replace(&mut self.reported, self.named)
     }
 
     /// The calls that became complete since this was asked last, each with its place in what [`Self::finish`] gives: a client
     /// may run them now. Nothing is added to them from then on.
     pub(super) fn completed(&mut self) -> Vec<(usize, ToolCall)> {
-        let mut told = Vec::new();
-        for call in self.calls.iter_mut().filter(|call| call.is_complete() && !call.is_told) {
+        let mut reported = Vec::new();
+        for call in self.calls.iter_mut().filter(|call| call.is_complete() && !call.is_reported) {
             let Some(number) = call.number else { continue };
-            call.is_told = true;
+            call.is_reported = true;
             let (id, name) = (call.id.clone(), call.name.clone());
-            told.push((number, ToolCall { id, name, input: json(call.input.text().to_owned()) }));
+            reported.push((number, ToolCall { id, name, input: json(call.input.text().to_owned()) }));
         }
-        told.sort_by_key(|(number, _)| *number);
-        told
+        reported.sort_by_key(|(number, _)| *number);
+        reported
     }
 
     /// The calls, in the order in which they were named.
     pub(super) fn finish(mut self) -> Vec<ToolCall> {
         self.calls.retain(|call| call.number.is_some());
         self.calls.sort_by_key(|call| call.number);
-        let call = |call: Growing| {
-            let Growing { id, name, input, .. } = call;
+        let call = |call: PartialCall| {
+            let PartialCall { id, name, input, .. } = call;
             ToolCall { id, name, input: json(input.into_text()) }
         };
         self.calls.into_iter().map(call).collect()
     }
 
     /// Nothing is added to the calls of this choice, or to any.
-    fn shut(&mut self, of: Option<u64>) {
+    fn close(&mut self, of: Option<u64>) {
         let calls = self.calls.iter_mut().filter(|call| of.is_none_or(|of| call.place.0 == of));
-        calls.for_each(|call| call.ends = Ends::Shut);
+        calls.for_each(|call| call.growth = Growth::Closed);
     }
 
     /// Something that may be a call; gives where it is.
@@ -208,7 +208,7 @@ impl Begins {
         if self.calls.len() >= 4 * MAX_CALLS {
             return Err(too_many());
         }
-        self.calls.push(Growing {
+        self.calls.push(PartialCall {
             place,
             form,
             is_whole: false,
@@ -216,10 +216,10 @@ impl Begins {
             id: id.to_owned(),
             name: String::new(),
             input: Input::default(),
-            ends: Ends::Open,
+            growth: Growth::Open,
             slot: None,
             number: None,
-            is_told: false,
+            is_reported: false,
         });
         Ok(self.calls.len() - 1)
     }
@@ -237,7 +237,7 @@ impl Begins {
         call.number = Some(self.named);
         self.named += 1;
         let (place, form, is_whole) = (call.place, call.form, call.is_whole);
-        let is_twice = |call: &Growing| call.place == place && call.form != form && call.number.is_some();
+        let is_twice = |call: &PartialCall| call.place == place && call.form != form && call.number.is_some();
         let is_listed = matches!(form, Form::Function | Form::Custom) && !is_whole;
         match is_listed && self.calls.iter().any(|call| is_twice(call) && call.form != Form::Single) {
             true => ambiguous("a tool call of two forms"),
@@ -246,15 +246,15 @@ impl Begins {
     }
 }
 
-impl Growing {
+impl PartialCall {
     /// Whether a client may run it as it is.
     fn is_complete(&self) -> bool {
-        self.number.is_some() && self.ends != Ends::Open
+        self.number.is_some() && self.growth != Growth::Open
     }
 
     /// All of its input.
     fn take(&mut self, input: String) {
-        (self.input, self.ends) = (Input::whole(input), Ends::Shut);
+        (self.input, self.growth) = (Input::whole(input), Growth::Closed);
     }
 
     /// Adds a piece of its input. A custom tool's is any text.
@@ -263,7 +263,7 @@ impl Growing {
         // Blanks behind an input are none of it.
         let is_space = |byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         let is_blank = was_behind && self.form != Form::Custom && piece.bytes().all(is_space);
-        if self.ends == Ends::Shut && !piece.is_empty() && !is_blank {
+        if self.growth == Growth::Closed && !piece.is_empty() && !is_blank {
             return ambiguous("an input for a tool call that is over");
         }
         if is_blank {
@@ -273,9 +273,9 @@ impl Growing {
             self.input.push_text(piece);
         } else if !self.input.push(piece) {
             return ambiguous("an input that goes on behind its end");
-        } else if self.ends == Ends::Open && !was_behind && self.input.is_behind() {
+        } else if self.growth == Growth::Open && !was_behind && self.input.is_behind() {
             // Parsers differ over what is in it, so that is not asked: to a client that reads it, it is whole.
-            self.ends = Ends::Full;
+            self.growth = Growth::Complete;
         }
         Ok(())
     }

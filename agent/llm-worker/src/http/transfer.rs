@@ -1,8 +1,8 @@
 //! An answer's way from the provider to the client.
 
 use super::{
-    active_call::Counted,
-    budget::{Held, Kept, Part},
+    active_call::ActiveCall,
+    budget::{BudgetedBytes, Pool, Reservation},
     record::Unrecorded,
     relay::{self, Outcome, Relay},
 };
@@ -35,7 +35,7 @@ pub(super) const WAITING: usize = 16;
 pub(super) type Piece = Result<Bytes, Broken>;
 
 /// A whole answer's content type; or with which status and why the client is not to have it.
-pub(super) type Told = Result<&'static str, (u16, String)>;
+pub(super) type WholeResult = Result<&'static str, (u16, String)>;
 
 /// The provider's connection broke: the client's breaks, too. A short answer that looks whole would be a lie.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +46,12 @@ pub(super) struct Broken;
 async fn chunk(
     upstream: &mut reqwest::Response,
     read: &mut usize,
-    counted: &Counted,
+    active: &ActiveCall,
 ) -> Result<Option<Bytes>, String> {
-    let patience = counted.shared.config.llm.timeout;
+    let patience = active.shared.config.llm.timeout;
     let next = tokio::select! {
         next = tokio::time::timeout(patience, upstream.chunk()) => next,
-        () = counted.state.cut.cancelled() => return Err(STOPPED.to_owned()),
+        () = active.state.cut.cancelled() => return Err(STOPPED.to_owned()),
     };
     let chunk = match next {
         Ok(Ok(chunk)) => chunk,
@@ -67,20 +67,20 @@ async fn chunk(
 
 /// From the provider to the client, until either ends, or the answer does. The record is on disk before the client sees the
 /// final event: a client may act on that, and a provider could leave the stream open behind it.
-pub(super) async fn pump(
+pub(super) async fn relay_stream(
     mut upstream: reqwest::Response,
     mut relay: Relay,
     pieces: mpsc::Sender<Piece>,
     status: u16,
-    mut counted: Counted,
+    mut active: ActiveCall,
 ) {
     let (mut read, mut last) = (0, Vec::new());
-    let redactor = Arc::clone(&counted.shared.redactor);
-    let room = counted.state.room.answers.clone();
-    let mut held = room.hold();
+    let redactor = Arc::clone(&active.shared.redactor);
+    let budget = active.state.budget.answers.clone();
+    let mut held = budget.reserve();
     let broken = loop {
         let next = tokio::select! {
-            next = chunk(&mut upstream, &mut read, &counted) => next.map_err(Break::Upstream),
+            next = chunk(&mut upstream, &mut read, &active) => next.map_err(Break::Upstream),
             () = pieces.closed() => Err(Break::Other("the client hung up".to_owned())),
         };
         let chunk = match next {
@@ -89,7 +89,7 @@ pub(super) async fn pump(
             Err(why) => break Some(why),
         };
         let fed = relay.feed(&chunk, &redactor).map_err(Break::Other);
-        counted.began.extend(std::iter::repeat_n(report::now(), relay.started()));
+        active.began.extend(std::iter::repeat_n(report::now(), relay.started()));
         let fits = keep(&mut held, relay.held());
         match fed.and_then(|out| fits.map(|()| out).map_err(Break::Full)) {
             Ok(out) if relay.is_over() => {
@@ -98,14 +98,14 @@ pub(super) async fn pump(
             }
             Ok(out) if out.is_empty() => {}
             Ok(out) => {
-                let piece = match on_its_way(out, &room) {
+                let piece = match on_its_way(out, &budget) {
                     Ok(piece) => piece,
                     Err(why) => break Some(Break::Full(why)),
                 };
-                counted.report(relay.completed()).await;
+                active.report(relay.completed()).await;
                 let sent = tokio::select! {
                     sent = pieces.send(Ok(piece)) => sent.map_err(|_| "the client hung up"),
-                    () = counted.state.cut.cancelled() => Err(STOPPED),
+                    () = active.state.cut.cancelled() => Err(STOPPED),
                 };
                 if let Err(why) = sent {
                     break Some(Break::Other(why.to_owned()));
@@ -119,29 +119,29 @@ pub(super) async fn pump(
     last.extend(rest);
     let refused = outcome.refused.take();
     // What the client is told before its stream breaks off.
-    let told = match &broken {
+    let notice = match &broken {
         // What waited for more: there is none.
         Some(Break::Upstream(_)) if refused.is_none() => std::mem::take(&mut last),
-        Some(Break::Full(why)) => relay::error(counted.shared.provider.kind(), why),
+        Some(Break::Full(why)) => relay::error(active.shared.provider.kind(), why),
         _ => Vec::new(),
     };
     let broken = broken.map(Break::into_why).or(refused);
     let is_broken = broken.is_some();
     outcome.error = broken.or(outcome.error);
-    counted.charge(status, &mut outcome);
-    let written = counted.end(status, outcome).await;
+    active.charge(status, &mut outcome);
+    let written = active.end(status, outcome).await;
     if is_broken || written.is_err() {
-        if written.is_ok() && !told.is_empty() {
+        if written.is_ok() && !notice.is_empty() {
             // What breaks a connection overtakes what is on its way there.
             let (theirs, gone) = oneshot::channel::<()>();
-            let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(told, theirs)))).await;
+            let _ = pieces.send(Ok(Bytes::from_owner(BudgetedBytes::new(notice, theirs)))).await;
             let _ = tokio::time::timeout(END, gone).await;
         }
         let _ = pieces.send(Err(Broken)).await;
     } else if !last.is_empty() {
         // What was kept is gone; it has its room for as long as the client takes.
         let _ = held.fit(last.len().saturating_sub(FREE));
-        let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(last, held)))).await;
+        let _ = pieces.send(Ok(Bytes::from_owner(BudgetedBytes::new(last, held)))).await;
     }
     drop(pieces);
     // A connection whose answer was read to its end serves the next call.
@@ -167,7 +167,7 @@ impl Break {
 }
 
 /// Takes room for what is kept of a stream.
-fn keep(held: &mut Held, bytes: usize) -> Result<(), String> {
+fn keep(held: &mut Reservation, bytes: usize) -> Result<(), String> {
     if bytes > MAX_KEPT {
         return Err(format!("more than {MAX_KEPT} bytes would have to be kept of the provider's answer"));
     }
@@ -175,27 +175,27 @@ fn keep(held: &mut Held, bytes: usize) -> Result<(), String> {
 }
 
 /// A piece of a stream, which takes room until the client has it.
-fn on_its_way(out: Vec<u8>, room: &Part) -> Result<Bytes, String> {
+fn on_its_way(out: Vec<u8>, budget: &Pool) -> Result<Bytes, String> {
     if out.len() <= FREE_PIECE {
         return Ok(out.into());
     }
-    let mut held = room.hold();
+    let mut held = budget.reserve();
     held.grow(out.len()).map_err(|full| full.to_string())?;
-    Ok(Bytes::from_owner(Kept::new(out, held)))
+    Ok(Bytes::from_owner(BudgetedBytes::new(out, held)))
 }
 
-/// As [`pump`], for an answer that does not stream. `told` hears what becomes of it.
-pub(super) async fn pump_whole(
+/// As [`relay_stream`], for an answer that does not stream. `result` hears what becomes of it.
+pub(super) async fn relay_whole(
     mut upstream: reqwest::Response,
     relay: Relay,
-    (pieces, told): (mpsc::Sender<Piece>, oneshot::Sender<Told>),
+    (pieces, result): (mpsc::Sender<Piece>, oneshot::Sender<WholeResult>),
     status: u16,
-    counted: Counted,
+    active: ActiveCall,
 ) {
     let (mut body, mut read) = (Vec::new(), 0);
-    let mut held = counted.state.room.answers.hold();
+    let mut held = active.state.budget.answers.reserve();
     let broken = loop {
-        match chunk(&mut upstream, &mut read, &counted).await {
+        match chunk(&mut upstream, &mut read, &active).await {
             Ok(Some(chunk)) => {
                 if let Err(full) = held.grow(chunk.len()) {
                     break Some((503, full.to_string()));
@@ -211,30 +211,30 @@ pub(super) async fn pump_whole(
         let text_bytes = body.len();
         drop((body, held));
         let mut outcome = Outcome { error: Some(why.clone()), text_bytes, ..Outcome::default() };
-        counted.charge(status, &mut outcome);
-        let written = counted.end(answered, outcome).await;
-        let _ = told.send(Err(written.map_or_else(unrecorded, |()| (answered, why))));
+        active.charge(status, &mut outcome);
+        let written = active.end(answered, outcome).await;
+        let _ = result.send(Err(written.map_or_else(unrecorded, |()| (answered, why))));
         return;
     }
-    let mut whole = relay.whole(status >= 400, &body, &counted.shared.redactor);
+    let mut whole = relay.whole(status >= 400, &body, &active.shared.redactor);
     drop(body);
     if let Some(why) = whole.outcome.refused.take() {
         // The client hears of none.
         whole.outcome.tool_calls.clear();
         whole.outcome.error = Some(why.clone());
-        counted.charge(status, &mut whole.outcome);
-        let written = counted.end(502, whole.outcome).await;
-        let _ = told.send(Err(written.map_or_else(unrecorded, |()| (502, why))));
+        active.charge(status, &mut whole.outcome);
+        let written = active.end(502, whole.outcome).await;
+        let _ = result.send(Err(written.map_or_else(unrecorded, |()| (502, why))));
         return;
     }
-    counted.charge(status, &mut whole.outcome);
-    if let Err(why) = counted.end(status, whole.outcome).await {
-        let _ = told.send(Err(unrecorded(why)));
+    active.charge(status, &mut whole.outcome);
+    if let Err(why) = active.end(status, whole.outcome).await {
+        let _ = result.send(Err(unrecorded(why)));
         return;
     }
-    let _ = told.send(Ok(whole.form));
+    let _ = result.send(Ok(whole.form));
     if !whole.body.is_empty() {
-        let _ = pieces.send(Ok(Bytes::from_owner(Kept::new(whole.body, held)))).await;
+        let _ = pieces.send(Ok(Bytes::from_owner(BudgetedBytes::new(whole.body, held)))).await;
     }
 }
 
@@ -244,9 +244,9 @@ fn unrecorded(why: Unrecorded) -> (u16, String) {
 }
 
 /// An answer's body as it comes.
-pub(super) struct Relayed(pub(super) mpsc::Receiver<Piece>);
+pub(super) struct RelayedBody(pub(super) mpsc::Receiver<Piece>);
 
-impl http_body::Body for Relayed {
+impl http_body::Body for RelayedBody {
     type Data = Bytes;
     type Error = Broken;
 
@@ -261,32 +261,34 @@ impl http_body::Body for Relayed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Room;
+    use crate::http::ByteBudget;
 
     #[test]
     fn what_is_kept_of_a_stream_has_room_or_ends_it() {
-        let share = Room::default();
-        let room = &share.answers;
-        let mut streams: Vec<Held> = (0..4).map(|_| room.hold()).collect();
+        let share = ByteBudget::default();
+        let budget = &share.answers;
+        let mut streams: Vec<Reservation> = (0..4).map(|_| budget.reserve()).collect();
         for held in &mut streams {
             keep(held, MAX_KEPT).unwrap();
         }
-        assert!(keep(&mut room.hold(), MAX_KEPT + 1).unwrap_err().contains("would have to be kept"));
+        assert!(keep(&mut budget.reserve(), MAX_KEPT + 1).unwrap_err().contains("would have to be kept"));
         // Together they have nearly all that there is.
-        let mut next = room.hold();
+        let mut next = budget.reserve();
         assert!(keep(&mut next, MAX_KEPT).unwrap_err().contains("this agent's answers"));
-        assert!(on_its_way(vec![b'x'; MAX_KEPT], room).unwrap_err().contains("this agent's answers"));
+        assert!(on_its_way(vec![b'x'; MAX_KEPT], budget).unwrap_err().contains("this agent's answers"));
         // Who keeps little needs none, nor does a short piece.
-        while room.hold().grow(1).is_ok() {
-            streams.push(room.hold());
+        while budget.reserve().grow(1).is_ok() {
+            streams.push(budget.reserve());
             streams.last_mut().unwrap().grow(1 << 10).unwrap();
         }
         keep(&mut next, FREE).unwrap();
-        on_its_way(vec![b'x'; FREE_PIECE], room).unwrap();
-        assert!(keep(&mut next, FREE + 1).is_err() && on_its_way(vec![b'x'; FREE_PIECE + 1], room).is_err());
+        on_its_way(vec![b'x'; FREE_PIECE], budget).unwrap();
+        assert!(
+            keep(&mut next, FREE + 1).is_err() && on_its_way(vec![b'x'; FREE_PIECE + 1], budget).is_err()
+        );
         // It is given back as less is kept, and when a piece is the client's.
         keep(&mut streams[0], FREE).unwrap();
-        let piece = on_its_way(vec![b'x'; MAX_KEPT - FREE], room).unwrap();
+        let piece = on_its_way(vec![b'x'; MAX_KEPT - FREE], budget).unwrap();
         assert!(keep(&mut next, MAX_KEPT).is_err());
         drop(piece);
         keep(&mut next, MAX_KEPT).unwrap();

@@ -64,7 +64,7 @@ const FRESH: Duration = Duration::from_secs(60);
 /// Most redirects within an origin.
 const REDIRECTS: usize = 5;
 /// Most characters of an error that is told.
-const MAX_TOLD: usize = 300;
+const MAX_ERROR_CHARS: usize = 300;
 
 /// The client for all servers of an agent. A redirect is followed only within an origin, and only where it keeps the
 /// method: a token goes where the profile says, and nowhere else.
@@ -176,16 +176,16 @@ impl Session {
         let changed = Arc::new(AtomicBool::new(false));
         let handler = Handler { changed: Arc::clone(&changed) };
         let service = serve_client_with_lifecycle(handler, transport, lifecycle).await;
-        Ok(Self::new(service.map_err(|error| not_begun(&error))?, changed, false).await)
+        Ok(Self::new(service.map_err(|error| connect_failure(&error))?, changed, false).await)
     }
 
     async fn old(client: &Client, server: &Mcp, token: Option<&HeaderValue>) -> Result<Self, Failure> {
         let transport = Sse::connect(client.clone(), &server.url, token.cloned()).await;
-        let transport = transport.map_err(|error| Failure::Dropped(told(&error)))?;
+        let transport = transport.map_err(|error| Failure::Dropped(describe(&error)))?;
         let changed = Arc::new(AtomicBool::new(false));
         let handler = Handler { changed: Arc::clone(&changed) };
         let service = serve_client_with_lifecycle(handler, transport, ClientLifecycleMode::Initialize).await;
-        Ok(Self::new(service.map_err(|error| not_begun(&error))?, changed, true).await)
+        Ok(Self::new(service.map_err(|error| connect_failure(&error))?, changed, true).await)
     }
 
     async fn new(
@@ -287,11 +287,11 @@ impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
         let peer = self.session.service.peer().clone();
-        let told = rmcp::model::CancelledNotificationParam::new(Some(id), None);
+        let cancelled = rmcp::model::CancelledNotificationParam::new(Some(id), None);
         // Where the event loop is ending, so is the connection.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let _ = tokio::time::timeout(CONNECT_TIME, peer.notify_cancelled(told)).await;
+            let _ = tokio::time::timeout(CONNECT_TIME, peer.notify_cancelled(cancelled)).await;
         });
     }
 }
@@ -323,7 +323,7 @@ fn failure(error: &ServiceError) -> Failure {
         ServiceError::UnexpectedResponse => {
             Failure::Refused("it answered with something that was not asked for".to_owned())
         }
-        other => Failure::Refused(told(other)),
+        other => Failure::Refused(describe(other)),
     }
 }
 
@@ -331,14 +331,14 @@ fn failure(error: &ServiceError) -> Failure {
 fn transport(error: &DynamicTransportError) -> Failure {
     if let Some(error) = error.error.downcast_ref::<sse::Error>() {
         return match error {
-            sse::Error::Status(_) => Failure::Refused(told(error)),
-            _ => Failure::Dropped(told(error)),
+            sse::Error::Status(_) => Failure::Refused(describe(error)),
+            _ => Failure::Dropped(describe(error)),
         };
     }
     type Streamable = StreamableHttpError<reqwest::Error>;
     match error.error.downcast_ref::<Streamable>() {
-        Some(Streamable::Client(error)) => Failure::Dropped(told(error)),
-        Some(Streamable::HttpStatus(error)) => Failure::Refused(told(error)),
+        Some(Streamable::Client(error)) => Failure::Dropped(describe(error)),
+        Some(Streamable::HttpStatus(error)) => Failure::Refused(describe(error)),
         Some(Streamable::AuthRequired(_)) => Failure::Refused("it refuses the token (401)".to_owned()),
         Some(Streamable::InsufficientScope(_)) => {
             Failure::Refused("the token is not good enough for it (403)".to_owned())
@@ -348,29 +348,29 @@ fn transport(error: &DynamicTransportError) -> Failure {
             | Streamable::UnexpectedContentType(_)
             | Streamable::ResponseBodyTooLarge { .. }
             | Streamable::Deserialize(_)),
-        ) => Failure::Refused(told(error)),
-        _ => Failure::Dropped(told(error.error.as_ref())),
+        ) => Failure::Refused(describe(error)),
+        _ => Failure::Dropped(describe(error.error.as_ref())),
     }
 }
 
 /// [`Failure::Dropped`] where another transport may do.
-fn not_begun(error: &ClientInitializeError) -> Failure {
+fn connect_failure(error: &ClientInitializeError) -> Failure {
     if error.is_authorization_required() {
         return Failure::Refused("it refuses the token (401)".to_owned());
     }
     let why = match error {
         ClientInitializeError::TransportError { error, .. } => transport(error).to_string(),
-        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => not_begun(fallback).to_string(),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => connect_failure(fallback).to_string(),
         ClientInitializeError::JsonRpcError(error) => {
             format!("{} (code {})", cut(&error.message), error.code.0)
         }
-        other => told(other),
+        other => describe(other),
     };
     Failure::Dropped(why)
 }
 
 /// What is at the root of an error, without the address: the agent is told of it.
-fn told(error: &(dyn std::error::Error + 'static)) -> String {
+fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -384,7 +384,7 @@ fn told(error: &(dyn std::error::Error + 'static)) -> String {
 
 fn cut(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_TOLD) {
+    match line.char_indices().nth(MAX_ERROR_CHARS) {
         Some((at, _)) => format!("{}...", &line[..at]),
         None => line,
     }

@@ -7,9 +7,9 @@ use crate::{
     credentials::Scheme,
     http::{
         intents::{ClientMessage, ToolResult, blocks},
-        relay::split_secrets::Joined,
+        relay::split_secrets::SplitSecrets,
         request::Route,
-        tool_calls::Begins,
+        tool_calls::ToolCalls,
     },
     message::{Block, Image, Kind, Message, Role, ToolCall},
     redact::Redactor,
@@ -172,17 +172,17 @@ impl Protocol for Messages {
             || event.get("content").is_some_and(Value::is_array)
     }
 
-    fn read_calls(&self, calls: &mut Begins, data: &Value) -> Result<(), String> {
+    fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String> {
         calls.blocks(data)
     }
 
     fn hold_back(
         &self,
-        joined: &mut Joined,
+        split: &mut SplitSecrets,
         (number, event): (usize, &Value),
         redactor: &Redactor,
     ) -> Result<(), String> {
-        joined.block(number, event, redactor)
+        split.block(number, event, redactor)
     }
 }
 

@@ -10,9 +10,9 @@ use super::{
     credentials::Scheme,
     http::{
         intents::{ClientMessage, ToolResult},
-        relay::split_secrets::Joined,
+        relay::split_secrets::SplitSecrets,
         request::Route,
-        tool_calls::Begins,
+        tool_calls::ToolCalls,
     },
     message::{Block, Kind, Message, ToolCall},
     redact::Redactor,
@@ -110,7 +110,7 @@ pub(crate) trait Protocol: Sync {
     ///
     /// # Errors
     /// Clients would not all make the same calls of it.
-    fn read_calls(&self, calls: &mut Begins, data: &Value) -> Result<(), String>;
+    fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String>;
 
     /// The usage in an event, where its decoder may have ended before; whether the event has nothing else.
     fn event_usage(&self, _event: &Value) -> (Option<Usage>, bool) {
@@ -123,7 +123,7 @@ pub(crate) trait Protocol: Sync {
     /// A credential, of which the client has a part already.
     fn hold_back(
         &self,
-        joined: &mut Joined,
+        split: &mut SplitSecrets,
         event: (usize, &Value),
         redactor: &Redactor,
     ) -> Result<(), String>;

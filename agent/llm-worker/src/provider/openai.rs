@@ -8,9 +8,9 @@ use crate::{
     credentials::Scheme,
     http::{
         intents::{ClientMessage, ToolResult, blocks},
-        relay::split_secrets::Joined,
+        relay::split_secrets::SplitSecrets,
         request::{Route, folded},
-        tool_calls::{Begins, none_is_stray},
+        tool_calls::{ToolCalls, none_is_stray},
     },
     message::{Block, Image, Kind, Message, Role, raw},
     redact::Redactor,
@@ -203,7 +203,7 @@ impl Protocol for ChatCompletions {
         none_is_stray(answer)
     }
 
-    fn read_calls(&self, calls: &mut Begins, data: &Value) -> Result<(), String> {
+    fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String> {
         calls.choices(data)
     }
 
@@ -216,11 +216,11 @@ impl Protocol for ChatCompletions {
 
     fn hold_back(
         &self,
-        joined: &mut Joined,
+        split: &mut SplitSecrets,
         (number, event): (usize, &Value),
         redactor: &Redactor,
     ) -> Result<(), String> {
-        joined.choices(number, event, redactor)
+        split.choices(number, event, redactor)
     }
 }
 

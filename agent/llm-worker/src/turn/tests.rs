@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    core_client::Host,
+    core_client::CoreClient,
     frame::{Counters, FrameReader, writer},
     message::{Block, raw},
     remote::Later,
@@ -385,7 +385,7 @@ async fn a_call_begins_before_the_runtime_hears_of_it_and_ends_before_the_model_
     first.insert_str(begins, PAUSE);
     let mut lab = Lab::new(&[], None, vec![first, format!("{PAUSE}{}", answer(&[]))]).await;
     let (near, far) = UnixStream::pair().unwrap();
-    let host = Host::new(near, CancellationToken::new(), CancellationToken::new());
+    let host = CoreClient::new(near, CancellationToken::new(), CancellationToken::new());
     lab.turns.reporter = Reporter::new(host, Arc::default(), true);
 
     // The runtime begins the call as soon as its name has come, while the provider still talks.

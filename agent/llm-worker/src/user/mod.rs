@@ -107,8 +107,8 @@ pub fn run() -> Result<(), Error> {
     confine::enter_user(&home.writable().map_err(Error::Io)?)?;
     let control = serve::bind(&home.control()).map_err(Error::Socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
-    let (user, happened) = User::new(home.clone());
-    let result = runtime.block_on(user.serve(happened, control));
+    let (user, incoming) = User::new(home.clone());
+    let result = runtime.block_on(user.serve(incoming, control));
     runtime.shutdown_timeout(Duration::from_secs(1));
     let _ = std::fs::remove_file(home.control());
     result.map_err(Error::Io)
@@ -135,7 +135,7 @@ struct User {
 
 impl User {
     fn new(home: Home) -> (Self, mpsc::Receiver<Event>) {
-        let (events, happened) = mpsc::channel(64);
+        let (events, incoming) = mpsc::channel(64);
         let user = Self {
             home,
             since: Timestamp::now(),
@@ -148,10 +148,10 @@ impl User {
             started: 0,
             events,
         };
-        (user, happened)
+        (user, incoming)
     }
 
-    async fn serve(mut self, mut happened: mpsc::Receiver<Event>, control: UnixListener) -> io::Result<()> {
+    async fn serve(mut self, mut incoming: mpsc::Receiver<Event>, control: UnixListener) -> io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -188,8 +188,8 @@ impl User {
                         self.reload(false).await;
                     }
                 }
-                Some(event) = happened.recv() => {
-                    if self.happens(event) {
+                Some(event) = incoming.recv() => {
+                    if self.handle_event(event) {
                         self.reload(false).await;
                     }
                 }
@@ -212,7 +212,7 @@ impl User {
         tracing::info!("stopping");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         asking.abort();
-        self.stop_all(happened).await;
+        self.stop_all(incoming).await;
         let _ = tokio::time::timeout(LAST_ANSWERS, places.acquire_many(QUESTIONS)).await;
         Ok(())
     }

@@ -67,7 +67,7 @@ impl User {
             model: Some(format!("{}/{}", running.config.llm.provider.name(), running.config.llm.model)),
             governed: running.config.governed,
             pid: running.pid(),
-            worker: running.does(),
+            worker: running.status(),
             ..bare(name, running.state(), running.problem())
         };
         let failed = self.failed.iter().map(|(name, why)| bare(name, AgentState::Failed, Some(why)));

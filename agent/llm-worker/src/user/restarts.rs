@@ -3,7 +3,7 @@
 use super::{
     KILLED, PATIENCE, User,
     process::Event,
-    running::{self, Heard, Running},
+    running::{self, Running, WorkerEffect},
 };
 use crate::control::AgentState;
 use ringfence_base::error::chain;
@@ -13,23 +13,23 @@ use tokio::{sync::mpsc, time::timeout_at};
 
 impl User {
     /// What a worker said or did. True: another agent of that name may begin.
-    pub(super) fn happens(&mut self, Event { agent: name, worker, what }: Event) -> bool {
-        let of = self.draining.get_mut(&name).and_then(|running| running.heard(worker, what.clone()));
-        if let Some(Heard::Ended { .. }) = of {
+    pub(super) fn handle_event(&mut self, Event { agent: name, worker, what }: Event) -> bool {
+        let of = self.draining.get_mut(&name).and_then(|running| running.handle(worker, what.clone()));
+        if let Some(WorkerEffect::Ended { .. }) = of {
             self.draining.remove(&name);
             tracing::info!("agent {name} has ended");
             return true;
         }
         let Some(running) = self.agents.get_mut(&name) else { return false };
         let lived = running.lived();
-        match running.heard(worker, what) {
-            Some(Heard::Broken(why)) => self.broken(name, why),
-            Some(Heard::Ended { could_not: Some(why), .. }) => {
+        match running.handle(worker, what) {
+            Some(WorkerEffect::Broken(why)) => self.broken(name, why),
+            Some(WorkerEffect::Ended { could_not: Some(why), .. }) => {
                 self.agents.remove(&name);
                 self.broken(name, why);
             }
-            Some(Heard::Ended { how, could_not: None }) => self.crashed(name, how, lived),
-            Some(Heard::Fine) | None => {}
+            Some(WorkerEffect::Ended { how, could_not: None }) => self.crashed(name, how, lived),
+            Some(WorkerEffect::Fine) | None => {}
         }
         false
     }
@@ -86,14 +86,14 @@ impl User {
         }
     }
 
-    pub(super) async fn stop_all(&mut self, mut happened: mpsc::Receiver<Event>) {
+    pub(super) async fn stop_all(&mut self, mut incoming: mpsc::Receiver<Event>) {
         let names: Vec<String> = self.agents.keys().cloned().collect();
         names.iter().for_each(|name| self.drain(name));
         for patience in [PATIENCE, KILLED] {
             let until = tokio::time::Instant::now() + patience;
             while !self.draining.is_empty() {
-                let Ok(Some(event)) = timeout_at(until, happened.recv()).await else { break };
-                self.happens(event);
+                let Ok(Some(event)) = timeout_at(until, incoming.recv()).await else { break };
+                self.handle_event(event);
             }
             self.draining.values().for_each(Running::kill);
         }

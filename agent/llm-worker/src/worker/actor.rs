@@ -60,13 +60,13 @@ impl Waiting {
 }
 
 /// The task's state.
-pub(super) struct Hub {
+pub(super) struct AgentActor {
     agent: Agent<Waiting>,
     peers: HashMap<ConnId, Peer>,
     /// The request of each sender that was not answered, or not told its end.
     ids: HashMap<ConnId, Id>,
     /// Connections that have not said what they are.
-    strangers: BTreeSet<ConnId>,
+    unidentified: BTreeSet<ConnId>,
     /// Messages that wait for one of them, with the time until which they do.
     early: VecDeque<(Instant, ConnId, Waiting)>,
     /// The epoch of the turn that was answered last; its report may still be on its way.
@@ -104,7 +104,7 @@ async fn written(delivered: &mut Option<oneshot::Receiver<()>>) -> bool {
     }
 }
 
-impl Hub {
+impl AgentActor {
     /// Of an agent whose runtime is not there yet. Turns are ordered by `orders`; status and counters are published.
     pub(super) fn new(
         config: Arc<AgentConfig>,
@@ -117,7 +117,7 @@ impl Hub {
             agent: Agent::new(bounds(&config)),
             peers: HashMap::new(),
             ids: HashMap::new(),
-            strangers: BTreeSet::new(),
+            unidentified: BTreeSet::new(),
             early: VecDeque::new(),
             answered: Arc::default(),
             late: None,
@@ -194,15 +194,15 @@ impl Hub {
         match input {
             Input::Opened(conn, peer) => {
                 self.peers.insert(conn, peer);
-                self.strangers.insert(conn);
+                self.unidentified.insert(conn);
             }
             Input::Register(conn, answer) => {
-                self.strangers.remove(&conn);
+                self.unidentified.remove(&conn);
                 let _ = answer.send(self.agent.register(conn));
                 self.send_early().await;
             }
             Input::Send(conn, id, content, uid) => {
-                self.strangers.remove(&conn);
+                self.unidentified.remove(&conn);
                 if self.ids.contains_key(&conn) {
                     let what = "this connection has sent a message already; open another one for the next";
                     return self.push(conn, rpc::error(Some(&id), &RpcError::new(INVALID_REQUEST, what)));
@@ -210,7 +210,7 @@ impl Hub {
                 self.ids.insert(conn, id);
                 let content = Waiting { conn, uid, content };
                 let is_early =
-                    self.agent.runtime().is_none() && self.strangers.range(..conn).next().is_some();
+                    self.agent.runtime().is_none() && self.unidentified.range(..conn).next().is_some();
                 let held: usize = self.early.iter().map(|(.., waiting)| waiting.bytes()).sum();
                 if is_early && self.early.len() < QUEUE && held + content.bytes() <= QUEUE_BYTES {
                     return self.early.push_back((Instant::now() + INTRODUCTION, conn, content));
@@ -222,7 +222,7 @@ impl Hub {
             Input::Closed(conn) => {
                 self.peers.remove(&conn);
                 self.ids.remove(&conn);
-                self.strangers.remove(&conn);
+                self.unidentified.remove(&conn);
                 let actions = self.agent.closed(conn);
                 self.act(actions).await;
             }

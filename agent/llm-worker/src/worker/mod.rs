@@ -6,9 +6,9 @@ mod actor;
 
 use super::{
     access::{Access, Issued},
-    connection::{self, Ends},
+    connection::{self, ConnectionTokens},
     conversation,
-    core_client::Host,
+    core_client::CoreClient,
     credentials::Credentials,
     frame::Counters,
     http, limits,
@@ -19,7 +19,7 @@ use super::{
     turn::{Parts, Turns},
     upstream::{self, Provider},
 };
-use actor::Hub;
+use actor::AgentActor;
 use ringfence_credentials as secret;
 use ringfence_policy::agents::{
     home::{HTTP_LOG, Home},
@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 /// Inputs that wait to be looked at.
 const INPUTS: usize = 64;
 /// How long connections may take to write their last words.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const FLUSH_TIME: Duration = Duration::from_secs(3);
 
 /// Why a worker cannot start, or take a new configuration.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ pub struct Worker {
     config: Arc<AgentConfig>,
     turns: Turns,
     status: watch::Sender<WorkerStatus>,
-    host: Host,
+    host: CoreClient,
     issued: Arc<Issued>,
     redactor: Arc<Redactor>,
 }
@@ -139,11 +139,11 @@ impl Worker {
         let (config, redactor) = (Arc::clone(&parts.config), Arc::clone(&parts.redactor));
         let turns = Turns::new(parts, conversation);
         let status = watch::Sender::new(status);
-        Ok(Self { config, turns, status, host: Host::default(), issued: Arc::default(), redactor })
+        Ok(Self { config, turns, status, host: CoreClient::default(), issued: Arc::default(), redactor })
     }
 
     /// With a link to the core: it is asked who peers are, and for tags; the auditor is told what happens.
-    pub(crate) fn with_host(self, host: Host) -> Self {
+    pub(crate) fn with_host(self, host: CoreClient) -> Self {
         let reporter = Reporter::new(host.clone(), Arc::clone(&self.issued), self.config.governed);
         Self { turns: self.turns.with_reporter(reporter), host, ..self }
     }
@@ -173,16 +173,17 @@ impl Worker {
         let config = self.config;
         let access = Arc::new(Access::new(&config, self.host.clone(), Arc::clone(&self.issued)));
         let reporter = Reporter::new(self.host, self.issued, config.governed);
-        let mut hub = Hub::new(config, self.redactor, reporter, orders, (self.status, Arc::clone(&counters)));
-        let ends = Ends { accepting: shutdown.child_token(), ..Ends::default() };
-        let accept = tokio::spawn(connection::accept(listener, inputs_out, counters, access, ends.clone()));
-        hub.serve(inputs, reports, replacements, &shutdown).await;
-        ends.accepting.cancel();
-        drop(hub);
-        ends.listening.cancel();
+        let mut actor =
+            AgentActor::new(config, self.redactor, reporter, orders, (self.status, Arc::clone(&counters)));
+        let tokens = ConnectionTokens { accepting: shutdown.child_token(), ..ConnectionTokens::default() };
+        let accept = tokio::spawn(connection::accept(listener, inputs_out, counters, access, tokens.clone()));
+        actor.serve(inputs, reports, replacements, &shutdown).await;
+        tokens.accepting.cancel();
+        drop(actor);
+        tokens.listening.cancel();
         if let Ok(mut connections) = accept.await {
             let _ =
-                tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} })
+                tokio::time::timeout(FLUSH_TIME, async { while connections.join_next().await.is_some() {} })
                     .await;
         }
         let _ = turns.await;

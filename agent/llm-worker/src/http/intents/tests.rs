@@ -1,7 +1,7 @@
 //! Tests of what a client's calls tell the trace.
 
 use super::*;
-use crate::{core_client::Host, frame::FrameReader};
+use crate::{core_client::CoreClient, frame::FrameReader};
 use ProviderKind::{Anthropic, OpenAi};
 use ringfence_wire::{agent::ToCore, trace::Said};
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ fn raws(messages: &Value) -> Vec<Box<RawValue>> {
     messages.iter().map(|message| RawValue::from_string(message.to_string()).unwrap()).collect()
 }
 
-fn begin(follow: &Follow, kind: ProviderKind, messages: &Value) -> Part {
-    follow.begin(kind, &raws(messages), &Redactor::new([]))
+fn begin(tracker: &IntentTracker, kind: ProviderKind, messages: &Value) -> RequestPart {
+    tracker.begin(kind, &raws(messages), &Redactor::new([]))
 }
 
 fn call(id: &str) -> ToolCall {
@@ -22,16 +22,16 @@ fn call(id: &str) -> ToolCall {
     ToolCall { id: id.to_owned(), name: "t".to_owned(), input }
 }
 
-fn end(follow: &Follow, part: Part, calls: &[ToolCall], error: Option<&str>) {
+fn end(tracker: &IntentTracker, part: RequestPart, calls: &[ToolCall], error: Option<&str>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(answer(follow, part, calls, error));
+    runtime.block_on(answer(tracker, part, calls, error));
 }
 
-async fn answer(follow: &Follow, mut part: Part, calls: &[ToolCall], error: Option<&str>) {
+async fn answer(tracker: &IntentTracker, mut part: RequestPart, calls: &[ToolCall], error: Option<&str>) {
     for call in calls {
-        follow.called(&mut part, (call, 1), &Redactor::new([]), &CancellationToken::new()).await;
+        tracker.called(&mut part, (call, 1), &Redactor::new([]), &CancellationToken::new()).await;
     }
-    follow.answered(part, error, &Redactor::new([]));
+    tracker.answered(part, error, &Redactor::new([]));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn results_behind_the_last_answer_are_read_in_both_forms() {
             { "type": "text", "text": "and then?" },
         ] },
     ]);
-    let newest = Newest::of(Anthropic, &raws(&anthropic));
+    let newest = LatestMessages::of(Anthropic, &raws(&anthropic));
     let seen: Vec<_> =
         newest.results.iter().map(|one| (one.call.as_str(), one.is_error, one.content.len())).collect();
     assert_eq!(seen, [("a", true, 1), ("b", false, 0)]);
@@ -59,15 +59,15 @@ fn results_behind_the_last_answer_are_read_in_both_forms() {
         { "role": "tool", "tool_call_id": "a", "content": "1" },
         { "role": "tool", "tool_call_id": "b", "content": "2" },
     ]);
-    let newest = Newest::of(OpenAi, &raws(&openai));
+    let newest = LatestMessages::of(OpenAi, &raws(&openai));
     assert_eq!(newest.results.iter().map(|one| one.call.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(newest.number, number(1, &[Block::text("go")]));
 }
 
 /// A link whose other end is to be read, and what is reported over it.
-fn link() -> (Host, FrameReader<tokio::net::UnixStream>) {
+fn link() -> (CoreClient, FrameReader<tokio::net::UnixStream>) {
     let (near, far) = tokio::net::UnixStream::pair().unwrap();
-    (Host::new(near, CancellationToken::new(), CancellationToken::new()), FrameReader::new(far))
+    (CoreClient::new(near, CancellationToken::new(), CancellationToken::new()), FrameReader::new(far))
 }
 
 async fn said(reader: &mut FrameReader<tokio::net::UnixStream>) -> Said {
@@ -79,7 +79,7 @@ async fn said(reader: &mut FrameReader<tokio::net::UnixStream>) -> Said {
 #[tokio::test]
 async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
     let (host, mut reader) = link();
-    let follow = Follow::new(Reporter::new(host, Arc::default(), false));
+    let tracker = IntentTracker::new(Reporter::new(host, Arc::default(), false));
     let mut long = vec![json!({ "role": "user", "content": "go" })];
     long.extend((0..MOST_BACK).map(|_| json!({ "role": "assistant", "content": "..." })));
     let mut odd: Vec<_> = [
@@ -97,8 +97,8 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
     odd.push(vec![RawValue::from_string(r#"{"role":"x","role":"user","content":"go"}"#.to_owned()).unwrap()]);
     for (n, messages) in odd.iter().enumerate() {
         let id = format!("call-{n}");
-        let part = follow.begin(OpenAi, messages, &Redactor::new([]));
-        answer(&follow, part, &[call(&id)], None).await;
+        let part = tracker.begin(OpenAi, messages, &Redactor::new([]));
+        answer(&tracker, part, &[call(&id)], None).await;
         let Said::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await else {
             panic!("an intent")
         };
@@ -109,9 +109,9 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
             "{called:?}"
         );
         // Tried again it is the same, and its result goes on with it.
-        assert_eq!(*follow.begin(OpenAi, messages, &Redactor::new([])).intent.id, *intent);
+        assert_eq!(*tracker.begin(OpenAi, messages, &Redactor::new([])).intent.id, *intent);
         let result = raws(&json!([{ "role": "tool", "tool_call_id": id, "content": "1" }]));
-        let part = follow.begin(OpenAi, &result, &Redactor::new([]));
+        let part = tracker.begin(OpenAi, &result, &Redactor::new([]));
         assert_eq!(*part.intent.id, *intent);
         let ended = said(&mut reader).await;
         assert!(matches!(ended, Said::CallEnded { .. }), "{ended:?}");
@@ -120,67 +120,67 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
 
 #[test]
 fn a_call_s_result_goes_on_with_what_it_was_for_and_the_next_question_is_another() {
-    let follow = Follow::new(Reporter::default());
+    let tracker = IntentTracker::new(Reporter::default());
     let ask = json!([{ "role": "user", "content": "go" }]);
-    let part = begin(&follow, Anthropic, &ask);
+    let part = begin(&tracker, Anthropic, &ask);
     let first = Arc::clone(&part.intent.id);
-    end(&follow, part, &[call("a")], None);
+    end(&tracker, part, &[call("a")], None);
     let result = json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "a" }] });
     // The client may have shortened what was before.
-    let part = begin(&follow, Anthropic, &json!([{ "role": "user", "content": "short" }, result]));
+    let part = begin(&tracker, Anthropic, &json!([{ "role": "user", "content": "short" }, result]));
     assert_eq!(part.intent.id, first);
-    assert!(follow.threads()[0].open.is_empty());
+    assert!(tracker.tracked_intents()[0].open.is_empty());
     // It is tried again after an error, with the same results.
-    end(&follow, part, &[], Some("overloaded"));
-    let part = begin(&follow, Anthropic, &json!([{ "role": "user", "content": "go" }, result]));
+    end(&tracker, part, &[], Some("overloaded"));
+    let part = begin(&tracker, Anthropic, &json!([{ "role": "user", "content": "go" }, result]));
     assert_eq!(part.intent.id, first);
-    end(&follow, part, &[], None);
-    assert!(follow.threads().is_empty());
-    assert_ne!(begin(&follow, Anthropic, &ask).intent.id, first, "asked anew");
+    end(&tracker, part, &[], None);
+    assert!(tracker.tracked_intents().is_empty());
+    assert_ne!(begin(&tracker, Anthropic, &ask).intent.id, first, "asked anew");
 }
 
 #[test]
 fn who_asks_twice_at_once_ends_with_the_last_answer() {
-    let follow = Follow::new(Reporter::default());
+    let tracker = IntentTracker::new(Reporter::default());
     let ask = json!([{ "role": "user", "content": "go" }]);
-    let (one, two) = (begin(&follow, OpenAi, &ask), begin(&follow, OpenAi, &ask));
+    let (one, two) = (begin(&tracker, OpenAi, &ask), begin(&tracker, OpenAi, &ask));
     assert_eq!(one.intent.id, two.intent.id);
-    end(&follow, one, &[], None);
-    end(&follow, two, &[call("a")], None);
-    assert_eq!(follow.threads()[0].open.len(), 1);
+    end(&tracker, one, &[], None);
+    end(&tracker, two, &[call("a")], None);
+    assert_eq!(tracker.tracked_intents()[0].open.len(), 1);
     // One whose client hung up does not count.
-    drop(begin(&follow, OpenAi, &ask));
-    let part = begin(&follow, OpenAi, &ask);
-    end(&follow, part, &[], None);
-    assert!(follow.threads().is_empty());
+    drop(begin(&tracker, OpenAi, &ask));
+    let part = begin(&tracker, OpenAi, &ask);
+    end(&tracker, part, &[], None);
+    assert!(tracker.tracked_intents().is_empty());
 }
 
 #[test]
 fn what_is_followed_is_bounded_and_silence_ends_it() {
-    let follow = Follow::new(Reporter::default());
+    let tracker = IntentTracker::new(Reporter::default());
     for n in 0..2 * MOST {
-        let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": n.to_string() }]));
+        let part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": n.to_string() }]));
         let calls: Vec<_> = (0..MOST_CALLS + 9).map(|call_of| call(&format!("{n}-{call_of}"))).collect();
-        end(&follow, part, &calls, None);
+        end(&tracker, part, &calls, None);
     }
-    assert_eq!(follow.threads().len(), MOST);
+    assert_eq!(tracker.tracked_intents().len(), MOST);
     assert!(
-        follow
-            .threads()
+        tracker
+            .tracked_intents()
             .iter()
             .all(|thread| { thread.calls.len() == MOST_CALLS && thread.open.len() == MOST_CALLS })
     );
-    follow.give_up_silent(Duration::from_secs(3600), &Redactor::new([]));
-    assert_eq!(follow.threads().len(), MOST);
-    follow.give_up_silent(Duration::ZERO, &Redactor::new([]));
-    assert!(follow.threads().is_empty());
+    tracker.give_up_silent(Duration::from_secs(3600), &Redactor::new([]));
+    assert_eq!(tracker.tracked_intents().len(), MOST);
+    tracker.give_up_silent(Duration::ZERO, &Redactor::new([]));
+    assert!(tracker.tracked_intents().is_empty());
 }
 
 #[tokio::test]
 async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reported() {
     let (host, mut reader) = link();
-    let follow = Arc::new(Follow::new(Reporter::new(host.clone(), Arc::default(), false)));
-    let part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    let tracker = Arc::new(IntentTracker::new(Reporter::new(host.clone(), Arc::default(), false)));
+    let part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": "go" }]));
     // Nobody reads, and there is no room any more.
     let error = Some("x".repeat(2000));
     let flood = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
@@ -189,10 +189,10 @@ async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reporte
     }
     let before = host.counts().lost_reports.load(Ordering::Relaxed);
     let answered = tokio::spawn({
-        let follow = Arc::clone(&follow);
+        let tracker = Arc::clone(&tracker);
         async move {
             let calls: Vec<_> = (0..MOST_CALLS).map(|n| call(&format!("call-{n}"))).collect();
-            answer(&follow, part, &calls, None).await;
+            answer(&tracker, part, &calls, None).await;
         }
     });
     tokio::task::yield_now().await;
@@ -204,15 +204,15 @@ async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reporte
     }
     answered.await.unwrap();
     assert_eq!(host.counts().lost_reports.load(Ordering::Relaxed), before);
-    assert_eq!(follow.threads()[0].open.len(), MOST_CALLS);
+    assert_eq!(tracker.tracked_intents()[0].open.len(), MOST_CALLS);
 }
 
 /// A worker that is to stop has no time for a daemon that stands still.
 #[tokio::test]
 async fn a_cut_ends_the_wait_for_the_daemon() {
     let (host, _nobody_reads) = link();
-    let follow = Arc::new(Follow::new(Reporter::new(host.clone(), Arc::default(), false)));
-    let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    let tracker = Arc::new(IntentTracker::new(Reporter::new(host.clone(), Arc::default(), false)));
+    let mut part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": "go" }]));
     let error = Some("x".repeat(2000));
     let flood = Said::IntentEnded { id: "f".repeat(12), error, moment: 0 };
     // All that fits is on its way, and the queue is full.
@@ -222,10 +222,10 @@ async fn a_cut_ends_the_wait_for_the_daemon() {
     }
     let cut = CancellationToken::new();
     let told = tokio::spawn({
-        let (follow, cut) = (Arc::clone(&follow), cut.clone());
+        let (tracker, cut) = (Arc::clone(&tracker), cut.clone());
         async move {
             for call in [call("first"), call("second")] {
-                follow.called(&mut part, (&call, 1), &Redactor::new([]), &cut).await;
+                tracker.called(&mut part, (&call, 1), &Redactor::new([]), &cut).await;
             }
         }
     });
@@ -237,27 +237,27 @@ async fn a_cut_ends_the_wait_for_the_daemon() {
     }
     assert!(told.is_finished());
     told.await.unwrap();
-    assert_eq!(follow.threads()[0].open.len(), 2, "their results are known none the less");
+    assert_eq!(tracker.tracked_intents()[0].open.len(), 2, "their results are known none the less");
 }
 
 #[tokio::test]
 async fn a_call_s_result_is_known_before_its_answer_is_over() {
     let (host, mut reader) = link();
-    let follow = Follow::new(Reporter::new(host, Arc::default(), false));
-    let mut part = begin(&follow, OpenAi, &json!([{ "role": "user", "content": "go" }]));
-    follow.called(&mut part, (&call("early"), 7), &Redactor::new([]), &CancellationToken::new()).await;
+    let tracker = IntentTracker::new(Reporter::new(host, Arc::default(), false));
+    let mut part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    tracker.called(&mut part, (&call("early"), 7), &Redactor::new([]), &CancellationToken::new()).await;
     let Said::Intent { id, .. } = said(&mut reader).await else { panic!("an intent") };
     let Said::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else {
         panic!("a call")
     };
     assert_eq!((given.as_str(), intent), ("early", Some(id.clone())));
-    let next = begin(&follow, OpenAi, &json!([{ "role": "tool", "tool_call_id": "early", "content": "1" }]));
+    let next = begin(&tracker, OpenAi, &json!([{ "role": "tool", "tool_call_id": "early", "content": "1" }]));
     assert_eq!(*next.intent.id, *id);
     let Said::CallEnded { key: ended, .. } = said(&mut reader).await else { panic!("its end") };
     assert_eq!(ended, key);
     // The control: an answer that is over with calls is not the end of what was asked.
-    follow.answered(part, Some("cut off"), &Redactor::new([]));
-    follow.answered(next, None, &Redactor::new([]));
+    tracker.answered(part, Some("cut off"), &Redactor::new([]));
+    tracker.answered(next, None, &Redactor::new([]));
     let Said::IntentEnded { id: over, error: None, .. } = said(&mut reader).await else { panic!("the end") };
     assert_eq!(over, id);
 }

@@ -31,7 +31,7 @@ type Key = (u64, String);
 
 /// A stream's events on their way out.
 #[derive(Debug, Default)]
-pub(crate) struct Joined {
+pub(crate) struct SplitSecrets {
     waiting: VecDeque<Event>,
     /// Bytes of them.
     bytes: usize,
@@ -76,7 +76,7 @@ impl Field {
     }
 }
 
-impl Joined {
+impl SplitSecrets {
     /// Bytes that it holds.
     pub(super) fn held(&self) -> usize {
         self.bytes

@@ -1,8 +1,10 @@
 //! Where Anthropic's answers have tool calls. Pure.
 
-use super::{Begins, Begun, Ends, Form, Value, ambiguous, index, no_alike, present, text, texty, written};
+use super::{
+    BlockState, Form, Growth, ToolCalls, Value, ambiguous, index, no_alike, present, text, texty, written,
+};
 
-impl Begins {
+impl ToolCalls {
     /// Clients append each block that begins, and take what follows by its index as a place in their list. (One counts
     /// backwards there from -1.) So the index of a block is to be its place.
     pub(crate) fn blocks(&mut self, data: &Value) -> Result<(), String> {
@@ -33,7 +35,7 @@ impl Begins {
         if !matches!(says, "content_block_start" | "content_block_delta" | "content_block_stop") {
             if says == "message_stop" {
                 self.is_over = true;
-                self.shut(None);
+                self.close(None);
             }
             return Ok(());
         }
@@ -45,7 +47,7 @@ impl Begins {
             if place != self.blocks.len() as u64 {
                 return ambiguous("a block whose index is not its place");
             }
-            self.shut(None);
+            self.close(None);
             return self.block(block.unwrap_or(&Value::Null), false);
         }
         // Some clients add to the newest, whatever the index.
@@ -57,7 +59,7 @@ impl Begins {
         if begun.is_over
             && let Some(call) = begun.call.and_then(|at| self.calls.get_mut(at))
         {
-            call.ends = Ends::Shut;
+            call.growth = Growth::Closed;
         }
         let Some(piece) = piece else { return Ok(()) };
         let Some(piece) = piece.as_str() else { return ambiguous("a piece of an input that is no text") };
@@ -87,7 +89,7 @@ impl Begins {
                 call.take(written(input));
             }
             if let Some(call) = self.calls.get_mut(at).filter(|_| is_whole) {
-                call.ends = Ends::Shut;
+                call.growth = Growth::Closed;
             }
             self.name(at, name)?;
             call = Some(at);
@@ -95,7 +97,7 @@ impl Begins {
         // One that has its input already has it replaced by some clients, and extended by others.
         let is_empty = call.and_then(|at| self.calls.get(at)).is_none_or(|call| call.input.is_empty());
         let has_input = kind.ends_with("tool_use");
-        self.blocks.push(Begun {
+        self.blocks.push(BlockState {
             call,
             has_input,
             takes: has_input && is_empty && !is_whole,

@@ -1,14 +1,14 @@
 //! Where OpenAI's answers have tool calls. Pure.
 
 use super::{
-    Begins, Ends, Form, Growing, MAX_CALLS, Value, ambiguous, index, is_object, list, no_alike, object,
-    present, texty, too_many, written,
+    Form, Growth, MAX_CALLS, PartialCall, ToolCalls, Value, ambiguous, index, is_object, list, no_alike,
+    object, present, texty, too_many, written,
 };
 use std::collections::BTreeSet;
 
 /// What is changed of a piece of a call.
 #[derive(Debug, Default)]
-pub(super) struct Mend {
+pub(super) struct Rewrite {
     /// Which choice of the chunk, and which piece of its list; none: the single one's.
     place: (usize, Option<usize>),
     /// The index that it is to have.
@@ -30,13 +30,13 @@ struct Found {
     has_name: bool,
 }
 
-impl Begins {
+impl ToolCalls {
     /// Writes what was read last as it is to go on: the index of a stream's call is its place, and neither its id nor its name
     /// is said again. Some clients join what has one index, or the newest one's, and names and ids as they join the input.
     /// True: there was something to change.
-    pub(in super::super) fn mend(&mut self, data: &mut Value) -> bool {
-        let mends = std::mem::take(&mut self.mends);
-        for Mend { place: (choice, call), index, is_left_out, drops_id, drops_name } in &mends {
+    pub(in super::super) fn rewrite(&mut self, data: &mut Value) -> bool {
+        let rewrites = std::mem::take(&mut self.rewrites);
+        for Rewrite { place: (choice, call), index, is_left_out, drops_id, drops_name } in &rewrites {
             let delta = data.get_mut("choices").and_then(|all| all.get_mut(choice)?.get_mut("delta"));
             let Some(delta) = delta else { continue };
             let mut functions = match call {
@@ -60,14 +60,14 @@ impl Begins {
                 function.as_object_mut().and_then(|function| function.remove("name"));
             }
         }
-        let left_out = mends.iter().filter(|mend| mend.is_left_out);
-        for choice in left_out.map(|mend| mend.place.0).collect::<BTreeSet<_>>() {
+        let left_out = rewrites.iter().filter(|rewrite| rewrite.is_left_out);
+        for choice in left_out.map(|rewrite| rewrite.place.0).collect::<BTreeSet<_>>() {
             let calls = data.pointer_mut(&format!("/choices/{choice}/delta/tool_calls"));
             if let Some(calls) = calls.and_then(Value::as_array_mut) {
                 calls.retain(|call| call.as_object().is_none_or(|call| !call.is_empty()));
             }
         }
-        !mends.is_empty()
+        !rewrites.is_empty()
     }
 
     /// Some clients take the first of the choices that a chunk has, others go by the index. So it is to be the place in the
@@ -94,7 +94,11 @@ impl Begins {
                 if let Some(function) = object(said, "function_call")? {
                     let found = self.piece((of, None), Form::Single, is_whole, ("", function))?;
                     if found.has_name && function.get("name").is_some_and(Value::is_string) {
-                        self.mends.push(Mend { place: (nth, None), drops_name: true, ..Mend::default() });
+                        self.rewrites.push(Rewrite {
+                            place: (nth, None),
+                            drops_name: true,
+                            ..Rewrite::default()
+                        });
                     }
                 }
             }
@@ -103,7 +107,7 @@ impl Begins {
                 // Some servers say that they have none so.
                 if !reason.is_empty() {
                     self.stopped.insert(of);
-                    self.shut(Some(of));
+                    self.close(Some(of));
                 }
             }
         }
@@ -154,15 +158,15 @@ impl Begins {
             let (slot, behind) = (found.slot.unwrap_or_default(), self.next_slot(of));
             let says_name =
                 function.or(custom).and_then(|said| said.get("name")).is_some_and(Value::is_string);
-            let mend = Mend {
+            let rewrite = Rewrite {
                 place: (nth, Some(at)),
                 index: Some(slot).filter(|slot| index != Some(*slot)),
                 is_left_out: found.slot.is_none_or(|slot| slot + 1 != behind),
                 drops_id: found.has_id && call.get("id").is_some_and(Value::is_string),
                 drops_name: found.has_name && says_name,
             };
-            if mend.index.is_some() || mend.is_left_out || mend.drops_id || mend.drops_name {
-                self.mends.push(mend);
+            if rewrite.index.is_some() || rewrite.is_left_out || rewrite.drops_id || rewrite.drops_name {
+                self.rewrites.push(rewrite);
             }
         }
         Ok(())
@@ -224,7 +228,7 @@ impl Begins {
         if alike.clone().any(|(_, call)| call.place.1.is_some() != index.is_some()) {
             return ambiguous("tool calls with and without an index");
         }
-        let has_id = |(_, call): (usize, &Growing)| call.place.1 == index && call.id == id;
+        let has_id = |(_, call): (usize, &PartialCall)| call.place.1 == index && call.id == id;
         let is_new_id = if id.is_empty() { index.is_none() } else { !alike.clone().any(has_id) };
         let known = alike.rfind(|(_, call)| call.form == form && call.place.1 == index).map(|(at, _)| at);
         let is_alone = form == Form::Function && is_text && !name.is_empty() && is_object(&input);
@@ -246,7 +250,7 @@ impl Begins {
         if is_other_id || is_other_name || (is_named && begins) {
             return ambiguous("two tool calls in one place");
         }
-        let is_late = call.ends == Ends::Shut || call.is_complete();
+        let is_late = call.growth == Growth::Closed || call.is_complete();
         let is_more = (!is_named && !name.is_empty()) || (call.id.is_empty() && !id.is_empty());
         if is_late && is_more {
             return ambiguous("a name or an id for a tool call that is over");
@@ -277,13 +281,13 @@ impl Begins {
     ) -> Result<Found, String> {
         self.goes_on(place.0)?;
         // Some clients take it for the end of the one before, others add whatever comes to the newest.
-        let is_before = |call: &&mut Growing| {
+        let is_before = |call: &&mut PartialCall| {
             let is_place = call.place == place && (call.form == Form::Single) == (form == Form::Single);
             call.place.0 == place.0 && (!is_place || call.form == form)
         };
-        self.calls.iter_mut().filter(is_before).for_each(|call| call.ends = Ends::Shut);
+        self.calls.iter_mut().filter(is_before).for_each(|call| call.growth = Growth::Closed);
         // What is of no form yet has a place in both.
-        let is_there = |call: &&Growing| call.place == place && call.form != form && !call.is_whole;
+        let is_there = |call: &&PartialCall| call.place == place && call.form != form && !call.is_whole;
         let there = self.calls.iter().rev().find(is_there).and_then(|call| call.slot);
         let slot = (form != Form::Single)
             .then(|| there.filter(|_| !is_own).unwrap_or_else(|| self.next_slot(place.0)));

@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use serde_json::json;
 
 mod complete;
-mod mend;
+mod rewrite;
 
 fn calls(kind: ProviderKind, events: &[Value]) -> Vec<(String, String, String)> {
-    let mut begins = Begins::default();
-    events.iter().for_each(|event| begins.read(kind, event).unwrap());
-    let named = begins.calls.iter().filter(|call| call.number.is_some()).count();
-    assert_eq!((begins.fresh(), begins.fresh()), (named, 0));
-    begins.finish().into_iter().map(|call| (call.id, call.name, call.input.get().to_owned())).collect()
+    let mut found = ToolCalls::default();
+    events.iter().for_each(|event| found.read(kind, event).unwrap());
+    let named = found.calls.iter().filter(|call| call.number.is_some()).count();
+    assert_eq!((found.fresh(), found.fresh()), (named, 0));
+    found.finish().into_iter().map(|call| (call.id, call.name, call.input.get().to_owned())).collect()
 }
 
 fn call(id: &str, name: &str, input: &str) -> (String, String, String) {
@@ -185,7 +185,7 @@ proptest! {
         together in any::<bool>(),
     ) {
         let all: Vec<Value> = streams.into_iter().flatten().collect();
-        let (mut message, mut begins) = (json!({ "tool_calls": [] }), Begins::default());
+        let (mut message, mut found) = (json!({ "tool_calls": [] }), ToolCalls::default());
         let (mut rest, mut echoes) = (&all[..], echoes.into_iter().cycle());
         while let [first, behind @ ..] = rest {
             let mut pieces = vec![first.clone()];
@@ -198,14 +198,14 @@ proptest! {
             }
             let delta = json!({ "tool_calls": pieces });
             joined(&mut message, &delta);
-            begins.read(OpenAi, &json!({ "choices": [{ "index": 0, "delta": delta }] })).expect("few");
+            found.read(OpenAi, &json!({ "choices": [{ "index": 0, "delta": delta }] })).expect("few");
         }
         let mut seen: Vec<_> = message["tool_calls"].as_array().expect("calls").iter().map(|call| {
             let (form, key) = if call["type"] == "custom" { ("custom", "input") } else { ("function", "arguments") };
             let input = json(call[form][key].as_str().unwrap_or_default().to_owned());
             (call["id"].as_str().expect("an id").to_owned(), call[form]["name"].as_str().expect("a name").to_owned(), input.get().to_owned())
         }).collect();
-        let mut recorded: Vec<_> = begins
+        let mut recorded: Vec<_> = found
             .finish()
             .into_iter()
             .map(|call| (call.id, call.name, call.input.get().to_owned()))
@@ -219,9 +219,9 @@ proptest! {
 #[test]
 fn an_answer_has_only_so_many() {
     let block = |at: usize| start(json!(at), json!({ "type": "tool_use", "id": "a", "name": "t" }));
-    let mut begins = Begins::default();
-    assert!((0..MAX_CALLS).all(|at| begins.read(Anthropic, &block(at)).is_ok()));
-    assert!(begins.read(Anthropic, &block(MAX_CALLS)).is_err());
+    let mut found = ToolCalls::default();
+    assert!((0..MAX_CALLS).all(|at| found.read(Anthropic, &block(at)).is_ok()));
+    assert!(found.read(Anthropic, &block(MAX_CALLS)).is_err());
 }
 
 /// Whether an answer of these events is refused, at one of them or at its end.
@@ -231,13 +231,13 @@ fn refused(kind: ProviderKind, events: &[Value]) -> bool {
 
 /// The calls on record of an answer that is relayed to its end.
 fn record(kind: ProviderKind, events: &[Value]) -> Option<Vec<(String, String, String)>> {
-    let mut begins = Begins::default();
+    let mut found = ToolCalls::default();
     for event in events {
-        begins.event(kind, text(event, "type"), event).ok()?;
+        found.event(kind, text(event, "type"), event).ok()?;
     }
-    begins.complete().ok()?;
+    found.complete().ok()?;
     let call = |call: ToolCall| (call.id, call.name, call.input.get().to_owned());
-    Some(begins.finish().into_iter().map(call).collect())
+    Some(found.finish().into_iter().map(call).collect())
 }
 
 fn start(index: Value, block: Value) -> Value {
@@ -307,9 +307,11 @@ fn blocks_that_are_not_where_they_say_are_refused() {
     // Some go by an event's name, and some by its type.
     for name in ["", "ping", "content_block_delta"] {
         let event = start(json!(0), block("a"));
-        assert!(Begins::default().event(Anthropic, name, &event).is_err(), "{name:?}");
+        assert!(ToolCalls::default().event(Anthropic, name, &event).is_err(), "{name:?}");
     }
-    assert!(Begins::default().event(Anthropic, "content_block_delta", &json!({ "type": "ping" })).is_err());
+    assert!(
+        ToolCalls::default().event(Anthropic, "content_block_delta", &json!({ "type": "ping" })).is_err()
+    );
 }
 
 #[test]
@@ -396,15 +398,15 @@ fn choices_and_calls_that_share_a_place_are_refused() {
         refused(OpenAi, &[message(of_both(0))]) && !refused(OpenAi, &[message(named(json!(7), "a", "t"))])
     );
     // Before a client sees that it is the end.
-    let mut begins = Begins::default();
-    begins.read(OpenAi, &delta(input())).unwrap();
-    assert!(begins.read(OpenAi, &end).is_err() && begins.over().is_err());
-    let mut begins = Begins::default();
-    begins.read(OpenAi, &first()).unwrap();
-    begins.over().unwrap();
-    assert!(begins.read(OpenAi, &delta(input())).is_err(), "behind the end");
-    assert!(Begins::default().event(OpenAi, "thread.x", &first()).is_err());
-    assert!(Begins::default().event(OpenAi, "", &first()).is_ok(), "the control");
+    let mut found = ToolCalls::default();
+    found.read(OpenAi, &delta(input())).unwrap();
+    assert!(found.read(OpenAi, &end).is_err() && found.over().is_err());
+    let mut found = ToolCalls::default();
+    found.read(OpenAi, &first()).unwrap();
+    found.over().unwrap();
+    assert!(found.read(OpenAi, &delta(input())).is_err(), "behind the end");
+    assert!(ToolCalls::default().event(OpenAi, "thread.x", &first()).is_err());
+    assert!(ToolCalls::default().event(OpenAi, "", &first()).is_ok(), "the control");
 }
 
 #[test]
@@ -464,13 +466,13 @@ fn a_chunk_has_any_of_several_answers_only_if_they_were_asked_for() {
     let of = |index: Value, id: &str| json!({ "choices": [{ "index": index, "delta": { "tool_calls": [{ "index": 0, "id": id, "function": { "name": "t", "arguments": "{}" } }] } }] });
     let events = [of(json!(1), "b"), of(json!(0), "a")];
     assert!(refused(OpenAi, &events));
-    let mut begins = Begins::new(true);
-    events.iter().for_each(|event| begins.event(OpenAi, "", event).unwrap());
-    assert!(begins.event(OpenAi, "", &of(json!(1), "b")).is_err(), "one call said twice");
-    let mut begins = Begins::new(true);
+    let mut found = ToolCalls::new(true);
+    events.iter().for_each(|event| found.event(OpenAi, "", event).unwrap());
+    assert!(found.event(OpenAi, "", &of(json!(1), "b")).is_err(), "one call said twice");
+    let mut found = ToolCalls::new(true);
     let mut two = of(json!(1), "b");
     two["choices"].as_array_mut().unwrap().push(json!({ "index": 0 }));
-    assert!(begins.event(OpenAi, "", &two).is_err(), "of two in a chunk, the index is the place");
+    assert!(found.event(OpenAi, "", &two).is_err(), "of two in a chunk, the index is the place");
 }
 
 /// An index that a hostile provider may give.
@@ -544,12 +546,12 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), prop::option::weighted(0.1, odd()), odd(), any::<bool>()), 0..7),
     ) {
         let (mut first, mut all, mut events) = (json!({ "tool_calls": [] }), json!({ "choices": [] }), Vec::new());
-        for (at, (begins, choice, index, has_index)) in steps.into_iter().enumerate() {
-            let mut call = json!({ "function": { "arguments": if begins { "[1" } else { ",2" } } });
+        for (at, (found, choice, index, has_index)) in steps.into_iter().enumerate() {
+            let mut call = json!({ "function": { "arguments": if found { "[1" } else { ",2" } } });
             if has_index || at % 4 > 0 {
                 call["index"] = index;
             }
-            if begins {
+            if found {
                 call["id"] = format!("c{at}").into();
                 call["function"]["name"] = format!("n{at}").into();
             }

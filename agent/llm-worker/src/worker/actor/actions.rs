@@ -1,6 +1,6 @@
 //! What [`Agent`](crate::agent::Agent) decided, done: frames to peers, turns to the task that runs them.
 
-use super::{Hub, Waiting};
+use super::{AgentActor, Waiting};
 use crate::{
     agent::{Action, ConnId},
     rpc,
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-impl Hub {
+impl AgentActor {
     pub(super) fn push(&self, conn: ConnId, frame: bytes::Bytes) {
         // A sender that hung up was not interested.
         if let Some(peer) = self.peers.get(&conn) {

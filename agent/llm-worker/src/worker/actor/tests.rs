@@ -3,8 +3,8 @@
 use super::*;
 use crate::{
     access::Access,
-    connection::{self, Ends},
-    core_client::Host,
+    connection::{self, ConnectionTokens},
+    core_client::CoreClient,
     frame::{FrameReader, writer},
     turn::Job,
     worker::INPUTS,
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::{io::DuplexStream, net::UnixListener};
 
 struct Lab {
-    hub: Hub,
+    actor: AgentActor,
     orders: mpsc::Receiver<Order>,
     heard: FrameReader<DuplexStream>,
 }
@@ -39,20 +39,20 @@ fn config() -> AgentConfig {
 async fn connections_end_that_nobody_on_the_other_side_ends() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.sock");
-    let (listener, ends) = (UnixListener::bind(&path).unwrap(), Ends::default());
-    let access = Arc::new(Access::new(&config(), Host::default(), Arc::default()));
+    let (listener, tokens) = (UnixListener::bind(&path).unwrap(), ConnectionTokens::default());
+    let access = Arc::new(Access::new(&config(), CoreClient::default(), Arc::default()));
     let (inputs_out, mut inputs) = mpsc::channel(INPUTS);
     let accepting =
-        tokio::spawn(connection::accept(listener, inputs_out, Arc::default(), access, ends.clone()));
+        tokio::spawn(connection::accept(listener, inputs_out, Arc::default(), access, tokens.clone()));
     let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     let Some(Input::Opened(_, peer)) = inputs.recv().await else { panic!("not opened") };
-    ends.accepting.cancel();
+    tokens.accepting.cancel();
     let mut connections = accepting.await.unwrap();
     assert_eq!(connections.len(), 1, "what is under way goes on");
     // As the worker does it: the last words, then nobody is there any more.
     peer.push(rpc::failed("the end"));
     drop((peer, inputs));
-    ends.listening.cancel();
+    tokens.listening.cancel();
     while connections.join_next().await.is_some() {}
     let mut heard = FrameReader::new(stream);
     let body = heard.next(None).await.unwrap();
@@ -67,7 +67,7 @@ impl Lab {
         let (orders, ordered) = mpsc::channel(16);
         let status = watch::Sender::new(WorkerStatus::default());
         let redactor = Arc::new(Redactor::new([]));
-        let mut hub = Hub::new(
+        let mut actor = AgentActor::new(
             Arc::new(config()),
             redactor,
             Reporter::default(),
@@ -77,11 +77,11 @@ impl Lab {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (peer, writing) = writer(near, &counters);
         tokio::spawn(writing);
-        hub.input(Input::Opened(RUNTIME, peer)).await;
+        actor.input(Input::Opened(RUNTIME, peer)).await;
         let (answer, answered) = oneshot::channel();
-        hub.input(Input::Register(RUNTIME, answer)).await;
+        actor.input(Input::Register(RUNTIME, answer)).await;
         answered.await.unwrap().unwrap();
-        Self { hub, orders: ordered, heard: FrameReader::new(far) }
+        Self { actor, orders: ordered, heard: FrameReader::new(far) }
     }
 
     async fn ask(&mut self, id: u64) {
@@ -90,7 +90,7 @@ impl Lab {
         let body = bytes::Bytes::from(text);
         let request = rpc::parse(&body).unwrap();
         let params = rpc::params(&request).map(Box::new);
-        self.hub.input(Input::Turn(RUNTIME, request.id.clone().unwrap(), params)).await;
+        self.actor.input(Input::Turn(RUNTIME, request.id.clone().unwrap(), params)).await;
     }
 
     fn ordered(&mut self) -> Option<Job> {
@@ -120,7 +120,7 @@ async fn a_runtime_may_be_faster_than_the_report_of_its_turn() {
     assert_eq!(refused["id"], 3);
     assert!(refused["error"]["message"].as_str().unwrap().contains("a turn is running"), "{refused}");
     let report = |epoch| Report { epoch, outcome: Outcome::ToolUse, usage: Usage::default(), bytes: 0 };
-    lab.hub.report(report(job.epoch)).await;
+    lab.actor.report(report(job.epoch)).await;
     let next = lab.ordered().expect("the turn that was asked for early");
     assert!(next.epoch > job.epoch);
     // While a turn runs that nobody answered, another is refused as ever.

@@ -4,10 +4,10 @@ use super::*;
 
 /// One event after another; gives what each of them completed.
 fn told(kind: ProviderKind, events: &[Value]) -> Vec<Vec<(usize, String, String)>> {
-    let mut begins = Begins::default();
+    let mut found = ToolCalls::default();
     let of = |event: &Value| {
-        begins.event(kind, text(event, "type"), event).unwrap();
-        let told = begins.completed();
+        found.event(kind, text(event, "type"), event).unwrap();
+        let told = found.completed();
         told.into_iter().map(|(at, call)| (at, call.id, call.input.get().to_owned())).collect()
     };
     events.iter().map(of).collect()
@@ -96,11 +96,11 @@ fn a_call_is_complete_when_it_is_one_object_or_the_next_begins_or_its_choice_sto
         none(),
     ];
     assert_eq!(told(OpenAi, &events), expected);
-    let mut begins = Begins::default();
-    begins.read(OpenAi, &call(0, "a", "{\"x")).unwrap();
-    assert!(begins.completed().is_empty());
-    begins.over().unwrap();
-    assert_eq!(begins.completed().len(), 1, "the stream is over");
+    let mut found = ToolCalls::default();
+    found.read(OpenAi, &call(0, "a", "{\"x")).unwrap();
+    assert!(found.completed().is_empty());
+    found.over().unwrap();
+    assert_eq!(found.completed().len(), 1, "the stream is over");
     // The last is named first.
     let late = [more(0, "{}"), delta(json!({ "index": 0, "id": "a", "function": { "name": "t" } }))];
     assert_eq!(told(OpenAi, &late), [none(), one(0, "a", "{}")]);
@@ -190,19 +190,19 @@ proptest! {
     fn what_was_told_is_on_record(
         steps in prop::collection::vec((0u64..3, prop::sample::select(vec!["", "a", "b"]), prop::sample::select(vec!["", "t"]), "|\\{|\\}|\\{\\}| |7", any::<bool>(), 0u8..8), 0..9),
     ) {
-        let (mut begins, mut told) = (Begins::default(), Vec::new());
+        let (mut found, mut told) = (ToolCalls::default(), Vec::new());
         for (index, id, name, input, custom, end) in steps {
             let function = if custom { json!({ "name": name, "input": input }) } else { json!({ "name": name, "arguments": input }) };
             let call = json!({ "index": index, "id": id, (if custom { "custom" } else { "function" }): function });
             let reason = if end == 0 { json!("stop") } else { json!(null) };
             let event = json!({ "choices": [{ "delta": { "tool_calls": [call] }, "finish_reason": reason }] });
-            if begins.read(OpenAi, &event).is_err() {
+            if found.read(OpenAi, &event).is_err() {
                 break;
             }
-            told.extend(begins.completed());
+            told.extend(found.completed());
         }
         let same = |call: &ToolCall| (call.id.clone(), call.name.clone(), call.input.get().to_owned());
-        let recorded = begins.finish();
+        let recorded = found.finish();
         for (at, call) in &told {
             prop_assert_eq!(same(call), same(&recorded[*at]));
         }

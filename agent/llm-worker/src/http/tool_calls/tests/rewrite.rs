@@ -3,14 +3,14 @@
 use super::*;
 
 /// The pieces of calls as they go on.
-fn mended(events: &[Value]) -> Vec<Value> {
-    let mut begins = Begins::default();
+fn rewritten(events: &[Value]) -> Vec<Value> {
+    let mut found = ToolCalls::default();
     let mut pieces = Vec::new();
     for event in events {
         let mut event = event.clone();
-        begins.event(OpenAi, "", &event).unwrap();
+        found.event(OpenAi, "", &event).unwrap();
         let before = event.clone();
-        assert_eq!(begins.mend(&mut event), event != before, "{before}");
+        assert_eq!(found.rewrite(&mut event), event != before, "{before}");
         let delta = &event["choices"][0]["delta"];
         pieces.extend(delta["tool_calls"].as_array().into_iter().flatten().cloned());
         pieces.extend(delta.get("function_call").cloned());
@@ -29,23 +29,23 @@ fn each_call_goes_on_with_an_index_of_its_own() {
     let two = [call(json!(0), "a"), call(json!(1), "b")];
     for index in [json!(0), json!(null)] {
         let same = [call(index.clone(), "a"), call(index.clone(), "b")];
-        assert_eq!(mended(&[list(&same)]), two);
-        assert_eq!(mended(&[list(&same[..1]), list(&same[1..])]), two);
+        assert_eq!(rewritten(&[list(&same)]), two);
+        assert_eq!(rewritten(&[list(&same[..1]), list(&same[1..])]), two);
     }
-    assert_eq!(mended(&[list(&[bare("a")]), list(&[bare("b")])]), two);
-    assert_eq!(mended(&[list(&[bare(""), bare("")])]), [call(json!(0), ""), call(json!(1), "")]);
+    assert_eq!(rewritten(&[list(&[bare("a")]), list(&[bare("b")])]), two);
+    assert_eq!(rewritten(&[list(&[bare(""), bare("")])]), [call(json!(0), ""), call(json!(1), "")]);
     // What is as it should be stays.
-    assert_eq!(mended(&[list(&two)]), two);
+    assert_eq!(rewritten(&[list(&two)]), two);
     // A lone one that is counted from 1, in pieces; pieces without an index; one behind those that share one.
     let piece = |index: u64| json!({ "index": index, "function": { "arguments": "}" } });
     let begun = |index: u64, id: &str| json!({ "index": index, "id": id, "function": { "name": "t", "arguments": "{" } });
-    assert_eq!(mended(&[list(&[begun(1, "a")]), list(&[piece(1)])]), [begun(0, "a"), piece(0)]);
+    assert_eq!(rewritten(&[list(&[begun(1, "a")]), list(&[piece(1)])]), [begun(0, "a"), piece(0)]);
     let unindexed = |mut call: Value| {
         call.as_object_mut().unwrap().remove("index");
         call
     };
     assert_eq!(
-        mended(&[list(&[unindexed(begun(0, "a"))]), list(&[unindexed(piece(0))])]),
+        rewritten(&[list(&[unindexed(begun(0, "a"))]), list(&[unindexed(piece(0))])]),
         [begun(0, "a"), piece(0)]
     );
     let behind = [
@@ -54,7 +54,7 @@ fn each_call_goes_on_with_an_index_of_its_own() {
         list(&[begun(1, "c")]),
         list(&[piece(1)]),
     ];
-    assert_eq!(mended(&behind), [call(json!(0), "a"), call(json!(1), "b"), begun(2, "c"), piece(2)]);
+    assert_eq!(rewritten(&behind), [call(json!(0), "a"), call(json!(1), "b"), begun(2, "c"), piece(2)]);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn nothing_is_said_twice_of_a_call() {
         json!({ "name": "old", "arguments": "{" }),
         json!({ "arguments": "}" }),
     ];
-    assert_eq!(mended(&events), expected);
+    assert_eq!(rewritten(&events), expected);
 }
 
 /// What a client has that joins every text of what has one index, or of what comes behind the newest.
@@ -120,19 +120,19 @@ proptest! {
         steps in prop::collection::vec(
             (prop::option::of(0u64..3), prop::option::of("[ab]?"), prop::option::of("|t|u"), "|\\{|\\}|\\{\\}"), 0..8),
     ) {
-        let (mut begins, mut pieces) = (Begins::default(), Vec::new());
+        let (mut found, mut pieces) = (ToolCalls::default(), Vec::new());
         for (index, id, name, input) in steps {
             let call = json!({ "index": index, "id": id, "function": { "name": name, "arguments": input } });
             let mut event = list(&[call]);
-            if begins.event(OpenAi, "", &event).is_err() {
+            if found.event(OpenAi, "", &event).is_err() {
                 return Ok(());
             }
-            begins.mend(&mut event);
+            found.rewrite(&mut event);
             pieces.push(event["choices"][0]["delta"]["tool_calls"][0].clone());
         }
-        prop_assume!(begins.complete().is_ok());
+        prop_assume!(found.complete().is_ok());
         let mut recorded: Vec<_> =
-            begins.finish().into_iter().map(|call| (call.id, call.name, call.input.get().to_owned())).collect();
+            found.finish().into_iter().map(|call| (call.id, call.name, call.input.get().to_owned())).collect();
         let (mut by_index, mut by_last) = (crude(&pieces, false), crude(&pieces, true));
         for calls in [&mut recorded, &mut by_index, &mut by_last] {
             calls.sort();
