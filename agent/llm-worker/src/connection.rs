@@ -79,15 +79,7 @@ pub(crate) async fn accept(
     for conn in 1.. {
         let stream = tokio::select! {
             () = tokens.accepting.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // Out of descriptors, most likely: they come back.
-                    tracing::warn!("accepting a connection: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            },
+            (stream, _) = ringfence_http::accept(|| listener.accept()) => stream,
         };
         while connections.try_join_next().is_some() {}
         let shared = (Arc::clone(&counters), Arc::clone(&access), budget.clone(), permits.clone());

@@ -314,12 +314,7 @@ where
         while connections.try_join_next().is_some() {}
         let stream = tokio::select! {
             () = stop.cancelled() => break,
-            Ok(stream) = next() => stream,
-            // Out of descriptors: it passes.
-            else => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
+            stream = serving::accept(&mut next) => stream,
         };
         let Some(standing) = Standing::of_stranger(&permits, None) else { continue };
         let judged = judge(stream, Arc::clone(&standing));
@@ -393,3 +388,6 @@ impl Drop for TokenFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,14 +95,7 @@ pub(super) async fn answer(
 ) {
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!("the control socket: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+        let (stream, _) = ringfence_http::accept(|| listener.accept()).await;
         let questions = questions.clone();
         tokio::spawn(async move {
             let _place = place;
