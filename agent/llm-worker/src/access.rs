@@ -5,12 +5,12 @@ use super::{
     core_client::{CoreClient, Error, RefusedParty},
     rpc::{FORBIDDEN, RpcError},
 };
-use nix::unistd::geteuid;
 use ringfence_policy::agents::registry::AgentConfig;
 use ringfence_wire::{
     agent::Speaker,
     trace::{MAX_ID, MAX_TEXT, Refusal, Said},
 };
+use rustix::process::geteuid;
 use std::{
     collections::HashMap,
     io::{self, IoSliceMut},

@@ -8,7 +8,7 @@ use super::{
     message::{Block, Kind, ToolCall},
     redact::Redactor,
 };
-use nix::time::ClockId;
+pub(crate) use ringfence_base::clock::since_boot as now;
 use ringfence_wire::trace::{MAX_ID, MAX_TEXT, Refusal, Said, Via};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -144,12 +144,6 @@ impl Reporter {
 /// The id of a new intent: 12 hex digits, random.
 pub(crate) fn new_id() -> Arc<str> {
     calls::random(12).into()
-}
-
-/// The clock of the kernel's events.
-pub(crate) fn now() -> u64 {
-    let since = nix::time::clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or_default()
 }
 
 fn cut(text: &str) -> String {

@@ -15,7 +15,11 @@ use super::{
     status::WorkerStatus,
     worker::{self, Ready, Worker},
 };
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::{
+    signal::{SigSet, Signal},
+    socket::{getsockopt, sockopt},
+    stat::{Mode, umask},
+};
 use ringfence_base::lock::{Lock, LockError};
 use ringfence_base::{error::chain, paths::HTTP_TOKEN};
 use ringfence_credentials as secret;
@@ -95,10 +99,10 @@ pub enum Error {
 pub fn run() -> Result<(), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
     let supervisor = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(own)?);
-    if rustix::net::sockopt::socket_acceptconn(&supervisor).ok() != Some(false) {
+    if getsockopt(&supervisor, sockopt::AcceptConn) != Ok(false) {
         return Err(Error::NotFromDaemon(None));
     }
-    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    umask(Mode::from_bits_truncate(0o077));
     confine::hide()?;
     serve(&supervisor).inspect_err(|error| {
         // Its user asks the supervisor how the agent fares, and does not look for what is on standard error.

@@ -11,6 +11,7 @@ use reqwest::{
     Client, Response, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
 };
+use ringfence_base::error::root;
 use ringfence_credentials::{self as secret, Secret};
 use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde_json::{Value, json};
@@ -268,22 +269,15 @@ fn unreachable(error: &reqwest::Error) -> RpcError {
     } else {
         "the provider cannot be reached"
     };
-    RpcError::new(INTERNAL, format!("{what}: {}", root(error)))
+    RpcError::new(INTERNAL, format!("{what}: {}", cause(error)))
 }
 
 fn broken(error: &reqwest::Error) -> RpcError {
-    RpcError::new(INTERNAL, format!("the provider's stream broke: {}", root(error)))
+    RpcError::new(INTERNAL, format!("the provider's stream broke: {}", cause(error)))
 }
 
-fn root(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = match error.source() {
-        Some(source) => source,
-        None => return "no reason given".to_owned(),
-    };
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
+fn cause(error: &reqwest::Error) -> String {
+    error.source().map_or_else(|| "no reason given".to_owned(), |source| root(source).to_string())
 }
 
 async fn beginning(mut response: Response) -> Vec<u8> {

@@ -15,6 +15,7 @@ use reqwest::{
     header::{AUTHORIZATION, HeaderValue},
     redirect,
 };
+use ringfence_base::error::root;
 use ringfence_credentials::Secret;
 use ringfence_policy::agents::registry::Mcp;
 use rmcp::{
@@ -371,10 +372,7 @@ fn connect_failure(error: &ClientInitializeError) -> Failure {
 
 /// What is at the root of an error, without the address: the agent is told of it.
 fn describe(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
+    let cause = root(error);
     if let Some(error) = cause.downcast_ref::<reqwest::Error>() {
         let what = if error.is_timeout() { "no answer in time" } else { "the HTTP request failed" };
         return error.status().map_or_else(|| what.to_owned(), |status| format!("HTTP {status}"));
