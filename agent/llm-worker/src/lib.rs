@@ -54,6 +54,8 @@ mod remote;
 mod report;
 pub mod role;
 pub mod rpc;
+#[cfg(test)]
+mod samples;
 mod service;
 pub mod status;
 mod turn;

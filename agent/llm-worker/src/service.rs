@@ -176,22 +176,15 @@ impl WorkerService {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{json, value::RawValue};
+    use crate::samples;
+    use ringfence_policy::agents::registry::Mcp;
+    use serde_json::value::RawValue;
     use std::{io::Write, os::unix::net::UnixStream};
 
     fn config() -> Box<RawValue> {
-        let config = json!({
-            "name": "a", "file": "/a.toml", "log_reader": null, "socket_owner": null, "governed": false, "notices": [],
-            "mcp": [{ "name": "s", "url": "https://example.org/", "tools": null }], "http": null,
-            "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
-            "llm": {
-                "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
-                "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
-                "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
-                "timeout": {"secs": 120, "nanos": 0}, "runtime_timeout": {"secs": 120, "nanos": 0},
-            },
-        });
-        RawValue::from_string(config.to_string()).unwrap()
+        let url = "https://example.org/".parse().unwrap();
+        let mcp = vec![Mcp { name: "s".into(), url, auth_token: None, tools: None }];
+        serde_json::value::to_raw_value(&AgentConfig { mcp, ..samples::config() }).unwrap()
     }
 
     fn key(text: &str) -> OwnedFd {

@@ -3,6 +3,16 @@
 //! The profile's key, model and headers go in, the client's stay out; what the provider answers is passed on as it comes,
 //! errors included. Each call is limited, counted and logged as a turn is. The conversation is the client's own: none of
 //! it is kept here.
+//!
+//! | file | what |
+//! |---|---|
+//! | `gate` | who may call on loopback |
+//! | `call`, `active_call` | one call from its request to its record |
+//! | `request/` | a client's request as the provider is sent it |
+//! | `transfer`, `relay/` | an answer's way to the client; what of it is passed on, without credentials |
+//! | `tool_calls/`, `input`, `strict_json` | the tool calls in an answer that any client could find |
+//! | `intents` | what a client's calls tell the trace |
+//! | `budget`, `record` | bytes and calls at a time; the log of calls |
 
 mod active_call;
 mod budget;

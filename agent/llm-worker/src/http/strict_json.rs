@@ -202,6 +202,17 @@ mod tests {
 
     proptest! {
         #[test]
+        fn without_a_key_twice_it_is_what_serde_json_reads(text in r#"(\{("[ab]":([0-9]|\[\]),?){0,3}\}|\[([0-9],?){0,3}\]|[0-9])"#) {
+            let keys = |key: &str| text.matches(key).count();
+            match read(&text) {
+                Ok(value) => prop_assert_eq!(value, serde_json::from_str::<Value>(&text).unwrap()),
+                Err(_) => prop_assert!(
+                    keys("\"a\"") > 1 || keys("\"b\"") > 1 || serde_json::from_str::<Value>(&text).is_err()
+                ),
+            }
+        }
+
+        #[test]
         fn one_line_is_the_same_json(text in "[a\"\\\\\n\r\u{85}\u{2028}\u{2029}]{0,12}", pretty: bool) {
             let value = serde_json::json!({ text.clone(): [text] });
             let json = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };

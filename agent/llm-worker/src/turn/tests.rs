@@ -6,6 +6,7 @@ use crate::{
     frame::{Counters, FrameReader, writer},
     message::{Block, raw},
     remote::Later,
+    samples,
 };
 use ringfence_policy::agents::registry::{Mcp, ProviderKind};
 use ringfence_wire::{agent::ToCore, trace::Said};
@@ -153,39 +154,22 @@ impl Lab {
     ) -> Self {
         let go_on = Arc::<Notify>::default();
         let (url, asked) = provider(answers, Arc::clone(&go_on)).await;
-        let llm = Llm {
-            name: "m".into(),
-            provider: kind,
-            model: "m".into(),
-            api_key: None,
-            base_url: Some(url.parse().unwrap()),
-            max_tokens: 10,
-            price: Default::default(),
-            options: serde_json::Map::new(),
-            prompt_cache: false,
-            max_mcp_rounds: 3,
-            max_rounds: 10,
-            timeout: Duration::from_secs(120),
-            runtime_timeout: Duration::from_secs(120),
-        };
         let mcp = |name: &str| Mcp {
             name: name.into(),
             url: "https://example.org".parse().unwrap(),
             auth_token: None,
             tools: allowed.map(|tools| tools.iter().map(|t| (*t).to_owned()).collect()),
         };
-        let config = AgentConfig {
-            name: "a".into(),
-            file: "a.toml".into(),
-            llm,
-            mcp: vec![mcp("one"), mcp("two")],
-            limits: Default::default(),
-            log_reader: None,
-            socket_owner: None,
-            http: None,
-            governed: false,
-            notices: Vec::new(),
+        let mut config = samples::config();
+        config.llm = Llm {
+            provider: kind,
+            base_url: Some(url.parse().unwrap()),
+            prompt_cache: false,
+            max_mcp_rounds: 3,
+            max_rounds: 10,
+            ..config.llm
         };
+        config.mcp = vec![mcp("one"), mcp("two")];
         let dir = tempfile::tempdir().unwrap();
         let servers = Arc::new(Servers { tools: tools.to_vec(), ..Servers::default() });
         let parts = Parts {

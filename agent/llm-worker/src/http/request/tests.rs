@@ -1,28 +1,14 @@
 //! Requests as they are sent on.
 
 use super::*;
+use crate::samples;
 use serde_json::{Map, json};
-use std::time::Duration;
 
 mod names;
 
 pub(super) fn llm(provider: ProviderKind) -> Llm {
-    let options = json!({ "temperature": 0 });
-    Llm {
-        name: "m".into(),
-        provider,
-        model: "fixed".into(),
-        api_key: None,
-        base_url: None,
-        max_tokens: 100,
-        price: Default::default(),
-        options: options.as_object().unwrap().clone(),
-        prompt_cache: true,
-        max_mcp_rounds: 1,
-        max_rounds: 1,
-        timeout: Duration::from_secs(1),
-        runtime_timeout: Duration::from_secs(1),
-    }
+    let options = Map::from_iter([("temperature".to_owned(), json!(0))]);
+    Llm { provider, model: "fixed".into(), max_tokens: 100, options, ..samples::config().llm }
 }
 
 pub(super) fn rewritten(provider: ProviderKind, body: Value) -> (Value, bool) {

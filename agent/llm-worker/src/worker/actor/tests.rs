@@ -6,6 +6,7 @@ use crate::{
     connection::{self, ConnectionTokens},
     core_client::CoreClient,
     frame::{FrameReader, writer},
+    samples::config,
     turn::Job,
     worker::INPUTS,
 };
@@ -19,21 +20,6 @@ struct Lab {
 }
 
 const RUNTIME: ConnId = 1;
-
-fn config() -> AgentConfig {
-    serde_json::from_value(json!({
-        "name": "a", "file": "/a.toml", "log_reader": null, "socket_owner": null, "governed": false, "notices": [],
-        "mcp": [], "http": null,
-        "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
-        "llm": {
-            "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
-            "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
-            "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
-            "timeout": {"secs": 120, "nanos": 0}, "runtime_timeout": {"secs": 120, "nanos": 0},
-        },
-    }))
-    .unwrap()
-}
 
 #[tokio::test]
 async fn connections_end_that_nobody_on_the_other_side_ends() {
