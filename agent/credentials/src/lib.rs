@@ -32,11 +32,11 @@ const COMMAND_TIME: Duration = Duration::from_secs(30);
 pub type Run = fn(&[String]) -> Result<Secret, Error>;
 
 /// Who runs commands, where this process may start none.
-static ELSEWHERE: OnceLock<Run> = OnceLock::new();
+static COMMAND_RUNNER: OnceLock<Run> = OnceLock::new();
 
 /// From now on commands are run by `run`.
 pub fn run_commands_by(run: Run) {
-    let _ = ELSEWHERE.set(run);
+    let _ = COMMAND_RUNNER.set(run);
 }
 
 /// What stands before a credential in memory, so that an `Authorization` header can share that memory.
@@ -60,7 +60,7 @@ impl Secret {
     /// # Errors
     /// [`Error`].
     pub fn from_descriptor(descriptor: OwnedFd) -> Result<Self, Error> {
-        bounded(fs::File::from(descriptor), "the credential", Error::Hand)
+        bounded(fs::File::from(descriptor), "the credential", Error::Handover)
     }
 
     /// The credential itself: for the header that carries it, and for finding it in what goes out.
@@ -82,9 +82,9 @@ impl Secret {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(Error::TooLong("the value".to_owned()));
         }
-        let (read, mut write) = io::pipe().map_err(Error::Hand)?;
+        let (read, mut write) = io::pipe().map_err(Error::Handover)?;
         // A pipe holds four times as much.
-        write.write_all(bytes).map_err(Error::Hand)?;
+        write.write_all(bytes).map_err(Error::Handover)?;
         Ok(read.into())
     }
 }
@@ -136,7 +136,7 @@ pub enum Error {
     NotAFile(PathBuf),
     /// Open to others.
     #[error("{} can be read or written by others (mode {mode:04o}): chmod 600 it", shown(&.path.display().to_string()))]
-    Open {
+    Exposed {
         /// The file.
         path: PathBuf,
         /// Its mode.
@@ -160,13 +160,13 @@ pub enum Error {
     #[error(
         "the daemon takes credentials from the profile, a file or a systemd credential (LoadCredential= in its unit); variables and commands are for `ringfence start`"
     )]
-    NotHere,
+    NotAllowed,
     /// No descriptor to hand it over.
     #[error("the credential cannot be handed over")]
-    Hand(#[source] io::Error),
+    Handover(#[source] io::Error),
     /// The process that runs commands says why not, or is gone.
     #[error("{0}")]
-    Elsewhere(String),
+    Runner(String),
     /// The command failed.
     #[error("{0} failed ({1})")]
     Failed(String, ExitStatus),
@@ -192,7 +192,7 @@ impl Source {
             }
             Self::File(path) => file(path),
             Self::Credential(name) => file(&credential(name)?),
-            Self::Command(words) => ELSEWHERE.get().map_or(command as Run, |run| *run)(words),
+            Self::Command(words) => COMMAND_RUNNER.get().map_or(command as Run, |run| *run)(words),
         }
     }
 }
@@ -216,7 +216,7 @@ impl Source {
             Self::Value(secret) => secret.pipe(),
             Self::File(path) => Ok(open(path)?.into()),
             Self::Credential(name) => Ok(open(&credential(name)?)?.into()),
-            Self::Env(_) | Self::Command(_) => Err(Error::NotHere),
+            Self::Env(_) | Self::Command(_) => Err(Error::NotAllowed),
         }
     }
 }
@@ -255,7 +255,7 @@ fn open(path: &Path) -> Result<fs::File, Error> {
     }
     let mode = meta.mode() & 0o7777;
     if mode & 0o066 != 0 {
-        return Err(Error::Open { path: path.to_owned(), mode });
+        return Err(Error::Exposed { path: path.to_owned(), mode });
     }
     Ok(file)
 }
@@ -348,7 +348,7 @@ mod tests {
         fs::write(&path, "sk-1234\n").unwrap();
         for mode in [0o644, 0o640, 0o604, 0o620] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert!(matches!(read(), Err(Error::Open { .. })), "{mode:o}");
+            assert!(matches!(read(), Err(Error::Exposed { .. })), "{mode:o}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(read().unwrap().expose(), "sk-1234");
@@ -375,11 +375,11 @@ mod tests {
         };
         assert_eq!(hand(&Source::Value(Secret::from("sk-value".to_owned()))).unwrap(), "sk-value");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(hand(&Source::File(path.clone())), Err(Error::Open { .. })));
+        assert!(matches!(hand(&Source::File(path.clone())), Err(Error::Exposed { .. })));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(hand(&Source::File(path)).unwrap(), "sk-file");
-        assert!(matches!(hand(&Source::Env("HOME".into())), Err(Error::NotHere)));
-        assert!(matches!(hand(&Source::Command(vec!["true".into()])), Err(Error::NotHere)));
+        assert!(matches!(hand(&Source::Env("HOME".into())), Err(Error::NotAllowed)));
+        assert!(matches!(hand(&Source::Command(vec!["true".into()])), Err(Error::NotAllowed)));
     }
 
     #[test]

@@ -81,8 +81,8 @@ fn run(words: &[String]) -> Result<Secret, secret::Error> {
             Ok([descriptor]) => Secret::from_descriptor(descriptor),
             Err(_) => Err(secret::Error::Empty(name)),
         },
-        Ok((Ran::Failed { why }, _)) => Err(secret::Error::Elsewhere(why)),
-        Err(error) => Err(secret::Error::Elsewhere(format!(
+        Ok((Ran::Failed { why }, _)) => Err(secret::Error::Runner(why)),
+        Err(error) => Err(secret::Error::Runner(format!(
             "{name} cannot be run: the process that runs commands for credentials does not answer ({error}); start the \
              service again"
         ))),
