@@ -120,10 +120,10 @@ pub enum Source {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No such variable.
-    #[error("the environment has no {0}")]
+    #[error("the environment variable {0} is not set")]
     NoVariable(String),
     /// Not UTF-8 or not fit for a header.
-    #[error("{0} holds something that cannot be a credential: it is not one line of printable ASCII")]
+    #[error("{0} is not a credential: a credential is one line of printable ASCII")]
     Unprintable(String),
     /// Nothing in it.
     #[error("{0} is empty")]
@@ -143,7 +143,7 @@ pub enum Error {
         mode: u32,
     },
     /// Far too long.
-    #[error("{0} has more than {MAX_BYTES} bytes: that is no credential")]
+    #[error("{0} is longer than {MAX_BYTES} bytes, too long for a credential")]
     TooLong(String),
     /// Not started by systemd with credentials.
     #[error(
@@ -162,7 +162,7 @@ pub enum Error {
     )]
     NotAllowed,
     /// No descriptor to hand it over.
-    #[error("the credential cannot be handed over")]
+    #[error("cannot pass the credential on")]
     Handover(#[source] io::Error),
     /// The process that runs commands says why not, or is gone.
     #[error("{0}")]

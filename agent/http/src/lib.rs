@@ -117,10 +117,10 @@ pub enum Error {
     #[error(transparent)]
     Http(#[from] hyper::Error),
     /// For another one.
-    #[error("it had to go for others")]
+    #[error("it was closed to make room for others")]
     Evicted,
     /// It did not show a token.
-    #[error("it did not say who it is in time")]
+    #[error("it did not authenticate in time")]
     Stranger,
 }
 

@@ -64,19 +64,19 @@ pub enum Error {
     )]
     NotFromDaemon(#[source] Option<io::Error>),
     /// The supervisor's first messages.
-    #[error("the first messages cannot be understood; have this worker and who started it the same version?")]
+    #[error("cannot parse the first messages; do the worker and its supervisor have the same version?")]
     Startup(#[source] FrameError),
     /// The configuration.
-    #[error("the configuration cannot be understood; have this worker and who started it the same version?")]
+    #[error("cannot parse the configuration; do the worker and its supervisor have the same version?")]
     Config(#[source] serde_json::Error),
     /// Descriptors that are missing or too many.
     #[error("the first messages do not fit their descriptors")]
     Descriptors,
     /// A credential.
-    #[error("a credential cannot be read")]
+    #[error("cannot read a credential")]
     Secret(#[source] secret::Error),
     /// Another worker writes the log.
-    #[error("the conversation is another worker's")]
+    #[error("another worker holds the conversation")]
     Lock(#[source] LockError),
     /// The sandbox.
     #[error(transparent)]
@@ -88,7 +88,7 @@ pub enum Error {
     #[error(transparent)]
     Http(#[from] http::Error),
     /// The runtime.
-    #[error("the system refuses what is needed to start")]
+    #[error("cannot set up sockets, signals or the event loop")]
     Io(#[source] io::Error),
 }
 

@@ -39,16 +39,16 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No key.
-    #[error("the API key cannot be had")]
+    #[error("cannot read the API key")]
     Secret(#[source] secret::Error),
     /// The HTTP client.
-    #[error("the HTTP client cannot be made")]
+    #[error("cannot create the HTTP client")]
     Client(#[source] reqwest::Error),
     /// The key does not fit into a header.
     #[error("the API key cannot be sent in a header")]
     Header,
     /// The base URL leads nowhere.
-    #[error("the base URL cannot be extended")]
+    #[error("the base URL is invalid")]
     Url,
 }
 

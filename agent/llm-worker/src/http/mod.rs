@@ -78,7 +78,7 @@ const RECORD_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The unix socket.
-    #[error("the HTTP socket cannot be made")]
+    #[error("cannot create the HTTP socket")]
     Socket(#[source] serve::Error),
     /// Loopback.
     #[error("http_port {0} cannot be listened on")]

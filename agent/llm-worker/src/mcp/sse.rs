@@ -46,7 +46,7 @@ pub(super) enum Error {
     #[error("it wants messages posted to another origin ({0})")]
     Elsewhere(String),
     /// Not to be sent.
-    #[error("the message cannot be encoded")]
+    #[error("cannot encode the message")]
     Encode(#[source] serde_json::Error),
     /// The stream ended.
     #[error("the event stream ended")]

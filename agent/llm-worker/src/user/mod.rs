@@ -86,10 +86,10 @@ pub enum Error {
     #[error(transparent)]
     Confine(#[from] confine::Error),
     /// A socket.
-    #[error("the control socket cannot be made")]
+    #[error("cannot create the control socket")]
     Socket(#[source] serve::Error),
     /// The runtime, signals.
-    #[error("the system refuses what is needed to start")]
+    #[error("cannot set up sockets, signals or the event loop")]
     Io(#[source] io::Error),
 }
 

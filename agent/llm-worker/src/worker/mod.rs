@@ -42,7 +42,7 @@ const FLUSH_TIME: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The log.
-    #[error("the conversation cannot be opened")]
+    #[error("cannot open the conversation")]
     Conversation(#[source] conversation::Error),
     /// The provider.
     #[error("[llm.{name}] cannot be used")]
@@ -54,7 +54,7 @@ pub enum Error {
         source: upstream::Error,
     },
     /// A token of an MCP server.
-    #[error("the token of [mcp.{name}] cannot be had")]
+    #[error("cannot read the token of [mcp.{name}]")]
     Token {
         /// The section.
         name: String,
@@ -63,7 +63,7 @@ pub enum Error {
         source: secret::Error,
     },
     /// The HTTP client for MCP servers.
-    #[error("the HTTP client for the MCP servers cannot be made")]
+    #[error("cannot create the HTTP client for the MCP servers")]
     Client(#[source] reqwest::Error),
 }
 
