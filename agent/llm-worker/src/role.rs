@@ -12,7 +12,6 @@ use super::{
     http::{self, Accounting, ByteBudget, CallShutdown},
     report,
     service::{Order, OrderAssembler, WorkerService},
-    status::WorkerStatus,
     worker::{self, Ready, Worker},
 };
 use nix::sys::{
@@ -28,7 +27,7 @@ use ringfence_policy::agents::{
     registry::AgentConfig,
 };
 use ringfence_wire::{
-    agent::{MAX_ORDER, Start, Supervisor, ToCore, ToWorker},
+    agent::{AgentCounts, MAX_ORDER, Start, Supervisor, ToCore, ToWorker},
     conn::Conn,
     frame::FrameError,
     trace::Said,
@@ -195,7 +194,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
 fn link(
     socket: tokio::net::UnixStream,
     is_core: bool,
-    status: watch::Receiver<WorkerStatus>,
+    status: watch::Receiver<AgentCounts>,
     (stop, gone): (&CancellationToken, &CancellationToken),
 ) -> (CoreClient, mpsc::Receiver<Order>) {
     let (orders_in, orders) = mpsc::channel(8);
@@ -213,7 +212,7 @@ fn link(
             } else if asked.recv().await.is_none() {
                 return;
             }
-            let counts = status.borrow().counts();
+            let counts = *status.borrow();
             reporting.status(counts);
         }
     });

@@ -7,7 +7,10 @@ use super::{
     record::{self, Call, Unrecorded},
     relay::Outcome,
 };
-use crate::{http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, redact::Redactor, report};
+use crate::{
+    http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, redact::Redactor, report,
+    status::count_turn,
+};
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -76,13 +79,9 @@ impl ActiveCall {
         let took = self.started.elapsed();
         let written = record::write(&self.state.log, &self.call, status, took, &outcome).await;
         self.state.status.send_modify(|counts| {
-            counts.turns += 1;
+            let has_failed = status >= 400 || outcome.error.is_some() || written.is_err();
+            count_turn(counts, has_failed, usage);
             counts.http_calls += 1;
-            counts.failed += u64::from(status >= 400 || outcome.error.is_some() || written.is_err());
-            counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
-            counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
-            counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
-            counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
         });
         written
     }

@@ -12,8 +12,9 @@ use super::{
 };
 use crate::{
     http::Shared,
-    provider::{least, protocol},
+    provider::{Usage, least, protocol},
     redact::Redactor,
+    status::count_turn,
 };
 use axum::{
     body::{Body, Bytes},
@@ -196,10 +197,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
 
 /// One that was refused before it was passed on.
 fn failed(state: &State) {
-    state.status.send_modify(|status| {
-        status.turns += 1;
-        status.failed += 1;
-    });
+    state.status.send_modify(|counts| count_turn(counts, true, Usage::default()));
 }
 
 /// A request's body, of at most [`MAX_REQUEST`] bytes, for which there is room.

@@ -27,9 +27,7 @@ mod strict_json;
 pub(crate) mod tool_calls;
 mod transfer;
 
-use super::{
-    access::Access, limits, redact::Redactor, report::Reporter, status::WorkerStatus, upstream::Provider,
-};
+use super::{access::Access, limits, redact::Redactor, report::Reporter, upstream::Provider};
 use axum::{Router, extract::Request, http::HeaderValue};
 pub use budget::ByteBudget;
 use budget::Calls;
@@ -40,6 +38,7 @@ use ringfence_base::sockets as serve;
 use ringfence_files::Access as FileAccess;
 use ringfence_http::{self as serving, Limits, Standing};
 use ringfence_policy::agents::registry::AgentConfig;
+use ringfence_wire::agent::AgentCounts;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -106,7 +105,7 @@ pub struct Shared {
 struct State {
     shared: watch::Receiver<Shared>,
     meter: limits::Shared,
-    status: watch::Sender<WorkerStatus>,
+    status: watch::Sender<AgentCounts>,
     log: PathBuf,
     budget: ByteBudget,
     /// Tells the trace, where there is one.
@@ -131,7 +130,7 @@ pub(crate) struct Accounting {
     /// What the agent uses.
     pub(crate) meter: limits::Shared,
     /// What its worker does.
-    pub status: watch::Sender<WorkerStatus>,
+    pub status: watch::Sender<AgentCounts>,
     /// The log of calls.
     pub log: PathBuf,
     /// How many bytes of requests and answers it may hold.

@@ -12,10 +12,11 @@ use crate::{
     redact::Redactor,
     report::{Intent, Reporter},
     rpc::{self, INVALID_REQUEST, Id, RpcError, TurnParams},
-    status::WorkerStatus,
+    status::count_turn,
     turn::{Order, Parts, Report},
 };
 use ringfence_policy::agents::registry::AgentConfig;
+use ringfence_wire::agent::AgentCounts;
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     sync::{
@@ -92,7 +93,7 @@ pub(super) struct AgentActor {
     /// The message that is worked on.
     intent: Option<Intent>,
     config: Arc<AgentConfig>,
-    status: watch::Sender<WorkerStatus>,
+    status: watch::Sender<AgentCounts>,
     counters: Arc<Counters>,
 }
 
@@ -111,7 +112,7 @@ impl AgentActor {
         redactor: Arc<Redactor>,
         reporter: Reporter,
         orders: mpsc::Sender<Order>,
-        (status, counters): (watch::Sender<WorkerStatus>, Arc<Counters>),
+        (status, counters): (watch::Sender<AgentCounts>, Arc<Counters>),
     ) -> Self {
         Self {
             agent: Agent::new(bounds(&config)),
@@ -293,13 +294,8 @@ impl AgentActor {
 
     fn count(&self, outcome: &Outcome, usage: Usage, bytes: usize) {
         self.status.send_modify(|status| {
-            status.turns += 1;
-            status.failed += u64::from(matches!(outcome, Outcome::Failed(_)));
-            status.input_tokens = status.input_tokens.saturating_add(usage.input_tokens);
-            status.output_tokens = status.output_tokens.saturating_add(usage.output_tokens);
-            status.cache_read_tokens = status.cache_read_tokens.saturating_add(usage.cache_read_tokens);
-            status.cache_write_tokens = status.cache_write_tokens.saturating_add(usage.cache_write_tokens);
-            status.conversation_bytes = bytes;
+            count_turn(status, matches!(outcome, Outcome::Failed(_)), usage);
+            status.conversation_bytes = bytes as u64;
         });
     }
 
@@ -307,7 +303,7 @@ impl AgentActor {
         self.status.send_modify(|status| {
             status.runtime = self.agent.runtime().is_some();
             status.busy = !self.agent.is_idle();
-            status.waiting = self.agent.waiting();
+            status.waiting = self.agent.waiting() as u64;
             status.slow_peers = self.counters.slow.load(Ordering::Relaxed);
             status.refused_connections = self.counters.refused.load(Ordering::Relaxed);
             status.malformed = self.counters.malformed.load(Ordering::Relaxed);

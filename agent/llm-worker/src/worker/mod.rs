@@ -15,7 +15,6 @@ use super::{
     redact::Redactor,
     remote,
     report::Reporter,
-    status::WorkerStatus,
     turn::{Parts, Turns},
     upstream::{self, Provider},
 };
@@ -25,7 +24,7 @@ use ringfence_policy::agents::{
     home::{HTTP_LOG, Home},
     registry::AgentConfig,
 };
-use ringfence_wire::agent::For;
+use ringfence_wire::agent::{AgentCounts, For};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     net::UnixListener,
@@ -117,7 +116,7 @@ impl Ready {
 pub struct Worker {
     config: Arc<AgentConfig>,
     turns: Turns,
-    status: watch::Sender<WorkerStatus>,
+    status: watch::Sender<AgentCounts>,
     host: CoreClient,
     issued: Arc<Issued>,
     redactor: Arc<Redactor>,
@@ -135,7 +134,8 @@ impl Worker {
         if let Err(error) = http::record::replay(&calls, &conversation.meter) {
             tracing::error!("agent {}: {} cannot be read: {error}", parts.config.name, calls.display());
         }
-        let status = WorkerStatus { conversation_bytes: conversation.bytes(), ..WorkerStatus::default() };
+        let conversation_bytes = conversation.bytes() as u64;
+        let status = AgentCounts { conversation_bytes, ..AgentCounts::default() };
         let (config, redactor) = (Arc::clone(&parts.config), Arc::clone(&parts.redactor));
         let turns = Turns::new(parts, conversation);
         let status = watch::Sender::new(status);
@@ -154,7 +154,7 @@ impl Worker {
     }
 
     /// Where its status can be seen, and added to.
-    pub fn status(&self) -> watch::Sender<WorkerStatus> {
+    pub fn status(&self) -> watch::Sender<AgentCounts> {
         self.status.clone()
     }
 
