@@ -13,14 +13,15 @@ use super::{
     redact::Redactor,
     remote::{RemoteResult, RemoteTool, RemoteTools},
     report::{self, Intent, Reporter},
-    rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
+    rpc::{self, INTERNAL, Id, Output, RpcError, Tool, TurnParams, TurnResult},
     upstream::Provider,
 };
+use audience::Audience;
 use jiff::Timestamp;
 use ringfence_base::error::chain;
 use ringfence_policy::agents::registry::{AgentConfig, Llm};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     path::PathBuf,
     sync::{
         Arc, PoisonError,
@@ -29,6 +30,10 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use toolbox::{Toolbox, check_tools, merge};
+
+mod audience;
+mod toolbox;
 
 /// Remote tools of one answer that run at a time.
 const AT_ONCE: usize = 8;
@@ -111,14 +116,6 @@ impl Parts {
         tracing::info!("agent {name}: {} messages of its conversation read", replay.messages);
         Ok(conversation)
     }
-}
-
-/// Where each tool of a turn runs.
-#[derive(Default)]
-struct Toolbox {
-    /// By the name that the model sees: its server.
-    remote: BTreeMap<String, String>,
-    template: RequestTemplate,
 }
 
 /// The task's state.
@@ -216,7 +213,7 @@ impl Turns {
     async fn job(&mut self, job: Job) -> Report {
         let Job { epoch, id, params, runtime, subscriber, intent, last, cancel, answered } = job;
         let mut usage = Usage::default();
-        let to = To {
+        let to = Audience {
             runtime: &runtime,
             subscriber: subscriber.as_ref(),
             intent: intent.as_ref(),
@@ -250,7 +247,7 @@ impl Turns {
     async fn turn(
         &mut self,
         params: TurnParams,
-        to: &To<'_>,
+        to: &Audience<'_>,
         last: bool,
         usage: &mut Usage,
     ) -> Result<TurnResult, Stop> {
@@ -306,7 +303,7 @@ impl Turns {
         &mut self,
         system: Option<String>,
         tools: Option<Vec<Tool>>,
-        to: &To<'_>,
+        to: &Audience<'_>,
     ) -> Result<(), Stop> {
         if let Some(tools) = &tools {
             check_tools(tools)?;
@@ -354,7 +351,7 @@ impl Turns {
     }
 
     /// One call of the model: what it says streams out, the whole is logged.
-    async fn ask(&mut self, to: &To<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
+    async fn ask(&mut self, to: &Audience<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
         let RequestTemplate { before, after } =
             self.toolbox.as_ref().map(|t| t.template.clone()).unwrap_or_default();
         let config = &self.parts.config;
@@ -404,7 +401,7 @@ impl Turns {
     }
 
     /// Passes on what the model says until it is done.
-    async fn stream(&self, body: Pieces, to: &To<'_>, progress: &mut Progress) -> Result<Answer, Stop> {
+    async fn stream(&self, body: Pieces, to: &Audience<'_>, progress: &mut Progress) -> Result<Answer, Stop> {
         let asked = to.unless_cancelled(self.parts.provider.ask(body)).await?;
         let mut stream = asked.inspect_err(|_| progress.refused = true)?;
         let mut text = self.parts.redactor.stream();
@@ -445,7 +442,7 @@ impl Turns {
     }
 
     /// Runs the calls that are ours, at once, and logs their results in the order of the calls.
-    async fn run_remote(&mut self, calls: &[ToolCall], to: &To<'_>) -> Result<(), Stop> {
+    async fn run_remote(&mut self, calls: &[ToolCall], to: &Audience<'_>) -> Result<(), Stop> {
         let (Some(remote), Some(toolbox)) = (&self.parts.remote, &self.toolbox) else { return Ok(()) };
         let mine: Vec<(ToolCall, String)> = calls
             .iter()
@@ -497,84 +494,6 @@ impl Turns {
 fn capped(content: Vec<super::message::Block>) -> TurnResult {
     let stop_reason = MAX_ITERATIONS.to_owned();
     TurnResult { stop_reason, content: Some(content), tool_calls: Vec::new(), tags: false }
-}
-
-fn check_tools(tools: &[Tool]) -> Result<(), RpcError> {
-    let mut seen = std::collections::BTreeSet::new();
-    for tool in tools {
-        if tool.name.is_empty() {
-            return Err(RpcError::new(INVALID_PARAMS, "a tool without a name"));
-        }
-        if !seen.insert(&tool.name) {
-            return Err(RpcError::new(INVALID_PARAMS, format!("two tools are named {:?}", tool.name)));
-        }
-        if !tool.parameters.get().starts_with('{') {
-            let what = format!("the parameters of the tool {:?} are no JSON Schema object", tool.name);
-            return Err(RpcError::new(INVALID_PARAMS, what));
-        }
-    }
-    Ok(())
-}
-
-/// Which server each remote tool belongs to. Two of one name are refused: the model could not say which it means.
-fn merge(local: &[Arc<Tool>], remote: &[RemoteTool]) -> Result<BTreeMap<String, String>, RpcError> {
-    let mut servers: BTreeMap<String, String> = BTreeMap::new();
-    for RemoteTool { server, tool } in remote {
-        let other = if local.iter().any(|l| l.name == tool.name) {
-            Some("the runtime".to_owned())
-        } else {
-            servers.insert(tool.name.clone(), server.clone()).map(|other| format!("the MCP server {other:?}"))
-        };
-        if let Some(other) = other {
-            let what = format!(
-                "two tools are named {:?}: one of {other}, one of the MCP server {server:?}; leave one out of `tools`",
-                tool.name
-            );
-            return Err(RpcError::new(INVALID_PARAMS, what));
-        }
-    }
-    Ok(servers)
-}
-
-/// Who hears what.
-struct To<'a> {
-    runtime: &'a Peer,
-    subscriber: Option<&'a Peer>,
-    intent: Option<&'a Intent>,
-    cancel: &'a CancellationToken,
-}
-
-impl To<'_> {
-    async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => Err(Stop::Cancelled),
-            done = work => Ok(done),
-        }
-    }
-
-    async fn text(&self, text: &str) -> Result<(), Stop> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        let frame = rpc::output(&Output::Text { text });
-        if let Some(subscriber) = self.subscriber {
-            subscriber.push(frame.clone());
-        }
-        self.push(frame).await
-    }
-
-    async fn input(&self, text: &str) -> Result<(), Stop> {
-        if text.is_empty() { Ok(()) } else { self.runtime(&Output::ToolUseInput { text }).await }
-    }
-
-    async fn runtime(&self, output: &Output<'_>) -> Result<(), Stop> {
-        self.push(rpc::output(output)).await
-    }
-
-    async fn push(&self, frame: bytes::Bytes) -> Result<(), Stop> {
-        if self.runtime.push_patiently(frame).await { Ok(()) } else { Err(Stop::Cancelled) }
-    }
 }
 
 #[cfg(test)]
