@@ -88,7 +88,7 @@ pub(crate) struct Access {
 }
 
 /// Who is at the other end of one connection.
-pub(crate) struct PeerIdentity {
+pub(crate) struct ConnectionPeer {
     access: Arc<Access>,
     /// `Ok(None)`: there is no core, and the socket's mode says who may connect.
     speaker: Result<Option<Speaker>, Error>,
@@ -104,7 +104,7 @@ impl Access {
     }
 
     /// Asks who made a connection.
-    pub(crate) async fn of(self: &Arc<Self>, stream: &UnixStream) -> PeerIdentity {
+    pub(crate) async fn of(self: &Arc<Self>, stream: &UnixStream) -> ConnectionPeer {
         let speaker = self.host.speaker(stream.as_fd()).await;
         let connection = match self.host.has_core() {
             true => stream.as_fd().try_clone_to_owned().ok(),
@@ -112,11 +112,11 @@ impl Access {
         };
         let is_user =
             stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw());
-        PeerIdentity { access: Arc::clone(self), speaker, is_user, connection }
+        ConnectionPeer { access: Arc::clone(self), speaker, is_user, connection }
     }
 }
 
-impl PeerIdentity {
+impl ConnectionPeer {
     /// Whether it may be the runtime: from the agent's own container, where it has one.
     ///
     /// # Errors
@@ -299,9 +299,9 @@ mod tests {
     use super::*;
     use ringfence_wire::agent::Inside;
 
-    fn known(governed: bool, owner: u32, speaker: Result<Option<Speaker>, Error>) -> PeerIdentity {
+    fn known(governed: bool, owner: u32, speaker: Result<Option<Speaker>, Error>) -> ConnectionPeer {
         let access = Access { host: CoreClient::default(), governed, owner, issued: Arc::default() };
-        PeerIdentity { access: Arc::new(access), speaker, is_user: true, connection: None }
+        ConnectionPeer { access: Arc::new(access), speaker, is_user: true, connection: None }
     }
 
     fn speaker(uid: u32, container: Option<bool>) -> Result<Option<Speaker>, Error> {
@@ -345,7 +345,7 @@ mod tests {
         );
         assert!(known(false, 1000, speaker(0, None)).may_send().is_ok());
         assert!(known(true, 0, Ok(None)).may_send().is_ok());
-        let other = PeerIdentity { is_user: false, ..known(true, 0, Ok(None)) };
+        let other = ConnectionPeer { is_user: false, ..known(true, 0, Ok(None)) };
         assert!(other.may_send().is_err() && other.may_register().is_ok());
     }
 

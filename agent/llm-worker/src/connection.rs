@@ -1,7 +1,7 @@
 //! One connection to the agent's socket: the first frame says what it is, the rest is handed to the worker.
 
 use super::{
-    access::{Access, Descriptors, PeerIdentity, WithDescriptors},
+    access::{Access, Descriptors, ConnectionPeer, WithDescriptors},
     agent::ConnId,
     frame::{Counters, FRAME_TIME, FrameBudget, FrameReader, Peer, writer},
     message::Block,
@@ -156,7 +156,7 @@ struct Connection {
     peer: Peer,
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
-    known: PeerIdentity,
+    known: ConnectionPeer,
     descriptors: Descriptors,
 }
 
