@@ -12,7 +12,7 @@ use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-const KINDS: [ProviderKind; 2] = [ProviderKind::Anthropic, ProviderKind::OpenAi];
+const KINDS: &[ProviderKind] = ProviderKind::ALL;
 /// The endpoint's own token, and the provider's key.
 const TOKEN: &str = "ringfence-secret";
 const KEY: &str = "sk-secret-0123456789";
@@ -39,7 +39,7 @@ pub fn endpoint(data: &[u8]) {
     gate(lines);
     let Some((method, path)) = first.split_once(' ') else { return };
     let Ok(method) = Method::from_bytes(method.as_bytes()) else { return };
-    for kind in KINDS {
+    for kind in KINDS.iter().copied() {
         let Ok(route) = request::route(kind, &method, path) else { continue };
         assert_eq!(method, if route == Route::Models { Method::GET } else { Method::POST });
         for server in [false, true] {

@@ -6,7 +6,7 @@ use ringfence_llm_worker::{
     conversation::Conversation,
     frame::FrameReader,
     message::{Block, Message, Role},
-    provider::{self, Answer, Decoder, sse},
+    provider::{self, Answer, sse},
     redact::Redactor,
     rpc::{self, SendParams, TurnParams},
 };
@@ -20,7 +20,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-const KINDS: [ProviderKind; 2] = [ProviderKind::Anthropic, ProviderKind::OpenAi];
+const KINDS: &[ProviderKind] = ProviderKind::ALL;
 /// What redaction looks for.
 const KEY: &str = "sk-ant/a+b=c\"d\\e%1234567890";
 
@@ -68,7 +68,7 @@ fn kept(message: &Message) {
     assert!(!line.contains(['\n', '\r']), "{line:?}");
     let again: Message = serde_json::from_str(&line).expect("what was logged can be read");
     assert_eq!(serde_json::to_string(&again).expect("as before"), line);
-    for kind in KINDS {
+    for kind in KINDS.iter().copied() {
         for mark in [false, true] {
             let sent = provider::encode(kind, std::slice::from_ref(message), mark);
             let whole = [b"[".as_slice(), &sent, b"]"].concat();
@@ -91,7 +91,7 @@ pub fn sse(data: &[u8]) {
 /// A provider's answer, by the first byte Anthropic's or OpenAI's: what comes of it can be logged, sent on and sent back.
 pub fn provider(data: &[u8]) {
     let Some((kind, stream)) = data.split_first() else { return };
-    let mut decoder = Decoder::new(KINDS[usize::from(*kind) % KINDS.len()]);
+    let mut decoder = provider::decoder(KINDS[usize::from(*kind) % KINDS.len()]);
     let (mut pieces, mut events) = (VecDeque::new(), Vec::new());
     if sse::Events::default().feed(stream, |event| events.push(event)).is_err() {
         return;
@@ -111,7 +111,7 @@ pub fn log(data: &[u8]) {
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
     let Ok(dir) = dir else { return };
     let path = dir.path().join("log");
-    for kind in KINDS {
+    for kind in KINDS.iter().copied() {
         fs::write(&path, data).expect("a file");
         let (mut first, replay) = Conversation::open(&path, kind, None).expect("any log opens");
         let (second, again) = Conversation::open(&path, kind, None).expect("and again");

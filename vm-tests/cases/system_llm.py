@@ -40,6 +40,41 @@ def worker():
     remove(path, "rf-worker")
 
 
+def occurrences(pid, text):
+    """How often a text is in what can be read of a process's memory."""
+    found = 0
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        for region in maps:
+            span, mode = region.split()[:2]
+            # What the kernel maps for its clocks and BPF maps is not in the file.
+            if mode[0] != "r" or "[v" in region or "anon_inode:" in region:
+                continue
+            start, end = (int(at, 16) for at in span.split("-"))
+            memory.seek(start)
+            found += memory.read(end - start).count(text.encode())
+    return found
+
+
+@scene("system/llm-key", limit=240)
+def key():
+    """an agent's key is in its worker's memory once, and once more for each connection to the provider; the core never has it"""
+    provider = Provider()
+    path, box = agent("rf-key", provider)
+    pid = known("rf-key")["pid"]
+    assert occurrences(pid, KEY) == 1, occurrences(pid, KEY)
+    runtime = Runtime("rf-key", box)
+    for text in ("one marker", "two markers", "three markers"):
+        send("rf-key", text, about=runtime.said)
+    found = occurrences(pid, KEY)
+    assert 1 <= found <= 1 + provider.connections, f"{found} times, {provider.connections} connections"
+    assert provider.connections < len(provider.asked), "a connection for each turn says nothing about copies for each"
+    assert occurrences(pid, "two markers"), "the scan misses what is there"
+    for core in role_pids("daemon"):
+        assert occurrences(core, KEY) == 0 and occurrences(core, "rf-key"), "the core has the key, or was not looked through"
+    runtime.stop()
+    remove(path, "rf-key")
+
+
 @scene("system/llm-kill", limit=300)
 def kills():
     """kill -9 of the worker and of the core in mid-turn: the sender hears of it, the agent is usable again, nothing is lost"""

@@ -120,12 +120,17 @@ class Provider:
 
     def __init__(self):
         self.asked = []
+        self.connections = 0
         self.held = threading.Event()
         self.held.set()
         provider = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                provider.connections += 1
+                super().setup()
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))

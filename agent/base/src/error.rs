@@ -14,6 +14,14 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// What caused everything else: the last source.
+pub fn root<'e>(mut error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +38,6 @@ mod tests {
             "cannot read the profile: the disk is on fire"
         );
         assert_eq!(chain(&io::Error::other("alone")), "alone");
+        assert_eq!(root(&Outer(io::Error::other("on fire"))).to_string(), "on fire");
     }
 }

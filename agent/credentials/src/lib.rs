@@ -17,7 +17,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -32,27 +32,66 @@ const COMMAND_TIME: Duration = Duration::from_secs(30);
 pub type Run = fn(&[String]) -> Result<Secret, Error>;
 
 /// Who runs commands, where this process may start none.
-static ELSEWHERE: OnceLock<Run> = OnceLock::new();
+static COMMAND_RUNNER: OnceLock<Run> = OnceLock::new();
 
 /// From now on commands are run by `run`.
 pub fn run_commands_by(run: Run) {
-    let _ = ELSEWHERE.set(run);
+    let _ = COMMAND_RUNNER.set(run);
 }
 
-/// A credential.
+/// What stands before a credential in memory, so that an `Authorization` header can share that memory.
+const SCHEME: &str = "Bearer ";
+
+/// A credential. Its clones share one place in memory, which the last of them zeroes.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Zeroizing<String>);
+pub struct Secret(Arc<Zeroizing<String>>);
 
 impl Secret {
+    fn new(text: &str) -> Self {
+        // Room for all of it at once: a string that grows leaves copies behind.
+        let mut whole = Zeroizing::new(String::with_capacity(SCHEME.len() + text.len()));
+        whole.push_str(SCHEME);
+        whole.push_str(text);
+        Self(Arc::new(whole))
+    }
+
+    /// What [`Source::open`] or [`Self::pipe`] handed over.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn from_descriptor(descriptor: OwnedFd) -> Result<Self, Error> {
+        bounded(fs::File::from(descriptor), "the credential", Error::Handover)
+    }
+
     /// The credential itself: for the header that carries it, and for finding it in what goes out.
     pub fn expose(&self) -> &str {
+        &self.0[SCHEME.len()..]
+    }
+
+    /// The same memory as the value of an `Authorization` header.
+    pub fn bearer(&self) -> &str {
         &self.0
+    }
+
+    /// A pipe that holds it, for another process.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn pipe(&self) -> Result<OwnedFd, Error> {
+        let bytes = self.expose().as_bytes();
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(Error::TooLong("the value".to_owned()));
+        }
+        let (read, mut write) = io::pipe().map_err(Error::Handover)?;
+        // A pipe holds four times as much.
+        write.write_all(bytes).map_err(Error::Handover)?;
+        Ok(read.into())
     }
 }
 
 impl From<String> for Secret {
     fn from(text: String) -> Self {
-        Self(Zeroizing::new(text))
+        Self::new(&Zeroizing::new(text))
     }
 }
 
@@ -81,10 +120,10 @@ pub enum Source {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No such variable.
-    #[error("the environment has no {0}")]
+    #[error("the environment variable {0} is not set")]
     NoVariable(String),
     /// Not UTF-8 or not fit for a header.
-    #[error("{0} holds something that cannot be a credential: it is not one line of printable ASCII")]
+    #[error("{0} is not a credential: a credential is one line of printable ASCII")]
     Unprintable(String),
     /// Nothing in it.
     #[error("{0} is empty")]
@@ -97,14 +136,14 @@ pub enum Error {
     NotAFile(PathBuf),
     /// Open to others.
     #[error("{} can be read or written by others (mode {mode:04o}): chmod 600 it", shown(&.path.display().to_string()))]
-    Open {
+    Exposed {
         /// The file.
         path: PathBuf,
         /// Its mode.
         mode: u32,
     },
     /// Far too long.
-    #[error("{0} has more than {MAX_BYTES} bytes: that is no credential")]
+    #[error("{0} is longer than {MAX_BYTES} bytes, too long for a credential")]
     TooLong(String),
     /// Not started by systemd with credentials.
     #[error(
@@ -121,13 +160,13 @@ pub enum Error {
     #[error(
         "the daemon takes credentials from the profile, a file or a systemd credential (LoadCredential= in its unit); variables and commands are for `ringfence start`"
     )]
-    NotHere,
+    NotAllowed,
     /// No descriptor to hand it over.
-    #[error("the credential cannot be handed over")]
-    Hand(#[source] io::Error),
+    #[error("cannot pass the credential on")]
+    Handover(#[source] io::Error),
     /// The process that runs commands says why not, or is gone.
     #[error("{0}")]
-    Elsewhere(String),
+    Runner(String),
     /// The command failed.
     #[error("{0} failed ({1})")]
     Failed(String, ExitStatus),
@@ -143,17 +182,17 @@ impl Source {
     /// [`Error`].
     pub fn read(&self) -> Result<Secret, Error> {
         match self {
-            Self::Value(secret) => checked(Zeroizing::new(secret.expose().to_owned()), "the value"),
+            Self::Value(secret) => checked(secret.expose(), "the value"),
             Self::Env(name) => {
                 // The name may be the credential itself.
                 let shown = Name(name).to_string();
                 let value = env::var_os(name).ok_or_else(|| Error::NoVariable(shown.clone()))?;
                 let value = value.into_string().map_err(|_| Error::Unprintable(shown.clone()))?;
-                checked(Zeroizing::new(value), &shown)
+                checked(&Zeroizing::new(value), &shown)
             }
             Self::File(path) => file(path),
             Self::Credential(name) => file(&credential(name)?),
-            Self::Command(words) => ELSEWHERE.get().map_or(command as Run, |run| *run)(words),
+            Self::Command(words) => COMMAND_RUNNER.get().map_or(command as Run, |run| *run)(words),
         }
     }
 }
@@ -174,37 +213,12 @@ impl Source {
     /// [`Error`].
     pub fn open(&self) -> Result<OwnedFd, Error> {
         match self {
-            Self::Value(secret) => {
-                let (read, mut write) = io::pipe().map_err(Error::Hand)?;
-                let bytes = secret.expose().as_bytes();
-                if bytes.len() as u64 > MAX_BYTES {
-                    return Err(Error::TooLong("the value".to_owned()));
-                }
-                // A pipe holds four times as much.
-                write.write_all(bytes).map_err(Error::Hand)?;
-                Ok(read.into())
-            }
+            Self::Value(secret) => secret.pipe(),
             Self::File(path) => Ok(open(path)?.into()),
             Self::Credential(name) => Ok(open(&credential(name)?)?.into()),
-            Self::Env(_) | Self::Command(_) => Err(Error::NotHere),
+            Self::Env(_) | Self::Command(_) => Err(Error::NotAllowed),
         }
     }
-
-    /// The same of any source, for a worker of a user's own service: what was read, in a pipe.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub fn read_and_open(&self) -> Result<OwnedFd, Error> {
-        Self::Value(self.read()?).open()
-    }
-}
-
-/// What [`Source::open`] handed over.
-///
-/// # Errors
-/// [`Error`].
-pub fn handed(descriptor: OwnedFd) -> Result<Secret, Error> {
-    bounded(fs::File::from(descriptor), "the credential", Error::Hand)
 }
 
 fn credential(name: &str) -> Result<PathBuf, Error> {
@@ -212,16 +226,15 @@ fn credential(name: &str) -> Result<PathBuf, Error> {
     Ok(dir.ok_or_else(|| Error::NoCredentials(Name(name).to_string()))?.join(name))
 }
 
-fn checked(mut text: Zeroizing<String>, from: &str) -> Result<Secret, Error> {
-    let trimmed = text.trim_ascii_end().len();
-    text.truncate(trimmed);
+fn checked(text: &str, from: &str) -> Result<Secret, Error> {
+    let text = text.trim_ascii_end();
     if text.is_empty() {
         return Err(Error::Empty(from.to_owned()));
     }
     if !text.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
         return Err(Error::Unprintable(from.to_owned()));
     }
-    Ok(Secret(text))
+    Ok(Secret::new(text))
 }
 
 fn file(path: &Path) -> Result<Secret, Error> {
@@ -242,7 +255,7 @@ fn open(path: &Path) -> Result<fs::File, Error> {
     }
     let mode = meta.mode() & 0o7777;
     if mode & 0o066 != 0 {
-        return Err(Error::Open { path: path.to_owned(), mode });
+        return Err(Error::Exposed { path: path.to_owned(), mode });
     }
     Ok(file)
 }
@@ -255,7 +268,7 @@ fn bounded(reader: impl Read, from: &str, io: impl Fn(io::Error) -> Error) -> Re
         return Err(Error::TooLong(from.to_owned()));
     }
     let text = str::from_utf8(&bytes).map_err(|_| Error::Unprintable(from.to_owned()))?;
-    checked(Zeroizing::new(text.to_owned()), from)
+    checked(text, from)
 }
 
 /// The command's own messages go to our standard error; what it prints is the credential.
@@ -318,6 +331,15 @@ mod tests {
     }
 
     #[test]
+    fn clones_and_headers_share_the_memory_of_a_secret() {
+        let secret = Secret::from("sk-very-secret".to_owned());
+        let (text, clone) = (secret.expose(), secret.clone());
+        assert_eq!((text, secret.bearer()), ("sk-very-secret", "Bearer sk-very-secret"));
+        assert_eq!(text.as_ptr(), clone.expose().as_ptr());
+        assert_eq!(text.as_ptr(), secret.bearer()[SCHEME.len()..].as_ptr());
+    }
+
+    #[test]
     fn a_file_is_read_only_if_it_is_closed_to_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
@@ -326,7 +348,7 @@ mod tests {
         fs::write(&path, "sk-1234\n").unwrap();
         for mode in [0o644, 0o640, 0o604, 0o620] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert!(matches!(read(), Err(Error::Open { .. })), "{mode:o}");
+            assert!(matches!(read(), Err(Error::Exposed { .. })), "{mode:o}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(read().unwrap().expose(), "sk-1234");
@@ -347,14 +369,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         fs::write(&path, "sk-file\n").unwrap();
-        let hand = |source: &Source| source.open().and_then(handed).map(|secret| secret.expose().to_owned());
+        let hand = |source: &Source| {
+            let secret = source.open().and_then(Secret::from_descriptor);
+            secret.map(|secret| secret.expose().to_owned())
+        };
         assert_eq!(hand(&Source::Value(Secret::from("sk-value".to_owned()))).unwrap(), "sk-value");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(hand(&Source::File(path.clone())), Err(Error::Open { .. })));
+        assert!(matches!(hand(&Source::File(path.clone())), Err(Error::Exposed { .. })));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(hand(&Source::File(path)).unwrap(), "sk-file");
-        assert!(matches!(hand(&Source::Env("HOME".into())), Err(Error::NotHere)));
-        assert!(matches!(hand(&Source::Command(vec!["true".into()])), Err(Error::NotHere)));
+        assert!(matches!(hand(&Source::Env("HOME".into())), Err(Error::NotAllowed)));
+        assert!(matches!(hand(&Source::Command(vec!["true".into()])), Err(Error::NotAllowed)));
     }
 
     #[test]

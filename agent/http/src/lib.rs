@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod turns;
+
 use axum::{Router, body::Body, http::Request};
 use hyper::{body::Incoming, service::Service as _, service::service_fn};
 use hyper_util::{
@@ -19,6 +20,7 @@ use hyper_util::{
 };
 use ringfence_base::quota::{Permit, Permits};
 use std::{
+    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -32,6 +34,23 @@ use tokio::{
 };
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
+
+/// How long until a connection that could not be accepted is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The next connection. Where none can be accepted, the process is out of descriptors most likely, and they come back.
+pub async fn accept<S, F>(mut next: impl FnMut() -> F) -> S
+where
+    F: Future<Output = io::Result<S>>,
+{
+    loop {
+        match next().await {
+            Ok(connection) => return connection,
+            Err(error) => tracing::warn!("accepting a connection: {error}"),
+        }
+        time::sleep(RETRY).await;
+    }
+}
 
 /// What a connection may take.
 #[derive(Debug, Clone, Copy)]
@@ -98,10 +117,10 @@ pub enum Error {
     #[error(transparent)]
     Http(#[from] hyper::Error),
     /// For another one.
-    #[error("it had to go for others")]
+    #[error("it was closed to make room for others")]
     Evicted,
     /// It did not show a token.
-    #[error("it did not say who it is in time")]
+    #[error("it did not authenticate in time")]
     Stranger,
 }
 

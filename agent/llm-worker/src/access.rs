@@ -2,15 +2,15 @@
 
 use super::{
     calls::CallKey,
-    host::{Error, Host, RefusedParty},
+    core_client::{CoreClient, Error, RefusedParty},
     rpc::{FORBIDDEN, RpcError},
 };
-use nix::unistd::geteuid;
 use ringfence_policy::agents::registry::AgentConfig;
 use ringfence_wire::{
-    agent::Speaker,
+    agent::PeerIdentity,
     trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal},
 };
+use rustix::process::geteuid;
 use std::{
     collections::HashMap,
     io::{self, IoSliceMut},
@@ -30,11 +30,11 @@ const MOST_DESCRIPTORS: usize = 4;
 
 /// The calls of the model's last answer that nobody answered yet, by the names that the runtime has for them.
 #[derive(Debug, Default)]
-pub(crate) struct Issued(Mutex<HashMap<String, Waits>>);
+pub(crate) struct Issued(Mutex<HashMap<String, UntaggedCall>>);
 
 /// A call that waits for its result.
 #[derive(Debug)]
-struct Waits {
+struct UntaggedCall {
     key: CallKey,
     /// A process was tagged for it.
     taken: bool,
@@ -44,8 +44,8 @@ impl Issued {
     /// The model wants these called; what it wanted before is over.
     pub(crate) fn set<'a>(&self, calls: impl IntoIterator<Item = (&'a str, CallKey)>) {
         let mut issued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = calls.into_iter().map(|(id, key)| (id.to_owned(), Waits { key, taken: false }));
-        *issued = waits.collect();
+        let untagged = calls.into_iter().map(|(id, key)| (id.to_owned(), UntaggedCall { key, taken: false }));
+        *issued = untagged.collect();
     }
 
     /// Takes a call for a process.
@@ -57,20 +57,20 @@ impl Issued {
         let shown: String = call.chars().take(MAX_ID).collect();
         match issued.get_mut(call) {
             None => Err(format!("no tool call {shown:?} of the model's waits for a result")),
-            Some(Waits { taken: true, .. }) => {
+            Some(UntaggedCall { taken: true, .. }) => {
                 Err(format!("the tool call {shown:?} has a process that is tagged for it"))
             }
-            Some(waits) => {
-                waits.taken = true;
-                Ok(waits.key.clone())
+            Some(untagged) => {
+                untagged.taken = true;
+                Ok(untagged.key.clone())
             }
         }
     }
 
     fn give_back(&self, key: &CallKey) {
         let mut issued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waits) = issued.values_mut().find(|waits| waits.key == *key) {
-            waits.taken = false;
+        if let Some(untagged) = issued.values_mut().find(|untagged| untagged.key == *key) {
+            untagged.taken = false;
         }
     }
 }
@@ -78,7 +78,7 @@ impl Issued {
 /// What every connection to one agent's socket is judged by.
 pub(crate) struct Access {
     /// The core.
-    pub host: Host,
+    pub host: CoreClient,
     /// The agent has a container of its own.
     pub governed: bool,
     /// Who may send, beside root.
@@ -88,7 +88,7 @@ pub(crate) struct Access {
 }
 
 /// Who is at the other end of one connection.
-pub(crate) struct Known {
+pub(crate) struct ConnectionPeer {
     access: Arc<Access>,
     /// `Ok(None)`: there is no core, and the socket's mode says who may connect.
     speaker: Result<Option<PeerIdentity>, Error>,
@@ -99,30 +99,30 @@ pub(crate) struct Known {
 
 impl Access {
     /// As the configuration says.
-    pub(crate) fn new(config: &AgentConfig, host: Host, issued: Arc<Issued>) -> Self {
+    pub(crate) fn new(config: &AgentConfig, host: CoreClient, issued: Arc<Issued>) -> Self {
         Self { host, governed: config.governed, owner: config.socket_owner.unwrap_or(0), issued }
     }
 
     /// Asks who made a connection.
-    pub(crate) async fn of(self: &Arc<Self>, stream: &UnixStream) -> Known {
+    pub(crate) async fn of(self: &Arc<Self>, stream: &UnixStream) -> ConnectionPeer {
         let speaker = self.host.speaker(stream.as_fd()).await;
-        let connection = match self.host.is_there() {
+        let connection = match self.host.has_core() {
             true => stream.as_fd().try_clone_to_owned().ok(),
             false => None,
         };
         let is_user =
             stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw());
-        Known { access: Arc::clone(self), speaker, is_user, connection }
+        ConnectionPeer { access: Arc::clone(self), speaker, is_user, connection }
     }
 }
 
-impl Known {
+impl ConnectionPeer {
     /// Whether it may be the runtime: from the agent's own container, where it has one.
     ///
     /// # Errors
     /// It may not; that is reported.
     pub(crate) fn may_register(&self) -> Result<(), RpcError> {
-        self.is_in_place("register", "a runtime speaks")
+        self.check_container("register", "a runtime speaks")
     }
 
     /// Whether it may call the provider's API: from the agent's own container, where it has one.
@@ -130,11 +130,11 @@ impl Known {
     /// # Errors
     /// It may not; that is reported.
     pub(crate) fn may_call(&self) -> Result<(), RpcError> {
-        self.is_in_place("http", "this API is called")
+        self.check_container("http", "this API is called")
     }
 
     /// Whether it is in the agent's container, where there is one. `act`: what it wants, in words.
-    fn is_in_place(&self, what: &str, act: &str) -> Result<(), RpcError> {
+    fn check_container(&self, what: &str, act: &str) -> Result<(), RpcError> {
         let own = |speaker: &PeerIdentity| speaker.container.as_ref().is_some_and(|container| container.own);
         let why = match &self.speaker {
             Ok(None) => return Ok(()),
@@ -183,7 +183,7 @@ impl Known {
     /// It is not tagged; that is reported.
     pub(crate) async fn tag(&self, call: &str, process: Option<OwnedFd>) -> Result<(), RpcError> {
         let Access { host, issued, .. } = &*self.access;
-        let Some(connection) = self.connection.as_ref().filter(|_| host.is_there()) else {
+        let Some(connection) = self.connection.as_ref().filter(|_| host.has_core()) else {
             return Err(RpcError::new(
                 FORBIDDEN,
                 "no tags here: they take the system's daemon (ringfence daemon)",
@@ -299,9 +299,9 @@ mod tests {
     use super::*;
     use ringfence_wire::agent::PeerContainer;
 
-    fn known(governed: bool, owner: u32, speaker: Result<Option<PeerIdentity>, Error>) -> Known {
-        let access = Access { host: Host::default(), governed, owner, issued: Arc::default() };
-        Known { access: Arc::new(access), speaker, is_user: true, connection: None }
+    fn known(governed: bool, owner: u32, speaker: Result<Option<PeerIdentity>, Error>) -> ConnectionPeer {
+        let access = Access { host: CoreClient::default(), governed, owner, issued: Arc::default() };
+        ConnectionPeer { access: Arc::new(access), speaker, is_user: true, connection: None }
     }
 
     fn speaker(uid: u32, container: Option<bool>) -> Result<Option<PeerIdentity>, Error> {
@@ -345,7 +345,7 @@ mod tests {
         );
         assert!(known(false, 1000, speaker(0, None)).may_send().is_ok());
         assert!(known(true, 0, Ok(None)).may_send().is_ok());
-        let other = Known { is_user: false, ..known(true, 0, Ok(None)) };
+        let other = ConnectionPeer { is_user: false, ..known(true, 0, Ok(None)) };
         assert!(other.may_send().is_err() && other.may_register().is_ok());
     }
 

@@ -78,11 +78,11 @@ fn run(words: &[String]) -> Result<Secret, secret::Error> {
     });
     match answer {
         Ok((Ran::Printed, descriptors)) => match <[OwnedFd; 1]>::try_from(descriptors) {
-            Ok([descriptor]) => secret::handed(descriptor),
+            Ok([descriptor]) => Secret::from_descriptor(descriptor),
             Err(_) => Err(secret::Error::Empty(name)),
         },
-        Ok((Ran::Failed { why }, _)) => Err(secret::Error::Elsewhere(why)),
-        Err(error) => Err(secret::Error::Elsewhere(format!(
+        Ok((Ran::Failed { why }, _)) => Err(secret::Error::Runner(why)),
+        Err(error) => Err(secret::Error::Runner(format!(
             "{name} cannot be run: the process that runs commands for credentials does not answer ({error}); start the \
              service again"
         ))),
@@ -139,7 +139,7 @@ pub fn serve() -> Result<(), Error> {
             conn.send(&Ran::Failed { why })?;
             continue;
         }
-        match Source::Command(words).read_and_open() {
+        match Source::Command(words).read().and_then(|secret| secret.pipe()) {
             Ok(descriptor) => conn.send_with_descriptors(&Ran::Printed, &[descriptor.as_fd()])?,
             Err(error) => conn.send(&Ran::Failed { why: chain(&error) })?,
         }

@@ -58,10 +58,10 @@ pub enum Error {
     #[error("the worker cannot give up its privileges")]
     Caps(#[from] caps::Error),
     /// Its memory, or its priority.
-    #[error("the worker cannot bound what it uses of the host")]
+    #[error("cannot set the resource limits of the worker")]
     Limit(#[source] io::Error),
     /// What starting a worker takes.
-    #[error("this program's own file cannot be found")]
+    #[error("cannot find this program's own file")]
     Program(#[source] io::Error),
     /// Landlock.
     #[error("the worker cannot confine itself")]

@@ -1,9 +1,9 @@
 //! One connection to the agent's socket: the first frame says what it is, the rest is handed to the worker.
 
 use super::{
-    access::{Access, Descriptors, Known, WithDescriptors},
+    access::{Access, Descriptors, ConnectionPeer, WithDescriptors},
     agent::ConnId,
-    frame::{Counters, FRAME_TIME, FrameReader, Peer, Room, writer},
+    frame::{Counters, FRAME_TIME, FrameBudget, FrameReader, Peer, writer},
     message::Block,
     rpc::{self, INTERNAL, INVALID_PARAMS, INVALID_REQUEST, Id, PARSE, Request, RpcError, UNKNOWN_METHOD},
 };
@@ -47,10 +47,10 @@ pub(crate) enum Input {
 }
 
 /// What an agent's connections share.
-type Shared = (Arc<Counters>, Arc<Access>, Room, Permits);
+type Shared = (Arc<Counters>, Arc<Access>, FrameBudget, Permits);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Is {
+enum PeerRole {
     Unknown,
     Runtime,
     Sender,
@@ -58,7 +58,7 @@ enum Is {
 
 /// When connections end that nobody on the other side ends.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct ConnectionTokens {
     /// No more are accepted.
     pub accepting: CancellationToken,
     /// Nobody reads what comes any more: what is to be written is written, then they end.
@@ -71,27 +71,19 @@ pub(crate) async fn accept(
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
     access: Arc<Access>,
-    ends: Ends,
+    tokens: ConnectionTokens,
 ) -> JoinSet<()> {
     let mut connections = JoinSet::new();
-    let room = Room::default();
+    let budget = FrameBudget::default();
     let permits = Permits::within(BOUNDS, Owners::default());
     for conn in 1.. {
         let stream = tokio::select! {
-            () = ends.accepting.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // Out of descriptors, most likely: they come back.
-                    tracing::warn!("accepting a connection: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            },
+            () = tokens.accepting.cancelled() => break,
+            (stream, _) = ringfence_http::accept(|| listener.accept()) => stream,
         };
         while connections.try_join_next().is_some() {}
-        let shared = (Arc::clone(&counters), Arc::clone(&access), room.clone(), permits.clone());
-        let connection = open(stream, conn, inputs.clone(), shared, ends.listening.clone()).await;
+        let shared = (Arc::clone(&counters), Arc::clone(&access), budget.clone(), permits.clone());
+        let connection = open(stream, conn, inputs.clone(), shared, tokens.listening.clone()).await;
         connections.spawn(connection);
     }
     connections
@@ -104,7 +96,7 @@ async fn open(
     conn: ConnId,
     inputs: mpsc::Sender<Input>,
     shared: Shared,
-    unheard: CancellationToken,
+    reading_ends: CancellationToken,
 ) -> impl Future<Output = ()> {
     let (read, write) = stream.into_split();
     let (peer, writing) = writer(write, &shared.0);
@@ -116,7 +108,7 @@ async fn open(
     });
     let permit = permit.map(Arc::new);
     permit.as_ref().inspect(|permit| peer.holds(permit));
-    serve(read, writing, (conn, permit), peer, inputs, shared, unheard)
+    serve(read, writing, (conn, permit), peer, inputs, shared, reading_ends)
 }
 
 async fn serve(
@@ -125,8 +117,8 @@ async fn serve(
     (conn, permit): (ConnId, Option<Arc<Permit>>),
     peer: Peer,
     inputs: mpsc::Sender<Input>,
-    (counters, access, room, _): Shared,
-    unheard: CancellationToken,
+    (counters, access, budget, _): Shared,
+    reading_ends: CancellationToken,
 ) {
     let writing = tokio::spawn(writing);
     // As near to its beginning as can be: before 6.5 the kernel tells who made a connection by a number that others may
@@ -145,11 +137,11 @@ async fn serve(
     };
     let (read, descriptors) = WithDescriptors::new(read);
     let mut connection =
-        Connection { conn, permit, is: Is::Unknown, peer, inputs, counters, known, descriptors };
+        Connection { conn, permit, is: PeerRole::Unknown, peer, inputs, counters, known, descriptors };
     tokio::select! {
         () = gone.cancelled() => {}
-        () = unheard.cancelled() => {}
-        () = connection.read(FrameReader::new(read).within(room)) => {}
+        () = reading_ends.cancelled() => {}
+        () = connection.read(FrameReader::new(read).within(budget)) => {}
     }
     let Connection { conn, permit, peer, inputs, .. } = connection;
     let _ = inputs.send(Input::Closed(conn)).await;
@@ -160,18 +152,18 @@ async fn serve(
 struct Connection {
     conn: ConnId,
     permit: Option<Arc<Permit>>,
-    is: Is,
+    is: PeerRole,
     peer: Peer,
     inputs: mpsc::Sender<Input>,
     counters: Arc<Counters>,
-    known: Known,
+    known: ConnectionPeer,
     descriptors: Descriptors,
 }
 
 impl Connection {
     async fn read<R: tokio::io::AsyncRead + Unpin>(&mut self, mut reader: FrameReader<R>) {
         loop {
-            let idle = (self.is == Is::Unknown).then_some(FRAME_TIME);
+            let idle = (self.is == PeerRole::Unknown).then_some(FRAME_TIME);
             let body = match reader.next(idle).await {
                 Ok(body) => body,
                 Err(FrameError::Closed) => return,
@@ -204,21 +196,21 @@ impl Connection {
     async fn request(&mut self, body: &Bytes) -> Result<(), Fault> {
         let request = rpc::parse(body).map_err(|(id, error)| {
             // What is not JSON may be anything: nothing that follows can be trusted to be a frame.
-            let fatal = error.code == PARSE || self.is == Is::Unknown;
+            let fatal = error.code == PARSE || self.is == PeerRole::Unknown;
             Fault { id, error, fatal }
         })?;
         match (&self.is, request.method.as_ref()) {
-            (Is::Unknown, "register") => self.register(&request).await,
-            (Is::Unknown | Is::Sender, "send") => self.send(&request).await,
-            (Is::Runtime, "turn") => self.turn(&request).await,
-            (Is::Runtime, "tag") => self.tag(&request).await,
-            (Is::Unknown, method) => {
+            (PeerRole::Unknown, "register") => self.register(&request).await,
+            (PeerRole::Unknown | PeerRole::Sender, "send") => self.send(&request).await,
+            (PeerRole::Runtime, "turn") => self.turn(&request).await,
+            (PeerRole::Runtime, "tag") => self.tag(&request).await,
+            (PeerRole::Unknown, method) => {
                 let what = format!("the first frame is `register` or `send`, not {method:?}");
                 Err(Fault { id: request.id, error: RpcError::new(INVALID_REQUEST, what), fatal: true })
             }
             (_, "register" | "send" | "turn" | "tag") => {
                 let what = match self.is {
-                    Is::Runtime => format!("`{}` is not for a runtime's connection", request.method),
+                    PeerRole::Runtime => format!("`{}` is not for a runtime's connection", request.method),
                     _ => format!("`{}` is not for a sender's connection", request.method),
                 };
                 Err(Fault::new(request.id, RpcError::new(INVALID_REQUEST, what)))
@@ -261,12 +253,12 @@ impl Connection {
                 Err(_) => return Err(fatal(RpcError::new(INTERNAL, "the agent is stopping"))),
             }
         }
-        self.is = Is::Runtime;
+        self.is = PeerRole::Runtime;
         Ok(())
     }
 
     async fn send(&mut self, request: &Request<'_>) -> Result<(), Fault> {
-        let fatal = self.is == Is::Unknown;
+        let fatal = self.is == PeerRole::Unknown;
         let fault = |error| Fault { id: request.id.clone(), error, fatal };
         let params: rpc::SendParams = rpc::params(request).map_err(fault)?;
         if params.content.is_empty() {
@@ -278,7 +270,7 @@ impl Connection {
         let id = request.id.clone().ok_or_else(|| fault(no_id("send")))?;
         self.known.may_send().map_err(fault)?;
         self.identify().map_err(fault)?;
-        self.is = Is::Sender;
+        self.is = PeerRole::Sender;
         let _ = self.inputs.send(Input::Send(self.conn, id, params.content, self.known.uid())).await;
         Ok(())
     }

@@ -41,16 +41,16 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct FrameReader<R> {
     io: R,
     buffer: BytesMut,
-    room: Option<Room>,
+    budget: Option<FrameBudget>,
     /// For the frame that is read, or was given out last.
     held: Option<OwnedSemaphorePermit>,
 }
 
 /// Room for long frames, shared by an agent's connections.
 #[derive(Debug, Clone)]
-pub struct Room(Arc<Semaphore>);
+pub struct FrameBudget(Arc<Semaphore>);
 
-impl Default for Room {
+impl Default for FrameBudget {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(ALL_FRAMES)))
     }
@@ -59,12 +59,12 @@ impl Default for Room {
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Reads frames from a stream.
     pub fn new(io: R) -> Self {
-        Self { io, buffer: BytesMut::new(), room: None, held: None }
+        Self { io, buffer: BytesMut::new(), budget: None, held: None }
     }
 
     /// Long frames wait for room that others have, within their own time.
-    pub fn within(self, room: Room) -> Self {
-        Self { room: Some(room), ..self }
+    pub fn within(self, budget: FrameBudget) -> Self {
+        Self { budget: Some(budget), ..self }
     }
 
     /// The next frame's body. Its first byte may take `idle`, or for ever; from then on there is [`FRAME_TIME`].
@@ -107,11 +107,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
             if wanted > HEADER + TOGETHER
                 && self.held.is_none()
-                && let Some(Room(room)) = &self.room
+                && let Some(FrameBudget(budget)) = &self.budget
             {
                 let bytes = u32::try_from(wanted - HEADER).unwrap_or(u32::MAX);
                 // It is never closed.
-                self.held = Arc::clone(room).acquire_many_owned(bytes).await.ok();
+                self.held = Arc::clone(budget).acquire_many_owned(bytes).await.ok();
             }
             // Memory grows with what arrives, not with what a peer claims.
             self.buffer.reserve((wanted - self.buffer.len()).min(TOGETHER));
@@ -179,7 +179,7 @@ impl Peer {
         if self.has_room(frame.len()) {
             return self.push(frame);
         }
-        let room = async {
+        let budget = async {
             while !self.has_room(frame.len()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -187,7 +187,7 @@ impl Peer {
         tokio::select! {
             () = self.gone.cancelled() => false,
             // Without room by then, `push` hangs up.
-            _ = timeout(PATIENCE, room) => self.push(frame),
+            _ = timeout(PATIENCE, budget) => self.push(frame),
         }
     }
 
@@ -304,21 +304,21 @@ mod tests {
 
     #[tokio::test]
     async fn half_sent_frames_do_not_fill_the_memory() {
-        let room = Room::default();
+        let budget = FrameBudget::default();
         let half = [&u32::try_from(MAX_FRAME).unwrap().to_be_bytes()[..], b"x"].concat();
         let mut hostile = Vec::new();
         for _ in 0..ALL_FRAMES / MAX_FRAME {
             let (mut near, far) = tokio::io::duplex(1 << 10);
             near.write_all(&half).await.unwrap();
-            let mut reader = FrameReader::new(far).within(room.clone());
+            let mut reader = FrameReader::new(far).within(budget.clone());
             hostile.push((near, tokio::spawn(async move { reader.next(None).await.is_err() })));
         }
-        while room.0.available_permits() > 0 {
+        while budget.0.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         let ask = |body: Vec<u8>| {
-            let room = room.clone();
-            async move { FrameReader::new(&frame(&body)[..]).within(room).next(None).await.unwrap().len() }
+            let budget = budget.clone();
+            async move { FrameReader::new(&frame(&body)[..]).within(budget).next(None).await.unwrap().len() }
         };
         assert_eq!(ask(vec![1; TOGETHER]).await, TOGETHER, "short ones need no room");
         let mut long = tokio::spawn(ask(vec![1; TOGETHER + 1]));

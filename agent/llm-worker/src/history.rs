@@ -44,12 +44,12 @@ impl History {
     }
 
     /// A request's body: what stands before the messages, these, the last ones, what stands behind.
-    pub(crate) fn body(&self, before: Bytes, last: Bytes, behind: Bytes) -> Pieces {
+    pub(crate) fn body(&self, before: Bytes, last: Bytes, after: Bytes) -> Pieces {
         let mut pieces: VecDeque<Bytes> = VecDeque::with_capacity(self.pieces.len() + 3);
         pieces.push_back(before);
         pieces.extend(self.pieces.iter().cloned());
         pieces.push_back(last);
-        pieces.push_back(behind);
+        pieces.push_back(after);
         pieces.retain(|piece| !piece.is_empty());
         let left = pieces.iter().map(Bytes::len).sum();
         Pieces { pieces, left }

@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `role`, `confine` | the worker as a process of its own; what it may still do once it runs |
-//! | `host`, `service` | its link to the core or to a user's service; what that service changes while it runs |
+//! | `core_client`, `service` | its link to the core or to a user's service; what that service changes while it runs |
 //! | `worker/`, `connection` | the socket's tasks, and the one task that drives `agent` |
 //! | `agent` | what happens to one agent, in which order: register, send, turn. Pure |
 //! | `access` | who may speak on the socket, and which tool calls a process may be tagged for |
@@ -16,6 +16,7 @@
 //! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
 //! | `http/` | the provider's own HTTP API for unmodified SDKs |
 //! | `provider/`, `upstream` | a file for each provider and its event streams; requests to providers |
+//! | `credentials` | an agent's credentials, and the headers that carry them |
 //! | `redact` | removes the agent's own credentials from what goes to it |
 //! | `report`, `status` | what the auditor learns, for `ringfence events trace`; what the worker is doing |
 //! | `user/`, `control`, `unit` | `ringfence agent start`; its control socket; its systemd unit |
@@ -37,9 +38,10 @@ mod confine;
 mod connection;
 pub mod control;
 pub mod conversation;
+mod core_client;
+mod credentials;
 pub mod frame;
 mod history;
-mod host;
 pub mod http;
 pub mod limits;
 pub mod mcp;
@@ -52,6 +54,8 @@ mod remote;
 mod report;
 pub mod role;
 pub mod rpc;
+#[cfg(test)]
+mod samples;
 mod service;
 pub mod status;
 mod turn;

@@ -6,7 +6,7 @@
 use super::message::Block;
 use escapes::{Unescaped, characters};
 use ringfence_credentials::Secret;
-use std::borrow::Cow;
+use std::{borrow::Cow, cmp::Reverse};
 use zeroize::Zeroizing;
 
 mod escapes;
@@ -22,16 +22,17 @@ const ESCAPED: usize = 6;
 /// What is looked for.
 #[derive(Default)]
 pub struct Redactor {
-    /// Longest first: where two match at one place, the whole is taken out.
-    patterns: Vec<Zeroizing<String>>,
+    /// Longest first: where two match at one place, the whole is taken out. A credential itself is no copy of it.
+    patterns: Vec<Secret>,
 }
 
 impl Redactor {
     /// For these credentials.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
-        let mut patterns: Vec<Zeroizing<String>> = Vec::new();
-        for secret in secrets.into_iter().map(Secret::expose).filter(|s| s.len() >= SHORTEST) {
-            patterns.push(Zeroizing::new(secret.to_owned()));
+        let mut patterns: Vec<Secret> = Vec::new();
+        for secret in secrets.into_iter().filter(|secret| secret.expose().len() >= SHORTEST) {
+            patterns.push(secret.clone());
+            let secret = secret.expose();
             // Hexadecimal digits may be of either case (RFC 3986 section 2.1).
             patterns.extend([percent_encoded(secret, false), percent_encoded(secret, true)]);
             for alignment in 0..3 {
@@ -42,7 +43,8 @@ impl Redactor {
                 }
             }
         }
-        patterns.sort_by(|a, b| (b.len(), a.as_str()).cmp(&(a.len(), b.as_str())));
+        // Stable: of equal ones the credential itself stays, and not what an encoding left as it is.
+        patterns.sort_by(|a, b| order(a).cmp(&order(b)));
         patterns.dedup();
         Self { patterns }
     }
@@ -95,12 +97,17 @@ impl Redactor {
 
     /// Bytes of the longest beginning of a credential that is none yet, whatever escapes it is written with.
     pub(crate) fn longest_beginning(&self) -> usize {
-        self.patterns.first().map_or(0, |longest| longest.len() * ESCAPED)
+        self.longest() * ESCAPED
+    }
+
+    /// Bytes of the longest pattern.
+    fn longest(&self) -> usize {
+        self.patterns.first().map_or(0, |longest| longest.expose().len())
     }
 
     /// Where credentials are, from the left, none in another.
     fn finds<'t>(&self, text: &'t str) -> Finds<'_, 't> {
-        let patterns = self.patterns.iter().map(|pattern| pattern.as_str());
+        let patterns = self.patterns.iter().map(Secret::expose);
         // The longest is first: of those at one place it is the one that is taken.
         let found = patterns.filter_map(|pattern| Some((text.find(pattern)?, pattern))).collect();
         Finds { text, found, from: 0 }
@@ -108,9 +115,9 @@ impl Redactor {
 
     /// How many bytes at the end of `text` could be the beginning of a pattern.
     fn undecided(&self, text: &str) -> usize {
-        let longest = self.patterns.first().map_or(0, |p| p.len()).saturating_sub(1);
+        let longest = self.longest().saturating_sub(1);
         let end = &text[text.ceil_char_boundary(text.len().saturating_sub(longest))..];
-        let is_beginning = |tail: &&str| self.patterns.iter().any(|p| p.starts_with(tail));
+        let is_beginning = |tail: &&str| self.patterns.iter().any(|p| p.expose().starts_with(tail));
         end.char_indices().map(|(at, _)| &end[at..]).find(is_beginning).map_or(0, str::len)
     }
 }
@@ -182,8 +189,13 @@ impl Stream<'_> {
     }
 }
 
-fn percent_encoded(secret: &str, lower: bool) -> Zeroizing<String> {
-    let mut out = Zeroizing::new(String::with_capacity(secret.len() * 3));
+/// The longest first.
+fn order(pattern: &Secret) -> (Reverse<usize>, &str) {
+    (Reverse(pattern.expose().len()), pattern.expose())
+}
+
+fn percent_encoded(secret: &str, lower: bool) -> Secret {
+    let mut out = String::with_capacity(secret.len() * 3);
     for byte in secret.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             out.push(char::from(byte));
@@ -193,18 +205,18 @@ fn percent_encoded(secret: &str, lower: bool) -> Zeroizing<String> {
             out.push_str(&format!("%{byte:02X}"));
         }
     }
-    out
+    out.into()
 }
 
 /// What base64 makes of a secret `alignment` bytes into a group of three, without the characters that its neighbours
 /// have a part in.
-fn inside_base64(secret: &str, alignment: usize, engine: &impl base64::Engine) -> Zeroizing<String> {
+fn inside_base64(secret: &str, alignment: usize, engine: &impl base64::Engine) -> Secret {
     let mut padded = Zeroizing::new(vec![0; alignment]);
     padded.extend_from_slice(secret.as_bytes());
     let encoded = Zeroizing::new(engine.encode(&*padded));
     let from = [0, 2, 3][alignment];
     let whole_bits = padded.len() * 8 / 6;
-    Zeroizing::new(encoded[from..whole_bits].to_owned())
+    encoded[from..whole_bits].to_owned().into()
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 use super::{
     access::Issued,
     calls::{self, Begun, CallKey},
-    host::{Host, RefusedParty},
+    core_client::{CoreClient, RefusedParty},
     message::{Block, Kind, ToolCall},
     redact::Redactor,
 };
-use nix::time::ClockId;
+pub(crate) use ringfence_base::clock::since_boot as now;
 use ringfence_wire::trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal, Via};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -22,7 +22,7 @@ const NAMELESS: &str = "(no name)";
 /// Tells the auditor, where there is one.
 #[derive(Clone, Default)]
 pub(crate) struct Reporter {
-    host: Host,
+    host: CoreClient,
     /// The calls that wait for a process.
     issued: Arc<Issued>,
     governed: bool,
@@ -38,13 +38,13 @@ pub(crate) struct Intent {
 }
 
 impl Reporter {
-    pub(crate) fn new(host: Host, issued: Arc<Issued>, governed: bool) -> Self {
+    pub(crate) fn new(host: CoreClient, issued: Arc<Issued>, governed: bool) -> Self {
         Self { host, issued, governed }
     }
 
     /// Whether the runtime's processes can be tagged: a core is there to do it, and a container where events come from.
     pub(crate) fn can_tag(&self) -> bool {
-        self.governed && self.host.is_there()
+        self.governed && self.host.has_core()
     }
 
     /// Somebody of whom nothing is known was refused something.
@@ -156,12 +156,6 @@ impl Reporter {
 /// The id of a new intent: 12 hex digits, random.
 pub(crate) fn new_id() -> Arc<str> {
     calls::random(12).into()
-}
-
-/// The clock of the kernel's events.
-pub(crate) fn now() -> u64 {
-    let since = nix::time::clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or_default()
 }
 
 fn cut(text: &str) -> String {

@@ -7,23 +7,27 @@
 use super::{
     access::{Access, Issued},
     confine,
-    host::Host,
-    http::{self, Books, LastWords, Room},
+    core_client::CoreClient,
+    credentials::Credentials,
+    http::{self, Accounting, ByteBudget, CallShutdown},
     report,
-    service::{Intake, Order, Serves},
-    status::WorkerStatus,
+    service::{Order, OrderAssembler, WorkerService},
     worker::{self, Ready, Worker},
 };
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::{
+    signal::{SigSet, Signal},
+    socket::{getsockopt, sockopt},
+    stat::{Mode, umask},
+};
 use ringfence_base::lock::{Lock, LockError};
 use ringfence_base::{error::chain, paths::HTTP_TOKEN};
-use ringfence_credentials::{self as secret, Source};
+use ringfence_credentials as secret;
 use ringfence_policy::agents::{
     home::{CONVERSATION, HTTP_LOG, LOCK, PINS},
     registry::AgentConfig,
 };
 use ringfence_wire::{
-    agent::{MAX_ORDER, Start, Supervisor, ToCore, ToWorker},
+    agent::{AgentCounts, MAX_ORDER, Start, Supervisor, ToCore, ToWorker},
     conn::Conn,
     frame::FrameError,
     trace::AgentEvent,
@@ -44,11 +48,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How long the supervisor may take for each of its first messages.
-const BRIEF: Duration = Duration::from_secs(10);
+const START_TIME: Duration = Duration::from_secs(10);
 /// How long the worker of an earlier supervisor may take to leave the log alone.
 const HANDOVER: Duration = Duration::from_secs(10);
 /// How often the core is told what the worker does.
-const TELL: Duration = Duration::from_millis(500);
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a worker does not run.
 #[derive(Debug, thiserror::Error)]
@@ -59,19 +63,19 @@ pub enum Error {
     )]
     NotFromDaemon(#[source] Option<io::Error>),
     /// The supervisor's first messages.
-    #[error("the first messages cannot be understood; have this worker and who started it the same version?")]
-    Brief(#[source] FrameError),
+    #[error("cannot parse the first messages; do the worker and its supervisor have the same version?")]
+    Startup(#[source] FrameError),
     /// The configuration.
-    #[error("the configuration cannot be understood; have this worker and who started it the same version?")]
+    #[error("cannot parse the configuration; do the worker and its supervisor have the same version?")]
     Config(#[source] serde_json::Error),
     /// Descriptors that are missing or too many.
     #[error("the first messages do not fit their descriptors")]
     Descriptors,
     /// A credential.
-    #[error("a credential cannot be read")]
+    #[error("cannot read a credential")]
     Secret(#[source] secret::Error),
     /// Another worker writes the log.
-    #[error("the conversation is another worker's")]
+    #[error("another worker holds the conversation")]
     Lock(#[source] LockError),
     /// The sandbox.
     #[error(transparent)]
@@ -83,7 +87,7 @@ pub enum Error {
     #[error(transparent)]
     Http(#[from] http::Error),
     /// The runtime.
-    #[error("the system refuses what is needed to start")]
+    #[error("cannot set up sockets, signals or the event loop")]
     Io(#[source] io::Error),
 }
 
@@ -94,19 +98,19 @@ pub enum Error {
 pub fn run() -> Result<(), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
     let supervisor = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(own)?);
-    if rustix::net::sockopt::socket_acceptconn(&supervisor).ok() != Some(false) {
+    if getsockopt(&supervisor, sockopt::AcceptConn) != Ok(false) {
         return Err(Error::NotFromDaemon(None));
     }
-    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    umask(Mode::from_bits_truncate(0o077));
     confine::hide()?;
     serve(&supervisor).inspect_err(|error| {
         // Its user asks the supervisor how the agent fares, and does not look for what is on standard error.
-        let told = supervisor.try_clone().and_then(|stream| {
+        let sent = supervisor.try_clone().and_then(|stream| {
             stream.set_nonblocking(false)?;
             let failed = ToCore::Failed(chain(error));
-            Conn::new(stream, BRIEF, MAX_ORDER).send(&failed).map_err(io::Error::other)
+            Conn::new(stream, START_TIME, MAX_ORDER).send(&failed).map_err(io::Error::other)
         });
-        if let Err(why) = told {
+        if let Err(why) = sent {
             tracing::debug!("it cannot be told why this worker ends: {why}");
         }
     })
@@ -114,7 +118,7 @@ pub fn run() -> Result<(), Error> {
 
 fn serve(supervisor: &UnixStream) -> Result<(), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
-    let Brief { config, by, listener, http, loopback } = briefed(supervisor)?;
+    let Startup { config, credentials, by, listener, http, loopback } = receive_start(supervisor)?;
     let files = Files::of(&by);
     let is_core = matches!(by, Supervisor::Core { .. });
     if !is_core {
@@ -129,21 +133,21 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
     let socket = supervisor.try_clone().map_err(own)?;
     socket.set_nonblocking(true).map_err(own)?;
     listener.set_nonblocking(true).map_err(own)?;
-    let ready = Ready::at(&config, files.log.clone(), files.pins.clone())?;
+    let ready = Ready::new(&config, &credentials, files.log.clone(), files.pins.clone())?;
     let shared = ready.shared();
     let worker = Worker::prepare(ready)?;
     if loopback.is_none() {
         // Of a worker before this one: whoever has the port now is not to be shown it.
         let _ = std::fs::remove_file(&files.token);
     }
-    let books = Books {
+    let accounting = Accounting {
         meter: worker.meter(),
         status: worker.status(),
         log: files.log.with_file_name(HTTP_LOG),
-        room: Room::default(),
+        budget: ByteBudget::default(),
         cut: CancellationToken::new(),
     };
-    let last_words = books.last_words();
+    let shutdown = accounting.shutdown();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     let ended = runtime.block_on(async {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
@@ -153,17 +157,17 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         // What a worker before this one left under way is over.
         host.report(&AgentEvent::Began { moment: report::now() });
         let (replacements, replaced) = mpsc::channel(4);
-        let mut serves = Serves {
+        let mut service = WorkerService {
             host: host.clone(),
             files: (files.log, files.pins),
             replacements,
             access: is_core.then(|| Arc::new(Access::new(&config, host.clone(), Arc::<Issued>::default()))),
             shared,
-            books,
+            accounting,
             token: files.token,
             endpoint: None,
         };
-        serves.listen(http.map(|unix| (unix, loopback))).await?;
+        service.listen(http.map(|unix| (unix, loopback))).await?;
         host.ready();
         let serving = async {
             let turns = async {
@@ -171,12 +175,12 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
                 // If it ended by itself, so does everything.
                 stop.cancel();
             };
-            tokio::join!(turns, serves.run(orders, stop.clone()));
+            tokio::join!(turns, service.run(orders, stop.clone()));
         };
         tokio::select! {
             () = serving => {}
             // Nobody could answer for a peer any more, and another supervisor starts another worker.
-            () = gone.cancelled() => left_alone(&config.name, is_core, last_words).await,
+            () = gone.cancelled() => supervisor_gone(&config.name, is_core, shutdown).await,
         }
         Ok(())
     });
@@ -190,36 +194,36 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
 fn link(
     socket: tokio::net::UnixStream,
     is_core: bool,
-    status: watch::Receiver<WorkerStatus>,
+    status: watch::Receiver<AgentCounts>,
     (stop, gone): (&CancellationToken, &CancellationToken),
-) -> (Host, mpsc::Receiver<Order>) {
+) -> (CoreClient, mpsc::Receiver<Order>) {
     let (orders_in, orders) = mpsc::channel(8);
     let (counts, mut asked) = mpsc::channel(8);
     let (stop, gone) = (stop.clone(), gone.clone());
     let host = match is_core {
-        true => Host::new(socket, stop, gone),
-        false => Host::of_user(socket, Intake::new(orders_in, counts), stop, gone),
+        true => CoreClient::new(socket, stop, gone),
+        false => CoreClient::of_user(socket, OrderAssembler::new(orders_in, counts), stop, gone),
     };
-    let telling = host.clone();
+    let reporting = host.clone();
     tokio::spawn(async move {
         loop {
             if is_core {
-                tokio::time::sleep(TELL).await;
+                tokio::time::sleep(STATUS_INTERVAL).await;
             } else if asked.recv().await.is_none() {
                 return;
             }
-            let counts = status.borrow().counts();
-            telling.status(counts);
+            let counts = *status.borrow();
+            reporting.status(counts);
         }
     });
     (host, orders)
 }
 
 /// The supervisor is gone. What calls under way cost is not forgotten.
-async fn left_alone(agent: &str, is_core: bool, calls: LastWords) {
+async fn supervisor_gone(agent: &str, is_core: bool, calls: CallShutdown) {
     let who = if is_core { "the daemon" } else { "the user's service" };
     tracing::info!("agent {agent}: {who} is gone, and so is its worker");
-    calls.spoken().await;
+    calls.complete().await;
 }
 
 /// Where a worker keeps what is its own.
@@ -257,8 +261,9 @@ impl Files {
 }
 
 /// What a worker is started with.
-struct Brief {
+struct Startup {
     config: AgentConfig,
+    credentials: Credentials,
     by: Supervisor,
     listener: UnixListener,
     /// The HTTP endpoint's.
@@ -267,11 +272,12 @@ struct Brief {
 }
 
 /// Takes what the supervisor gives a new worker.
-fn briefed(supervisor: &UnixStream) -> Result<Brief, Error> {
+fn receive_start(supervisor: &UnixStream) -> Result<Startup, Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
-    let mut conn = Conn::new(supervisor.try_clone().map_err(own)?, BRIEF, MAX_ORDER);
-    let mut next = || conn.receive_with_descriptors().map_err(Error::Brief);
-    let (ToWorker::Start(Start { config, by, credentials, http, loopback }), sockets) = next()? else {
+    let mut conn = Conn::new(supervisor.try_clone().map_err(own)?, START_TIME, MAX_ORDER);
+    let mut next = || conn.receive_with_descriptors().map_err(Error::Startup);
+    let (ToWorker::Start(Start { config, by, credentials: wanted, http, loopback }), sockets) = next()?
+    else {
         return Err(Error::Descriptors);
     };
     if sockets.len() != 1 + usize::from(http) + usize::from(loopback) || (loopback && !http) {
@@ -281,18 +287,18 @@ fn briefed(supervisor: &UnixStream) -> Result<Brief, Error> {
     let listener = sockets.next().ok_or(Error::Descriptors)?.into();
     let http = sockets.next().map(UnixListener::from);
     let loopback = sockets.next().map(TcpListener::from);
-    let mut config: AgentConfig = serde_json::from_str(config.get()).map_err(Error::Config)?;
-    for of in credentials {
+    let config: AgentConfig = serde_json::from_str(config.get()).map_err(Error::Config)?;
+    let mut credentials = Credentials::default();
+    for of in wanted {
         let (ToWorker::Credential, descriptors) = next()? else { return Err(Error::Descriptors) };
         let [descriptor] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| Error::Descriptors)?;
-        let source = Source::Value(secret::handed(descriptor).map_err(Error::Secret)?);
-        if !config.take_credential(&of, source) {
+        if !credentials.take(&config, of, descriptor).map_err(Error::Secret)? {
             return Err(Error::Descriptors);
         }
     }
     // What is received next is the tokio side's to wait for.
     supervisor.set_read_timeout(None).map_err(own)?;
-    Ok(Brief { config, by, listener, http, loopback })
+    Ok(Startup { config, credentials, by, listener, http, loopback })
 }
 
 /// Locks the log, so that two workers never write one conversation.

@@ -4,12 +4,12 @@
 
 use super::{
     access::{Access, Descriptors},
-    host::Host,
-    http::{self, Books, Endpoint, Loopback},
+    core_client::CoreClient,
+    credentials::Credentials,
+    http::{self, Accounting, Endpoint, Loopback},
     worker::Ready,
 };
 use ringfence_base::error::chain;
-use ringfence_credentials::{self as secret, Source};
 use ringfence_policy::agents::registry::AgentConfig;
 use ringfence_wire::agent::{CredentialOwner, Replacement, ToWorker};
 use std::{
@@ -24,48 +24,47 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// The HTTP endpoint's listening sockets: the unix socket, and loopback's where there is one.
-pub(crate) type Doors = (UnixListener, Option<TcpListener>);
+pub(crate) type EndpointSockets = (UnixListener, Option<TcpListener>);
 
 /// What the service orders.
 pub(crate) enum Order {
     /// Another configuration, with its credentials.
-    Replace(Box<AgentConfig>),
+    Replace(Box<AgentConfig>, Credentials),
     /// Other sockets for the HTTP endpoint; none: there is none any more.
-    Listen(Option<Doors>),
+    Listen(Option<EndpointSockets>),
 }
 
 /// Puts the service's messages and descriptors together to orders.
-pub(crate) struct Intake {
+pub(crate) struct OrderAssembler {
     orders: mpsc::Sender<Order>,
     /// Questions what the worker is doing.
     counts: mpsc::Sender<()>,
-    /// A configuration, and whose credentials are still on their way.
-    waits: Option<(AgentConfig, VecDeque<CredentialOwner>)>,
+    /// A configuration with the credentials that are there, and whose are still on their way.
+    incomplete: Option<(AgentConfig, Credentials, VecDeque<CredentialOwner>)>,
 }
 
-impl Intake {
+impl OrderAssembler {
     pub(crate) fn new(orders: mpsc::Sender<Order>, counts: mpsc::Sender<()>) -> Self {
-        Self { orders, counts, waits: None }
+        Self { orders, counts, incomplete: None }
     }
 
     /// Takes a message. Descriptors come in the order of their messages, and may be there before them.
     ///
     /// # Errors
     /// Not what a service says to a worker that runs.
-    pub(crate) async fn take(&mut self, said: ToWorker, descriptors: &Descriptors) -> io::Result<()> {
+    pub(crate) async fn take(&mut self, message: ToWorker, descriptors: &Descriptors) -> io::Result<()> {
         let strange = |what: &str| io::Error::other(what.to_owned());
-        match (said, self.waits.take()) {
+        match (message, self.incomplete.take()) {
             (ToWorker::Replace(Replacement { config, credentials }), None) => {
                 let config = serde_json::from_str(config.get())?;
-                self.waits = Some((config, credentials.into()));
+                self.incomplete = Some((config, Credentials::default(), credentials.into()));
             }
-            (ToWorker::Credential, Some((mut config, mut whose))) => {
+            (ToWorker::Credential, Some((config, mut credentials, mut whose))) => {
                 let of = whose.pop_front().ok_or_else(|| strange("a credential that nobody wants"))?;
-                let secret = secret::handed(next(descriptors)?).map_err(io::Error::other)?;
-                if !config.take_credential(&of, Source::Value(secret)) {
+                if !credentials.take(&config, of, next(descriptors)?).map_err(io::Error::other)? {
                     return Err(strange("a credential of nobody's"));
                 }
-                self.waits = Some((config, whose));
+                self.incomplete = Some((config, credentials, whose));
             }
             (ToWorker::Listen { http, loopback }, None) => {
                 let unix = http.then(|| next(descriptors)).transpose()?.map(UnixListener::from);
@@ -79,8 +78,8 @@ impl Intake {
             (ToWorker::Count, None) => drop(self.counts.send(()).await),
             _ => return Err(strange("what is said to a new worker only, or out of its turn")),
         }
-        if let Some((config, _)) = self.waits.take_if(|(_, whose)| whose.is_empty()) {
-            self.order(Order::Replace(Box::new(config))).await;
+        if let Some((config, credentials, _)) = self.incomplete.take_if(|(.., whose)| whose.is_empty()) {
+            self.order(Order::Replace(Box::new(config), credentials)).await;
         }
         Ok(())
     }
@@ -100,8 +99,8 @@ fn next(descriptors: &Descriptors) -> io::Result<OwnedFd> {
 }
 
 /// What a worker serves beside its agent's socket, and how that is changed.
-pub(crate) struct Serves {
-    pub host: Host,
+pub(crate) struct WorkerService {
+    pub host: CoreClient,
     /// Where the conversation's log and the pins of MCP tools are.
     pub files: (PathBuf, PathBuf),
     /// To the task that has the turns.
@@ -109,19 +108,19 @@ pub(crate) struct Serves {
     /// Who may call the endpoint, where the core says.
     pub access: Option<Arc<Access>>,
     pub shared: http::Shared,
-    pub(crate) books: Books,
+    pub(crate) accounting: Accounting,
     /// The file of the endpoint's token on loopback.
     pub token: PathBuf,
     pub endpoint: Option<Endpoint>,
 }
 
-impl Serves {
+impl WorkerService {
     /// Does what is ordered until `stop`, and then lets the endpoint's calls finish.
     pub(crate) async fn run(mut self, mut orders: mpsc::Receiver<Order>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(order) = orders.recv() => self.obey(order).await,
+                Some(order) = orders.recv() => self.carry_out(order).await,
             }
         }
         drop(orders);
@@ -130,10 +129,10 @@ impl Serves {
         }
     }
 
-    async fn obey(&mut self, order: Order) {
+    async fn carry_out(&mut self, order: Order) {
         let done = match order {
-            Order::Replace(config) => self.replace(*config).await,
-            Order::Listen(doors) => self.listen(doors).await.map_err(|error| chain(&error)),
+            Order::Replace(config, credentials) => self.replace(*config, credentials).await,
+            Order::Listen(sockets) => self.listen(sockets).await.map_err(|error| chain(&error)),
         };
         match done {
             Ok(()) => self.host.ready(),
@@ -141,10 +140,10 @@ impl Serves {
         }
     }
 
-    async fn replace(&mut self, config: AgentConfig) -> Result<(), String> {
+    async fn replace(&mut self, config: AgentConfig, credentials: Credentials) -> Result<(), String> {
         let (log, pins) = self.files.clone();
-        // Certificates are read.
-        let ready = tokio::task::spawn_blocking(move || Ready::at(&config, log, pins)).await;
+        let ready = move || Ready::new(&config, &credentials, log, pins);
+        let ready = tokio::task::spawn_blocking(ready).await;
         let ready = ready.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?;
         let shared = ready.shared();
         self.replacements
@@ -159,17 +158,17 @@ impl Serves {
     ///
     /// # Errors
     /// There is no endpoint then.
-    pub(crate) async fn listen(&mut self, doors: Option<Doors>) -> Result<(), http::Error> {
+    pub(crate) async fn listen(&mut self, sockets: Option<EndpointSockets>) -> Result<(), http::Error> {
         // The port may be needed at once.
         if let Some(endpoint) = self.endpoint.take() {
             endpoint.close().await;
         }
-        let Some((unix, tcp)) = doors else { return Ok(()) };
-        let loopback = tcp.map(|tcp| Loopback::handed(tcp, &self.token)).transpose()?;
+        let Some((unix, tcp)) = sockets else { return Ok(()) };
+        let loopback = tcp.map(|tcp| Loopback::listen(tcp, &self.token)).transpose()?;
         unix.set_nonblocking(true).map_err(http::Error::Io)?;
         let unix = tokio::net::UnixListener::from_std(unix).map_err(http::Error::Io)?;
         let (access, shared) = (self.access.clone(), self.shared.clone());
-        self.endpoint = Some(Endpoint::handed((unix, loopback), access, shared, self.books.clone()));
+        self.endpoint = Some(Endpoint::start((unix, loopback), access, shared, self.accounting.clone()));
         Ok(())
     }
 }
@@ -177,22 +176,15 @@ impl Serves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{json, value::RawValue};
+    use crate::samples;
+    use ringfence_policy::agents::registry::Mcp;
+    use serde_json::value::RawValue;
     use std::{io::Write, os::unix::net::UnixStream};
 
     fn config() -> Box<RawValue> {
-        let config = json!({
-            "name": "a", "file": "/a.toml", "log_reader": null, "socket_owner": null, "governed": false, "notices": [],
-            "mcp": [{ "name": "s", "url": "https://example.org/", "tools": null }], "http": null,
-            "limits": { "turns_per_minute": null, "tokens_per_day": null, "cost_per_day": null },
-            "llm": {
-                "name": "m", "provider": "Anthropic", "model": "m", "base_url": null, "max_tokens": 9, "options": {},
-                "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
-                "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
-                "timeout": {"secs": 120, "nanos": 0}, "runtime_timeout": {"secs": 120, "nanos": 0},
-            },
-        });
-        RawValue::from_string(config.to_string()).unwrap()
+        let url = "https://example.org/".parse().unwrap();
+        let mcp = vec![Mcp { name: "s".into(), url, auth_token: None, tools: None }];
+        serde_json::value::to_raw_value(&AgentConfig { mcp, ..samples::config() }).unwrap()
     }
 
     fn key(text: &str) -> OwnedFd {
@@ -209,26 +201,27 @@ mod tests {
     async fn a_configuration_is_in_force_once_all_its_credentials_are_there() {
         let (orders, mut ordered) = mpsc::channel(4);
         let (counts, mut counted) = mpsc::channel(4);
-        let mut intake = Intake::new(orders, counts);
+        let mut assembler = OrderAssembler::new(orders, counts);
         // The first may be there before its message.
         let descriptors = Descriptors::default();
         descriptors.lock().unwrap().push(key("sk-llm"));
-        intake
+        assembler
             .take(replace(vec![CredentialOwner::Llm, CredentialOwner::Mcp("s".into())]), &descriptors)
             .await
             .unwrap();
         assert!(ordered.try_recv().is_err(), "its credentials are missing");
         descriptors.lock().unwrap().push(key("sk-mcp"));
-        intake.take(ToWorker::Credential, &descriptors).await.unwrap();
+        assembler.take(ToWorker::Credential, &descriptors).await.unwrap();
         assert!(ordered.try_recv().is_err(), "one is");
-        intake.take(ToWorker::Credential, &descriptors).await.unwrap();
-        let Ok(Order::Replace(config)) = ordered.try_recv() else { panic!("no order") };
-        let of = |source: &Option<Source>| source.as_ref().unwrap().read().unwrap().expose().to_owned();
-        assert_eq!([of(&config.llm.api_key), of(&config.mcp[0].auth_token)], ["sk-llm", "sk-mcp"]);
+        assembler.take(ToWorker::Credential, &descriptors).await.unwrap();
+        let Ok(Order::Replace(_, credentials)) = ordered.try_recv() else { panic!("no order") };
+        let of = |of: CredentialOwner| credentials.of(&of).unwrap().expose();
+        assert_eq!([of(CredentialOwner::Llm), of(CredentialOwner::Mcp("s".into()))], ["sk-llm", "sk-mcp"]);
         // One that wants none is whole at once.
-        intake.take(replace(Vec::new()), &descriptors).await.unwrap();
-        assert!(matches!(ordered.try_recv(), Ok(Order::Replace(config)) if config.llm.api_key.is_none()));
-        intake.take(ToWorker::Count, &descriptors).await.unwrap();
+        assembler.take(replace(Vec::new()), &descriptors).await.unwrap();
+        let Ok(Order::Replace(_, credentials)) = ordered.try_recv() else { panic!("no order") };
+        assert_eq!(credentials.secrets().count(), 0);
+        assembler.take(ToWorker::Count, &descriptors).await.unwrap();
         assert!(counted.try_recv().is_ok());
     }
 
@@ -236,28 +229,28 @@ mod tests {
     async fn what_is_no_order_is_refused() {
         let (orders, _ordered) = mpsc::channel(4);
         let (counts, _counted) = mpsc::channel(4);
-        let intake = || Intake::new(orders.clone(), counts.clone());
+        let assembler = || OrderAssembler::new(orders.clone(), counts.clone());
         let descriptors = Descriptors::default();
-        for said in [
+        for message in [
             vec![ToWorker::Credential],
             vec![replace(vec![CredentialOwner::Llm]), ToWorker::Credential],
             vec![replace(vec![CredentialOwner::Llm]), ToWorker::Count],
             vec![replace(vec![CredentialOwner::Llm]), replace(vec![CredentialOwner::Llm])],
             vec![ToWorker::Listen { http: true, loopback: false }],
         ] {
-            let mut intake = intake();
+            let mut assembler = assembler();
             let mut last = Ok(());
-            for said in said {
-                last = intake.take(said, &descriptors).await;
+            for message in message {
+                last = assembler.take(message, &descriptors).await;
             }
             assert!(last.is_err());
         }
         let (socket, _) = UnixStream::pair().unwrap();
         descriptors.lock().unwrap().extend([key("sk-x"), socket.into()]);
-        let mut strange = intake();
+        let mut strange = assembler();
         strange.take(replace(vec![CredentialOwner::Mcp("nobody".into())]), &descriptors).await.unwrap();
         assert!(strange.take(ToWorker::Credential, &descriptors).await.is_err());
         let alone = ToWorker::Listen { http: false, loopback: true };
-        assert!(intake().take(alone, &descriptors).await.is_err(), "loopback alone");
+        assert!(assembler().take(alone, &descriptors).await.is_err(), "loopback alone");
     }
 }

@@ -1,9 +1,10 @@
-//! What a worker is doing: for `ringfence status`, and for the core.
+//! What a worker is doing, as the service of one user shows it; and the sums of it.
 
+use super::provider::Usage;
 use ringfence_wire::agent::AgentCounts;
 use serde::{Deserialize, Serialize};
 
-/// What one worker is doing, as `status` shows it.
+/// What one worker is doing, as `status` shows it: [`AgentCounts`] without those of a link to the core.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// Whether a runtime is registered.
@@ -11,7 +12,7 @@ pub struct WorkerStatus {
     /// Whether it works on something.
     pub busy: bool,
     /// Messages that wait.
-    pub waiting: usize,
+    pub waiting: u64,
     /// Turns since the start, failed ones included.
     pub turns: u64,
     /// Turns that failed.
@@ -25,7 +26,7 @@ pub struct WorkerStatus {
     /// Tokens since the start.
     pub cache_write_tokens: u64,
     /// Bytes that the provider is sent of the conversation.
-    pub conversation_bytes: usize,
+    pub conversation_bytes: u64,
     /// Peers hung up on because they did not read.
     pub slow_peers: u64,
     /// Connections refused because there were too many.
@@ -37,51 +38,33 @@ pub struct WorkerStatus {
     pub http_calls: u64,
 }
 
-impl WorkerStatus {
-    /// As a worker's supervisor is told it.
-    pub fn counts(&self) -> AgentCounts {
-        AgentCounts {
-            runtime: self.runtime,
-            busy: self.busy,
-            waiting: self.waiting as u64,
-            turns: self.turns,
-            failed: self.failed,
-            input_tokens: self.input_tokens,
-            output_tokens: self.output_tokens,
-            cache_read_tokens: self.cache_read_tokens,
-            cache_write_tokens: self.cache_write_tokens,
-            conversation_bytes: self.conversation_bytes as u64,
-            slow_peers: self.slow_peers,
-            refused_connections: self.refused_connections,
-            malformed: self.malformed,
-            http_calls: self.http_calls,
-            // Of its link to the core, which counts those itself.
-            tags: 0,
-            refused_tags: 0,
-            refused_peers: 0,
-            lost_reports: 0,
-        }
-    }
-}
-
 impl From<AgentCounts> for WorkerStatus {
     fn from(counts: AgentCounts) -> Self {
-        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Self {
             runtime: counts.runtime,
             busy: counts.busy,
-            waiting: size(counts.waiting),
+            waiting: counts.waiting,
             turns: counts.turns,
             failed: counts.failed,
             input_tokens: counts.input_tokens,
             output_tokens: counts.output_tokens,
             cache_read_tokens: counts.cache_read_tokens,
             cache_write_tokens: counts.cache_write_tokens,
-            conversation_bytes: size(counts.conversation_bytes),
+            conversation_bytes: counts.conversation_bytes,
             slow_peers: counts.slow_peers,
             refused_connections: counts.refused_connections,
             malformed: counts.malformed,
             http_calls: counts.http_calls,
         }
     }
+}
+
+/// Counts a turn.
+pub(crate) fn count_turn(counts: &mut AgentCounts, has_failed: bool, usage: Usage) {
+    counts.turns += 1;
+    counts.failed += u64::from(has_failed);
+    counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
+    counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
+    counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(usage.cache_read_tokens);
+    counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(usage.cache_write_tokens);
 }

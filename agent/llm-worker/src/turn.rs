@@ -9,18 +9,19 @@ use super::{
     history::Pieces,
     limits,
     message::{Message, Role, ToolCall},
-    provider::{Answer, Around, Piece, Usage, cut_off},
+    provider::{Answer, Piece, RequestTemplate, Usage, cut_off},
     redact::Redactor,
     remote::{RemoteResult, RemoteTool, RemoteTools},
     report::{self, Intent, Reporter},
-    rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
+    rpc::{self, INTERNAL, Id, Output, RpcError, Tool, TurnParams, TurnResult},
     upstream::Provider,
 };
+use audience::Audience;
 use jiff::Timestamp;
 use ringfence_base::error::chain;
 use ringfence_policy::agents::registry::{AgentConfig, Llm};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     path::PathBuf,
     sync::{
         Arc, PoisonError,
@@ -29,6 +30,10 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use toolbox::{Toolbox, check_tools, merge};
+
+mod audience;
+mod toolbox;
 
 /// Remote tools of one answer that run at a time.
 const AT_ONCE: usize = 8;
@@ -113,14 +118,6 @@ impl Parts {
     }
 }
 
-/// Where each tool of a turn runs.
-#[derive(Default)]
-struct Toolbox {
-    /// By the name that the model sees: its server.
-    remote: BTreeMap<String, String>,
-    around: Around,
-}
-
 /// The task's state.
 pub(crate) struct Turns {
     parts: Parts,
@@ -133,16 +130,16 @@ pub(crate) struct Turns {
     open: HashMap<String, CallKey>,
 }
 
-/// What a call came to so far.
+/// What a call of the model came to so far.
 #[derive(Default)]
-struct Heard {
+struct Progress {
     /// Bytes that the provider was sent.
     sent: usize,
     /// The provider gave no answer: it costs nothing.
     refused: bool,
-    told: Option<Usage>,
-    /// Bytes of what the model said.
-    said: usize,
+    reported_usage: Option<Usage>,
+    /// Bytes of the model's words.
+    text_bytes: usize,
     /// The calls that began, in their order.
     began: Vec<Begun>,
 }
@@ -216,7 +213,7 @@ impl Turns {
     async fn job(&mut self, job: Job) -> Report {
         let Job { epoch, id, params, runtime, subscriber, intent, last, cancel, answered } = job;
         let mut usage = Usage::default();
-        let to = To {
+        let to = Audience {
             runtime: &runtime,
             subscriber: subscriber.as_ref(),
             intent: intent.as_ref(),
@@ -250,7 +247,7 @@ impl Turns {
     async fn turn(
         &mut self,
         params: TurnParams,
-        to: &To<'_>,
+        to: &Audience<'_>,
         last: bool,
         usage: &mut Usage,
     ) -> Result<TurnResult, Stop> {
@@ -306,7 +303,7 @@ impl Turns {
         &mut self,
         system: Option<String>,
         tools: Option<Vec<Tool>>,
-        to: &To<'_>,
+        to: &Audience<'_>,
     ) -> Result<(), Stop> {
         if let Some(tools) = &tools {
             check_tools(tools)?;
@@ -329,8 +326,8 @@ impl Turns {
         let remote = merge(&local, &offered)?;
         let system = system.or_else(|| self.system.take());
         let all: Vec<Arc<Tool>> = local.iter().cloned().chain(offered.into_iter().map(|t| t.tool)).collect();
-        let around = self.parts.provider.around(system.as_deref(), &all);
-        (self.system, self.local, self.toolbox) = (system, local, Some(Toolbox { remote, around }));
+        let template = self.parts.provider.request_template(system.as_deref(), &all);
+        (self.system, self.local, self.toolbox) = (system, local, Some(Toolbox { remote, template }));
         Ok(())
     }
 
@@ -354,38 +351,39 @@ impl Turns {
     }
 
     /// One call of the model: what it says streams out, the whole is logged.
-    async fn ask(&mut self, to: &To<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
-        let Around { before, behind } = self.toolbox.as_ref().map(|t| t.around.clone()).unwrap_or_default();
+    async fn ask(&mut self, to: &Audience<'_>, usage: &mut Usage) -> Result<Answer, Stop> {
+        let RequestTemplate { before, after } =
+            self.toolbox.as_ref().map(|t| t.template.clone()).unwrap_or_default();
         let config = &self.parts.config;
         self.conversation.meter.lock().check(&config.limits, &config.llm.price, Timestamp::now())?;
-        let body = self.conversation.body(before, behind, self.parts.provider.marks());
-        let mut heard = Heard { sent: body.len(), ..Heard::default() };
-        let mut answer = match self.hear(body, to, &mut heard).await {
+        let body = self.conversation.body(before, after, self.parts.provider.marks_cache());
+        let mut progress = Progress { sent: body.len(), ..Progress::default() };
+        let mut answer = match self.stream(body, to, &mut progress).await {
             Ok(answer) => answer,
             Err(stop) => {
-                if !heard.refused {
-                    let cost = cut_off(heard.told, heard.sent, heard.said);
+                if !progress.refused {
+                    let cost = cut_off(progress.reported_usage, progress.sent, progress.text_bytes);
                     *usage += cost;
-                    self.conversation.spent(&cost);
+                    self.conversation.record_usage(&cost);
                 }
                 return Err(stop);
             }
         };
-        let told = answer.usage.unwrap_or_default();
-        *usage += told;
+        let reported = answer.usage.unwrap_or_default();
+        *usage += reported;
         let redactor = &self.parts.redactor;
         answer.stop_reason = redactor.text(&answer.stop_reason).into_owned();
         for call in &mut answer.tool_calls {
             call.input = redactor.json(std::mem::take(&mut call.input));
             call.name = redactor.text(&call.name).into_owned();
         }
-        let named = answer.name(&heard.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>());
-        named.inspect_err(|_| self.conversation.spent(&told))?;
+        let named = answer.name(&progress.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>());
+        named.inspect_err(|_| self.conversation.record_usage(&reported))?;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();
         self.open.clear();
         // Who cuts a turn off is the runtime, which has seen the calls begin: they are on record all the same.
         let (never, mut waits) = (CancellationToken::new(), true);
-        for (call, begun) in answer.tool_calls.iter().zip(&heard.began) {
+        for (call, begun) in answer.tool_calls.iter().zip(&progress.began) {
             let server = self.toolbox.as_ref().and_then(|toolbox| toolbox.remote.get(&call.name));
             let patience = waits.then_some(&never);
             waits = self.reporter.call(to.intent, begun, call, server.map(String::as_str), patience).await;
@@ -403,15 +401,15 @@ impl Turns {
     }
 
     /// Passes on what the model says until it is done.
-    async fn hear(&self, body: Pieces, to: &To<'_>, heard: &mut Heard) -> Result<Answer, Stop> {
+    async fn stream(&self, body: Pieces, to: &Audience<'_>, progress: &mut Progress) -> Result<Answer, Stop> {
         let asked = to.unless_cancelled(self.parts.provider.ask(body)).await?;
-        let mut stream = asked.inspect_err(|_| heard.refused = true)?;
+        let mut stream = asked.inspect_err(|_| progress.refused = true)?;
         let mut text = self.parts.redactor.stream();
         let mut input = self.parts.redactor.json_stream();
         let mut shown = true;
         while let Some(piece) = {
             let next = to.unless_cancelled(stream.next()).await;
-            (heard.told, heard.said) = (stream.told(), stream.said());
+            (progress.reported_usage, progress.text_bytes) = (stream.reported_usage(), stream.text_bytes());
             next??
         } {
             match piece {
@@ -422,7 +420,7 @@ impl Turns {
                         used.begin(&id, report::now(), &self.parts.redactor)
                     };
                     let (id, name) = (begun.id.clone(), self.parts.redactor.text(&name));
-                    heard.began.push(begun);
+                    progress.began.push(begun);
                     let held = std::mem::replace(&mut input, self.parts.redactor.json_stream()).finish();
                     to.input(&held).await?;
                     // The runtime knows nothing of remote tools.
@@ -432,7 +430,7 @@ impl Turns {
                     }
                 }
                 // The protocol has pieces of the last call only; all of each is in the answer.
-                Piece::ToolInput { call, text } if shown && call + 1 == heard.began.len() => {
+                Piece::ToolInput { call, text } if shown && call + 1 == progress.began.len() => {
                     to.input(&input.push(&text)).await?;
                 }
                 Piece::ToolInput { .. } => {}
@@ -444,7 +442,7 @@ impl Turns {
     }
 
     /// Runs the calls that are ours, at once, and logs their results in the order of the calls.
-    async fn run_remote(&mut self, calls: &[ToolCall], to: &To<'_>) -> Result<(), Stop> {
+    async fn run_remote(&mut self, calls: &[ToolCall], to: &Audience<'_>) -> Result<(), Stop> {
         let (Some(remote), Some(toolbox)) = (&self.parts.remote, &self.toolbox) else { return Ok(()) };
         let mine: Vec<(ToolCall, String)> = calls
             .iter()
@@ -496,84 +494,6 @@ impl Turns {
 fn capped(content: Vec<super::message::Block>) -> TurnResult {
     let stop_reason = MAX_ITERATIONS.to_owned();
     TurnResult { stop_reason, content: Some(content), tool_calls: Vec::new(), tags: false }
-}
-
-fn check_tools(tools: &[Tool]) -> Result<(), RpcError> {
-    let mut seen = std::collections::BTreeSet::new();
-    for tool in tools {
-        if tool.name.is_empty() {
-            return Err(RpcError::new(INVALID_PARAMS, "a tool without a name"));
-        }
-        if !seen.insert(&tool.name) {
-            return Err(RpcError::new(INVALID_PARAMS, format!("two tools are named {:?}", tool.name)));
-        }
-        if !tool.parameters.get().starts_with('{') {
-            let what = format!("the parameters of the tool {:?} are no JSON Schema object", tool.name);
-            return Err(RpcError::new(INVALID_PARAMS, what));
-        }
-    }
-    Ok(())
-}
-
-/// Which server each remote tool belongs to. Two of one name are refused: the model could not say which it means.
-fn merge(local: &[Arc<Tool>], remote: &[RemoteTool]) -> Result<BTreeMap<String, String>, RpcError> {
-    let mut servers: BTreeMap<String, String> = BTreeMap::new();
-    for RemoteTool { server, tool } in remote {
-        let other = if local.iter().any(|l| l.name == tool.name) {
-            Some("the runtime".to_owned())
-        } else {
-            servers.insert(tool.name.clone(), server.clone()).map(|other| format!("the MCP server {other:?}"))
-        };
-        if let Some(other) = other {
-            let what = format!(
-                "two tools are named {:?}: one of {other}, one of the MCP server {server:?}; leave one out of `tools`",
-                tool.name
-            );
-            return Err(RpcError::new(INVALID_PARAMS, what));
-        }
-    }
-    Ok(servers)
-}
-
-/// Who hears what.
-struct To<'a> {
-    runtime: &'a Peer,
-    subscriber: Option<&'a Peer>,
-    intent: Option<&'a Intent>,
-    cancel: &'a CancellationToken,
-}
-
-impl To<'_> {
-    async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => Err(Stop::Cancelled),
-            done = work => Ok(done),
-        }
-    }
-
-    async fn text(&self, text: &str) -> Result<(), Stop> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        let frame = rpc::output(&Output::Text { text });
-        if let Some(subscriber) = self.subscriber {
-            subscriber.push(frame.clone());
-        }
-        self.push(frame).await
-    }
-
-    async fn input(&self, text: &str) -> Result<(), Stop> {
-        if text.is_empty() { Ok(()) } else { self.runtime(&Output::ToolUseInput { text }).await }
-    }
-
-    async fn runtime(&self, output: &Output<'_>) -> Result<(), Stop> {
-        self.push(rpc::output(output)).await
-    }
-
-    async fn push(&self, frame: bytes::Bytes) -> Result<(), Stop> {
-        if self.runtime.push_patiently(frame).await { Ok(()) } else { Err(Stop::Cancelled) }
-    }
 }
 
 #[cfg(test)]

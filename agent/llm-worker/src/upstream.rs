@@ -1,15 +1,17 @@
 //! Requests to a provider, and its answers as they stream.
 
 use super::{
+    credentials,
     history::Pieces,
-    provider::{ANTHROPIC_VERSION, Answer, Around, Decoder, Piece, Usage, around, said, sse, told},
+    provider::{Answer, Decode, Piece, Protocol, RequestTemplate, Usage, protocol, reported_error, sse},
     rpc::{INTERNAL, RpcError, Tool},
 };
 use bytes::Bytes;
 use reqwest::{
     Client, Response, Url,
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
 };
+use ringfence_base::error::root;
 use ringfence_credentials::{self as secret, Secret};
 use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde_json::{Value, json};
@@ -37,79 +39,64 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No key.
-    #[error("the API key cannot be had")]
+    #[error("cannot read the API key")]
     Secret(#[source] secret::Error),
     /// The HTTP client.
-    #[error("the HTTP client cannot be made")]
+    #[error("cannot create the HTTP client")]
     Client(#[source] reqwest::Error),
     /// The key does not fit into a header.
     #[error("the API key cannot be sent in a header")]
     Header,
     /// The base URL leads nowhere.
-    #[error("the base URL cannot be extended")]
+    #[error("the base URL is invalid")]
     Url,
 }
 
 /// An agent's provider.
 pub struct Provider {
-    kind: ProviderKind,
+    protocol: &'static dyn Protocol,
     client: Client,
     url: Url,
     headers: HeaderMap,
     llm: Llm,
-    key: Option<Secret>,
 }
 
 impl Provider {
-    /// Reads the key and makes the client. Blocks: a key may come from a command.
+    /// Makes the client. Blocks: certificates are read.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn new(llm: &Llm) -> Result<Self, Error> {
-        let key = llm.api_key.as_ref().map(secret::Source::read).transpose().map_err(Error::Secret)?;
-        let (base, path) = match llm.provider {
-            ProviderKind::Anthropic => ("https://api.anthropic.com", "v1/messages"),
-            ProviderKind::OpenAi => ("https://api.openai.com/v1", "chat/completions"),
-        };
+    pub fn new(llm: &Llm, key: Option<&Secret>) -> Result<Self, Error> {
+        let protocol = protocol(llm.provider);
+        let (base, path) = protocol.address();
         let base = llm.base_url.as_ref().map_or(base, |url| url.as_str()).trim_end_matches('/');
         let url = Url::parse(&format!("{base}/{path}")).map_err(|_| Error::Url)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        if llm.provider == ProviderKind::Anthropic {
-            headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
+        for (name, value) in protocol.headers() {
+            headers.insert(*name, HeaderValue::from_static(value));
         }
-        if let Some(key) = &key {
-            let (name, value) = match llm.provider {
-                ProviderKind::Anthropic => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
-                ProviderKind::OpenAi => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.expose())),
-            };
-            let value = zeroize::Zeroizing::new(value);
-            let mut value = HeaderValue::from_str(&value).map_err(|_| Error::Header)?;
-            value.set_sensitive(true);
-            headers.insert(name, value);
+        if let Some(key) = key {
+            let (name, scheme) = protocol.key_header();
+            headers.insert(name, credentials::header(key, scheme).map_err(|_| Error::Header)?);
         }
-        Ok(Self { kind: llm.provider, client: client()?, url, headers, llm: llm.clone(), key })
-    }
-
-    /// The key, for taking it out of answers.
-    pub fn key(&self) -> Option<&Secret> {
-        self.key.as_ref()
+        Ok(Self { protocol, client: client()?, url, headers, llm: llm.clone() })
     }
 
     /// Which protocol.
     pub fn kind(&self) -> ProviderKind {
-        self.kind
+        self.llm.provider
     }
 
-    /// Whether the provider's cache wants to be told up to where.
-    pub fn marks(&self) -> bool {
-        self.kind == ProviderKind::Anthropic && self.llm.prompt_cache
+    /// Whether a request says up to where the provider's cache is to remember it.
+    pub fn marks_cache(&self) -> bool {
+        self.protocol.marks_cache() && self.llm.prompt_cache
     }
 
     /// What stands around the messages: made anew only when system or tools change.
-    pub fn around(&self, system: Option<&str>, tools: &[Arc<Tool>]) -> Around {
-        around(&self.llm, system, tools)
+    pub(crate) fn request_template(&self, system: Option<&str>, tools: &[Arc<Tool>]) -> RequestTemplate {
+        self.protocol.request_template(&self.llm, system, tools)
     }
 
     /// Sends a client's request on, whose answer is the client's as it is. `suffix`: behind the address of answers.
@@ -143,20 +130,19 @@ impl Provider {
         if !kind.starts_with("text/event-stream") {
             let what = format!("the provider answered with {kind:?}, not with an event stream");
             let body = beginning(response).await;
-            let told = serde_json::from_slice::<Value>(&body).ok().as_ref().and_then(told);
-            return Err(told.unwrap_or_else(|| RpcError::new(INTERNAL, what)));
+            let reported = serde_json::from_slice::<Value>(&body).ok().as_ref().and_then(reported_error);
+            return Err(reported.unwrap_or_else(|| RpcError::new(INTERNAL, what)));
         }
-        let decoder = Decoder::new(self.kind);
         Ok(Stream {
             response: Some(response),
             events: sse::Events::default(),
             waiting: VecDeque::new(),
-            decoder,
+            decoder: self.protocol.decoder(),
             failed: None,
             timeout: self.llm.timeout,
             read: 0,
-            kind: self.kind,
-            said: 0,
+            protocol: self.protocol,
+            text_bytes: 0,
         })
     }
 }
@@ -187,14 +173,14 @@ pub struct Stream {
     response: Option<Response>,
     events: sse::Events,
     waiting: VecDeque<Piece>,
-    decoder: Decoder,
+    decoder: Box<dyn Decode>,
     /// What is told once the pieces before it are.
     failed: Option<RpcError>,
     timeout: Duration,
     read: usize,
-    kind: ProviderKind,
-    /// Bytes of what the model said.
-    said: usize,
+    protocol: &'static dyn Protocol,
+    /// Bytes of the model's words.
+    text_bytes: usize,
 }
 
 impl Stream {
@@ -227,8 +213,8 @@ impl Stream {
             let mut events = Vec::new();
             let fed = self.events.feed(&chunk, |event| events.push(event));
             for event in events {
-                self.said += match serde_json::from_str(&event.data) {
-                    Ok(event) => said(self.kind, &event),
+                self.text_bytes += match serde_json::from_str(&event.data) {
+                    Ok(event) => self.protocol.text_bytes(&event),
                     // The end, or what nobody reads.
                     Err(_) if self.decoder.is_done() || event.data.trim() == "[DONE]" => 0,
                     Err(_) => event.data.len(),
@@ -243,14 +229,14 @@ impl Stream {
         }
     }
 
-    /// Tokens, as far as the provider has told them.
-    pub fn told(&self) -> Option<Usage> {
-        self.decoder.told()
+    /// Tokens, as far as the provider has reported them.
+    pub fn reported_usage(&self) -> Option<Usage> {
+        self.decoder.reported_usage()
     }
 
-    /// Bytes of what the model said so far, also of what no [`Piece`] tells.
-    pub fn said(&self) -> usize {
-        self.said
+    /// Bytes of the model's words so far, also of those that are in no [`Piece`].
+    pub fn text_bytes(&self) -> usize {
+        self.text_bytes
     }
 
     /// The whole answer, once [`Self::next`] said so.
@@ -283,22 +269,15 @@ fn unreachable(error: &reqwest::Error) -> RpcError {
     } else {
         "the provider cannot be reached"
     };
-    RpcError::new(INTERNAL, format!("{what}: {}", root(error)))
+    RpcError::new(INTERNAL, format!("{what}: {}", cause(error)))
 }
 
 fn broken(error: &reqwest::Error) -> RpcError {
-    RpcError::new(INTERNAL, format!("the provider's stream broke: {}", root(error)))
+    RpcError::new(INTERNAL, format!("the provider's stream broke: {}", cause(error)))
 }
 
-fn root(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = match error.source() {
-        Some(source) => source,
-        None => return "no reason given".to_owned(),
-    };
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
+fn cause(error: &reqwest::Error) -> String {
+    error.source().map_or_else(|| "no reason given".to_owned(), |source| root(source).to_string())
 }
 
 async fn beginning(mut response: Response) -> Vec<u8> {
@@ -324,9 +303,9 @@ async fn refusal(response: Response) -> RpcError {
         let text = String::from_utf8_lossy(&body).trim().chars().take(2000).collect::<String>();
         (!text.is_empty()).then(|| json!({ "error": { "message": text } }))
     });
-    let told = body.as_ref().and_then(told);
+    let reported = body.as_ref().and_then(reported_error);
     let reason = status.canonical_reason().unwrap_or("no reason given").to_owned();
-    let mut error = told.unwrap_or_else(|| RpcError::new(0, reason));
+    let mut error = reported.unwrap_or_else(|| RpcError::new(0, reason));
     error.code = i64::from(status.as_u16());
     if let Some(after) = after {
         let number = after.parse::<u64>().ok().map(Value::from);

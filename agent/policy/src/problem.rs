@@ -1,6 +1,6 @@
 //! What can be wrong with a profile: one [`Problem`] each, with file, line, key and a hint; never only the first.
 
-use super::socket_options::OptionError;
+use super::{agents::config::ProviderKind, socket_options::OptionError};
 use ringfence_grant::{ExecError, NetError, PathError};
 use ringfence_redact::misplaced::shown;
 use serde::Serialize;
@@ -212,7 +212,10 @@ impl Wrong {
             Self::MissingKey { key: "price", .. } => {
                 "a cost needs prices: `price = { input = 3.0, output = 15.0 }` for a million tokens".to_owned()
             }
-            Self::MissingKey { key: "provider", .. } => "`anthropic` or `openai` (and compatible servers)".to_owned(),
+            Self::MissingKey { key: "provider", .. } => {
+                let names: Vec<_> = ProviderKind::ALL.iter().map(|kind| format!("`{}`", kind.name())).collect();
+                format!("{} (and compatible servers)", names.join(" or "))
+            }
             Self::BadWorkdir { .. } => "choose a directory of the work's own".to_owned(),
             _ => return None,
         })

@@ -144,17 +144,17 @@ fn is_harmless(text: &str) -> bool {
 fn look_through(text: &str, is_message: bool, texts: usize) -> Cow<'_, str> {
     // Where nothing is escaped, every string stands in the text as it reads: what the whole has none of, no piece has.
     let clean = memchr::memchr(b'\\', text.as_bytes()).is_none() && !has_shape(text);
-    let mut out = Copy { text, clean, out: None, copied: 0 };
-    let mut place = Place::new(text, is_message);
+    let mut out = Rewriter { text, clean, out: None, copied: 0 };
+    let mut cursor = Cursor::new(text, is_message);
     let mut rest = Strings { text, at: 0 };
     let (mut outside, mut keys) = (0, 0);
     while let Some(token) = rest.next_token() {
         match token {
-            Token::Open => place.open(),
-            Token::Close => place.close(),
-            Token::Comma => place.comma(),
+            Token::Open => cursor.open(),
+            Token::Close => cursor.close(),
+            Token::Comma => cursor.comma(),
             Token::Number { start, end } => {
-                if place.is_secret() {
+                if cursor.is_secret() {
                     out.shape(outside, start);
                     outside = end;
                     out.replace(start, end, REDACTED_NUMBER);
@@ -166,17 +166,17 @@ fn look_through(text: &str, is_message: bool, texts: usize) -> Cow<'_, str> {
                 let content = text.get(start..end).unwrap_or_default();
                 let decoded = decode(content);
                 if is_key {
-                    place.key(&decoded);
+                    cursor.key(&decoded);
                     if !clean && let Cow::Owned(_) = shapeless(&decoded) {
                         keys += 1;
                         // Keys stay apart: an object that has one twice is read by nobody.
                         let name = if keys == 1 { REDACTED.to_owned() } else { format!("[redacted {keys}]") };
                         out.replace(start, end, &name);
                     }
-                } else if place.is_secret() && !content.is_empty() {
+                } else if cursor.is_secret() && !content.is_empty() {
                     out.replace(start, end, REDACTED);
                 } else if !clean
-                    && !place.is_spared()
+                    && !cursor.is_spared()
                     && let Cow::Owned(shaped) = without_secrets(&decoded, texts)
                 {
                     match decoded {
@@ -245,7 +245,7 @@ fn has_shape(text: &str) -> bool {
 }
 
 /// The text as it is copied, with something else in places.
-struct Copy<'a> {
+struct Rewriter<'a> {
     text: &'a str,
     /// Nothing in it has a shape.
     clean: bool,
@@ -253,7 +253,7 @@ struct Copy<'a> {
     copied: usize,
 }
 
-impl<'a> Copy<'a> {
+impl<'a> Rewriter<'a> {
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         let out = self.out.get_or_insert_with(|| String::with_capacity(self.text.len()));
         out.push_str(self.text.get(self.copied..start).unwrap_or_default());
@@ -278,8 +278,8 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Where in the text the walk is.
-struct Place {
+/// Where in the text the walk is, and what that makes of a string there.
+struct Cursor {
     depth: usize,
     /// Depth at which the secret key's value began; strings are secrets while the depth is at least that.
     secret_from: Option<usize>,
@@ -291,7 +291,7 @@ struct Place {
     names: bool,
 }
 
-impl Place {
+impl Cursor {
     fn new(text: &str, is_message: bool) -> Self {
         let members = if text.trim_start().starts_with('[') { 2 } else { 1 };
         Self {

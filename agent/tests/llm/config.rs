@@ -335,7 +335,7 @@ fn a_key_that_cannot_be_had_is_a_specific_error() {
     home.write("empty", "\n");
     let path = home.path("").display().to_string();
     for (line, expected) in [
-        ("api_key_env = \"RINGFENCE_NO_SUCH\"", "the environment has no RINGFENCE_NO_SUCH"),
+        ("api_key_env = \"RINGFENCE_NO_SUCH\"", "the environment variable RINGFENCE_NO_SUCH is not set"),
         ("api_key_file = \"HOME/none\"", "cannot read"),
         ("api_key_file = \"HOME/open\"", "can be read or written by others (mode 0644): chmod 600 it"),
         ("api_key_file = \"HOME/empty\"", "is empty"),

@@ -15,6 +15,7 @@ mod http_answers;
 mod lifecycle;
 mod mcp;
 mod mcp_mock;
+mod memory;
 mod mock;
 mod providers;
 mod role;

@@ -6,7 +6,10 @@ use std::{
     collections::VecDeque,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -70,6 +73,7 @@ struct State {
     script: Mutex<VecDeque<Answer>>,
     asked: Mutex<Vec<Asked>>,
     more: Condvar,
+    connections: AtomicUsize,
 }
 
 /// The provider. Its threads end with the test process.
@@ -91,6 +95,7 @@ impl Mock {
         let shared = Arc::clone(&state);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
+                shared.connections.fetch_add(1, Ordering::Relaxed);
                 let state = Arc::clone(&shared);
                 thread::spawn(move || serve(stream, &state));
             }
@@ -111,6 +116,11 @@ impl Mock {
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.state.asked.lock().unwrap().clone()
+    }
+
+    /// How many connections were made.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::Relaxed)
     }
 
     /// The last request.

@@ -27,7 +27,7 @@ use std::{
     thread,
 };
 
-const SECRET: &str = "sk-handed-over-0123456789";
+pub(crate) const SECRET: &str = "sk-handed-over-0123456789";
 
 /// What the core says of whoever connects.
 #[derive(Clone, Default)]
@@ -136,6 +136,11 @@ impl Core {
             _ => None,
         };
         self.heard().into_iter().filter_map(parse).collect()
+    }
+
+    /// The worker's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.worker.id()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -34,7 +34,7 @@ use std::{
 };
 use tokio::{
     runtime::{self, Runtime},
-    task, time,
+    task,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -151,11 +151,7 @@ async fn serve(listener: &TcpListener, dashboard: Arc<Dashboard>) -> io::Result<
     let permits = Permits::within(bounds, dashboard.sessions.owners.clone());
     let router = api::router(Arc::clone(&dashboard));
     loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            // Out of descriptors: it passes.
-            time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
+        let (stream, peer) = serving::accept(|| listener.accept()).await;
         let Some(standing) = Standing::of_stranger(&permits, Some(peer)) else { continue };
         let (router, dashboard) = (router.clone(), Arc::clone(&dashboard));
         tokio::spawn(async move {

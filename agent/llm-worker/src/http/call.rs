@@ -2,15 +2,20 @@
 
 use super::{
     CALLER, State,
-    counted::Counted,
+    active_call::ActiveCall,
+    budget::Reservation,
     gate::Gate,
-    pump::{Relayed, STOPPED, WAITING, pump, pump_whole},
     record::Call,
     relay::{self, Outcome, Relay},
     request::{self, Route},
-    room::Held,
+    transfer::{RelayedBody, STOPPED, WAITING, relay_stream, relay_whole},
 };
-use crate::{http::Shared, provider::least, redact::Redactor};
+use crate::{
+    http::Shared,
+    provider::{Usage, least, protocol},
+    redact::Redactor,
+    status::count_turn,
+};
 use axum::{
     body::{Body, Bytes},
     extract::Request,
@@ -19,6 +24,7 @@ use axum::{
 use http_body::Body as _;
 use jiff::Timestamp;
 use ringfence_http::Standing;
+use ringfence_policy::agents::registry::ProviderKind;
 use std::{
     borrow::Cow,
     collections::BTreeSet,
@@ -45,7 +51,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     if let Some(gate) = gate
         && let Err((status, why)) = gate.check(request.headers())
     {
-        state.follow.as_ref().inspect(|follow| follow.refused(why));
+        state.intents.as_ref().inspect(|intents| intents.refused(why));
         return refuse_unread(&shared, status, why, request).await;
     }
     let standing = request.extensions().get::<Arc<Standing>>();
@@ -58,12 +64,12 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
     };
     if route == Route::Models {
-        let models = request::models(&shared.config.llm).to_string();
+        let models = protocol(kind).models(&shared.config.llm.model).to_string();
         return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(models));
     }
     // As it is on record: of what is sent on nothing goes by it.
     let path = request.uri().path().trim_end_matches('/').to_owned();
-    let (mut coming, mut held) = (request.into_body(), state.room.requests.hold());
+    let (mut coming, mut held) = (request.into_body(), state.budget.requests.reserve());
     let body = match tokio::time::timeout(BODY, read(&mut coming, &mut held)).await {
         Ok(Ok(body)) => body,
         Ok(Err((503, why))) => {
@@ -80,7 +86,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Err(why) => return refuse(&shared, 400, &why),
     };
     drop(body);
-    let under_way = match state.room.calls.begin() {
+    let under_way = match state.budget.calls.begin() {
         Ok(under_way) => under_way,
         Err(why) => {
             failed(state);
@@ -98,9 +104,9 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
             return refuse_for(&shared, 429, &error.message, after);
         }
     };
-    let part = match &state.follow {
-        Some(follow) if route == Route::Complete => {
-            Some(follow.begin(kind, &rewritten.messages, &shared.redactor))
+    let part = match &state.intents {
+        Some(intents) if route == Route::Complete => {
+            Some(intents.begin(kind, &rewritten.messages, &shared.redactor))
         }
         _ => None,
     };
@@ -111,8 +117,8 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         last: rewritten.messages.into_iter().next_back().map(|last| shared.redactor.json(last)),
     };
     let started = Instant::now();
-    let (state, began, told) = (Arc::clone(state), Vec::new(), BTreeSet::new());
-    let counted = Counted {
+    let (state, began, reported) = (Arc::clone(state), Vec::new(), BTreeSet::new());
+    let active = ActiveCall {
         state,
         shared: shared.clone(),
         call,
@@ -120,7 +126,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         sent,
         part,
         began,
-        told,
+        reported,
         held,
         reserved,
         _under_way: under_way,
@@ -128,33 +134,38 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     let suffix = (route == Route::CountTokens).then_some("/count_tokens");
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);
-    let passing = pass_on(counted, suffix, rewritten.body, relay);
+    let passing = pass_on(active, suffix, rewritten.body, relay);
     let passed = tokio::spawn(passing).await;
     passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
 }
 
 /// Makes the call; its answer follows.
-async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, relay: Relay) -> Response<Body> {
-    let shared = counted.shared.clone();
-    let cut = counted.state.cut.clone();
+async fn pass_on(
+    mut active: ActiveCall,
+    suffix: Option<&str>,
+    body: Vec<u8>,
+    relay: Relay,
+) -> Response<Body> {
+    let shared = active.shared.clone();
+    let cut = active.state.cut.clone();
     let upstream = tokio::select! {
         upstream = shared.provider.forward(suffix, body.into()) => upstream.map_err(|error| error.message),
         // What was sent is the provider's to charge.
         () = cut.cancelled() => {
             let mut outcome = Outcome { error: Some(STOPPED.to_owned()), ..Outcome::default() };
-            counted.charge(0, &mut outcome);
-            let _ = counted.end(503, outcome).await;
+            active.charge(0, &mut outcome);
+            let _ = active.end(503, outcome).await;
             return refuse(&shared, 503, STOPPED);
         }
     };
     // All that is left of it is what goes into the record.
-    counted.held.shrink(counted.call.last.as_ref().map_or(0, |last| last.get().len()));
+    active.held.shrink(active.call.last.as_ref().map_or(0, |last| last.get().len()));
     let upstream = match upstream {
         Ok(upstream) => upstream,
         Err(error) => {
             let outcome = Outcome { error: Some(error.clone()), ..Outcome::default() };
             // Nothing came that could be kept from the client.
-            let _ = counted.end(502, outcome).await;
+            let _ = active.end(502, outcome).await;
             return refuse(&shared, 502, &error);
         }
     };
@@ -162,15 +173,15 @@ async fn pass_on(mut counted: Counted, suffix: Option<&str>, body: Vec<u8>, rela
     let headers = passing(upstream.headers(), &shared.redactor);
     let streams = status.is_success() && is_stream(upstream.headers());
     let (pieces, waiting) = mpsc::channel(WAITING);
-    let (told, tells) = oneshot::channel();
+    let (reported, result) = oneshot::channel();
     if streams {
-        tokio::spawn(pump(upstream, relay, pieces, status.as_u16(), counted));
-        return respond(status, &headers, relay::STREAM, Body::new(Relayed(waiting)));
+        tokio::spawn(relay_stream(upstream, relay, pieces, status.as_u16(), active));
+        return respond(status, &headers, relay::STREAM, Body::new(RelayedBody(waiting)));
     }
-    tokio::spawn(pump_whole(upstream, relay, (pieces, told), status.as_u16(), counted));
+    tokio::spawn(relay_whole(upstream, relay, (pieces, reported), status.as_u16(), active));
     // Nothing of an answer that does not stream goes out before it is whole: it can still be another.
-    match tells.await {
-        Ok(Ok(form)) => respond(status, &headers, form, Body::new(Relayed(waiting))),
+    match result.await {
+        Ok(Ok(form)) => respond(status, &headers, form, Body::new(RelayedBody(waiting))),
         Ok(Err((503, why))) => refuse_for(&shared, 503, &why, AFTER),
         Ok(Err((status, why))) => refuse(&shared, status, &why),
         Err(_) => refuse(&shared, 500, "the call failed; see the host's log"),
@@ -186,14 +197,11 @@ fn is_stream(headers: &HeaderMap) -> bool {
 
 /// One that was refused before it was passed on.
 fn failed(state: &State) {
-    state.status.send_modify(|status| {
-        status.turns += 1;
-        status.failed += 1;
-    });
+    state.status.send_modify(|counts| count_turn(counts, true, Usage::default()));
 }
 
 /// A request's body, of at most [`MAX_REQUEST`] bytes, for which there is room.
-async fn read(body: &mut Body, held: &mut Held) -> Result<Vec<u8>, (u16, String)> {
+async fn read(body: &mut Body, held: &mut Reservation) -> Result<Vec<u8>, (u16, String)> {
     let mut bytes = Vec::new();
     while let Some(data) = next(body).await? {
         if bytes.len() + data.len() > MAX_REQUEST {
@@ -233,8 +241,7 @@ async fn hear_out(mut body: Body, most: usize) {
 fn passes(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry")
-        || name.starts_with("anthropic-ratelimit-")
-        || name.starts_with("x-ratelimit-")
+        || ProviderKind::ALL.iter().any(|kind| name.starts_with(protocol(*kind).rate_limit_prefix()))
 }
 
 /// Those of a provider's headers that a client may see. One with a credential in it, or with what hides in a log or on a

@@ -3,33 +3,42 @@
 //! The profile's key, model and headers go in, the client's stay out; what the provider answers is passed on as it comes,
 //! errors included. Each call is limited, counted and logged as a turn is. The conversation is the client's own: none of
 //! it is kept here.
+//!
+//! | file | what |
+//! |---|---|
+//! | `gate` | who may call on loopback |
+//! | `call`, `active_call` | one call from its request to its record |
+//! | `request/` | a client's request as the provider is sent it |
+//! | `transfer`, `relay/` | an answer's way to the client; what of it is passed on, without credentials |
+//! | `tool_calls/`, `input`, `strict_json` | the tool calls in an answer that any client could find |
+//! | `intents` | what a client's calls tell the trace |
+//! | `budget`, `record` | bytes and calls at a time; the log of calls |
 
-mod begins;
+mod active_call;
+mod budget;
 mod call;
-mod counted;
-mod follow;
 pub mod gate;
 mod input;
-mod pump;
+pub(crate) mod intents;
 pub mod record;
 pub mod relay;
 pub mod request;
-mod room;
-mod strict;
+mod strict_json;
+pub(crate) mod tool_calls;
+mod transfer;
 
-use super::{
-    access::Access, limits, redact::Redactor, report::Reporter, status::WorkerStatus, upstream::Provider,
-};
+use super::{access::Access, limits, redact::Redactor, report::Reporter, upstream::Provider};
 use axum::{Router, extract::Request, http::HeaderValue};
-use follow::Follow;
+pub use budget::ByteBudget;
+use budget::Calls;
 use gate::Gate;
+use intents::IntentTracker;
 use ringfence_base::quota::{Bounds, Owners, Permits};
 use ringfence_base::sockets as serve;
 use ringfence_files::Access as FileAccess;
 use ringfence_http::{self as serving, Limits, Standing};
 use ringfence_policy::agents::registry::AgentConfig;
-use room::Calls;
-pub use room::Room;
+use ringfence_wire::agent::AgentCounts;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -62,13 +71,13 @@ const LOOK: Duration = Duration::from_secs(10);
 /// How long a call under way may take when the agent is to stop, and then to write down what there is of it. Whoever stops
 /// a worker gives it a little more than both.
 const DRAIN: Duration = Duration::from_secs(18);
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const RECORD_TIME: Duration = Duration::from_secs(2);
 
 /// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The unix socket.
-    #[error("the HTTP socket cannot be made")]
+    #[error("cannot create the HTTP socket")]
     Socket(#[source] serve::Error),
     /// Loopback.
     #[error("http_port {0} cannot be listened on")]
@@ -96,11 +105,11 @@ pub struct Shared {
 struct State {
     shared: watch::Receiver<Shared>,
     meter: limits::Shared,
-    status: watch::Sender<WorkerStatus>,
+    status: watch::Sender<AgentCounts>,
     log: PathBuf,
-    room: Room,
+    budget: ByteBudget,
     /// Tells the trace, where there is one.
-    follow: Option<Follow>,
+    intents: Option<IntentTracker>,
     /// Ends with the agent.
     stop: CancellationToken,
     /// Ends the calls that are still under way.
@@ -108,7 +117,7 @@ struct State {
 }
 
 /// What an endpoint listens on, and who may call there.
-struct Doors {
+struct Listeners {
     unix: UnixListener,
     /// Who may call over the unix socket, in the core's terms; without a core its mode says.
     access: Option<Arc<Access>>,
@@ -117,23 +126,23 @@ struct Doors {
 
 /// What calls are counted by, and where they are written down. Of one agent, whatever endpoints it has one after another.
 #[derive(Clone)]
-pub(crate) struct Books {
+pub(crate) struct Accounting {
     /// What the agent uses.
     pub(crate) meter: limits::Shared,
     /// What its worker does.
-    pub status: watch::Sender<WorkerStatus>,
+    pub status: watch::Sender<AgentCounts>,
     /// The log of calls.
     pub log: PathBuf,
     /// How many bytes of requests and answers it may hold.
-    pub room: Room,
+    pub budget: ByteBudget,
     /// Ends the calls that are under way.
     pub cut: CancellationToken,
 }
 
-impl Books {
+impl Accounting {
     /// What ends its calls at once, also those of an endpoint that was closed.
-    pub(crate) fn last_words(&self) -> LastWords {
-        LastWords { cut: self.cut.clone(), calls: self.room.calls.clone() }
+    pub(crate) fn shutdown(&self) -> CallShutdown {
+        CallShutdown { cut: self.cut.clone(), calls: self.budget.calls.clone() }
     }
 }
 
@@ -149,31 +158,30 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Serves sockets that the supervisor bound. On the unix socket the core is asked who calls, where there is one (`access`),
     /// else its mode says; on loopback a token says so.
-    pub(crate) fn handed(
+    pub(crate) fn start(
         (unix, loopback): (UnixListener, Option<Loopback>),
         access: Option<Arc<Access>>,
         shared: Shared,
-        books: Books,
+        accounting: Accounting,
     ) -> Self {
-        let doors = Doors { unix, access, loopback };
-        let Books { meter, status, log, room, cut } = books;
+        let listeners = Listeners { unix, access, loopback };
+        let Accounting { meter, status, log, budget, cut } = accounting;
         let (shared, current) = watch::channel(shared);
         let stop = CancellationToken::new();
-        let follow = doors
-            .access
-            .as_ref()
-            .map(|access| Follow::new(Reporter::new(access.host.clone(), Arc::default(), access.governed)));
+        let intents = listeners.access.as_ref().map(|access| {
+            IntentTracker::new(Reporter::new(access.host.clone(), Arc::default(), access.governed))
+        });
         // Its own calls end with it; those of another endpoint do not.
         let (stopping, cut) = (stop.clone(), cut.child_token());
-        let last = LastWords { cut: cut.clone(), calls: room.calls.clone() };
+        let last = CallShutdown { cut: cut.clone(), calls: budget.calls.clone() };
         let state =
-            Arc::new(State { shared: current, meter, status, log, room, follow, stop: stopping, cut });
-        if state.follow.is_some() {
+            Arc::new(State { shared: current, meter, status, log, budget, intents, stop: stopping, cut });
+        if state.intents.is_some() {
             tokio::spawn(give_up_silent(Arc::clone(&state)));
         }
         let (freed, closed) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let Doors { unix, access, loopback } = doors;
+            let Listeners { unix, access, loopback } = listeners;
             let judge = |stream, standing| judged(stream, standing, Arc::clone(&state), access.clone());
             let on_unix = accept(|| unix_stream(&unix), judge, &state.stop);
             let mut connections = Vec::new();
@@ -194,10 +202,10 @@ impl Endpoint {
                     while connections.join_next().await.is_some() {}
                 }
                 // Nobody may wait for a call any more, and it costs and is on record all the same.
-                state.room.calls.over().await;
+                state.budget.calls.over().await;
             };
             if tokio::time::timeout(DRAIN, drained).await.is_err() {
-                last.spoken().await;
+                last.complete().await;
             }
         });
         Self { shared, stop, closed, task }
@@ -223,16 +231,16 @@ impl Endpoint {
 
 /// Ends the calls of an endpoint that are under way.
 #[derive(Clone)]
-pub(crate) struct LastWords {
+pub(crate) struct CallShutdown {
     cut: CancellationToken,
     calls: Calls,
 }
 
-impl LastWords {
+impl CallShutdown {
     /// Ends them, and waits until what there is of them is written down.
-    pub(crate) async fn spoken(&self) {
+    pub(crate) async fn complete(&self) {
         self.cut.cancel();
-        let _ = tokio::time::timeout(LAST_WORDS, self.calls.over()).await;
+        let _ = tokio::time::timeout(RECORD_TIME, self.calls.over()).await;
     }
 }
 
@@ -245,8 +253,8 @@ async fn give_up_silent(state: Arc<State>) {
             _ = looks.tick() => {}
         }
         let shared = state.shared.borrow().clone();
-        if let Some(follow) = &state.follow {
-            follow.give_up_silent(shared.config.llm.runtime_timeout, &shared.redactor);
+        if let Some(intents) = &state.intents {
+            intents.give_up_silent(shared.config.llm.runtime_timeout, &shared.redactor);
         }
     }
 }
@@ -315,12 +323,7 @@ where
         while connections.try_join_next().is_some() {}
         let stream = tokio::select! {
             () = stop.cancelled() => break,
-            Ok(stream) = next() => stream,
-            // Out of descriptors: it passes.
-            else => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
+            stream = serving::accept(&mut next) => stream,
         };
         let Some(standing) = Standing::of_stranger(&permits, None) else { continue };
         let judged = judge(stream, Arc::clone(&standing));
@@ -353,7 +356,7 @@ impl Loopback {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn handed(tcp: std::net::TcpListener, token: &Path) -> Result<Self, Error> {
+    pub fn listen(tcp: std::net::TcpListener, token: &Path) -> Result<Self, Error> {
         let port = tcp.local_addr().map_err(Error::Io)?.port();
         tcp.set_nonblocking(true).map_err(|e| Error::Port(port, e))?;
         let tcp = TcpListener::from_std(tcp).map_err(|e| Error::Port(port, e))?;
@@ -394,3 +397,6 @@ impl Drop for TokenFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,7 +56,7 @@ struct Line<'a> {
 
 /// What is counted of a line that was written before.
 #[derive(Deserialize)]
-struct Spent {
+struct UsageLine {
     ts: Timestamp,
     usage: Option<Usage>,
 }
@@ -77,7 +77,7 @@ pub fn replay(log: &Path, meter: &limits::Shared) -> io::Result<()> {
         reader.read_until(b'\n', &mut line)? > 0
     } {
         // What is no whole line was cut, by a crash or by us.
-        if let Ok(Spent { ts, usage: Some(usage) }) = serde_json::from_slice(&line) {
+        if let Ok(UsageLine { ts, usage: Some(usage) }) = serde_json::from_slice(&line) {
             meter.lock().used(&usage, ts);
         }
     }

@@ -2,25 +2,21 @@
 //!
 //! What goes out is what was read, written anew: a client that reads bytes in another way than this finds nothing else.
 
-use super::{
-    begins::{Begins, none_is_stray},
-    request, strict,
-};
+use super::{request, strict_json, tool_calls::ToolCalls};
 use crate::{
     message::{Block, ToolCall},
     provider::{
-        Decoder, Usage, said,
+        Decode, Usage, protocol,
         sse::{Event, Events, Read},
-        usage,
     },
     redact::Redactor,
 };
-use joined::Joined;
 use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::{Value, value::RawValue};
+use split_secrets::SplitSecrets;
 use std::collections::VecDeque;
 
-mod joined;
+pub(crate) mod split_secrets;
 
 /// What an answer may say of its form.
 pub(super) const STREAM: &str = "text/event-stream; charset=utf-8";
@@ -41,8 +37,8 @@ pub struct Outcome {
     /// The tool calls in it.
     pub tool_calls: Vec<ToolCall>,
     pub(super) usage: Option<Usage>,
-    /// Bytes of what the model said.
-    pub(super) said: usize,
+    /// Bytes of the model's words.
+    pub(super) text_bytes: usize,
     /// Why it is no whole answer.
     pub(super) error: Option<String>,
     /// Why the client is not to have it.
@@ -65,14 +61,14 @@ pub struct Relay {
     kind: ProviderKind,
     hides_usage: bool,
     events: Events,
-    decoder: Option<Decoder>,
+    decoder: Option<Box<dyn Decode>>,
     usage: Option<Usage>,
-    said: usize,
+    text_bytes: usize,
     error: Option<String>,
     /// The tool calls that a client may find in it.
-    begins: Begins,
+    tool_calls: ToolCalls,
     /// What is on its way out.
-    joined: Joined,
+    split_secrets: SplitSecrets,
 }
 
 impl Relay {
@@ -82,35 +78,35 @@ impl Relay {
             kind,
             hides_usage,
             events: Events::default(),
-            decoder: Some(Decoder::new(kind)),
+            decoder: Some(protocol(kind).decoder()),
             usage: None,
-            said: 0,
+            text_bytes: 0,
             error: None,
-            begins: Begins::new(has_many),
-            joined: Joined::default(),
+            tool_calls: ToolCalls::new(has_many),
+            split_secrets: SplitSecrets::default(),
         }
     }
 
     /// Bytes that it holds of a stream: of what it reads, of what it is to tell, and of what waits to go out.
     pub(super) fn held(&self) -> usize {
-        let decoder = self.decoder.as_ref().map_or(0, Decoder::held);
-        self.events.held() + decoder + self.begins.held() + self.joined.held()
+        let decoder = self.decoder.as_ref().map_or(0, |decoder| decoder.held());
+        self.events.held() + decoder + self.tool_calls.held() + self.split_secrets.held()
     }
 
     /// How many tool calls began since this was asked last: a client may run one before the answer is whole.
     pub(super) fn started(&mut self) -> usize {
-        self.begins.fresh()
+        self.tool_calls.fresh()
     }
 
     /// The calls that became complete since this was asked last, each with its place in [`Outcome::tool_calls`]: a client may
     /// run them once it has what was fed. They do not change any more.
     pub(super) fn completed(&mut self) -> Vec<(usize, ToolCall)> {
-        self.begins.completed()
+        self.tool_calls.completed()
     }
 
     /// Whether its final event was read: clients do not wait for anything behind it.
     pub(super) fn is_over(&self) -> bool {
-        self.begins.is_over()
+        self.tool_calls.is_over()
     }
 
     /// Takes bytes of a stream in; gives the events that are whole. What is behind the final one is nothing.
@@ -118,7 +114,7 @@ impl Relay {
     /// # Errors
     /// An event without end, or that parsers may read differently; too many tool calls. What waited goes to nobody then.
     pub fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
-        self.read(bytes, redactor).inspect_err(|_| self.joined = Joined::default())
+        self.read(bytes, redactor).inspect_err(|_| self.split_secrets = SplitSecrets::default())
     }
 
     fn read(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
@@ -149,15 +145,20 @@ impl Relay {
         // Some servers leave out the last empty line; and some clients do not wait for it.
         let mut rest = if is_whole { self.feed(b"\n\n", redactor) } else { Ok(Vec::new()) };
         if let Ok(rest) = &mut rest {
-            self.joined.finish(rest);
+            self.split_secrets.finish(rest);
         }
         let (rest, refused) = match rest {
-            Ok(rest) => (rest, self.begins.complete().err()),
+            Ok(rest) => (rest, self.tool_calls.complete().err()),
             Err(why) => (Vec::new(), Some(why)),
         };
-        let mut outcome =
-            Outcome { usage: self.usage, said: self.said, error: self.error, refused, ..Outcome::default() };
-        outcome.usage = self.decoder.as_ref().and_then(Decoder::told).or(outcome.usage);
+        let reported = self.decoder.as_ref().and_then(|decoder| decoder.reported_usage());
+        let mut outcome = Outcome {
+            usage: reported.or(self.usage),
+            text_bytes: self.text_bytes,
+            error: self.error,
+            refused,
+            ..Outcome::default()
+        };
         match self.decoder.map(|decoder| (decoder.is_done(), decoder.finish())) {
             Some((true, Ok(answer))) => {
                 outcome.stop_reason = Some(answer.stop_reason);
@@ -170,7 +171,7 @@ impl Relay {
             }
             None => {}
         }
-        outcome.tool_calls = self.begins.finish();
+        outcome.tool_calls = self.tool_calls.finish();
         (rest, outcome)
     }
 
@@ -191,39 +192,39 @@ impl Relay {
             }
             "[DONE]" => {
                 self.decode(&Event { name, data: "[DONE]".into() });
-                self.begins.over()?;
-                self.joined.finish(out);
+                self.tool_calls.over()?;
+                self.split_secrets.finish(out);
                 out.extend_from_slice(b"data: [DONE]\n\n");
                 return Ok(());
             }
             _ => RawValue::from_string(data).map_err(|_| "the provider sent an event that is no JSON")?,
         };
-        if !strict::is_light(data.get().as_bytes()) {
+        if !strict_json::is_light(data.get().as_bytes()) {
             return Err(HEAVY.to_owned());
         }
         // An escape could hide a credential.
         let clean = redactor.json(data);
-        let mut read = strict::read(clean.get()).inspect_err(|_| self.said += clean.get().len())?;
+        let mut read =
+            strict_json::read(clean.get()).inspect_err(|_| self.text_bytes += clean.get().len())?;
         if !read.is_object() {
             return Err("the provider sent an event that is no JSON object".into());
         }
-        self.said += said(self.kind, &read);
-        let begun = self.begins.event(self.kind, &name, &read);
-        let mended = self.begins.mend(&mut read).then(|| read.to_string());
-        let data = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned();
+        let protocol = protocol(self.kind);
+        self.text_bytes += protocol.text_bytes(&read);
+        let begun = self.tool_calls.event(self.kind, &name, &read);
+        let rewritten = self.tool_calls.rewrite(&mut read).then(|| read.to_string());
+        let data = strict_json::in_one_line(rewritten.as_deref().unwrap_or(clean.get())).into_owned();
         let event = Event { name, data };
         self.decode(&event);
         begun?;
-        if self.kind == ProviderKind::OpenAi {
-            self.usage = read.get("usage").and_then(|told| usage(self.kind, told)).or(self.usage);
-            let is_empty = read.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
-            if self.hides_usage && is_empty && read.get("usage").is_some_and(Value::is_object) {
-                return Ok(());
-            }
+        let (usage, is_alone) = protocol.event_usage(&read);
+        self.usage = usage.or(self.usage);
+        if self.hides_usage && is_alone {
+            return Ok(());
         }
-        self.joined.pass(self.kind, (event, &read), redactor, out)?;
+        self.split_secrets.pass(self.kind, (event, &read), redactor, out)?;
         if self.is_over() {
-            self.joined.finish(out);
+            self.split_secrets.finish(out);
         }
         Ok(())
     }
@@ -268,53 +269,48 @@ impl Relay {
 
     /// A whole answer in JSON.
     fn json(mut self, is_error: bool, raw: Box<RawValue>, redactor: &Redactor) -> Whole {
-        let said = raw.get().len();
-        if !strict::is_light(raw.get().as_bytes()) {
-            let outcome = Outcome { refused: Some(HEAVY.to_owned()), said, ..Outcome::default() };
+        let text_bytes = raw.get().len();
+        if !strict_json::is_light(raw.get().as_bytes()) {
+            let outcome = Outcome { refused: Some(HEAVY.to_owned()), text_bytes, ..Outcome::default() };
             return Whole { body: Vec::new(), form: JSON, outcome };
         }
         let clean = redactor.json(raw);
         // What is JSON by its form alone.
-        let (mut value, mut refused) = match strict::read(clean.get()) {
+        let (mut value, mut refused) = match strict_json::read(clean.get()) {
             Ok(value) => (value, None),
             Err(why) => (Value::Null, Some(why)),
         };
         if !is_error && !value.is_object() {
             refused.get_or_insert_with(|| "the provider sent an answer that is no JSON object".into());
         }
-        let mut read = self.begins.read(self.kind, &value).and_then(|()| self.begins.complete());
+        let protocol = protocol(self.kind);
+        let mut read = self.tool_calls.read(self.kind, &value).and_then(|()| self.tool_calls.complete());
         // An error may echo what the client sent.
-        if self.kind == ProviderKind::OpenAi && !is_error {
-            read = read.and_then(|()| none_is_stray(&value));
+        if !is_error {
+            read = read.and_then(|()| protocol.check_answer(&value));
         }
-        let mended = self.begins.mend(&mut value).then(|| value.to_string());
+        let rewritten = self.tool_calls.rewrite(&mut value).then(|| value.to_string());
         refused = refused.or(read.err());
-        let blocks = match self.kind {
-            // It may be anything.
-            _ if refused.is_some() => &[],
-            ProviderKind::Anthropic => {
-                value.get("content").and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
-            }
-            ProviderKind::OpenAi => value.pointer("/choices/0/message").map_or(&[][..], std::slice::from_ref),
-        };
         let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
         let outcome = Outcome {
             stop_reason: reason.and_then(Value::as_str).map(str::to_owned),
-            content: blocks.iter().filter_map(|block| block_of(self.kind, block)).collect(),
-            usage: value.get("usage").and_then(|told| usage(self.kind, told)),
+            // One that is refused may have anything in it.
+            content: if refused.is_some() { Vec::new() } else { protocol.content(&value) },
+            usage: value.get("usage").and_then(|reported| protocol.usage(reported)),
             error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
             refused,
-            tool_calls: self.begins.finish(),
-            said,
+            tool_calls: self.tool_calls.finish(),
+            text_bytes,
         };
-        let body = strict::in_one_line(mended.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
+        let body =
+            strict_json::in_one_line(rewritten.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
         Whole { body, form: JSON, outcome }
     }
 }
 
 /// What a stream says of why it breaks off, as its provider would.
 pub(super) fn error(kind: ProviderKind, why: &str) -> Vec<u8> {
-    let name = if kind == ProviderKind::Anthropic { "event: error\n" } else { "" };
+    let name = protocol(kind).error_event();
     format!("{name}data: {}\n\n", request::error(kind, 503, why)).into_bytes()
 }
 
@@ -330,15 +326,6 @@ fn is_harmless(text: &str) -> bool {
     !text.contains('\0')
         && !begin(text).starts_with(['{', '['])
         && text.split(is_end).all(|line| !begin(line).starts_with("data:"))
-}
-
-/// Tool calls among them, as the provider wrote them.
-fn block_of(kind: ProviderKind, block: &Value) -> Option<Block> {
-    let mut block = block.as_object()?.clone();
-    if kind == ProviderKind::OpenAi {
-        block.insert("type".into(), "message".into());
-    }
-    serde_json::from_value(Value::Object(block)).ok()
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! What a client asks for, made into what the provider is asked for. Pure.
 
-use super::strict;
-use crate::message::raw;
+use super::strict_json;
+use crate::{message::raw, provider::protocol};
 use axum::http::Method;
 use ringfence_policy::agents::registry::{Llm, ProviderKind};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, value::RawValue};
 use std::collections::BTreeMap;
 
 mod tools;
@@ -25,21 +25,17 @@ pub enum Route {
 /// # Errors
 /// Status and reason.
 pub fn route(kind: ProviderKind, method: &Method, path: &str) -> Result<Route, (u16, String)> {
-    use ProviderKind::{Anthropic, OpenAi};
     let path = path.trim_end_matches('/');
     // A client's base URL may end in /v1 or not.
     let bare = path.strip_prefix("/v1").unwrap_or(path);
-    let (route, wanted) = match (kind, bare) {
-        (Anthropic, "/messages") => (Route::Complete, Method::POST),
-        (Anthropic, "/messages/count_tokens") => (Route::CountTokens, Method::POST),
-        (OpenAi, "/chat/completions") => (Route::Complete, Method::POST),
-        (_, "/models") => (Route::Models, Method::GET),
-        _ => {
-            let has = match kind {
-                Anthropic => "POST /v1/messages, POST /v1/messages/count_tokens and GET /v1/models",
-                OpenAi => "POST /v1/chat/completions and GET /v1/models",
-            };
-            return Err((404, format!("there is nothing at {path:?}; this agent's endpoint has {has}")));
+    let routes = protocol(kind).routes();
+    let (route, wanted) = match routes.iter().find(|(path, _)| *path == bare) {
+        Some((_, route)) => (*route, Method::POST),
+        None if bare == "/models" => (Route::Models, Method::GET),
+        None => {
+            let has: Vec<_> = routes.iter().map(|(path, _)| format!("POST /v1{path}")).collect();
+            let has = format!("this agent's endpoint has {} and GET /v1/models", has.join(", "));
+            return Err((404, format!("there is nothing at {path:?}; {has}")));
         }
     };
     if *method != wanted {
@@ -62,9 +58,6 @@ pub struct Rewritten {
     /// The conversation.
     pub(super) messages: Vec<Box<RawValue>>,
 }
-
-/// The option of a stream that has it end with the usage.
-const USAGE: &str = "include_usage";
 
 /// How many answers a request is to have, or how many are made to choose from.
 const MANY: [&str; 3] = ["n", "n_cmpl", "best_of"];
@@ -109,7 +102,7 @@ pub fn folded(key: &str) -> String {
 /// of the provider's that is to use another model.
 pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
     // Each is kept by itself for a while.
-    if !strict::is_light(body) {
+    if !strict_json::is_light(body) {
         return Err("the body has too many values".into());
     }
     let mut fields: BTreeMap<String, Box<RawValue>> =
@@ -138,12 +131,8 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
         for (key, value) in &llm.options {
             fields.insert(key.clone(), raw(value));
         }
-        let keys: &[&str] = match (llm.provider, llm.base_url.is_some()) {
-            (ProviderKind::Anthropic, _) | (ProviderKind::OpenAi, true) => {
-                &["max_tokens", "max_completion_tokens"]
-            }
-            (ProviderKind::OpenAi, false) => &["max_completion_tokens", "max_tokens"],
-        };
+        let protocol = protocol(llm.provider);
+        let keys = protocol.limit_keys(llm);
         let asked: Vec<&str> = keys.iter().filter(|key| fields.contains_key(**key)).copied().collect();
         let own = if asked.is_empty() { &keys[..1] } else { &asked };
         let others =
@@ -155,40 +144,14 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
                 fields.insert(key.into(), raw(&llm.max_tokens));
             }
         }
-        if streams && llm.provider == ProviderKind::OpenAi {
-            let asked = fields.get("stream_options").map_or("null", |options| options.get());
-            let asked: Option<Map<String, Value>> =
-                serde_json::from_str(asked).map_err(|_| "stream_options is to be an object")?;
-            let mut options = asked.unwrap_or_default();
-            hides_usage = options.get(USAGE) != Some(&json!(true));
-            // Nothing that looks like it counts beside it.
-            options.retain(|key, _| folded(key) != USAGE);
-            options.insert(USAGE.into(), json!(true));
-            fields.insert("stream_options".into(), raw(&options));
+        if streams {
+            hides_usage = protocol.ask_for_usage(&mut fields)?;
         }
     }
     let many = |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
     let has_many = MANY[..2].iter().any(many);
     let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
     Ok(Rewritten { body, streams, hides_usage, has_many, messages })
-}
-
-/// The list of models: the one that the profile fixes.
-pub(super) fn models(llm: &Llm) -> Value {
-    let model = match llm.provider {
-        ProviderKind::Anthropic => {
-            json!({ "type": "model", "id": llm.model, "display_name": llm.model, "created_at": "1970-01-01T00:00:00Z" })
-        }
-        ProviderKind::OpenAi => {
-            json!({ "object": "model", "id": llm.model, "created": 0, "owned_by": "ringfence" })
-        }
-    };
-    match llm.provider {
-        ProviderKind::Anthropic => {
-            json!({ "data": [model], "has_more": false, "first_id": llm.model, "last_id": llm.model })
-        }
-        ProviderKind::OpenAi => json!({ "object": "list", "data": [model] }),
-    }
 }
 
 /// An error of our own, in the provider's form.
@@ -202,175 +165,8 @@ pub(super) fn error(kind: ProviderKind, status: u16, message: &str) -> Value {
         500.. => "api_error",
         _ => "invalid_request_error",
     };
-    let message = format!("ringfence: {message}");
-    match kind {
-        ProviderKind::Anthropic => json!({ "type": "error", "error": { "type": name, "message": message } }),
-        ProviderKind::OpenAi => {
-            json!({ "error": { "message": message, "type": name, "param": null, "code": null } })
-        }
-    }
+    protocol(kind).error(name, &format!("ringfence: {message}"))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    pub(super) fn llm(provider: ProviderKind) -> Llm {
-        let options = json!({ "temperature": 0 });
-        Llm {
-            name: "m".into(),
-            provider,
-            model: "fixed".into(),
-            api_key: None,
-            base_url: None,
-            max_tokens: 100,
-            price: Default::default(),
-            options: options.as_object().unwrap().clone(),
-            prompt_cache: true,
-            max_mcp_rounds: 1,
-            max_rounds: 1,
-            timeout: Duration::from_secs(1),
-            runtime_timeout: Duration::from_secs(1),
-        }
-    }
-
-    pub(super) fn rewritten(provider: ProviderKind, body: Value) -> (Value, bool) {
-        let done = rewrite(&llm(provider), Route::Complete, body.to_string().as_bytes()).unwrap();
-        (serde_json::from_slice(&done.body).unwrap(), done.hides_usage)
-    }
-
-    #[test]
-    fn the_profile_fixes_model_options_and_most_tokens_and_nothing_else_changes() {
-        let sent = json!({ "model": "theirs", "temperature": 1, "max_tokens": 5000, "unknown": [1.50], "messages": [] });
-        let (got, _) = rewritten(ProviderKind::Anthropic, sent);
-        assert_eq!(
-            got,
-            json!({ "model": "fixed", "temperature": 0, "max_tokens": 100, "unknown": [1.50], "messages": [] })
-        );
-        let (got, _) = rewritten(ProviderKind::Anthropic, json!({ "max_tokens": 7 }));
-        assert_eq!(got["max_tokens"], 7);
-        let both = json!({ "max_tokens": 7, "max_completion_tokens": 5000 });
-        let (got, _) = rewritten(ProviderKind::OpenAi, both);
-        assert_eq!((&got["max_tokens"], &got["max_completion_tokens"]), (&json!(7), &json!(100)));
-        for loose in [json!(1e9), json!("5000"), json!(null), json!(-1), json!([5000])] {
-            let (got, _) = rewritten(ProviderKind::Anthropic, json!({ "max_tokens": loose }));
-            assert_eq!(got["max_tokens"], 100, "{loose}");
-        }
-        let (got, hides) = rewritten(ProviderKind::OpenAi, json!({ "stream": true, "max_tokens": 101 }));
-        assert_eq!((&got["max_tokens"], got.get("max_completion_tokens")), (&json!(100), None));
-        assert!(hides && got["stream_options"]["include_usage"] == true);
-        let (got, hides) = rewritten(
-            ProviderKind::OpenAi,
-            json!({ "stream": true, "stream_options": { "include_usage": true } }),
-        );
-        assert!(!hides && got["max_completion_tokens"] == 100);
-        // Several answers only if the profile says so.
-        let (got, _) = rewritten(ProviderKind::OpenAi, json!({ "n": 50, "best_of": "9", "max_tokens": 7 }));
-        assert_eq!((got.get("n"), got.get("best_of"), &got["max_tokens"]), (None, None, &json!(7)));
-        let mut many = llm(ProviderKind::OpenAi);
-        many.options.insert("n".into(), json!(2));
-        let done = rewrite(&many, Route::Complete, br#"{"n":50,"N":60,"best_of":3}"#).unwrap();
-        assert!(
-            done.has_many
-                && !rewrite(&llm(ProviderKind::OpenAi), Route::Complete, br#"{"n":50}"#).unwrap().has_many
-        );
-        let got: Value = serde_json::from_slice(&done.body).unwrap();
-        assert_eq!((&got["n"], got.get("N"), got.get("best_of")), (&json!(2), None, None));
-        // What a parser that ignores case takes for one of these names is none of the client's.
-        let alike = [
-            "Model",
-            "MAX_TOKENS",
-            "max_to\u{212a}ens",
-            "max_token\u{17f}",
-            "N",
-            "Temperature",
-            "\u{17f}tream",
-        ];
-        for key in alike {
-            let (got, _) = rewritten(ProviderKind::OpenAi, json!({ key: 5000, "Other": 1, "\u{212a}": 2 }));
-            let keys: Vec<&String> = got.as_object().unwrap().keys().collect();
-            let left = ["Other", "max_completion_tokens", "model", "temperature", "\u{212a}"];
-            assert_eq!(keys, left, "{key}");
-        }
-        let twice = br#"{"model":"a","messages":[],"model":"b"}"#;
-        let done = rewrite(&llm(ProviderKind::OpenAi), Route::Complete, twice).unwrap();
-        assert_eq!(String::from_utf8(done.body).unwrap().matches("\"model\"").count(), 1);
-        for bad in ["[]", "", "{", "\"x\""] {
-            assert!(rewrite(&llm(ProviderKind::OpenAi), Route::Complete, bad.as_bytes()).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_stream_is_asked_for_plainly_or_not_at_all() {
-        let openai = llm(ProviderKind::OpenAi);
-        let of = |body: &str| rewrite(&openai, Route::Complete, body.as_bytes());
-        for odd in ["1", "\"true\"", "[true]", "{}", "0"] {
-            for kind in [ProviderKind::OpenAi, ProviderKind::Anthropic] {
-                let body = format!(r#"{{"stream":{odd}}}"#);
-                assert!(rewrite(&llm(kind), Route::Complete, body.as_bytes()).is_err(), "{odd}");
-            }
-        }
-        for odd in ["1", "\"x\"", "[]", "true"] {
-            assert!(of(&format!(r#"{{"stream":true,"stream_options":{odd}}}"#)).is_err(), "{odd}");
-        }
-        for (plain, streams) in [("true", true), (" false ", false), ("null", false)] {
-            assert_eq!(of(&format!(r#"{{"stream":{plain}}}"#)).unwrap().streams, streams, "{plain}");
-        }
-        // The last one counts, and goes out alone.
-        let twice = r#"{"stream":false,"stream":true,"Stream":false,"stream_options":null,"Stream_Options":{"include_usage":false},
-            "stream_options":{"include_usage":true,"include_usage":false,"Include_Usage":false,"x":1}}"#;
-        let done = of(twice).unwrap();
-        let sent = String::from_utf8(done.body).unwrap();
-        assert!(done.streams && done.hides_usage);
-        let count = |name: &str| sent.to_lowercase().matches(name).count();
-        assert_eq!(
-            (count("\"stream\""), count("\"stream_options\""), count("\"include_usage\"")),
-            (1, 1, 1),
-            "{sent}"
-        );
-        let sent: Value = serde_json::from_str(&sent).unwrap();
-        assert_eq!(sent["stream_options"], json!({ "include_usage": true, "x": 1 }));
-    }
-
-    #[test]
-    fn the_model_is_the_profiles_whoever_passes_the_request_on() {
-        let mut openai = llm(ProviderKind::OpenAi);
-        let body = json!({ "models": ["a"], "Models": ["a"], "fallbacks": ["a"], "route": "fallback", "ROUTE": "x",
-            "preset": "a", "routes": 1 });
-        let keys = |llm: &Llm| {
-            let done = rewrite(llm, Route::Complete, body.to_string().as_bytes()).unwrap();
-            let got: BTreeMap<String, Value> = serde_json::from_slice(&done.body).unwrap();
-            got
-        };
-        let got = keys(&openai);
-        assert_eq!(
-            got.keys().collect::<Vec<_>>(),
-            ["max_completion_tokens", "model", "routes", "temperature"]
-        );
-        openai.options.insert("models".into(), json!(["b"]));
-        assert_eq!(keys(&openai)["models"], json!(["b"]), "the profile's own");
-    }
-
-    #[test]
-    fn a_request_of_too_many_values_is_not_read() {
-        let of = |many: usize| format!(r#"{{"messages":[{}0]}}"#, "0,".repeat(many));
-        let done = |body: &str| rewrite(&llm(ProviderKind::OpenAi), Route::Complete, body.as_bytes());
-        assert!(done(&of(1 << 21)).unwrap_err().contains("too many values"));
-        assert_eq!(done(&of(1 << 10)).unwrap().messages.len(), (1 << 10) + 1);
-    }
-
-    #[test]
-    fn paths_are_the_providers_own() {
-        let (anthropic, openai) = (ProviderKind::Anthropic, ProviderKind::OpenAi);
-        assert_eq!(route(anthropic, &Method::POST, "/v1/messages"), Ok(Route::Complete));
-        assert_eq!(route(openai, &Method::POST, "/chat/completions"), Ok(Route::Complete));
-        assert_eq!(route(openai, &Method::GET, "/v1/models"), Ok(Route::Models));
-        assert_eq!(route(openai, &Method::POST, "/v1/messages").unwrap_err().0, 404);
-        assert_eq!(route(anthropic, &Method::GET, "/v1/messages").unwrap_err().0, 405);
-        assert_eq!(route(anthropic, &Method::POST, "/v1/files").unwrap_err().0, 404);
-    }
-}
-
-#[cfg(test)]
-mod names_tests;
+mod tests;

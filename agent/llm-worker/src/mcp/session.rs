@@ -4,8 +4,18 @@ use super::{
     result,
     sse::{self, Sse},
 };
-use crate::{message::raw, remote::RemoteResult, rpc::Tool};
-use reqwest::{Client, StatusCode, redirect};
+use crate::{
+    credentials::{self, Scheme},
+    message::raw,
+    remote::RemoteResult,
+    rpc::Tool,
+};
+use reqwest::{
+    Client, StatusCode,
+    header::{AUTHORIZATION, HeaderValue},
+    redirect,
+};
+use ringfence_base::error::root;
 use ringfence_credentials::Secret;
 use ringfence_policy::agents::registry::Mcp;
 use rmcp::{
@@ -24,6 +34,7 @@ use rmcp::{
     },
 };
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
@@ -54,7 +65,7 @@ const FRESH: Duration = Duration::from_secs(60);
 /// Most redirects within an origin.
 const REDIRECTS: usize = 5;
 /// Most characters of an error that is told.
-const MAX_TOLD: usize = 300;
+const MAX_ERROR_CHARS: usize = 300;
 
 /// The client for all servers of an agent. A redirect is followed only within an origin, and only where it keeps the
 /// method: a token goes where the profile says, and nowhere else.
@@ -134,6 +145,9 @@ impl Session {
         token: Option<&Secret>,
         old_first: bool,
     ) -> Result<Self, String> {
+        let token = token.map(|token| credentials::header(token, Scheme::Bearer)).transpose();
+        let token = token.map_err(|_| "the token cannot be sent in a header".to_owned())?;
+        let token = token.as_ref();
         if old_first && let Ok(session) = within(Self::old(client, server, token)).await {
             return Ok(session);
         }
@@ -149,12 +163,12 @@ impl Session {
         })
     }
 
-    async fn streamable(client: &Client, server: &Mcp, token: Option<&Secret>) -> Result<Self, Failure> {
-        let mut config =
-            StreamableHttpClientTransportConfig::with_uri(server.url.as_str()).max_sse_event_size(MAX_EVENT);
-        if let Some(token) = token {
-            config = config.auth_header(token.expose());
-        }
+    async fn streamable(client: &Client, server: &Mcp, token: Option<&HeaderValue>) -> Result<Self, Failure> {
+        // The library's own way to give it a token copies that for each request.
+        let headers: HashMap<_, _> = token.map(|token| (AUTHORIZATION, token.clone())).into_iter().collect();
+        let config = StreamableHttpClientTransportConfig::with_uri(server.url.as_str())
+            .max_sse_event_size(MAX_EVENT)
+            .custom_headers(headers);
         let transport = StreamableHttpClientTransport::with_client(client.clone(), config);
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
@@ -163,16 +177,16 @@ impl Session {
         let changed = Arc::new(AtomicBool::new(false));
         let handler = Handler { changed: Arc::clone(&changed) };
         let service = serve_client_with_lifecycle(handler, transport, lifecycle).await;
-        Ok(Self::new(service.map_err(|error| not_begun(&error))?, changed, false).await)
+        Ok(Self::new(service.map_err(|error| connect_failure(&error))?, changed, false).await)
     }
 
-    async fn old(client: &Client, server: &Mcp, token: Option<&Secret>) -> Result<Self, Failure> {
+    async fn old(client: &Client, server: &Mcp, token: Option<&HeaderValue>) -> Result<Self, Failure> {
         let transport = Sse::connect(client.clone(), &server.url, token.cloned()).await;
-        let transport = transport.map_err(|error| Failure::Dropped(told(&error)))?;
+        let transport = transport.map_err(|error| Failure::Dropped(describe(&error)))?;
         let changed = Arc::new(AtomicBool::new(false));
         let handler = Handler { changed: Arc::clone(&changed) };
         let service = serve_client_with_lifecycle(handler, transport, ClientLifecycleMode::Initialize).await;
-        Ok(Self::new(service.map_err(|error| not_begun(&error))?, changed, true).await)
+        Ok(Self::new(service.map_err(|error| connect_failure(&error))?, changed, true).await)
     }
 
     async fn new(
@@ -274,11 +288,11 @@ impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
         let peer = self.session.service.peer().clone();
-        let told = rmcp::model::CancelledNotificationParam::new(Some(id), None);
+        let cancelled = rmcp::model::CancelledNotificationParam::new(Some(id), None);
         // Where the event loop is ending, so is the connection.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let _ = tokio::time::timeout(CONNECT_TIME, peer.notify_cancelled(told)).await;
+            let _ = tokio::time::timeout(CONNECT_TIME, peer.notify_cancelled(cancelled)).await;
         });
     }
 }
@@ -310,7 +324,7 @@ fn failure(error: &ServiceError) -> Failure {
         ServiceError::UnexpectedResponse => {
             Failure::Refused("it answered with something that was not asked for".to_owned())
         }
-        other => Failure::Refused(told(other)),
+        other => Failure::Refused(describe(other)),
     }
 }
 
@@ -318,14 +332,14 @@ fn failure(error: &ServiceError) -> Failure {
 fn transport(error: &DynamicTransportError) -> Failure {
     if let Some(error) = error.error.downcast_ref::<sse::Error>() {
         return match error {
-            sse::Error::Status(_) => Failure::Refused(told(error)),
-            _ => Failure::Dropped(told(error)),
+            sse::Error::Status(_) => Failure::Refused(describe(error)),
+            _ => Failure::Dropped(describe(error)),
         };
     }
     type Streamable = StreamableHttpError<reqwest::Error>;
     match error.error.downcast_ref::<Streamable>() {
-        Some(Streamable::Client(error)) => Failure::Dropped(told(error)),
-        Some(Streamable::HttpStatus(error)) => Failure::Refused(told(error)),
+        Some(Streamable::Client(error)) => Failure::Dropped(describe(error)),
+        Some(Streamable::HttpStatus(error)) => Failure::Refused(describe(error)),
         Some(Streamable::AuthRequired(_)) => Failure::Refused("it refuses the token (401)".to_owned()),
         Some(Streamable::InsufficientScope(_)) => {
             Failure::Refused("the token is not good enough for it (403)".to_owned())
@@ -335,33 +349,30 @@ fn transport(error: &DynamicTransportError) -> Failure {
             | Streamable::UnexpectedContentType(_)
             | Streamable::ResponseBodyTooLarge { .. }
             | Streamable::Deserialize(_)),
-        ) => Failure::Refused(told(error)),
-        _ => Failure::Dropped(told(error.error.as_ref())),
+        ) => Failure::Refused(describe(error)),
+        _ => Failure::Dropped(describe(error.error.as_ref())),
     }
 }
 
 /// [`Failure::Dropped`] where another transport may do.
-fn not_begun(error: &ClientInitializeError) -> Failure {
+fn connect_failure(error: &ClientInitializeError) -> Failure {
     if error.is_authorization_required() {
         return Failure::Refused("it refuses the token (401)".to_owned());
     }
     let why = match error {
         ClientInitializeError::TransportError { error, .. } => transport(error).to_string(),
-        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => not_begun(fallback).to_string(),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => connect_failure(fallback).to_string(),
         ClientInitializeError::JsonRpcError(error) => {
             format!("{} (code {})", cut(&error.message), error.code.0)
         }
-        other => told(other),
+        other => describe(other),
     };
     Failure::Dropped(why)
 }
 
 /// What is at the root of an error, without the address: the agent is told of it.
-fn told(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
+fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let cause = root(error);
     if let Some(error) = cause.downcast_ref::<reqwest::Error>() {
         let what = if error.is_timeout() { "no answer in time" } else { "the HTTP request failed" };
         return error.status().map_or_else(|| what.to_owned(), |status| format!("HTTP {status}"));
@@ -371,7 +382,7 @@ fn told(error: &(dyn std::error::Error + 'static)) -> String {
 
 fn cut(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_TOLD) {
+    match line.char_indices().nth(MAX_ERROR_CHARS) {
         Some((at, _)) => format!("{}...", &line[..at]),
         None => line,
     }

@@ -4,9 +4,8 @@
 use crate::provider::sse::{self, Events};
 use reqwest::{
     Client, Response, StatusCode, Url,
-    header::{ACCEPT, CONTENT_TYPE},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
 };
-use ringfence_credentials::Secret;
 use rmcp::{
     model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     service::RoleClient,
@@ -47,7 +46,7 @@ pub(super) enum Error {
     #[error("it wants messages posted to another origin ({0})")]
     Elsewhere(String),
     /// Not to be sent.
-    #[error("the message cannot be encoded")]
+    #[error("cannot encode the message")]
     Encode(#[source] serde_json::Error),
     /// The stream ended.
     #[error("the event stream ended")]
@@ -58,7 +57,7 @@ pub(super) enum Error {
 pub(super) struct Sse {
     client: Client,
     endpoint: Url,
-    token: Option<Arc<Secret>>,
+    token: Option<HeaderValue>,
     posts: Arc<Semaphore>,
     messages: mpsc::Receiver<ServerJsonRpcMessage>,
     reader: JoinHandle<()>,
@@ -75,10 +74,14 @@ impl Sse {
     ///
     /// # Errors
     /// [`Error`].
-    pub(super) async fn connect(client: Client, url: &Url, token: Option<Secret>) -> Result<Self, Error> {
+    pub(super) async fn connect(
+        client: Client,
+        url: &Url,
+        token: Option<HeaderValue>,
+    ) -> Result<Self, Error> {
         let mut request = client.get(url.clone()).header(ACCEPT, "text/event-stream");
         if let Some(token) = &token {
-            request = request.bearer_auth(token.expose());
+            request = request.header(AUTHORIZATION, token);
         }
         let response = request.send().await.map_err(Error::Http)?;
         if !response.status().is_success() {
@@ -101,7 +104,7 @@ impl Sse {
             }
         });
         let posts = Arc::new(Semaphore::new(POSTS));
-        Ok(Self { client, endpoint, token: token.map(Arc::new), posts, messages, reader })
+        Ok(Self { client, endpoint, token, posts, messages, reader })
     }
 }
 
@@ -148,7 +151,7 @@ impl Transport<RoleClient> for Sse {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let mut request = self.client.post(self.endpoint.clone()).header(CONTENT_TYPE, "application/json");
         if let Some(token) = &self.token {
-            request = request.bearer_auth(token.expose());
+            request = request.header(AUTHORIZATION, token);
         }
         let posts = Arc::clone(&self.posts);
         async move {

@@ -1,5 +1,5 @@
 //! Providers: what they are sent, what they answer, as one model whatever their protocol. Pure: one file for each
-//! provider; `upstream` makes the request and reads the stream.
+//! provider, which implements [`Protocol`]; `upstream` makes the request and reads the stream.
 
 mod anthropic;
 mod measure;
@@ -7,18 +7,170 @@ mod openai;
 pub mod sse;
 
 use super::{
+    credentials::Scheme,
+    http::{
+        intents::{ClientMessage, ToolResult},
+        relay::split_secrets::SplitSecrets,
+        request::Route,
+        tool_calls::ToolCalls,
+    },
     message::{Block, Kind, Message, ToolCall},
+    redact::Redactor,
     rpc::{INTERNAL, RpcError, Tool},
 };
 use bytes::Bytes;
-pub use measure::said;
+use reqwest::header::HeaderName;
 use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use std::{collections::VecDeque, sync::Arc};
+use serde_json::{Map, Value, json, value::RawValue};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
-/// The `anthropic-version` that `anthropic` is written for.
-pub(crate) const ANTHROPIC_VERSION: &str = "2023-06-01";
+/// Everything that differs from one provider to another.
+pub(crate) trait Protocol: Sync {
+    /// Where its API is unless the profile says otherwise, and what follows that address for an answer.
+    fn address(&self) -> (&'static str, &'static str);
+
+    /// The header that carries the key, and how.
+    fn key_header(&self) -> (HeaderName, Scheme);
+
+    /// Further headers of each request.
+    fn headers(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Whether its cache remembers up to where a request says so.
+    fn marks_cache(&self) -> bool {
+        false
+    }
+
+    /// Encodes a group, one message or the results of one answer's tool calls, as [`encode`].
+    fn encode(&self, group: &[Message], mark: bool) -> Vec<u8>;
+
+    /// What stands around the messages: made anew only when system or tools change.
+    fn request_template(&self, llm: &Llm, system: Option<&str>, tools: &[Arc<Tool>]) -> RequestTemplate;
+
+    /// Of an answer that begins.
+    fn decoder(&self) -> Box<dyn Decode>;
+
+    /// Tokens, from an answer's `usage`.
+    fn usage(&self, reported: &Value) -> Option<Usage>;
+
+    /// Bytes of what an event says of the model's words, whatever they are of: text, thinking, a tool's input, an answer
+    /// beside the first. A call is charged by them where its provider does not report what it cost, so they do not depend on
+    /// whether anything else of the event is understood.
+    fn text_bytes(&self, event: &Value) -> usize;
+
+    /// What clients of the HTTP endpoint call below `/v1`, beside the list of models.
+    fn routes(&self) -> &'static [(&'static str, Route)];
+
+    /// The names of the most tokens of an answer, its own first.
+    fn limit_keys(&self, llm: &Llm) -> [&'static str; 2];
+
+    /// Has a client's request for a stream ask for the usage, too. True: the client did not.
+    ///
+    /// # Errors
+    /// What it has there is not what it is to be.
+    fn ask_for_usage(&self, _request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String> {
+        Ok(false)
+    }
+
+    /// The list of models: this one.
+    fn models(&self, model: &str) -> Value;
+
+    /// An error of our own.
+    fn error(&self, kind: &str, message: &str) -> Value;
+
+    /// The line of a stream's event before an error's data.
+    fn error_event(&self) -> &'static str;
+
+    /// What the names of its headers about rate limits begin with.
+    fn rate_limit_prefix(&self) -> &'static str;
+
+    /// The tool results in a client's message.
+    fn tool_results(&self, message: &ClientMessage) -> Vec<ToolResult>;
+
+    /// The blocks of a whole answer, tool calls among them, as the provider wrote them.
+    fn content(&self, answer: &Value) -> Vec<Block>;
+
+    /// Whether an event has a name by which some clients take it for another than others do.
+    fn is_misnamed(&self, name: &str, event: &Value) -> bool;
+
+    /// Checks an answer, or an event of one, for what only some clients take for tool calls.
+    ///
+    /// # Errors
+    /// It has some.
+    fn check_answer(&self, _answer: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Takes in the tool calls of an answer, or of an event of one.
+    ///
+    /// # Errors
+    /// Clients would not all make the same calls of it.
+    fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String>;
+
+    /// The usage in an event, where its decoder may have ended before; whether the event has nothing else.
+    fn event_usage(&self, _event: &Value) -> (Option<Usage>, bool) {
+        (None, false)
+    }
+
+    /// Looks for pieces of credentials in an event, by its number.
+    ///
+    /// # Errors
+    /// A credential, of which the client has a part already.
+    fn hold_back(
+        &self,
+        split: &mut SplitSecrets,
+        event: (usize, &Value),
+        redactor: &Redactor,
+    ) -> Result<(), String>;
+}
+
+/// The provider's own file.
+pub(crate) fn protocol(kind: ProviderKind) -> &'static dyn Protocol {
+    match kind {
+        ProviderKind::Anthropic => &anthropic::Messages,
+        ProviderKind::OpenAi => &openai::ChatCompletions,
+    }
+}
+
+/// Reads an answer's events.
+pub trait Decode: Send + Sync {
+    /// Takes an event in; adds what it says.
+    ///
+    /// # Errors
+    /// The provider's own error, or an event that is none of its API.
+    fn event(&mut self, event: &sse::Event, pieces: &mut VecDeque<Piece>) -> Result<(), RpcError>;
+
+    /// Tokens, as far as the provider has reported them.
+    fn reported_usage(&self) -> Option<Usage>;
+
+    /// Bytes that it holds of the answer.
+    fn held(&self) -> usize;
+
+    /// Whether the answer is whole.
+    fn is_done(&self) -> bool;
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// Arguments of a tool call that are no JSON object.
+    fn finish(self: Box<Self>) -> Result<Answer, RpcError>;
+}
+
+/// Of an answer that begins.
+pub fn decoder(kind: ProviderKind) -> Box<dyn Decode> {
+    protocol(kind).decoder()
+}
+
+/// Encoded messages, joined by commas: the form in which a conversation keeps them. `mark`: let the provider's cache
+/// remember up to here.
+pub fn encode(kind: ProviderKind, group: &[Message], mark: bool) -> Vec<u8> {
+    protocol(kind).encode(group, mark)
+}
 
 /// Tokens of one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,14 +216,14 @@ pub fn least(sent: usize) -> u64 {
     (sent / TOKEN) as u64
 }
 
-/// What a call is counted with that ended before its provider told the whole: as far as it was told, and for the rest by what
-/// was sent and said, in bytes. Hanging up does not make it free.
-pub fn cut_off(told: Option<Usage>, sent: usize, said: usize) -> Usage {
-    let mut usage = told.unwrap_or_default();
+/// What a call is counted with that ended before its provider reported all of its usage: as far as it was reported, and for
+/// the rest by the bytes that were sent and the bytes of the model's words. Hanging up does not make it free.
+pub(crate) fn cut_off(reported: Option<Usage>, sent: usize, text: usize) -> Usage {
+    let mut usage = reported.unwrap_or_default();
     if usage.tokens() == usage.output_tokens {
         usage.input_tokens = least(sent);
     }
-    usage.output_tokens = usage.output_tokens.max((said / TOKEN) as u64);
+    usage.output_tokens = usage.output_tokens.max((text / TOKEN) as u64);
     usage
 }
 
@@ -134,106 +286,26 @@ impl Answer {
     }
 }
 
-/// Encoded messages, joined by commas: the form in which a conversation keeps them. `mark`: let the provider's cache
-/// remember up to here.
-pub fn encode(kind: ProviderKind, group: &[Message], mark: bool) -> Vec<u8> {
-    match kind {
-        ProviderKind::Anthropic => anthropic::encode(group, mark),
-        ProviderKind::OpenAi => openai::encode(group),
-    }
-}
-
 /// What stands before and behind the messages in a request.
 #[derive(Debug, Clone, Default)]
-pub struct Around {
+pub(crate) struct RequestTemplate {
     /// What stands before the messages.
-    pub before: Bytes,
+    pub(crate) before: Bytes,
     /// What stands behind them.
-    pub behind: Bytes,
+    pub(crate) after: Bytes,
 }
 
-/// What stands around the messages: made anew only when system or tools change.
-pub fn around(llm: &Llm, system: Option<&str>, tools: &[Arc<Tool>]) -> Around {
-    match llm.provider {
-        ProviderKind::Anthropic => anthropic::around(llm, system, tools),
-        ProviderKind::OpenAi => openai::around(llm, system, tools),
-    }
+/// An object of an answer as a block.
+fn block_of(fields: Map<String, Value>) -> Option<Block> {
+    serde_json::from_value(Value::Object(fields)).ok()
 }
 
-/// Reads an answer's events.
-pub enum Decoder {
-    /// Messages.
-    Anthropic(anthropic::Decoder),
-    /// Chat Completions.
-    OpenAi(openai::Decoder),
-}
-
-/// Tokens, as a provider's `usage` has them.
-pub fn usage(kind: ProviderKind, told: &Value) -> Option<Usage> {
-    match kind {
-        ProviderKind::Anthropic => anthropic::usage(told),
-        ProviderKind::OpenAi => openai::usage(told),
-    }
-}
-
-impl Decoder {
-    /// Of an answer that begins.
-    pub fn new(kind: ProviderKind) -> Self {
-        match kind {
-            ProviderKind::Anthropic => Self::Anthropic(anthropic::Decoder::default()),
-            ProviderKind::OpenAi => Self::OpenAi(openai::Decoder::default()),
-        }
-    }
-
-    /// Takes an event in; adds what it says.
-    ///
-    /// # Errors
-    /// The provider's own error, or an event that is none of its API.
-    pub fn event(&mut self, event: &sse::Event, pieces: &mut VecDeque<Piece>) -> Result<(), RpcError> {
-        match self {
-            Self::Anthropic(decoder) => decoder.event(event, pieces),
-            Self::OpenAi(decoder) => decoder.event(event, pieces),
-        }
-    }
-
-    /// Tokens, as far as the provider has told them.
-    pub fn told(&self) -> Option<Usage> {
-        match self {
-            Self::Anthropic(decoder) => decoder.told(),
-            Self::OpenAi(decoder) => decoder.told(),
-        }
-    }
-
-    /// Bytes that it holds of the answer.
-    pub fn held(&self) -> usize {
-        match self {
-            Self::Anthropic(decoder) => decoder.held(),
-            Self::OpenAi(decoder) => decoder.held(),
-        }
-    }
-
-    /// Whether the answer is whole.
-    pub fn is_done(&self) -> bool {
-        match self {
-            Self::Anthropic(decoder) => decoder.is_done(),
-            Self::OpenAi(decoder) => decoder.is_done(),
-        }
-    }
-
-    /// The whole answer.
-    ///
-    /// # Errors
-    /// Arguments of a tool call that are no JSON object.
-    pub fn finish(self) -> Result<Answer, RpcError> {
-        match self {
-            Self::Anthropic(decoder) => decoder.finish(),
-            Self::OpenAi(decoder) => decoder.finish(),
-        }
-    }
+fn json_text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// The error in a provider's JSON, at the status that its type stands for.
-pub fn told(body: &Value) -> Option<RpcError> {
+pub(crate) fn reported_error(body: &Value) -> Option<RpcError> {
     let error = body.get("error")?;
     let kind = error.get("type").and_then(Value::as_str).or(error.get("code").and_then(Value::as_str));
     let message = error.get("message").and_then(Value::as_str).or(error.as_str()).or(kind)?;
@@ -257,7 +329,7 @@ pub fn told(body: &Value) -> Option<RpcError> {
 }
 
 /// A tool call's arguments, of which a stream gave the pieces. None at all is an empty object.
-fn arguments(tool: &str, text: &str) -> Result<Box<serde_json::value::RawValue>, RpcError> {
+fn arguments(tool: &str, text: &str) -> Result<Box<RawValue>, RpcError> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     let wrong = |why: &str| {
         RpcError::new(
@@ -265,7 +337,7 @@ fn arguments(tool: &str, text: &str) -> Result<Box<serde_json::value::RawValue>,
             format!("the provider called the tool {tool:?} with arguments that are {why}"),
         )
     };
-    let map: serde_json::Map<String, Value> = serde_json::from_str(text)
+    let map: Map<String, Value> = serde_json::from_str(text)
         .map_err(|e| wrong(if e.is_data() { "no JSON object" } else { "no JSON" }))?;
     drop(map);
     let call = format!("{{\"id\":\"\",\"name\":\"\",\"input\":{text}}}");
@@ -273,100 +345,4 @@ fn arguments(tool: &str, text: &str) -> Result<Box<serde_json::value::RawValue>,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Values as a provider's events have them, and as they should not.
-    fn value() -> impl Strategy<Value = Value> {
-        let word = prop::sample::select(vec![
-            "text",
-            "tool_use",
-            "thinking",
-            "message_start",
-            "content_block_start",
-            "content_block_delta",
-            "message_delta",
-            "message_stop",
-            "error",
-            "text_delta",
-            "input_json_delta",
-            "end_turn",
-            "{",
-            "}",
-            "[DONE]",
-        ]);
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            (-2i64..3).prop_map(Value::from),
-            word.prop_map(Value::from),
-        ];
-        let key = prop::sample::select(vec![
-            "type",
-            "index",
-            "delta",
-            "content_block",
-            "message",
-            "usage",
-            "error",
-            "text",
-            "id",
-            "name",
-            "input",
-            "partial_json",
-            "stop_reason",
-            "choices",
-            "content",
-            "tool_calls",
-            "function",
-            "arguments",
-            "finish_reason",
-            "citation",
-            "code",
-        ]);
-        leaf.prop_recursive(4, 40, 6, move |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::vec((key.clone(), inner), 0..6)
-                    .prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn no_event_panics_a_decoder(events in prop::collection::vec((any::<bool>(), value()), 0..8)) {
-            for mut decoder in [Decoder::Anthropic(Default::default()), Decoder::OpenAi(Default::default())] {
-                let mut pieces = VecDeque::new();
-                for (is_error, data) in &events {
-                    let name = if *is_error { "error" } else { "" };
-                    let event = sse::Event { name: name.to_owned(), data: data.to_string() };
-                    let _ = decoder.event(&event, &mut pieces);
-                }
-                let answer = match decoder {
-                    Decoder::Anthropic(decoder) => decoder.finish(),
-                    Decoder::OpenAi(decoder) => decoder.finish(),
-                };
-                // Whatever came of it can be logged, sent on and sent back.
-                if let Ok(Answer { content, tool_calls, .. }) = answer {
-                    let message = Message {
-                        role: super::super::message::Role::Assistant,
-                        content,
-                        tool_calls,
-                        tool_call_id: None,
-                        is_error: false,
-                    };
-                    let line = serde_json::to_string(&message).unwrap();
-                    prop_assert!(!line.contains('\n'));
-                    serde_json::from_str::<Message>(&line).unwrap();
-                    for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
-                        let sent = encode(kind, std::slice::from_ref(&message), true);
-                        let whole = [b"[".as_slice(), &sent, b"]"].concat();
-                        serde_json::from_slice::<Value>(&whole).unwrap();
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::{
+    core_client::CoreClient,
     frame::{Counters, FrameReader, writer},
-    host::Host,
     message::{Block, raw},
     remote::Later,
+    samples,
 };
 use ringfence_policy::agents::registry::{Mcp, ProviderKind};
 use ringfence_wire::{agent::ToCore, trace::AgentEvent};
@@ -18,7 +19,7 @@ use tokio::{
 };
 
 mod calls;
-mod spent;
+mod usage;
 
 /// Servers whose tools say what they were called with.
 #[derive(Default)]
@@ -153,43 +154,26 @@ impl Lab {
     ) -> Self {
         let go_on = Arc::<Notify>::default();
         let (url, asked) = provider(answers, Arc::clone(&go_on)).await;
-        let llm = Llm {
-            name: "m".into(),
-            provider: kind,
-            model: "m".into(),
-            api_key: None,
-            base_url: Some(url.parse().unwrap()),
-            max_tokens: 10,
-            price: Default::default(),
-            options: serde_json::Map::new(),
-            prompt_cache: false,
-            max_mcp_rounds: 3,
-            max_rounds: 10,
-            timeout: Duration::from_secs(120),
-            runtime_timeout: Duration::from_secs(120),
-        };
         let mcp = |name: &str| Mcp {
             name: name.into(),
             url: "https://example.org".parse().unwrap(),
             auth_token: None,
             tools: allowed.map(|tools| tools.iter().map(|t| (*t).to_owned()).collect()),
         };
-        let config = AgentConfig {
-            name: "a".into(),
-            file: "a.toml".into(),
-            llm,
-            mcp: vec![mcp("one"), mcp("two")],
-            limits: Default::default(),
-            log_reader: None,
-            socket_owner: None,
-            http: None,
-            governed: false,
-            notices: Vec::new(),
+        let mut config = samples::config();
+        config.llm = Llm {
+            provider: kind,
+            base_url: Some(url.parse().unwrap()),
+            prompt_cache: false,
+            max_mcp_rounds: 3,
+            max_rounds: 10,
+            ..config.llm
         };
+        config.mcp = vec![mcp("one"), mcp("two")];
         let dir = tempfile::tempdir().unwrap();
         let servers = Arc::new(Servers { tools: tools.to_vec(), ..Servers::default() });
         let parts = Parts {
-            provider: Arc::new(Provider::new(&config.llm).unwrap()),
+            provider: Arc::new(Provider::new(&config.llm, None).unwrap()),
             config: Arc::new(config),
             remote: Some(Arc::clone(&servers) as Arc<dyn RemoteTools>),
             redactor: Arc::new(Redactor::new([&"sk-secret-token".to_owned().into()])),
@@ -385,7 +369,7 @@ async fn a_call_begins_before_the_runtime_hears_of_it_and_ends_before_the_model_
     first.insert_str(begins, PAUSE);
     let mut lab = Lab::new(&[], None, vec![first, format!("{PAUSE}{}", answer(&[]))]).await;
     let (near, far) = UnixStream::pair().unwrap();
-    let host = Host::new(near, CancellationToken::new(), CancellationToken::new());
+    let host = CoreClient::new(near, CancellationToken::new(), CancellationToken::new());
     lab.turns.reporter = Reporter::new(host, Arc::default(), true);
 
     // The runtime begins the call as soon as its name has come, while the provider still talks.

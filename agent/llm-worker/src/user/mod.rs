@@ -9,14 +9,14 @@
 //! | `sockets` | an agent's listening sockets, which stay while workers come and go |
 //! | `process` | one worker: its process, what it is told, what it says |
 //! | `running` | an agent that is served: both of these together |
-//! | `ends` | workers that end: which are started again, and when; the end of all |
-//! | `asked` | what is asked on the control socket |
+//! | `restarts` | workers that end: which are started again, and when; the end of all |
+//! | `queries` | what is asked on the control socket |
 //!
 //! Profiles are read again on SIGHUP and when their files change. What is broken changes nothing that runs.
 
-mod asked;
-mod ends;
 mod process;
+mod queries;
+mod restarts;
 mod running;
 mod sockets;
 
@@ -86,10 +86,10 @@ pub enum Error {
     #[error(transparent)]
     Confine(#[from] confine::Error),
     /// A socket.
-    #[error("the control socket cannot be made")]
+    #[error("cannot create the control socket")]
     Socket(#[source] serve::Error),
     /// The runtime, signals.
-    #[error("the system refuses what is needed to start")]
+    #[error("cannot set up sockets, signals or the event loop")]
     Io(#[source] io::Error),
 }
 
@@ -107,8 +107,8 @@ pub fn run() -> Result<(), Error> {
     confine::enter_user(&home.writable().map_err(Error::Io)?)?;
     let control = serve::bind(&home.control()).map_err(Error::Socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
-    let (user, happened) = User::new(home.clone());
-    let result = runtime.block_on(user.serve(happened, control));
+    let (user, incoming) = User::new(home.clone());
+    let result = runtime.block_on(user.serve(incoming, control));
     runtime.shutdown_timeout(Duration::from_secs(1));
     let _ = std::fs::remove_file(home.control());
     result.map_err(Error::Io)
@@ -135,7 +135,7 @@ struct User {
 
 impl User {
     fn new(home: Home) -> (Self, mpsc::Receiver<Event>) {
-        let (events, happened) = mpsc::channel(64);
+        let (events, incoming) = mpsc::channel(64);
         let user = Self {
             home,
             since: Timestamp::now(),
@@ -148,10 +148,10 @@ impl User {
             started: 0,
             events,
         };
-        (user, happened)
+        (user, incoming)
     }
 
-    async fn serve(mut self, mut happened: mpsc::Receiver<Event>, control: UnixListener) -> io::Result<()> {
+    async fn serve(mut self, mut incoming: mpsc::Receiver<Event>, control: UnixListener) -> io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -159,7 +159,7 @@ impl User {
         let (counted, mut shown) = mpsc::channel::<oneshot::Sender<ControlReply>>(QUESTIONS as usize);
         let control = tokio::net::UnixListener::from_std(control)?;
         let places = Arc::new(tokio::sync::Semaphore::new(QUESTIONS as usize));
-        let asking = tokio::spawn(asked::answer(control, questions_out, Arc::clone(&places)));
+        let asking = tokio::spawn(queries::answer(control, questions_out, Arc::clone(&places)));
         let mut watch = Watch::default();
         let dirs = BTreeSet::from([self.home.agents(), self.home.registry().with_file_name("")]);
         watch.look(&dirs);
@@ -188,8 +188,8 @@ impl User {
                         self.reload(false).await;
                     }
                 }
-                Some(event) = happened.recv() => {
-                    if self.happens(event) {
+                Some(event) = incoming.recv() => {
+                    if self.handle_event(event) {
                         self.reload(false).await;
                     }
                 }
@@ -212,7 +212,7 @@ impl User {
         tracing::info!("stopping");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         asking.abort();
-        self.stop_all(happened).await;
+        self.stop_all(incoming).await;
         let _ = tokio::time::timeout(LAST_ANSWERS, places.acquire_many(QUESTIONS)).await;
         Ok(())
     }

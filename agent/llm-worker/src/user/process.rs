@@ -47,11 +47,11 @@ pub(super) struct Event {
     pub(super) agent: String,
     /// Which of those that the agent has had.
     pub(super) worker: u64,
-    pub(super) what: What,
+    pub(super) what: WorkerEvent,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum What {
+pub(super) enum WorkerEvent {
     /// What it was told first, of what it did not answer yet, is in force.
     Ready,
     /// That cannot be done, and why.
@@ -62,7 +62,7 @@ pub(super) enum What {
 
 /// What a worker says of what it does.
 #[derive(Debug, Default, Clone, Copy)]
-struct Counted {
+struct CountReport {
     /// How often it said so.
     times: u64,
     counts: AgentCounts,
@@ -82,9 +82,9 @@ pub(super) struct WorkerProcess {
     handle: OwnedFd,
     orders: mpsc::Sender<Order>,
     is_ending: Arc<AtomicBool>,
-    counted: watch::Receiver<Counted>,
+    counted: watch::Receiver<CountReport>,
     /// How often it was asked.
-    asked: u64,
+    requested: u64,
 }
 
 impl WorkerProcess {
@@ -110,11 +110,11 @@ impl WorkerProcess {
             }
         };
         let (orders, ordered) = mpsc::channel(ORDERS);
-        let (count, counted) = watch::channel(Counted::default());
+        let (count, counted) = watch::channel(CountReport::default());
         let (link, linked) = oneshot::channel();
         let is_ending = Arc::<AtomicBool>::default();
         let (agent, ends) = (agent.to_owned(), Arc::clone(&is_ending));
-        let hears = move || {
+        let run = move || {
             let tell = |what| {
                 // Nobody hears it where the service ends.
                 let _ = events.blocking_send(Event { agent: agent.clone(), worker: number, what });
@@ -123,17 +123,17 @@ impl WorkerProcess {
                 process,
                 setup,
                 |worker| drop(worker.try_clone().map(|worker| link.send(worker))),
-                |_, said, _| hear(said, &tell, &count),
+                |_, said, _| handle_message(said, &tell, &count),
                 || ends.load(Ordering::Acquire),
             );
             let (Ok(how) | Err(how)) = ended;
-            tell(What::Ended(how));
+            tell(WorkerEvent::Ended(how));
         };
         // Without the thread the process is dropped, and with it its link: it ends.
-        thread::Builder::new().name("agent".into()).spawn(hears).map_err(failed)?;
-        tokio::spawn(tell_in_turn(linked, ordered));
+        thread::Builder::new().name("agent".into()).spawn(run).map_err(failed)?;
+        tokio::spawn(send_orders(linked, ordered));
         let since = Instant::now();
-        Ok(Self { number, pid, since, handle, orders, is_ending, counted, asked: 0 })
+        Ok(Self { number, pid, since, handle, orders, is_ending, counted, requested: 0 })
     }
 
     /// Tells it another configuration; it answers. False: it does not read what it is told.
@@ -168,9 +168,9 @@ impl WorkerProcess {
 
     /// Asks what it does. The future ends when it said so, or has ended.
     pub(super) fn count(&mut self) -> impl Future<Output = ()> + Send + use<> {
-        self.asked += u64::from(self.tell(ToWorker::Count, Vec::new(), Vec::new()));
-        let (mut counted, asked) = (self.counted.clone(), self.asked);
-        async move { drop(counted.wait_for(|counted| counted.times >= asked).await) }
+        self.requested += u64::from(self.tell(ToWorker::Count, Vec::new(), Vec::new()));
+        let (mut counted, requested) = (self.counted.clone(), self.requested);
+        async move { drop(counted.wait_for(|counted| counted.times >= requested).await) }
     }
 
     fn tell(&self, what: ToWorker, beside: Vec<OwnedFd>, credentials: Credentials) -> bool {
@@ -188,12 +188,16 @@ fn passed() -> impl Iterator<Item = (&'static str, OsString)> {
     PASSED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
-fn hear(said: ToCore, tell: &impl Fn(What), count: &watch::Sender<Counted>) -> Result<(), FrameError> {
+fn handle_message(
+    said: ToCore,
+    tell: &impl Fn(WorkerEvent),
+    count: &watch::Sender<CountReport>,
+) -> Result<(), FrameError> {
     match said {
-        ToCore::Ready => tell(What::Ready),
-        ToCore::Failed(why) => tell(What::Failed(worker_process::printable_reason(&why))),
+        ToCore::Ready => tell(WorkerEvent::Ready),
+        ToCore::Failed(why) => tell(WorkerEvent::Failed(worker_process::printable_reason(&why))),
         ToCore::Status(counts) => count.send_modify(|counted| {
-            *counted = Counted { times: counted.times + 1, counts };
+            *counted = CountReport { times: counted.times + 1, counts };
         }),
         // It was told that there is no core.
         ToCore::Speaker { .. } | ToCore::Tag { .. } | ToCore::Report(_) => {
@@ -204,16 +208,16 @@ fn hear(said: ToCore, tell: &impl Fn(What), count: &watch::Sender<Counted>) -> R
 }
 
 /// Tells a worker one thing after another.
-async fn tell_in_turn(linked: oneshot::Receiver<UnixStream>, mut orders: mpsc::Receiver<Order>) {
+async fn send_orders(linked: oneshot::Receiver<UnixStream>, mut orders: mpsc::Receiver<Order>) {
     let Ok(link) = linked.await else { return };
     let link = Arc::new(link);
     while let Some(Order { what, beside, credentials }) = orders.recv().await {
         let to = Arc::clone(&link);
-        let told = tokio::task::spawn_blocking(move || {
+        let sent = tokio::task::spawn_blocking(move || {
             worker_process::send_order(&to, &what, &beside, &credentials)
         })
         .await;
-        if !matches!(told, Ok(Ok(()))) {
+        if !matches!(sent, Ok(Ok(()))) {
             // Half of something may be on its way: whoever hears the worker takes it for ended, and ends it.
             let _ = link.shutdown(Shutdown::Both);
             return;

@@ -2,13 +2,12 @@
 
 use super::{
     PATIENCE,
-    process::{Event, What, WorkerProcess},
+    process::{Event, WorkerEvent, WorkerProcess},
     sockets::Sockets,
 };
-use crate::{control::AgentState, status::WorkerStatus, upstream, worker};
+use crate::{control::AgentState, credentials, status::WorkerStatus, worker};
 use ringfence_base::error::chain;
 use ringfence_base::sockets as serve;
-use ringfence_credentials::Source;
 use ringfence_files::Dir;
 use ringfence_policy::agents::{
     home::Home,
@@ -18,7 +17,7 @@ use ringfence_supervise::{
     child::Backoff,
     worker::{self as worker_process, Credentials, WorkerSetup},
 };
-use ringfence_wire::agent::{CredentialOwner, Replacement, Supervisor};
+use ringfence_wire::agent::{Replacement, Supervisor};
 use std::{
     collections::VecDeque,
     path::PathBuf,
@@ -27,7 +26,7 @@ use std::{
 use tokio::sync::mpsc;
 
 /// What a worker was told and did not answer yet.
-enum Asked {
+enum PendingOrder {
     /// That it starts.
     Start,
     /// That this is its configuration.
@@ -37,7 +36,7 @@ enum Asked {
 }
 
 /// What an answer of a worker's means for its agent.
-pub(super) enum Heard {
+pub(super) enum WorkerEffect {
     /// It goes on.
     Fine,
     /// The profile cannot be used as it is now.
@@ -54,11 +53,11 @@ pub(super) struct Running {
     dirs: (PathBuf, PathBuf),
     worker: Option<WorkerProcess>,
     /// The first first.
-    asked: VecDeque<Asked>,
+    pending: VecDeque<PendingOrder>,
     /// The worker serves the agent.
     is_up: bool,
     /// Why the worker cannot start, as it says.
-    complaint: Option<String>,
+    start_error: Option<String>,
     /// How the last worker ended, while the next is waited for.
     pub(super) ended: Option<String>,
     /// What is wrong with the profile as it is now.
@@ -91,9 +90,9 @@ impl Running {
             sockets,
             dirs,
             worker: None,
-            asked: VecDeque::new(),
+            pending: VecDeque::new(),
             is_up: false,
-            complaint: None,
+            start_error: None,
             ended: None,
             error: None,
             blocked: None,
@@ -126,18 +125,18 @@ impl Running {
             endpoint: self.sockets.has_api(),
         };
         self.worker = Some(WorkerProcess::start(&self.config.name, number, setup, events)?);
-        self.asked = VecDeque::from([Asked::Start]);
-        (self.is_up, self.complaint, self.ended) = (false, None, None);
+        self.pending = VecDeque::from([PendingOrder::Start]);
+        (self.is_up, self.start_error, self.ended) = (false, None, None);
         Ok(())
     }
 
     /// The configuration that the worker has, or was told last.
     pub(super) fn newest(&self) -> &AgentConfig {
-        let told = self.asked.iter().rev().find_map(|asked| match asked {
-            Asked::Replace(config) => Some(&**config),
-            Asked::Start | Asked::Listen => None,
+        let ordered = self.pending.iter().rev().find_map(|pending| match pending {
+            PendingOrder::Replace(config) => Some(&**config),
+            PendingOrder::Start | PendingOrder::Listen => None,
         });
-        told.unwrap_or(&self.config)
+        ordered.unwrap_or(&self.config)
     }
 
     /// From the next turn on the worker has another configuration.
@@ -159,7 +158,7 @@ impl Running {
                 Some("the worker does not take the new profile; send SIGHUP to try again".to_owned());
             return;
         }
-        self.asked.push_back(Asked::Replace(Box::new(config)));
+        self.pending.push_back(PendingOrder::Replace(Box::new(config)));
         self.endpoint();
     }
 
@@ -175,7 +174,7 @@ impl Running {
         }
         let Some(worker) = self.worker.as_ref().filter(|_| changed) else { return };
         match self.sockets.api().map(|beside| worker.listen(self.sockets.has_api(), beside)) {
-            Ok(true) => self.asked.push_back(Asked::Listen),
+            Ok(true) => self.pending.push_back(PendingOrder::Listen),
             Ok(false) => self.block("its worker does not read what it is told"),
             Err(error) => self.block(&error.to_string()),
         }
@@ -211,44 +210,44 @@ impl Running {
     }
 
     /// What its worker said or did; none: it was another worker, one of before.
-    pub(super) fn heard(&mut self, worker: u64, what: What) -> Option<Heard> {
+    pub(super) fn handle(&mut self, worker: u64, what: WorkerEvent) -> Option<WorkerEffect> {
         if self.worker.as_ref()?.number != worker {
             return None;
         }
         Some(match what {
-            What::Ended(how) => {
-                let could_not = self.complaint.take().filter(|_| !self.is_up);
+            WorkerEvent::Ended(how) => {
+                let could_not = self.start_error.take().filter(|_| !self.is_up);
                 self.worker = None;
                 self.is_up = false;
                 // What it had not answered yet is what the next one starts with.
                 self.config = self.newest().clone();
-                self.asked.clear();
-                Heard::Ended { how, could_not }
+                self.pending.clear();
+                WorkerEffect::Ended { how, could_not }
             }
-            What::Ready => {
-                match self.asked.pop_front() {
-                    Some(Asked::Start) => self.is_up = true,
-                    Some(Asked::Replace(config)) => self.config = *config,
-                    Some(Asked::Listen) => self.listens(),
+            WorkerEvent::Ready => {
+                match self.pending.pop_front() {
+                    Some(PendingOrder::Start) => self.is_up = true,
+                    Some(PendingOrder::Replace(config)) => self.config = *config,
+                    Some(PendingOrder::Listen) => self.listens(),
                     None => {}
                 }
-                Heard::Fine
+                WorkerEffect::Fine
             }
-            What::Failed(why) => match self.asked.pop_front() {
-                Some(Asked::Start) => {
-                    self.complaint = Some(why);
-                    Heard::Fine
+            WorkerEvent::Failed(why) => match self.pending.pop_front() {
+                Some(PendingOrder::Start) => {
+                    self.start_error = Some(why);
+                    WorkerEffect::Fine
                 }
-                Some(Asked::Replace(_)) => {
+                Some(PendingOrder::Replace(_)) => {
                     // The API is again as the profile has it that stays in force.
                     self.endpoint();
-                    Heard::Broken(why)
+                    WorkerEffect::Broken(why)
                 }
-                Some(Asked::Listen) => {
+                Some(PendingOrder::Listen) => {
                     self.block(&why);
-                    Heard::Fine
+                    WorkerEffect::Fine
                 }
-                None => Heard::Fine,
+                None => WorkerEffect::Fine,
             },
         })
     }
@@ -301,7 +300,7 @@ impl Running {
     }
 
     /// What its worker does, as it said last.
-    pub(super) fn does(&self) -> Option<WorkerStatus> {
+    pub(super) fn status(&self) -> Option<WorkerStatus> {
         self.worker.as_ref().map(|worker| worker.counts().into())
     }
 
@@ -318,15 +317,5 @@ impl Running {
 /// # Errors
 /// The first that cannot be had.
 pub(super) fn credentials(config: &AgentConfig) -> Result<Credentials, worker::Error> {
-    let hand = |(of, source): (CredentialOwner, &Source)| match source.read_and_open() {
-        Ok(descriptor) => Ok((of, descriptor)),
-        Err(source) => Err(match of {
-            CredentialOwner::Llm => worker::Error::Provider {
-                name: config.llm.name.clone(),
-                source: upstream::Error::Secret(source),
-            },
-            CredentialOwner::Mcp(name) => worker::Error::Token { name, source },
-        }),
-    };
-    config.credentials().into_iter().map(hand).collect()
+    credentials::read_each(config, |secret| secret.pipe())
 }

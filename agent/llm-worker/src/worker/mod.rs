@@ -2,28 +2,29 @@
 //!
 //! Nothing here is shared between agents: a slow or stuck one delays nobody else.
 
-mod hub;
+mod actor;
 
 use super::{
     access::{Access, Issued},
-    connection::{self, Ends},
+    connection::{self, ConnectionTokens},
     conversation,
+    core_client::CoreClient,
+    credentials::Credentials,
     frame::Counters,
-    host::Host,
     http, limits,
     redact::Redactor,
     remote,
     report::Reporter,
-    status::WorkerStatus,
     turn::{Parts, Turns},
     upstream::{self, Provider},
 };
-use hub::Hub;
+use actor::AgentActor;
 use ringfence_credentials as secret;
 use ringfence_policy::agents::{
     home::{HTTP_LOG, Home},
     registry::AgentConfig,
 };
+use ringfence_wire::agent::{AgentCounts, CredentialOwner};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     net::UnixListener,
@@ -34,13 +35,13 @@ use tokio_util::sync::CancellationToken;
 /// Inputs that wait to be looked at.
 const INPUTS: usize = 64;
 /// How long connections may take to write their last words.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const FLUSH_TIME: Duration = Duration::from_secs(3);
 
 /// Why a worker cannot start, or take a new configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The log.
-    #[error("the conversation cannot be opened")]
+    #[error("cannot open the conversation")]
     Conversation(#[source] conversation::Error),
     /// The provider.
     #[error("[llm.{name}] cannot be used")]
@@ -52,7 +53,7 @@ pub enum Error {
         source: upstream::Error,
     },
     /// A token of an MCP server.
-    #[error("the token of [mcp.{name}] cannot be had")]
+    #[error("cannot read the token of [mcp.{name}]")]
     Token {
         /// The section.
         name: String,
@@ -61,40 +62,40 @@ pub enum Error {
         source: secret::Error,
     },
     /// The HTTP client for MCP servers.
-    #[error("the HTTP client for the MCP servers cannot be made")]
+    #[error("cannot create the HTTP client for the MCP servers")]
     Client(#[source] reqwest::Error),
 }
 
-/// What a configuration makes: the credentials read, the clients made.
+/// What a configuration makes: the clients, with their credentials.
 pub struct Ready(Parts);
 
 impl Ready {
-    /// Reads the credentials. Blocks: they come from files and commands.
+    /// Reads the credentials from where they are. Blocks: they come from files and commands.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn new(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
-        Self::at(config, home.log(&config.name), home.pins(&config.name))
+    pub fn read(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
+        let credentials = Credentials::read(config)?;
+        Self::new(config, &credentials, home.log(&config.name), home.pins(&config.name))
     }
 
-    /// The same, with the log and the pins of MCP tools at these places.
+    /// With the log and the pins of MCP tools at these places. Blocks: certificates are read.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn at(config: &AgentConfig, log: PathBuf, pins: PathBuf) -> Result<Self, Error> {
-        let provider = Provider::new(&config.llm)
+    pub(crate) fn new(
+        config: &AgentConfig,
+        credentials: &Credentials,
+        log: PathBuf,
+        pins: PathBuf,
+    ) -> Result<Self, Error> {
+        let provider = Provider::new(&config.llm, credentials.of(&CredentialOwner::Llm))
             .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
-        let mut secrets: Vec<_> = provider.key().cloned().into_iter().collect();
-        let mut servers = Vec::new();
-        for mcp in &config.mcp {
-            let token = mcp.auth_token.as_ref().map(secret::Source::read).transpose();
-            let token = token.map_err(|source| Error::Token { name: mcp.name.clone(), source })?;
-            secrets.extend(token.clone());
-            servers.push((mcp.clone(), token));
-        }
+        let token = |name: &str| credentials.of(&CredentialOwner::Mcp(name.to_owned())).cloned();
+        let servers = config.mcp.iter().map(|mcp| (mcp.clone(), token(&mcp.name))).collect();
         Ok(Self(Parts {
             remote: remote::connect(servers, pins).map_err(Error::Client)?,
-            redactor: Arc::new(Redactor::new(&secrets)),
+            redactor: Arc::new(Redactor::new(credentials.secrets())),
             provider: Arc::new(provider),
             config: Arc::new(config.clone()),
             log,
@@ -115,8 +116,8 @@ impl Ready {
 pub struct Worker {
     config: Arc<AgentConfig>,
     turns: Turns,
-    status: watch::Sender<WorkerStatus>,
-    host: Host,
+    status: watch::Sender<AgentCounts>,
+    host: CoreClient,
     issued: Arc<Issued>,
     redactor: Arc<Redactor>,
 }
@@ -133,15 +134,16 @@ impl Worker {
         if let Err(error) = http::record::replay(&calls, &conversation.meter) {
             tracing::error!("agent {}: {} cannot be read: {error}", parts.config.name, calls.display());
         }
-        let status = WorkerStatus { conversation_bytes: conversation.bytes(), ..WorkerStatus::default() };
+        let conversation_bytes = conversation.bytes() as u64;
+        let status = AgentCounts { conversation_bytes, ..AgentCounts::default() };
         let (config, redactor) = (Arc::clone(&parts.config), Arc::clone(&parts.redactor));
         let turns = Turns::new(parts, conversation);
         let status = watch::Sender::new(status);
-        Ok(Self { config, turns, status, host: Host::default(), issued: Arc::default(), redactor })
+        Ok(Self { config, turns, status, host: CoreClient::default(), issued: Arc::default(), redactor })
     }
 
     /// With a link to the core: it is asked who peers are, and for tags; the auditor is told what happens.
-    pub(crate) fn with_host(self, host: Host) -> Self {
+    pub(crate) fn with_host(self, host: CoreClient) -> Self {
         let reporter = Reporter::new(host.clone(), Arc::clone(&self.issued), self.config.governed);
         Self { turns: self.turns.with_reporter(reporter), host, ..self }
     }
@@ -152,7 +154,7 @@ impl Worker {
     }
 
     /// Where its status can be seen, and added to.
-    pub fn status(&self) -> watch::Sender<WorkerStatus> {
+    pub fn status(&self) -> watch::Sender<AgentCounts> {
         self.status.clone()
     }
 
@@ -171,16 +173,17 @@ impl Worker {
         let config = self.config;
         let access = Arc::new(Access::new(&config, self.host.clone(), Arc::clone(&self.issued)));
         let reporter = Reporter::new(self.host, self.issued, config.governed);
-        let mut hub = Hub::new(config, self.redactor, reporter, orders, (self.status, Arc::clone(&counters)));
-        let ends = Ends { accepting: shutdown.child_token(), ..Ends::default() };
-        let accept = tokio::spawn(connection::accept(listener, inputs_out, counters, access, ends.clone()));
-        hub.serve(inputs, reports, replacements, &shutdown).await;
-        ends.accepting.cancel();
-        drop(hub);
-        ends.listening.cancel();
+        let mut actor =
+            AgentActor::new(config, self.redactor, reporter, orders, (self.status, Arc::clone(&counters)));
+        let tokens = ConnectionTokens { accepting: shutdown.child_token(), ..ConnectionTokens::default() };
+        let accept = tokio::spawn(connection::accept(listener, inputs_out, counters, access, tokens.clone()));
+        actor.serve(inputs, reports, replacements, &shutdown).await;
+        tokens.accepting.cancel();
+        drop(actor);
+        tokens.listening.cancel();
         if let Ok(mut connections) = accept.await {
             let _ =
-                tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} })
+                tokio::time::timeout(FLUSH_TIME, async { while connections.join_next().await.is_some() {} })
                     .await;
         }
         let _ = turns.await;

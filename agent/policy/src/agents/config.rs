@@ -2,6 +2,7 @@
 
 use ringfence_credentials::Source;
 use ringfence_wire::agent::CredentialOwner;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 use url::Url;
@@ -42,15 +43,12 @@ impl AgentConfig {
         llm.chain(mcp).collect()
     }
 
-    /// Gives it a credential that was handed over. False: nothing in it wants that one.
-    pub fn take_credential(&mut self, of: &CredentialOwner, source: Source) -> bool {
-        let wants = match of {
-            CredentialOwner::Llm => Some(&mut self.llm.api_key),
-            CredentialOwner::Mcp(name) => {
-                self.mcp.iter_mut().find(|mcp| mcp.name == *name).map(|mcp| &mut mcp.auth_token)
-            }
-        };
-        wants.map(|wanted| *wanted = Some(source)).is_some()
+    /// Whether it has what such a credential is for.
+    pub fn has(&self, of: &CredentialOwner) -> bool {
+        match of {
+            CredentialOwner::Llm => true,
+            CredentialOwner::Mcp(name) => self.mcp.iter().any(|mcp| mcp.name == *name),
+        }
     }
 }
 
@@ -61,23 +59,35 @@ pub struct Http {
     pub port: Option<u16>,
 }
 
-/// Which protocol a provider speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ProviderKind {
-    /// Messages.
-    Anthropic,
-    /// Chat Completions.
-    OpenAi,
+/// The one list of providers: what a profile calls each, and its name in the configuration that a worker receives.
+macro_rules! providers {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal),+ $(,)?) => {
+        /// Which protocol a provider speaks.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[schemars(rename = "ProviderKey", rename_all = "lowercase", description = "")]
+        pub enum ProviderKind {
+            $($(#[$doc])* $kind),+
+        }
+
+        impl ProviderKind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$kind),+];
+
+            /// The name in files.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name),+
+                }
+            }
+        }
+    };
 }
 
-impl ProviderKind {
-    /// The name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Anthropic => "anthropic",
-            Self::OpenAi => "openai",
-        }
-    }
+providers! {
+    /// Anthropic's Messages.
+    Anthropic = "anthropic",
+    /// OpenAI's Chat Completions.
+    OpenAi = "openai",
 }
 
 /// An agent's model.

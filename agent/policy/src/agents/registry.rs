@@ -154,15 +154,14 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
             wrong.push(missing("provider"));
             None
         }
-        Some(Located { value, at }) => match value.as_str() {
-            "anthropic" => Some(ProviderKind::Anthropic),
-            "openai" => Some(ProviderKind::OpenAi),
-            _ => {
-                let what = Wrong::Value { value: value.clone(), known: vec!["anthropic", "openai"] };
-                wrong.push(Problem::new(at.clone(), what));
-                None
+        Some(Located { value, at }) => {
+            let provider = ProviderKind::ALL.iter().copied().find(|kind| kind.name() == value);
+            if provider.is_none() {
+                let known = ProviderKind::ALL.iter().map(|kind| kind.name()).collect();
+                wrong.push(Problem::new(at.clone(), Wrong::Value { value: value.clone(), known }));
             }
-        },
+            provider
+        }
     };
     let model = section.model.as_ref().or(base.model.as_ref());
     if model.is_none() {

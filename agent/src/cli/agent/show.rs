@@ -154,7 +154,7 @@ pub(super) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let config = owner.load(name)?;
     let unknown = match &owner {
         Owner::User(home) => {
-            Ready::new(&config, home)?;
+            Ready::read(&config, home)?;
             serve::fits(&home.socket(name))?;
             Vec::new()
         }

@@ -322,7 +322,7 @@ fn what_the_model_said_is_counted_whatever_it_is_of() {
         for data in events {
             relay.feed(event(data).as_bytes(), &redactor()).unwrap();
         }
-        relay.finish(false, &redactor()).1.said
+        relay.finish(false, &redactor()).1.text_bytes
     };
     let start = |block: Value| json!({ "type": "content_block_start", "index": 0, "content_block": block });
     let delta = |delta: Value| json!({ "type": "content_block_delta", "index": 0, "delta": delta });

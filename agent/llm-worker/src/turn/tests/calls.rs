@@ -138,7 +138,7 @@ async fn run(kind: ProviderKind, answers: &[Made1]) -> (BTreeSet<usize>, Record,
     spoken.extend(std::iter::repeat_n(done, enough + 4));
     let mut lab = Lab::of(kind, &[("one", "search")], None, spoken).await;
     let (near, far) = UnixStream::pair().unwrap();
-    let host = Host::new(near, CancellationToken::new(), CancellationToken::new());
+    let host = CoreClient::new(near, CancellationToken::new(), CancellationToken::new());
     let issued = Arc::<Issued>::default();
     lab.turns.reporter = Reporter::new(host.clone(), Arc::clone(&issued), true);
     let redactor = Redactor::new([]);

@@ -1,0 +1,486 @@
+//! The worker's link to its supervisor. To the core: who a peer is, tags, reports. A user's service knows nothing of peers, tags
+//! nobody and takes no reports; over its link come orders to a worker that runs (`service`).
+
+use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
+use ringfence_wire::{
+    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker},
+    frame::framed,
+    trace::AgentEvent,
+};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde_json::value::to_raw_value;
+use std::{
+    collections::HashMap,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncWriteExt, Interest},
+    net::UnixStream,
+    sync::{mpsc, oneshot},
+    time::{timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Questions and reports that wait to be sent.
+const QUEUE: usize = 1024;
+/// How long the core may take to answer. It reads a few files, which takes milliseconds; but where others have taken every
+/// processor it waits for its turn, and then a refusal would be their doing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most refusals that are recorded in a while; others are counted.
+const MOST_RECORDED: u32 = 50;
+/// The same of those who are not known, and of a provider's ids.
+const MOST_OF_STRANGERS: u32 = 20;
+const RECORDING: Duration = Duration::from_secs(10);
+
+/// Who was refused something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RefusedParty {
+    /// A process that the kernel names.
+    Known,
+    /// Nobody knows who.
+    Strangers,
+    /// Nobody; a provider's id was replaced.
+    Provider,
+}
+
+/// Refusals that were recorded in a while.
+#[derive(Debug, Default)]
+struct Recorded {
+    since: Option<Instant>,
+    known: u32,
+    strangers: u32,
+    provider: u32,
+}
+
+/// Why the core did not say what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Error {
+    /// It says no.
+    #[error("{0}")]
+    Refused(String),
+    /// Nothing came.
+    #[error("the daemon does not answer")]
+    Silent,
+    /// Something else came.
+    #[error("the daemon answers something else than was asked")]
+    Strange,
+}
+
+struct Question {
+    /// Its number is given when it is sent.
+    what: ToCore,
+    descriptors: Vec<OwnedFd>,
+    answer: Option<oneshot::Sender<Answer>>,
+    /// Hears that it was written.
+    written: Option<oneshot::Sender<()>>,
+}
+
+/// The worker's end of the link.
+#[derive(Clone, Default)]
+pub(crate) struct CoreClient {
+    link: Option<mpsc::Sender<Question>>,
+    /// At its other end is the core.
+    is_core: bool,
+    counts: Arc<Counts>,
+    /// Refusals that were recorded lately.
+    recorded: Arc<Mutex<Recorded>>,
+}
+
+/// What is counted for `ringfence status`.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Processes that were tagged.
+    pub tags: AtomicU64,
+    /// Tags that were refused.
+    pub refused_tags: AtomicU64,
+    /// Peers that may not say what they said.
+    pub refused_peers: AtomicU64,
+    /// Reports that were dropped.
+    pub lost_reports: AtomicU64,
+}
+
+impl CoreClient {
+    /// A link over a socket whose other end is the core's. Its task ends when the core's end closes; `gone` is cancelled
+    /// then, and `stop` when the core says so.
+    pub(crate) fn new(core: UnixStream, stop: CancellationToken, gone: CancellationToken) -> Self {
+        Self { is_core: true, ..Self::over(core, None, stop, gone) }
+    }
+
+    /// The same, whose other end is the service's of one user: what that orders goes to `assembler`.
+    pub(crate) fn of_user(
+        service: UnixStream,
+        assembler: OrderAssembler,
+        stop: CancellationToken,
+        gone: CancellationToken,
+    ) -> Self {
+        Self::over(service, Some(assembler), stop, gone)
+    }
+
+    fn over(
+        socket: UnixStream,
+        assembler: Option<OrderAssembler>,
+        stop: CancellationToken,
+        gone: CancellationToken,
+    ) -> Self {
+        let (link, questions) = mpsc::channel(QUEUE);
+        tokio::spawn(async move {
+            let _gone = gone.drop_guard();
+            if let Err(error) = run(socket, questions, assembler, stop).await {
+                tracing::error!("the link to whoever supervises this worker broke: {error}");
+            }
+        });
+        Self { link: Some(link), ..Self::default() }
+    }
+
+    /// Whether one more refusal may be put on record now; the others are counted only, so that nobody fills logs with them.
+    /// Those of whom nothing is known have an allowance of their own: anybody on loopback can make such, and is not to hide
+    /// what somebody known was refused.
+    pub(crate) fn may_record(&self, whose: RefusedParty) -> bool {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        if recorded.since.is_none_or(|since| since.elapsed() >= RECORDING) {
+            *recorded = Recorded { since: Some(Instant::now()), ..Recorded::default() };
+        }
+        let (count, most) = match whose {
+            RefusedParty::Known => (&mut recorded.known, MOST_RECORDED),
+            RefusedParty::Strangers => (&mut recorded.strangers, MOST_OF_STRANGERS),
+            RefusedParty::Provider => (&mut recorded.provider, MOST_OF_STRANGERS),
+        };
+        *count += 1;
+        *count <= most
+    }
+
+    /// Whether there is a core.
+    pub(crate) fn has_core(&self) -> bool {
+        self.is_core && self.link.is_some()
+    }
+
+    /// What was counted.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Who made a connection; `None`: there is no core to ask.
+    ///
+    /// # Errors
+    /// [`Error`]: then nothing is known of the peer.
+    pub(crate) async fn speaker(&self, connection: BorrowedFd<'_>) -> Result<Option<PeerIdentity>, Error> {
+        if !self.has_core() {
+            return Ok(None);
+        }
+        let connection =
+            connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
+        match self.ask(ToCore::Speaker { number: 0 }, vec![connection]).await? {
+            Answer::Speaker(speaker) => Ok(Some(speaker)),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// Has a process tagged, a child of the runtime at the other end of `connection`. Gives the tag.
+    ///
+    /// # Errors
+    /// [`Error`]: then it has none.
+    pub(crate) async fn tag(&self, process: OwnedFd, connection: BorrowedFd<'_>) -> Result<u64, Error> {
+        let connection =
+            connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
+        match self.ask(ToCore::Tag { number: 0 }, vec![process, connection]).await? {
+            Answer::Tagged { tag, .. } => Ok(tag),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
+    pub(crate) fn report(&self, said: &AgentEvent) {
+        if !self.has_core() {
+            return;
+        }
+        match report_of(event) {
+            Some(report) => self.tell(report),
+            None => drop(self.lost()),
+        }
+    }
+
+    /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
+    /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
+    pub(crate) async fn report_patiently(&self, event: &AgentEvent, cut: &CancellationToken) -> bool {
+        let Some(link) = self.link.as_ref().filter(|_| self.is_core) else { return true };
+        let until = tokio::time::Instant::now() + PATIENCE;
+        let (written, is_written) = oneshot::channel();
+        let Some(what) = report_of(event) else { return self.lost() };
+        let question = Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
+        let sending = timeout_at(until, link.send(question));
+        let sent = tokio::select! {
+            // What has room is sent, whatever is cut.
+            biased;
+            sent = sending => sent,
+            () = cut.cancelled() => return self.lost(),
+        };
+        if !sent.is_ok_and(|sent| sent.is_ok()) {
+            return self.lost();
+        }
+        tokio::select! {
+            biased;
+            written = timeout_at(until, is_written) => written.is_ok_and(|written| written.is_ok()),
+            () = cut.cancelled() => false,
+        }
+    }
+
+    fn lost(&self) -> bool {
+        self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Tells the supervisor that the socket is served, or that what it ordered last is in force.
+    pub(crate) fn ready(&self) {
+        self.tell(ToCore::Ready);
+    }
+
+    /// Tells it that what it ordered last cannot be done.
+    pub(crate) fn failed(&self, why: String) {
+        self.tell(ToCore::Failed(why));
+    }
+
+    /// Tells it what the worker does.
+    pub(crate) fn status(&self, counts: AgentCounts) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        self.tell(ToCore::Status(AgentCounts {
+            tags: read(&self.counts.tags),
+            refused_tags: read(&self.counts.refused_tags),
+            refused_peers: read(&self.counts.refused_peers),
+            lost_reports: read(&self.counts.lost_reports),
+            ..counts
+        }));
+    }
+
+    fn tell(&self, what: ToCore) {
+        let Some(link) = &self.link else { return };
+        let is_report = matches!(what, ToCore::Report(_));
+        let question = Question { what, descriptors: Vec::new(), answer: None, written: None };
+        if link.try_send(question).is_err() && is_report {
+            self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn ask(&self, what: ToCore, descriptors: Vec<OwnedFd>) -> Result<Answer, Error> {
+        let link = self.link.as_ref().ok_or(Error::Silent)?;
+        let (answer, answered) = oneshot::channel();
+        let asked = async {
+            link.send(Question { what, descriptors, answer: Some(answer), written: None })
+                .await
+                .map_err(|_| Error::Silent)?;
+            answered.await.map_err(|_| Error::Silent)
+        };
+        match timeout(PATIENCE, asked).await {
+            Ok(Ok(Answer::Refused(why))) => Err(Error::Refused(why)),
+            Ok(answer) => answer,
+            Err(_) => Err(Error::Silent),
+        }
+    }
+}
+
+/// A report, unless it is longer than the core takes.
+fn report_of(event: &AgentEvent) -> Option<ToCore> {
+    let json = to_raw_value(event).ok()?;
+    (json.get().len() <= MAX_REPORT).then_some(ToCore::Report(json))
+}
+
+/// Those who wait for an answer, by the numbers of their questions.
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    answers: HashMap<u64, oneshot::Sender<Answer>>,
+}
+
+impl Waiting {
+    /// Gives a question its number, before it can be answered. Who gave up waiting is forgotten.
+    fn number(&mut self, what: &mut ToCore, answer: Option<oneshot::Sender<Answer>>) {
+        self.answers.retain(|_, waits| !waits.is_closed());
+        if let (ToCore::Speaker { number } | ToCore::Tag { number }, Some(answer)) = (what, answer) {
+            self.last += 1;
+            *number = self.last;
+            self.answers.insert(self.last, answer);
+        }
+    }
+}
+
+async fn run(
+    supervisor: UnixStream,
+    mut questions: mpsc::Receiver<Question>,
+    mut assembler: Option<OrderAssembler>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let waiting = Mutex::new(Waiting::default());
+    let lock = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let (read, mut write) = supervisor.into_split();
+    let hear = async {
+        let (read, descriptors) = WithDescriptors::new(read);
+        let mut reader = FrameReader::new(read);
+        loop {
+            let body = match reader.next(None).await {
+                Ok(body) => body,
+                Err(ringfence_wire::frame::FrameError::Closed) => return Ok(()),
+                Err(error) => return Err(io::Error::other(error)),
+            };
+            match serde_json::from_slice::<ToWorker>(&body) {
+                Ok(ToWorker::Answer { number, answer }) => {
+                    // Late: nobody waits for it any more.
+                    lock().answers.remove(&number).map(|waits| waits.send(answer));
+                }
+                Ok(ToWorker::Stop) => stop.cancel(),
+                Ok(order) => match &mut assembler {
+                    Some(assembler) => assembler.take(order, &descriptors).await?,
+                    None => return Err(io::Error::other("it says what it says to a new worker only")),
+                },
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    };
+    let say = async {
+        while let Some(Question { mut what, descriptors, answer, written }) = questions.recv().await {
+            lock().number(&mut what, answer);
+            let body = serde_json::to_vec(&what)?;
+            let frame = framed(&body).map_err(io::Error::other)?;
+            let sent = loop {
+                write.writable().await?;
+                let socket: &UnixStream = write.as_ref();
+                match socket.try_io(Interest::WRITABLE, || send(socket.as_fd(), &frame, &descriptors)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    sent => break sent?,
+                }
+            };
+            write.write_all(&frame[sent..]).await?;
+            written.map(|written| written.send(()));
+        }
+        // Nobody can ask any more: the worker ends.
+        std::future::pending().await
+    };
+    tokio::select! {
+        heard = hear => heard,
+        said = say => said,
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, frame: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
+    const MOST: usize = 2;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(socket, &[IoSlice::new(frame)], &mut control, flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::{agent::MAX_QUESTION, conn::Conn};
+    use std::task::Poll;
+
+    #[test]
+    fn refusals_of_strangers_hide_none_of_who_is_known() {
+        let host = CoreClient::default();
+        let recorded = |whose| (0..1000).filter(|_| host.may_record(whose)).count();
+        assert_eq!(recorded(RefusedParty::Strangers), MOST_OF_STRANGERS as usize);
+        assert_eq!(recorded(RefusedParty::Known), MOST_RECORDED as usize);
+    }
+
+    #[tokio::test]
+    async fn what_must_not_be_missing_is_the_core_s_before_it_is_gone_on() {
+        let (ours, mut core) = UnixStream::pair().unwrap();
+        let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
+        let never = CancellationToken::new();
+        let said = |id: &str| AgentEvent::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
+        assert!(host.report_patiently(&said("first"), &never).await);
+        let mut heard = vec![0; 1 << 10];
+        let read = core.try_read(&mut heard).unwrap();
+        assert!(String::from_utf8_lossy(&heard[..read]).contains("first"));
+        // Nobody reads, and no more can be written, though there is room in between.
+        let error = Some("x".repeat(2000));
+        let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        for _ in 0..QUEUE / 2 {
+            host.report(&long);
+            tokio::task::yield_now().await;
+        }
+        let last = said("last");
+        let mut last = Box::pin(host.report_patiently(&last, &never));
+        let is_ready = timeout(Duration::from_millis(200), last.as_mut()).await.is_ok();
+        assert!(!is_ready, "it is in the worker alone");
+        let heard = async {
+            let mut all = Vec::new();
+            while !all.windows(4).any(|word| word == b"last") {
+                tokio::io::AsyncReadExt::read_buf(&mut core, &mut all).await.unwrap();
+            }
+        };
+        assert!(tokio::join!(last, heard).0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_the_core_any_more_when_that_is_cut() {
+        let (ours, _core) = UnixStream::pair().unwrap();
+        let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
+        let error = Some("x".repeat(2000));
+        let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+        for _ in 0..2 * QUEUE {
+            host.report(&long);
+            tokio::task::yield_now().await;
+        }
+        let cut = CancellationToken::new();
+        let mut waits = Box::pin(host.report_patiently(&long, &cut));
+        let mut once = async || std::future::poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx))).await;
+        assert_eq!(once().await, Poll::Pending, "nobody reads");
+        cut.cancel();
+        assert_eq!(once().await, Poll::Ready(false));
+    }
+
+    #[tokio::test]
+    async fn an_answer_belongs_to_the_question_of_its_number() {
+        let (ours, core) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let ours = UnixStream::from_std(ours).unwrap();
+        let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
+        let (peer, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        // Whoever asks first gives up; then two ask, and are answered the other way round.
+        let mut given_up = Box::pin(host.speaker(peer.as_fd()));
+        std::future::poll_fn(|cx| match given_up.as_mut().poll(cx) {
+            Poll::Pending => Poll::Ready(()),
+            Poll::Ready(_) => panic!("nobody answered yet"),
+        })
+        .await;
+        let answering = std::thread::spawn(move || {
+            let mut conn = Conn::new(core, Duration::from_secs(60), MAX_QUESTION);
+            let mut numbers = Vec::new();
+            while numbers.len() < 3 {
+                if let ToCore::Speaker { number } = conn.receive_with_descriptors::<ToCore>().unwrap().0 {
+                    numbers.push(number);
+                }
+            }
+            for number in numbers.into_iter().rev() {
+                let pid = u32::try_from(number).unwrap();
+                let answer = Answer::Speaker(PeerIdentity { pid, uid: 0, container: None });
+                conn.send(&ToWorker::Answer { number, answer }).unwrap();
+            }
+        });
+        // It is on its way before it is given up.
+        tokio::task::yield_now().await;
+        let given_up = tokio::spawn({
+            let host = host.clone();
+            let (peer, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            drop(given_up);
+            async move { host.speaker(peer.as_fd()).await.unwrap().unwrap().pid }
+        });
+        let other = host.speaker(peer.as_fd()).await.unwrap().unwrap().pid;
+        let mut pids = [given_up.await.unwrap(), other];
+        pids.sort_unstable();
+        assert_eq!(pids, [2, 3], "not the first's");
+        answering.join().unwrap();
+    }
+}

@@ -1,0 +1,302 @@
+//! What a client's calls tell the trace: what it was asked, which tools its model wants called, what came of them.
+//!
+//! A client keeps its conversation itself and sends all of it each time. So what belongs together is found by the ids of
+//! tool calls, which the provider gave: the results of some come with the next request. What was asked is the client's own
+//! word: it speaks from the container.
+
+use crate::{
+    calls::{Begun, CallKey},
+    message::{Block, ToolCall},
+    provider::protocol,
+    redact::Redactor,
+    report::{self, Intent, Reporter},
+};
+use ringfence_policy::agents::registry::ProviderKind;
+use ringfence_wire::trace::Via;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Intents that are followed at a time; one more, and that which was silent longest is given up.
+const MOST: usize = 64;
+/// Tool calls of an intent whose results are known to be its; older ones are forgotten.
+const MOST_CALLS: usize = 256;
+/// Newest messages of a request that are looked through for what was asked.
+const MOST_BACK: usize = 512;
+
+/// The intents of one agent's clients.
+pub(super) struct IntentTracker {
+    reporter: Reporter,
+    tracked_intents: Mutex<Vec<TrackedIntent>>,
+    /// Nobody outside can make two ids that it takes for one.
+    hasher: RandomState,
+}
+
+/// One intent under way.
+#[derive(Debug)]
+struct TrackedIntent {
+    intent: Intent,
+    /// What was asked and where in the conversation, as a number.
+    asked: u64,
+    /// The provider's ids of its calls, as numbers.
+    calls: VecDeque<u64>,
+    /// Calls whose result did not come yet, oldest first.
+    open: Vec<OpenCall>,
+    /// The last request failed, and that is reported. The client may try again.
+    failed: bool,
+    last_seen: Instant,
+    /// One for this, and one for each request under way.
+    under_way: Arc<()>,
+}
+
+/// A call whose result did not come yet.
+#[derive(Debug)]
+struct OpenCall {
+    /// The provider's id, as a number.
+    given: u64,
+    key: CallKey,
+}
+
+/// What a request is part of, until it is answered or its client is gone.
+#[derive(Debug)]
+pub(super) struct RequestPart {
+    intent: Intent,
+    /// The answer has tool calls.
+    called: bool,
+    /// The daemon took what it was told of them: one that stands still is waited for once.
+    waits: bool,
+    _under_way: Arc<()>,
+}
+
+impl IntentTracker {
+    pub(super) fn new(reporter: Reporter) -> Self {
+        Self { reporter, tracked_intents: Mutex::default(), hasher: RandomState::new() }
+    }
+
+    /// A request on loopback was refused before anything of it was read.
+    pub(super) fn refused(&self, why: &str) {
+        self.reporter.refused("http", why);
+    }
+
+    fn tracked_intents(&self) -> MutexGuard<'_, Vec<TrackedIntent>> {
+        self.tracked_intents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request that will be sent on. Reports the results that it brings, and what it asks for if that is new.
+    pub(super) fn begin(
+        &self,
+        kind: ProviderKind,
+        messages: &[Box<RawValue>],
+        redactor: &Redactor,
+    ) -> RequestPart {
+        let newest = LatestMessages::of(kind, messages);
+        let results: Vec<(u64, &ToolResult)> =
+            newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
+        let mut tracked_intents = self.tracked_intents();
+        // Providers give one id to calls of several intents, by chance or not: what was asked tells which is meant.
+        let brought =
+            |tracked: &TrackedIntent| results.iter().any(|(given, _)| tracked.calls.contains(given));
+        let known = tracked_intents
+            .iter()
+            .position(|tracked| brought(tracked) && tracked.asked == newest.number)
+            .or_else(|| tracked_intents.iter().position(brought))
+            .or_else(|| tracked_intents.iter().position(|tracked| tracked.asked == newest.number));
+        let mut tracked = match known.map(|at| tracked_intents.remove(at)) {
+            Some(mut tracked) => {
+                for (given, result) in &results {
+                    // Two calls of one id are answered in their order.
+                    let Some(at) = tracked.open.iter().position(|open| open.given == *given) else {
+                        continue;
+                    };
+                    let OpenCall { key, .. } = tracked.open.remove(at);
+                    self.reporter.ended(&key, result.is_error, &result.content, redactor);
+                }
+                tracked
+            }
+            None => {
+                let intent = Intent { id: report::new_id(), conn: 0 };
+                TrackedIntent {
+                    intent,
+                    asked: newest.number,
+                    calls: VecDeque::new(),
+                    open: Vec::new(),
+                    failed: true,
+                    last_seen: Instant::now(),
+                    under_way: Arc::default(),
+                }
+            }
+        };
+        if std::mem::take(&mut tracked.failed) {
+            self.reporter.asked(&tracked.intent, (None, Via::Http), &newest.asked, redactor);
+        }
+        tracked.last_seen = Instant::now();
+        let (intent, _under_way) = (tracked.intent.clone(), Arc::clone(&tracked.under_way));
+        let part = RequestPart { intent, called: false, waits: true, _under_way };
+        tracked_intents.push(tracked);
+        if tracked_intents.len() > MOST {
+            self.give_up(&tracked_intents.remove(0), "the client began too much else", redactor);
+        }
+        part
+    }
+
+    /// The model wants a tool called, since this moment. That is on its way before this returns, or was waited for until
+    /// `cut`: the client does not see the end of the call before.
+    pub(super) async fn called(
+        &self,
+        part: &mut RequestPart,
+        (call, moment): (&ToolCall, u64),
+        redactor: &Redactor,
+        cut: &CancellationToken,
+    ) {
+        let begun = Begun::relayed(&call.id, moment, redactor);
+        part.called = true;
+        let patience = part.waits.then_some(cut);
+        part.waits = self.reporter.call(Some(&part.intent), &begun, call, None, patience).await;
+        let mut tracked_intents = self.tracked_intents();
+        let Some(tracked) = tracked_intents.iter_mut().find(|tracked| tracked.intent.id == part.intent.id)
+        else {
+            return;
+        };
+        tracked.last_seen = Instant::now();
+        let given = self.number(&call.id);
+        tracked.calls.push_back(given);
+        tracked.open.push(OpenCall { given, key: begun.key });
+        let too_many = tracked.calls.len().saturating_sub(MOST_CALLS);
+        tracked.calls.drain(..too_many);
+        let too_many = tracked.open.len().saturating_sub(MOST_CALLS);
+        tracked.open.drain(..too_many);
+    }
+
+    /// The request's answer came, and all its calls were told; or why it failed. Even then the client may run the calls that
+    /// it heard of.
+    pub(super) fn answered(&self, part: RequestPart, error: Option<&str>, redactor: &Redactor) {
+        let RequestPart { intent, called, .. } = &part;
+        let mut tracked_intents = self.tracked_intents();
+        let at = tracked_intents.iter().position(|tracked| tracked.intent.id == intent.id);
+        let Some((at, tracked)) = at.and_then(|at| Some((at, tracked_intents.get_mut(at)?))) else { return };
+        tracked.last_seen = Instant::now();
+        if *called {
+            return;
+        }
+        if let Some(why) = error {
+            tracked.failed = true;
+            return self.reporter.intent_ended(intent, Some(why), redactor);
+        }
+        // This request and the thread itself; more are a client's that asks twice at once.
+        if Arc::strong_count(&tracked.under_way) <= 2 {
+            tracked_intents.remove(at);
+            self.reporter.intent_ended(intent, None, redactor);
+        }
+    }
+
+    /// What a provider's id is known by: it may be of any length.
+    fn number(&self, given: &str) -> u64 {
+        self.hasher.hash_one(given)
+    }
+
+    /// Gives up intents of which nothing was heard for so long: their calls would be in flight for ever.
+    pub(super) fn give_up_silent(&self, patience: Duration, redactor: &Redactor) {
+        let mut tracked_intents = self.tracked_intents();
+        let silent = tracked_intents.extract_if(.., |tracked| tracked.last_seen.elapsed() > patience);
+        silent.for_each(|tracked| self.give_up(&tracked, "nothing more came from the client", redactor));
+    }
+
+    fn give_up(&self, tracked: &TrackedIntent, why: &str, redactor: &Redactor) {
+        if !tracked.failed {
+            self.reporter.intent_ended(&tracked.intent, Some(why), redactor);
+        }
+    }
+}
+
+/// A tool's result in a request.
+#[derive(Debug)]
+pub(crate) struct ToolResult {
+    /// The provider's id of the call.
+    pub(crate) call: String,
+    /// Where the API does not say, it is no error.
+    pub(crate) is_error: bool,
+    pub(crate) content: Vec<Block>,
+}
+
+/// What the end of a conversation says.
+#[derive(Debug, Default)]
+struct LatestMessages {
+    /// Those behind the model's last answer.
+    results: Vec<ToolResult>,
+    /// The user's last message that is no result. Nothing, where there is none to be read: what the model wants called is
+    /// on record whatever it was asked.
+    asked: Vec<Block>,
+    /// What that is known by.
+    number: u64,
+}
+
+/// The fields of a message that are looked at.
+#[derive(Deserialize)]
+pub(crate) struct ClientMessage {
+    pub(crate) role: String,
+    #[serde(default)]
+    pub(crate) content: Option<Box<RawValue>>,
+    pub(crate) tool_call_id: Option<String>,
+}
+
+impl LatestMessages {
+    fn of(kind: ProviderKind, messages: &[Box<RawValue>]) -> Self {
+        let mut newest = Self { number: number_of_unread(messages), ..Self::default() };
+        let mut is_behind = true;
+        for (at, raw) in messages.iter().enumerate().rev().take(MOST_BACK) {
+            // What is no message is the provider's to refuse.
+            let Ok(message) = serde_json::from_str::<ClientMessage>(raw.get()) else { continue };
+            let results = protocol(kind).tool_results(&message);
+            match message.role.as_str() {
+                "assistant" => is_behind = false,
+                "user" if results.is_empty() => {
+                    newest.asked = blocks(message.content.as_deref());
+                    newest.number = number(at, &newest.asked);
+                    break;
+                }
+                _ if is_behind => newest.results.splice(..0, results).for_each(drop),
+                _ => {}
+            }
+        }
+        newest
+    }
+}
+
+/// Content as blocks: it may be a text alone.
+pub(crate) fn blocks(content: Option<&RawValue>) -> Vec<Block> {
+    let Some(content) = content else { return Vec::new() };
+    if let Ok(text) = serde_json::from_str::<String>(content.get()) {
+        return vec![Block::text(&text)];
+    }
+    let pieces: Vec<Box<RawValue>> = serde_json::from_str(content.get()).unwrap_or_default();
+    pieces.into_iter().filter_map(|piece| Block::parse(piece).ok()).collect()
+}
+
+/// What a message is known by when it comes again: its place and its texts. Clients move marks for the provider's cache.
+fn number(at: usize, content: &[Block]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    at.hash(&mut hasher);
+    for block in content {
+        if let crate::message::Kind::Text(text) = block.kind() {
+            text.hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// What a conversation is known by in which nothing can be read that was asked: a request that is tried again ends alike,
+/// and one that goes on brings results.
+fn number_of_unread(messages: &[Box<RawValue>]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    messages.last().map(|last| last.get()).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Tests of what a client's calls tell the trace.
+
+use super::*;
+use crate::{core_client::CoreClient, frame::FrameReader};
+use ProviderKind::{Anthropic, OpenAi};
+use ringfence_wire::{agent::ToCore, trace::AgentEvent};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
+use tokio_util::sync::CancellationToken;
+
+fn raws(messages: &Value) -> Vec<Box<RawValue>> {
+    let messages = messages.as_array().unwrap();
+    messages.iter().map(|message| RawValue::from_string(message.to_string()).unwrap()).collect()
+}
+
+fn begin(tracker: &IntentTracker, kind: ProviderKind, messages: &Value) -> RequestPart {
+    tracker.begin(kind, &raws(messages), &Redactor::new([]))
+}
+
+fn call(id: &str) -> ToolCall {
+    let input = RawValue::from_string("{}".to_owned()).unwrap();
+    ToolCall { id: id.to_owned(), name: "t".to_owned(), input }
+}
+
+fn end(tracker: &IntentTracker, part: RequestPart, calls: &[ToolCall], error: Option<&str>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(answer(tracker, part, calls, error));
+}
+
+async fn answer(tracker: &IntentTracker, mut part: RequestPart, calls: &[ToolCall], error: Option<&str>) {
+    for call in calls {
+        tracker.called(&mut part, (call, 1), &Redactor::new([]), &CancellationToken::new()).await;
+    }
+    tracker.answered(part, error, &Redactor::new([]));
+}
+
+#[test]
+fn results_behind_the_last_answer_are_read_in_both_forms() {
+    let anthropic = json!([
+        { "role": "user", "content": "go" },
+        { "role": "assistant", "content": [{ "type": "tool_use", "id": "old", "name": "t", "input": {} }] },
+        { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "old", "content": "1" }] },
+        { "role": "assistant", "content": "..." },
+        { "role": "user", "content": [
+            { "type": "tool_result", "tool_use_id": "a", "is_error": true, "content": [{ "type": "text", "text": "no" }] },
+            { "type": "tool_result", "tool_use_id": "b" },
+            { "type": "text", "text": "and then?" },
+        ] },
+    ]);
+    let newest = LatestMessages::of(Anthropic, &raws(&anthropic));
+    let seen: Vec<_> =
+        newest.results.iter().map(|one| (one.call.as_str(), one.is_error, one.content.len())).collect();
+    assert_eq!(seen, [("a", true, 1), ("b", false, 0)]);
+    assert_eq!(newest.number, number(0, &[Block::text("go")]));
+    let openai = json!([
+        { "role": "system", "content": "s" },
+        { "role": "user", "content": [{ "type": "text", "text": "go" }] },
+        { "role": "assistant", "content": null, "tool_calls": [] },
+        { "role": "tool", "tool_call_id": "a", "content": "1" },
+        { "role": "tool", "tool_call_id": "b", "content": "2" },
+    ]);
+    let newest = LatestMessages::of(OpenAi, &raws(&openai));
+    assert_eq!(newest.results.iter().map(|one| one.call.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(newest.number, number(1, &[Block::text("go")]));
+}
+
+/// A link whose other end is to be read, and what is reported over it.
+fn link() -> (CoreClient, FrameReader<tokio::net::UnixStream>) {
+    let (near, far) = tokio::net::UnixStream::pair().unwrap();
+    (CoreClient::new(near, CancellationToken::new(), CancellationToken::new()), FrameReader::new(far))
+}
+
+async fn said(reader: &mut FrameReader<tokio::net::UnixStream>) -> AgentEvent {
+    let frame = reader.next(Some(Duration::from_secs(120))).await.unwrap();
+    let ToCore::Report(json) = serde_json::from_slice(&frame).unwrap() else { panic!("a report") };
+    serde_json::from_str(json.get()).unwrap()
+}
+
+#[tokio::test]
+async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
+    let (host, mut reader) = link();
+    let tracker = IntentTracker::new(Reporter::new(host, Arc::default(), false));
+    let mut long = vec![json!({ "role": "user", "content": "go" })];
+    long.extend((0..MOST_BACK).map(|_| json!({ "role": "assistant", "content": "..." })));
+    let mut odd: Vec<_> = [
+        json!([]),
+        json!([1, "x", { "role": 7 }]),
+        json!([{ "role": "assistant" }]),
+        json!([{ "role": "system", "content": "go" }]),
+        json!([{ "role": "developer", "content": "go" }]),
+        Value::from(long),
+    ]
+    .iter()
+    .map(raws)
+    .collect();
+    // Other parsers take the last of two.
+    odd.push(vec![RawValue::from_string(r#"{"role":"x","role":"user","content":"go"}"#.to_owned()).unwrap()]);
+    for (n, messages) in odd.iter().enumerate() {
+        let id = format!("call-{n}");
+        let part = tracker.begin(OpenAi, messages, &Redactor::new([]));
+        answer(&tracker, part, &[call(&id)], None).await;
+        let AgentEvent::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await else {
+            panic!("an intent")
+        };
+        assert_eq!(text, "");
+        let called = said(&mut reader).await;
+        assert!(
+            matches!(&called, AgentEvent::Call { id: of, intent: Some(by), .. } if *of == id && *by == intent),
+            "{called:?}"
+        );
+        // Tried again it is the same, and its result goes on with it.
+        assert_eq!(*tracker.begin(OpenAi, messages, &Redactor::new([])).intent.id, *intent);
+        let result = raws(&json!([{ "role": "tool", "tool_call_id": id, "content": "1" }]));
+        let part = tracker.begin(OpenAi, &result, &Redactor::new([]));
+        assert_eq!(*part.intent.id, *intent);
+        let ended = said(&mut reader).await;
+        assert!(matches!(ended, AgentEvent::CallEnded { .. }), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_call_s_result_goes_on_with_what_it_was_for_and_the_next_question_is_another() {
+    let tracker = IntentTracker::new(Reporter::default());
+    let ask = json!([{ "role": "user", "content": "go" }]);
+    let part = begin(&tracker, Anthropic, &ask);
+    let first = Arc::clone(&part.intent.id);
+    end(&tracker, part, &[call("a")], None);
+    let result = json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "a" }] });
+    // The client may have shortened what was before.
+    let part = begin(&tracker, Anthropic, &json!([{ "role": "user", "content": "short" }, result]));
+    assert_eq!(part.intent.id, first);
+    assert!(tracker.tracked_intents()[0].open.is_empty());
+    // It is tried again after an error, with the same results.
+    end(&tracker, part, &[], Some("overloaded"));
+    let part = begin(&tracker, Anthropic, &json!([{ "role": "user", "content": "go" }, result]));
+    assert_eq!(part.intent.id, first);
+    end(&tracker, part, &[], None);
+    assert!(tracker.tracked_intents().is_empty());
+    assert_ne!(begin(&tracker, Anthropic, &ask).intent.id, first, "asked anew");
+}
+
+#[test]
+fn who_asks_twice_at_once_ends_with_the_last_answer() {
+    let tracker = IntentTracker::new(Reporter::default());
+    let ask = json!([{ "role": "user", "content": "go" }]);
+    let (one, two) = (begin(&tracker, OpenAi, &ask), begin(&tracker, OpenAi, &ask));
+    assert_eq!(one.intent.id, two.intent.id);
+    end(&tracker, one, &[], None);
+    end(&tracker, two, &[call("a")], None);
+    assert_eq!(tracker.tracked_intents()[0].open.len(), 1);
+    // One whose client hung up does not count.
+    drop(begin(&tracker, OpenAi, &ask));
+    let part = begin(&tracker, OpenAi, &ask);
+    end(&tracker, part, &[], None);
+    assert!(tracker.tracked_intents().is_empty());
+}
+
+#[test]
+fn what_is_followed_is_bounded_and_silence_ends_it() {
+    let tracker = IntentTracker::new(Reporter::default());
+    for n in 0..2 * MOST {
+        let part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": n.to_string() }]));
+        let calls: Vec<_> = (0..MOST_CALLS + 9).map(|call_of| call(&format!("{n}-{call_of}"))).collect();
+        end(&tracker, part, &calls, None);
+    }
+    assert_eq!(tracker.tracked_intents().len(), MOST);
+    assert!(
+        tracker
+            .tracked_intents()
+            .iter()
+            .all(|thread| { thread.calls.len() == MOST_CALLS && thread.open.len() == MOST_CALLS })
+    );
+    tracker.give_up_silent(Duration::from_secs(3600), &Redactor::new([]));
+    assert_eq!(tracker.tracked_intents().len(), MOST);
+    tracker.give_up_silent(Duration::ZERO, &Redactor::new([]));
+    assert!(tracker.tracked_intents().is_empty());
+}
+
+#[tokio::test]
+async fn calls_are_on_record_before_the_answer_ends_however_much_else_is_reported() {
+    let (host, mut reader) = link();
+    let tracker = Arc::new(IntentTracker::new(Reporter::new(host.clone(), Arc::default(), false)));
+    let part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    // Nobody reads, and there is no room any more.
+    let error = Some("x".repeat(2000));
+    let flood = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+    while host.counts().lost_reports.load(Ordering::Relaxed) == 0 {
+        host.report(&flood);
+    }
+    let before = host.counts().lost_reports.load(Ordering::Relaxed);
+    let answered = tokio::spawn({
+        let tracker = Arc::clone(&tracker);
+        async move {
+            let calls: Vec<_> = (0..MOST_CALLS).map(|n| call(&format!("call-{n}"))).collect();
+            answer(&tracker, part, &calls, None).await;
+        }
+    });
+    tokio::task::yield_now().await;
+    assert!(!answered.is_finished(), "it waits for room");
+    let mut seen = 0;
+    while seen < MOST_CALLS {
+        let frame = reader.next(Some(Duration::from_secs(120))).await.unwrap();
+        seen += usize::from(String::from_utf8_lossy(&frame).contains("call-"));
+    }
+    answered.await.unwrap();
+    assert_eq!(host.counts().lost_reports.load(Ordering::Relaxed), before);
+    assert_eq!(tracker.tracked_intents()[0].open.len(), MOST_CALLS);
+}
+
+/// A worker that is to stop has no time for a daemon that stands still.
+#[tokio::test]
+async fn a_cut_ends_the_wait_for_the_daemon() {
+    let (host, _nobody_reads) = link();
+    let tracker = Arc::new(IntentTracker::new(Reporter::new(host.clone(), Arc::default(), false)));
+    let mut part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    let error = Some("x".repeat(2000));
+    let flood = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+    // All that fits is on its way, and the queue is full.
+    for _ in 0..4096 {
+        host.report(&flood);
+        tokio::task::yield_now().await;
+    }
+    let cut = CancellationToken::new();
+    let told = tokio::spawn({
+        let (tracker, cut) = (Arc::clone(&tracker), cut.clone());
+        async move {
+            for call in [call("first"), call("second")] {
+                tracker.called(&mut part, (&call, 1), &Redactor::new([]), &cut).await;
+            }
+        }
+    });
+    tokio::task::yield_now().await;
+    assert!(!told.is_finished(), "it waits for room");
+    cut.cancel();
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    assert!(told.is_finished());
+    told.await.unwrap();
+    assert_eq!(tracker.tracked_intents()[0].open.len(), 2, "their results are known none the less");
+}
+
+#[tokio::test]
+async fn a_call_s_result_is_known_before_its_answer_is_over() {
+    let (host, mut reader) = link();
+    let tracker = IntentTracker::new(Reporter::new(host, Arc::default(), false));
+    let mut part = begin(&tracker, OpenAi, &json!([{ "role": "user", "content": "go" }]));
+    tracker.called(&mut part, (&call("early"), 7), &Redactor::new([]), &CancellationToken::new()).await;
+    let AgentEvent::Intent { id, .. } = said(&mut reader).await else { panic!("an intent") };
+    let AgentEvent::Call { key, id: given, intent, moment: 7, .. } = said(&mut reader).await else {
+        panic!("a call")
+    };
+    assert_eq!((given.as_str(), intent), ("early", Some(id.clone())));
+    let next = begin(&tracker, OpenAi, &json!([{ "role": "tool", "tool_call_id": "early", "content": "1" }]));
+    assert_eq!(*next.intent.id, *id);
+    let AgentEvent::CallEnded { key: ended, .. } = said(&mut reader).await else { panic!("its end") };
+    assert_eq!(ended, key);
+    // The control: an answer that is over with calls is not the end of what was asked.
+    tracker.answered(part, Some("cut off"), &Redactor::new([]));
+    tracker.answered(next, None, &Redactor::new([]));
+    let AgentEvent::IntentEnded { id: over, error: None, .. } = said(&mut reader).await else { panic!("the end") };
+    assert_eq!(over, id);
+}

@@ -1,0 +1,101 @@
+//! Workers of the service's that end: those that were told to, and those that were not, which are started again.
+
+use super::{
+    KILLED, PATIENCE, User,
+    process::Event,
+    running::{self, Running, WorkerEffect},
+};
+use crate::control::AgentState;
+use ringfence_base::error::chain;
+use ringfence_supervise::worker::{MOST_CRASHES, Restarts};
+use std::time::{Duration, Instant};
+use tokio::{sync::mpsc, time::timeout_at};
+
+impl User {
+    /// What a worker said or did. True: another agent of that name may begin.
+    pub(super) fn handle_event(&mut self, Event { agent: name, worker, what }: Event) -> bool {
+        let of = self.draining.get_mut(&name).and_then(|running| running.handle(worker, what.clone()));
+        if let Some(WorkerEffect::Ended { .. }) = of {
+            self.draining.remove(&name);
+            tracing::info!("agent {name} has ended");
+            return true;
+        }
+        let Some(running) = self.agents.get_mut(&name) else { return false };
+        let lived = running.lived();
+        match running.handle(worker, what) {
+            Some(WorkerEffect::Broken(why)) => self.broken(name, why),
+            Some(WorkerEffect::Ended { could_not: Some(why), .. }) => {
+                self.agents.remove(&name);
+                self.broken(name, why);
+            }
+            Some(WorkerEffect::Ended { how, could_not: None }) => self.crashed(name, how, lived),
+            Some(WorkerEffect::Fine) | None => {}
+        }
+        false
+    }
+
+    /// An agent's worker ended by itself.
+    fn crashed(&mut self, name: String, how: String, lived: Duration) {
+        let pause = self.restarts.entry(name.clone()).or_default().ended(lived);
+        if let (Some(pause), Some(running)) = (pause, self.agents.get_mut(&name)) {
+            let why = format!("{how}; it is started again in {pause:?}");
+            tracing::error!("agent {name}: {why}");
+            running.ended = Some(why);
+            return;
+        }
+        let why = format!(
+            "its worker ended unexpectedly {MOST_CRASHES} times in a row; SIGHUP or a change of a profile tries it again. At last {how}"
+        );
+        tracing::error!("agent {name}: {why}");
+        // Who connects is to hear that nobody is there.
+        self.agents.remove(&name);
+        self.failed.insert(name, why);
+    }
+
+    /// When the next worker that ended is to be started again.
+    pub(super) fn next_restart(&self) -> Option<Instant> {
+        let waiting = self.agents.iter().filter(|(_, running)| running.state() == AgentState::Waiting);
+        let pauses = waiting.map(|(name, _)| self.restarts.get(name).map(Restarts::wait).unwrap_or_default());
+        pauses.min().map(|pause| Instant::now() + pause)
+    }
+
+    /// Starts those workers again whose time it is.
+    pub(super) async fn restart(&mut self) {
+        let is_due = |name: &String| self.restarts.get(name).is_none_or(|restarts| restarts.wait().is_zero());
+        let waiting = self.agents.iter().filter(|(_, running)| running.state() == AgentState::Waiting);
+        let due: Vec<String> = waiting.map(|(name, _)| name.clone()).filter(is_due).collect();
+        for name in due {
+            let Some(running) = self.agents.get(&name) else { continue };
+            let config = running.config.clone();
+            let read = tokio::task::spawn_blocking(move || running::credentials(&config)).await;
+            let read = read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|e| chain(&e)));
+            let Some(running) = self.agents.get_mut(&name) else { continue };
+            self.started += 1;
+            let launched = read.and_then(|read| running.launch(self.started, read, self.events.clone()));
+            if let Err(error) = launched {
+                self.agents.remove(&name);
+                self.broken(name, error);
+            }
+        }
+    }
+
+    pub(super) fn drain(&mut self, name: &str) {
+        let Some(mut running) = self.agents.remove(name) else { return };
+        if running.stop() {
+            self.draining.insert(name.to_owned(), running);
+        }
+    }
+
+    pub(super) async fn stop_all(&mut self, mut incoming: mpsc::Receiver<Event>) {
+        let names: Vec<String> = self.agents.keys().cloned().collect();
+        names.iter().for_each(|name| self.drain(name));
+        for patience in [PATIENCE, KILLED] {
+            let until = tokio::time::Instant::now() + patience;
+            while !self.draining.is_empty() {
+                let Ok(Some(event)) = timeout_at(until, incoming.recv()).await else { break };
+                self.handle_event(event);
+            }
+            self.draining.values().for_each(Running::kill);
+        }
+    }
+}
