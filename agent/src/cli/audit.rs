@@ -1,6 +1,9 @@
 //! `ringfence audit`: verifies the record of MCP sessions, and exports it.
 
-use super::{exit::Exit, output::print};
+use super::{
+    exit::Exit,
+    output::{counted, print},
+};
 use anyhow::{Context, bail};
 use ringfence_auditor::verify;
 use ringfence_base::escape::line as printable;
@@ -130,11 +133,11 @@ fn each_page(
 }
 
 /// Reads everything twice where it may change meanwhile: a session that runs, or that retention removes just now, is
-/// not amiss.
+/// no problem.
 fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     let heads = heads.map(|file| read_heads(places, file)).transpose()?.unwrap_or_default();
     let before = rows_by_id(places, "sessions")?;
-    let (ledgers, amiss) = ledgers(places)?;
+    let (ledgers, problems) = ledgers(places)?;
     let mut sums: HashMap<String, verify::Sums> = HashMap::new();
     each_row(places, "messages", |row| {
         sums.entry(text(row, "session_id")).or_default().message(row);
@@ -155,7 +158,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         let uid = row["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok())?;
         match ledgers.get(&uid) {
             Some(ledger) => ledger.sessions.get(session),
-            None => (!amiss.is_empty()).then_some(&unread),
+            None => (!problems.is_empty()).then_some(&unread),
         }
     };
 
@@ -172,14 +175,14 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
             Err(error) => suspects.push((session.clone(), error)),
         }
     }
-    let mut amiss = amiss.clone();
+    let mut problems = problems.clone();
     let named = ledgers.values().flat_map(|ledger| &ledger.sessions);
     let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
     suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Amiss::Gone)));
     for (head, error) in verify::heads(&heads, &ledgers, |session| before.contains_key(session)) {
         match &head.of {
             Of::Session(session) => suspects.push((session.clone(), error)),
-            Of::Ledger => amiss.push(format!("ledger of uid {}: {error}", head.uid)),
+            Of::Ledger => problems.push(format!("ledger of uid {}: {error}", head.uid)),
         }
     }
 
@@ -193,15 +196,15 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         let by_retention = removed.contains_key(&session)
             && matches!(error, verify::Amiss::Journal { .. } | verify::Amiss::Gone | verify::Amiss::Rows(_));
         if !by_retention {
-            amiss.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
+            problems.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
         }
     }
-    for line in &amiss {
+    for line in &problems {
         print(&format!("{}\n", printable(line)))?;
     }
     report(whole, running, &removed, &now, heads.len())?;
-    print(&format!("{} amiss\n", amiss.len()))?;
-    Ok(if amiss.is_empty() { Exit::Success } else { Exit::Failure }.into())
+    print(&format!("{}\n", counted(problems.len() as u64, "problem")))?;
+    Ok(if problems.is_empty() { Exit::Success } else { Exit::Failure }.into())
 }
 
 fn report(
@@ -211,7 +214,7 @@ fn report(
     ledgers: &HashMap<u32, Ledger>,
     heads: usize,
 ) -> anyhow::Result<()> {
-    print(&format!("{whole} sessions whole\n"))?;
+    print(&format!("{} whole\n", counted(whole, "session")))?;
     if running > 0 {
         print(&format!("{running} of them written to meanwhile: their rows were not compared\n"))?;
     }
@@ -221,12 +224,14 @@ fn report(
         let calls = removed.values().map(|checkpoint| checkpoint.calls).sum::<u64>() + folded.1;
         let newest = removed.values().map(|checkpoint| checkpoint.ended.as_str()).max().unwrap_or("before");
         print(&format!(
-            "{sessions} sessions with {calls} calls removed by retention, checkpoints kept; the newest ended {}\n",
+            "{} with {} removed by retention, checkpoints kept; the newest ended {}\n",
+            counted(sessions, "session"),
+            counted(calls, "call"),
             printable(newest)
         ))?;
     }
     if heads > 0 {
-        print(&format!("{heads} heads kept elsewhere compared\n"))?;
+        print(&format!("{} kept elsewhere compared\n", counted(heads as u64, "head")))?;
     }
     Ok(())
 }
@@ -258,15 +263,15 @@ fn ledgers(places: &Places) -> anyhow::Result<(HashMap<u32, Ledger>, Vec<String>
         });
         Ok(())
     })?;
-    let (mut ledgers, mut amiss) = (HashMap::new(), Vec::new());
+    let (mut ledgers, mut problems) = (HashMap::new(), Vec::new());
     for (uid, mut rows) in rows {
         rows.sort_by_key(|row| row.seq);
         match Ledger::read(&rows) {
             Ok(ledger) => drop(ledgers.insert(uid, ledger)),
-            Err(error) => amiss.push(format!("ledger of uid {uid}: {error}")),
+            Err(error) => problems.push(format!("ledger of uid {uid}: {error}")),
         }
     }
-    Ok((ledgers, amiss))
+    Ok((ledgers, problems))
 }
 
 /// The present heads of this database.
