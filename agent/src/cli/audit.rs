@@ -178,7 +178,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     let mut problems = problems.clone();
     let named = ledgers.values().flat_map(|ledger| &ledger.sessions);
     let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
-    suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Amiss::Gone)));
+    suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Problem::Gone)));
     for (head, error) in verify::heads(&heads, &ledgers, |session| before.contains_key(session)) {
         match &head.of {
             Of::Session(session) => suspects.push((session.clone(), error)),
@@ -194,7 +194,10 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         .collect();
     for (session, error) in suspects {
         let by_retention = removed.contains_key(&session)
-            && matches!(error, verify::Amiss::Journal { .. } | verify::Amiss::Gone | verify::Amiss::Rows(_));
+            && matches!(
+                error,
+                verify::Problem::Journal { .. } | verify::Problem::Gone | verify::Problem::Rows(_)
+            );
         if !by_retention {
             problems.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
         }

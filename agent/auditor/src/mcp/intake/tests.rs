@@ -358,7 +358,7 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
 
 #[test]
 fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
-    use crate::verify::{self, Amiss, Sums};
+    use crate::verify::{self, Problem, Sums};
     use ringfence_session::ledger::Known;
     use ringfence_store::{SessionReader, Shown, Viewer};
     let scene = Scene::new();
@@ -390,7 +390,7 @@ fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
     let change = "UPDATE tool_calls SET tool_name = 'other' WHERE id = ?1";
     for changed in [name(101), name(1)] {
         database.execute(change, [&changed]).expect("changed");
-        assert!(matches!(verified(), Err(Amiss::Rows(_))), "{changed}");
+        assert!(matches!(verified(), Err(Problem::Rows(_))), "{changed}");
         database.execute(&change.replace("other", "t"), [&changed]).expect("changed");
         verified().expect("as it was");
     }
