@@ -10,13 +10,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `link`, `queue`, `keeper` | from the core's socket to the store: decode, queue, write in batches |
-//! | `query`, `belongs`, `trace` | the query socket; events with the calls they belong to; the trace of an agent |
-//! | `mcp/` | MCP sessions: journals in, rows out, approvals |
+//! | `link`, `queue`, `store_writer` | from the core's socket to the store: decode, queue, write in batches |
+//! | `query`, `trace` | the query socket; the trace of an agent |
+//! | `mcp/` | MCP sessions: journals in, rows out, approvals, and the events that belong to a call |
 //! | `web/`, `metrics` | the dashboard's server; `/metrics` |
 //! | `verify` | checks journals, ledger, database and stored heads against each other |
 //! | `user` | the auditor of one user and database, where no daemon runs |
-//! | `shared`, `journald`, `confine` | what the threads share; notices for the journal; what the auditor may do |
+//! | `shared`, `journald`, `sandbox` | what the threads share; notices for the journal; what the auditor may do |
 //!
 //! It ends when the core closes the link, or when it can no longer ask about peers, after it has stored what arrived.
 //! It ignores the signals that would end it sooner.
@@ -26,16 +26,15 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
-mod belongs;
-mod confine;
 mod journald;
-mod keeper;
 mod link;
 mod mcp;
 mod metrics;
 mod query;
 mod queue;
+mod sandbox;
 mod shared;
+mod store_writer;
 mod trace;
 pub mod user;
 pub mod verify;
@@ -45,7 +44,6 @@ pub use ringfence_base::escape::line as printable;
 pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
 
 use journald::Journald;
-use keeper::Keeper;
 use mcp::{
     peers::{Line, PeerResolver},
     server,
@@ -81,6 +79,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use store_writer::Keeper;
 
 /// How long the core may take for its first message.
 const ENDOWING: Duration = Duration::from_secs(10);
@@ -100,7 +99,7 @@ pub enum Error {
     Web(#[from] web::Error),
     /// Privileges could not be given up.
     #[error(transparent)]
-    Confine(#[from] confine::Error),
+    Confine(#[from] sandbox::Error),
     /// The state directory is unusable.
     #[error("cannot use the state directory {}; it must exist and be writable for user {uid}", path.display())]
     State {
@@ -160,7 +159,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
     // Before the sandbox, which makes no socket: the host's journal is spoken to by one.
     let host_journal = Journald::of_host().connected();
     let web = web::prepare()?;
-    confine::enter(state)?;
+    sandbox::enter(state)?;
     let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
     let shared = Arc::new(Shared::new(answers));

@@ -1,9 +1,9 @@
 //! The thread that listens to the core: takes frames apart, decodes records, names their rules.
 
 use super::{
-    keeper::Item,
     queue::{NotSent, Sender},
     shared::Shared,
+    store_writer::Item,
 };
 use ringfence_base::clock::Clock;
 use ringfence_events::{

@@ -4,8 +4,7 @@
 //! connect is refused by the kernel. The auditor itself looks at the peer's uid only.
 
 use super::{
-    belongs,
-    mcp::sessions::Sessions,
+    mcp::{attribution, sessions::Sessions},
     shared::{Dropped, Shared},
     trace,
 };
@@ -204,7 +203,7 @@ impl Asked {
             let page = reader.events(self.viewer, filter, after, last, PAGE).map_err(QueryError::Store)?;
             let Some(end) = page.last() else { return Ok(()) };
             after = end.id;
-            let events = belongs::events(&self.sessions, &page).map_err(QueryError::Store)?;
+            let events = attribution::events(&self.sessions, &page).map_err(QueryError::Store)?;
             send(answers, &QueryReply::Events { events })?;
         }
         Ok(())
@@ -216,7 +215,7 @@ impl Asked {
         let reply = match reader.event(self.viewer, id).map_err(QueryError::Store)? {
             Some(stored) => {
                 self.refresh();
-                let tied = belongs::events(&self.sessions, std::slice::from_ref(&stored));
+                let tied = attribution::events(&self.sessions, std::slice::from_ref(&stored));
                 let mut why = explain::event(&stored);
                 if let Some(event) = tied.map_err(QueryError::Store)?.pop() {
                     why.event = event;

@@ -4,7 +4,7 @@
 //! busy disk likes. What waits meanwhile has to fit into the next transaction: with room for so many batches alone, an
 //! auditor on a busy host stores a few records for each transaction and falls behind for good.
 
-use super::keeper::Item;
+use super::store_writer::Item;
 use std::{
     sync::{
         Arc,

@@ -1,6 +1,6 @@
 //! The trace: what was asked of agents, the calls they made, and what the kernel saw of each.
 
-use super::{belongs::Ties, mcp::sessions::Sessions};
+use super::mcp::{attribution::Ties, sessions::Sessions};
 use ringfence_base::clock;
 use ringfence_store::{AgentCall, AgentIntent, Asked, Error, Reader, Viewer};
 use ringfence_wire::{

@@ -1,6 +1,6 @@
 //! One session's journal on its way into the store: read as it grows, folded, written in batches.
 
-use super::writing::Writing;
+use super::writer::Writing;
 use ringfence_base::{
     clock,
     quota::{Lane, Lanes},

@@ -1,12 +1,12 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
+    attribution,
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
     sessions::{Linked, Live, Sessions},
     waiting::{ARGUMENTS, Decider, Refused, TOO_MANY},
 };
-use crate::belongs;
 use nix::sys::{
     eventfd::{EfdFlags, EventFd},
     socket::{getsockopt, sockopt::PeerCredentials},
@@ -287,7 +287,7 @@ pub(crate) fn detail(
     call: &str,
 ) -> Result<Option<serde_json::Value>, store::Error> {
     let Some(mut row) = SessionReader::open(&sessions.db)?.call(viewer, call)? else { return Ok(None) };
-    let (events, cut) = belongs::of_call(sessions, viewer, call)?;
+    let (events, cut) = attribution::of_call(sessions, viewer, call)?;
     row["events"] = serde_json::json!(events);
     row["events_cut"] = cut.into();
     Ok(Some(row))

@@ -3,10 +3,10 @@
 use super::{
     intake::{self, Intake, Progress},
     link::Link,
-    news::{News, Watcher},
     peers::PeerResolver,
     waiting::{FIRST, Refused, Waiting},
-    writing::Writing,
+    watchers::{News, Watcher},
+    writer::Writing,
 };
 use crate::{metrics::Metrics, shared::Shared};
 use nix::sys::eventfd::EventFd;

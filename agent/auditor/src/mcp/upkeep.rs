@@ -1,6 +1,6 @@
 //! What is done for MCP sessions while nobody asks: heads go to the host's journal, what is beyond its bounds is removed.
 
-use super::{sessions::Sessions, writing::Turn};
+use super::{sessions::Sessions, writer::Turn};
 use crate::journald::Journald;
 use ringfence_base::{clock, error::chain};
 use ringfence_client::places::Places;

@@ -1,9 +1,8 @@
 //! The REST API: routes, their parameters, their answers.
 
 use super::{
-    Dashboard,
-    asked::{self, Asked, Pages, filter},
-    assets, gate, live,
+    Dashboard, assets, gate, live,
+    params::{self, Asked, Pages, filter},
     refusal::{Refusal, sentence},
     rules,
 };
@@ -171,7 +170,7 @@ async fn stderr(
     Path(id): Path<String>,
     asked: Result<Query<Pages>, QueryRejection>,
 ) -> Answer {
-    let (after, limit) = asked::pages(asked)?;
+    let (after, limit) = params::pages(asked)?;
     known(&dashboard, viewer, id.clone()).await?;
     ask(&dashboard, move |reader| reader.stderr(viewer, &id, after, limit))
         .await
@@ -256,7 +255,7 @@ async fn decide(
     body: &[u8],
     approve: bool,
 ) -> Answer {
-    asked::nothing(body, if approve { "approve" } else { "deny" })?;
+    params::nothing(body, if approve { "approve" } else { "deny" })?;
     let wanted = id.clone();
     let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
     if row.is_none() {

@@ -5,8 +5,8 @@
 
 use super::{Dashboard, headers::LIVE_PROTOCOL, refusal::Refusal};
 use crate::mcp::{
-    news::{Heard, Watcher},
     sessions::{Live, Sessions},
+    watchers::{Heard, Watcher},
 };
 use axum::{
     Extension,
@@ -265,7 +265,7 @@ async fn say(socket: &mut WebSocket, message: Message) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::news::OfUser;
+    use crate::mcp::watchers::OfUser;
 
     #[test]
     fn who_has_the_most_news_is_behind_and_others_are_told_theirs() {

@@ -4,12 +4,12 @@
 //! question of each, so that neither a slow disk nor a slow question holds the others up.
 
 mod api;
-pub mod asked;
 mod assets;
 mod gate;
 pub mod headers;
 mod live;
 mod owner;
+pub mod params;
 mod refusal;
 mod rules;
 

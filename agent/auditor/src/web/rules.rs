@@ -2,7 +2,7 @@
 
 use super::{
     Dashboard, api,
-    asked::{Confirmed, Posted, check, unfit},
+    params::{Confirmed, Posted, check, unfit},
     refusal::{Refusal, sentence},
 };
 use crate::mcp::server::NOT_PENDING;

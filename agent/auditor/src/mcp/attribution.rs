@@ -1,7 +1,7 @@
 //! Events and the calls they belong to, as they are asked for: the rows of a call may arrive after its events, so nothing
 //! of this is stored.
 
-use super::mcp::sessions::Sessions;
+use super::sessions::Sessions;
 use ringfence_events::{
     attribute::{Attribution, Moment, Span, attribute, from},
     present::{self, Stored},
