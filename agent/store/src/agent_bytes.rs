@@ -252,8 +252,9 @@ mod tests {
         for long in [0, 300, 2_100, 4_200, 8_000] {
             let dir = tempfile::tempdir().expect("a directory");
             let mut writer = open(&dir.path().join(FILE), 0).expect("opens").writer;
-            let used =
-                |writer: &Writer| super::super::retain::bytes_in_use(writer.connection()).expect("reads");
+            let used = |writer: &Writer| {
+                super::super::event_retention::bytes_in_use(writer.connection()).expect("reads")
+            };
             let empty = used(&writer);
             let rows = (0..300).flat_map(|n| work("an agent's name", n * 7919 % 300, n, long));
             writer.write(&rows.collect::<Vec<_>>()).expect("writes");

@@ -11,7 +11,7 @@
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags, refusals; a bound on the bytes of their rows |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
 //! | `stderr` | what servers wrote to standard error |
-//! | `retain`, `retire`, `strip` | retention: events; whole MCP sessions; removing one in small steps |
+//! | `event_retention`, `session_retention`, `session_removal` | retention of events, and of whole MCP sessions; removing one in small steps |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -20,6 +20,7 @@
 
 mod agent_bytes;
 mod agents;
+mod event_retention;
 mod filter;
 mod intents;
 mod ledger;
@@ -27,27 +28,26 @@ mod mcp_read;
 mod mcp_schema;
 mod mcp_write;
 mod read;
-mod retain;
-mod retire;
 mod rule_files;
 mod schema;
+mod session_removal;
+mod session_retention;
 mod spans;
 mod stderr;
-mod strip;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod write;
 
 pub use agents::{AgentCall, AgentIntent, Asked};
+pub use event_retention::Limits;
 pub use filter::CallFilter;
 pub use mcp_read::{SessionReader, Shown};
 pub use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub use mcp_write::{Position, SessionWriter};
 pub use read::{Filter, Losses, Reader, Viewer};
-pub use retain::Limits;
-pub use retire::SessionLimits;
 pub use rule_files::{Compared, Standing};
+pub use session_retention::SessionLimits;
 pub use spans::{Inside, MOST_SPANS};
 pub use write::{Event, Incoming, Writer, is_refused};
 

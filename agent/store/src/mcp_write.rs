@@ -1,6 +1,6 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
-use super::{Error, intents, ledger, retire::who_waits, sql, turn};
+use super::{Error, intents, ledger, session_retention::who_waits, sql, turn};
 use ringfence_base::{
     clock::{now_micros, rfc3339},
     quota::Owners,

@@ -147,7 +147,7 @@ impl Reader {
                 |row| row.get(0),
             )
             .map_err(&fail)?;
-        let bytes = super::retain::bytes_in_use(&self.connection).map_err(sql("measure itself"))?;
+        let bytes = super::event_retention::bytes_in_use(&self.connection).map_err(sql("measure itself"))?;
         Ok((rows.cast_unsigned(), bytes))
     }
 

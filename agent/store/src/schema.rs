@@ -101,6 +101,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::agent_bytes::MIGRATION,
     super::agent_bytes::BY_AGE,
     super::intents::BY_ORDER,
-    super::retire::MIGRATION,
+    super::session_retention::MIGRATION,
     super::rule_files::BY_USE,
 ];

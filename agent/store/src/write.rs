@@ -2,7 +2,7 @@
 
 use super::{
     Error, agents,
-    retain::{self, Limits},
+    event_retention::{self, Limits},
     sql, turn,
 };
 use ringfence_base::clock;
@@ -180,7 +180,7 @@ impl Writer {
     /// [`Error::Sql`].
     pub fn retain(&mut self, limits: &Limits, now: i64) -> Result<bool, Error> {
         let _turn = turn::wait();
-        let again = retain::step(&mut self.connection, limits, now)?;
+        let again = event_retention::step(&mut self.connection, limits, now)?;
         // A container that ended long ago may be gone with its events.
         self.containers.clear();
         Ok(again)

@@ -1,6 +1,6 @@
 //! Taking a session that retention removes out of the tables, a little at a time: everybody who writes waits for a step.
 
-use super::{Error, SessionWriter, retire::Doomed, sql, turn};
+use super::{Error, SessionWriter, session_retention::Doomed, sql, turn};
 use rusqlite::{Transaction, TransactionBehavior, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
@@ -110,7 +110,7 @@ fn choose(step: &Transaction<'_>, session: &str, rows: &str) -> rusqlite::Result
 #[cfg(test)]
 mod tests {
     use super::{CALLS, MESSAGES, STDERR, STEP_BYTES};
-    use crate::{SessionWriter, retire::Doomed};
+    use crate::{SessionWriter, session_retention::Doomed};
     use rusqlite::params;
 
     #[test]
