@@ -3,7 +3,7 @@
 //! | thread | does |
 //! |---|---|
 //! | link | reads the core's socket, decodes, names rules; passes events on through a bounded queue |
-//! | keeper | owns the store: writes in batches, retries, deletes what is old |
+//! | store | owns the store: writes in batches, retries, deletes what is old |
 //! | query | accepts on the query socket; one thread per connection, bounded |
 //! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
 //! | web | the dashboard, on the listening socket that the core made |
@@ -17,6 +17,7 @@
 //! | `verify` | checks journals, ledger, database and stored heads against each other |
 //! | `user` | the auditor of one user and database, where no daemon runs |
 //! | `shared`, `journald`, `sandbox` | what the threads share; notices for the journal; what the auditor may do |
+//! | `error` | why the auditor ended |
 //!
 //! It ends when the core closes the link, or when it can no longer ask about peers, after it has stored what arrived.
 //! It ignores the signals that would end it sooner.
@@ -26,6 +27,7 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+mod error;
 mod journald;
 mod link;
 mod mcp;
@@ -40,6 +42,7 @@ pub mod user;
 pub mod verify;
 pub mod web;
 
+pub use error::Error;
 pub use ringfence_base::escape::line as printable;
 pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
 
@@ -71,7 +74,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -79,62 +82,12 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use store_writer::Keeper;
+use store_writer::StoreWriter;
 
 /// How long the core may take for its first message.
 const ENDOWING: Duration = Duration::from_secs(10);
 /// How long a new auditor waits for the one before it to store its last events.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
-
-/// Why the auditor cannot start, or ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Not started by the daemon.
-    #[error(
-        "`ringfence auditor` is started by the daemon, with its sockets as standard input and output; use `ringfence daemon`"
-    )]
-    NotFromDaemon(#[source] Option<io::Error>),
-    /// The dashboard.
-    #[error(transparent)]
-    Web(#[from] web::Error),
-    /// Privileges could not be given up.
-    #[error(transparent)]
-    Confine(#[from] sandbox::Error),
-    /// The state directory is unusable.
-    #[error("cannot use the state directory {}; it must exist and be writable for user {uid}", path.display())]
-    State {
-        /// The directory.
-        path: PathBuf,
-        /// Who we are.
-        uid: u32,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Another auditor has it.
-    #[error("another auditor uses {}", path.display())]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The store cannot be opened, and waiting will not help.
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    /// A thread could not be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
-    /// The core could not be understood.
-    #[error(transparent)]
-    Link(#[from] link::LinkError),
-    /// Nobody says any more who asks.
-    #[error(
-        "the daemon's line for questions about peers broke; what came is stored, and the daemon starts another auditor"
-    )]
-    CutOff,
-    /// The last events could not be stored.
-    #[error("the audit database could not be written to the end; see the messages above")]
-    Lost,
-}
 
 /// Runs the role over standard input (the core) and standard output (the listening query socket). The other sockets are
 /// the core's first message.
@@ -164,7 +117,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
     let shared = Arc::new(Shared::new(answers));
     let db = state.join(store::FILE);
-    let writer = open(&db, &shared)?;
+    let writer = StoreWriter::open(db.clone(), Arc::clone(&shared), store::Limits::default())?;
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let owners = Owners::default();
     let is_cut_off = Arc::new(AtomicBool::new(false));
@@ -196,11 +149,10 @@ pub fn run(state: &Path) -> Result<(), Error> {
     }
 
     let (sender, items) = queue::queue();
-    let keeper = Keeper::new(db.clone(), Arc::clone(&shared), store::Limits::default(), writer);
-    let keeper = spawn("keeper")
+    let writer = spawn("store")
         .spawn(move || {
             precedence::first();
-            keeper.run(&items)
+            writer.run(&items)
         })
         .map_err(Error::Thread)?;
     spawn("query")
@@ -217,34 +169,12 @@ pub fn run(state: &Path) -> Result<(), Error> {
     let linked = link::run(core, &shared, &sender);
     shared.close();
     drop(sender);
-    let whole = keeper.join().unwrap_or(false);
+    let whole = writer.join().unwrap_or(false);
     linked?;
     match whole {
         false => Err(Error::Lost),
         true if is_cut_off.load(Ordering::SeqCst) => Err(Error::CutOff),
         true => Ok(()),
-    }
-}
-
-/// Opens the store. A failure that may pass (a full disk) is the keeper's to deal with.
-fn open(db: &Path, shared: &Shared) -> Result<Option<store::Writer>, Error> {
-    match store::open(db, 0) {
-        Ok(store::Opened { writer, moved_to }) => {
-            if let Some(moved_to) = moved_to {
-                let moved_to = moved_to.display().to_string();
-                tracing::error!("the audit database was corrupt: moved to {moved_to}, a new one is in use");
-                shared.health().moved_to = Some(moved_to);
-            }
-            shared.stored(writer.last_id()?);
-            Ok(Some(writer))
-        }
-        Err(error) if error.may_pass() => {
-            let text = ringfence_base::error::chain(&error);
-            tracing::error!("{text}; trying again");
-            shared.health().failing = Some(text);
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
     }
 }
 

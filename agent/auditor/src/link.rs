@@ -1,9 +1,8 @@
 //! The thread that listens to the core: takes frames apart, decodes records, names their rules.
 
 use super::{
-    queue::{NotSent, Sender},
+    queue::{Item, NotSent, Sender},
     shared::Shared,
-    store_writer::Item,
 };
 use ringfence_base::clock::Clock;
 use ringfence_events::{
@@ -32,9 +31,9 @@ pub enum LinkError {
     /// A body is broken.
     #[error("the daemon sent something that cannot be understood; do both have the same version?")]
     Body(#[source] BodyError),
-    /// The keeper is gone.
+    /// The thread that writes is gone.
     #[error("the thread that writes the audit database ended")]
-    Keeper,
+    StoreWriter,
 }
 
 /// Listens until the core closes the connection.
@@ -122,13 +121,13 @@ impl Link<'_> {
         self.send(Item::Batch { sequence: None, incoming }, frame)
     }
 
-    /// Hands an item to the keeper. While the store works, a full queue means to wait: the kernel's rings are the
+    /// Hands an item to the store writer. While the store works, a full queue means to wait: the kernel's rings are the
     /// buffer, and count what does not fit. While it does not, events are dropped and counted here.
     fn send(&self, mut item: Item, frame: usize) -> Result<(), LinkError> {
         loop {
             match self.items.send(item, frame) {
                 Ok(()) => return Ok(()),
-                Err(NotSent::Closed) => return Err(LinkError::Keeper),
+                Err(NotSent::Closed) => return Err(LinkError::StoreWriter),
                 Err(NotSent::Full(back)) => item = back,
             }
             match item {

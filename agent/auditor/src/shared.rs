@@ -256,8 +256,8 @@ impl Shared {
     }
 }
 
-/// A thread that panicked leaves nothing half done here: counters and flags.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Behind a lock nothing is half done: a panic elsewhere is no reason to stop.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

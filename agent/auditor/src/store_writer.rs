@@ -1,6 +1,9 @@
 //! The thread that owns the store: writes what arrives in batches, keeps trying when it cannot, deletes what is old.
 
-use super::{queue::Receiver, shared::Shared};
+use super::{
+    queue::{Item, Receiver},
+    shared::Shared,
+};
 use ringfence_base::clock;
 use ringfence_base::error::chain;
 use ringfence_store::{self as store, Error, Incoming, Limits, Writer, is_refused};
@@ -24,30 +27,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// How long a store that fails is tried once the core is gone.
 const LAST_TRIES: Duration = Duration::from_secs(5);
 
-/// What the link hands over.
-#[derive(Debug)]
-pub(crate) enum Item {
-    /// The core's session, and the boot.
-    Hello {
-        /// Random name.
-        session: String,
-        /// Boot id.
-        boot: String,
-    },
-    /// Things to write, and the number of the core's batch they came in, if they did.
-    Batch {
-        /// The batch's number.
-        sequence: Option<u64>,
-        /// The things.
-        incoming: Vec<Incoming>,
-    },
-    /// Everything asked for by this token came before.
-    Flushed(u64),
-}
-
 /// The thread's state.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct StoreWriter {
     db: PathBuf,
     shared: Arc<Shared>,
     limits: Limits,
@@ -61,21 +43,34 @@ pub(crate) struct Keeper {
     retained: Instant,
 }
 
-impl Keeper {
-    /// `writer` is the opened store, or `None` if it could not be opened yet, but may later.
-    pub(crate) fn new(db: PathBuf, shared: Arc<Shared>, limits: Limits, writer: Option<Writer>) -> Self {
-        Self {
+impl StoreWriter {
+    /// Opens the store. A failure that may pass, such as a full disk, is no error: it is tried again.
+    ///
+    /// # Errors
+    /// Those of the store for which waiting does not help.
+    pub(crate) fn open(db: PathBuf, shared: Arc<Shared>, limits: Limits) -> Result<Self, Error> {
+        let mut this = Self {
             db,
             shared,
             limits,
-            writer,
+            writer: None,
             session: None,
             done: 0,
             pending: Vec::new(),
             sequence: None,
             tokens: Vec::new(),
             retained: Instant::now(),
+        };
+        match store::open(&this.db, 0) {
+            Ok(opened) => {
+                let last = opened.writer.last_id()?;
+                this.adopt(opened)?;
+                this.shared.stored(last);
+            }
+            Err(error) if error.may_pass() => this.failed(chain(&error)),
+            Err(error) => return Err(error),
         }
+        Ok(this)
     }
 
     /// Works until the link's end is dropped; then stores what is left. False: some of it could not be stored.
@@ -127,7 +122,7 @@ impl Keeper {
                 self.done = 0;
                 // The core waits for an answer. A store that cannot be asked yet is as good as one that knows nothing:
                 // what is sent twice is left out once it can.
-                if self.open().is_err() {
+                if self.reopen().is_err() {
                     self.shared.answer(Answer::Stored(0));
                 }
                 let known = self.persist(|writer, session| match session {
@@ -214,7 +209,7 @@ impl Keeper {
         let mut pause = Duration::from_millis(50);
         let mut gone_since = None;
         loop {
-            let result = self.open().and_then(|()| match &mut self.writer {
+            let result = self.reopen().and_then(|()| match &mut self.writer {
                 Some(writer) => job(writer, self.session.as_ref()).map(Some),
                 None => Ok(None),
             });
@@ -246,7 +241,7 @@ impl Keeper {
     }
 
     /// Opens the store if it is not.
-    fn open(&mut self) -> Result<(), Error> {
+    fn reopen(&mut self) -> Result<(), Error> {
         if self.writer.is_none() {
             let opened = store::open(&self.db, self.shared.progress().last)?;
             self.adopt(opened)?;

@@ -1,7 +1,7 @@
 //! The auditor of one user and one database, where no daemon serves: started by the first interceptor, ends when idle.
 
 use super::{
-    Error,
+    error::Error,
     mcp::{
         server,
         sessions::{Serving, Sessions},

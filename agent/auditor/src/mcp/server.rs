@@ -4,9 +4,11 @@ use super::{
     attribution,
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
-    sessions::{Linked, Live, Sessions},
+    sessions::{Linked, Sessions},
     waiting::{ARGUMENTS, Decider, Refused, TOO_MANY},
+    watchers::Change,
 };
+use crate::shared::lock;
 use nix::sys::{
     eventfd::{EfdFlags, EventFd},
     socket::{getsockopt, sockopt::PeerCredentials},
@@ -36,7 +38,7 @@ use std::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -377,7 +379,7 @@ fn link(
     conn = conn.up_to(MAX_NEWS);
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
     let writing: Link = Arc::new(LinkWriter::new(writing));
-    match sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).entry(session.to_owned()) {
+    match lock(&sessions.linked).entry(session.to_owned()) {
         Entry::Occupied(_) => {
             let failure = Failure::new(format!("session {session} is linked already"));
             return conn.send(&McpReply::Failed(failure));
@@ -408,8 +410,8 @@ fn link(
         }
         Err(error) => sessions.broken(session, uid, &error),
     }
-    sessions.tell(uid, Live::Session(session.to_owned()));
-    sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
+    sessions.notify(uid, Change::Session(session.to_owned()));
+    lock(&sessions.linked).remove(session);
     sessions.parted(session, uid);
     outcome
 }
@@ -502,7 +504,7 @@ fn news(
                     continue;
                 };
                 if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
-                    sessions.tell(uid, Live::Call(call));
+                    sessions.notify(uid, Change::Call(call));
                 } else {
                     let by = TOO_MANY.to_owned();
                     writing.send(&SessionOrder::Decide { call, approve: false, by })?;
@@ -521,7 +523,7 @@ fn news(
                     FrameError::Closed
                 })?;
                 if taken.ok_or(FrameError::Closed)? {
-                    sessions.tell(uid, Live::Session(session.to_owned()));
+                    sessions.notify(uid, Change::Session(session.to_owned()));
                 }
             }
             Some(SessionNews::Ended) => {
@@ -538,7 +540,7 @@ fn news(
 /// A call waits no longer, by its session's word. Of what did not wait nobody is told, however often it is released.
 fn released(sessions: &Sessions, call: String, (session, uid): (&str, u32)) {
     if sessions.waiting.remove(&call, session) {
-        sessions.tell(uid, Live::Call(call));
+        sessions.notify(uid, Change::Call(call));
     }
 }
 

@@ -5,10 +5,13 @@ use super::{
     link::Link,
     peers::PeerResolver,
     waiting::{FIRST, Refused, Waiting},
-    watchers::{News, Watcher},
+    watchers::{Change, Watcher, Watchers},
     writer::Writing,
 };
-use crate::{metrics::Metrics, shared::Shared};
+use crate::{
+    metrics::Metrics,
+    shared::{Shared, lock},
+};
 use nix::sys::eventfd::EventFd;
 use ringfence_base::{
     clock,
@@ -24,7 +27,7 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
     thread,
@@ -122,7 +125,7 @@ pub struct Sessions {
     pub used: AtomicBool,
     /// What is counted for `/metrics`.
     pub metrics: Metrics,
-    live: News,
+    watchers: Watchers,
     /// Rules of the database are told the links of one user by one thread at a time: the last to read them is the last to tell.
     pub(super) telling: Lanes,
 }
@@ -134,15 +137,6 @@ struct Token {
     owner: u32,
     token: String,
     used: Instant,
-}
-
-/// What watchers are told; they read the rest from the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Live {
-    /// A call was asked for, answered or decided.
-    Call(String),
-    /// A session began or ended, or its server said something on standard error.
-    Session(String),
 }
 
 impl Sessions {
@@ -182,14 +176,14 @@ impl Sessions {
             shared,
             used: AtomicBool::new(false),
             metrics: Metrics::default(),
-            live: News::default(),
+            watchers: Watchers::default(),
             telling: Lanes::new(Owners::default()),
         }
     }
 
     /// What happens from now on.
     pub fn watch(&self) -> Arc<Watcher> {
-        self.live.watch()
+        self.watchers.add()
     }
 
     /// Says how many refusals were not logged, as [`Refusals::say_rest`].
@@ -201,12 +195,12 @@ impl Sessions {
 
     /// Whether an interceptor of this session is linked.
     pub fn is_linked(&self, session: &str) -> bool {
-        self.linked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(session)
+        lock(&self.linked).contains_key(session)
     }
 
     /// The links of a user's sessions; for root, of all.
     pub(super) fn linked_of(&self, uid: u32) -> Vec<Linked> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = lock(&self.linked);
         linked.values().filter(|linked| uid == 0 || linked.uid == uid).cloned().collect()
     }
 
@@ -312,13 +306,13 @@ impl Sessions {
 
     /// Up to when, in ns since boot, a session's journal is known to be in the store; `None`: it is not linked.
     pub fn looked(&self, session: &str) -> Option<u64> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = lock(&self.linked);
         linked.get(session).map(|linked| linked.progress.looked.load(Ordering::Acquire))
     }
 
-    /// Tells those who watch of something of a user's.
-    pub fn tell(&self, uid: u32, live: Live) {
-        self.live.tell(uid, &live);
+    /// Notifies watchers of a change of a user's rows.
+    pub fn notify(&self, uid: u32, change: Change) {
+        self.watchers.notify(uid, &change);
     }
 
     /// Takes in all that a journal has, for as long as `still` says that whoever gave it has a place here.
@@ -358,15 +352,15 @@ impl Sessions {
         }
     }
 
-    /// Tells those who watch of rows that are in the store now.
+    /// Counts rows that are in the store now, and notifies watchers of them.
     fn announce(&self, intake: &Intake, session: &str, rows: Vec<Row>) {
-        // A server that says much is told of once.
+        // However much a server wrote, its session is one change.
         let (mut of_session, uid) = (false, intake.uid());
         for row in rows {
             self.metrics.count(intake.server(), &row);
             match row {
-                Row::Call(call) => self.tell(uid, Live::Call(call.judged.call)),
-                Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(uid, Live::Call(call)),
+                Row::Call(call) => self.notify(uid, Change::Call(call.judged.call)),
+                Row::Answer { call, .. } | Row::Decision { call, .. } => self.notify(uid, Change::Call(call)),
                 Row::Session { .. }
                 | Row::Client { .. }
                 | Row::Governed { .. }
@@ -376,7 +370,7 @@ impl Sessions {
             }
         }
         if of_session {
-            self.tell(uid, Live::Session(session.to_owned()));
+            self.notify(uid, Change::Session(session.to_owned()));
         }
     }
 
@@ -447,11 +441,6 @@ fn one_too_many(tokens: &[Token], owner: u32) -> Option<usize> {
     } else {
         None
     }
-}
-
-/// Behind a lock nothing is half done: a panic elsewhere is no reason to stop.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What those who watch have yet to be told. Each user's news are apart, so that whoever has much takes no room from others, and
-//! where there was too much of a user's that is told instead: nothing goes missing without a word.
+//! What watchers have yet to see. Each user's changes are apart, so that whoever has many takes no room from others. A
+//! watcher learns when there were too many to keep, and then reads the newest rows itself.
 
-use super::sessions::{Live, lock};
+use crate::shared::lock;
 use std::{
     collections::BTreeMap,
     mem,
@@ -9,84 +9,93 @@ use std::{
     time::Duration,
 };
 
-/// Most news of one user that are kept for a watcher.
+/// Most changes of one user that are kept for a watcher.
 const MOST_EACH: usize = 200;
-/// Most users whose news are. Of more, with their subordinate ids, all are behind.
+/// Most users whose changes are. Of more, with their subordinate ids, all are behind.
 const MOST_USERS: usize = 1024;
+
+/// What changed; watchers read the rest from the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A call was asked for, answered or decided.
+    Call(String),
+    /// A session began or ended, or its server wrote to standard error.
+    Session(String),
+}
 
 /// All who watch.
 #[derive(Debug, Default)]
-pub(super) struct News(Mutex<Vec<Weak<Watcher>>>);
+pub(super) struct Watchers(Mutex<Vec<Weak<Watcher>>>);
 
-impl News {
-    /// One more: of what happens from now on.
-    pub(super) fn watch(&self) -> Arc<Watcher> {
+impl Watchers {
+    /// Adds a watcher: of what happens from now on.
+    pub(super) fn add(&self) -> Arc<Watcher> {
         let watcher = Arc::new(Watcher::default());
         lock(&self.0).push(Arc::downgrade(&watcher));
         watcher
     }
 
-    /// Tells all of something of a user's. Nobody waits for those who watch.
-    pub(super) fn tell(&self, uid: u32, live: &Live) {
-        lock(&self.0).retain(|watcher| watcher.upgrade().map(|watcher| watcher.hear(uid, live)).is_some());
+    /// Passes a change of a user's rows to all watchers, and waits for none of them.
+    pub(super) fn notify(&self, uid: u32, change: &Change) {
+        lock(&self.0).retain(|watcher| watcher.upgrade().map(|watcher| watcher.push(uid, change)).is_some());
     }
 }
 
 /// One who watches.
 #[derive(Debug, Default)]
 pub struct Watcher {
-    heard: Mutex<Heard>,
+    backlog: Mutex<Backlog>,
     changed: Condvar,
 }
 
-/// What a watcher has yet to be told.
+/// What a watcher has yet to see.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Heard {
-    /// Of each user.
-    pub of: BTreeMap<u32, OfUser>,
+pub struct Backlog {
+    /// By user.
+    pub users: BTreeMap<u32, UserBacklog>,
     /// There were too many users.
     pub(crate) all_behind: bool,
 }
 
-/// What is new of one user.
+/// The changes of one user's rows.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct OfUser {
-    /// In the order in which it happened, each once.
-    pub news: Vec<Live>,
-    /// There was more than that: whoever watches has to look itself.
+pub struct UserBacklog {
+    /// In the order in which they happened, each once.
+    pub changes: Vec<Change>,
+    /// There were more: the watcher has to look itself.
     pub is_behind: bool,
 }
 
 impl Watcher {
-    fn hear(&self, uid: u32, live: &Live) {
-        let mut heard = lock(&self.heard);
-        if heard.of.len() >= MOST_USERS && !heard.of.contains_key(&uid) {
-            *heard = Heard { of: BTreeMap::new(), all_behind: true };
+    fn push(&self, uid: u32, change: &Change) {
+        let mut backlog = lock(&self.backlog);
+        if backlog.users.len() >= MOST_USERS && !backlog.users.contains_key(&uid) {
+            *backlog = Backlog { users: BTreeMap::new(), all_behind: true };
         }
-        if !heard.all_behind {
-            let of = heard.of.entry(uid).or_default();
-            if of.news.len() >= MOST_EACH && !of.news.contains(live) {
-                *of = OfUser { news: Vec::new(), is_behind: true };
+        if !backlog.all_behind {
+            let user = backlog.users.entry(uid).or_default();
+            if user.changes.len() >= MOST_EACH && !user.changes.contains(change) {
+                *user = UserBacklog { changes: Vec::new(), is_behind: true };
             }
-            if !of.is_behind && !of.news.contains(live) {
-                of.news.push(live.clone());
+            if !user.is_behind && !user.changes.contains(change) {
+                user.changes.push(change.clone());
             }
         }
-        drop(heard);
+        drop(backlog);
         self.changed.notify_one();
     }
 
     /// Waits until there is something, at most for `limit`.
     pub fn wait(&self, limit: Duration) {
-        let heard = lock(&self.heard);
-        let nothing = |heard: &mut Heard| heard.of.is_empty() && !heard.all_behind;
-        let waited = self.changed.wait_timeout_while(heard, limit, nothing);
+        let backlog = lock(&self.backlog);
+        let is_empty = |backlog: &mut Backlog| backlog.users.is_empty() && !backlog.all_behind;
+        let waited = self.changed.wait_timeout_while(backlog, limit, is_empty);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// What there is, once.
-    pub fn take(&self) -> Heard {
-        mem::take(&mut *lock(&self.heard))
+    pub fn take(&self) -> Backlog {
+        mem::take(&mut *lock(&self.backlog))
     }
 }
 
@@ -94,56 +103,59 @@ impl Watcher {
 mod tests {
     use super::*;
 
-    fn call(n: usize) -> Live {
-        Live::Call(n.to_string())
+    fn call(n: usize) -> Change {
+        Change::Call(n.to_string())
     }
 
     #[test]
     fn whoever_has_many_news_takes_no_room_from_others_and_is_said_to_be_behind() {
-        let news = News::default();
-        let watcher = news.watch();
-        news.tell(5, &call(1));
+        let watchers = Watchers::default();
+        let watcher = watchers.add();
+        watchers.notify(5, &call(1));
         for n in 0..100 * MOST_EACH {
-            news.tell(6, &call(n));
+            watchers.notify(6, &call(n));
         }
-        (2..4).for_each(|n| news.tell(5, &call(n)));
-        news.tell(5, &call(2));
-        let heard = watcher.take();
-        assert_eq!(heard.of[&5], OfUser { news: vec![call(1), call(2), call(3)], is_behind: false });
-        assert_eq!(heard.of[&6], OfUser { news: vec![], is_behind: true });
-        assert!(!heard.all_behind && watcher.take() == Heard::default(), "once");
-        // As many as there is room for, told again and again.
+        (2..4).for_each(|n| watchers.notify(5, &call(n)));
+        watchers.notify(5, &call(2));
+        let backlog = watcher.take();
+        assert_eq!(
+            backlog.users[&5],
+            UserBacklog { changes: vec![call(1), call(2), call(3)], is_behind: false }
+        );
+        assert_eq!(backlog.users[&6], UserBacklog { changes: vec![], is_behind: true });
+        assert!(!backlog.all_behind && watcher.take() == Backlog::default(), "once");
+        // As many as there is room for, notified again and again.
         for _ in 0..3 {
-            (0..MOST_EACH).for_each(|n| news.tell(6, &call(n)));
+            (0..MOST_EACH).for_each(|n| watchers.notify(6, &call(n)));
         }
-        let of = &watcher.take().of[&6];
-        assert!(of.news.len() == MOST_EACH && !of.is_behind, "the control");
+        let of = &watcher.take().users[&6];
+        assert!(of.changes.len() == MOST_EACH && !of.is_behind, "the control");
     }
 
     #[test]
     fn of_more_users_than_there_can_be_all_are_behind() {
-        let news = News::default();
-        let watcher = news.watch();
-        (0..MOST_USERS as u32).for_each(|uid| news.tell(uid, &call(1)));
+        let watchers = Watchers::default();
+        let watcher = watchers.add();
+        (0..MOST_USERS as u32).for_each(|uid| watchers.notify(uid, &call(1)));
         assert!(!watcher.take().all_behind, "the control");
-        (0..=MOST_USERS as u32).for_each(|uid| news.tell(uid, &call(1)));
-        news.tell(7, &call(1));
-        assert_eq!(watcher.take(), Heard { of: BTreeMap::new(), all_behind: true });
+        (0..=MOST_USERS as u32).for_each(|uid| watchers.notify(uid, &call(1)));
+        watchers.notify(7, &call(1));
+        assert_eq!(watcher.take(), Backlog { users: BTreeMap::new(), all_behind: true });
         watcher.wait(Duration::ZERO);
     }
 
     #[test]
     fn whoever_waits_is_woken_and_whoever_is_gone_is_forgotten() {
-        let news = Arc::new(News::default());
-        let (watcher, gone) = (news.watch(), news.watch());
+        let watchers = Arc::new(Watchers::default());
+        let (watcher, gone) = (watchers.add(), watchers.add());
         drop(gone);
-        let told = std::thread::spawn({
-            let news = Arc::clone(&news);
-            move || news.tell(5, &call(1))
+        let notifies = std::thread::spawn({
+            let watchers = Arc::clone(&watchers);
+            move || watchers.notify(5, &call(1))
         });
         watcher.wait(Duration::from_secs(60));
-        assert_eq!(watcher.take().of[&5].news, [call(1)]);
-        told.join().expect("no panic");
-        assert_eq!(lock(&news.0).len(), 1);
+        assert_eq!(watcher.take().users[&5].changes, [call(1)]);
+        notifies.join().expect("no panic");
+        assert_eq!(lock(&watchers.0).len(), 1);
     }
 }

@@ -1,9 +1,10 @@
 //! Rules by the API: those of the database, to which one can add, and those of the file, to read.
 
 use super::{
-    Dashboard, api,
-    params::{Confirmed, Posted, check, unfit},
+    dashboard::Dashboard,
+    params::{self, Confirmation, NewRule, unprocessable, validate},
     refusal::{Refusal, sentence},
+    work::{ask, blocking},
 };
 use crate::mcp::server::NOT_PENDING;
 use axum::{
@@ -39,14 +40,14 @@ pub(super) async fn list(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
 ) -> Result<Json<Value>, Refusal> {
-    let mut rows = api::ask(&dashboard, move |reader| reader.rules(viewer)).await?;
+    let mut rows = ask(&dashboard, move |reader| reader.rules(viewer)).await?;
     for row in &mut rows {
         let operations = row["operation_types"].as_str().map(|list| list.split(',').collect::<Vec<_>>());
         row["operation_types"] = json!(operations);
         row["enabled"] = (row["enabled"] != 0).into();
         row["source"] = "database".into();
     }
-    let (source, written) = api::beside(move || Ok(file_rules(&dashboard))).await?;
+    let (source, written) = blocking(move || Ok(file_rules(&dashboard))).await?;
     for rule in written.unwrap_or_default() {
         let mut row = json!(rule);
         row["source"] = source.clone().into();
@@ -87,12 +88,12 @@ fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<Written>, String>) {
 pub(super) async fn add(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
-    posted: Result<Json<Posted>, JsonRejection>,
+    posted: Result<Json<NewRule>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    let rule = check(api::body(posted)?)?;
-    let shown = json!(ruleset::written(&rule).map_err(unfit)?);
+    let rule = validate(params::body(posted)?)?;
+    let shown = json!(ruleset::written(&rule).map_err(unprocessable)?);
     let lane = lane(&dashboard, viewer, PATIENCE).await?;
-    let id = api::beside(move || store(&dashboard, viewer, &rule, lane)).await?;
+    let id = blocking(move || store(&dashboard, viewer, &rule, lane)).await?;
     let mut row = shown;
     row["id"] = id.into();
     row["source"] = "database".into();
@@ -115,18 +116,18 @@ pub(super) async fn pending(
         }
         Ok(rows)
     };
-    Ok(Json(api::ask(&dashboard, compared).await?.into()))
+    Ok(Json(ask(&dashboard, compared).await?.into()))
 }
 
 /// Puts a change in force that waits.
 pub(super) async fn confirm(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
-    posted: Result<Json<Confirmed>, JsonRejection>,
+    posted: Result<Json<Confirmation>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
-    let Confirmed { path, sha256 } = api::body(posted)?;
+    let Confirmation { path, sha256 } = params::body(posted)?;
     let lane = lane(&dashboard, viewer, PATIENCE).await?;
-    let done = api::beside(move || {
+    let done = blocking(move || {
         Ok(dashboard.sessions.confirm_rules(viewer.0, (&path, &sha256), "dashboard", lane)?)
     });
     if done.await? {
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
     use crate::{
         mcp::sessions::{Serving, Sessions},
-        web::{live, owner::SocketOwners},
+        web::{feed, owner::SocketOwners},
     };
     use ringfence_http::turns::{Threads, Turns};
     use ringfence_session::reload::LONGEST;
@@ -209,10 +210,10 @@ mod tests {
             }
         }
         let threads = Threads { questions: 4, decisions: 4, changes: 4, news: 4 };
-        let (live, turns) =
-            (live::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
+        let (feed, turns) =
+            (feed::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
         let owners = SocketOwners::default();
-        (folder, Arc::new(Dashboard { sessions, rules: None, port: 80, live, turns, owners }))
+        (folder, Arc::new(Dashboard { sessions, rules: None, port: 80, feed, turns, owners }))
     }
 
     #[tokio::test]
@@ -238,7 +239,7 @@ mod tests {
     }
 
     /// The body that confirms a user's only change.
-    fn confirmation(dashboard: &Dashboard, uid: u32) -> Result<Json<Confirmed>, JsonRejection> {
+    fn confirmation(dashboard: &Dashboard, uid: u32) -> Result<Json<Confirmation>, JsonRejection> {
         let reader = SessionReader::open(&dashboard.sessions.db).expect("opens");
         let row = reader.pending_rules(Viewer(uid)).expect("reads").remove(0);
         let text = json!({ "path": row["path"], "sha256": row["sha256"] });

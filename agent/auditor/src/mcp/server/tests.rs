@@ -270,6 +270,6 @@ fn of_a_release_nobody_is_told_whose_call_did_not_wait() {
     for id in ["never-did", "waits", "waits"] {
         released(&sessions, id.to_owned(), ("s", 5));
     }
-    let heard = watcher.take();
-    assert_eq!(heard.of[&5].news, [Live::Call("waits".into())]);
+    let backlog = watcher.take();
+    assert_eq!(backlog.users[&5].changes, [Change::Call("waits".into())]);
 }
