@@ -72,7 +72,7 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, se
         let (db, shared, sessions) = (db.to_owned(), Arc::clone(shared), Arc::clone(sessions));
         let spawned = thread::Builder::new().name("query".into()).stack_size(512 << 10).spawn(move || {
             // A peer that went away is no news.
-            let _ = converse(stream, &permit, &Asked { viewer: Viewer(uid), db, shared, sessions });
+            let _ = converse(stream, &permit, &Responder { viewer: Viewer(uid), db, shared, sessions });
         });
         if let Err(error) = spawned {
             tracing::warn!("starting a thread for the query socket failed: {error}");
@@ -85,7 +85,7 @@ fn refuse(stream: UnixStream, why: &str) {
     let _ = conn.send(&QueryReply::Failed(Failure { error: why.to_owned() }));
 }
 
-struct Asked {
+struct Responder {
     viewer: Viewer,
     db: PathBuf,
     shared: Arc<Shared>,
@@ -103,7 +103,7 @@ enum QueryError {
     Store(#[source] store::Error),
 }
 
-fn converse(stream: UnixStream, permit: &Permit, asked: &Asked) -> io::Result<()> {
+fn converse(stream: UnixStream, permit: &Permit, responder: &Responder) -> io::Result<()> {
     let mut answers = Conn::new(stream.try_clone()?, READ_LIMIT, usize::MAX);
     let request = match Conn::new(stream, REQUEST_LIMIT, MAX_REQUEST).receive::<QueryRequest>() {
         Ok(request) => request,
@@ -114,25 +114,25 @@ fn converse(stream: UnixStream, permit: &Permit, asked: &Asked) -> io::Result<()
         }
     };
     if !permit.busy() {
-        // Evicted: what was asked is there to be read all the same, and nobody hears the answer.
+        // Evicted: the request is there to be read all the same, and nobody reads the answer.
         return Ok(());
     }
     let done = match request {
-        QueryRequest::Events(query) => asked.events(&query, &mut answers),
-        QueryRequest::Why { event } => asked.why(event, &mut answers),
-        QueryRequest::Status => asked.status(&mut answers),
-        QueryRequest::Trace(query) => asked.trace(&query, &mut answers),
+        QueryRequest::Events(query) => responder.events(&query, &mut answers),
+        QueryRequest::Why { event } => responder.why(event, &mut answers),
+        QueryRequest::Status => responder.status(&mut answers),
+        QueryRequest::Trace(query) => responder.trace(&query, &mut answers),
     };
     if let Err(QueryError::Store(error)) = done {
         if error.is_corrupt() {
-            asked.shared.suspect();
+            responder.shared.suspect();
         }
         let _ = answers.send(&QueryReply::Failed(Failure { error: chain(&QueryError::Store(error)) }));
     }
     Ok(())
 }
 
-impl Asked {
+impl Responder {
     fn events(&self, query: &EventsQuery, answers: &mut Conn) -> Result<(), QueryError> {
         let behind = !self.shared.flush(FLUSH_LIMIT);
         let (reader, mut last) = self.reader()?;
@@ -215,9 +215,9 @@ impl Asked {
         let reply = match reader.event(self.viewer, id).map_err(QueryError::Store)? {
             Some(stored) => {
                 self.refresh();
-                let tied = attribution::events(&self.sessions, std::slice::from_ref(&stored));
+                let attributed = attribution::events(&self.sessions, std::slice::from_ref(&stored));
                 let mut why = explain::event(&stored);
-                if let Some(event) = tied.map_err(QueryError::Store)?.pop() {
+                if let Some(event) = attributed.map_err(QueryError::Store)?.pop() {
                     why.event = event;
                 }
                 QueryReply::Why(Box::new(why))

@@ -87,9 +87,9 @@ const MOST_ROWS: i64 = 200_000;
 /// Rows that a table is ahead of its bound by before it is cut.
 const STEP: i64 = 5_000;
 
-/// What a trace is asked of.
+/// What a trace shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum TraceTarget {
     /// All agents.
     All,
     /// One.
@@ -342,8 +342,13 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn asked(&self, viewer: Viewer, what: Option<&str>, most: u32) -> Result<Vec<Asked>, Error> {
-        let Some(what) = what else { return Ok(vec![Asked::All]) };
+    pub fn trace_targets(
+        &self,
+        viewer: Viewer,
+        what: Option<&str>,
+        most: u32,
+    ) -> Result<Vec<TraceTarget>, Error> {
+        let Some(what) = what else { return Ok(vec![TraceTarget::All]) };
         let fail = sql("find what to trace");
         let rows = |text: &str| -> Result<Vec<i64>, Error> {
             let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
@@ -356,37 +361,42 @@ impl Reader {
             rows("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
              UNION ALL SELECT uid, agent FROM refusals) WHERE agent = ?2 AND (?1 = 0 OR uid = ?1) LIMIT min(1, ?3)")?;
         if !is_agent.is_empty() {
-            return Ok(vec![Asked::Agent(what.to_owned())]);
+            return Ok(vec![TraceTarget::Agent(what.to_owned())]);
         }
         // A key is ours and names one call, whatever a provider calls another.
         let calls = rows(
             "SELECT row FROM agent_calls WHERE key = ?2 AND (?1 = 0 OR uid = ?1) ORDER BY row DESC LIMIT ?3",
         )?;
         if !calls.is_empty() {
-            return Ok(calls.into_iter().map(Asked::Call).collect());
+            return Ok(calls.into_iter().map(TraceTarget::Call).collect());
         }
         let calls = rows(
             "SELECT row FROM agent_calls WHERE (id = ?2 OR given = ?2) AND (?1 = 0 OR uid = ?1)
              ORDER BY row DESC LIMIT ?3",
         )?;
         if !calls.is_empty() {
-            return Ok(calls.into_iter().map(Asked::Call).collect());
+            return Ok(calls.into_iter().map(TraceTarget::Call).collect());
         }
         let intents = rows(
             "SELECT row FROM intents WHERE substr(id, 1, length(?2)) = ?2 AND (?1 = 0 OR uid = ?1)
              ORDER BY row DESC LIMIT ?3",
         )?;
-        Ok(intents.into_iter().map(Asked::Intent).collect())
+        Ok(intents.into_iter().map(TraceTarget::Intent).collect())
     }
 
-    /// The newest intents of what is asked for, oldest first.
+    /// The newest intents of a target, oldest first.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn intents(&self, viewer: Viewer, asked: &Asked, limit: u32) -> Result<Vec<AgentIntent>, Error> {
+    pub fn intents(
+        &self,
+        viewer: Viewer,
+        target: &TraceTarget,
+        limit: u32,
+    ) -> Result<Vec<AgentIntent>, Error> {
         let fail = sql("read intents");
         // A call that no intent asked for stands alone.
-        if let Asked::Call(row) = asked {
+        if let TraceTarget::Call(row) = target {
             let alone =
                 "SELECT agent, at, ended FROM agent_calls WHERE row = ?1 AND (intent IS NULL OR NOT EXISTS
                  (SELECT 1 FROM intents i WHERE i.agent = agent_calls.agent AND i.id = agent_calls.intent))";
@@ -406,11 +416,11 @@ impl Reader {
                 return Ok(vec![intent]);
             }
         }
-        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
-            Asked::All => ("?2 = 0", Box::new(0)),
-            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
-            Asked::Intent(row) => ("row = ?2", Box::new(*row)),
-            Asked::Call(row) => (
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
+            TraceTarget::All => ("?2 = 0", Box::new(0)),
+            TraceTarget::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            TraceTarget::Intent(row) => ("row = ?2", Box::new(*row)),
+            TraceTarget::Call(row) => (
                 "row = (SELECT i.row FROM intents i JOIN agent_calls c ON c.agent = i.agent AND c.intent = i.id WHERE c.row = ?2)",
                 Box::new(*row),
             ),
@@ -524,19 +534,19 @@ impl Reader {
     pub fn refusals(
         &self,
         viewer: Viewer,
-        asked: &Asked,
+        target: &TraceTarget,
         most: u32,
     ) -> Result<Vec<(String, i64, Refusal)>, Error> {
         let fail = sql("read refusals");
-        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
-            Asked::All => ("?2 = 0", Box::new(0)),
-            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
-            Asked::Intent(row) => (
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
+            TraceTarget::All => ("?2 = 0", Box::new(0)),
+            TraceTarget::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            TraceTarget::Intent(row) => (
                 "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent
                  AND refusals.at BETWEEN i.at AND coalesce(i.ended, refusals.at))",
                 Box::new(*row),
             ),
-            Asked::Call(_) => return Ok(Vec::new()),
+            TraceTarget::Call(_) => return Ok(Vec::new()),
         };
         let text = format!(
             "SELECT agent, at, what, why, pid, peer_uid, container FROM refusals WHERE (?1 = 0 OR uid = ?1) AND {which}

@@ -39,7 +39,7 @@ mod tests;
 mod turn;
 mod write;
 
-pub use agents::{AgentCall, AgentIntent, Asked};
+pub use agents::{AgentCall, AgentIntent, TraceTarget};
 pub use event_retention::Limits;
 pub use filter::CallFilter;
 pub use mcp_read::{SessionReader, Shown};
