@@ -48,7 +48,7 @@ pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
 
 use journald::Journald;
 use mcp::{
-    peers::{Line, PeerResolver},
+    peers::{CoreChannel, PeerResolver},
     server,
     sessions::{Serving, Sessions},
     upkeep::Upkeep,
@@ -130,14 +130,15 @@ pub fn run(state: &Path) -> Result<(), Error> {
                 is_cut_off.store(true, Ordering::SeqCst);
                 let _ = core.shutdown(Shutdown::Read);
             };
-            PeerResolver::Core(Line::start(line, owners.clone(), lost).map_err(Error::Thread)?)
+            PeerResolver::Core(CoreChannel::start(line, owners.clone(), lost).map_err(Error::Thread)?)
         }
         None => PeerResolver::Nobody,
     };
     let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners };
     let sessions = Arc::new(Sessions::new(db.clone(), serving));
     // Journals are the users' own files: what is beyond the bounds is removed from the database alone.
-    let upkeep = Upkeep::new(Arc::clone(&sessions), SessionLimits::default(), None).speaking_by(host_journal);
+    let upkeep =
+        Upkeep::new(Arc::clone(&sessions), SessionLimits::default(), None).with_journald(host_journal);
     spawn("upkeep")
         .spawn({
             let shared = Arc::clone(&shared);

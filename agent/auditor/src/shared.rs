@@ -1,4 +1,4 @@
-//! What the auditor's threads tell one another: how far the store is, how it fares, what was lost.
+//! State that the auditor's threads share: how far the store is, its health, what was lost.
 
 use ringfence_events::{decode::DecodeError, manifests::Identity};
 use ringfence_wire::audit::Answer;
@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Containers whose drops are told apart while nothing can be stored; beyond it they are counted together.
+/// Containers whose drops are counted separately while nothing can be stored; beyond it they are counted together.
 const MAX_DROPPING: usize = 8192;
 
 /// Requests to the core to hand over what its rings hold, at once.
-const MOST_ASKED: u64 = 8;
+const MAX_REQUESTS: u64 = 8;
 /// When an answer that did not come is not waited for any more by those who ask next.
 const LOST: Duration = Duration::from_secs(10);
 
@@ -41,7 +41,7 @@ pub struct Progress {
     /// Highest token up to which everything is stored.
     flushed: u64,
     /// Highest token given out.
-    asked: u64,
+    requested: u64,
     /// When that was.
     sent: Option<Instant>,
     /// Tokens of which nothing will come: the core was not reached, or what came could not be stored.
@@ -50,7 +50,7 @@ pub struct Progress {
     pub closed: bool,
 }
 
-/// How the store fares.
+/// The store's health.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Health {
     /// Why nothing can be stored.
@@ -78,7 +78,7 @@ impl Progress {
     /// How many requests to the core are not answered yet.
     fn under_way(&self) -> u64 {
         let lost = self.lost.range(self.flushed + 1..).count();
-        (self.asked - self.flushed).saturating_sub(lost as u64)
+        (self.requested - self.flushed).saturating_sub(lost as u64)
     }
 }
 
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Tells the core something. One small write, so it is never cut; a core that does not read misses it.
+    /// Sends the core an answer. One small write, so it is never cut; a core that does not read misses it.
     pub fn answer(&self, answer: Answer) -> bool {
         let body = answer.to_body();
         let mut frame = (body.len() as u32).to_be_bytes().to_vec();
@@ -110,16 +110,16 @@ impl Shared {
         let until = Instant::now() + limit;
         let (token, sends) = {
             let mut progress = lock(&self.progress);
-            let wanted = progress.asked + 1;
+            let wanted = progress.requested + 1;
             loop {
                 // Somebody else has asked since: that is for us, too.
-                if progress.asked >= wanted {
+                if progress.requested >= wanted {
                     break (wanted, false);
                 }
                 let under_way = progress.under_way();
                 let is_lost = progress.sent.is_none_or(|sent| sent.elapsed() >= LOST);
-                if under_way < MOST_ASKED || (is_lost && under_way < 4 * MOST_ASKED) {
-                    progress.asked = wanted;
+                if under_way < MAX_REQUESTS || (is_lost && under_way < 4 * MAX_REQUESTS) {
+                    progress.requested = wanted;
                     progress.sent = Some(Instant::now());
                     break (wanted, true);
                 }
@@ -148,7 +148,7 @@ impl Shared {
     /// Everything up to a token is stored. A token that was never given out counts for nothing.
     pub fn flushed(&self, token: u64) {
         let mut progress = lock(&self.progress);
-        if token <= progress.asked {
+        if token <= progress.requested {
             progress.flushed = progress.flushed.max(token);
             progress.lost = progress.lost.split_off(&(token + 1));
         }
@@ -158,7 +158,7 @@ impl Shared {
     /// Nothing will come of a token: those who wait for it wait on for a later one, and it keeps nobody from asking.
     pub(crate) fn lose_token(&self, token: u64) {
         let mut progress = lock(&self.progress);
-        if token > progress.flushed && token <= progress.asked {
+        if token > progress.flushed && token <= progress.requested {
             progress.lost.insert(token);
         }
         self.changed.notify_all();
@@ -308,7 +308,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
             }
-            assert!(asked <= MOST_ASKED, "{asked} at once");
+            assert!(asked <= MAX_REQUESTS, "{asked} at once");
             shared.flushed(last);
         }
         assert!(waits.into_iter().all(|waits| waits.join().expect("no panic")));
@@ -327,7 +327,7 @@ mod tests {
             }
         };
         // The store fails for a while: what the core answers is dropped by the link.
-        for number in 1..=5 * 4 * MOST_ASKED {
+        for number in 1..=5 * 4 * MAX_REQUESTS {
             assert!(!shared.flush(Duration::ZERO), "nothing was stored");
             assert_eq!(token(&mut core), number, "the core was asked");
             shared.lose_token(number);
@@ -343,7 +343,7 @@ mod tests {
         // A core that cannot be reached.
         drop(core);
         let begun = Instant::now();
-        assert!((0..5 * 4 * MOST_ASKED).all(|_| !shared.flush(Duration::from_secs(600))));
+        assert!((0..5 * 4 * MAX_REQUESTS).all(|_| !shared.flush(Duration::from_secs(600))));
         assert!(begun.elapsed() < Duration::from_secs(600), "nobody waits for it");
     }
 

@@ -373,7 +373,7 @@ pub fn heads<'a>(
                         (head.lines > checkpoint.last || differs)
                             .then_some(Problem::Checkpoint { lines: checkpoint.last, expected: head.lines })
                     }
-                    // One that the ledger names and the database has not is `Gone`, and said so.
+                    // One that the ledger names and the database has not is `Gone`, and reported so.
                     Some(Known { removed: None, .. }) => None,
                     // Its checkpoint may be folded away.
                     None if ledger.is_some_and(|l| l.folded.0 > 0) => None,

@@ -169,7 +169,7 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn untold(&mut self, limit: u32) -> Result<Vec<ledger::Row>, Error> {
+    pub fn unpublished(&mut self, limit: u32) -> Result<Vec<ledger::Row>, Error> {
         let text = "SELECT uid, seq, entry, hash FROM ledger WHERE told = 0 ORDER BY uid, seq LIMIT ?1";
         self.connection()?
             .prepare_cached(text)
@@ -181,7 +181,7 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn told(&mut self, uid: u32, seq: u64) -> Result<(), Error> {
+    pub fn mark_published(&mut self, uid: u32, seq: u64) -> Result<(), Error> {
         let _turn = turn::wait();
         self.connection()?
             .execute(

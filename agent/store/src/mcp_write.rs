@@ -218,7 +218,7 @@ impl SessionWriter {
 
     /// Nobody is linked to a session any more, and, but for `others`, to none of its user's: what was remembered of their
     /// calls goes. It is read from the store again where somebody comes back.
-    pub fn parted(&mut self, session: &str, uid: u32, others: bool) {
+    pub fn unlinked(&mut self, session: &str, uid: u32, others: bool) {
         match self.grouping.get_mut(&uid) {
             Some(grouping) if others => grouping.ended(session),
             _ => drop(self.grouping.remove(&uid)),

@@ -387,7 +387,7 @@ impl Rows<'_> {
     }
 }
 
-/// Whether an event counts as refused where losses are told apart.
+/// Whether an event counts as refused where losses are counted by verdict.
 pub fn is_refused(record: &Decoded) -> bool {
     record.verdict != verdict::ALLOWED
 }

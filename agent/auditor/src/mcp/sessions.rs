@@ -6,7 +6,7 @@ use super::{
     peers::PeerResolver,
     waiting::{FIRST, Refused, Waiting},
     watchers::{Change, Watcher, Watchers},
-    writer::Writing,
+    writer::SharedWriter,
 };
 use crate::{
     metrics::Metrics,
@@ -89,7 +89,7 @@ pub struct Sessions {
     /// The database.
     pub db: PathBuf,
     /// The one writer of sessions.
-    pub writing: Writing,
+    pub writer: SharedWriter,
     /// Calls that wait for a person.
     pub waiting: Waiting,
     /// Links that are up.
@@ -153,7 +153,7 @@ impl Sessions {
         };
         let bound = shared.as_ref().map(|_| SessionLimits::default().bytes);
         Self {
-            writing: Writing::new(
+            writer: SharedWriter::new(
                 SessionWriter::new(db.clone(), bound).with_owners(owners.clone()),
                 owners.clone(),
             ),
@@ -186,8 +186,8 @@ impl Sessions {
         self.watchers.add()
     }
 
-    /// Says how many refusals were not logged, as [`Refusals::say_rest`].
-    pub(super) fn say_refusals(&self, now: Instant, at_end: bool) {
+    /// Logs how many refusals were not logged, as [`Refusals::say_rest`].
+    pub(super) fn log_refusals(&self, now: Instant, at_end: bool) {
         [&self.turned, &self.refused_pages, &self.waiting.refusals]
             .into_iter()
             .for_each(|refusals| refusals.say_rest(now, at_end));
@@ -334,18 +334,18 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<bool, intake::Error> {
         if !still() {
-            return Err(intake::Error::Parted);
+            return Err(intake::Error::Evicted);
         }
-        match intake.advance((&self.writing, still)) {
-            Ok(news) => {
-                let intake::News { rows, more, long } = news;
+        match intake.advance((&self.writer, still)) {
+            Ok(batch) => {
+                let intake::Batch { rows, more, long } = batch;
                 self.announce(intake, session, rows);
                 // Room for another long line of this user's is made when nothing is left of this one.
                 drop(long);
                 Ok(more)
             }
             Err(error) => {
-                let rows = intake.untold();
+                let rows = intake.take_written();
                 self.announce(intake, session, rows);
                 Err(error)
             }
@@ -383,31 +383,31 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<(), intake::Error> {
         let session = names.0.clone();
-        let mut intake = Intake::new((&self.writing, still), names, (uid, self.long.clone()), file)?;
+        let mut intake = Intake::new((&self.writer, still), names, (uid, self.long.clone()), file)?;
         let outcome = self
             .advance(&mut intake, &session, still)
-            .and_then(|()| intake.abandon((&self.writing, still), clock::now_micros()));
+            .and_then(|()| intake.abandon((&self.writer, still), clock::now_micros()));
         if let Err(
             error @ (intake::Error::Journal(_) | intake::Error::Name(_) | intake::Error::OtherSession(_)),
         ) = &outcome
         {
             self.broken(&session, uid, error);
         }
-        self.parted(&session, uid);
+        self.unlinked(&session, uid);
         outcome
     }
 
     /// Nobody is linked to a session any more: what was remembered of it goes, and with the last of a user's all that was
     /// remembered of that user's.
-    pub(super) fn parted(&self, session: &str, uid: u32) {
+    pub(super) fn unlinked(&self, session: &str, uid: u32) {
         let others = lock(&self.linked).values().any(|linked| linked.uid == uid);
-        self.writing.ours().parted(session, uid, others);
+        self.writer.ours().unlinked(session, uid, others);
     }
 
-    /// Says of a session that its journal cannot be read on.
+    /// Records that a session's journal cannot be read on.
     pub(super) fn broken(&self, session: &str, uid: u32, error: &intake::Error) {
         tracing::error!("session {session}: {}", chain(error));
-        if let Some(mut writer) = self.writing.lock(uid, || true) {
+        if let Some(mut writer) = self.writer.lock(uid, || true) {
             let _ = writer.broken(session, uid, &chain(error));
         }
     }

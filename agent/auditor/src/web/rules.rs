@@ -139,7 +139,7 @@ pub(super) async fn confirm(
 /// Waits for the user's lane to the writer, behind what that user's sessions write: without a thread, of which all pages have a
 /// few. Whoever hangs up meanwhile, or is evicted, is not in the queue any more.
 async fn lane(dashboard: &Dashboard, viewer: Viewer, patience: Duration) -> Result<Lane, Refusal> {
-    let lane = dashboard.sessions.writing.queue(viewer.0);
+    let lane = dashboard.sessions.writer.queue(viewer.0);
     let first = async {
         while !lane.is_first() {
             time::sleep(LOOK).await;
@@ -167,7 +167,7 @@ fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule, lane: Lane) -
         return Err(taken());
     }
     let reader = SessionReader::open(&sessions.db)?;
-    let mut writer = sessions.writing.lock_in(lane);
+    let mut writer = sessions.writer.lock_in(lane);
     if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
         let error =
             format!("The database holds {MAX_STORED_RULES} rules already; put more into a rule file.");
@@ -200,7 +200,7 @@ mod tests {
             let text = |first: &str, kind: usize| {
                 (0..*lines).fold(first.to_owned(), |text, n| text + &format!("\n# {kind}{n:06}"))
             };
-            let mut writer = sessions.writing.lock(*uid, || true).expect("the lane");
+            let mut writer = sessions.writer.lock(*uid, || true).expect("the lane");
             for (now, text) in
                 [text("rules: [{name: a, action: block}]", 1), text("rules: []", 2)].into_iter().enumerate()
             {
@@ -253,7 +253,7 @@ mod tests {
             let (shared, body) = (Arc::clone(&dashboard), confirmation(&dashboard, uid));
             async move { confirm(State(shared), Extension(Viewer(uid)), body).await.map(|_| ()) }
         };
-        let queue = |uid: u32| dashboard.sessions.writing.queue(uid);
+        let queue = |uid: u32| dashboard.sessions.writer.queue(uid);
         // All pages have one thread, and the sessions of two users write without an end.
         let one = runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build();
         one.expect("a runtime").block_on(async {

@@ -172,7 +172,7 @@ fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_e
     let (folder, sessions) = sessions();
     let (link, mut interceptor) = linked(&sessions, "s", 5);
     link.open(&"welcome").expect("sent");
-    drop(sessions.writing.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1));
+    drop(sessions.writer.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1));
     let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
     let change = |text: &str| {
         database.execute("UPDATE rule_files SET text = ?1", [text]).expect("changed");
@@ -184,7 +184,7 @@ fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_e
             let compared = compared.replace(compared.get() + 1);
             let done = reader.compare_rules(uid, file);
             for uid in [5, 6] {
-                drop(sessions.writing.lock(uid, || true).expect("the lane"));
+                drop(sessions.writer.lock(uid, || true).expect("the lane"));
             }
             // The text in force is another one by the time that it was compared with the file.
             if compared == 0 || !ends {
@@ -207,18 +207,13 @@ fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_e
 #[test]
 fn what_is_in_force_is_told_once_for_all_links_and_behind_what_was_answered_before() {
     let (_folder, sessions) = sessions();
-    sessions
-        .writing
-        .lock(5, || true)
-        .expect("the lane")
-        .offer_rules(5, &rule_file(STRICT), 1)
-        .expect("taken");
+    sessions.writer.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1).expect("taken");
     let links: Vec<_> = ["a", "b", "c"].map(|session| linked(&sessions, session, 5)).into();
     let (other, _) = linked(&sessions, "other", 6);
     assert!(matches!(sessions.offer_rules(5, (1, rule_file(LOOSE)), &links[0].0, &|| true), Ok(Some(true))));
     let sha256 = ringfence_session::journal::sha256(LOOSE.as_bytes());
     let confirm = |viewer: u32| {
-        let lane = sessions.writing.wait(viewer, || true).expect("the lane");
+        let lane = sessions.writer.wait(viewer, || true).expect("the lane");
         sessions.confirm_rules(viewer, ("/rules", &sha256), "a test", lane).expect("looked at")
     };
     assert!(!confirm(6), "another user's");
