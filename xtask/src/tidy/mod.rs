@@ -3,6 +3,7 @@
 mod coverage;
 mod docs;
 mod layers;
+mod modules;
 mod sources;
 
 use crate::paths::workspace;
@@ -53,6 +54,7 @@ pub(crate) fn check() -> Result<Vec<String>> {
     found.extend(docs::check(&files, &cases));
     found.extend(coverage::check(&files, &cases));
     found.extend(layers::check()?);
+    found.extend(modules::check(&files));
     found.sort();
     Ok(found)
 }
