@@ -44,7 +44,7 @@ pub mod web;
 
 pub use error::Error;
 pub use ringfence_base::escape::line as printable;
-pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
+pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, Retention};
 
 use journald::Journald;
 use mcp::{
@@ -90,11 +90,11 @@ const ENDOWING: Duration = Duration::from_secs(10);
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
 
 /// Runs the role over standard input (the core) and standard output (the listening query socket). The other sockets are
-/// the core's first message.
+/// the core's first message. `retention` bounds events and sessions alike.
 ///
 /// # Errors
 /// [`Error`].
-pub fn run(state: &Path) -> Result<(), Error> {
+pub fn run(state: &Path, retention: Retention) -> Result<(), Error> {
     // The thread of the core that starts it goes first.
     precedence::usual();
     let (core, listener) = inherited()?;
@@ -117,7 +117,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
     let shared = Arc::new(Shared::new(answers));
     let db = state.join(store::FILE);
-    let writer = StoreWriter::open(db.clone(), Arc::clone(&shared), store::Limits::default())?;
+    let writer = StoreWriter::open(db.clone(), Arc::clone(&shared), retention)?;
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let owners = Owners::default();
     let is_cut_off = Arc::new(AtomicBool::new(false));
@@ -134,11 +134,11 @@ pub fn run(state: &Path) -> Result<(), Error> {
         }
         None => PeerResolver::Nobody,
     };
-    let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners };
+    let session_bytes = retention.session_bytes;
+    let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners, session_bytes };
     let sessions = Arc::new(Sessions::new(db.clone(), serving));
     // Journals are the users' own files: what is beyond the bounds is removed from the database alone.
-    let upkeep =
-        Upkeep::new(Arc::clone(&sessions), SessionLimits::default(), None).with_journald(host_journal);
+    let upkeep = Upkeep::new(Arc::clone(&sessions), retention, None).with_journald(host_journal);
     spawn("upkeep")
         .spawn({
             let shared = Arc::clone(&shared);

@@ -6,7 +6,7 @@ use super::{
 };
 use ringfence_base::clock;
 use ringfence_base::error::chain;
-use ringfence_store::{self as store, Error, Incoming, Limits, Writer, is_refused};
+use ringfence_store::{self as store, Error, Incoming, Retention, Writer, is_refused};
 use ringfence_wire::audit::Answer;
 use std::{
     path::PathBuf,
@@ -32,7 +32,7 @@ const LAST_TRIES: Duration = Duration::from_secs(5);
 pub(crate) struct StoreWriter {
     db: PathBuf,
     shared: Arc<Shared>,
-    limits: Limits,
+    retention: Retention,
     writer: Option<Writer>,
     session: Option<(String, String)>,
     /// Last batch of the session that is stored.
@@ -48,11 +48,11 @@ impl StoreWriter {
     ///
     /// # Errors
     /// Those of the store for which waiting does not help.
-    pub(crate) fn open(db: PathBuf, shared: Arc<Shared>, limits: Limits) -> Result<Self, Error> {
+    pub(crate) fn open(db: PathBuf, shared: Arc<Shared>, retention: Retention) -> Result<Self, Error> {
         let mut this = Self {
             db,
             shared,
-            limits,
+            retention,
             writer: None,
             session: None,
             done: 0,
@@ -290,9 +290,9 @@ impl StoreWriter {
         if self.retained.elapsed() < RETAIN_EVERY {
             return;
         }
-        let limits = self.limits;
+        let retention = self.retention;
         let again = match &mut self.writer {
-            Some(writer) => writer.retain(&limits, clock::now_micros()),
+            Some(writer) => writer.retain(&retention, clock::now_micros()),
             None => return,
         };
         match again {

@@ -132,7 +132,7 @@ pub(crate) fn retain(step: &Transaction<'_>, bound: u64) -> rusqlite::Result<usi
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FILE, Incoming, Limits, Reader, Viewer, Writer, open};
+    use super::super::{FILE, Incoming, Reader, Retention, Viewer, Writer, open};
     use crate::write::Event;
     use ringfence_base::clock::now_micros;
     use ringfence_events::{
@@ -206,8 +206,8 @@ mod tests {
         writer.hello("s", "boot").expect("greets");
         writer.write(&(0..2_000).map(|n| event(n % 8)).collect::<Vec<_>>()).expect("writes");
         writer.write(&(0..20).flat_map(|n| work("quiet", n, n, 500)).collect::<Vec<_>>()).expect("writes");
-        let limits = Limits { bytes: 4 << 20, ..Limits::default() };
-        assert!(!writer.retain(&limits, now_micros()).expect("looks"), "nothing is too much yet");
+        let retention = Retention { event_bytes: 4 << 20, ..Retention::default() };
+        assert!(!writer.retain(&retention, now_micros()).expect("looks"), "nothing is too much yet");
         // Texts of two thousand bytes: a row of the longest that half a page cannot hold, and one that overflows.
         for (round, long) in [2_100, 8_000, 2_100].into_iter().enumerate() {
             let first = 1_000 * (round as u64 + 1);
@@ -217,7 +217,7 @@ mod tests {
             assert!(size > 5 << 20, "more than all may take: {size}");
             let before = counted(&writer);
             let mut steps = 0;
-            while writer.retain(&limits, now_micros()).expect("deletes") {
+            while writer.retain(&retention, now_micros()).expect("deletes") {
                 steps += 1;
             }
             assert!(steps > 0);
@@ -237,13 +237,13 @@ mod tests {
         // Events have the bound that they had: these are too many by themselves.
         writer.write(&(0..40_000).map(|n| event(n % 8)).collect::<Vec<_>>()).expect("writes");
         let kept = counted(&writer);
-        while writer.retain(&limits, now_micros()).expect("deletes") {}
+        while writer.retain(&retention, now_micros()).expect("deletes") {}
         let reader = Reader::open(&dir.path().join(FILE)).expect("opens");
         let (rows, bytes) = reader.size(Viewer(0)).expect("reads");
         assert!(rows < 42_000 && bytes <= (4 << 20) + kept.cast_unsigned(), "{rows} rows, {bytes} bytes");
         assert_eq!(counted(&writer), kept, "and cost no agent a row");
         // By age all of it goes, and so do the sums.
-        while writer.retain(&limits, now_micros() + limits.age + 60_000_000).expect("deletes") {}
+        while writer.retain(&retention, now_micros() + retention.age + 60_000_000).expect("deletes") {}
         assert_eq!((counted(&writer), number(&writer, "SELECT count(*) FROM agent_bytes")), (0, 0));
     }
 

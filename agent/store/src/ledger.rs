@@ -1,6 +1,6 @@
 //! The ledger of MCP sessions in the database: written in the transaction that writes the rows it is about.
 
-use super::{Error, Position, SessionLimits, SessionWriter, sql, turn};
+use super::{Error, Position, Retention, SessionWriter, sql, turn};
 use ringfence_base::{clock::now_micros, quota::Owners};
 use ringfence_session::{
     journal::GENESIS,
@@ -117,11 +117,12 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn fold_ledgers(&mut self, limits: &SessionLimits, now: i64) -> Result<(), Error> {
+    pub fn fold_ledgers(&mut self, retention: &Retention, now: i64) -> Result<(), Error> {
         let began = Instant::now();
         self.unfoldable.retain(|_, at| at.elapsed() < UNFOLDABLE);
         let owners = self.owners.clone();
-        let long = long(self.connection()?, &owners, limits.ledger).map_err(sql("fold a ledger"))?;
+        let long =
+            long(self.connection()?, &owners, retention.ledger_entries).map_err(sql("fold a ledger"))?;
         for (uid, least, most) in long {
             if self.unfoldable.contains_key(&uid) {
                 continue;
@@ -239,7 +240,7 @@ fn long(
 #[cfg(test)]
 mod tests {
     use super::{MOST_FOLDED, append};
-    use crate::{SessionLimits, SessionWriter};
+    use crate::{Retention, SessionWriter};
     use ringfence_base::quota::Owners;
     use ringfence_session::ledger::{Checkpoint, Entry, Why};
 
@@ -290,11 +291,11 @@ mod tests {
     fn a_long_ledger_is_folded_a_little_at_a_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder, &[(5, 3 * MOST_FOLDED), (6, 9)]);
-        let limits = SessionLimits { ledger: 4 * MOST_FOLDED, ..SessionLimits::default() };
+        let retention = Retention { ledger_entries: 4 * MOST_FOLDED, ..Retention::default() };
         let mut before = length(&mut writer, 5);
         let mut folds = 0;
         loop {
-            writer.fold_ledgers(&limits, 7).expect("folds");
+            writer.fold_ledgers(&retention, 7).expect("folds");
             let now = length(&mut writer, 5);
             if now == before {
                 break;
@@ -313,25 +314,25 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder, &[(5, 3), (6, 60)]);
         // Of a session that is still there: the first entry of all.
-        let limits = SessionLimits { ledger: 4, ..SessionLimits::default() };
+        let retention = Retention { ledger_entries: 4, ..Retention::default() };
         for _ in 0..100 {
-            writer.fold_ledgers(&limits, 7).expect("folds");
+            writer.fold_ledgers(&retention, 7).expect("folds");
         }
         assert_eq!((length(&mut writer, 5), length(&mut writer, 6)), (4, 4), "as far as that session");
         assert!(writer.unfoldable.is_empty(), "both are short");
         let step = writer.connection().expect("open").transaction().expect("begun");
         append(&step, 6, &reached("more".into())).expect("appended");
         step.commit().expect("committed");
-        writer.fold_ledgers(&limits, 7).expect("looks");
+        writer.fold_ledgers(&retention, 7).expect("looks");
         assert_eq!(writer.unfoldable.keys().collect::<Vec<_>>(), [&6]);
         // What came since would let it; for a while nobody looks.
         let step = writer.connection().expect("open").transaction().expect("begun");
         append(&step, 6, &removed("6-58".into())).expect("appended");
         step.commit().expect("committed");
-        writer.fold_ledgers(&limits, 7).expect("looks");
+        writer.fold_ledgers(&retention, 7).expect("looks");
         assert_eq!(length(&mut writer, 6), 6);
         writer.unfoldable.clear();
-        writer.fold_ledgers(&limits, 7).expect("folds");
+        writer.fold_ledgers(&retention, 7).expect("folds");
         assert!(length(&mut writer, 6) < 6);
     }
 
@@ -341,9 +342,9 @@ mod tests {
         let owners = Owners::parse("5:100:10\n", |name| name.parse().ok());
         let ledgers: Vec<(u32, usize)> = (100..110).map(|uid| (uid, 20)).chain([(6, 20)]).collect();
         let mut writer = writer(&folder, &ledgers).with_owners(owners);
-        let limits = SessionLimits { ledger: 100, ..SessionLimits::default() };
+        let retention = Retention { ledger_entries: 100, ..Retention::default() };
         for _ in 0..100 {
-            writer.fold_ledgers(&limits, 7).expect("folds");
+            writer.fold_ledgers(&retention, 7).expect("folds");
         }
         let of_one: usize = (100..110).map(|uid| length(&mut writer, uid)).sum();
         assert!(of_one <= 100, "{of_one}");

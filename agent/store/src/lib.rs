@@ -11,7 +11,8 @@
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags, refusals; a bound on the bytes of their rows |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
 //! | `stderr` | what servers wrote to standard error |
-//! | `event_retention`, `session_retention`, `session_removal` | retention of events, and of whole MCP sessions; removing one in small steps |
+//! | `retention` | how long and how much of the record is kept |
+//! | `event_retention`, `session_retention`, `session_removal` | deleting events; choosing whole MCP sessions to remove, and removing one in small steps |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -28,6 +29,7 @@ mod mcp_read;
 mod mcp_schema;
 mod mcp_write;
 mod read;
+mod retention;
 mod rule_files;
 mod schema;
 mod session_removal;
@@ -40,14 +42,13 @@ mod turn;
 mod write;
 
 pub use agents::{AgentCall, AgentIntent, TraceTarget};
-pub use event_retention::Limits;
 pub use filter::CallFilter;
 pub use mcp_read::{SessionReader, Shown};
 pub use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
 pub use mcp_write::{Position, SessionWriter};
 pub use read::{Filter, Losses, Reader, Viewer};
+pub use retention::Retention;
 pub use rule_files::{Compared, Standing};
-pub use session_retention::SessionLimits;
 pub use spans::{Inside, MOST_SPANS};
 pub use write::{Event, Incoming, Writer, is_refused};
 

@@ -1,10 +1,6 @@
 //! Writing: a batch of events, and everything else that came with it, in one transaction.
 
-use super::{
-    Error, agents,
-    event_retention::{self, Limits},
-    sql, turn,
-};
+use super::{Error, Retention, agents, event_retention, sql, turn};
 use ringfence_base::clock;
 use ringfence_common::event::{rule, verdict};
 use ringfence_events::{
@@ -178,9 +174,9 @@ impl Writer {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn retain(&mut self, limits: &Limits, now: i64) -> Result<bool, Error> {
+    pub fn retain(&mut self, retention: &Retention, now: i64) -> Result<bool, Error> {
         let _turn = turn::wait();
-        let again = event_retention::step(&mut self.connection, limits, now)?;
+        let again = event_retention::step(&mut self.connection, retention, now)?;
         // A container that ended long ago may be gone with its events.
         self.containers.clear();
         Ok(again)

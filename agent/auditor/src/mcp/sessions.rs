@@ -19,7 +19,7 @@ use ringfence_base::{
     quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use ringfence_session::rows::ingest::Row;
-use ringfence_store::{SessionLimits, SessionWriter, Viewer};
+use ringfence_store::{SessionWriter, Viewer};
 use ringfence_wire::message::McpStatus;
 use std::{
     collections::HashMap,
@@ -65,6 +65,8 @@ pub enum Serving {
         shared: Arc<Shared>,
         /// Whose subordinate ids are.
         owners: Owners,
+        /// Bytes that the sessions of all users may take together.
+        session_bytes: u64,
     },
 }
 
@@ -142,16 +144,17 @@ struct Token {
 impl Sessions {
     /// Shared state over a database.
     pub fn new(db: PathBuf, serving: Serving) -> Self {
-        let (peers, shared, owners) = match serving {
-            Serving::Own => (PeerResolver::Proc, None, Owners::default()),
-            Serving::Everybody { peers, shared, owners } => (peers, Some(shared), owners),
+        let (peers, shared, owners, bound) = match serving {
+            Serving::Own => (PeerResolver::Proc, None, Owners::default(), None),
+            Serving::Everybody { peers, shared, owners, session_bytes } => {
+                (peers, Some(shared), owners, Some(session_bytes))
+            }
         };
         let within = |all: usize, each: usize| {
             // A user's own auditor has no others to keep room for.
             let each = if shared.is_some() { each } else { all };
             Permits::within(Bounds::of(all, each), owners.clone())
         };
-        let bound = shared.as_ref().map(|_| SessionLimits::default().bytes);
         Self {
             writer: SharedWriter::new(
                 SessionWriter::new(db.clone(), bound).with_owners(owners.clone()),

@@ -9,7 +9,7 @@ use ringfence_session::{
     journal,
     ledger::{Checkpoint, Entry, Row},
 };
-use ringfence_store::{Error, SessionLimits, SessionReader, Viewer};
+use ringfence_store::{Error, Retention, SessionReader, Viewer};
 use std::{
     collections::HashMap,
     fs,
@@ -33,7 +33,7 @@ const MOST_PUBLISHED: u32 = 200;
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     sessions: Arc<Sessions>,
-    limits: SessionLimits,
+    retention: Retention,
     /// Where the journals are ours to delete.
     places: Option<Places>,
     journald: Journald,
@@ -47,11 +47,11 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// `places` are those whose journals this process may delete: a user's auditor's own.
-    pub(crate) fn new(sessions: Arc<Sessions>, limits: SessionLimits, places: Option<Places>) -> Self {
+    pub(crate) fn new(sessions: Arc<Sessions>, retention: Retention, places: Option<Places>) -> Self {
         let db = heads::database(&sessions.db);
         Self {
             sessions,
-            limits,
+            retention,
             places,
             journald: Journald::of_host(),
             db,
@@ -141,21 +141,21 @@ impl Upkeep {
                 self.sessions.is_linked(session)
                     || self.places.as_ref().is_some_and(|places| journal::is_held(&places.journal(session)))
             };
-            let Some(doomed) = self.writer().doom(&self.limits, now, runs)? else {
-                self.writer().fold_ledgers(&self.limits, now)?;
+            let Some(removal) = self.writer().begin_removal(&self.retention, now, runs)? else {
+                self.writer().fold_ledgers(&self.retention, now)?;
                 return Ok(false);
             };
-            if doomed.fresh {
-                tracing::info!("removing session {}, which is beyond the bounds", doomed.session);
+            if removal.fresh {
+                tracing::info!("removing session {}, which is beyond the bounds", removal.session);
             }
             // The journal first: once the rows are gone nothing would name it.
             if let Some(places) = &self.places
-                && let Err(error) = fs::remove_file(places.journal(&doomed.session))
+                && let Err(error) = fs::remove_file(places.journal(&removal.session))
                 && error.kind() != ErrorKind::NotFound
             {
-                tracing::warn!("the journal of session {} cannot be removed: {error}", doomed.session);
+                tracing::warn!("the journal of session {} cannot be removed: {error}", removal.session);
             }
-            while self.writer().strip(&doomed)? {
+            while self.writer().remove_rows(&removal)? {
                 if began.elapsed() >= AT_ONCE {
                     return Ok(true);
                 }
