@@ -10,7 +10,7 @@ use ringfence_events::{
     manifests::{Identity, Manifests},
     report,
 };
-use ringfence_store::{Event, Incoming, is_refused};
+use ringfence_store::{Event, Incoming};
 use ringfence_wire::{
     audit::{self, BodyError, MAX_NOTICE, MAX_RECORDS, Notice, Reported, Told},
     frame::{self, FrameError},
@@ -134,9 +134,7 @@ impl Link<'_> {
                 Item::Batch { incoming, sequence } if self.shared.is_failing() => {
                     for incoming in incoming {
                         if let Incoming::Event(event) = incoming {
-                            let Event { record, identity, .. } = *event;
-                            let refused = is_refused(&record);
-                            self.shared.drop_event(record.container, identity, refused, record.repeats);
+                            self.shared.drop_event(*event);
                         }
                     }
                     if let Some(sequence) = sequence {

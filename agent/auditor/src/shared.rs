@@ -1,6 +1,7 @@
 //! State that the auditor's threads share: how far the store is, its health, what was lost.
 
 use ringfence_events::{decode::DecodeError, manifests::Identity};
+use ringfence_store::{Event, is_denied};
 use ringfence_wire::audit::Answer;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -70,7 +71,7 @@ pub struct Dropped {
     pub identity: Option<Arc<Identity>>,
     /// Denials.
     pub denied: u64,
-    /// Allowed events.
+    /// Others: allowed, also because of audit mode.
     pub allowed: u64,
 }
 
@@ -221,18 +222,14 @@ impl Shared {
     }
 
     /// Counts an event that cannot be stored, as often as it happened.
-    pub(crate) fn drop_event(
-        &self,
-        container: u64,
-        identity: Option<Arc<Identity>>,
-        refused: bool,
-        repeats: u32,
-    ) {
+    pub(crate) fn drop_event(&self, Event { record, identity, .. }: Event) {
+        let container = record.container;
         let mut all = lock(&self.dropped);
         let key = if all.len() < MAX_DROPPING || all.contains_key(&container) { container } else { 0 };
         let dropped = all.entry(key).or_default();
         dropped.identity = identity.filter(|_| key == container);
-        *(if refused { &mut dropped.denied } else { &mut dropped.allowed }) += u64::from(repeats);
+        *(if is_denied(&record) { &mut dropped.denied } else { &mut dropped.allowed }) +=
+            u64::from(record.repeats);
     }
 
     /// The batch of this number was dropped, its events counted.
@@ -268,6 +265,7 @@ fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_events::{decode::Decoded, manifests::Decider, samples};
     use std::{io::Read as _, thread};
 
     #[test]
@@ -351,7 +349,10 @@ mod tests {
     fn drops_are_counted_per_container_within_a_bound() {
         let shared = Shared::new(UnixStream::pair().expect("a pair").0);
         for container in 1..=10_000 {
-            shared.drop_event(container, None, container % 2 == 0, 3);
+            // Denied (2), allowed (1), and allowed because of audit mode (3).
+            let verdict = [3, 2, 1, 2][container as usize % 4];
+            let record = Decoded { container, verdict, repeats: 3, ..samples::decoded() };
+            shared.drop_event(Event { ts: 0, identity: None, decider: Decider::Default, record });
         }
         let dropped = shared.take_dropped();
         assert!(dropped.len() <= MAX_DROPPING + 1);

@@ -6,7 +6,7 @@ use super::{
 };
 use ringfence_base::clock;
 use ringfence_base::error::chain;
-use ringfence_store::{self as store, Error, Incoming, Retention, Writer, is_refused};
+use ringfence_store::{self as store, Error, Incoming, Retention, Writer};
 use ringfence_wire::audit::Answer;
 use std::{
     path::PathBuf,
@@ -174,10 +174,7 @@ impl StoreWriter {
                 tracing::error!("{events} events cannot be stored; they are counted as lost");
                 for incoming in pending {
                     if let Incoming::Event(event) = incoming {
-                        let event = *event;
-                        let refused = is_refused(&event.record);
-                        let (container, repeats) = (event.record.container, event.record.repeats);
-                        self.shared.drop_event(container, event.identity, refused, repeats);
+                        self.shared.drop_event(*event);
                     }
                 }
             }

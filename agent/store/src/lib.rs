@@ -50,7 +50,7 @@ pub use read::{Filter, Losses, Reader, Viewer};
 pub use retention::Retention;
 pub use rule_files::{Compared, Standing};
 pub use spans::{Inside, MOST_SPANS};
-pub use write::{Event, Incoming, Writer, is_refused};
+pub use write::{Event, Incoming, Writer, is_denied};
 
 use ringfence_files::Dir;
 use rusqlite::{Connection, ErrorCode, OpenFlags};

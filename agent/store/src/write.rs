@@ -242,7 +242,7 @@ impl Rows<'_> {
         // The row's numbers and its index entries take about 120 bytes.
         let bytes = 120 + text(&record.path) + text(&record.path2) + record.exe.len();
         *self.learnt.bytes.entry(container).or_default() += bytes as i64;
-        if record.verdict == verdict::DENIED {
+        if is_denied(record) {
             *self.learnt.told.entry(container).or_default() += i64::from(record.repeats);
         }
         self.step
@@ -383,7 +383,7 @@ impl Rows<'_> {
     }
 }
 
-/// Whether an event counts as refused where losses are counted by verdict.
-pub fn is_refused(record: &Decoded) -> bool {
-    record.verdict != verdict::ALLOWED
+/// Whether an event is one of the denials that the kernel counts. What audit mode would have denied was done, and is none.
+pub fn is_denied(record: &Decoded) -> bool {
+    record.verdict == verdict::DENIED
 }
