@@ -30,29 +30,6 @@ const LENGTHS: &str = "
     SELECT uid, (SELECT min(seq) FROM ledger l WHERE l.uid = each.uid), (SELECT max(seq) FROM ledger l WHERE l.uid = each.uid)
     FROM each WHERE uid IS NOT NULL";
 
-/// Migration 3.
-pub(crate) const MIGRATION: &str = "
-    CREATE TABLE ledger (                   -- one chain for each user: mcp/ledger.rs
-        uid     INTEGER NOT NULL,
-        seq     INTEGER NOT NULL,           -- from 1, without gaps
-        entry   TEXT NOT NULL,              -- JSON
-        hash    TEXT NOT NULL,              -- hex SHA-256 of the hash before and the entry
-        session TEXT,                       -- of which retention removed: to find it
-        told    INTEGER NOT NULL DEFAULT 0, -- the host's journal has it
-        PRIMARY KEY (uid, seq)
-    );
-    CREATE INDEX ledger_untold ON ledger (uid, seq) WHERE told = 0;
-    CREATE INDEX ledger_removed ON ledger (session) WHERE session IS NOT NULL;
-
-    CREATE TABLE session_bounds (           -- what retention needs to know of a session
-        session_id TEXT PRIMARY KEY,
-        bytes      INTEGER NOT NULL,        -- of its journal
-        removing   INTEGER NOT NULL DEFAULT 0
-    );
-    CREATE INDEX idx_sessions_ended ON sessions (ended_at);
-    CREATE INDEX idx_intents_session ON intent_contexts (session_id);
-";
-
 /// Appends to a user's ledger.
 pub(crate) fn append(step: &Transaction<'_>, uid: u32, entry: &Entry) -> rusqlite::Result<()> {
     let last: Option<(i64, String)> = step

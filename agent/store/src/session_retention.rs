@@ -7,17 +7,6 @@ use ringfence_session::ledger::{Checkpoint, Entry, Why};
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, TransactionBehavior, params};
 use std::{cmp::Reverse, collections::HashMap};
 
-/// Migration 17: when a session was last written, on the auditor's own clock. Of one from before, or of one that was not
-/// counted, as if it were now; what counts for no session is nobody's, and nothing would remove it.
-pub(crate) const MIGRATION: &str = "
-    ALTER TABLE session_bounds ADD COLUMN written INTEGER NOT NULL DEFAULT 0; -- microseconds since 1970
-    DELETE FROM session_bounds WHERE session_id NOT IN (SELECT id FROM sessions);
-    INSERT OR IGNORE INTO session_bounds (session_id, bytes) SELECT id, 0 FROM sessions;
-    UPDATE session_bounds SET written = CAST(strftime('%s', 'now') AS INTEGER) * 1000000;
-    CREATE INDEX session_bounds_by_time ON session_bounds (written);
-    CREATE INDEX session_bounds_removing ON session_bounds (removing) WHERE removing <> 0;
-";
-
 /// What a byte of a journal takes in all, about: itself, and its row, which has the line's text and its parts again. Lines that
 /// make no rows count too: they are on the account of whoever wrote them, and of nobody else.
 const COPIES: u64 = 3;
@@ -375,7 +364,10 @@ mod tests {
     fn sessions_of_before_count_from_now_on() {
         let folder = tempfile::tempdir().expect("a folder");
         let db = folder.path().join("audit.db");
-        let before = schema::MIGRATIONS.iter().position(|sql| *sql == super::MIGRATION).expect("a migration");
+        let before = schema::MIGRATIONS
+            .iter()
+            .position(|sql| sql.contains("session_bounds_by_time"))
+            .expect("a migration");
         let old = rusqlite::Connection::open(&db).expect("open");
         schema::MIGRATIONS[..before].iter().for_each(|sql| old.execute_batch(sql).expect("a migration"));
         old.pragma_update(None, "application_id", schema::APPLICATION_ID).expect("ours");
