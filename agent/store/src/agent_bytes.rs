@@ -1,7 +1,6 @@
 //! What agents' rows take in the database, and keeping that within a bound of its own: no agent's rows are a reason to
 //! delete events, or another agent's rows.
 
-use super::agents::share;
 use rusqlite::{Connection, Transaction, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
@@ -57,6 +56,21 @@ pub(crate) fn retain(step: &Transaction<'_>, bound: u64) -> rusqlite::Result<usi
         deleted += 1;
     }
     Ok(deleted)
+}
+
+/// The most that each may keep so that all keep `most` together: who has less than that loses nothing. `counts`: the largest
+/// first.
+pub(crate) fn share(counts: impl DoubleEndedIterator<Item = i64> + ExactSizeIterator, most: i64) -> i64 {
+    let mut left = most;
+    let mut others = i64::try_from(counts.len()).unwrap_or(i64::MAX);
+    for count in counts.rev() {
+        let share = left / others.max(1);
+        if count > share {
+            return share;
+        }
+        (left, others) = (left - count, others - 1);
+    }
+    i64::MAX
 }
 
 #[cfg(test)]
@@ -181,9 +195,8 @@ mod tests {
         for long in [0, 300, 2_100, 4_200, 8_000] {
             let dir = tempfile::tempdir().expect("a directory");
             let mut writer = open(&dir.path().join(FILE), 0).expect("opens").writer;
-            let used = |writer: &Writer| {
-                super::super::event_retention::bytes_in_use(writer.connection()).expect("reads")
-            };
+            let used =
+                |writer: &Writer| super::super::read::bytes_in_use(writer.connection()).expect("reads");
             let empty = used(&writer);
             let rows = (0..300).flat_map(|n| work("an agent's name", n * 7919 % 300, n, long));
             writer.write(&rows.collect::<Vec<_>>()).expect("writes");

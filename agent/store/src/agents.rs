@@ -237,7 +237,7 @@ fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rus
             .prepare(&format!("SELECT agent, count(*) FROM {table} GROUP BY agent ORDER BY 2 DESC"))?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        let share = share(of_each.iter().map(|(_, count)| *count), most);
+        let share = agent_bytes::share(of_each.iter().map(|(_, count)| *count), most);
         let cut = format!(
             "DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE agent = ?1 ORDER BY {order} LIMIT ?2)"
         );
@@ -246,21 +246,6 @@ fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rus
         }
     }
     Ok(())
-}
-
-/// The most that each may keep so that all keep `most` together: who has less than that loses nothing. `counts`: the largest
-/// first.
-pub(crate) fn share(counts: impl DoubleEndedIterator<Item = i64> + ExactSizeIterator, most: i64) -> i64 {
-    let mut left = most;
-    let mut others = i64::try_from(counts.len()).unwrap_or(i64::MAX);
-    for count in counts.rev() {
-        let share = left / others.max(1);
-        if count > share {
-            return share;
-        }
-        (left, others) = (left - count, others - 1);
-    }
-    i64::MAX
 }
 
 impl Reader {

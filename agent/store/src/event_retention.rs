@@ -12,13 +12,6 @@ const INDEXES: u64 = 2;
 /// Agents' rows may take this share of `Retention::event_bytes`, as 1/n, beside what events may.
 const OF_AGENTS: u64 = 4;
 
-/// Bytes of the database in use: free pages are not counted, they are used again.
-pub(crate) fn bytes_in_use(connection: &Connection) -> rusqlite::Result<u64> {
-    let number =
-        |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
-    Ok(number("page_count")?.saturating_sub(number("freelist_count")?).saturating_mul(number("page_size")?))
-}
-
 /// Deletes at most a few thousand rows. True: there is more to delete.
 pub(crate) fn step(connection: &mut Connection, retention: &Retention, now: i64) -> Result<bool, Error> {
     let step = connection

@@ -1,6 +1,6 @@
 //! Rule files of interceptors: what of each is in force, and a change that waits for a confirmation.
 
-use super::{Error, SessionReader, SessionWriter, Viewer, mcp_write::of_user, sql, turn};
+use super::{Error, SessionReader, SessionWriter, Viewer, session_writer::of_user, sql, turn};
 use ringfence_base::{clock::rfc3339, quota::Owners};
 use ringfence_session::{journal::sha256, reload};
 use ringfence_wire::mcp::RuleFile;

@@ -9,7 +9,8 @@ use ringfence_events::{
     samples,
 };
 use ringfence_wire::{audit::Counted, event::RuleText};
-use std::sync::Arc;
+use rusqlite::Connection;
+use std::{fs, sync::Arc};
 use write::Event;
 
 fn identity(public: &str, uid: u32) -> Option<Arc<Identity>> {

@@ -7,7 +7,7 @@ use super::{Source, sources::code};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates that are held to it, below `agent/`.
-const CRATES: &[&str] = &["auditor"];
+const CRATES: &[&str] = &["auditor", "store"];
 
 /// The names that lead to a module; none for the crate's root.
 type Module = Vec<String>;
