@@ -186,7 +186,7 @@ impl Responder {
         opened.map_err(QueryError::Store)
     }
 
-    /// Takes in what MCP sessions journalled up to now, so that the events before now can be told apart by their calls.
+    /// Takes in what MCP sessions journalled up to now, so that the events before now can be attributed to their calls.
     fn refresh(&self) {
         self.sessions.refresh(self.viewer);
     }

@@ -25,7 +25,7 @@ pub(crate) fn of(sessions: &Sessions, viewer: Viewer, query: &TraceQuery) -> Res
     let reader = Reader::open(&sessions.db)?;
     let limit = query.limit.unwrap_or(INTENTS.0).min(INTENTS.1);
     let what = query.what.as_deref().filter(|what| !what.is_empty());
-    // One more than is shown, so that it can be told whether there are more.
+    // One more than is shown, to know whether there are more.
     let mut targets = reader.trace_targets(viewer, what, limit.saturating_add(1))?;
     if targets.is_empty() {
         return Ok(None);

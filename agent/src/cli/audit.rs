@@ -152,7 +152,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         Ok(())
     })?;
     let after = rows_by_id(places, "sessions")?;
-    // A ledger that is broken is said once, not of each session.
+    // A broken ledger is reported once, not for each session.
     let unread = Known::default();
     let known = |row: &Value, session: &str| {
         let uid = row["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok())?;

@@ -21,7 +21,7 @@ impl Sessions {
         let reader = SessionReader::open(&self.db)?;
         let uids: BTreeSet<u32> = self.linked_of(uid).iter().map(|linked| linked.uid).collect();
         for uid in uids {
-            let _alone = self.telling.wait(uid, || true);
+            let _alone = self.sending_rules.wait(uid, || true);
             let Ok(frame) = link::frame(&SessionOrder::Rules { rules: reader.stored_rules(uid)? }) else {
                 continue;
             };

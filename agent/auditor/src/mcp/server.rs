@@ -45,7 +45,7 @@ use std::{
 
 /// How long a peer may take for one message.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How often a journal is looked at without being told.
+/// How often a journal is looked at without a nudge.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 /// How long a session counts as busy after it reported that its journal grew: it reports so every 20 ms while it does.
 const BUSY: Duration = Duration::from_millis(100);
@@ -537,7 +537,7 @@ fn serve_session(
     }
 }
 
-/// A call waits no longer, by its session's word. Of what did not wait nobody is told, however often it is released.
+/// A call waits no longer, by its session's word. Watchers are notified only if it did wait, however often it is released.
 fn released(sessions: &Sessions, call: String, (session, uid): (&str, u32)) {
     if sessions.waiting.remove(&call, session) {
         sessions.notify(uid, Change::Call(call));

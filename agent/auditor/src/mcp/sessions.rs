@@ -128,8 +128,8 @@ pub struct Sessions {
     /// What is counted for `/metrics`.
     pub metrics: Metrics,
     watchers: Watchers,
-    /// Rules of the database are told the links of one user by one thread at a time: the last to read them is the last to tell.
-    pub(super) telling: Lanes,
+    /// One thread at a time sends a user's links the rules of the database: the last to read them is the last to send them.
+    pub(super) sending_rules: Lanes,
 }
 
 /// A user's token of the dashboard.
@@ -180,7 +180,7 @@ impl Sessions {
             used: AtomicBool::new(false),
             metrics: Metrics::default(),
             watchers: Watchers::default(),
-            telling: Lanes::new(Owners::default()),
+            sending_rules: Lanes::new(Owners::default()),
         }
     }
 
@@ -287,14 +287,14 @@ impl Sessions {
         }
     }
 
-    /// Has what governed sessions journalled before now taken in, so that events can be told apart by their calls. Waits no
+    /// Has what governed sessions journalled before now taken in, so that events can be attributed to their calls. Waits no
     /// longer than a moment: a journal is read by its own link's thread, which a slow file holds up, and nobody else.
     pub fn refresh(&self, viewer: Viewer) {
         let now = clock::since_boot();
         let mut behind = self.linked_of(viewer.0);
         behind.retain(|linked| linked.progress.governed.load(Ordering::Relaxed));
         for linked in &behind {
-            // Full: it is told already.
+            // Full: it is nudged already.
             let _ = linked.nudge.write(1);
         }
         let until = Instant::now() + REFRESH;

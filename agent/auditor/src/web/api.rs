@@ -179,7 +179,7 @@ async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<
     }
     let waiting = sessions.waiting.count(0);
     let db = sessions.db.clone();
-    // A database that cannot be read is said elsewhere; the other counts do not depend on it.
+    // A database that cannot be read is reported elsewhere; the other counts do not depend on it.
     let losses =
         blocking(move || Ok(Reader::open(&db).and_then(|reader| reader.losses()).unwrap_or_default()));
     let losses = losses.await?;

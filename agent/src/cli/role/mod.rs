@@ -38,8 +38,8 @@ pub(crate) struct AuditorArgs {
 /// `ringfence llm-worker`.
 pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
     become_role();
-    // Its supervisor's standard error is its own. The MCP library's warnings hold what servers say; what matters of it is
-    // told by us.
+    // Its supervisor's standard error is its own. The MCP library's warnings hold what servers say; what matters of it
+    // is logged by us.
     crate::cli::log::start("info,rmcp=off");
     ringfence_llm_worker::role::run()?;
     Ok(ExitCode::SUCCESS)
@@ -61,7 +61,7 @@ fn become_role() {
 
 fn prepare() {
     become_role();
-    // Standard output is a socket here: everything that is said goes to standard error, which is the daemon's log.
+    // Standard output is a socket here: all messages go to standard error, which is the daemon's log.
     crate::cli::log::of_a_child();
 }
 
