@@ -43,7 +43,6 @@ pub mod verify;
 pub mod web;
 
 pub use error::Error;
-pub use ringfence_base::escape::line as printable;
 pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, Retention};
 
 use journald::Journald;
@@ -55,7 +54,10 @@ use mcp::{
 };
 use nix::{
     fcntl::{Flock, FlockArg},
-    sys::signal::{SigSet, Signal},
+    sys::{
+        signal::{SigSet, Signal},
+        socket::{getsockopt, sockopt::AcceptConn},
+    },
 };
 use ringfence_base::{precedence, quota::Owners};
 use ringfence_store as store;
@@ -184,7 +186,7 @@ fn inherited() -> Result<(UnixStream, UnixListener), Error> {
     let own = |fd: io::Result<OwnedFd>| fd.map_err(|e| Error::NotFromDaemon(Some(e)));
     let core = own(io::stdin().as_fd().try_clone_to_owned())?;
     let listener = own(io::stdout().as_fd().try_clone_to_owned())?;
-    let listening = |fd: &OwnedFd| rustix::net::sockopt::socket_acceptconn(fd).ok();
+    let listening = |fd: &OwnedFd| getsockopt(fd, AcceptConn).ok();
     if listening(&core) != Some(false) || listening(&listener) != Some(true) {
         return Err(Error::NotFromDaemon(None));
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use anyhow::{Context, bail};
 use ringfence_auditor::verify;
-use ringfence_base::escape::line as printable;
+use ringfence_base::{error::chain, escape::line as printable};
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::{
     export::{self, Format},
@@ -199,7 +199,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
                 verify::Problem::Journal { .. } | verify::Problem::Gone | verify::Problem::Rows(_)
             );
         if !by_retention {
-            problems.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
+            problems.push(format!("session {session}: {}", chain(&error)));
         }
     }
     for line in &problems {
