@@ -110,10 +110,10 @@ function move() {
 }
 
 let statsDue = null;
-function hear(message) {
+function receive(message) {
   if (message.type === "waiting") waiting.update(message.calls, message.now_ms);
   if (message.type === "call") detail.changed(message.call);
-  VIEWS[shown]?.hear?.(message);
+  VIEWS[shown]?.receive?.(message);
   statsDue ??= setTimeout(() => {
     statsDue = null;
     trying(stats);
@@ -156,7 +156,7 @@ else {
   trying(stats).then(() => {
     if (byId("link").dataset.state === "locked") return;
     move();
-    live(hear, (word) => (word === "locked" ? locked() : state(word)));
+    live(receive, (word) => (word === "locked" ? locked() : state(word)));
   });
 }
 // A fresh link pasted into the same tab.
