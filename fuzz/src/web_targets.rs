@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Uri},
 };
 use ringfence_auditor::web::{
-    asked::{self, Confirmed, Pages, Posted, Wanted},
+    params::{self, Confirmation, StderrParams, NewRule, CallParams},
     headers,
 };
 use ringfence_session::{risk, rules, ruleset};
@@ -75,7 +75,7 @@ fn who_asks(uri: Option<&Uri>, headers: &HeaderMap) {
 }
 
 fn parameters(uri: &Uri) {
-    if let Ok(filter) = asked::filter(Query::<Wanted>::try_from_uri(uri)) {
+    if let Ok(filter) = params::filter(Query::<CallParams>::try_from_uri(uri)) {
         let given = uri.query().map_or(0, |query| query.split('&').filter(|part| !part.is_empty()).count());
         let texts =
             [filter.verdict, filter.session, filter.server, filter.tool, filter.container, filter.before];
@@ -85,22 +85,22 @@ fn parameters(uri: &Uri) {
         assert!(texts.iter().flatten().count() + usize::from(filter.risk.is_some()) <= given);
         assert!(!filter.flagged);
     }
-    if let Ok((after, _)) = asked::pages(Query::<Pages>::try_from_uri(uri)) {
+    if let Ok((after, _)) = params::stderr_page(Query::<StderrParams>::try_from_uri(uri)) {
         assert!((0..=i64::from(u32::MAX)).contains(&after));
     }
 }
 
 fn posted(body: &[u8]) {
-    if asked::nothing(body, "approve").is_ok() && !body.is_empty() {
+    if params::empty(body, "approve").is_ok() && !body.is_empty() {
         let value: Value = serde_json::from_slice(body).expect("it was understood");
         assert!(
             value.as_object().is_some_and(serde_json::Map::is_empty) || value == Value::Array(Vec::new())
         );
     }
-    if let Ok(Confirmed { path, sha256 }) = serde_json::from_slice(body) {
+    if let Ok(Confirmation { path, sha256 }) = serde_json::from_slice(body) {
         assert!(path.len() + sha256.len() <= body.len());
     }
-    let Ok(Ok(rule)) = serde_json::from_slice::<Posted>(body).map(asked::check) else { return };
+    let Ok(Ok(rule)) = serde_json::from_slice::<NewRule>(body).map(params::validate) else { return };
     assert!(rule.name.bytes().all(|byte| byte.is_ascii_graphic()) && (1..=100).contains(&rule.name.len()));
     let text = serde_json::to_string(&rule).expect("a rule can be written");
     assert!(text.len() < MAX_MESSAGE / MAX_STORED_RULES, "{} bytes", text.len());

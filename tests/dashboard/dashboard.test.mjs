@@ -324,6 +324,20 @@ test("a call's detail, an intent's chain, sessions", async () => {
   await session.getByText("ended, status 0").waitFor();
 });
 
+test("every view is in the navigation and the help, and its digit leads there", async () => {
+  const page = await open();
+  await live(page);
+  const names = await page.locator("nav a").evaluateAll((links) => links.map((link) => link.dataset.view));
+  assert.ok(names.length > 1 && names[0] === "calls", String(names));
+  assert.equal(await page.locator("#help-views").textContent(), names.join(", "));
+  assert.equal(await page.locator("#help-digits").textContent(), `1–${names.length}`);
+  for (const [index, name] of [...names.entries()].reverse()) {
+    await page.keyboard.press(String(index + 1));
+    await page.locator(`nav a[aria-current][data-view="${name}"]`).waitFor();
+    await page.locator("main > *").first().waitFor();
+  }
+});
+
 test("what a server says on standard error is shown as text, as it comes", async () => {
   const noisy = await client("<b>noisy</b>");
   await (await client("quiet")).call("read_a", {});

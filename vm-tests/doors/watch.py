@@ -100,7 +100,7 @@ def busy():
 
 
 # The threads by which a record comes into the store: out of the rings, to the auditor, into the database.
-RECORD = (("daemon", "records"), ("auditor", "ringfence"), ("auditor", "keeper"))
+RECORD = (("daemon", "records"), ("auditor", "ringfence"), ("auditor", "store"))
 
 
 def threads():

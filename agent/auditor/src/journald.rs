@@ -11,7 +11,7 @@ use std::{
 const NATIVE: &str = "/run/systemd/journal/socket";
 /// The socket of syslog(3).
 const SYSLOG: &str = "/dev/log";
-/// Who speaks; `journalctl -t` takes it.
+/// The sender; `journalctl -t` takes it.
 const IDENTIFIER: &str = "ringfence-audit";
 /// How long an absent journal is not looked for again.
 const PAUSE: Duration = Duration::from_secs(300);
@@ -23,7 +23,7 @@ pub(crate) struct Journald {
     syslog: PathBuf,
     socket: Option<(UnixDatagram, bool)>,
     looked: Option<Instant>,
-    said: bool,
+    warned: bool,
 }
 
 impl Journald {
@@ -33,7 +33,13 @@ impl Journald {
     }
 
     fn at(native: &Path, syslog: &Path) -> Self {
-        Self { native: native.to_owned(), syslog: syslog.to_owned(), socket: None, looked: None, said: false }
+        Self {
+            native: native.to_owned(),
+            syslog: syslog.to_owned(),
+            socket: None,
+            looked: None,
+            warned: false,
+        }
     }
 
     /// Connected now, as far as it can be: for a process that may make no socket later.
@@ -42,7 +48,7 @@ impl Journald {
         self
     }
 
-    /// Whether there is one; connects to it. Its absence is said once.
+    /// Whether there is one; connects to it. Its absence is logged once.
     pub(crate) fn is_there(&mut self) -> bool {
         if self.socket.is_none() && self.looked.is_none_or(|looked| looked.elapsed() >= PAUSE) {
             self.looked = Some(Instant::now());
@@ -54,8 +60,8 @@ impl Journald {
             };
             let native = connect(&self.native).map(|socket| (socket, true));
             self.socket = native.or_else(|_| connect(&self.syslog).map(|socket| (socket, false))).ok();
-            if self.socket.is_none() && !self.said {
-                self.said = true;
+            if self.socket.is_none() && !self.warned {
+                self.warned = true;
                 tracing::warn!(
                     "this host has neither journald nor syslog: heads of journals are not kept elsewhere; `ringfence audit heads` prints them"
                 );
@@ -64,8 +70,8 @@ impl Journald {
         self.socket.is_some()
     }
 
-    /// Says one line, without waiting. `false`: it was not taken; say it again later.
-    pub(crate) fn say(&mut self, line: &str) -> bool {
+    /// Sends one line, without waiting. `false`: it was not taken; send it again later.
+    pub(crate) fn send(&mut self, line: &str) -> bool {
         if !self.is_there() {
             return false;
         }
@@ -99,24 +105,24 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (native, syslog) = (folder.path().join("native"), folder.path().join("log"));
         let mut nobody = Journald::at(&native, &syslog);
-        assert!(!nobody.say("one") && !nobody.say("two"));
+        assert!(!nobody.send("one") && !nobody.send("two"));
 
-        let heard = |socket: &UnixDatagram| {
+        let received = |socket: &UnixDatagram| {
             let mut bytes = [0; 4096];
             let length = socket.recv(&mut bytes).expect("a datagram");
             String::from_utf8_lossy(&bytes[..length]).into_owned()
         };
         let log = UnixDatagram::bind(&syslog).expect("a socket");
-        assert!(Journald::at(&native, &syslog).say("a head"));
-        let text = heard(&log);
+        assert!(Journald::at(&native, &syslog).send("a head"));
+        let text = received(&log);
         assert!(text.starts_with("<85>ringfence-audit[") && text.ends_with("]: a head"), "{text}");
 
         let journal = UnixDatagram::bind(&native).expect("a socket");
         let mut both = Journald::at(&native, &syslog);
-        assert!(both.say("a head\nPRIORITY=0"));
-        let text = heard(&journal);
+        assert!(both.send("a head\nPRIORITY=0"));
+        let text = received(&journal);
         assert!(text.starts_with("MESSAGE=a head PRIORITY=0\nPRIORITY=5\n"), "{text}");
         drop(journal);
-        assert!(!both.say("nobody listens"), "and no error");
+        assert!(!both.send("nobody listens"), "and no error");
     }
 }

@@ -3,20 +3,21 @@
 //! | thread | does |
 //! |---|---|
 //! | link | reads the core's socket, decodes, names rules; passes events on through a bounded queue |
-//! | keeper | owns the store: writes in batches, retries, deletes what is old |
+//! | store | owns the store: writes in batches, retries, deletes what is old |
 //! | query | accepts on the query socket; one thread per connection, bounded |
 //! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
 //! | web | the dashboard, on the listening socket that the core made |
 //!
 //! | file | what |
 //! |---|---|
-//! | `link`, `queue`, `keeper` | from the core's socket to the store: decode, queue, write in batches |
-//! | `query`, `belongs`, `trace` | the query socket; events with the calls they belong to; the trace of an agent |
-//! | `mcp/` | MCP sessions: journals in, rows out, approvals |
+//! | `link`, `queue`, `store_writer` | from the core's socket to the store: decode, queue, write in batches |
+//! | `query`, `trace` | the query socket; the trace of an agent |
+//! | `mcp/` | MCP sessions: journals in, rows out, approvals, and the events that belong to a call |
 //! | `web/`, `metrics` | the dashboard's server; `/metrics` |
 //! | `verify` | checks journals, ledger, database and stored heads against each other |
 //! | `user` | the auditor of one user and database, where no daemon runs |
-//! | `shared`, `journald`, `confine` | what the threads share; notices for the journal; what the auditor may do |
+//! | `shared`, `journald`, `sandbox` | what the threads share; notices for the journal; what the auditor may do |
+//! | `error` | why the auditor ended |
 //!
 //! It ends when the core closes the link, or when it can no longer ask about peers, after it has stored what arrived.
 //! It ignores the signals that would end it sooner.
@@ -26,35 +27,37 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
-mod belongs;
-mod confine;
+mod error;
 mod journald;
-mod keeper;
 mod link;
 mod mcp;
 mod metrics;
 mod query;
 mod queue;
+mod sandbox;
 mod shared;
+mod store_writer;
 mod trace;
 pub mod user;
 pub mod verify;
 pub mod web;
 
-pub use ringfence_base::escape::line as printable;
-pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, SessionLimits};
+pub use error::Error;
+pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, Retention};
 
 use journald::Journald;
-use keeper::Keeper;
 use mcp::{
-    peers::{Line, PeerResolver},
+    peers::{CoreChannel, PeerResolver},
     server,
     sessions::{Serving, Sessions},
     upkeep::Upkeep,
 };
 use nix::{
     fcntl::{Flock, FlockArg},
-    sys::signal::{SigSet, Signal},
+    sys::{
+        signal::{SigSet, Signal},
+        socket::{getsockopt, sockopt::AcceptConn},
+    },
 };
 use ringfence_base::{precedence, quota::Owners};
 use ringfence_store as store;
@@ -73,7 +76,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -81,68 +84,19 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use store_writer::StoreWriter;
 
 /// How long the core may take for its first message.
 const HANDOFF_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a new auditor waits for the one before it to store its last events.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
 
-/// Why the auditor cannot start, or ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Not started by the daemon.
-    #[error(
-        "`ringfence auditor` is started by the daemon, with its sockets as standard input and output; use `ringfence daemon`"
-    )]
-    NotFromDaemon(#[source] Option<io::Error>),
-    /// The dashboard.
-    #[error(transparent)]
-    Web(#[from] web::Error),
-    /// Privileges could not be given up.
-    #[error(transparent)]
-    Confine(#[from] confine::Error),
-    /// The state directory is unusable.
-    #[error("cannot use the state directory {}; it must exist and be writable for user {uid}", path.display())]
-    State {
-        /// The directory.
-        path: PathBuf,
-        /// Who we are.
-        uid: u32,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Another auditor has it.
-    #[error("another auditor uses {}", path.display())]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The store cannot be opened, and waiting will not help.
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    /// A thread could not be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
-    /// The core could not be understood.
-    #[error(transparent)]
-    Link(#[from] link::LinkError),
-    /// Nobody says any more who asks.
-    #[error(
-        "the daemon's line for questions about peers broke; what came is stored, and the daemon starts another auditor"
-    )]
-    CutOff,
-    /// The last events could not be stored.
-    #[error("the audit database could not be written to the end; see the messages above")]
-    Lost,
-}
-
 /// Runs the role over standard input (the core) and standard output (the listening query socket). The other sockets are
-/// the core's first message.
+/// the core's first message. `retention` bounds events and sessions alike.
 ///
 /// # Errors
 /// [`Error`].
-pub fn run(state: &Path) -> Result<(), Error> {
+pub fn run(state: &Path, retention: Retention) -> Result<(), Error> {
     // The thread of the core that starts it goes first.
     precedence::usual();
     let (core, listener) = inherited()?;
@@ -160,12 +114,12 @@ pub fn run(state: &Path) -> Result<(), Error> {
     // Before the sandbox, which makes no socket: the host's journal is spoken to by one.
     let host_journal = Journald::of_host().connected();
     let web = web::prepare()?;
-    confine::enter(state)?;
+    sandbox::enter(state)?;
     let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
     let shared = Arc::new(Shared::new(answers));
     let db = state.join(store::FILE);
-    let writer = open(&db, &shared)?;
+    let writer = StoreWriter::open(db.clone(), Arc::clone(&shared), retention)?;
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let owners = Owners::default();
     let is_cut_off = Arc::new(AtomicBool::new(false));
@@ -178,14 +132,15 @@ pub fn run(state: &Path) -> Result<(), Error> {
                 is_cut_off.store(true, Ordering::SeqCst);
                 let _ = core.shutdown(Shutdown::Read);
             };
-            PeerResolver::Core(Line::start(line, owners.clone(), lost).map_err(Error::Thread)?)
+            PeerResolver::Core(CoreChannel::start(line, owners.clone(), lost).map_err(Error::Thread)?)
         }
         None => PeerResolver::Nobody,
     };
-    let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners };
+    let session_bytes = retention.session_bytes;
+    let serving = Serving::Everybody { peers, shared: Arc::clone(&shared), owners, session_bytes };
     let sessions = Arc::new(Sessions::new(db.clone(), serving));
     // Journals are the users' own files: what is beyond the bounds is removed from the database alone.
-    let upkeep = Upkeep::new(Arc::clone(&sessions), SessionLimits::default(), None).speaking_by(host_journal);
+    let upkeep = Upkeep::new(Arc::clone(&sessions), retention, None).with_journald(host_journal);
     spawn("upkeep")
         .spawn({
             let shared = Arc::clone(&shared);
@@ -197,11 +152,10 @@ pub fn run(state: &Path) -> Result<(), Error> {
     }
 
     let (sender, items) = queue::queue();
-    let keeper = Keeper::new(db.clone(), Arc::clone(&shared), store::Limits::default(), writer);
-    let keeper = spawn("keeper")
+    let writer = spawn("store")
         .spawn(move || {
             precedence::first();
-            keeper.run(&items)
+            writer.run(&items)
         })
         .map_err(Error::Thread)?;
     spawn("query")
@@ -218,7 +172,7 @@ pub fn run(state: &Path) -> Result<(), Error> {
     let linked = link::run(core, &shared, &sender);
     shared.close();
     drop(sender);
-    let whole = keeper.join().unwrap_or(false);
+    let whole = writer.join().unwrap_or(false);
     linked?;
     match whole {
         false => Err(Error::Lost),
@@ -227,34 +181,12 @@ pub fn run(state: &Path) -> Result<(), Error> {
     }
 }
 
-/// Opens the store. A failure that may pass (a full disk) is the keeper's to deal with.
-fn open(db: &Path, shared: &Shared) -> Result<Option<store::Writer>, Error> {
-    match store::open(db, 0) {
-        Ok(store::Opened { writer, moved_to }) => {
-            if let Some(moved_to) = moved_to {
-                let moved_to = moved_to.display().to_string();
-                tracing::error!("the audit database was corrupt: moved to {moved_to}, a new one is in use");
-                shared.health().moved_to = Some(moved_to);
-            }
-            shared.stored(writer.last_id()?, []);
-            Ok(Some(writer))
-        }
-        Err(error) if error.may_pass() => {
-            let text = ringfence_base::error::chain(&error);
-            tracing::error!("{text}; trying again");
-            shared.health().failing = Some(text);
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// The sockets the core gave: a connected one as standard input, a listening one as standard output.
 fn inherited() -> Result<(UnixStream, UnixListener), Error> {
     let own = |fd: io::Result<OwnedFd>| fd.map_err(|e| Error::NotFromDaemon(Some(e)));
     let core = own(io::stdin().as_fd().try_clone_to_owned())?;
     let listener = own(io::stdout().as_fd().try_clone_to_owned())?;
-    let listening = |fd: &OwnedFd| rustix::net::sockopt::socket_acceptconn(fd).ok();
+    let listening = |fd: &OwnedFd| getsockopt(fd, AcceptConn).ok();
     if listening(&core) != Some(false) || listening(&listener) != Some(true) {
         return Err(Error::NotFromDaemon(None));
     }

@@ -1,8 +1,7 @@
 //! The thread that listens to the core: takes frames apart, decodes records, names their rules.
 
 use super::{
-    keeper::Item,
-    queue::{NotSent, Sender},
+    queue::{Item, NotSent, Sender},
     shared::Shared,
 };
 use ringfence_base::clock::Clock;
@@ -11,7 +10,7 @@ use ringfence_events::{
     manifests::{Identity, Manifests},
     report,
 };
-use ringfence_store::{Event, Incoming, is_refused};
+use ringfence_store::{Event, Incoming};
 use ringfence_wire::{
     audit::{AgentReport, BodyError, CoreMessage, MAX_NOTICE, MAX_RECORDS, Notice},
     frame::{self, FrameError},
@@ -32,9 +31,9 @@ pub enum LinkError {
     /// A body is broken.
     #[error("the daemon sent something that cannot be understood; do both have the same version?")]
     Body(#[source] BodyError),
-    /// The keeper is gone.
+    /// The thread that writes is gone.
     #[error("the thread that writes the audit database ended")]
-    Keeper,
+    StoreWriter,
 }
 
 /// Listens until the core closes the connection.
@@ -122,22 +121,20 @@ impl Link<'_> {
         self.send(Item::Batch { sequence: None, incoming }, frame)
     }
 
-    /// Hands an item to the keeper. While the store works, a full queue means to wait: the kernel's rings are the
+    /// Hands an item to the store writer. While the store works, a full queue means to wait: the kernel's rings are the
     /// buffer, and count what does not fit. While it does not, events are dropped and counted here.
     fn send(&self, mut item: Item, frame: usize) -> Result<(), LinkError> {
         loop {
             match self.items.send(item, frame) {
                 Ok(()) => return Ok(()),
-                Err(NotSent::Closed) => return Err(LinkError::Keeper),
+                Err(NotSent::Closed) => return Err(LinkError::StoreWriter),
                 Err(NotSent::Full(back)) => item = back,
             }
             match item {
                 Item::Batch { incoming, sequence } if self.shared.is_failing() => {
                     for incoming in incoming {
                         if let Incoming::Event(event) = incoming {
-                            let Event { record, identity, .. } = *event;
-                            let refused = is_refused(&record);
-                            self.shared.drop_event(record.container, identity, refused, record.repeats);
+                            self.shared.drop_event(*event);
                         }
                     }
                     if let Some(sequence) = sequence {

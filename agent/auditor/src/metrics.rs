@@ -1,17 +1,18 @@
-//! Counts of MCP sessions for `/metrics`, since this auditor began, and of what the record of the kernel's events lost. A bounded number of series, whatever servers are called.
+//! Counts for `/metrics`: of MCP sessions since this auditor began, and of the kernel's denials and what the record of them
+//! lost. A bounded number of series, whatever servers are called.
+//!
+//! A denial is what the kernel counts as one ([`ringfence_store::is_denied`]): not what audit mode would have denied. A tool
+//! call is `denied` where a person decided so.
 
+use super::shared::lock;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 use ringfence_session::rows::ingest::Row;
 use ringfence_store::Losses;
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashSet, fmt, sync::Mutex};
 
 /// Servers with series of their own; the rest are `other`.
 const MOST_SERVERS: usize = 50;
@@ -67,52 +68,49 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut all = Registry::with_prefix("ringfence");
-        let metrics = Self {
-            calls: Family::default(),
-            outcomes: Family::default(),
-            operations: Family::default(),
-            sessions: Counter::default(),
-            duration: Histogram::new(SECONDS),
-            linked: Gauge::default(),
-            waiting: Gauge::default(),
-            denied: Gauge::default(),
-            lost: Family::default(),
-            servers: Mutex::default(),
-            tools: Mutex::default(),
-            registry: Registry::default(),
-        };
-        let help = "Operations denied in the containers that the database still knows";
-        all.register("operations_denied", help, metrics.denied.clone());
+        let mut registry = Registry::with_prefix("ringfence");
+        let help = "Operations that the kernel denied in the containers that the database still knows";
+        let denied = registered(&mut registry, "operations_denied", help, Gauge::default());
         let help = "Operations of these containers that are in no event: no room in the kernel or in the store, or missing \
                     (on their way, or in the memory of a daemon that was killed)";
-        all.register("operations_lost", help, metrics.lost.clone());
-        let registry = all.sub_registry_with_prefix("mcp");
-        registry.register(
-            "tool_calls",
-            "Tool calls asked for, by what the policy did",
-            metrics.calls.clone(),
-        );
-        registry.register(
-            "operations",
-            "Tool calls asked for, by tool, under OpenTelemetry's names",
-            metrics.operations.clone(),
-        );
-        registry.register("tool_call_outcomes", "What became of tool calls", metrics.outcomes.clone());
-        registry.register("sessions", "Sessions that began", metrics.sessions.clone());
-        registry.register(
-            "tool_call_duration_seconds",
-            "From the request to the server's answer",
-            metrics.duration.clone(),
-        );
-        registry.register(
-            "sessions_linked",
-            "Sessions whose interceptor is connected",
-            metrics.linked.clone(),
-        );
-        registry.register("calls_waiting", "Calls that wait for approval", metrics.waiting.clone());
-        Self { registry: all, ..metrics }
+        let lost = registered(&mut registry, "operations_lost", help, Family::default());
+        let mcp = registry.sub_registry_with_prefix("mcp");
+        let help = "Tool calls asked for, by what the policy did";
+        let calls = registered(mcp, "tool_calls", help, Family::default());
+        let help = "Tool calls asked for, by tool, under OpenTelemetry's names";
+        let operations = registered(mcp, "operations", help, Family::default());
+        let help = "What became of tool calls; `denied`: by a person, `blocked`: by a rule";
+        Self {
+            denied,
+            lost,
+            calls,
+            operations,
+            outcomes: registered(mcp, "tool_call_outcomes", help, Family::default()),
+            sessions: registered(mcp, "sessions", "Sessions that began", Counter::default()),
+            duration: registered(
+                mcp,
+                "tool_call_duration_seconds",
+                "From the request to the server's answer",
+                Histogram::new(SECONDS),
+            ),
+            linked: registered(
+                mcp,
+                "sessions_linked",
+                "Sessions whose interceptor is connected",
+                Gauge::default(),
+            ),
+            waiting: registered(mcp, "calls_waiting", "Calls that wait for approval", Gauge::default()),
+            servers: Mutex::default(),
+            tools: Mutex::default(),
+            registry,
+        }
     }
+}
+
+/// A metric that is in the registry.
+fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {
@@ -193,7 +191,7 @@ fn label(names: &Mutex<HashSet<String>>, most: usize, name: &str) -> String {
     // The encoder writes labels as they are; the text format wants these three escaped.
     let name: String = name.chars().take(LONGEST_NAME).collect();
     let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(names);
     if names.len() < most || names.contains(&name) {
         names.insert(name.clone());
         return name;

@@ -4,8 +4,7 @@
 //! connect is refused by the kernel. The auditor itself looks at the peer's uid only.
 
 use super::{
-    belongs,
-    mcp::sessions::Sessions,
+    mcp::{attribution, sessions::Sessions},
     shared::{Dropped, Shared},
     trace,
 };
@@ -88,7 +87,7 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, se
             // What root asks, who looks after the machine, is answered before what its users ask, however many they are.
             let _first = (uid == 0).then(First::begin);
             // A peer that went away is no news.
-            let _ = converse(stream, &Asked { viewer: Viewer(uid), db, shared, sessions, lanes, permit });
+            let _ = converse(stream, &Responder { viewer: Viewer(uid), db, shared, sessions, lanes, permit });
         });
         if let Err(error) = spawned {
             tracing::warn!("starting a thread for the query socket failed: {error}");
@@ -101,7 +100,7 @@ fn refuse(stream: UnixStream, why: &str) {
     let _ = conn.send(&QueryReply::Failed(Failure { error: why.to_owned() }));
 }
 
-struct Asked {
+struct Responder {
     viewer: Viewer,
     db: PathBuf,
     shared: Arc<Shared>,
@@ -122,7 +121,7 @@ enum QueryError {
     Store(#[source] store::Error),
 }
 
-fn converse(stream: UnixStream, asked: &Asked) -> io::Result<()> {
+fn converse(stream: UnixStream, responder: &Responder) -> io::Result<()> {
     let mut answers = Conn::new(stream.try_clone()?, READ_LIMIT, usize::MAX);
     let request = match Conn::new(stream, REQUEST_LIMIT, MAX_REQUEST).receive::<QueryRequest>() {
         Ok(request) => request,
@@ -132,26 +131,26 @@ fn converse(stream: UnixStream, asked: &Asked) -> io::Result<()> {
             return Ok(());
         }
     };
-    if !asked.permit.busy() {
-        // Evicted: what was asked is there to be read all the same, and nobody hears the answer.
+    if !responder.permit.busy() {
+        // Evicted: the request is there to be read all the same, and nobody reads the answer.
         return Ok(());
     }
     let done = match request {
-        QueryRequest::Events(query) => asked.events(&query, &mut answers),
-        QueryRequest::Why { event } => asked.why(event, &mut answers),
-        QueryRequest::Status => asked.status(&mut answers),
-        QueryRequest::Trace(query) => asked.trace(&query, &mut answers),
+        QueryRequest::Events(query) => responder.events(&query, &mut answers),
+        QueryRequest::Why { event } => responder.why(event, &mut answers),
+        QueryRequest::Status => responder.status(&mut answers),
+        QueryRequest::Trace(query) => responder.trace(&query, &mut answers),
     };
     if let Err(QueryError::Store(error)) = done {
         if error.is_corrupt() {
-            asked.shared.suspect();
+            responder.shared.suspect();
         }
         let _ = answers.send(&QueryReply::Failed(Failure { error: chain(&QueryError::Store(error)) }));
     }
     Ok(())
 }
 
-impl Asked {
+impl Responder {
     /// Waits until none of the user's other answers is being made. Root, who is asked for by services, has no lane.
     ///
     /// # Errors
@@ -219,7 +218,7 @@ impl Asked {
         opened.map_err(QueryError::Store)
     }
 
-    /// Takes in what MCP sessions journalled up to now, so that the events before now can be told apart by their calls.
+    /// Takes in what MCP sessions journalled up to now, so that the events before now can be attributed to their calls.
     fn refresh(&self) {
         self.sessions.refresh(self.viewer);
     }
@@ -237,7 +236,7 @@ impl Asked {
             let page = reader.events(self.viewer, filter, after, last, PAGE).map_err(QueryError::Store)?;
             let Some(end) = page.last() else { return Ok(()) };
             after = end.id;
-            let events = belongs::events(&self.sessions, &page).map_err(QueryError::Store)?;
+            let events = attribution::events(&self.sessions, &page).map_err(QueryError::Store)?;
             // A reader of the answer may take as long as it likes; the user's others do not wait for it.
             drop(turn);
             send(answers, &QueryReply::Events { events })?;
@@ -252,9 +251,9 @@ impl Asked {
         let reply = match reader.event(self.viewer, id).map_err(QueryError::Store)? {
             Some(stored) => {
                 self.refresh();
-                let tied = belongs::events(&self.sessions, std::slice::from_ref(&stored));
+                let attributed = attribution::events(&self.sessions, std::slice::from_ref(&stored));
                 let mut why = explain::event(&stored);
-                if let Some(event) = tied.map_err(QueryError::Store)?.pop() {
+                if let Some(event) = attributed.map_err(QueryError::Store)?.pop() {
                     why.event = event;
                 }
                 QueryReply::Why(Box::new(why))

@@ -1,10 +1,10 @@
-//! The queue between the link and the keeper: bounded by what its items hold, not by their number.
+//! The queue between the link and the store writer: bounded by what its items hold, not by their number.
 //!
 //! The core sends a record as soon as there is one, so most batches are small, and a transaction may take as long as a
 //! busy disk likes. What waits meanwhile has to fit into the next transaction: with room for so many batches alone, an
 //! auditor on a busy host stores a few records for each transaction and falls behind for good.
 
-use super::keeper::Item;
+use ringfence_store::Incoming;
 use std::{
     sync::{
         Arc,
@@ -22,6 +22,27 @@ const ITEM: usize = 128;
 /// What a decoded record takes beside its bytes.
 const DECODED: usize = 512;
 
+/// What the link hands over.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// The core's session, and the boot.
+    Hello {
+        /// Random name.
+        session: String,
+        /// Boot id.
+        boot: String,
+    },
+    /// Things to write, and the number of the core's batch they came in, if they did.
+    Batch {
+        /// The batch's number.
+        sequence: Option<u64>,
+        /// The things.
+        incoming: Vec<Incoming>,
+    },
+    /// Everything asked for by this token came before.
+    Flushed(u64),
+}
+
 /// Why an item was not taken.
 #[derive(Debug)]
 pub(crate) enum NotSent {
@@ -38,7 +59,7 @@ pub(crate) struct Sender {
     held: Arc<AtomicUsize>,
 }
 
-/// The keeper's end.
+/// The store writer's end.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     items: mpsc::Receiver<(Item, usize)>,

@@ -1,6 +1,7 @@
-//! What the auditor's threads tell one another: how far the store is, how it fares, what was lost.
+//! State that the auditor's threads share: how far the store is, its health, what was lost.
 
 use ringfence_events::{decode::DecodeError, manifests::Identity};
+use ringfence_store::{Event, is_denied};
 use ringfence_wire::audit::Answer;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,14 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Containers whose drops are told apart while nothing can be stored; beyond it they are counted together.
+/// Containers whose drops are counted separately while nothing can be stored; beyond it they are counted together.
 const MAX_DROPPING: usize = 8192;
 
 /// Users whose events are followed apart; those beyond it are followed together.
 const MAX_FOLLOWED: usize = 4096;
 
 /// Requests to the core to hand over what its rings hold, at once.
-const MOST_ASKED: u64 = 8;
+const MAX_REQUESTS: u64 = 8;
 /// When an answer that did not come is not waited for any more by those who ask next.
 const LOST: Duration = Duration::from_secs(10);
 
@@ -45,7 +46,7 @@ pub struct Progress {
     /// Highest token up to which everything is stored.
     flushed: u64,
     /// Highest token given out.
-    asked: u64,
+    requested: u64,
     /// When that was.
     sent: Option<Instant>,
     /// Tokens of which nothing will come: the core was not reached, or what came could not be stored.
@@ -67,7 +68,7 @@ impl Newest {
     }
 }
 
-/// How the store fares.
+/// The store's health.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Health {
     /// Why nothing can be stored.
@@ -87,7 +88,7 @@ pub struct Dropped {
     pub identity: Option<Arc<Identity>>,
     /// Denials.
     pub denied: u64,
-    /// Allowed events.
+    /// Others: allowed, also because of audit mode.
     pub allowed: u64,
 }
 
@@ -95,7 +96,7 @@ impl Progress {
     /// How many requests to the core are not answered yet.
     fn under_way(&self) -> u64 {
         let lost = self.lost.range(self.flushed + 1..).count();
-        (self.asked - self.flushed).saturating_sub(lost as u64)
+        (self.requested - self.flushed).saturating_sub(lost as u64)
     }
 }
 
@@ -114,7 +115,7 @@ impl Shared {
         }
     }
 
-    /// Tells the core something. One small write, so it is never cut; a core that does not read misses it.
+    /// Sends the core an answer. One small write, so it is never cut; a core that does not read misses it.
     pub fn answer(&self, answer: Answer) -> bool {
         let body = answer.to_body();
         let mut frame = (body.len() as u32).to_be_bytes().to_vec();
@@ -128,16 +129,16 @@ impl Shared {
         let until = Instant::now() + limit;
         let (token, sends) = {
             let mut progress = lock(&self.progress);
-            let wanted = progress.asked + 1;
+            let wanted = progress.requested + 1;
             loop {
                 // Somebody else has asked since: that is for us, too.
-                if progress.asked >= wanted {
+                if progress.requested >= wanted {
                     break (wanted, false);
                 }
                 let under_way = progress.under_way();
                 let is_lost = progress.sent.is_none_or(|sent| sent.elapsed() >= LOST);
-                if under_way < MOST_ASKED || (is_lost && under_way < 4 * MOST_ASKED) {
-                    progress.asked = wanted;
+                if under_way < MAX_REQUESTS || (is_lost && under_way < 4 * MAX_REQUESTS) {
+                    progress.requested = wanted;
                     progress.sent = Some(Instant::now());
                     break (wanted, true);
                 }
@@ -166,7 +167,7 @@ impl Shared {
     /// Everything up to a token is stored. A token that was never given out counts for nothing.
     pub fn flushed(&self, token: u64) {
         let mut progress = lock(&self.progress);
-        if token <= progress.asked {
+        if token <= progress.requested {
             progress.flushed = progress.flushed.max(token);
             progress.lost = progress.lost.split_off(&(token + 1));
         }
@@ -176,7 +177,7 @@ impl Shared {
     /// Nothing will come of a token: those who wait for it wait on for a later one, and it keeps nobody from asking.
     pub(crate) fn lose_token(&self, token: u64) {
         let mut progress = lock(&self.progress);
-        if token > progress.flushed && token <= progress.asked {
+        if token > progress.flushed && token <= progress.requested {
             progress.lost.insert(token);
         }
         self.changed.notify_all();
@@ -260,18 +261,14 @@ impl Shared {
     }
 
     /// Counts an event that cannot be stored, as often as it happened.
-    pub(crate) fn drop_event(
-        &self,
-        container: u64,
-        identity: Option<Arc<Identity>>,
-        refused: bool,
-        repeats: u32,
-    ) {
+    pub(crate) fn drop_event(&self, Event { record, identity, .. }: Event) {
+        let container = record.container;
         let mut all = lock(&self.dropped);
         let key = if all.len() < MAX_DROPPING || all.contains_key(&container) { container } else { 0 };
         let dropped = all.entry(key).or_default();
         dropped.identity = identity.filter(|_| key == container);
-        *(if refused { &mut dropped.denied } else { &mut dropped.allowed }) += u64::from(repeats);
+        *(if is_denied(&record) { &mut dropped.denied } else { &mut dropped.allowed }) +=
+            u64::from(record.repeats);
     }
 
     /// The batch of this number was dropped, its events counted.
@@ -295,8 +292,8 @@ impl Shared {
     }
 }
 
-/// A thread that panicked leaves nothing half done here: counters and flags.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Behind a lock nothing is half done: a panic elsewhere is no reason to stop.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -307,6 +304,7 @@ fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_events::{decode::Decoded, manifests::Decider, samples};
     use std::{io::Read as _, thread};
 
     #[test]
@@ -347,7 +345,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
             }
-            assert!(asked <= MOST_ASKED, "{asked} at once");
+            assert!(asked <= MAX_REQUESTS, "{asked} at once");
             shared.flushed(last);
         }
         assert!(waits.into_iter().all(|waits| waits.join().expect("no panic")));
@@ -366,7 +364,7 @@ mod tests {
             }
         };
         // The store fails for a while: what the core answers is dropped by the link.
-        for number in 1..=5 * 4 * MOST_ASKED {
+        for number in 1..=5 * 4 * MAX_REQUESTS {
             assert!(!shared.flush(Duration::ZERO), "nothing was stored");
             assert_eq!(token(&mut core), number, "the core was asked");
             shared.lose_token(number);
@@ -382,7 +380,7 @@ mod tests {
         // A core that cannot be reached.
         drop(core);
         let begun = Instant::now();
-        assert!((0..5 * 4 * MOST_ASKED).all(|_| !shared.flush(Duration::from_secs(600))));
+        assert!((0..5 * 4 * MAX_REQUESTS).all(|_| !shared.flush(Duration::from_secs(600))));
         assert!(begun.elapsed() < Duration::from_secs(600), "nobody waits for it");
     }
 
@@ -410,7 +408,10 @@ mod tests {
     fn drops_are_counted_per_container_within_a_bound() {
         let shared = Shared::new(UnixStream::pair().expect("a pair").0);
         for container in 1..=10_000 {
-            shared.drop_event(container, None, container % 2 == 0, 3);
+            // Denied (2), allowed (1), and allowed because of audit mode (3).
+            let verdict = [3, 2, 1, 2][container as usize % 4];
+            let record = Decoded { container, verdict, repeats: 3, ..samples::decoded() };
+            shared.drop_event(Event { ts: 0, identity: None, decider: Decider::Default, record });
         }
         let dropped = shared.take_dropped();
         assert!(dropped.len() <= MAX_DROPPING + 1);

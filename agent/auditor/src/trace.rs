@@ -1,8 +1,8 @@
 //! The trace: what was asked of agents, the calls they made, and what the kernel saw of each.
 
-use super::{belongs::Ties, mcp::sessions::Sessions};
+use super::mcp::{attribution::Attributor, sessions::Sessions};
 use ringfence_base::clock;
-use ringfence_store::{AgentCall, AgentIntent, Asked, Error, Reader, Viewer};
+use ringfence_store::{AgentCall, AgentIntent, Error, Reader, TraceTarget, Viewer};
 use ringfence_wire::{
     event::Event,
     trace::{Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal},
@@ -17,7 +17,7 @@ const MOST_EVENTS: u32 = 200;
 /// Most refusals that are shown.
 const MOST_REFUSALS: u32 = 50;
 
-/// Makes the trace that is asked for. `None`: nothing of that name is known to this viewer.
+/// Makes the trace that the query asks for. `None`: nothing of that name is known to this viewer.
 ///
 /// # Errors
 /// Those of the store.
@@ -25,16 +25,16 @@ pub(crate) fn of(sessions: &Sessions, viewer: Viewer, query: &TraceQuery) -> Res
     let reader = Reader::open(&sessions.db)?;
     let limit = query.limit.unwrap_or(INTENTS.0).min(INTENTS.1);
     let what = query.what.as_deref().filter(|what| !what.is_empty());
-    // One more than is shown, so that it can be told whether there are more.
-    let mut all = reader.asked(viewer, what, limit.saturating_add(1))?;
-    if all.is_empty() {
+    // One more than is shown, to know whether there are more.
+    let mut targets = reader.trace_targets(viewer, what, limit.saturating_add(1))?;
+    if targets.is_empty() {
         return Ok(None);
     }
-    let (mut trace, mut ties) = (Trace::default(), Ties::new(sessions));
-    let too_many = all.len().saturating_sub(limit as usize);
-    trace.more = all.drain(..too_many).next().is_some();
-    for asked in all {
-        add(&mut trace, (&mut ties, &reader, viewer), &asked, limit)?;
+    let (mut trace, mut attributor) = (Trace::default(), Attributor::new(sessions));
+    let too_many = targets.len().saturating_sub(limit as usize);
+    trace.more = targets.drain(..too_many).next().is_some();
+    for target in targets {
+        add(&mut trace, (&mut attributor, &reader, viewer), &target, limit)?;
     }
     // Intents of one beginning may have been under way at once.
     trace.refusals.sort_by(|a, b| a.ts.cmp(&b.ts));
@@ -44,22 +44,22 @@ pub(crate) fn of(sessions: &Sessions, viewer: Viewer, query: &TraceQuery) -> Res
 
 fn add(
     trace: &mut Trace,
-    (ties, reader, viewer): (&mut Ties<'_>, &Reader, Viewer),
-    asked: &Asked,
+    (attributor, reader, viewer): (&mut Attributor<'_>, &Reader, Viewer),
+    target: &TraceTarget,
     limit: u32,
 ) -> Result<(), Error> {
-    for intent in reader.intents(viewer, asked, limit)? {
-        let only = if let Asked::Call(row) = *asked { Some(row) } else { None };
+    for intent in reader.intents(viewer, target, limit)? {
+        let only = if let TraceTarget::Call(row) = *target { Some(row) } else { None };
         let calls = reader.agent_calls(viewer, &intent, only, MOST_CALLS + 1)?;
         trace.more |= calls.len() > MOST_CALLS as usize;
         let mut traced = traced_intent(intent);
         for call in calls.into_iter().take(MOST_CALLS as usize) {
-            traced.calls.push(traced_call(ties, reader, viewer, call)?);
+            traced.calls.push(traced_call(attributor, reader, viewer, call)?);
         }
         trace.intents.push(traced);
     }
-    if !matches!(asked, Asked::Call(_)) {
-        let refusals = reader.refusals(viewer, asked, MOST_REFUSALS)?;
+    if !matches!(target, TraceTarget::Call(_)) {
+        let refusals = reader.refusals(viewer, target, MOST_REFUSALS)?;
         let refusals = refusals.into_iter();
         let refusals =
             refusals.map(|(agent, at, refusal)| TracedRefusal { agent, ts: clock::rfc3339(at), refusal });
@@ -83,7 +83,7 @@ fn traced_intent(intent: AgentIntent) -> TracedIntent {
 }
 
 fn traced_call(
-    ties: &mut Ties<'_>,
+    attributor: &mut Attributor<'_>,
     reader: &Reader,
     viewer: Viewer,
     call: AgentCall,
@@ -92,7 +92,7 @@ fn traced_call(
         // What another host does is not this kernel's to see.
         (Vec::new(), false)
     } else {
-        events_of(ties, reader, viewer, &call)?
+        events_of(attributor, reader, viewer, &call)?
     };
     Ok(TracedCall {
         tagged: call.tagged,
@@ -113,7 +113,7 @@ fn traced_call(
 
 /// What the kernel saw of a call: of its tagged tree for sure; of others while it was in flight, if it may be its.
 fn events_of(
-    ties: &mut Ties<'_>,
+    attributor: &mut Attributor<'_>,
     reader: &Reader,
     viewer: Viewer,
     call: &AgentCall,
@@ -123,7 +123,7 @@ fn events_of(
         false => reader.events_beside(viewer, call, MOST_EVENTS + 1)?,
     };
     let more = stored.len() > MOST_EVENTS as usize;
-    let mut events = ties.events(&stored[..stored.len().min(MOST_EVENTS as usize)])?;
+    let mut events = attributor.events(&stored[..stored.len().min(MOST_EVENTS as usize)])?;
     events.retain(|event| event.tool_call.as_ref() == Some(&call.id) || event.candidates.contains(&call.id));
     Ok((events, more))
 }

@@ -1,7 +1,7 @@
 //! The auditor of one user and one database, where no daemon serves: started by the first interceptor, ends when idle.
 
 use super::{
-    Error,
+    error::Error,
     mcp::{
         server,
         sessions::{Serving, Sessions},
@@ -13,7 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 use ringfence_base::loopback;
 use ringfence_client::places::Places;
 use ringfence_files::Dir;
-use ringfence_store::{self as store, SessionLimits};
+use ringfence_store::{self as store, Retention};
 use std::{
     fs::File,
     io,
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// [`Error`].
-pub fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(), Error> {
+pub fn run(places: &Places, port: u16, retention: Retention) -> Result<(), Error> {
     let db = places.db.as_path();
     let state = |source| Error::State { path: db.to_owned(), uid: nix::unistd::geteuid().as_raw(), source };
     let Some(_lock) = lock(db).map_err(state)? else { return Ok(()) };
@@ -50,7 +50,7 @@ pub fn run(places: &Places, port: u16, limits: SessionLimits) -> Result<(), Erro
     let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
     let shared = Arc::clone(&sessions);
     spawn("accept").spawn(move || server::serve(&listener, &shared)).map_err(Error::Thread)?;
-    let mut upkeep = Upkeep::new(Arc::clone(&sessions), limits, Some(places.clone()));
+    let mut upkeep = Upkeep::new(Arc::clone(&sessions), retention, Some(places.clone()));
     let mut idle = Instant::now();
     while idle.elapsed() < IDLE {
         thread::sleep(Duration::from_millis(200));

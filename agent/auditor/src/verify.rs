@@ -20,7 +20,7 @@ use std::{
 
 /// What is wrong with the record.
 #[derive(Debug, thiserror::Error)]
-pub enum Amiss {
+pub enum Problem {
     /// The auditor met it before.
     #[error("the auditor found it broken: {0}")]
     Known(String),
@@ -35,7 +35,7 @@ pub enum Amiss {
     },
     /// Another journal.
     #[error(
-        "line {line} of its journal {path} is not the one that {whence} has: the journal is another one, or was written anew"
+        "line {line} of its journal {path} is not the one that {found_in} has: the journal is another one, or was written anew"
     )]
     Other {
         /// The journal.
@@ -43,11 +43,11 @@ pub enum Amiss {
         /// The line.
         line: u64,
         /// Who has the hash.
-        whence: Whence,
+        found_in: HashSource,
     },
     /// A journal that lost its end.
     #[error(
-        "its journal {path} ends after {lines} lines, and {whence} has {expected}: it was cut, or is an older copy"
+        "its journal {path} ends after {lines} lines, and {found_in} has {expected}: it was cut, or is an older copy"
     )]
     Cut {
         /// The journal.
@@ -57,7 +57,7 @@ pub enum Amiss {
         /// The lines it should have.
         expected: u64,
         /// Who says so.
-        whence: Whence,
+        found_in: HashSource,
     },
     /// A session that the ledger does not name.
     #[error("the ledger does not name it: its rows were added by somebody else")]
@@ -100,7 +100,7 @@ pub enum Amiss {
 
 /// Where a hash is on record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whence {
+pub enum HashSource {
     /// The session's row.
     Database,
     /// The ledger.
@@ -109,7 +109,7 @@ pub enum Whence {
     Elsewhere,
 }
 
-impl std::fmt::Display for Whence {
+impl std::fmt::Display for HashSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Database => "the database",
@@ -256,21 +256,26 @@ fn as_read(text: Option<&String>) -> Value {
 /// the database, where nothing was written meanwhile.
 ///
 /// # Errors
-/// The first thing that is [`Amiss`].
-pub fn session(row: &Value, known: Option<&Known>, heads: &[&Head], sums: Option<Sums>) -> Result<(), Amiss> {
+/// The first problem.
+pub fn session(
+    row: &Value,
+    known: Option<&Known>,
+    heads: &[&Head],
+    sums: Option<Sums>,
+) -> Result<(), Problem> {
     if let Some(why) = row["broken"].as_str() {
-        return Err(Amiss::Known(why.to_owned()));
+        return Err(Problem::Known(why.to_owned()));
     }
-    let known = known.ok_or(Amiss::Unknown)?;
+    let known = known.ok_or(Problem::Unknown)?;
     let path = row["journal"].as_str().unwrap_or_default().to_owned();
     let stored = row["journal_lines"].as_u64().unwrap_or(0);
-    let mut marks: BTreeMap<u64, Vec<(&str, Whence)>> = BTreeMap::new();
-    let mut mark = |line, hash, whence| marks.entry(line).or_default().push((hash, whence));
-    mark(stored, row["journal_head"].as_str().unwrap_or_default(), Whence::Database);
-    known.marks.iter().for_each(|(line, hash)| mark(*line, hash, Whence::Ledger));
-    heads.iter().for_each(|head| mark(head.lines, &head.hash, Whence::Elsewhere));
+    let mut marks: BTreeMap<u64, Vec<(&str, HashSource)>> = BTreeMap::new();
+    let mut mark = |line, hash, found_in| marks.entry(line).or_default().push((hash, found_in));
+    mark(stored, row["journal_head"].as_str().unwrap_or_default(), HashSource::Database);
+    known.marks.iter().for_each(|(line, hash)| mark(*line, hash, HashSource::Ledger));
+    heads.iter().for_each(|head| mark(head.lines, &head.hash, HashSource::Elsewhere));
 
-    let broken = |source| Amiss::Journal { path: path.clone(), source };
+    let broken = |source| Problem::Journal { path: path.clone(), source };
     let file = File::open(&path).map_err(|error| broken(error.into()))?;
     let mut reader = Reader::new(BufReader::new(file));
     let (mut fold, mut made) = (Fold::default(), Sums::default());
@@ -281,9 +286,9 @@ pub fn session(row: &Value, known: Option<&Known>, heads: &[&Head], sums: Option
     let mut of_row = None;
     while let Some(entry) = reader.next_entry().map_err(broken)? {
         let (hash, line) = reader.position();
-        for (expected, whence) in marks.remove(&line).unwrap_or_default() {
+        for (expected, found_in) in marks.remove(&line).unwrap_or_default() {
             if expected != hash {
-                return Err(Amiss::Other { path, line, whence });
+                return Err(Problem::Other { path, line, found_in });
             }
         }
         if line <= stored {
@@ -304,11 +309,11 @@ pub fn session(row: &Value, known: Option<&Known>, heads: &[&Head], sums: Option
     }
     marks.remove(&0);
     if let Some((expected, of)) = marks.pop_last() {
-        let whence = of.first().map_or(Whence::Database, |(_, whence)| *whence);
-        return Err(Amiss::Cut { path, lines: reader.position().1, expected, whence });
+        let found_in = of.first().map_or(HashSource::Database, |(_, found_in)| *found_in);
+        return Err(Problem::Cut { path, lines: reader.position().1, expected, found_in });
     }
-    if let Some(amiss) = of_row {
-        return Err(amiss);
+    if let Some(problem) = of_row {
+        return Err(problem);
     }
     match sums {
         Some(sums) if !goes_on => differing(row, &sums, &made).map_or(Ok(()), Err),
@@ -317,26 +322,26 @@ pub fn session(row: &Value, known: Option<&Known>, heads: &[&Head], sums: Option
 }
 
 /// What of a session's rows is not what was made of its journal.
-fn differing(row: &Value, sums: &Sums, made: &Sums) -> Option<Amiss> {
+fn differing(row: &Value, sums: &Sums, made: &Sums) -> Option<Problem> {
     if sums.messages != made.messages {
-        Some(Amiss::Rows("messages"))
+        Some(Problem::Rows("messages"))
     } else if sums.calls != made.calls {
-        Some(Amiss::Rows("tool calls"))
+        Some(Problem::Rows("tool calls"))
     } else if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr {
         // A session that began before there was a table for it has only a part, or nothing.
-        Some(Amiss::Rows("lines of standard error"))
+        Some(Problem::Rows("lines of standard error"))
     } else {
         None
     }
 }
 
-fn same_session(row: &Value, folded: &Row) -> Result<(), Amiss> {
+fn same_session(row: &Value, folded: &Row) -> Result<(), Problem> {
     match folded {
         Row::Session { server_name, .. } if row["server_name"] != server_name.as_str() => {
-            Err(Amiss::Row("server"))
+            Err(Problem::Row("server"))
         }
         Row::Session { started_at, .. } if row["started_at"] != rfc3339(*started_at) => {
-            Err(Amiss::Row("start"))
+            Err(Problem::Row("start"))
         }
         _ => Ok(()),
     }
@@ -348,34 +353,34 @@ pub fn heads<'a>(
     heads: &'a [Head],
     ledgers: &HashMap<u32, Ledger>,
     present: impl Fn(&str) -> bool,
-) -> Vec<(&'a Head, Amiss)> {
+) -> Vec<(&'a Head, Problem)> {
     heads
         .iter()
         .filter_map(|head| {
             let ledger = ledgers.get(&head.uid);
-            let amiss = match &head.of {
+            let problem = match &head.of {
                 Of::Ledger => {
                     let first = ledger.and_then(|l| l.hashes.keys().next().copied()).unwrap_or(0);
                     let same = ledger.and_then(|l| l.hashes.get(&head.lines)) == Some(&head.hash);
                     // What was folded away cannot be compared any more.
                     let folded = first > 1 && head.lines < first;
-                    (!same && !folded).then_some(Amiss::LedgerHead(head.lines))
+                    (!same && !folded).then_some(Problem::LedgerHead(head.lines))
                 }
                 Of::Session(session) if present(session) => None,
                 Of::Session(session) => match ledger.and_then(|l| l.sessions.get(session)) {
                     Some(Known { removed: Some(checkpoint), marks }) => {
                         let differs = marks.get(&head.lines).is_some_and(|hash| *hash != head.hash);
                         (head.lines > checkpoint.last || differs)
-                            .then_some(Amiss::Checkpoint { lines: checkpoint.last, expected: head.lines })
+                            .then_some(Problem::Checkpoint { lines: checkpoint.last, expected: head.lines })
                     }
-                    // One that the ledger names and the database has not is `Gone`, and said so.
+                    // One that the ledger names and the database has not is `Gone`, and reported so.
                     Some(Known { removed: None, .. }) => None,
                     // Its checkpoint may be folded away.
                     None if ledger.is_some_and(|l| l.folded.0 > 0) => None,
-                    None => Some(Amiss::Lost),
+                    None => Some(Problem::Lost),
                 },
             };
-            amiss.map(|amiss| (head, amiss))
+            problem.map(|problem| (head, problem))
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use ringfence_events::{
     manifests::{Decider, Identity},
     report, samples,
 };
-use ringfence_store::{self as store, Asked, Event, FILE, Incoming, Reader, Viewer, Writer};
+use ringfence_store::{self as store, Event, FILE, Incoming, Reader, TraceTarget, Viewer, Writer};
 use ringfence_wire::{
     audit::{AgentReport, Payload},
     event::Certainty,
@@ -65,7 +65,7 @@ impl Record {
     /// All calls, oldest first.
     pub(crate) fn calls(&self) -> Vec<Recorded> {
         let reader = Reader::open(&self.dir.path().join(FILE)).unwrap();
-        let intents = reader.intents(Viewer(0), &Asked::All, 1000).unwrap();
+        let intents = reader.intents(Viewer(0), &TraceTarget::All, 1000).unwrap();
         let calls = intents.iter().flat_map(|i| reader.agent_calls(Viewer(0), i, None, 1000).unwrap());
         let recorded = |call: store::AgentCall| {
             let events = reader.events_tagged(Viewer(0), call.row, 1000).unwrap();

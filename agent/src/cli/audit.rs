@@ -1,9 +1,12 @@
 //! `ringfence audit`: verifies the record of MCP sessions, and exports it.
 
-use super::{exit::Exit, output::print};
+use super::{
+    exit::Exit,
+    output::{counted, print},
+};
 use anyhow::{Context, bail};
 use ringfence_auditor::verify;
-use ringfence_base::escape::line as printable;
+use ringfence_base::{error::chain, escape::line as printable};
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::{
     export::{self, Format},
@@ -130,7 +133,7 @@ fn each_page(
 }
 
 /// Reads everything twice where it may change meanwhile: a session that runs, or that retention removes just now, is
-/// not amiss.
+/// no problem.
 fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     let heads = heads.map(|file| read_heads(places, file)).transpose()?.unwrap_or_default();
     let before = rows_by_id(places, "sessions")?;
@@ -149,7 +152,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         Ok(())
     })?;
     let after = rows_by_id(places, "sessions")?;
-    // A ledger that is broken is said once, not of each session.
+    // A broken ledger is reported once, not for each session.
     let unread = Known::default();
     let known = |row: &Value, session: &str| {
         let uid = row["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok())?;
@@ -175,7 +178,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     let mut problems = problems.clone();
     let named = ledgers.values().flat_map(|ledger| &ledger.sessions);
     let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
-    suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Amiss::Gone)));
+    suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Problem::Gone)));
     for (head, error) in verify::heads(&heads, &ledgers, |session| before.contains_key(session)) {
         match &head.of {
             Of::Session(session) => suspects.push((session.clone(), error)),
@@ -191,16 +194,19 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         .collect();
     for (session, error) in suspects {
         let by_retention = removed.contains_key(&session)
-            && matches!(error, verify::Amiss::Journal { .. } | verify::Amiss::Gone | verify::Amiss::Rows(_));
+            && matches!(
+                error,
+                verify::Problem::Journal { .. } | verify::Problem::Gone | verify::Problem::Rows(_)
+            );
         if !by_retention {
-            problems.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
+            problems.push(format!("session {session}: {}", chain(&error)));
         }
     }
     for line in &problems {
         print(&format!("{}\n", printable(line)))?;
     }
     report(whole, running, &removed, &now, heads.len())?;
-    print(&format!("{} amiss\n", problems.len()))?;
+    print(&format!("{}\n", counted(problems.len() as u64, "problem")))?;
     Ok(if problems.is_empty() { Exit::Success } else { Exit::Failure }.into())
 }
 
@@ -211,7 +217,7 @@ fn report(
     ledgers: &HashMap<u32, Ledger>,
     heads: usize,
 ) -> anyhow::Result<()> {
-    print(&format!("{whole} sessions whole\n"))?;
+    print(&format!("{} whole\n", counted(whole, "session")))?;
     if running > 0 {
         print(&format!("{running} of them written to meanwhile: their rows were not compared\n"))?;
     }
@@ -221,12 +227,14 @@ fn report(
         let calls = removed.values().map(|checkpoint| checkpoint.calls).sum::<u64>() + folded.1;
         let newest = removed.values().map(|checkpoint| checkpoint.ended.as_str()).max().unwrap_or("before");
         print(&format!(
-            "{sessions} sessions with {calls} calls removed by retention, checkpoints kept; the newest ended {}\n",
+            "{} with {} removed by retention, checkpoints kept; the newest ended {}\n",
+            counted(sessions, "session"),
+            counted(calls, "call"),
             printable(newest)
         ))?;
     }
     if heads > 0 {
-        print(&format!("{heads} heads kept elsewhere compared\n"))?;
+        print(&format!("{} kept elsewhere compared\n", counted(heads as u64, "head")))?;
     }
     Ok(())
 }

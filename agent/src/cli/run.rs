@@ -1,6 +1,7 @@
 //! `ringfence run`.
 
 use super::exit::Exit;
+use ringfence_base::error::chain;
 use ringfence_launch::{self as launch, Request, Say, Variable};
 use ringfence_policy::Partial;
 use std::{
@@ -67,7 +68,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     match launch::run(&request) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("ringfence: {:#}", anyhow::Error::from(error));
+            eprintln!("ringfence: {}", chain(&error));
             Exit::NotConfined.into()
         }
     }

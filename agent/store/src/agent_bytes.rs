@@ -1,79 +1,7 @@
 //! What agents' rows take in the database, and keeping that within a bound of its own: no agent's rows are a reason to
 //! delete events, or another agent's rows.
 
-use super::agents::share;
 use rusqlite::{Connection, Transaction, params};
-
-/// Migration 14: what each row counts for, and the sums by agent, which triggers keep.
-///
-/// A row counts for more than it takes: a page may be half empty, and short texts are in indexes again.
-pub(crate) const MIGRATION: &str = "
-    ALTER TABLE intents ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (512
-        + 6 * (length(CAST(agent AS BLOB)) + length(CAST(id AS BLOB)))
-        + 2 * (length(CAST(text AS BLOB)) + coalesce(length(CAST(error AS BLOB)), 0))) VIRTUAL;
-    ALTER TABLE agent_calls ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (1024
-        + 10 * length(CAST(agent AS BLOB)) + 6 * length(CAST(id AS BLOB))
-        + 4 * (coalesce(length(CAST(intent AS BLOB)), 0) + coalesce(length(CAST(key AS BLOB)), 0)
-            + coalesce(length(CAST(given AS BLOB)), 0))
-        + 2 * (length(CAST(tool AS BLOB)) + coalesce(length(CAST(server AS BLOB)), 0) + length(CAST(input AS BLOB))
-            + coalesce(length(CAST(output AS BLOB)), 0) + coalesce(length(CAST(renamed AS BLOB)), 0))) VIRTUAL;
-    ALTER TABLE refusals ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (256
-        + 2 * (length(CAST(agent AS BLOB)) + length(CAST(what AS BLOB)) + length(CAST(why AS BLOB))
-            + coalesce(length(CAST(container AS BLOB)), 0))) VIRTUAL;
-    ALTER TABLE call_tags ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (256
-        + 2 * (length(CAST(agent AS BLOB)) + length(CAST(container AS BLOB)))) VIRTUAL;
-
-    CREATE TABLE agent_bytes (
-        agent TEXT PRIMARY KEY,
-        bytes INTEGER NOT NULL
-    ) STRICT;
-    INSERT INTO agent_bytes SELECT agent, sum(bytes) FROM (
-        SELECT agent, bytes FROM intents UNION ALL SELECT agent, bytes FROM agent_calls
-        UNION ALL SELECT agent, bytes FROM refusals UNION ALL SELECT agent, bytes FROM call_tags) GROUP BY agent;
-
-    CREATE TRIGGER intents_come AFTER INSERT ON intents BEGIN
-        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
-        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
-    END;
-    CREATE TRIGGER intents_change AFTER UPDATE ON intents WHEN NEW.bytes <> OLD.bytes BEGIN
-        UPDATE agent_bytes SET bytes = bytes + NEW.bytes - OLD.bytes WHERE agent = NEW.agent;
-    END;
-    CREATE TRIGGER intents_go AFTER DELETE ON intents BEGIN
-        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
-    END;
-    CREATE TRIGGER agent_calls_come AFTER INSERT ON agent_calls BEGIN
-        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
-        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
-    END;
-    CREATE TRIGGER agent_calls_change AFTER UPDATE ON agent_calls WHEN NEW.bytes <> OLD.bytes BEGIN
-        UPDATE agent_bytes SET bytes = bytes + NEW.bytes - OLD.bytes WHERE agent = NEW.agent;
-    END;
-    CREATE TRIGGER agent_calls_go AFTER DELETE ON agent_calls BEGIN
-        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
-    END;
-    CREATE TRIGGER refusals_come AFTER INSERT ON refusals BEGIN
-        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
-        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
-    END;
-    CREATE TRIGGER refusals_go AFTER DELETE ON refusals BEGIN
-        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
-    END;
-    CREATE TRIGGER call_tags_come AFTER INSERT ON call_tags BEGIN
-        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
-        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
-    END;
-    CREATE TRIGGER call_tags_go AFTER DELETE ON call_tags BEGIN
-        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
-    END;
-";
-
-/// Migration 15: which rows of an agent are the oldest is known without looking at all of them.
-pub(crate) const BY_AGE: &str = "
-    CREATE INDEX intents_by_age ON intents (agent, at);
-    CREATE INDEX agent_calls_by_age ON agent_calls (agent, at);
-    CREATE INDEX refusals_by_age ON refusals (agent, at);
-    CREATE INDEX call_tags_by_age ON call_tags (agent, at);
-";
 
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 5_000;
@@ -130,9 +58,24 @@ pub(crate) fn retain(step: &Transaction<'_>, bound: u64) -> rusqlite::Result<usi
     Ok(deleted)
 }
 
+/// The most that each may keep so that all keep `most` together: who has less than that loses nothing. `counts`: the largest
+/// first.
+pub(crate) fn share(counts: impl DoubleEndedIterator<Item = i64> + ExactSizeIterator, most: i64) -> i64 {
+    let mut left = most;
+    let mut others = i64::try_from(counts.len()).unwrap_or(i64::MAX);
+    for count in counts.rev() {
+        let share = left / others.max(1);
+        if count > share {
+            return share;
+        }
+        (left, others) = (left - count, others - 1);
+    }
+    i64::MAX
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::{FILE, Incoming, Limits, Reader, Viewer, Writer, open};
+    use super::super::{FILE, Incoming, Reader, Retention, Viewer, Writer, open};
     use crate::write::Event;
     use ringfence_base::clock::now_micros;
     use ringfence_events::{
@@ -215,8 +158,8 @@ mod tests {
         writer.hello("s", "boot").expect("greets");
         writer.write(&(0..2_000).map(|n| event(n % 8)).collect::<Vec<_>>()).expect("writes");
         writer.write(&(0..20).flat_map(|n| work("quiet", n, n, 500)).collect::<Vec<_>>()).expect("writes");
-        let limits = Limits { bytes: 4 << 20, ..Limits::default() };
-        assert!(!writer.retain(&limits, now_micros()).expect("looks"), "nothing is too much yet");
+        let retention = Retention { event_bytes: 4 << 20, ..Retention::default() };
+        assert!(!writer.retain(&retention, now_micros()).expect("looks"), "nothing is too much yet");
         // Texts of two thousand bytes: a row of the longest that half a page cannot hold, and one that overflows.
         for (round, long) in [2_100, 8_000, 2_100].into_iter().enumerate() {
             let first = 1_000 * (round as u64 + 1);
@@ -226,7 +169,7 @@ mod tests {
             assert!(size > 5 << 20, "more than all may take: {size}");
             let before = counted(&writer);
             let mut steps = 0;
-            while writer.retain(&limits, now_micros()).expect("deletes") {
+            while writer.retain(&retention, now_micros()).expect("deletes") {
                 steps += 1;
             }
             assert!(steps > 0);
@@ -246,13 +189,13 @@ mod tests {
         // Events have the bound that they had: these are too many by themselves.
         writer.write(&(0..40_000).map(|n| event(n % 8)).collect::<Vec<_>>()).expect("writes");
         let kept = counted(&writer);
-        while writer.retain(&limits, now_micros()).expect("deletes") {}
+        while writer.retain(&retention, now_micros()).expect("deletes") {}
         let reader = Reader::open(&dir.path().join(FILE)).expect("opens");
         let (rows, bytes) = reader.size(Viewer(0)).expect("reads");
         assert!(rows < 42_000 && bytes <= (4 << 20) + kept.cast_unsigned(), "{rows} rows, {bytes} bytes");
         assert_eq!(counted(&writer), kept, "and cost no agent a row");
         // By age all of it goes, and so do the sums.
-        while writer.retain(&limits, now_micros() + limits.age + 60_000_000).expect("deletes") {}
+        while writer.retain(&retention, now_micros() + retention.age + 60_000_000).expect("deletes") {}
         assert_eq!((counted(&writer), number(&writer, "SELECT count(*) FROM agent_bytes")), (0, 0));
     }
 
@@ -262,7 +205,7 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let mut writer = open(&dir.path().join(FILE), 0).expect("opens").writer;
             let used =
-                |writer: &Writer| super::super::retain::bytes_in_use(writer.connection()).expect("reads");
+                |writer: &Writer| super::super::read::bytes_in_use(writer.connection()).expect("reads");
             let empty = used(&writer);
             let rows = (0..300).flat_map(|n| work("an agent's name", n * 7919 % 300, n, long));
             writer.write(&rows.collect::<Vec<_>>()).expect("writes");

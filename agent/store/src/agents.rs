@@ -9,87 +9,14 @@ use ringfence_events::{
 use ringfence_wire::trace::{AgentEvent, MAX_GIVEN, Refusal, Renamed, Via};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
-/// A provider's ids of calls are not unique, over time or at all: a row is one call, and its worker names it by its key.
-pub(crate) const MIGRATION: &str = "
-    CREATE TABLE intents (
-        row    INTEGER PRIMARY KEY,
-        agent  TEXT NOT NULL,
-        uid    INTEGER NOT NULL,        -- may see it, beside root
-        id     TEXT NOT NULL,
-        at     INTEGER NOT NULL,        -- microseconds since 1970
-        ended  INTEGER,
-        sender INTEGER,                 -- user id
-        text   TEXT NOT NULL,
-        error  TEXT,
-        UNIQUE (agent, id)
-    ) STRICT;
-
-    CREATE TABLE agent_calls (
-        row      INTEGER PRIMARY KEY,
-        agent    TEXT NOT NULL,
-        uid      INTEGER NOT NULL,
-        id       TEXT NOT NULL,         -- the provider's, or what replaces it
-        intent   TEXT,
-        at       INTEGER NOT NULL,
-        ended    INTEGER,
-        began    INTEGER NOT NULL,      -- ns since boot
-        done     INTEGER,
-        tool     TEXT NOT NULL,
-        server   TEXT,                  -- NULL: the runtime
-        input    TEXT NOT NULL,
-        is_error INTEGER,
-        output   TEXT
-    ) STRICT;
-    CREATE INDEX agent_calls_by_id ON agent_calls (agent, id);
-    CREATE INDEX agent_calls_by_intent ON agent_calls (agent, intent);
-
-    CREATE TABLE call_tags (            -- which tag in events is which call's: agent and container by the core's word
-        tag       INTEGER PRIMARY KEY,
-        agent     TEXT NOT NULL,
-        uid       INTEGER NOT NULL,
-        at        INTEGER NOT NULL,
-        container TEXT NOT NULL,
-        call      INTEGER               -- agent_calls.row, by the worker's word
-    ) STRICT;
-    CREATE INDEX call_tags_by_call ON call_tags (call);
-    CREATE INDEX events_by_call ON events (call) WHERE call <> 0;
-
-    CREATE TABLE refusals (
-        id        INTEGER PRIMARY KEY,
-        agent     TEXT NOT NULL,
-        uid       INTEGER NOT NULL,
-        at        INTEGER NOT NULL,
-        what      TEXT NOT NULL,
-        why       TEXT NOT NULL,
-        pid       INTEGER,
-        peer_uid  INTEGER,
-        container TEXT
-    ) STRICT;
-";
-
-/// Migration 9: an MCP client may name a call by its id alone.
-pub(crate) const BY_CALL: &str = "CREATE INDEX agent_calls_by_call ON agent_calls (id);";
-
-/// Migration 10: what the client of an agent's HTTP endpoint asks for is no message of its owner's.
-pub(crate) const VIA: &str = "ALTER TABLE intents ADD COLUMN via TEXT NOT NULL DEFAULT 'send'; -- or 'http'";
-
-/// Migration 13: what a provider calls a call is no key.
-pub(crate) const KEYS: &str = "
-    ALTER TABLE agent_calls ADD COLUMN key TEXT;        -- the worker's own name for it; NULL: from before
-    ALTER TABLE agent_calls ADD COLUMN given TEXT;      -- the provider's id, where `id` replaces it
-    ALTER TABLE agent_calls ADD COLUMN renamed TEXT;    -- why it does
-    CREATE UNIQUE INDEX agent_calls_by_key ON agent_calls (agent, key);
-    CREATE INDEX agent_calls_by_given ON agent_calls (given) WHERE given IS NOT NULL;
-";
-
 /// Rows of each table beyond which some go, whatever their age: the oldest of the agent with the most.
 const MOST_ROWS: i64 = 200_000;
 /// Rows that a table is ahead of its bound by before it is cut.
 const STEP: i64 = 5_000;
 
-/// What a trace is asked of.
+/// What a trace shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum TraceTarget {
     /// All agents.
     All,
     /// One.
@@ -310,7 +237,7 @@ fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rus
             .prepare(&format!("SELECT agent, count(*) FROM {table} GROUP BY agent ORDER BY 2 DESC"))?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        let share = share(of_each.iter().map(|(_, count)| *count), most);
+        let share = agent_bytes::share(of_each.iter().map(|(_, count)| *count), most);
         let cut = format!(
             "DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE agent = ?1 ORDER BY {order} LIMIT ?2)"
         );
@@ -321,29 +248,19 @@ fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rus
     Ok(())
 }
 
-/// The most that each may keep so that all keep `most` together: who has less than that loses nothing. `counts`: the largest
-/// first.
-pub(crate) fn share(counts: impl DoubleEndedIterator<Item = i64> + ExactSizeIterator, most: i64) -> i64 {
-    let mut left = most;
-    let mut others = i64::try_from(counts.len()).unwrap_or(i64::MAX);
-    for count in counts.rev() {
-        let share = left / others.max(1);
-        if count > share {
-            return share;
-        }
-        (left, others) = (left - count, others - 1);
-    }
-    i64::MAX
-}
-
 impl Reader {
     /// What a name stands for: an agent; calls, by key, id or the provider's id; intents, by their beginning. Every one of
     /// that name, the newest `most`, oldest first: none is chosen from several. Empty: nothing that the viewer may see.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn asked(&self, viewer: Viewer, what: Option<&str>, most: u32) -> Result<Vec<Asked>, Error> {
-        let Some(what) = what else { return Ok(vec![Asked::All]) };
+    pub fn trace_targets(
+        &self,
+        viewer: Viewer,
+        what: Option<&str>,
+        most: u32,
+    ) -> Result<Vec<TraceTarget>, Error> {
+        let Some(what) = what else { return Ok(vec![TraceTarget::All]) };
         let fail = sql("find what to trace");
         let rows = |text: &str| -> Result<Vec<i64>, Error> {
             let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
@@ -356,37 +273,42 @@ impl Reader {
             rows("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
              UNION ALL SELECT uid, agent FROM refusals) WHERE agent = ?2 AND (?1 = 0 OR uid = ?1) LIMIT min(1, ?3)")?;
         if !is_agent.is_empty() {
-            return Ok(vec![Asked::Agent(what.to_owned())]);
+            return Ok(vec![TraceTarget::Agent(what.to_owned())]);
         }
         // A key is ours and names one call, whatever a provider calls another.
         let calls = rows(
             "SELECT row FROM agent_calls WHERE key = ?2 AND (?1 = 0 OR uid = ?1) ORDER BY row DESC LIMIT ?3",
         )?;
         if !calls.is_empty() {
-            return Ok(calls.into_iter().map(Asked::Call).collect());
+            return Ok(calls.into_iter().map(TraceTarget::Call).collect());
         }
         let calls = rows(
             "SELECT row FROM agent_calls WHERE (id = ?2 OR given = ?2) AND (?1 = 0 OR uid = ?1)
              ORDER BY row DESC LIMIT ?3",
         )?;
         if !calls.is_empty() {
-            return Ok(calls.into_iter().map(Asked::Call).collect());
+            return Ok(calls.into_iter().map(TraceTarget::Call).collect());
         }
         let intents = rows(
             "SELECT row FROM intents WHERE substr(id, 1, length(?2)) = ?2 AND (?1 = 0 OR uid = ?1)
              ORDER BY row DESC LIMIT ?3",
         )?;
-        Ok(intents.into_iter().map(Asked::Intent).collect())
+        Ok(intents.into_iter().map(TraceTarget::Intent).collect())
     }
 
-    /// The newest intents of what is asked for, oldest first.
+    /// The newest intents of a target, oldest first.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn intents(&self, viewer: Viewer, asked: &Asked, limit: u32) -> Result<Vec<AgentIntent>, Error> {
+    pub fn intents(
+        &self,
+        viewer: Viewer,
+        target: &TraceTarget,
+        limit: u32,
+    ) -> Result<Vec<AgentIntent>, Error> {
         let fail = sql("read intents");
         // A call that no intent asked for stands alone.
-        if let Asked::Call(row) = asked {
+        if let TraceTarget::Call(row) = target {
             let alone =
                 "SELECT agent, at, ended FROM agent_calls WHERE row = ?1 AND (intent IS NULL OR NOT EXISTS
                  (SELECT 1 FROM intents i WHERE i.agent = agent_calls.agent AND i.id = agent_calls.intent))";
@@ -406,11 +328,11 @@ impl Reader {
                 return Ok(vec![intent]);
             }
         }
-        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
-            Asked::All => ("?2 = 0", Box::new(0)),
-            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
-            Asked::Intent(row) => ("row = ?2", Box::new(*row)),
-            Asked::Call(row) => (
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
+            TraceTarget::All => ("?2 = 0", Box::new(0)),
+            TraceTarget::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            TraceTarget::Intent(row) => ("row = ?2", Box::new(*row)),
+            TraceTarget::Call(row) => (
                 "row = (SELECT i.row FROM intents i JOIN agent_calls c ON c.agent = i.agent AND c.intent = i.id WHERE c.row = ?2)",
                 Box::new(*row),
             ),
@@ -524,19 +446,19 @@ impl Reader {
     pub fn refusals(
         &self,
         viewer: Viewer,
-        asked: &Asked,
+        target: &TraceTarget,
         most: u32,
     ) -> Result<Vec<(String, i64, Refusal)>, Error> {
         let fail = sql("read refusals");
-        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match asked {
-            Asked::All => ("?2 = 0", Box::new(0)),
-            Asked::Agent(name) => ("agent = ?2", Box::new(name.clone())),
-            Asked::Intent(row) => (
+        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
+            TraceTarget::All => ("?2 = 0", Box::new(0)),
+            TraceTarget::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            TraceTarget::Intent(row) => (
                 "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent
                  AND refusals.at BETWEEN i.at AND coalesce(i.ended, refusals.at))",
                 Box::new(*row),
             ),
-            Asked::Call(_) => return Ok(Vec::new()),
+            TraceTarget::Call(_) => return Ok(Vec::new()),
         };
         let text = format!(
             "SELECT agent, at, what, why, pid, peer_uid, container FROM refusals WHERE (?1 = 0 OR uid = ?1) AND {which}

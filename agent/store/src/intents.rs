@@ -9,14 +9,6 @@ use ringfence_session::rows::{
 };
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-/// Migration 16: what is asked for each call is found without looking at all calls of its intent, its id or its user.
-pub(crate) const BY_ORDER: &str = "
-    CREATE INDEX intent_tool_calls_by_order ON intent_tool_calls (intent_id, sequence_order);
-    DROP INDEX idx_tool_calls_tool_use;
-    CREATE INDEX idx_tool_calls_tool_use ON tool_calls (tool_use, requested_at) WHERE tool_use IS NOT NULL;
-    CREATE INDEX idx_sessions_uid ON sessions (uid, ended_at);
-";
-
 /// The last call of a user that is in an intent that time made. Of each session a few are looked at: whoever wrote since has
 /// one among them, but for a session whose last calls all name something.
 const LAST: &str = "

@@ -1,6 +1,6 @@
 //! The ledger of MCP sessions in the database: written in the transaction that writes the rows it is about.
 
-use super::{Error, Position, SessionLimits, SessionWriter, sql, turn};
+use super::{Error, Position, Retention, SessionWriter, sql, turn};
 use ringfence_base::{clock::now_micros, quota::Owners};
 use ringfence_session::{
     journal::GENESIS,
@@ -29,29 +29,6 @@ const LENGTHS: &str = "
         UNION ALL SELECT (SELECT min(uid) FROM ledger WHERE uid > each.uid) FROM each WHERE each.uid IS NOT NULL)
     SELECT uid, (SELECT min(seq) FROM ledger l WHERE l.uid = each.uid), (SELECT max(seq) FROM ledger l WHERE l.uid = each.uid)
     FROM each WHERE uid IS NOT NULL";
-
-/// Migration 3.
-pub(crate) const MIGRATION: &str = "
-    CREATE TABLE ledger (                   -- one chain for each user: mcp/ledger.rs
-        uid     INTEGER NOT NULL,
-        seq     INTEGER NOT NULL,           -- from 1, without gaps
-        entry   TEXT NOT NULL,              -- JSON
-        hash    TEXT NOT NULL,              -- hex SHA-256 of the hash before and the entry
-        session TEXT,                       -- of which retention removed: to find it
-        told    INTEGER NOT NULL DEFAULT 0, -- the host's journal has it
-        PRIMARY KEY (uid, seq)
-    );
-    CREATE INDEX ledger_untold ON ledger (uid, seq) WHERE told = 0;
-    CREATE INDEX ledger_removed ON ledger (session) WHERE session IS NOT NULL;
-
-    CREATE TABLE session_bounds (           -- what retention needs to know of a session
-        session_id TEXT PRIMARY KEY,
-        bytes      INTEGER NOT NULL,        -- of its journal
-        removing   INTEGER NOT NULL DEFAULT 0
-    );
-    CREATE INDEX idx_sessions_ended ON sessions (ended_at);
-    CREATE INDEX idx_intents_session ON intent_contexts (session_id);
-";
 
 /// Appends to a user's ledger.
 pub(crate) fn append(step: &Transaction<'_>, uid: u32, entry: &Entry) -> rusqlite::Result<()> {
@@ -117,11 +94,12 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn fold_ledgers(&mut self, limits: &SessionLimits, now: i64) -> Result<(), Error> {
+    pub fn fold_ledgers(&mut self, retention: &Retention, now: i64) -> Result<(), Error> {
         let began = Instant::now();
         self.unfoldable.retain(|_, at| at.elapsed() < UNFOLDABLE);
         let owners = self.owners.clone();
-        let long = long(self.connection()?, &owners, limits.ledger).map_err(sql("fold a ledger"))?;
+        let long =
+            long(self.connection()?, &owners, retention.ledger_entries).map_err(sql("fold a ledger"))?;
         for (uid, least, most) in long {
             if self.unfoldable.contains_key(&uid) {
                 continue;
@@ -169,7 +147,7 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn untold(&mut self, limit: u32) -> Result<Vec<ledger::Row>, Error> {
+    pub fn unpublished(&mut self, limit: u32) -> Result<Vec<ledger::Row>, Error> {
         let text = "SELECT uid, seq, entry, hash FROM ledger WHERE told = 0 ORDER BY uid, seq LIMIT ?1";
         self.connection()?
             .prepare_cached(text)
@@ -181,7 +159,7 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn told(&mut self, uid: u32, seq: u64) -> Result<(), Error> {
+    pub fn mark_published(&mut self, uid: u32, seq: u64) -> Result<(), Error> {
         let _turn = turn::wait();
         self.connection()?
             .execute(
@@ -239,7 +217,7 @@ fn long(
 #[cfg(test)]
 mod tests {
     use super::{MOST_FOLDED, append};
-    use crate::{SessionLimits, SessionWriter};
+    use crate::{Retention, SessionWriter};
     use ringfence_base::quota::Owners;
     use ringfence_session::ledger::{Checkpoint, Entry, Why};
 
@@ -290,11 +268,11 @@ mod tests {
     fn a_long_ledger_is_folded_a_little_at_a_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder, &[(5, 3 * MOST_FOLDED), (6, 9)]);
-        let limits = SessionLimits { ledger: 4 * MOST_FOLDED, ..SessionLimits::default() };
+        let retention = Retention { ledger_entries: 4 * MOST_FOLDED, ..Retention::default() };
         let mut before = length(&mut writer, 5);
         let mut folds = 0;
         loop {
-            writer.fold_ledgers(&limits, 7).expect("folds");
+            writer.fold_ledgers(&retention, 7).expect("folds");
             let now = length(&mut writer, 5);
             if now == before {
                 break;
@@ -313,25 +291,25 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = writer(&folder, &[(5, 3), (6, 60)]);
         // Of a session that is still there: the first entry of all.
-        let limits = SessionLimits { ledger: 4, ..SessionLimits::default() };
+        let retention = Retention { ledger_entries: 4, ..Retention::default() };
         for _ in 0..100 {
-            writer.fold_ledgers(&limits, 7).expect("folds");
+            writer.fold_ledgers(&retention, 7).expect("folds");
         }
         assert_eq!((length(&mut writer, 5), length(&mut writer, 6)), (4, 4), "as far as that session");
         assert!(writer.unfoldable.is_empty(), "both are short");
         let step = writer.connection().expect("open").transaction().expect("begun");
         append(&step, 6, &reached("more".into())).expect("appended");
         step.commit().expect("committed");
-        writer.fold_ledgers(&limits, 7).expect("looks");
+        writer.fold_ledgers(&retention, 7).expect("looks");
         assert_eq!(writer.unfoldable.keys().collect::<Vec<_>>(), [&6]);
         // What came since would let it; for a while nobody looks.
         let step = writer.connection().expect("open").transaction().expect("begun");
         append(&step, 6, &removed("6-58".into())).expect("appended");
         step.commit().expect("committed");
-        writer.fold_ledgers(&limits, 7).expect("looks");
+        writer.fold_ledgers(&retention, 7).expect("looks");
         assert_eq!(length(&mut writer, 6), 6);
         writer.unfoldable.clear();
-        writer.fold_ledgers(&limits, 7).expect("folds");
+        writer.fold_ledgers(&retention, 7).expect("folds");
         assert!(length(&mut writer, 6) < 6);
     }
 
@@ -341,9 +319,9 @@ mod tests {
         let owners = Owners::parse("5:100:10\n", |name| name.parse().ok());
         let ledgers: Vec<(u32, usize)> = (100..110).map(|uid| (uid, 20)).chain([(6, 20)]).collect();
         let mut writer = writer(&folder, &ledgers).with_owners(owners);
-        let limits = SessionLimits { ledger: 100, ..SessionLimits::default() };
+        let retention = Retention { ledger_entries: 100, ..Retention::default() };
         for _ in 0..100 {
-            writer.fold_ledgers(&limits, 7).expect("folds");
+            writer.fold_ledgers(&retention, 7).expect("folds");
         }
         let of_one: usize = (100..110).map(|uid| length(&mut writer, uid)).sum();
         assert!(of_one <= 100, "{of_one}");

@@ -1,10 +1,10 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
-use super::{Error, intents, ledger, retire::who_waits, sql, turn};
-use ringfence_base::{
-    clock::{now_micros, rfc3339},
-    quota::Owners,
+use super::{
+    Error, Position, SessionWriter, intents, ledger, session_retention::who_waits, session_writer::of_user,
+    sql, turn,
 };
+use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_session::{
     journal::Direction,
     rows::{
@@ -13,102 +13,13 @@ use ringfence_session::{
     },
 };
 use ringfence_wire::mcp::{MAX_PATH, MAX_STORED_RULES, StoredRule};
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
-use std::{
-    collections::HashMap,
-    fs,
-    os::unix::fs::MetadataExt,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
-
-/// What writes MCP sessions. SQLite orders its connection with the one that writes events. It opens the database when it
-/// is first used, and again when it was replaced, by whoever found it corrupt.
-#[derive(Debug)]
-pub struct SessionWriter {
-    pub(crate) path: PathBuf,
-    open: Option<(Connection, u64)>,
-    /// Counts the databases that were behind the path.
-    epoch: u64,
-    grouping: HashMap<u32, Grouping>,
-    /// Bytes of all sessions that the database is kept within, where users share it.
-    bound: Option<u64>,
-    /// Who has to wait, and when that was found out.
-    crowded: Option<(Instant, Option<u32>)>,
-    /// Whose subordinate ids are: what bounds are about.
-    pub owners: Owners,
-    /// Ledgers that could not be folded, and when.
-    pub(crate) unfoldable: HashMap<u32, Instant>,
-    /// How long one transaction writes.
-    patience: Duration,
-}
+use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
+use std::time::{Duration, Instant};
 
 /// How long it is believed who must wait: a sum over all sessions is behind it.
 pub(crate) const CROWDED: Duration = Duration::from_secs(2);
-/// How long one transaction writes: the kernel's events wait for it.
-const PATIENCE: Duration = Duration::from_millis(20);
-
-/// A session and how far its journal is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position<'a> {
-    /// The session's id.
-    pub session: &'a str,
-    /// Whose it is.
-    pub uid: u32,
-    /// The journal's path, for people.
-    pub journal: &'a str,
-    /// Lines read, these rows included.
-    pub lines: u64,
-    /// Hash of the last of them.
-    pub head: &'a str,
-    /// Bytes of the lines read.
-    pub bytes: u64,
-    /// When the last of them was written, ns since boot.
-    pub read_to: u64,
-    /// The database that the lines before these are in.
-    pub epoch: u64,
-}
 
 impl SessionWriter {
-    /// A writer of the database at `path`. Where several users share it, `bound` is what retention keeps it within, bytes.
-    pub fn new(path: PathBuf, bound: Option<u64>) -> Self {
-        Self {
-            path,
-            open: None,
-            epoch: 0,
-            grouping: HashMap::new(),
-            bound,
-            crowded: None,
-            owners: Owners::default(),
-            unfoldable: HashMap::new(),
-            patience: PATIENCE,
-        }
-    }
-
-    /// The same, for which a user's subordinate ids count as that user.
-    pub fn with_owners(self, owners: Owners) -> Self {
-        Self { owners, ..self }
-    }
-
-    pub(crate) fn connection(&mut self) -> Result<&mut Connection, Error> {
-        let there = fs::metadata(&self.path).map_or(0, |file| file.ino());
-        if self.open.as_ref().is_some_and(|(_, inode)| *inode != there) {
-            self.open = None;
-        }
-        if self.open.is_none() {
-            let connection = super::open_existing(&self.path)?;
-            connection.set_prepared_statement_cache_capacity(32);
-            let inode = fs::metadata(&self.path).map_or(0, |file| file.ino());
-            self.open = Some((connection, inode));
-            self.epoch += 1;
-            self.grouping.clear();
-        }
-        match &mut self.open {
-            Some((connection, _)) => Ok(connection),
-            None => Err(Error::Replaced),
-        }
-    }
-
     /// Lines of a session's journal that are in the store, and which store that is; `None` where the session is
     /// another uid's.
     ///
@@ -218,7 +129,7 @@ impl SessionWriter {
 
     /// Nobody is linked to a session any more, and, but for `others`, to none of its user's: what was remembered of their
     /// calls goes. It is read from the store again where somebody comes back.
-    pub fn parted(&mut self, session: &str, uid: u32, others: bool) {
+    pub fn unlinked(&mut self, session: &str, uid: u32, others: bool) {
         match self.grouping.get_mut(&uid) {
             Some(grouping) if others => grouping.ended(session),
             _ => drop(self.grouping.remove(&uid)),
@@ -310,24 +221,6 @@ impl SessionWriter {
 
 /// Rules for the sessions of each user id.
 const RULES_BY_UID: &str = "SELECT uid, count(*) FROM policy_rules GROUP BY uid";
-
-/// How many of something the ids of one user have together, of a query that counts it for each id.
-pub(crate) fn of_user(
-    connection: &Connection,
-    owners: &Owners,
-    owner: u32,
-    by_uid: &str,
-) -> rusqlite::Result<u64> {
-    let mut statement = connection.prepare_cached(by_uid)?;
-    let mut rows = statement.query([])?;
-    let mut sum = 0u64;
-    while let Some(row) = rows.next()? {
-        if owners.of(row.get(0)?) == owner {
-            sum = sum.saturating_add(row.get::<_, i64>(1)?.max(0).cast_unsigned());
-        }
-    }
-    Ok(sum)
-}
 
 fn write(
     step: &Transaction<'_>,

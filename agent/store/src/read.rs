@@ -147,7 +147,7 @@ impl Reader {
                 |row| row.get(0),
             )
             .map_err(&fail)?;
-        let bytes = super::retain::bytes_in_use(&self.connection).map_err(sql("measure itself"))?;
+        let bytes = bytes_in_use(&self.connection).map_err(sql("measure itself"))?;
         Ok((rows.cast_unsigned(), bytes))
     }
 
@@ -209,6 +209,13 @@ impl Reader {
             .map_err(&fail)?;
         rows.collect::<Result<_, _>>().map_err(&fail)
     }
+}
+
+/// Bytes of the database in use: free pages are not counted, they are used again.
+pub(crate) fn bytes_in_use(connection: &Connection) -> rusqlite::Result<u64> {
+    let number =
+        |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
+    Ok(number("page_count")?.saturating_sub(number("freelist_count")?).saturating_mul(number("page_size")?))
 }
 
 /// What was counted and what was lost, over all containers that the database knows.

@@ -1,6 +1,6 @@
 //! Rule files of interceptors: what of each is in force, and a change that waits for a confirmation.
 
-use super::{Error, SessionReader, SessionWriter, Viewer, mcp_write::of_user, sql, turn};
+use super::{Error, SessionReader, SessionWriter, Viewer, session_writer::of_user, sql, turn};
 use ringfence_base::{clock::rfc3339, quota::Owners};
 use ringfence_session::{journal::sha256, reload};
 use ringfence_wire::mcp::RuleFile;
@@ -11,25 +11,6 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 const MOST_FILES: u64 = 256;
 /// A file that no session had for so long is forgotten, µs: 90 days.
 const FORGOTTEN: i64 = 90 * 24 * 3_600 * 1_000_000;
-
-/// Migration 4.
-pub(crate) const MIGRATION: &str = "
-    CREATE TABLE rule_files (
-        uid            INTEGER NOT NULL,
-        path           TEXT NOT NULL,
-        text           TEXT NOT NULL,       -- in force
-        since          TIMESTAMP NOT NULL,
-        used           TIMESTAMP NOT NULL,
-        confirmed_by   TEXT,                -- who, where it loosened the one before
-        pending        TEXT,                -- the file's text, where that loosens this one
-        pending_sha256 TEXT,
-        pending_at     TIMESTAMP,
-        PRIMARY KEY (uid, path)
-    );
-";
-
-/// Migration 18: those that nobody uses are found without reading the texts of all.
-pub(crate) const BY_USE: &str = "CREATE INDEX rule_files_by_use ON rule_files (uid, used);";
 
 /// How a rule file stands.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -76,9 +76,46 @@ pub(crate) const MIGRATIONS: &[&str] = &[
         at       INTEGER NOT NULL
     ) STRICT;
     ",
+    // 2: MCP sessions.
     super::mcp_schema::MIGRATION,
-    super::ledger::MIGRATION,
-    super::rule_files::MIGRATION,
+    // 3: the ledger of sessions, and what retention needs to know of them.
+    "
+    CREATE TABLE ledger (                   -- one chain for each user: mcp/ledger.rs
+        uid     INTEGER NOT NULL,
+        seq     INTEGER NOT NULL,           -- from 1, without gaps
+        entry   TEXT NOT NULL,              -- JSON
+        hash    TEXT NOT NULL,              -- hex SHA-256 of the hash before and the entry
+        session TEXT,                       -- of which retention removed: to find it
+        told    INTEGER NOT NULL DEFAULT 0, -- the host's journal has it
+        PRIMARY KEY (uid, seq)
+    );
+    CREATE INDEX ledger_untold ON ledger (uid, seq) WHERE told = 0;
+    CREATE INDEX ledger_removed ON ledger (session) WHERE session IS NOT NULL;
+
+    CREATE TABLE session_bounds (           -- what retention needs to know of a session
+        session_id TEXT PRIMARY KEY,
+        bytes      INTEGER NOT NULL,        -- of its journal
+        removing   INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX idx_sessions_ended ON sessions (ended_at);
+    CREATE INDEX idx_intents_session ON intent_contexts (session_id);
+    ",
+    // 4: which rule file is in force, and changes that wait for a person.
+    "
+    CREATE TABLE rule_files (
+        uid            INTEGER NOT NULL,
+        path           TEXT NOT NULL,
+        text           TEXT NOT NULL,       -- in force
+        since          TIMESTAMP NOT NULL,
+        used           TIMESTAMP NOT NULL,
+        confirmed_by   TEXT,                -- who, where it loosened the one before
+        pending        TEXT,                -- the file's text, where that loosens this one
+        pending_sha256 TEXT,
+        pending_at     TIMESTAMP,
+        PRIMARY KEY (uid, path)
+    );
+    ",
+    // 5: what holds a session's server.
     super::mcp_schema::GOVERNED,
     // 6: when an event happened on the clock that `start` is of too; `ts` is the time of day, which may be set.
     "
@@ -87,20 +124,170 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     CREATE INDEX events_by_container ON events (container, moment);
     CREATE INDEX containers_by_public ON containers (public);
     ",
-    super::agents::MIGRATION,
+    // 7: agents. A provider's ids of calls are not unique, over time or at all: a row is one call, and its worker names it by its key.
+    "
+    CREATE TABLE intents (
+        row    INTEGER PRIMARY KEY,
+        agent  TEXT NOT NULL,
+        uid    INTEGER NOT NULL,        -- may see it, beside root
+        id     TEXT NOT NULL,
+        at     INTEGER NOT NULL,        -- microseconds since 1970
+        ended  INTEGER,
+        sender INTEGER,                 -- user id
+        text   TEXT NOT NULL,
+        error  TEXT,
+        UNIQUE (agent, id)
+    ) STRICT;
+
+    CREATE TABLE agent_calls (
+        row      INTEGER PRIMARY KEY,
+        agent    TEXT NOT NULL,
+        uid      INTEGER NOT NULL,
+        id       TEXT NOT NULL,         -- the provider's, or what replaces it
+        intent   TEXT,
+        at       INTEGER NOT NULL,
+        ended    INTEGER,
+        began    INTEGER NOT NULL,      -- ns since boot
+        done     INTEGER,
+        tool     TEXT NOT NULL,
+        server   TEXT,                  -- NULL: the runtime
+        input    TEXT NOT NULL,
+        is_error INTEGER,
+        output   TEXT
+    ) STRICT;
+    CREATE INDEX agent_calls_by_id ON agent_calls (agent, id);
+    CREATE INDEX agent_calls_by_intent ON agent_calls (agent, intent);
+
+    CREATE TABLE call_tags (            -- which tag in events is which call's: agent and container by the core's word
+        tag       INTEGER PRIMARY KEY,
+        agent     TEXT NOT NULL,
+        uid       INTEGER NOT NULL,
+        at        INTEGER NOT NULL,
+        container TEXT NOT NULL,
+        call      INTEGER               -- agent_calls.row, by the worker's word
+    ) STRICT;
+    CREATE INDEX call_tags_by_call ON call_tags (call);
+    CREATE INDEX events_by_call ON events (call) WHERE call <> 0;
+
+    CREATE TABLE refusals (
+        id        INTEGER PRIMARY KEY,
+        agent     TEXT NOT NULL,
+        uid       INTEGER NOT NULL,
+        at        INTEGER NOT NULL,
+        what      TEXT NOT NULL,
+        why       TEXT NOT NULL,
+        pid       INTEGER,
+        peer_uid  INTEGER,
+        container TEXT
+    ) STRICT;
+    ",
+    // 8: what ties calls to an intent.
     super::mcp_schema::EVIDENCE,
-    super::agents::BY_CALL,
-    super::agents::VIA,
+    // 9: an MCP client may name a call by its id alone.
+    "CREATE INDEX agent_calls_by_call ON agent_calls (id);",
+    // 10: what the client of an agent's HTTP endpoint asks for is no message of its owner's.
+    "ALTER TABLE intents ADD COLUMN via TEXT NOT NULL DEFAULT 'send'; -- or 'http'",
+    // 11: what servers wrote to standard error.
     super::mcp_schema::STDERR,
     // 12: denials that are in stored events, kept or deleted since, to be compared with what the kernel counted.
     "
     ALTER TABLE containers ADD COLUMN told INTEGER NOT NULL DEFAULT 0;
     UPDATE containers SET told = denied - min(denied, ring_denied + store_denied);
     ",
-    super::agents::KEYS,
-    super::agent_bytes::MIGRATION,
-    super::agent_bytes::BY_AGE,
-    super::intents::BY_ORDER,
-    super::retire::MIGRATION,
-    super::rule_files::BY_USE,
+    // 13: what a provider calls a call is no key.
+    "
+    ALTER TABLE agent_calls ADD COLUMN key TEXT;        -- the worker's own name for it; NULL: from before
+    ALTER TABLE agent_calls ADD COLUMN given TEXT;      -- the provider's id, where `id` replaces it
+    ALTER TABLE agent_calls ADD COLUMN renamed TEXT;    -- why it does
+    CREATE UNIQUE INDEX agent_calls_by_key ON agent_calls (agent, key);
+    CREATE INDEX agent_calls_by_given ON agent_calls (given) WHERE given IS NOT NULL;
+    ",
+    // 14: what each row counts for, and the sums by agent, which triggers keep.
+    //
+    // A row counts for more than it takes: a page may be half empty, and short texts are in indexes again.
+    "
+    ALTER TABLE intents ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (512
+        + 6 * (length(CAST(agent AS BLOB)) + length(CAST(id AS BLOB)))
+        + 2 * (length(CAST(text AS BLOB)) + coalesce(length(CAST(error AS BLOB)), 0))) VIRTUAL;
+    ALTER TABLE agent_calls ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (1024
+        + 10 * length(CAST(agent AS BLOB)) + 6 * length(CAST(id AS BLOB))
+        + 4 * (coalesce(length(CAST(intent AS BLOB)), 0) + coalesce(length(CAST(key AS BLOB)), 0)
+            + coalesce(length(CAST(given AS BLOB)), 0))
+        + 2 * (length(CAST(tool AS BLOB)) + coalesce(length(CAST(server AS BLOB)), 0) + length(CAST(input AS BLOB))
+            + coalesce(length(CAST(output AS BLOB)), 0) + coalesce(length(CAST(renamed AS BLOB)), 0))) VIRTUAL;
+    ALTER TABLE refusals ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (256
+        + 2 * (length(CAST(agent AS BLOB)) + length(CAST(what AS BLOB)) + length(CAST(why AS BLOB))
+            + coalesce(length(CAST(container AS BLOB)), 0))) VIRTUAL;
+    ALTER TABLE call_tags ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (256
+        + 2 * (length(CAST(agent AS BLOB)) + length(CAST(container AS BLOB)))) VIRTUAL;
+
+    CREATE TABLE agent_bytes (
+        agent TEXT PRIMARY KEY,
+        bytes INTEGER NOT NULL
+    ) STRICT;
+    INSERT INTO agent_bytes SELECT agent, sum(bytes) FROM (
+        SELECT agent, bytes FROM intents UNION ALL SELECT agent, bytes FROM agent_calls
+        UNION ALL SELECT agent, bytes FROM refusals UNION ALL SELECT agent, bytes FROM call_tags) GROUP BY agent;
+
+    CREATE TRIGGER intents_come AFTER INSERT ON intents BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER intents_change AFTER UPDATE ON intents WHEN NEW.bytes <> OLD.bytes BEGIN
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes - OLD.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER intents_go AFTER DELETE ON intents BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    CREATE TRIGGER agent_calls_come AFTER INSERT ON agent_calls BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER agent_calls_change AFTER UPDATE ON agent_calls WHEN NEW.bytes <> OLD.bytes BEGIN
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes - OLD.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER agent_calls_go AFTER DELETE ON agent_calls BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    CREATE TRIGGER refusals_come AFTER INSERT ON refusals BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER refusals_go AFTER DELETE ON refusals BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    CREATE TRIGGER call_tags_come AFTER INSERT ON call_tags BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER call_tags_go AFTER DELETE ON call_tags BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    ",
+    // 15: which rows of an agent are the oldest is known without looking at all of them.
+    "
+    CREATE INDEX intents_by_age ON intents (agent, at);
+    CREATE INDEX agent_calls_by_age ON agent_calls (agent, at);
+    CREATE INDEX refusals_by_age ON refusals (agent, at);
+    CREATE INDEX call_tags_by_age ON call_tags (agent, at);
+    ",
+    // 16: what is asked for each call is found without looking at all calls of its intent, its id or its user.
+    "
+    CREATE INDEX intent_tool_calls_by_order ON intent_tool_calls (intent_id, sequence_order);
+    DROP INDEX idx_tool_calls_tool_use;
+    CREATE INDEX idx_tool_calls_tool_use ON tool_calls (tool_use, requested_at) WHERE tool_use IS NOT NULL;
+    CREATE INDEX idx_sessions_uid ON sessions (uid, ended_at);
+    ",
+    // 17: when a session was last written, on the auditor's own clock. Of one from before, or of one that was not
+    // counted, as if it were now; what counts for no session is nobody's, and nothing would remove it.
+    "
+    ALTER TABLE session_bounds ADD COLUMN written INTEGER NOT NULL DEFAULT 0; -- microseconds since 1970
+    DELETE FROM session_bounds WHERE session_id NOT IN (SELECT id FROM sessions);
+    INSERT OR IGNORE INTO session_bounds (session_id, bytes) SELECT id, 0 FROM sessions;
+    UPDATE session_bounds SET written = CAST(strftime('%s', 'now') AS INTEGER) * 1000000;
+    CREATE INDEX session_bounds_by_time ON session_bounds (written);
+    CREATE INDEX session_bounds_removing ON session_bounds (removing) WHERE removing <> 0;
+    ",
+    // 18: those that nobody uses are found without reading the texts of all.
+    "CREATE INDEX rule_files_by_use ON rule_files (uid, used);",
 ];

@@ -1,10 +1,10 @@
-//! Reading what servers said on standard error.
+//! Reading what servers wrote to standard error.
 
 use super::{Error, SessionReader, Shown, Viewer, mcp_read::MOST, sql};
 use serde_json::Value;
 
 impl SessionReader {
-    /// What the server of a session said, in its order: a page of pieces with a higher number than `after`, each with
+    /// What the server of a session wrote, in its order: a page of pieces with a higher number than `after`, each with
     /// `number`, `timestamp`, `text` (lines) and `dropped` (bytes that were left out before it). No rows: the end.
     ///
     /// # Errors

@@ -9,7 +9,8 @@ use ringfence_events::{
     samples,
 };
 use ringfence_wire::{audit::Counted, event::RuleText};
-use std::sync::Arc;
+use rusqlite::Connection;
+use std::{fs, sync::Arc};
 use write::Event;
 
 fn identity(public: &str, uid: u32) -> Option<Arc<Identity>> {
@@ -162,8 +163,8 @@ fn a_greedy_container_loses_its_own_and_keeps_denials_longest() {
     batch.extend((0..10).map(|_| of(0xaa, 1, samples::decoded())));
     batch.extend((0..20_000).map(|_| of(0xaa, 1, allowed.clone())));
     writer.write(&batch).expect("writes");
-    let limits = Limits { bytes: 8 << 20, share: 4, ..Limits::default() };
-    while writer.retain(&limits, now_micros()).expect("deletes") {}
+    let retention = Retention { event_bytes: 8 << 20, container_share: 4, ..Retention::default() };
+    while writer.retain(&retention, now_micros()).expect("deletes") {}
     let refused = Filter { refused: true, ..Filter::default() };
     assert_eq!(ids(&dir, Viewer(2), &Filter::default(), None), [1]);
     assert_eq!(ids(&dir, Viewer(1), &refused, None).len(), 10);
@@ -179,14 +180,14 @@ fn the_oldest_go_by_size_and_by_age() {
         let batch: Vec<_> = (0..5_000).map(|_| of(container, 1, samples::decoded())).collect();
         writer.write(&batch).expect("writes");
     }
-    let limits = Limits { bytes: 4 << 20, share: 1, ..Limits::default() };
-    while writer.retain(&limits, now_micros()).expect("deletes") {}
+    let retention = Retention { event_bytes: 4 << 20, container_share: 1, ..Retention::default() };
+    while writer.retain(&retention, now_micros()).expect("deletes") {}
     let reader = Reader::open(&dir.path().join(FILE)).expect("opens");
     let (rows, bytes) = reader.size(Viewer(0)).expect("reads");
     assert!(bytes <= 4 << 20 && rows > 1_000, "{rows} rows, {bytes} bytes");
     let first = reader.events(Viewer(0), &Filter::default(), 0, u64::MAX >> 1, 1).expect("reads")[0].id;
     assert_eq!(first, 40_000 - rows + 1);
-    while writer.retain(&limits, now_micros() + limits.age + 60_000_000).expect("deletes") {}
+    while writer.retain(&retention, now_micros() + retention.age + 60_000_000).expect("deletes") {}
     assert_eq!(reader.size(Viewer(0)).expect("reads").0, 0);
     // Numbers are never used twice, and what comes next is stored as ever.
     writer.write(&[of(1, 1, samples::decoded())]).expect("writes");
@@ -201,19 +202,19 @@ fn what_is_in_the_file_beside_events_deletes_none() {
     writer.write(&batch).expect("writes");
     let reader = Reader::open(&dir.path().join(FILE)).expect("opens");
     let events = reader.size(Viewer(0)).expect("reads").1;
-    let limits = Limits { bytes: events + events / 4, ..Limits::default() };
+    let retention = Retention { event_bytes: events + events / 4, ..Retention::default() };
     // Of no account: as rule files, ledgers and the paths of journals are.
     let text = "x".repeat(1 << 20);
     for path in 0..8 {
         let row = "INSERT INTO rule_files (uid, path, text, since, used) VALUES (5, ?1, ?2, '', '')";
         writer.connection().execute(row, rusqlite::params![path, text]).expect("inserts");
     }
-    assert!(reader.size(Viewer(0)).expect("reads").1 > limits.bytes);
-    while writer.retain(&limits, now_micros()).expect("looks") {}
+    assert!(reader.size(Viewer(0)).expect("reads").1 > retention.event_bytes);
+    while writer.retain(&retention, now_micros()).expect("looks") {}
     assert_eq!(reader.size(Viewer(0)).expect("reads").0, 8_000, "no event went");
     // What events take is bounded as ever.
-    let limits = Limits { bytes: events / 2, ..limits };
-    while writer.retain(&limits, now_micros()).expect("deletes") {}
+    let retention = Retention { event_bytes: events / 2, ..retention };
+    while writer.retain(&retention, now_micros()).expect("deletes") {}
     let left = reader.size(Viewer(0)).expect("reads").0;
     assert!((1_000..4_500).contains(&left), "{left} rows are left");
 }

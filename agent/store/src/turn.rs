@@ -1,6 +1,6 @@
 //! Whose turn it is to write the database.
 //!
-//! The keeper of kernel events and the writer of sessions have a connection each. SQLite lets one write at a time, and has
+//! The writers of kernel events and of sessions have a connection each. SQLite lets one write at a time, and has
 //! the other try again after a pause, in which the first may have begun anew: whoever has much to write would keep the other
 //! out until it gives up. So they wait here, in the order in which they came. Other processes only read.
 

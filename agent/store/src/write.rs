@@ -1,10 +1,6 @@
 //! Writing: a batch of events, and everything else that came with it, in one transaction.
 
-use super::{
-    Error, agents,
-    retain::{self, Limits},
-    sql, turn,
-};
+use super::{Error, Retention, agents, event_retention, sql, turn};
 use ringfence_base::clock;
 use ringfence_common::event::{rule, verdict};
 use ringfence_events::{
@@ -76,13 +72,13 @@ pub struct Writer {
     rules: HashMap<Arc<RuleText>, i64>,
 }
 
-/// What a transaction learnt; kept only once it is committed.
+/// What a transaction found out; kept once it is committed.
 #[derive(Default)]
-struct Learnt {
+struct Uncommitted {
     containers: HashMap<u64, i64>,
     rules: HashMap<Arc<RuleText>, i64>,
     bytes: HashMap<i64, i64>,
-    told: HashMap<i64, i64>,
+    denials: HashMap<i64, i64>,
 }
 
 impl Writer {
@@ -131,8 +127,8 @@ impl Writer {
         let step = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(sql("begin a transaction"))?;
-        let mut learnt = Learnt::default();
-        let mut at = Rows { step: &step, boot, containers, rules, learnt: &mut learnt };
+        let mut uncommitted = Uncommitted::default();
+        let mut at = Rows { step: &step, boot, containers, rules, uncommitted: &mut uncommitted };
         let mut sequence = None;
         for incoming in batch {
             match incoming {
@@ -151,14 +147,14 @@ impl Writer {
                 Incoming::Sequence(number) => sequence = Some(*number),
             }
         }
-        for (container, bytes) in &learnt.bytes {
+        for (container, bytes) in &uncommitted.bytes {
             step.prepare_cached("UPDATE containers SET bytes = bytes + ?2 WHERE id = ?1")
                 .and_then(|mut s| s.execute([container, bytes]))
                 .map_err(sql("store counters"))?;
         }
-        for (container, told) in &learnt.told {
+        for (container, denials) in &uncommitted.denials {
             step.prepare_cached("UPDATE containers SET told = told + ?2 WHERE id = ?1")
-                .and_then(|mut s| s.execute([container, told]))
+                .and_then(|mut s| s.execute([container, denials]))
                 .map_err(sql("store counters"))?;
         }
         if let Some(sequence) = sequence {
@@ -169,8 +165,8 @@ impl Writer {
             .map_err(sql("store the core's session"))?;
         }
         step.commit().map_err(sql("commit"))?;
-        remember(containers, learnt.containers);
-        remember(rules, learnt.rules);
+        remember(containers, uncommitted.containers);
+        remember(rules, uncommitted.rules);
         Ok(())
     }
 
@@ -178,9 +174,9 @@ impl Writer {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn retain(&mut self, limits: &Limits, now: i64) -> Result<bool, Error> {
+    pub fn retain(&mut self, retention: &Retention, now: i64) -> Result<bool, Error> {
         let _turn = turn::wait();
-        let again = retain::step(&mut self.connection, limits, now)?;
+        let again = event_retention::step(&mut self.connection, retention, now)?;
         // A container that ended long ago may be gone with its events.
         self.containers.clear();
         Ok(again)
@@ -228,7 +224,7 @@ struct Rows<'a> {
     boot: &'a str,
     containers: &'a HashMap<u64, i64>,
     rules: &'a HashMap<Arc<RuleText>, i64>,
-    learnt: &'a mut Learnt,
+    uncommitted: &'a mut Uncommitted,
 }
 
 impl Rows<'_> {
@@ -245,9 +241,9 @@ impl Rows<'_> {
         let text = |t: &Option<String>| t.as_ref().map_or(0, String::len);
         // The row's numbers and its index entries take about 120 bytes.
         let bytes = 120 + text(&record.path) + text(&record.path2) + record.exe.len();
-        *self.learnt.bytes.entry(container).or_default() += bytes as i64;
-        if record.verdict == verdict::DENIED {
-            *self.learnt.told.entry(container).or_default() += i64::from(record.repeats);
+        *self.uncommitted.bytes.entry(container).or_default() += bytes as i64;
+        if is_denied(record) {
+            *self.uncommitted.denials.entry(container).or_default() += i64::from(record.repeats);
         }
         self.step
             .prepare_cached(
@@ -289,7 +285,7 @@ impl Rows<'_> {
 
     /// The row of a container, made if need be: without an identity, for root's eyes only.
     fn container(&mut self, kernel: u64, identity: Option<&Identity>) -> rusqlite::Result<i64> {
-        if let Some(id) = self.containers.get(&kernel).or_else(|| self.learnt.containers.get(&kernel)) {
+        if let Some(id) = self.containers.get(&kernel).or_else(|| self.uncommitted.containers.get(&kernel)) {
             return Ok(*id);
         }
         let unknown = Identity {
@@ -316,7 +312,7 @@ impl Rows<'_> {
             .step
             .prepare_cached("SELECT id FROM containers WHERE boot = ?1 AND kernel = ?2")?
             .query_row(params![self.boot, kernel.cast_signed()], |row| row.get(0))?;
-        self.learnt.containers.insert(kernel, id);
+        self.uncommitted.containers.insert(kernel, id);
         Ok(id)
     }
 
@@ -366,7 +362,7 @@ impl Rows<'_> {
     }
 
     fn rule(&mut self, rule: &Arc<RuleText>) -> rusqlite::Result<i64> {
-        if let Some(id) = self.rules.get(rule).or_else(|| self.learnt.rules.get(rule)) {
+        if let Some(id) = self.rules.get(rule).or_else(|| self.uncommitted.rules.get(rule)) {
             return Ok(*id);
         }
         let values =
@@ -382,12 +378,12 @@ impl Rows<'_> {
                 "SELECT id FROM rules WHERE rule = ?1 AND file = ?2 AND line = ?3 AND key = ?4 AND text = ?5",
             )?
             .query_row(values, |row| row.get(0))?;
-        self.learnt.rules.insert(Arc::clone(rule), id);
+        self.uncommitted.rules.insert(Arc::clone(rule), id);
         Ok(id)
     }
 }
 
-/// Whether an event counts as refused where losses are told apart.
-pub fn is_refused(record: &Decoded) -> bool {
-    record.verdict != verdict::ALLOWED
+/// Whether an event is one of the denials that the kernel counts. What audit mode would have denied was done, and is none.
+pub fn is_denied(record: &Decoded) -> bool {
+    record.verdict == verdict::DENIED
 }

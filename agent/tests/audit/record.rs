@@ -68,7 +68,7 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
     ];
     let mut home = Home::new(&[]);
     home.session();
-    home.is_whole(&[], "1 sessions whole");
+    home.is_whole(&[], "1 session whole");
     home.stop();
     let (data, kept) = (home.data(), home.dir.path().join("kept"));
     copy(&data, &kept);
@@ -83,7 +83,7 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
     // A session that began before standard error was kept here has none of it, and that is no change.
     home.sql("UPDATE sessions SET stderr_bytes = NULL, stderr_dropped = NULL; DELETE FROM stderr");
     home.start(&[]);
-    home.is_whole(&[], "1 sessions whole");
+    home.is_whole(&[], "1 session whole");
     home.stop();
     // The whole session: rows and journal.
     home.sql("PRAGMA foreign_keys = OFF; DELETE FROM sessions; DELETE FROM messages; DELETE FROM tool_calls");
@@ -109,8 +109,8 @@ fn an_older_copy_of_everything_is_found_by_heads_kept_elsewhere() {
     fs::remove_dir_all(&data).expect("removed");
     copy(&kept, &data);
     home.start(&[]);
-    home.is_whole(&[], "1 sessions whole");
-    home.is_whole(&["--heads", &early], "1 sessions whole");
+    home.is_whole(&[], "1 session whole");
+    home.is_whole(&["--heads", &early], "1 session whole");
     home.finds(&["--heads", &late], "older copy");
     // Heads of nobody prove nothing.
     let other = home.dir.path().join("other");
@@ -157,7 +157,7 @@ fn retention_leaves_checkpoints_and_sessions_that_run() {
     fs::write(&heads, longer).expect("written");
     home.finds(&["--heads", &heads], "the checkpoint has");
     running.end();
-    home.is_whole(&[], "1 sessions whole");
+    home.is_whole(&[], "1 session whole");
 }
 
 #[test]

@@ -153,7 +153,8 @@ pub(crate) fn kill_auditors(home: &Home) {
 /// Whether the record of all sessions, `count` of them, is whole.
 pub(crate) fn verified(home: &Home, count: usize) -> bool {
     let said = home.output(&["audit", "verify", "--db", &home.text("audit.db")]);
-    said.contains(&format!("{count} sessions whole"))
+    let noun = if count == 1 { "session" } else { "sessions" };
+    said.contains(&format!("{count} {noun} whole"))
 }
 
 /// Kills a process of this test.

@@ -1,6 +1,7 @@
 //! `tidy`: rules of this repository that no compiler checks.
 
 mod coverage;
+mod declared;
 mod docs;
 mod layers;
 mod modules;
@@ -56,6 +57,7 @@ pub(crate) fn check() -> Result<Vec<String>> {
     found.extend(coverage::tags(&vm_tests("--list-hooks")?));
     found.extend(layers::check()?);
     found.extend(modules::check(&files));
+    found.extend(declared::check(&files));
     found.sort();
     Ok(found)
 }

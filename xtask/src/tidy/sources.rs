@@ -74,7 +74,7 @@ fn rust(file: &Source, found: &mut Vec<String>) {
 }
 
 /// A line without its comment and without what stands in string literals.
-fn code(line: &str) -> String {
+pub(super) fn code(line: &str) -> String {
     let mut kept = String::new();
     let mut quoted = false;
     let mut characters = line.chars().peekable();

@@ -1,6 +1,6 @@
 //! One session's journal on its way into the store: read as it grows, folded, written in batches.
 
-use super::writing::Writing;
+use super::writer::SharedWriter;
 use ringfence_base::{
     clock,
     quota::{Lane, Lanes},
@@ -53,9 +53,9 @@ pub(super) enum Error {
     /// It is another session's journal.
     #[error("line {0} of the session's journal begins another session")]
     OtherSession(u64),
-    /// Whoever gave the journal has no place here any more.
+    /// Whoever gave the journal lost its place here.
     #[error("the connection had to go for another one")]
-    Parted,
+    Evicted,
     /// The store.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -83,7 +83,7 @@ pub(super) struct Intake {
     progress: Arc<Progress>,
     /// Rows that could not be written yet, and the position behind them.
     unwritten: Vec<Row>,
-    /// Rows that are in the store, and that nobody was told of yet.
+    /// Rows that are in the store, and that nobody was notified of yet.
     written: Vec<Row>,
     /// Rows of the next transaction, at most.
     pace: usize,
@@ -132,11 +132,11 @@ struct Taken {
 }
 
 /// What writes, and whether whoever has something to be written still has a place here.
-pub(super) type Writer<'a> = (&'a Writing, &'a dyn Fn() -> bool);
+pub(super) type Writer<'a> = (&'a SharedWriter, &'a dyn Fn() -> bool);
 
-/// What was new in a journal.
+/// A batch of what was new in a journal.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Batch {
     /// Rows that are in the store now.
     pub rows: Vec<Row>,
     /// The journal's end was not reached.
@@ -151,13 +151,13 @@ impl Intake {
     /// # Errors
     /// [`Error::Store`].
     pub(super) fn new(
-        (writing, still): Writer<'_>,
+        (shared, still): Writer<'_>,
         (session, path): (String, String),
         (uid, long): (u32, Lanes),
         journal: File,
     ) -> Result<Self, Error> {
         let (stored, epoch) = {
-            let mut writer = writing.lock(uid, still).ok_or(Error::Parted)?;
+            let mut writer = shared.lock(uid, still).ok_or(Error::Evicted)?;
             if writer.is_removed(&session)? {
                 return Err(Error::Removed);
             }
@@ -207,22 +207,22 @@ impl Intake {
         self.ended
     }
 
-    /// Rows that are in the store, and that nobody was told of yet: after an error of [`Self::advance`].
-    pub(super) fn untold(&mut self) -> Vec<Row> {
+    /// Rows that are in the store, and that nobody was notified of yet: after an error of [`Self::advance`].
+    pub(super) fn take_written(&mut self) -> Vec<Row> {
         mem::take(&mut self.written)
     }
 
-    /// Takes in a batch of what the journal has more than last time; [`News::more`]: call it again. Rows that could not
+    /// Takes in a batch of what the journal has more than last time; [`Batch::more`]: call it again. Rows that could not
     /// be written are kept and tried again, and until they are written no more is read.
     ///
     /// # Errors
     /// [`Error`]; of the store, it may be called again.
-    pub(super) fn advance(&mut self, writer: Writer<'_>) -> Result<News, Error> {
+    pub(super) fn advance(&mut self, writer: Writer<'_>) -> Result<Batch, Error> {
         if !self.unwritten.is_empty() {
             self.write(writer)?;
         }
         if self.unwritten.is_empty() && self.written.is_empty() {
-            // Of an advance that failed: it is all written, and was told.
+            // Of an advance that failed: all of it is written, and watchers were notified.
             self.alone = None;
         }
         if let Some((refused, line)) = self.refused {
@@ -240,7 +240,7 @@ impl Intake {
         if at_end {
             self.progress.looked.store(begun, Ordering::Release);
         }
-        Ok(News { rows: self.untold(), more: !at_end, long: self.alone.take() })
+        Ok(Batch { rows: self.take_written(), more: !at_end, long: self.alone.take() })
     }
 
     /// Reads a batch. Whether that was the end of the journal.
@@ -258,10 +258,10 @@ impl Intake {
                     // Its rows are as long as it is. They wait until they are written, and the lane is kept for as long: whoever
                     // writes never waits for it.
                     if self.alone.is_none() {
-                        self.alone = Some(self.long.wait(self.uid, still).ok_or(Error::Parted)?);
+                        self.alone = Some(self.long.wait(self.uid, still).ok_or(Error::Evicted)?);
                     }
                     if !still() {
-                        return Err(Error::Parted);
+                        return Err(Error::Evicted);
                     }
                     match self.reader.step(LONGEST)? {
                         Step::Entry(entry) => self.take(entry)?,
@@ -275,7 +275,7 @@ impl Intake {
 
     /// Writes the rows that were read, in steps for which others do not wait long, and with the last step how far that is: read
     /// again from before, they are the same rows, and change nothing.
-    fn write(&mut self, (writing, still): Writer<'_>) -> Result<(), Error> {
+    fn write(&mut self, (shared, still): Writer<'_>) -> Result<(), Error> {
         let mut done = 0;
         let outcome = loop {
             let rest = &self.unwritten[done..];
@@ -283,10 +283,10 @@ impl Intake {
                 step if step < rest.len() => (&rest[..step], false),
                 _ => (rest, true),
             };
-            let turn = writing.lock(self.uid, still);
+            let turn = shared.lock(self.uid, still);
             let begun = Instant::now();
             let outcome = match turn {
-                None => Err(Error::Parted),
+                None => Err(Error::Evicted),
                 Some(mut writer) if is_last => writer.write(&self.position(), step).map_err(Error::Store),
                 Some(mut writer) => writer.write_some(&self.position(), step).map_err(Error::Store),
             };
@@ -358,12 +358,12 @@ impl Intake {
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub(crate) fn abandon(&mut self, (writing, still): Writer<'_>, now: i64) -> Result<(), Error> {
+    pub(crate) fn abandon(&mut self, (shared, still): Writer<'_>, now: i64) -> Result<(), Error> {
         if self.ended || self.taken.lines == 0 {
             return Ok(());
         }
         let row = Row::End { at: now, status: None };
-        let mut writer = writing.lock(self.uid, still).ok_or(Error::Parted)?;
+        let mut writer = shared.lock(self.uid, still).ok_or(Error::Evicted)?;
         Ok(writer.write(&self.position(), &[row])?)
     }
 }

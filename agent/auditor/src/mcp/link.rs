@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn whoever_reads_a_little_now_and_then_loses_the_link_after_a_while() {
         use std::io::Read as _;
-        // Each time long before it counts as stalled; how long that takes is said, not measured.
+        // Each time long before it counts as stalled; how long that takes is given, not measured.
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let link = LinkWriter::new(ours);
         link.open(&0).expect("sent");

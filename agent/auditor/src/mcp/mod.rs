@@ -1,13 +1,14 @@
 //! MCP sessions: journals in, rows out, approvals between people and interceptors.
 
+pub(crate) mod attribution;
 mod claims;
 mod intake;
 pub(crate) mod link;
-pub(crate) mod news;
 pub(crate) mod peers;
 mod rule_orders;
 pub(crate) mod server;
 pub(crate) mod sessions;
 pub(crate) mod upkeep;
 pub(crate) mod waiting;
-pub(crate) mod writing;
+pub(crate) mod watchers;
+pub(crate) mod writer;

@@ -1,6 +1,7 @@
 //! Who is at the other end of a connection, in the kernel's terms.
 
 use super::waiting::Refused;
+use crate::shared::lock;
 use ringfence_base::{
     error::chain,
     quota::{Lanes, Owners},
@@ -16,7 +17,7 @@ use std::{
     io,
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         mpsc::{self, RecvTimeoutError, SyncSender},
     },
     thread,
@@ -34,7 +35,7 @@ pub enum PeerResolver {
     /// /proc, which a user's own auditor sees. It does not see who is governed: without the core, nobody is.
     Proc,
     /// The core: the daemon's auditor is shut off from /proc and from the kernel's tags.
-    Core(Arc<Line>),
+    Core(Arc<CoreChannel>),
     /// Nobody: the core gave no socket to ask.
     Nobody,
 }
@@ -56,30 +57,30 @@ impl PeerResolver {
                 .and_then(|peer| peer::lineage(&peer))
                 .map(|lineage| PeerFacts { lineage, governed: false })
                 .map_err(|error| Refused::Unknown(chain(&error))),
-            Self::Core(line) => line.ask((uid, still), connection, PATIENCE),
+            Self::Core(channel) => channel.ask((uid, still), connection, PATIENCE),
             Self::Nobody => Err(Refused::Unknown("the daemon cannot be asked".to_owned())),
         }
     }
 }
 
-/// The line to the core. Each question has a number, and an answer that comes when nobody waits for it any more is dropped.
+/// The channel to the core. Each question has a number, and an answer that comes when nobody waits for it any more is dropped.
 #[derive(Debug)]
-pub struct Line {
+pub struct CoreChannel {
     packets: Packets,
     lanes: Lanes,
-    asked: Mutex<Asked>,
+    questions: Mutex<Questions>,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct Questions {
     last: u64,
     waiting: HashMap<u64, SyncSender<Reply<PeerFacts>>>,
     closed: bool,
 }
 
-impl Line {
-    /// A line whose other end is the core's, with a thread that hears the answers; what the core says about subordinate ids
-    /// goes to `owners`. `lost` is called once nothing can come any more: until there is another line, nobody is believed.
+impl CoreChannel {
+    /// A channel whose other end is the core's, with a thread that receives the answers; subordinate ids from the core go to
+    /// `owners`. `lost` is called once nothing can come any more: until there is another channel, nobody is believed.
     ///
     /// # Errors
     /// Where no thread can be started.
@@ -89,21 +90,21 @@ impl Line {
         lost: impl FnOnce() + Send + 'static,
     ) -> io::Result<Arc<Self>> {
         let lanes = Lanes::new(owners.clone());
-        let line = Arc::new(Self { packets, lanes, asked: Mutex::default() });
-        let heard = Arc::clone(&line);
+        let channel = Arc::new(Self { packets, lanes, questions: Mutex::default() });
+        let receiver = Arc::clone(&channel);
         thread::Builder::new().name("peers".into()).stack_size(512 << 10).spawn(move || {
-            heard.hear(&owners);
+            receiver.receive_answers(&owners);
             lost();
         })?;
-        Ok(line)
+        Ok(channel)
     }
 
-    fn hear(&self, owners: &Owners) {
+    fn receive_answers(&self, owners: &Owners) {
         loop {
             match self.packets.receive::<FromCore>() {
                 Ok((FromCore::Answer { number, reply }, _)) => {
                     // Late: whoever asked has given up.
-                    if let Some(waits) = self.asked().waiting.remove(&number) {
+                    if let Some(waits) = self.questions().waiting.remove(&number) {
                         let _ = waits.try_send(reply);
                     }
                 }
@@ -113,9 +114,9 @@ impl Line {
                 }
                 Err(error) => {
                     tracing::error!("the daemon says nothing about peers any more: {}", chain(&error));
-                    let mut asked = self.asked();
-                    asked.closed = true;
-                    asked.waiting.clear();
+                    let mut questions = self.questions();
+                    questions.closed = true;
+                    questions.waiting.clear();
                     return;
                 }
             }
@@ -135,13 +136,13 @@ impl Line {
         };
         let (sender, answer) = mpsc::sync_channel(1);
         let number = {
-            let mut asked = self.asked();
-            if asked.closed {
+            let mut questions = self.questions();
+            if questions.closed {
                 return Err(unknown("the daemon cannot be asked just now; try again".to_owned()));
             }
-            asked.last += 1;
-            let number = asked.last;
-            asked.waiting.insert(number, sender);
+            questions.last += 1;
+            let number = questions.last;
+            questions.waiting.insert(number, sender);
             number
         };
         let sent = self.packets.send(&PeerQuestion { number }, Some(connection.as_fd()), Some(deadline));
@@ -156,12 +157,12 @@ impl Line {
             },
             Err(error) => Err(unknown(format!("the daemon cannot be asked: {}", chain(&error)))),
         };
-        self.asked().waiting.remove(&number);
+        self.questions().waiting.remove(&number);
         reply?.into_result().map_err(|failure| unknown(failure.error))
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn questions(&self) -> MutexGuard<'_, Questions> {
+        lock(&self.questions)
     }
 }
 
@@ -169,10 +170,10 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn line() -> (Arc<Line>, Packets, UnixStream, UnixStream) {
+    fn line() -> (Arc<CoreChannel>, Packets, UnixStream, UnixStream) {
         let (core, ours) = Packets::pair().expect("a pair");
         let (here, there) = UnixStream::pair().expect("a pair");
-        (Line::start(ours, Owners::default(), || ()).expect("a thread"), core, here, there)
+        (CoreChannel::start(ours, Owners::default(), || ()).expect("a thread"), core, here, there)
     }
 
     fn question(core: &Packets) -> u64 {
@@ -203,7 +204,7 @@ mod tests {
         answer(&core, late, 1);
         answer(&core, next, 2);
         assert_eq!(asks.join().expect("no panic").expect("facts").lineage, [2], "not the late one's");
-        assert!(line.asked().waiting.is_empty());
+        assert!(line.questions().waiting.is_empty());
     }
 
     #[test]
@@ -236,8 +237,9 @@ mod tests {
             let (core, ours) = Packets::pair().expect("a pair");
             let (here, _there) = UnixStream::pair().expect("a pair");
             let (lost, is_lost) = mpsc::channel();
-            let line = Line::start(ours, Owners::default(), move || lost.send(()).expect("somebody listens"))
-                .expect("a thread");
+            let line =
+                CoreChannel::start(ours, Owners::default(), move || lost.send(()).expect("somebody listens"))
+                    .expect("a thread");
             // What is no message is not the end of it.
             core.send(&"nonsense", None, None).expect("sent");
             let asks = thread::spawn({

@@ -21,7 +21,7 @@ impl Sessions {
         let reader = SessionReader::open(&self.db)?;
         let uids: BTreeSet<u32> = self.linked_of(uid).iter().map(|linked| linked.uid).collect();
         for uid in uids {
-            let _alone = self.telling.wait(uid, || true);
+            let _alone = self.sending_rules.wait(uid, || true);
             let Ok(frame) = link::frame(&SessionOrder::Rules { rules: reader.stored_rules(uid)? }) else {
                 continue;
             };
@@ -62,7 +62,7 @@ impl Sessions {
             let order = SessionOrder::RuleFile { answers: Some(number), path: file.path.clone(), text, held };
             // A rule file is shorter than a message may be.
             let Ok(frame) = link::frame(&order) else { return Ok(None) };
-            let Some(mut writer) = self.writing.lock(uid, still) else { return Ok(None) };
+            let Some(mut writer) = self.writer.lock(uid, still) else { return Ok(None) };
             if !writer.take_rules(uid, &file, &compared, clock::now_micros())? {
                 continue;
             }
@@ -87,7 +87,7 @@ impl Sessions {
         let Some(text) = waits else { return Ok(false) };
         let order = SessionOrder::RuleFile { answers: None, path: path.to_owned(), text, held: None };
         let Ok(frame) = link::frame(&order) else { return Ok(false) };
-        let mut writer = self.writing.lock_in(lane);
+        let mut writer = self.writer.lock_in(lane);
         let confirmed = writer.confirm_rules(Viewer(viewer), path, sha256, by, clock::now_micros())?;
         let links: Vec<Linked> = confirmed.iter().flat_map(|uid| self.linked_to(*uid)).collect();
         // A link that is broken is made again, and asks for what is in force.

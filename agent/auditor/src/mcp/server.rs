@@ -1,13 +1,15 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
+    attribution,
     claims::Claim,
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
-    sessions::{Linked, Live, Sessions},
+    sessions::{Linked, Sessions},
     waiting::{ARGUMENTS, Decider, Refused, TOO_MANY},
+    watchers::Change,
 };
-use crate::belongs;
+use crate::shared::lock;
 use nix::sys::{
     eventfd::{EfdFlags, EventFd},
     socket::{getsockopt, sockopt::PeerCredentials},
@@ -36,16 +38,16 @@ use std::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 /// How long a peer may take for one message.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How often a journal is looked at without being told.
+/// How often a journal is looked at without a nudge.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
-/// How long a session counts as busy after it said that its journal grew: it says so every 20 ms while it does.
+/// How long a session counts as busy after it reported that its journal grew: it reports so every 20 ms while it does.
 const BUSY: Duration = Duration::from_millis(100);
 /// While a session is busy, its journal's reader rests so many times as long as it works: the processors are for the calls,
 /// and the journal waits.
@@ -174,7 +176,7 @@ fn converse(
                 refused("a confirmation of changed rules is", &why);
                 failed(why.to_string())
             }
-            Ok(()) => match sessions.writing.wait(uid, still) {
+            Ok(()) => match sessions.writer.wait(uid, still) {
                 None => return Err(FrameError::Closed),
                 Some(lane) => {
                     match sessions.confirm_rules(uid, (&path, &sha256), &format!("uid {uid}"), lane) {
@@ -291,14 +293,14 @@ pub(crate) fn detail(
     call: &str,
 ) -> Result<Option<serde_json::Value>, store::Error> {
     let Some(mut row) = SessionReader::open(&sessions.db)?.call(viewer, call)? else { return Ok(None) };
-    let (events, cut) = belongs::of_call(sessions, viewer, call)?;
+    let (events, cut) = attribution::of_call(sessions, viewer, call)?;
     row["events"] = serde_json::json!(events);
     row["events_cut"] = cut.into();
     Ok(Some(row))
 }
 
 /// A link's session.
-struct Of<'a> {
+struct SessionRef<'a> {
     session: &'a str,
     uid: u32,
     client: u32,
@@ -348,7 +350,7 @@ fn admit(
         sessions.claims.claim(session, uid, conn.stream(), &still).map_err(|error| error.to_string())?;
     let claim = claim.ok_or_else(|| format!("session {session} is linked already"))?;
     let names = (session.to_owned(), journal);
-    let writer: Writer<'_> = (&sessions.writing, &still);
+    let writer: Writer<'_> = (&sessions.writer, &still);
     let intake = Intake::new(writer, names, (uid, sessions.long.clone()), file).map_err(|error| {
         sessions.suspect(&error);
         chain(&error)
@@ -383,77 +385,77 @@ fn link(
     let nudge = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let nudge = Arc::new(nudge.map_err(|errno| FrameError::from_io(errno.into()))?);
     conn = conn.up_to(MAX_NEWS);
-    let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
-    let writing: Link = Arc::new(LinkWriter::new(writing));
+    let stream = conn.stream().try_clone().map_err(FrameError::from_io)?;
+    let link: Link = Arc::new(LinkWriter::new(stream));
     let linked = Linked {
-        link: Arc::clone(&writing),
+        link: Arc::clone(&link),
         uid,
         client,
         progress: intake.progress(),
         nudge: Arc::clone(&nudge),
     };
-    sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).insert(session.to_owned(), linked);
-    let welcomed = welcome(&writing, sessions, uid);
+    lock(&sessions.linked).insert(session.to_owned(), linked);
+    let welcomed = welcome(&link, sessions, uid);
     let outcome = welcomed.and_then(|()| {
-        let of = Of { session, uid, client, nudge: &nudge, still: &still };
-        news(&mut conn, &writing, sessions, &mut intake, &of)
+        let session_ref = SessionRef { session, uid, client, nudge: &nudge, still: &still };
+        serve_session(&mut conn, &link, sessions, &mut intake, &session_ref)
     });
-    writing.drain();
+    link.drain();
     // A call whose interceptor is gone waits for nobody.
     sessions.waiting.remove_all(session);
     let closed = sessions
         .advance(&mut intake, session, &still)
-        .and_then(|()| intake.abandon((&sessions.writing, &still), clock::now_micros()));
+        .and_then(|()| intake.abandon((&sessions.writer, &still), clock::now_micros()));
     match closed {
         // Evicted: its interceptor links again, or says later where the journal is.
-        Ok(()) | Err(intake::Error::Parted) => {}
+        Ok(()) | Err(intake::Error::Evicted) => {}
         Err(error @ intake::Error::Store(_)) => {
             sessions.suspect(&error);
             tracing::warn!("session {session}: {}", chain(&error));
         }
         Err(error) => sessions.broken(session, uid, &error),
     }
-    sessions.tell(uid, Live::Session(session.to_owned()));
-    sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
-    sessions.parted(session, uid);
+    sessions.notify(uid, Change::Session(session.to_owned()));
+    lock(&sessions.linked).remove(session);
+    sessions.unlinked(session, uid);
     drop(claim);
     outcome
 }
 
 /// The first answer. Nothing else is sent before it: rules that change meanwhile are kept, and go after it.
-fn welcome(writing: &LinkWriter, sessions: &Sessions, uid: u32) -> Result<(), FrameError> {
+fn welcome(link: &LinkWriter, sessions: &Sessions, uid: u32) -> Result<(), FrameError> {
     match SessionReader::open(&sessions.db).and_then(|reader| reader.stored_rules(uid)) {
-        Ok(rules) => writing.open(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules }),
-        Err(error) => writing.open(&McpReply::Failed(Failure::new(chain(&error)))),
+        Ok(rules) => link.open(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules }),
+        Err(error) => link.open(&McpReply::Failed(Failure::new(chain(&error)))),
     }
 }
 
-fn news(
+fn serve_session(
     conn: &mut Conn,
-    writing: &Link,
+    link: &Link,
     sessions: &Arc<Sessions>,
     intake: &mut Intake,
-    of: &Of<'_>,
+    session_ref: &SessionRef<'_>,
 ) -> Result<(), FrameError> {
-    let Of { session, uid, client, nudge, still } = *of;
-    let mut said = String::new();
-    // Until when to rest, if the journal has more than was read; and when the session last said that it grew.
+    let SessionRef { session, uid, client, nudge, still } = *session_ref;
+    let mut logged = String::new();
+    // Until when to rest, if the journal has more than was read; and when the session last reported that it grew.
     let (mut behind, mut grew) = (None::<Instant>, None::<Instant>);
     loop {
         let (ready, nudged) = {
-            let wanted = if writing.is_behind() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let wanted = if link.is_behind() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let mut polled = [PollFd::new(conn.stream(), wanted), PollFd::new(nudge, PollFlags::IN)];
             let rest = behind.map(|until| until.saturating_duration_since(Instant::now()));
             let rest = rest.map(|rest| Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) });
             poll(&mut polled, Some(rest.as_ref().unwrap_or(&LOOK)))
                 .map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
-            let [link, nudged] = polled.map(|fd| fd.revents().intersects(!PollFlags::OUT));
+            let [readable, nudged] = polled.map(|fd| fd.revents().intersects(!PollFlags::OUT));
             if nudged {
                 let _ = nudge.read();
             }
-            (link, nudged)
+            (readable, nudged)
         };
-        writing.flush()?;
+        link.flush()?;
         let message = if ready { Some(conn.receive::<SessionNews>()?) } else { None };
         let begun = Instant::now();
         let advanced = match &message {
@@ -480,15 +482,15 @@ fn news(
             sessions.suspect(&error);
             match error {
                 // Linked anew, the session is read from its start into the other database.
-                intake::Error::Store(store::Error::Replaced) | intake::Error::Parted => {
+                intake::Error::Store(store::Error::Replaced) | intake::Error::Evicted => {
                     return Err(FrameError::Closed);
                 }
                 // The store may work again; the journal keeps what it has.
                 intake::Error::Store(error) => {
                     let text = chain(&error);
-                    if said != text {
+                    if logged != text {
                         tracing::warn!("session {session}: {text}");
-                        said = text;
+                        logged = text;
                     }
                 }
                 error => {
@@ -504,14 +506,14 @@ fn news(
                 let Some(waiting) = describe(sessions, server, session, &call, until) else {
                     // Nobody could be shown it, and nobody should wait for it.
                     let by = "the auditor: it has no record of this call".to_owned();
-                    writing.send(&SessionOrder::Decide { call, approve: false, by })?;
+                    link.send(&SessionOrder::Decide { call, approve: false, by })?;
                     continue;
                 };
-                if sessions.waiting.add(waiting, uid, client, Arc::clone(writing)) {
-                    sessions.tell(uid, Live::Call(call));
+                if sessions.waiting.add(waiting, uid, client, Arc::clone(link)) {
+                    sessions.notify(uid, Change::Call(call));
                 } else {
                     let by = TOO_MANY.to_owned();
-                    writing.send(&SessionOrder::Decide { call, approve: false, by })?;
+                    link.send(&SessionOrder::Decide { call, approve: false, by })?;
                 }
             }
             Some(SessionNews::Released { call }) => released(sessions, call, (session, uid)),
@@ -522,18 +524,18 @@ fn news(
                     return Err(FrameError::Closed);
                 }
                 // Without an answer the session's first call would wait: better to part, and meet again.
-                let taken = sessions.offer_rules(uid, (number, file), writing, still).map_err(|error| {
+                let taken = sessions.offer_rules(uid, (number, file), link, still).map_err(|error| {
                     tracing::error!("session {session}: {}", chain(&error));
                     FrameError::Closed
                 })?;
                 if taken.ok_or(FrameError::Closed)? {
-                    sessions.tell(uid, Live::Session(session.to_owned()));
+                    sessions.notify(uid, Change::Session(session.to_owned()));
                 }
             }
             Some(SessionNews::Ended) => {
                 // Otherwise the interceptor says where the journal is, and that is read again later.
                 if intake.ended() && stored {
-                    writing.send(&SessionOrder::Committed)?;
+                    link.send(&SessionOrder::Committed)?;
                 }
                 return Ok(());
             }
@@ -541,10 +543,10 @@ fn news(
     }
 }
 
-/// A call waits no longer, by its session's word. Of what did not wait nobody is told, however often it is released.
+/// A call waits no longer, by its session's word. Watchers are notified only if it did wait, however often it is released.
 fn released(sessions: &Sessions, call: String, (session, uid): (&str, u32)) {
     if sessions.waiting.remove(&call, session) {
-        sessions.tell(uid, Live::Call(call));
+        sessions.notify(uid, Change::Call(call));
     }
 }
 

@@ -4,12 +4,15 @@ use super::{
     claims::Claims,
     intake::{self, Intake, Progress},
     link::Link,
-    news::{News, Watcher},
     peers::PeerResolver,
     waiting::{FIRST, Refused, Waiting},
-    writing::Writing,
+    watchers::{Change, Watcher, Watchers},
+    writer::SharedWriter,
 };
-use crate::{metrics::Metrics, shared::Shared};
+use crate::{
+    metrics::Metrics,
+    shared::{Shared, lock},
+};
 use nix::sys::eventfd::EventFd;
 use ringfence_base::{
     clock,
@@ -17,7 +20,7 @@ use ringfence_base::{
     quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use ringfence_session::rows::ingest::Row;
-use ringfence_store::{SessionLimits, SessionWriter, Viewer};
+use ringfence_store::{SessionWriter, Viewer};
 use ringfence_wire::message::McpStatus;
 use std::{
     collections::HashMap,
@@ -25,7 +28,7 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
     thread,
@@ -63,6 +66,8 @@ pub enum Serving {
         shared: Arc<Shared>,
         /// Whose subordinate ids are.
         owners: Owners,
+        /// Bytes that the sessions of all users may take together.
+        session_bytes: u64,
     },
 }
 
@@ -87,7 +92,7 @@ pub struct Sessions {
     /// The database.
     pub db: PathBuf,
     /// The one writer of sessions.
-    pub writing: Writing,
+    pub writer: SharedWriter,
     /// Calls that wait for a person.
     pub waiting: Waiting,
     /// Links that are up.
@@ -125,9 +130,9 @@ pub struct Sessions {
     pub used: AtomicBool,
     /// What is counted for `/metrics`.
     pub metrics: Metrics,
-    live: News,
-    /// Rules of the database are told the links of one user by one thread at a time: the last to read them is the last to tell.
-    pub(super) telling: Lanes,
+    watchers: Watchers,
+    /// One thread at a time sends a user's links the rules of the database: the last to read them is the last to send them.
+    pub(super) sending_rules: Lanes,
 }
 
 /// A user's token of the dashboard.
@@ -139,30 +144,22 @@ struct Token {
     used: Instant,
 }
 
-/// What watchers are told; they read the rest from the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Live {
-    /// A call was asked for, answered or decided.
-    Call(String),
-    /// A session began or ended, or its server said something on standard error.
-    Session(String),
-}
-
 impl Sessions {
     /// Shared state over a database.
     pub fn new(db: PathBuf, serving: Serving) -> Self {
-        let (peers, shared, owners) = match serving {
-            Serving::Own => (PeerResolver::Proc, None, Owners::default()),
-            Serving::Everybody { peers, shared, owners } => (peers, Some(shared), owners),
+        let (peers, shared, owners, bound) = match serving {
+            Serving::Own => (PeerResolver::Proc, None, Owners::default(), None),
+            Serving::Everybody { peers, shared, owners, session_bytes } => {
+                (peers, Some(shared), owners, Some(session_bytes))
+            }
         };
         let within = |all: usize, each: usize| {
             // A user's own auditor has no others to keep room for.
             let each = if shared.is_some() { each } else { all };
             Permits::within(Bounds::of(all, each), owners.clone())
         };
-        let bound = shared.as_ref().map(|_| SessionLimits::default().bytes);
         Self {
-            writing: Writing::new(
+            writer: SharedWriter::new(
                 SessionWriter::new(db.clone(), bound).with_owners(owners.clone()),
                 owners.clone(),
             ),
@@ -186,18 +183,18 @@ impl Sessions {
             shared,
             used: AtomicBool::new(false),
             metrics: Metrics::default(),
-            live: News::default(),
-            telling: Lanes::new(Owners::default()),
+            watchers: Watchers::default(),
+            sending_rules: Lanes::new(Owners::default()),
         }
     }
 
     /// What happens from now on.
     pub fn watch(&self) -> Arc<Watcher> {
-        self.live.watch()
+        self.watchers.add()
     }
 
-    /// Says how many refusals were not logged, as [`Refusals::log_suppressed`].
-    pub(super) fn say_refusals(&self, now: Instant, at_end: bool) {
+    /// Logs how many refusals were not logged, as [`Refusals::log_suppressed`].
+    pub(super) fn log_refusals(&self, now: Instant, at_end: bool) {
         [&self.turned, &self.refused_pages, &self.waiting.refusals]
             .into_iter()
             .for_each(|refusals| refusals.log_suppressed(now, at_end));
@@ -205,12 +202,12 @@ impl Sessions {
 
     /// Whether an interceptor of this session is linked.
     pub fn is_linked(&self, session: &str) -> bool {
-        self.linked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(session)
+        lock(&self.linked).contains_key(session)
     }
 
     /// The links of a user's sessions; for root, of all.
     pub(super) fn linked_of(&self, uid: u32) -> Vec<Linked> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = lock(&self.linked);
         linked.values().filter(|linked| uid == 0 || linked.uid == uid).cloned().collect()
     }
 
@@ -294,14 +291,14 @@ impl Sessions {
         }
     }
 
-    /// Has what governed sessions journalled before now taken in, so that events can be told apart by their calls. Waits no
+    /// Has what governed sessions journalled before now taken in, so that events can be attributed to their calls. Waits no
     /// longer than a moment: a journal is read by its own link's thread, which a slow file holds up, and nobody else.
     pub fn refresh(&self, viewer: Viewer) {
         let now = clock::since_boot();
         let mut behind = self.linked_of(viewer.0);
         behind.retain(|linked| linked.progress.governed.load(Ordering::Relaxed));
         for linked in &behind {
-            // Full: it is told already.
+            // Full: it is nudged already.
             let _ = linked.nudge.write(1);
         }
         let until = Instant::now() + REFRESH;
@@ -316,13 +313,13 @@ impl Sessions {
 
     /// Up to when, in ns since boot, a session's journal is known to be in the store; `None`: it is not linked.
     pub fn looked(&self, session: &str) -> Option<u64> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        let linked = lock(&self.linked);
         linked.get(session).map(|linked| linked.progress.looked.load(Ordering::Acquire))
     }
 
-    /// Tells those who watch of something of a user's.
-    pub fn tell(&self, uid: u32, live: Live) {
-        self.live.tell(uid, &live);
+    /// Notifies watchers of a change of a user's rows.
+    pub fn notify(&self, uid: u32, change: Change) {
+        self.watchers.notify(uid, &change);
     }
 
     /// Takes in all that a journal has, for as long as `still` says that whoever gave it has a place here.
@@ -344,33 +341,33 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<bool, intake::Error> {
         if !still() {
-            return Err(intake::Error::Parted);
+            return Err(intake::Error::Evicted);
         }
-        match intake.advance((&self.writing, still)) {
-            Ok(news) => {
-                let intake::News { rows, more, long } = news;
+        match intake.advance((&self.writer, still)) {
+            Ok(batch) => {
+                let intake::Batch { rows, more, long } = batch;
                 self.announce(intake, session, rows);
                 // Room for another long line of this user's is made when nothing is left of this one.
                 drop(long);
                 Ok(more)
             }
             Err(error) => {
-                let rows = intake.untold();
+                let rows = intake.take_written();
                 self.announce(intake, session, rows);
                 Err(error)
             }
         }
     }
 
-    /// Tells those who watch of rows that are in the store now.
+    /// Counts rows that are in the store now, and notifies watchers of them.
     fn announce(&self, intake: &Intake, session: &str, rows: Vec<Row>) {
-        // A server that says much is told of once.
+        // However much a server wrote, its session is one change.
         let (mut of_session, uid) = (false, intake.uid());
         for row in rows {
             self.metrics.count(intake.server(), &row);
             match row {
-                Row::Call(call) => self.tell(uid, Live::Call(call.judged.call)),
-                Row::Answer { call, .. } | Row::Decision { call, .. } => self.tell(uid, Live::Call(call)),
+                Row::Call(call) => self.notify(uid, Change::Call(call.judged.call)),
+                Row::Answer { call, .. } | Row::Decision { call, .. } => self.notify(uid, Change::Call(call)),
                 Row::Session { .. }
                 | Row::Client { .. }
                 | Row::Governed { .. }
@@ -380,7 +377,7 @@ impl Sessions {
             }
         }
         if of_session {
-            self.tell(uid, Live::Session(session.to_owned()));
+            self.notify(uid, Change::Session(session.to_owned()));
         }
     }
 
@@ -393,31 +390,31 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<(), intake::Error> {
         let session = names.0.clone();
-        let mut intake = Intake::new((&self.writing, still), names, (uid, self.long.clone()), file)?;
+        let mut intake = Intake::new((&self.writer, still), names, (uid, self.long.clone()), file)?;
         let outcome = self
             .advance(&mut intake, &session, still)
-            .and_then(|()| intake.abandon((&self.writing, still), clock::now_micros()));
+            .and_then(|()| intake.abandon((&self.writer, still), clock::now_micros()));
         if let Err(
             error @ (intake::Error::Journal(_) | intake::Error::Name(_) | intake::Error::OtherSession(_)),
         ) = &outcome
         {
             self.broken(&session, uid, error);
         }
-        self.parted(&session, uid);
+        self.unlinked(&session, uid);
         outcome
     }
 
     /// Nobody is linked to a session any more: what was remembered of it goes, and with the last of a user's all that was
     /// remembered of that user's.
-    pub(super) fn parted(&self, session: &str, uid: u32) {
+    pub(super) fn unlinked(&self, session: &str, uid: u32) {
         let others = lock(&self.linked).values().any(|linked| linked.uid == uid);
-        self.writing.ours().parted(session, uid, others);
+        self.writer.ours().unlinked(session, uid, others);
     }
 
-    /// Says of a session that its journal cannot be read on.
+    /// Records that a session's journal cannot be read on.
     pub(super) fn broken(&self, session: &str, uid: u32, error: &intake::Error) {
         tracing::error!("session {session}: {}", chain(error));
-        if let Some(mut writer) = self.writing.lock(uid, || true) {
+        if let Some(mut writer) = self.writer.lock(uid, || true) {
             let _ = writer.broken(session, uid, &chain(error));
         }
     }
@@ -451,11 +448,6 @@ fn one_too_many(tokens: &[Token], owner: u32) -> Option<usize> {
     } else {
         None
     }
-}
-
-/// Behind a lock nothing is half done: a panic elsewhere is no reason to stop.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

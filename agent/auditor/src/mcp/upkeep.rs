@@ -1,6 +1,6 @@
-//! What is done for MCP sessions while nobody asks: heads go to the host's journal, what is beyond its bounds is removed.
+//! What is done for MCP sessions while nobody asks: heads go to the host's journal, and retention removes sessions.
 
-use super::{sessions::Sessions, writing::Turn};
+use super::{sessions::Sessions, writer::Turn};
 use crate::journald::Journald;
 use ringfence_base::{clock, error::chain};
 use ringfence_client::places::Places;
@@ -9,7 +9,7 @@ use ringfence_session::{
     journal,
     ledger::{Checkpoint, Entry, Row},
 };
-use ringfence_store::{Error, SessionLimits, SessionReader, Viewer};
+use ringfence_store::{Error, Retention, SessionReader, Viewer};
 use std::{
     collections::HashMap,
     fs,
@@ -19,116 +19,116 @@ use std::{
 };
 
 /// How often new entries of ledgers go to the host's journal.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 /// How often the heads of sessions that run go there.
 const HEADS_EVERY: Duration = Duration::from_secs(300);
 /// How often old sessions are looked for.
 const RETAIN_EVERY: Duration = Duration::from_secs(10);
 /// How long one look may remove.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// Entries told at once.
-const MOST_TOLD: u32 = 200;
+/// Entries published at once.
+const MOST_PUBLISHED: u32 = 200;
 
 /// The upkeep of one database's sessions.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     sessions: Arc<Sessions>,
-    limits: SessionLimits,
+    retention: Retention,
     /// Where the journals are ours to delete.
     places: Option<Places>,
     journald: Journald,
     db: String,
-    told: Option<Instant>,
-    headed: Instant,
+    published: Option<Instant>,
+    published_running: Instant,
     retained: Option<Instant>,
-    /// Lines of running sessions that were told last.
+    /// Lines of running sessions that were published last.
     heads: HashMap<String, u64>,
 }
 
 impl Upkeep {
     /// `places` are those whose journals this process may delete: a user's auditor's own.
-    pub(crate) fn new(sessions: Arc<Sessions>, limits: SessionLimits, places: Option<Places>) -> Self {
+    pub(crate) fn new(sessions: Arc<Sessions>, retention: Retention, places: Option<Places>) -> Self {
         let db = heads::database(&sessions.db);
         Self {
             sessions,
-            limits,
+            retention,
             places,
             journald: Journald::of_host(),
             db,
-            told: None,
-            headed: Instant::now(),
+            published: None,
+            published_running: Instant::now(),
             retained: None,
             heads: HashMap::new(),
         }
     }
 
-    /// Speaks to the host's journal by a connection that is there already.
-    pub(crate) fn speaking_by(self, journald: Journald) -> Self {
+    /// Uses a connection to the host's journal that exists already.
+    pub(crate) fn with_journald(self, journald: Journald) -> Self {
         Self { journald, ..self }
     }
 
     /// Does what is due. Call it often; it returns soon.
     pub(crate) fn look(&mut self, now: Instant) {
         let due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
-        if due(self.told, TELL_EVERY) {
-            self.told = Some(now);
-            self.sessions.say_refusals(now, false);
-            self.say(Self::tell);
+        if due(self.published, PUBLISH_EVERY) {
+            self.published = Some(now);
+            self.sessions.log_refusals(now, false);
+            self.run(Self::publish);
         }
-        if due(Some(self.headed), HEADS_EVERY) {
-            self.headed = now;
-            self.say(Self::tell_running);
+        if due(Some(self.published_running), HEADS_EVERY) {
+            self.published_running = now;
+            self.run(Self::publish_running);
         }
-        if due(self.retained, RETAIN_EVERY) && self.say(Self::retain) != Some(true) {
+        if due(self.retained, RETAIN_EVERY) && self.run(Self::retain) != Some(true) {
             self.retained = Some(now);
         }
     }
 
-    /// The auditor ends: what is left to tell.
+    /// Publishes what is left: the auditor ends.
     pub(crate) fn finish(mut self) {
-        self.sessions.say_refusals(Instant::now(), true);
-        self.say(Self::tell);
-        self.say(Self::tell_running);
+        self.sessions.log_refusals(Instant::now(), true);
+        self.run(Self::publish);
+        self.run(Self::publish_running);
     }
 
-    fn say<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Option<T> {
+    fn run<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Option<T> {
         job(self).map_err(|error| tracing::warn!("{}", chain(&error))).ok()
     }
 
     fn writer(&self) -> Turn<'_> {
-        self.sessions.writing.ours()
+        self.sessions.writer.ours()
     }
 
-    /// What ledgers have that the host's journal has not.
-    fn tell(&mut self) -> Result<(), Error> {
+    /// Sends what ledgers have and the host's journal has not.
+    fn publish(&mut self) -> Result<(), Error> {
         if !self.journald.is_there() {
             return Ok(());
         }
-        let untold = self.writer().untold(MOST_TOLD)?;
-        for row in untold {
-            let taken = heads_of(&self.db, &row).iter().all(|head| self.journald.say(&head.to_string()));
+        let unpublished = self.writer().unpublished(MOST_PUBLISHED)?;
+        for row in unpublished {
+            let taken = heads_of(&self.db, &row).iter().all(|head| self.journald.send(&head.to_string()));
             if !taken {
                 break;
             }
-            self.writer().told(row.uid, row.seq)?;
+            self.writer().mark_published(row.uid, row.seq)?;
         }
         Ok(())
     }
 
-    /// How far the journals of running sessions are.
-    fn tell_running(&mut self) -> Result<(), Error> {
+    /// Sends how far the journals of running sessions are.
+    fn publish_running(&mut self) -> Result<(), Error> {
         if !self.journald.is_there() {
             return Ok(());
         }
         let running = SessionReader::open(&self.sessions.db)?.heads(Viewer(0), &self.db, true)?;
-        let mut told = HashMap::new();
+        let mut published = HashMap::new();
         for head in running {
             let Of::Session(session) = &head.of else { continue };
-            if self.heads.get(session) == Some(&head.lines) || self.journald.say(&head.to_string()) {
-                told.insert(session.clone(), head.lines);
+            if self.heads.get(session) == Some(&head.lines) || self.journald.send(&head.to_string()) {
+                published.insert(session.clone(), head.lines);
             }
         }
-        self.heads = told;
+        self.heads = published;
         Ok(())
     }
 
@@ -141,21 +141,21 @@ impl Upkeep {
                 self.sessions.is_linked(session)
                     || self.places.as_ref().is_some_and(|places| journal::is_held(&places.journal(session)))
             };
-            let Some(doomed) = self.writer().doom(&self.limits, now, runs)? else {
-                self.writer().fold_ledgers(&self.limits, now)?;
+            let Some(removal) = self.writer().begin_removal(&self.retention, now, runs)? else {
+                self.writer().fold_ledgers(&self.retention, now)?;
                 return Ok(false);
             };
-            if doomed.fresh {
-                tracing::info!("removing session {}, which is beyond the bounds", doomed.session);
+            if removal.fresh {
+                tracing::info!("removing session {}, which is beyond the bounds", removal.session);
             }
             // The journal first: once the rows are gone nothing would name it.
             if let Some(places) = &self.places
-                && let Err(error) = fs::remove_file(places.journal(&doomed.session))
+                && let Err(error) = fs::remove_file(places.journal(&removal.session))
                 && error.kind() != ErrorKind::NotFound
             {
-                tracing::warn!("the journal of session {} cannot be removed: {error}", doomed.session);
+                tracing::warn!("the journal of session {} cannot be removed: {error}", removal.session);
             }
-            while self.writer().strip(&doomed)? {
+            while self.writer().remove_rows(&removal)? {
                 if began.elapsed() >= AT_ONCE {
                     return Ok(true);
                 }
@@ -165,7 +165,7 @@ impl Upkeep {
     }
 }
 
-/// What an entry of a ledger tells the host's journal: its own hash, and the journal's that it names.
+/// The heads of a ledger's entry: its own hash, and that of the journal that it names.
 fn heads_of(db: &str, row: &Row) -> Vec<Head> {
     let head =
         |of, lines, hash: &str| Head { db: db.to_owned(), uid: row.uid, of, lines, hash: hash.to_owned() };

@@ -155,7 +155,7 @@ pub enum Refused {
         "this process belongs to a container: what is governed does not approve calls; use a terminal outside, or the dashboard"
     )]
     Governed,
-    /// Who the peer is cannot be told.
+    /// It is not known who the peer is.
     #[error("cannot tell who asks, so nothing is decided: {0}")]
     Unknown(String),
     /// The interceptor did not take it.
@@ -400,7 +400,7 @@ mod tests {
         }
         assert!(listed.is_sorted_by_key(|call| call.since));
         let (cut, whole) = (&listed[0], &listed[listed.len() - 1]);
-        assert_eq!(cut.arguments_bytes, Some(2_100_000), "said with it");
+        assert_eq!(cut.arguments_bytes, Some(2_100_000), "given with it");
         assert!(cut.arguments.len() <= ARGUMENTS && long.starts_with(&cut.arguments));
         assert_eq!((whole.arguments.as_str(), whole.arguments_bytes), ("{}", None));
         let message = serde_json::to_string(&McpReply::Waiting { calls: listed }).expect("JSON");

@@ -1,11 +1,13 @@
 //! The REST API: routes, their parameters, their answers.
 
 use super::{
-    Dashboard,
-    asked::{self, Asked, Pages, filter},
-    assets, gate, live,
+    assets,
+    dashboard::Dashboard,
+    feed, gate, live,
+    params::{self, CallQuery, StderrParams, filter},
     refusal::{Refusal, sentence},
     rules,
+    work::{ask, blocking},
 };
 use crate::mcp::{
     server,
@@ -14,25 +16,19 @@ use crate::mcp::{
 use axum::{
     Extension, Json, Router,
     body::Bytes,
-    extract::{
-        DefaultBodyLimit, Path, Query, State,
-        rejection::{JsonRejection, QueryRejection},
-    },
+    extract::{DefaultBodyLimit, Path, Query, State, rejection::QueryRejection},
     http::{Method, StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use ringfence_base::error::chain;
-use ringfence_store::{self as store, CallFilter, Reader, SessionReader, Viewer};
+use ringfence_store::{CallFilter, Reader, SessionReader, Viewer};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use tokio::{task, time};
+use tokio::time;
 
 /// Bytes of a request's body.
 const LONGEST_BODY: usize = 64 << 10;
-/// How long the store may take for an answer.
-const QUESTION: Duration = Duration::from_secs(10);
 /// How long an interceptor may take to carry a decision out.
 const DECIDED: Duration = Duration::from_secs(20);
 
@@ -43,15 +39,6 @@ type Answer = Result<Json<Value>, Refusal>;
 
 fn no_call(id: &str) -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, format!("There is no tool call with the id {id:?}."))
-}
-
-impl From<store::Error> for Refusal {
-    fn from(error: store::Error) -> Self {
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("The audit store cannot answer: {}.", chain(&error)),
-        )
-    }
 }
 
 pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
@@ -80,38 +67,6 @@ pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
         .with_state(dashboard)
 }
 
-/// Asks the store beside the runtime.
-pub(super) async fn ask<T: Send + 'static>(
-    dashboard: &Dashboard,
-    question: impl FnOnce(&SessionReader) -> Result<T, store::Error> + Send + 'static,
-) -> Result<T, Refusal> {
-    let db = dashboard.sessions.db.clone();
-    beside(move || {
-        let answered = SessionReader::open(&db).and_then(|reader| question(&reader.within(QUESTION)?));
-        Ok(answered?)
-    })
-    .await
-}
-
-/// Does what may block, when the asker's turn has a thread for it. The turn lasts as long as the work: a client that hangs up
-/// does not end it.
-pub(super) async fn beside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let gone =
-        |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The work for this answer was broken off.");
-    let turn = gate::turn();
-    let thread = match &turn {
-        Some(turn) => Some(turn.thread().await),
-        None => None,
-    };
-    let work = move || {
-        let _held = (thread, turn);
-        work()
-    };
-    task::spawn_blocking(work).await.map_err(gone)?
-}
-
 async fn other(method: Method, uri: Uri) -> Response {
     if (method == Method::GET || method == Method::HEAD)
         && let Some(file) = assets::find(uri.path())
@@ -129,16 +84,16 @@ async fn list(dashboard: &Dashboard, viewer: Viewer, filter: CallFilter) -> Answ
     ask(dashboard, move |reader| reader.calls(viewer, &filter)).await.map(|rows| Json(rows.into()))
 }
 
-async fn calls(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
-    list(&dashboard, viewer, filter(asked)?).await
+async fn calls(State(dashboard): Shared, Extension(viewer): Asking, query: CallQuery) -> Answer {
+    list(&dashboard, viewer, filter(query)?).await
 }
 
-async fn flagged(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
-    list(&dashboard, viewer, CallFilter { flagged: true, ..filter(asked)? }).await
+async fn flagged(State(dashboard): Shared, Extension(viewer): Asking, query: CallQuery) -> Answer {
+    list(&dashboard, viewer, CallFilter { flagged: true, ..filter(query)? }).await
 }
 
-async fn sessions(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
-    let limit = filter(asked)?.limit;
+async fn sessions(State(dashboard): Shared, Extension(viewer): Asking, query: CallQuery) -> Answer {
+    let limit = filter(query)?.limit;
     let shared = Arc::clone(&dashboard.sessions);
     let rows = ask(&dashboard, move |reader| reader.sessions(viewer, limit)).await?;
     let linked = rows.into_iter().map(|mut row| {
@@ -153,9 +108,9 @@ async fn session_calls(
     State(dashboard): Shared,
     Extension(viewer): Asking,
     Path(id): Path<String>,
-    asked: Asked,
+    query: CallQuery,
 ) -> Answer {
-    let filter = CallFilter { session: Some(id.clone()), ..filter(asked)? };
+    let filter = CallFilter { session: Some(id.clone()), ..filter(query)? };
     known(&dashboard, viewer, id).await?;
     list(&dashboard, viewer, filter).await
 }
@@ -169,17 +124,17 @@ async fn stderr(
     State(dashboard): Shared,
     Extension(viewer): Asking,
     Path(id): Path<String>,
-    asked: Result<Query<Pages>, QueryRejection>,
+    query: Result<Query<StderrParams>, QueryRejection>,
 ) -> Answer {
-    let (after, limit) = asked::pages(asked)?;
+    let (after, limit) = params::stderr_page(query)?;
     known(&dashboard, viewer, id.clone()).await?;
     ask(&dashboard, move |reader| reader.stderr(viewer, &id, after, limit))
         .await
         .map(|rows| Json(rows.into()))
 }
 
-async fn latest_intents(State(dashboard): Shared, Extension(viewer): Asking, asked: Asked) -> Answer {
-    let filter = filter(asked)?;
+async fn latest_intents(State(dashboard): Shared, Extension(viewer): Asking, query: CallQuery) -> Answer {
+    let filter = filter(query)?;
     let rows = ask(&dashboard, move |reader| reader.intents(viewer, filter.session.as_deref(), filter.limit))
         .await?;
     Ok(Json(rows.into()))
@@ -193,13 +148,13 @@ async fn known(dashboard: &Dashboard, viewer: Viewer, id: String) -> Result<Valu
 
 async fn call(State(dashboard): Shared, Extension(viewer): Asking, Path(id): Path<String>) -> Answer {
     let (sessions, wanted) = (Arc::clone(&dashboard.sessions), id.clone());
-    let row = beside(move || Ok(server::detail(&sessions, viewer, &wanted)?)).await?;
+    let row = blocking(move || Ok(server::detail(&sessions, viewer, &wanted)?)).await?;
     row.map(Json).ok_or_else(|| no_call(&id))
 }
 
 async fn waiting(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
     let sessions = Arc::clone(&dashboard.sessions);
-    beside(move || Ok(Json(live::waiting(&sessions, viewer)))).await
+    blocking(move || Ok(Json(feed::waiting(&sessions, viewer)))).await
 }
 
 async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
@@ -212,7 +167,7 @@ async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
         Ok(rows.len() as u64 + left_out)
     };
     row["pending_rules"] = ask(&dashboard, pending).await?.into();
-    row["problems"] = beside(move || Ok(rules::problems(&dashboard))).await?.into();
+    row["problems"] = blocking(move || Ok(rules::problems(&dashboard))).await?.into();
     Ok(Json(row))
 }
 
@@ -224,8 +179,9 @@ async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<
     }
     let waiting = sessions.waiting.count(0);
     let db = sessions.db.clone();
-    // A database that cannot be read is said elsewhere; the other counts do not depend on it.
-    let losses = beside(move || Ok(Reader::open(&db).and_then(|reader| reader.losses()).unwrap_or_default()));
+    // A database that cannot be read is reported elsewhere; the other counts do not depend on it.
+    let losses =
+        blocking(move || Ok(Reader::open(&db).and_then(|reader| reader.losses()).unwrap_or_default()));
     let losses = losses.await?;
     let text = sessions.metrics.text(sessions.links.count(0), waiting, losses).map_err(|_| {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "The metrics cannot be written as text.")
@@ -233,8 +189,6 @@ async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(axum::http::header::CONTENT_TYPE, kind)], text).into_response())
 }
-
-type Body<T> = Result<Json<T>, JsonRejection>;
 
 async fn approve(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> Answer {
     decide(shared, viewer, id, &body, true).await
@@ -244,11 +198,6 @@ async fn deny(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> 
     decide(shared, viewer, id, &body, false).await
 }
 
-/// The body of a POST as `T`.
-pub(super) fn body<T>(body: Body<T>) -> Result<T, Refusal> {
-    body.map(|Json(value)| value).map_err(|rejection| Refusal::new(rejection.status(), rejection.body_text()))
-}
-
 async fn decide(
     State(dashboard): Shared,
     Extension(viewer): Asking,
@@ -256,14 +205,14 @@ async fn decide(
     body: &[u8],
     approve: bool,
 ) -> Answer {
-    asked::nothing(body, if approve { "approve" } else { "deny" })?;
+    params::empty(body, if approve { "approve" } else { "deny" })?;
     let wanted = id.clone();
     let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
     if row.is_none() {
         return Err(no_call(&id));
     }
     let (shared, call) = (Arc::clone(&dashboard.sessions), id.clone());
-    beside(move || {
+    blocking(move || {
         let who = Decider::Dashboard { uid: viewer.0 };
         let decided = shared.waiting.decide(&call, approve, &who);
         decided.map(drop).map_err(|refused| {

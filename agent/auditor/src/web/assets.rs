@@ -28,3 +28,18 @@ pub(super) fn find(path: &str) -> Option<Response> {
     let (_, kind, text) = FILES.iter().find(|(name, ..)| *name == path)?;
     Some((StatusCode::OK, [(CONTENT_TYPE, *kind)], *text).into_response())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FILES;
+
+    #[test]
+    fn every_file_of_the_page_is_served() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/web/page");
+        for entry in std::fs::read_dir(folder).expect("the page") {
+            let name = entry.expect("a file").file_name().into_string().expect("UTF-8");
+            let path = if name == "index.html" { "/".to_owned() } else { format!("/{name}") };
+            assert!(FILES.iter().any(|(served, ..)| *served == path), "{name} is missing in FILES");
+        }
+    }
+}

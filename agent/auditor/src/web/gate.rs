@@ -4,9 +4,9 @@
 //! both are compared exactly; and it does not have the token. Each of the three alone would refuse it.
 
 use super::{
-    Dashboard,
+    dashboard::Dashboard,
     headers::{bearer, is_json, offered, same_host, same_origin},
-    refusal::{Refusal, Why},
+    refusal::{Reason, Refusal},
 };
 use axum::{
     extract::{Request, State},
@@ -38,14 +38,14 @@ pub(super) fn turn() -> Option<Arc<Turn>> {
     TURN.try_with(Arc::clone).ok()
 }
 
-/// Refuses what must not reach a handler; dresses what comes back.
+/// Refuses what must not reach a handler, and sets the headers of what comes back.
 pub(super) async fn pass(
     State(dashboard): State<Arc<Dashboard>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Arc<Standing>>().and_then(|standing| standing.peer());
-    let asked = asked(&request);
+    let described = describe(&request);
     let mut response = match check(&dashboard, &request) {
         Ok(viewer) => {
             // Absent for the page's own files: a handler that needs it has none to give away.
@@ -67,16 +67,16 @@ pub(super) async fn pass(
     };
     // Who may not, or not now. What is wrong with a question is the asker's own affair.
     if matches!(response.status().as_u16(), 401 | 403 | 415 | 503)
-        && let Some(Why(why)) = response.extensions_mut().remove()
+        && let Some(Reason(reason)) = response.extensions_mut().remove()
     {
-        dashboard.refused(peer, &asked, &why);
+        dashboard.log_refusal(peer, &described, &reason);
     }
-    dress(response.headers_mut());
+    set_headers(response.headers_mut());
     response
 }
 
 /// What a request asks for, for the record: never its parameters.
-fn asked(request: &Request) -> String {
+fn describe(request: &Request) -> String {
     let path: String = request.uri().path().chars().take(LONGEST_PATH).collect();
     format!("{:.16} {path:?} of the dashboard", request.method().as_str())
 }
@@ -120,7 +120,7 @@ fn check(dashboard: &Dashboard, request: &Request) -> Result<Option<Viewer>, Ref
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-fn dress(headers: &mut HeaderMap) {
+fn set_headers(headers: &mut HeaderMap) {
     let fixed = [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::{
         mcp::sessions::{Serving, Sessions},
-        web::{api, live, owner::SocketOwners},
+        web::{feed, owner::SocketOwners, work},
     };
     use axum::{
         Router,
@@ -159,13 +159,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
         let threads = Threads { questions: 4, decisions: 4, changes: 4, news: 4 };
-        let (live, turns) =
-            (live::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
+        let (feed, turns) =
+            (feed::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
         let dashboard = Arc::new(Dashboard {
             sessions: Arc::clone(&sessions),
             rules: None,
             port: 80,
-            live,
+            feed,
             turns,
             owners: SocketOwners::default(),
         });
@@ -175,7 +175,7 @@ mod tests {
         let wait = Arc::new(std::sync::Mutex::new(wait));
         let slow = move || {
             let (begun, wait) = (begun.clone(), Arc::clone(&wait));
-            api::beside(move || {
+            work::blocking(move || {
                 begun.send(()).expect("somebody listens");
                 let _ = wait.lock().expect("one at a time").recv();
                 Ok(())

@@ -4,16 +4,20 @@
 //! question of each, so that neither a slow disk nor a slow question holds the others up.
 
 mod api;
-pub mod asked;
 mod assets;
+mod dashboard;
+mod feed;
 mod gate;
 pub mod headers;
 mod live;
 mod owner;
+pub mod params;
 mod refusal;
 mod rules;
+mod work;
 
 use super::mcp::sessions::Sessions;
+use dashboard::Dashboard;
 use owner::SocketOwners;
 use ringfence_base::{
     precedence,
@@ -24,9 +28,8 @@ use ringfence_http::{
     turns::{Threads, Turns},
 };
 use std::{
-    fmt::Display,
     io,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::TcpListener,
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
     thread,
@@ -66,28 +69,6 @@ pub enum Error {
     Start(#[source] io::Error),
 }
 
-/// What the handlers share.
-#[derive(Debug)]
-struct Dashboard {
-    sessions: Arc<Sessions>,
-    /// The user's rules; `None` where users have files of their own, which only their interceptors can read.
-    rules: Option<PathBuf>,
-    port: u16,
-    live: live::News,
-    turns: Turns,
-    owners: SocketOwners,
-}
-
-impl Dashboard {
-    /// Puts on record that somebody was refused something: whose the connection is, as far as the kernel says.
-    fn refused(&self, peer: Option<SocketAddr>, what: &str, why: &dyn Display) {
-        let ours = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let uid = peer.and_then(|peer| self.owners.of(peer, ours));
-        let from = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
-        self.sessions.refused_pages.log_user(uid, || format!("{what}, from {from}, is"), &why);
-    }
-}
-
 /// What the dashboard works with that a process has to make before it is confined.
 #[derive(Debug)]
 pub struct Prepared {
@@ -124,9 +105,9 @@ pub fn start(
 ) -> Result<(), Error> {
     let got = listener.local_addr().map_err(Error::Listen)?.port();
     let turns = Turns::new(THREADS, sessions.owners.clone());
-    let live = live::start(sessions).map_err(Error::Start)?;
+    let feed = feed::start(sessions).map_err(Error::Start)?;
     let dashboard =
-        Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, live, turns, owners });
+        Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, feed, turns, owners });
     let of_thread = Arc::clone(sessions);
     let accept = move || {
         // One thread for all pages, and for all who connect and show no token.
@@ -159,7 +140,7 @@ async fn serve(listener: &TcpListener, dashboard: Arc<Dashboard>) -> io::Result<
             match serving::connection(stream, standing, router, LIMITS, stop).await {
                 Ok(()) => {}
                 Err(error @ serving::Error::Evicted) => {
-                    dashboard.refused(Some(peer), "a connection to the dashboard", &error);
+                    dashboard.log_refusal(Some(peer), "a connection to the dashboard", &error);
                 }
                 Err(error) => tracing::debug!("a connection to the dashboard ended: {error}"),
             }

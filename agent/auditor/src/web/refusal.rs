@@ -1,13 +1,15 @@
-//! An answer that says why not.
+//! An answer that refuses, with the reason.
 
 use axum::{
     Json,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use ringfence_base::error::chain;
+use ringfence_store as store;
 use serde_json::json;
 
-/// An answer that says why not.
+/// An answer that refuses, with the reason.
 #[derive(Debug)]
 pub struct Refusal {
     status: StatusCode,
@@ -20,17 +22,26 @@ impl Refusal {
     }
 }
 
+impl From<store::Error> for Refusal {
+    fn from(error: store::Error) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("The audit store cannot answer: {}.", chain(&error)),
+        )
+    }
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(json!({ "error": self.error }))).into_response();
-        response.extensions_mut().insert(Why(self.error));
+        response.extensions_mut().insert(Reason(self.error));
         response
     }
 }
 
-/// Beside an answer that says why not: what it says.
+/// The reason in an answer that refuses, for the log.
 #[derive(Debug, Clone)]
-pub(super) struct Why(pub(super) String);
+pub(super) struct Reason(pub(super) String);
 
 /// With a capital letter.
 pub(super) fn sentence(text: &str) -> String {

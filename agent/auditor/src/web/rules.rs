@@ -1,9 +1,10 @@
 //! Rules by the API: those of the database, to which one can add, and those of the file, to read.
 
 use super::{
-    Dashboard, api,
-    asked::{Confirmed, Posted, check, unfit},
+    dashboard::Dashboard,
+    params::{self, Confirmation, NewRule, unprocessable, validate},
     refusal::{Refusal, sentence},
+    work::{ask, blocking},
 };
 use crate::mcp::server::NOT_PENDING;
 use axum::{
@@ -39,14 +40,14 @@ pub(super) async fn list(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
 ) -> Result<Json<Value>, Refusal> {
-    let mut rows = api::ask(&dashboard, move |reader| reader.rules(viewer)).await?;
+    let mut rows = ask(&dashboard, move |reader| reader.rules(viewer)).await?;
     for row in &mut rows {
         let operations = row["operation_types"].as_str().map(|list| list.split(',').collect::<Vec<_>>());
         row["operation_types"] = json!(operations);
         row["enabled"] = (row["enabled"] != 0).into();
         row["source"] = "database".into();
     }
-    let (source, written) = api::beside(move || Ok(file_rules(&dashboard))).await?;
+    let (source, written) = blocking(move || Ok(file_rules(&dashboard))).await?;
     for rule in written.unwrap_or_default() {
         let mut row = json!(rule);
         row["source"] = source.clone().into();
@@ -87,12 +88,12 @@ fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<Written>, String>) {
 pub(super) async fn add(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
-    posted: Result<Json<Posted>, JsonRejection>,
+    posted: Result<Json<NewRule>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    let rule = check(api::body(posted)?)?;
-    let shown = json!(ruleset::written(&rule).map_err(unfit)?);
+    let rule = validate(params::body(posted)?)?;
+    let shown = json!(ruleset::written(&rule).map_err(unprocessable)?);
     let lane = lane(&dashboard, viewer, PATIENCE).await?;
-    let id = api::beside(move || store(&dashboard, viewer, &rule, lane)).await?;
+    let id = blocking(move || store(&dashboard, viewer, &rule, lane)).await?;
     let mut row = shown;
     row["id"] = id.into();
     row["source"] = "database".into();
@@ -115,18 +116,18 @@ pub(super) async fn pending(
         }
         Ok(rows)
     };
-    Ok(Json(api::ask(&dashboard, compared).await?.into()))
+    Ok(Json(ask(&dashboard, compared).await?.into()))
 }
 
 /// Puts a change in force that waits.
 pub(super) async fn confirm(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
-    posted: Result<Json<Confirmed>, JsonRejection>,
+    posted: Result<Json<Confirmation>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
-    let Confirmed { path, sha256 } = api::body(posted)?;
+    let Confirmation { path, sha256 } = params::body(posted)?;
     let lane = lane(&dashboard, viewer, PATIENCE).await?;
-    let done = api::beside(move || {
+    let done = blocking(move || {
         Ok(dashboard.sessions.confirm_rules(viewer.0, (&path, &sha256), "dashboard", lane)?)
     });
     if done.await? {
@@ -138,7 +139,7 @@ pub(super) async fn confirm(
 /// Waits for the user's lane to the writer, behind what that user's sessions write: without a thread, of which all pages have a
 /// few. Whoever hangs up meanwhile, or is evicted, is not in the queue any more.
 async fn lane(dashboard: &Dashboard, viewer: Viewer, patience: Duration) -> Result<Lane, Refusal> {
-    let lane = dashboard.sessions.writing.queue(viewer.0);
+    let lane = dashboard.sessions.writer.queue(viewer.0);
     let first = async {
         while !lane.is_first() {
             time::sleep(LOOK).await;
@@ -166,7 +167,7 @@ fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule, lane: Lane) -
         return Err(taken());
     }
     let reader = SessionReader::open(&sessions.db)?;
-    let mut writer = sessions.writing.lock_in(lane);
+    let mut writer = sessions.writer.lock_in(lane);
     if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
         let error =
             format!("The database holds {MAX_STORED_RULES} rules already; put more into a rule file.");
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
     use crate::{
         mcp::sessions::{Serving, Sessions},
-        web::{live, owner::SocketOwners},
+        web::{feed, owner::SocketOwners},
     };
     use ringfence_http::turns::{Threads, Turns};
     use ringfence_session::reload::LONGEST;
@@ -199,7 +200,7 @@ mod tests {
             let text = |first: &str, kind: usize| {
                 (0..*lines).fold(first.to_owned(), |text, n| text + &format!("\n# {kind}{n:06}"))
             };
-            let mut writer = sessions.writing.lock(*uid, || true).expect("the lane");
+            let mut writer = sessions.writer.lock(*uid, || true).expect("the lane");
             for (now, text) in
                 [text("rules: [{name: a, action: block}]", 1), text("rules: []", 2)].into_iter().enumerate()
             {
@@ -209,10 +210,10 @@ mod tests {
             }
         }
         let threads = Threads { questions: 4, decisions: 4, changes: 4, news: 4 };
-        let (live, turns) =
-            (live::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
+        let (feed, turns) =
+            (feed::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
         let owners = SocketOwners::default();
-        (folder, Arc::new(Dashboard { sessions, rules: None, port: 80, live, turns, owners }))
+        (folder, Arc::new(Dashboard { sessions, rules: None, port: 80, feed, turns, owners }))
     }
 
     #[tokio::test]
@@ -238,7 +239,7 @@ mod tests {
     }
 
     /// The body that confirms a user's only change.
-    fn confirmation(dashboard: &Dashboard, uid: u32) -> Result<Json<Confirmed>, JsonRejection> {
+    fn confirmation(dashboard: &Dashboard, uid: u32) -> Result<Json<Confirmation>, JsonRejection> {
         let reader = SessionReader::open(&dashboard.sessions.db).expect("opens");
         let row = reader.pending_rules(Viewer(uid)).expect("reads").remove(0);
         let text = json!({ "path": row["path"], "sha256": row["sha256"] });
@@ -252,7 +253,7 @@ mod tests {
             let (shared, body) = (Arc::clone(&dashboard), confirmation(&dashboard, uid));
             async move { confirm(State(shared), Extension(Viewer(uid)), body).await.map(|_| ()) }
         };
-        let queue = |uid: u32| dashboard.sessions.writing.queue(uid);
+        let queue = |uid: u32| dashboard.sessions.writer.queue(uid);
         // All pages have one thread, and the sessions of two users write without an end.
         let one = runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build();
         one.expect("a runtime").block_on(async {

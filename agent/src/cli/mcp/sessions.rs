@@ -129,12 +129,12 @@ pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
 /// Page by page: it may be more than one answer holds.
 fn stderr(source: &Source, session: &str) -> anyhow::Result<ExitCode> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let (mut after, mut said, mut dropped) = (0, false, 0);
+    let (mut after, mut shown, mut dropped) = (0, false, 0);
     loop {
         let request = McpRequest::Stderr { session: session.to_owned(), after, limit: 500 };
         let page = rows(source, &request)?;
         let Some(last) = page.last().and_then(|row| row["number"].as_i64()) else { break };
-        (after, said) = (last, true);
+        (after, shown) = (last, true);
         for row in &page {
             if source.json {
                 writeln!(out, "{row}")?;
@@ -153,7 +153,7 @@ fn stderr(source: &Source, session: &str) -> anyhow::Result<ExitCode> {
     }
     say_dropped(&mut out, dropped)?;
     out.flush()?;
-    if !said && !source.json {
+    if !shown && !source.json {
         eprintln!("ringfence: nothing that this session's server said on standard error is on record");
     }
     Ok(ExitCode::SUCCESS)

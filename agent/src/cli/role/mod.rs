@@ -4,7 +4,7 @@ mod daemon;
 
 pub(crate) use daemon::{Args as DaemonArgs, run as daemon};
 
-use ringfence_auditor::SessionLimits;
+use ringfence_auditor::Retention;
 use ringfence_client::places::Places;
 use ringfence_interceptor::forward;
 use std::{path::PathBuf, process::ExitCode};
@@ -24,22 +24,22 @@ pub(crate) struct AuditorArgs {
     /// Port of the dashboard.
     #[arg(long, value_name = "P", default_value_t = 8080)]
     port: u16,
-    /// Days that a session is kept after its end.
-    #[arg(long, value_name = "N", requires = "user", value_parser = clap::value_parser!(u32).range(0..=36_500))]
+    /// Days that events are kept, and sessions after their end.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=36_500))]
     keep_days: Option<u32>,
     /// Bytes that all sessions may take, journals and rows together.
-    #[arg(long, value_name = "N", requires = "user")]
+    #[arg(long, value_name = "N")]
     keep_bytes: Option<u64>,
     /// Seconds after its end in which a session is never removed.
-    #[arg(long, value_name = "N", requires = "user")]
+    #[arg(long, value_name = "N")]
     grace: Option<u32>,
 }
 
 /// `ringfence llm-worker`.
 pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
     become_role();
-    // Its supervisor's standard error is its own. The MCP library's warnings hold what servers say; what matters of it is
-    // told by us.
+    // Its supervisor's standard error is its own. The MCP library's warnings hold what servers say; what matters of it
+    // is logged by us.
     crate::cli::log::start("info,rmcp=off");
     ringfence_llm_worker::role::run()?;
     Ok(ExitCode::SUCCESS)
@@ -61,25 +61,55 @@ fn become_role() {
 
 fn prepare() {
     become_role();
-    // Standard output is a socket here: everything that is said goes to standard error, which is the daemon's log.
+    // Standard output is a socket here: all messages go to standard error, which is the daemon's log.
     crate::cli::log::of_a_child();
+}
+
+impl AuditorArgs {
+    /// The default, but for what the arguments set.
+    pub(crate) fn retention(&self) -> Retention {
+        let mut retention = Retention::default();
+        if let Some(days) = self.keep_days {
+            retention = retention.with_days(days);
+        }
+        retention.session_bytes = self.keep_bytes.unwrap_or(retention.session_bytes);
+        retention.grace = self.grace.map_or(retention.grace, |seconds| i64::from(seconds) * 1_000_000);
+        retention
+    }
 }
 
 pub(crate) fn auditor(args: &AuditorArgs) -> anyhow::Result<ExitCode> {
     prepare();
+    let retention = args.retention();
     match &args.state {
-        Some(state) => ringfence_auditor::run(state)?,
+        Some(state) => ringfence_auditor::run(state, retention)?,
         None => {
-            let mut limits = SessionLimits::default();
-            if let Some(days) = args.keep_days {
-                limits.age = i64::from(days) * 24 * 3_600 * 1_000_000;
-            }
-            limits.grace = args.grace.map_or(limits.grace, |seconds| i64::from(seconds) * 1_000_000);
-            limits.bytes = args.keep_bytes.unwrap_or(limits.bytes);
             let places = Places::locate(args.db.as_deref())?;
             places.make()?;
-            ringfence_auditor::user::run(&places, args.port, limits)?;
+            ringfence_auditor::user::run(&places, args.port, retention)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, FromArgMatches as _};
+
+    #[test]
+    fn what_is_kept_is_set_for_the_daemon_s_auditor_as_for_a_user_s() {
+        for whose in [["--state", "DIR"].as_slice(), &["--user", "--db", "FILE"]] {
+            let retention = |set: &[&str]| {
+                let line = ["auditor"].iter().chain(whose).chain(set).copied();
+                let grammar = AuditorArgs::augment_args(clap::Command::new("auditor"));
+                let matches = grammar.try_get_matches_from(line).expect("parses");
+                AuditorArgs::from_arg_matches(&matches).expect("the arguments").retention()
+            };
+            assert_eq!(retention(&[]), Retention::default());
+            let set = retention(&["--keep-days", "7", "--keep-bytes", "9", "--grace", "5"]);
+            let seven_days = 7 * 24 * 3_600 * 1_000_000;
+            assert_eq!((set.age, set.session_bytes, set.grace), (seven_days, 9, 5_000_000), "{whose:?}");
+        }
+    }
 }

@@ -50,10 +50,10 @@ impl Rig {
     /// The calls that a name stands for: key, id, the provider's id, result.
     fn named(&self, what: &str) -> Vec<[Option<String>; 4]> {
         let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
-        let asked = reader.asked(Viewer(0), Some(what), 100).expect("reads");
-        let calls = asked.iter().filter_map(|asked| {
-            let Asked::Call(row) = *asked else { return None };
-            let intents = reader.intents(Viewer(0), asked, 10).expect("reads");
+        let targets = reader.trace_targets(Viewer(0), Some(what), 100).expect("reads");
+        let calls = targets.iter().filter_map(|target| {
+            let TraceTarget::Call(row) = *target else { return None };
+            let intents = reader.intents(Viewer(0), target, 10).expect("reads");
             let call = reader.agent_calls(Viewer(0), &intents[0], Some(row), 10).expect("reads").pop()?;
             Some([call.key, Some(call.id), call.renamed.map(|renamed| renamed.given), call.output])
         });
@@ -70,7 +70,7 @@ impl Rig {
     /// Each intent: who asked, whether it is over, why it failed.
     fn intents(&self) -> Vec<(Via, bool, Option<String>)> {
         let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
-        let intents = reader.intents(Viewer(0), &Asked::All, 100).expect("reads");
+        let intents = reader.intents(Viewer(0), &TraceTarget::All, 100).expect("reads");
         intents.into_iter().map(|one| (one.via, one.ended.is_some(), one.error)).collect()
     }
 }
@@ -183,10 +183,10 @@ fn an_intent_s_beginning_that_two_have_shows_both() {
     rig.asks("abcd11111111", Via::Send);
     rig.asks("abcd22222222", Via::Send);
     let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
-    let asked = |what| reader.asked(Viewer(0), Some(what), 100).expect("reads");
-    assert_eq!(asked("abcd"), [Asked::Intent(1), Asked::Intent(2)]);
-    assert_eq!(asked("abcd2"), [Asked::Intent(2)]);
-    assert!(asked("nothing").is_empty());
+    let targets = |what| reader.trace_targets(Viewer(0), Some(what), 100).expect("reads");
+    assert_eq!(targets("abcd"), [TraceTarget::Intent(1), TraceTarget::Intent(2)]);
+    assert_eq!(targets("abcd2"), [TraceTarget::Intent(2)]);
+    assert!(targets("nothing").is_empty());
 }
 
 #[test]

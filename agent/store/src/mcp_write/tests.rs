@@ -1,6 +1,7 @@
 //! Tests of writing MCP sessions.
 
-use super::{Error, Owners, Position, SessionWriter};
+use super::{Error, Position, SessionWriter};
+use ringfence_base::quota::Owners;
 use ringfence_session::{
     journal::{Direction, Judged},
     rows::ingest::{CallRow, MessageRow, Row},

@@ -13,7 +13,7 @@ const UID: u32 = 5;
 /// A database, and a journal.
 struct Scene {
     folder: tempfile::TempDir,
-    writing: Writing,
+    writer: SharedWriter,
     long: Lanes,
     session: String,
 }
@@ -22,8 +22,8 @@ impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let writer = SessionWriter::new(folder.path().join("audit.db"), None);
-        let writing = Writing::new(writer, Owners::default());
-        Self { folder, writing, long: Lanes::new(Owners::default()), session: name(7) }
+        let writer = SharedWriter::new(writer, Owners::default());
+        Self { folder, writer, long: Lanes::new(Owners::default()), session: name(7) }
     }
 
     fn journal(&self, entries: &[Entry]) -> PathBuf {
@@ -38,12 +38,12 @@ impl Scene {
     fn intake(&self, path: &Path) -> Intake {
         let names = (self.session.clone(), path.display().to_string());
         let file = File::open(path).expect("the journal");
-        Intake::new((&self.writing, &|| true), names, (UID, self.long.clone()), file).expect("an intake")
+        Intake::new((&self.writer, &|| true), names, (UID, self.long.clone()), file).expect("an intake")
     }
 
     /// How many lines of the journal are in the store, by its own word.
     fn lines(&self) -> u64 {
-        self.writing.ours().lines(&self.session, UID).expect("reads").expect("one's own").0
+        self.writer.ours().lines(&self.session, UID).expect("reads").expect("one's own").0
     }
 
     fn rows(&self, table: &str) -> Vec<Vec<Value>> {
@@ -114,9 +114,9 @@ fn a_line_of_many_calls_is_written_in_steps_and_whoever_is_stopped_between_them_
     let mut intake = scene.intake(&path);
     let mut rows = 0;
     loop {
-        let news = intake.advance((&scene.writing, &|| true)).expect("taken in");
-        rows += news.rows.len();
-        if !news.more {
+        let batch = intake.advance((&scene.writer, &|| true)).expect("taken in");
+        rows += batch.rows.len();
+        if !batch.more {
             break;
         }
     }
@@ -127,11 +127,11 @@ fn a_line_of_many_calls_is_written_in_steps_and_whoever_is_stopped_between_them_
     let scene = Scene::new();
     let path = scene.journal(&entries);
     let mut intake = scene.intake(&path);
-    let lane = scene.writing.lock(UID, || true).expect("the lane");
-    assert!(matches!(intake.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+    let lane = scene.writer.lock(UID, || true).expect("the lane");
+    assert!(matches!(intake.advance((&scene.writer, &|| false)), Err(Error::Evicted)));
     drop(lane);
     assert_eq!(scene.lines(), 0);
-    let again = |_| intake.advance((&scene.writing, &|| true)).expect("taken in").rows;
+    let again = |_| intake.advance((&scene.writer, &|| true)).expect("taken in").rows;
     let all: Vec<Row> = (0..2).flat_map(again).collect();
     assert_eq!((all.len(), scene.lines()), (3 * STEP + 3, 3), "each row is told of once");
     assert_eq!(of(&scene), expected);
@@ -145,7 +145,7 @@ fn a_line_of_many_calls_is_written_in_steps_and_whoever_is_stopped_between_them_
         let rows: Vec<Row> =
             [start(), first.clone()].into_iter().flat_map(|entry| fold.next(entry)).collect();
         let at = Position { lines: 2, head: "h", ..intake.position() };
-        scene.writing.ours().write_some(&at, &rows[..STEP]).expect("written");
+        scene.writer.ours().write_some(&at, &rows[..STEP]).expect("written");
         assert_eq!(
             (scene.lines(), scene.rows("tool_calls").len()),
             (0, STEP - 2),
@@ -153,7 +153,7 @@ fn a_line_of_many_calls_is_written_in_steps_and_whoever_is_stopped_between_them_
         );
     }
     let mut intake = scene.intake(&path);
-    while intake.advance((&scene.writing, &|| true)).expect("taken in").more {}
+    while intake.advance((&scene.writer, &|| true)).expect("taken in").more {}
     assert_eq!(scene.lines(), 3);
     assert_eq!(of(&scene), expected);
 }
@@ -200,14 +200,14 @@ fn a_journal_that_names_calls_by_what_is_no_name_is_broken_there() {
         let path = scene.journal(&[start(), bad, calls(1, name)]);
         let mut intake = scene.intake(&path);
         for _ in 0..2 {
-            let Err(error) = intake.advance((&scene.writing, &|| true)) else { panic!("taken in") };
+            let Err(error) = intake.advance((&scene.writer, &|| true)) else { panic!("taken in") };
             assert!(matches!(error, Error::Name(2)), "{error}");
         }
         assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (1, 0), "what was before it is there");
     }
     let scene = Scene::new();
     let path = scene.journal(&[start(), calls(1, name), decision(&name(0))]);
-    scene.intake(&path).advance((&scene.writing, &|| true)).expect("the control");
+    scene.intake(&path).advance((&scene.writer, &|| true)).expect("the control");
     assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (3, 1));
 }
 
@@ -221,11 +221,11 @@ fn what_is_before_a_line_that_is_broken_is_on_record() {
     std::fs::write(&path, lines.join("\n") + "\n").expect("written");
     let mut intake = scene.intake(&path);
     for _ in 0..2 {
-        let Err(error) = intake.advance((&scene.writing, &|| true)) else { panic!("taken in") };
+        let Err(error) = intake.advance((&scene.writer, &|| true)) else { panic!("taken in") };
         assert!(matches!(error, Error::Journal(Broken::Chain(3))), "{error}");
         assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (2, 3));
     }
-    assert_eq!(intake.untold().len(), 5, "and those who watch are told of it");
+    assert_eq!(intake.take_written().len(), 5, "and watchers are notified of them");
 }
 
 #[test]
@@ -236,15 +236,15 @@ fn while_nothing_can_be_written_nothing_more_is_read() {
     let path = scene.journal(&entries);
     let mut intake = scene.intake(&path);
     // Somebody else of this user's has the lane: whoever has no place does not get it.
-    let lane = scene.writing.lock(UID, || true).expect("the lane");
+    let lane = scene.writer.lock(UID, || true).expect("the lane");
     let mut read = Vec::new();
     for _ in 0..5 {
-        assert!(matches!(intake.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+        assert!(matches!(intake.advance((&scene.writer, &|| false)), Err(Error::Evicted)));
         read.push((intake.reader.position().1, intake.unwritten.len()));
     }
     assert_eq!(read, [(2, BATCH + 2); 5]);
     drop(lane);
-    while intake.advance((&scene.writing, &|| true)).expect("the control").more {}
+    while intake.advance((&scene.writer, &|| true)).expect("the control").more {}
     assert_eq!((scene.lines(), scene.rows("tool_calls").len()), (9, 8 * BATCH));
 }
 
@@ -258,9 +258,9 @@ fn who_has_no_place_any_more_does_not_wait_for_another_s_long_line() {
     let path = scene.journal(&[start(), long]);
     let mut intake = scene.intake(&path);
     let alone = scene.long.wait(UID, || true).expect("the lane");
-    assert!(matches!(intake.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+    assert!(matches!(intake.advance((&scene.writer, &|| false)), Err(Error::Evicted)));
     drop(alone);
-    while intake.advance((&scene.writing, &|| true)).expect("the control").more {}
+    while intake.advance((&scene.writer, &|| true)).expect("the control").more {}
     assert_eq!(scene.lines(), 2);
 }
 
@@ -285,20 +285,20 @@ fn a_user_s_next_long_line_is_not_read_before_the_rows_of_the_one_before_are_wri
         asked.set(asked.get() + 1);
         asked.get() == 1
     };
-    let lane = scene.writing.lock(UID, || true).expect("the lane");
-    assert!(matches!(first.advance((&scene.writing, &still)), Err(Error::Parted)));
+    let lane = scene.writer.lock(UID, || true).expect("the lane");
+    assert!(matches!(first.advance((&scene.writer, &still)), Err(Error::Evicted)));
     drop(lane);
     assert!(first.unwritten.iter().any(|row| row.bytes() > SHORT), "it is read");
     let room = |uid: u32| scene.long.enter(uid, Instant::now(), || true).is_some();
     assert!(!room(UID) && room(UID + 1), "for nobody else of this user's");
-    assert!(matches!(second.advance((&scene.writing, &|| false)), Err(Error::Parted)));
+    assert!(matches!(second.advance((&scene.writer, &|| false)), Err(Error::Evicted)));
     assert!(second.unwritten.is_empty());
     // Written, the rows are still there until whoever watches is told.
-    let news = first.advance((&scene.writing, &|| true)).expect("written");
-    assert!(!room(UID) && news.rows.iter().any(|row| row.bytes() > SHORT));
-    drop(news);
+    let batch = first.advance((&scene.writer, &|| true)).expect("written");
+    assert!(!room(UID) && batch.rows.iter().any(|row| row.bytes() > SHORT));
+    drop(batch);
     assert!(room(UID), "and then there is room again");
-    while second.advance((&scene.writing, &|| true)).expect("the control").more {}
+    while second.advance((&scene.writer, &|| true)).expect("the control").more {}
     assert_eq!(scene.lines(), 2);
 }
 
@@ -308,12 +308,12 @@ fn a_journal_that_begins_another_session_is_broken_there() {
     let path = scene.journal(&[start_of(&name(9)), calls(1, name)]);
     let mut intake = scene.intake(&path);
     for _ in 0..2 {
-        let Err(error) = intake.advance((&scene.writing, &|| true)) else { panic!("taken in") };
+        let Err(error) = intake.advance((&scene.writer, &|| true)) else { panic!("taken in") };
         assert!(matches!(error, Error::OtherSession(1)), "{error}");
     }
     assert_eq!((scene.lines(), scene.rows("sessions").len()), (0, 0));
     let path = scene.journal(&[start(), calls(1, name), Entry::Gap { at: 3 }]);
-    scene.intake(&path).advance((&scene.writing, &|| true)).expect("the control");
+    scene.intake(&path).advance((&scene.writer, &|| true)).expect("the control");
     assert_eq!((scene.lines(), scene.rows("sessions").len()), (3, 1));
 }
 
@@ -345,20 +345,20 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
     {
         let mut scene = Scene::new();
         let path = scene.journal(&[start(), asks(1)]);
-        while scene.intake(&path).advance((&scene.writing, &|| true)).expect("taken in").more {}
+        while scene.intake(&path).advance((&scene.writer, &|| true)).expect("taken in").more {}
         if parted {
-            scene.writing.ours().parted(&scene.session, UID, others);
+            scene.writer.ours().unlinked(&scene.session, UID, others);
         }
         scene.session = name(8);
         let path = scene.journal(&[start_of(&name(8)), calls(1, |_| name(2)), Entry::Gap { at: 3 }]);
-        while scene.intake(&path).advance((&scene.writing, &|| true)).expect("taken in").more {}
+        while scene.intake(&path).advance((&scene.writer, &|| true)).expect("taken in").more {}
         assert_eq!(source(&scene, &scene.session), expected);
     }
 }
 
 #[test]
 fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
-    use crate::verify::{self, Amiss, Sums};
+    use crate::verify::{self, Problem, Sums};
     use ringfence_session::ledger::Known;
     use ringfence_store::{SessionReader, Shown, Viewer};
     let scene = Scene::new();
@@ -366,7 +366,7 @@ fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
     let mut journal = Journal::create(&path).expect("a journal");
     [start(), calls(3, name)].iter().for_each(|entry| journal.append(entry).expect("written"));
     let mut intake = scene.intake(&path);
-    while intake.advance((&scene.writing, &|| true)).expect("taken in").more {}
+    while intake.advance((&scene.writer, &|| true)).expect("taken in").more {}
     let head = intake.position().head.to_owned();
     let verified = || {
         let reader = SessionReader::open(&scene.folder.path().join("audit.db")).expect("opens");
@@ -383,14 +383,14 @@ fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
     journal.append(&next).expect("written");
     let rows = intake.fold.next(next);
     for step in [&rows[..1], &rows[1..4]] {
-        scene.writing.ours().write_some(&intake.position(), step).expect("written");
+        scene.writer.ours().write_some(&intake.position(), step).expect("written");
         verified().expect("as far as it is written");
     }
     let database = Connection::open(scene.folder.path().join("audit.db")).expect("opens");
     let change = "UPDATE tool_calls SET tool_name = 'other' WHERE id = ?1";
     for changed in [name(101), name(1)] {
         database.execute(change, [&changed]).expect("changed");
-        assert!(matches!(verified(), Err(Amiss::Rows(_))), "{changed}");
+        assert!(matches!(verified(), Err(Problem::Rows(_))), "{changed}");
         database.execute(&change.replace("other", "t"), [&changed]).expect("changed");
         verified().expect("as it was");
     }

@@ -172,7 +172,7 @@ fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_e
     let (folder, sessions) = sessions();
     let (link, mut interceptor) = linked(&sessions, "s", 5);
     link.open(&"welcome").expect("sent");
-    drop(sessions.writing.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1));
+    drop(sessions.writer.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1));
     let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
     let change = |text: &str| {
         database.execute("UPDATE rule_files SET text = ?1", [text]).expect("changed");
@@ -184,7 +184,7 @@ fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_e
             let compared = compared.replace(compared.get() + 1);
             let done = reader.compare_rules(uid, file);
             for uid in [5, 6] {
-                drop(sessions.writing.lock(uid, || true).expect("the lane"));
+                drop(sessions.writer.lock(uid, || true).expect("the lane"));
             }
             // The text in force is another one by the time that it was compared with the file.
             if compared == 0 || !ends {
@@ -207,18 +207,13 @@ fn everybody_writes_while_a_rule_file_is_compared_and_that_is_not_done_without_e
 #[test]
 fn what_is_in_force_is_told_once_for_all_links_and_behind_what_was_answered_before() {
     let (_folder, sessions) = sessions();
-    sessions
-        .writing
-        .lock(5, || true)
-        .expect("the lane")
-        .offer_rules(5, &rule_file(STRICT), 1)
-        .expect("taken");
+    sessions.writer.lock(5, || true).expect("the lane").offer_rules(5, &rule_file(STRICT), 1).expect("taken");
     let links: Vec<_> = ["a", "b", "c"].map(|session| linked(&sessions, session, 5)).into();
     let (other, _) = linked(&sessions, "other", 6);
     assert!(matches!(sessions.offer_rules(5, (1, rule_file(LOOSE)), &links[0].0, &|| true), Ok(Some(true))));
     let sha256 = ringfence_session::journal::sha256(LOOSE.as_bytes());
     let confirm = |viewer: u32| {
-        let lane = sessions.writing.wait(viewer, || true).expect("the lane");
+        let lane = sessions.writer.wait(viewer, || true).expect("the lane");
         sessions.confirm_rules(viewer, ("/rules", &sha256), "a test", lane).expect("looked at")
     };
     assert!(!confirm(6), "another user's");
@@ -270,8 +265,8 @@ fn of_a_release_nobody_is_told_whose_call_did_not_wait() {
     for id in ["never-did", "waits", "waits"] {
         released(&sessions, id.to_owned(), ("s", 5));
     }
-    let heard = watcher.take();
-    assert_eq!(heard.of[&5].news, [Live::Call("waits".into())]);
+    let backlog = watcher.take();
+    assert_eq!(backlog.users[&5].changes, [Change::Call("waits".into())]);
 }
 
 #[test]
@@ -286,13 +281,14 @@ fn an_interceptor_that_gave_up_waiting_for_its_welcome_gets_it_the_next_time() {
         let (permit, shared) = (permits.take(1000, || ()).expect("a permit"), Arc::clone(&sessions));
         let serves = thread::spawn(move || converse(ours, 1000, &permit, &shared));
         let mut interceptor = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
-        let request = McpRequest::Session { session: session.clone(), journal: journal.display().to_string() };
+        let request =
+            McpRequest::Session { session: session.clone(), journal: journal.display().to_string() };
         let file = File::open(&journal).expect("opens");
         interceptor.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
         (interceptor, serves)
     };
     // The store has other work, and the first is not answered in time.
-    let busy = sessions.writing.wait(1000, || true).expect("the lane");
+    let busy = sessions.writer.wait(1000, || true).expect("the lane");
     let (first, ends) = link();
     while sessions.claims.is_free(&session) {
         thread::sleep(Duration::from_millis(5));

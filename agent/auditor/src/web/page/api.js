@@ -56,16 +56,16 @@ const FIRST = 500;
 const SLOWEST = 15_000;
 const POLL = 2_000;
 
-/** Keeps a live stream. `hear(message)` gets each message; `state(word)` is told `live`, `polling` or `locked`. */
-export function live(hear, state) {
+/** Keeps a live stream. `receive(message)` gets each message; `state(word)` gets `live`, `polling` or `locked`. */
+export function live(receive, state) {
   let pause = FIRST;
   let polling = null;
 
   const poll = async () => {
     try {
       const waiting = await ask("/api/waiting");
-      hear({ type: "waiting", calls: waiting, now_ms: Date.now() });
-      hear({ type: "behind" });
+      receive({ type: "waiting", calls: waiting, now_ms: Date.now() });
+      receive({ type: "behind" });
     } catch (error) {
       if (error.status === 401) {
         clearInterval(polling);
@@ -94,9 +94,9 @@ export function live(hear, state) {
       polling = null;
       state("live");
       // What was missed meanwhile.
-      hear({ type: "behind" });
+      receive({ type: "behind" });
     };
-    socket.onmessage = (event) => hear(JSON.parse(event.data, exact));
+    socket.onmessage = (event) => receive(JSON.parse(event.data, exact));
     socket.onclose = () => {
       if (!polling) {
         polling = setInterval(poll, POLL);

@@ -10,7 +10,9 @@ import * as rules from "./rules.js";
 import * as sessions from "./sessions.js";
 import * as waiting from "./waiting.js";
 
+// Every view, in the order of the navigation and of the digits that lead there; the first is where the page begins.
 const VIEWS = { calls, intents, sessions, rules };
+const NAMES = Object.keys(VIEWS);
 const STATES = {
   connecting: "connecting",
   live: "live",
@@ -60,7 +62,7 @@ function state(word) {
   link.dataset.state = word;
   link.textContent = STATES[word];
   link.title = {
-    live: "News come as they happen.",
+    live: "Calls and sessions appear as they happen.",
     polling: "The live stream is broken; the page asks every two seconds.",
     gone: "The auditor does not answer. It ends when nobody needs it; `ringfence dashboard` starts it.",
   }[word] ?? "";
@@ -84,8 +86,16 @@ export async function stats() {
   if (totals.problems.length) notice(totals.problems.join(" "));
 }
 
+function navigation() {
+  byId("views").replaceChildren(...NAMES.map((name) =>
+    el("a", { href: `?view=${name}`, "data-view": name }, name[0].toUpperCase() + name.slice(1))));
+  byId("help-digits").replaceChildren(el("kbd", {}, "1"), "–", el("kbd", {}, NAMES.length));
+  byId("help-views").textContent = NAMES.join(", ");
+}
+
 function move() {
-  const { view, call } = place();
+  const { view: named, call } = place();
+  const view = NAMES.includes(named) ? named : NAMES[0];
   document.querySelectorAll("nav a").forEach((link) => {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -100,10 +110,10 @@ function move() {
 }
 
 let statsDue = null;
-function hear(message) {
+function receive(message) {
   if (message.type === "waiting") waiting.update(message.calls, message.now_ms);
   if (message.type === "call") detail.changed(message.call);
-  VIEWS[shown]?.hear?.(message);
+  VIEWS[shown]?.receive?.(message);
   statsDue ??= setTimeout(() => {
     statsDue = null;
     trying(stats);
@@ -119,7 +129,6 @@ function keys(event) {
     return;
   }
   if (typing) return;
-  const views = ["calls", "intents", "sessions", "rules"];
   const acts = {
     j: () => calls.step(1),
     k: () => calls.step(-1),
@@ -128,7 +137,7 @@ function keys(event) {
     "/": () => (shown === "calls" ? byId("filter-tool")?.focus() : go("?view=calls")),
     "?": () => byId("help").showModal(),
   };
-  const act = acts[event.key] ?? (views[event.key - 1] && (() => go(`?view=${views[event.key - 1]}`)));
+  const act = acts[event.key] ?? (NAMES[event.key - 1] && (() => go(`?view=${NAMES[event.key - 1]}`)));
   if (act) {
     event.preventDefault();
     act();
@@ -136,6 +145,7 @@ function keys(event) {
 }
 
 takeToken();
+navigation();
 followLinks();
 onMove(move);
 document.addEventListener("keydown", keys);
@@ -146,7 +156,7 @@ else {
   trying(stats).then(() => {
     if (byId("link").dataset.state === "locked") return;
     move();
-    live(hear, (word) => (word === "locked" ? locked() : state(word)));
+    live(receive, (word) => (word === "locked" ? locked() : state(word)));
   });
 }
 // A fresh link pasted into the same tab.

@@ -175,7 +175,7 @@ function matches(call) {
 }
 
 /** News. */
-export function hear(message) {
+export function receive(message) {
   if (message.type === "behind") {
     catchUp();
     return;
@@ -213,7 +213,7 @@ async function catchUp() {
     load();
     return;
   }
-  list.reverse().forEach((call) => hear({ type: "call", call }));
+  list.reverse().forEach((call) => receive({ type: "call", call }));
 }
 
 /** Puts new rows on top, unless they would move what the pointer is about to click or what is being read. */

@@ -38,7 +38,7 @@ export function moved() {
 }
 
 /** News. */
-export function hear(message) {
+export function receive(message) {
   if (message.type === "waiting" || message.type === "session") return;
   due ??= setTimeout(() => {
     due = null;

@@ -2,12 +2,8 @@
 
 const listeners = [];
 
-/** The parameters of the address; `view` is always there. */
-export function place() {
-  const all = Object.fromEntries(new URLSearchParams(location.search));
-  if (!["calls", "intents", "sessions", "rules"].includes(all.view)) all.view = "calls";
-  return all;
-}
+/** The parameters of the address. */
+export const place = () => Object.fromEntries(new URLSearchParams(location.search));
 
 /** Address of the present place with changes; an empty value takes a parameter away. */
 export function href(changes) {

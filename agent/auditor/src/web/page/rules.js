@@ -22,7 +22,7 @@ export function open(main) {
 }
 
 /** News may bring another change that waits. */
-export function hear(message) {
+export function receive(message) {
   if (message.type !== "call") loadPending();
 }
 

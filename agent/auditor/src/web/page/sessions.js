@@ -28,7 +28,7 @@ export function moved() {
 }
 
 /** News. */
-export function hear(message) {
+export function receive(message) {
   if (message.type === "waiting") return;
   due ??= setTimeout(() => {
     due = null;

@@ -1,7 +1,7 @@
 //! Events and the calls they belong to, as they are asked for: the rows of a call may arrive after its events, so nothing
 //! of this is stored.
 
-use super::mcp::sessions::Sessions;
+use super::sessions::Sessions;
 use ringfence_events::{
     attribute::{Attribution, Moment, Span, attribute, from},
     present::{self, Stored},
@@ -14,38 +14,38 @@ use std::collections::HashMap;
 const MOST_EVENTS: u32 = 500;
 
 /// What is known of one container's calls.
-struct Known {
+struct KnownCalls {
     calls: Vec<Span>,
     /// Every call forwarded up to then is among them, ns since boot.
     to: u64,
 }
 
-/// What ties events to calls: the store, opened once, and only where an event's process was tagged for none.
-pub(crate) struct Ties<'a> {
+/// Finds the calls that events belong to: the store, opened once, and only where an event's process was tagged for none.
+pub(crate) struct Attributor<'a> {
     sessions: &'a Sessions,
     readers: Option<(SessionReader, Reader)>,
 }
 
-/// One page of events, see [`Ties::events`].
+/// One page of events, see [`Attributor::events`].
 ///
 /// # Errors
 /// Those of the store.
 pub(crate) fn events(sessions: &Sessions, page: &[Stored]) -> Result<Vec<Event>, Error> {
-    Ties::new(sessions).events(page)
+    Attributor::new(sessions).events(page)
 }
 
-impl<'a> Ties<'a> {
+impl<'a> Attributor<'a> {
     /// For events and calls of these sessions, and of agents.
     pub(crate) fn new(sessions: &'a Sessions) -> Self {
         Self { sessions, readers: None }
     }
 
-    /// Events as the world sees them, with the calls they belong to. Call [`Sessions::refresh`] before the events are read.
+    /// Events as they are sent, with the calls they belong to. Call [`Sessions::refresh`] before the events are read.
     ///
     /// # Errors
     /// Those of the store.
     pub(crate) fn events(&mut self, page: &[Stored]) -> Result<Vec<Event>, Error> {
-        // The kernel knows better than any reckoning: where it tagged a process, nothing is looked up.
+        // Where the kernel tagged a process, nothing is looked up.
         let untagged = || page.iter().filter(|stored| stored.record.call == 0);
         if untagged().next().is_none() {
             return Ok(page.iter().map(present::event).collect());
@@ -65,28 +65,28 @@ impl<'a> Ties<'a> {
             known.insert(container, calls_of(reader, self.sessions, container, times)?);
         }
         let of_agents = in_flight(agents, page)?;
-        let tied = page.iter().map(|stored| {
+        let attributed = page.iter().map(|stored| {
             let mut event = present::event(stored);
             let record = &stored.record;
             if record.call != 0 {
                 return event;
             }
             let single = record.repeats == 1 && record.time != 0;
-            if let Some(Some(Known { calls, to })) = known.get(stored.container.as_str()) {
+            if let Some(Some(KnownCalls { calls, to })) = known.get(stored.container.as_str()) {
                 let moment = Moment { at: record.time, born: record.start, single };
                 present::attribute(&mut event, attribute(moment, calls, *to));
             } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
-                present::attribute(&mut event, beside(record.time, record.start, single, calls));
+                present::attribute(&mut event, attribute_in_flight(record.time, record.start, single, calls));
             }
             event
         });
-        Ok(tied.collect())
+        Ok(attributed.collect())
     }
 }
 
 /// What an untagged event in an agent's container belongs to. `calls`: those in flight about then, and whether a process
 /// was tagged for each.
-fn beside(at: u64, born: u64, single: bool, calls: &[(Span, bool)]) -> Attribution {
+fn attribute_in_flight(at: u64, born: u64, single: bool, calls: &[(Span, bool)]) -> Attribution {
     let spans: Vec<Span> = calls.iter().map(|(span, _)| span.clone()).collect();
     match attribute(Moment { at, born, single }, &spans, u64::MAX) {
         // Where processes are tagged, one that is not is somebody else's, or has lost its tag (before 6.2, see `task_alloc`).
@@ -127,12 +127,12 @@ fn calls_of(
     sessions: &Sessions,
     container: &str,
     (first, last): (u64, u64),
-) -> Result<Option<Known>, Error> {
+) -> Result<Option<KnownCalls>, Error> {
     let inside = reader.inside(container)?;
     if inside.is_empty() {
         return Ok(None);
     }
-    let mut known = Known { calls: Vec::new(), to: u64::MAX };
+    let mut known = KnownCalls { calls: Vec::new(), to: u64::MAX };
     // More than one session can only be somebody's word against another's of the same user: all calls count.
     for session in inside {
         known.to = known.to.min(known_to(sessions, &session));

@@ -29,7 +29,7 @@ pub enum Error {
 /// Gives up everything but what the role needs, for good.
 ///
 /// # Errors
-/// [`Error`]; the process must then end. A kernel without Landlock is no error, but is said in the log.
+/// [`Error`]; the process must then end. A kernel without Landlock is no error, but is logged.
 pub(crate) fn enter(state: &Path) -> Result<(), Error> {
     caps::drop_all()?;
     caps::not_dumpable()?;

@@ -1,6 +1,6 @@
 //! Keeping the store within its bounds: by age, by size, and no container more than its share.
 
-use super::{Error, sql};
+use super::{Error, Retention, sql};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
@@ -9,40 +9,15 @@ const STEP: i64 = 5_000;
 /// What an account leaves out, as 1/n of it: indexes, and what is free in pages.
 const INDEXES: u64 = 2;
 
-/// Agents' rows may take this share of `Limits::bytes`, as 1/n, beside what events may.
+/// Agents' rows may take this share of `Retention::event_bytes`, as 1/n, beside what events may.
 const OF_AGENTS: u64 = 4;
 
-/// The store's bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Oldest event kept: µs.
-    pub age: i64,
-    /// Bytes that events may take, as their containers' accounts have it.
-    pub bytes: u64,
-    /// A container over this share of `bytes`, as 1/n, loses its own oldest events first.
-    pub share: u64,
-}
-
-impl Default for Limits {
-    /// 30 days, 1 GiB, a quarter.
-    fn default() -> Self {
-        Self { age: 30 * 24 * 3_600 * 1_000_000, bytes: 1 << 30, share: 4 }
-    }
-}
-
-/// Bytes of the database in use: free pages are not counted, they are used again.
-pub(crate) fn bytes_in_use(connection: &Connection) -> rusqlite::Result<u64> {
-    let number =
-        |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
-    Ok(number("page_count")?.saturating_sub(number("freelist_count")?).saturating_mul(number("page_size")?))
-}
-
 /// Deletes at most a few thousand rows. True: there is more to delete.
-pub(crate) fn step(connection: &mut Connection, limits: &Limits, now: i64) -> Result<bool, Error> {
+pub(crate) fn step(connection: &mut Connection, retention: &Retention, now: i64) -> Result<bool, Error> {
     let step = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(sql("begin a transaction"))?;
-    let deleted = one(&step, limits, now).map_err(sql("delete old events"))?;
+    let deleted = one(&step, retention, now).map_err(sql("delete old events"))?;
     step.commit().map_err(sql("commit"))?;
     // Give pages back to the file system, a few MiB at a time.
     if deleted > 0 {
@@ -51,25 +26,25 @@ pub(crate) fn step(connection: &mut Connection, limits: &Limits, now: i64) -> Re
     Ok(deleted > 0)
 }
 
-fn one(step: &Transaction<'_>, limits: &Limits, now: i64) -> rusqlite::Result<usize> {
-    let oldest = now.saturating_sub(limits.age);
+fn one(step: &Transaction<'_>, retention: &Retention, now: i64) -> rusqlite::Result<usize> {
+    let oldest = now.saturating_sub(retention.age);
     let old =
         delete(step, "SELECT id FROM events WHERE ts < ?1 ORDER BY ts LIMIT ?2", params![oldest, STEP])?;
     if old > 0 {
         return Ok(old);
     }
     step.execute("DELETE FROM core_sessions WHERE at < ?1", [oldest])?;
-    let of_agents = super::agents::retain(step, oldest, limits.bytes / OF_AGENTS)?;
+    let of_agents = super::agents::retain(step, oldest, retention.event_bytes / OF_AGENTS)?;
     step.execute(
         "DELETE FROM containers WHERE ended < ?1 AND NOT EXISTS (SELECT 1 FROM events e WHERE e.container = containers.id)",
         [oldest],
     )?;
-    Ok(of_agents + too_many(step, limits)?)
+    Ok(of_agents + too_many(step, retention)?)
 }
 
 /// Deletes some events of who has more than its share, or of all.
-fn too_many(step: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<usize> {
-    let share = (limits.bytes / limits.share.max(1)).cast_signed();
+fn too_many(step: &Transaction<'_>, retention: &Retention) -> rusqlite::Result<usize> {
+    let share = (retention.event_bytes / retention.container_share.max(1)).cast_signed();
     let greedy: Option<i64> = step
         .query_row("SELECT id FROM containers WHERE bytes > ?1 ORDER BY bytes DESC LIMIT 1", [share], |row| {
             row.get(0)
@@ -91,7 +66,7 @@ fn too_many(step: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<usize> 
     let accounts: i64 =
         step.query_row("SELECT coalesce(sum(bytes), 0) FROM containers", [], |row| row.get(0))?;
     let accounts = accounts.max(0).cast_unsigned();
-    if accounts.saturating_add(accounts / INDEXES) > limits.bytes {
+    if accounts.saturating_add(accounts / INDEXES) > retention.event_bytes {
         return delete(step, "SELECT id FROM events ORDER BY id LIMIT ?2 + ?1", params![0, STEP]);
     }
     Ok(0)

@@ -1,22 +1,11 @@
-//! Keeping MCP sessions within their bounds: whole sessions that ended, oldest first; a checkpoint in the ledger first,
+//! Retention of MCP sessions: whole sessions that ended, oldest first; a checkpoint in the ledger first,
 //! then the rows, a few thousand at a time.
 
-use super::{Error, SessionWriter, ledger, sql, turn};
+use super::{Error, Retention, SessionWriter, ledger, sql, turn};
 use ringfence_base::{clock::rfc3339, quota::Owners};
 use ringfence_session::ledger::{Checkpoint, Entry, Why};
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, TransactionBehavior, params};
 use std::{cmp::Reverse, collections::HashMap};
-
-/// Migration 17: when a session was last written, on the auditor's own clock. Of one from before, or of one that was not
-/// counted, as if it were now; what counts for no session is nobody's, and nothing would remove it.
-pub(crate) const MIGRATION: &str = "
-    ALTER TABLE session_bounds ADD COLUMN written INTEGER NOT NULL DEFAULT 0; -- microseconds since 1970
-    DELETE FROM session_bounds WHERE session_id NOT IN (SELECT id FROM sessions);
-    INSERT OR IGNORE INTO session_bounds (session_id, bytes) SELECT id, 0 FROM sessions;
-    UPDATE session_bounds SET written = CAST(strftime('%s', 'now') AS INTEGER) * 1000000;
-    CREATE INDEX session_bounds_by_time ON session_bounds (written);
-    CREATE INDEX session_bounds_removing ON session_bounds (removing) WHERE removing <> 0;
-";
 
 /// What a byte of a journal takes in all, about: itself, and its row, which has the line's text and its parts again. Lines that
 /// make no rows count too: they are on the account of whoever wrote them, and of nobody else.
@@ -24,34 +13,10 @@ const COPIES: u64 = 3;
 /// A session that nobody is linked to and that was not written for so long has ended, µs: whatever its journal says, and
 /// whether it says so or not.
 const SILENT: i64 = 7 * 24 * 3_600 * 1_000_000;
-/// A user's ledger is folded once it has so many entries and half of them can go.
-const LONGEST_LEDGER: usize = 10_000;
-
-/// The bounds of MCP sessions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SessionLimits {
-    /// Oldest end of a session that is kept: µs.
-    pub age: i64,
-    /// Bytes of all journals and their rows together.
-    pub bytes: u64,
-    /// A session is never removed sooner after its end, µs: its interceptor may have lost its link only, and the present
-    /// intent may hold its calls.
-    pub grace: i64,
-    /// Entries of a ledger before it is folded.
-    pub ledger: usize,
-}
-
-impl Default for SessionLimits {
-    /// 30 days, as events are kept; 2 GiB, of which the rows take about as much as all events may; a minute; and 10,000
-    /// entries of a ledger, 4 MB.
-    fn default() -> Self {
-        Self { age: 30 * 24 * 3_600 * 1_000_000, bytes: 2 << 30, grace: 60_000_000, ledger: LONGEST_LEDGER }
-    }
-}
 
 /// A session that is being removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doomed {
+pub struct Removal {
     /// Its id.
     pub session: String,
     /// Its checkpoint was just written; otherwise an earlier run wrote it.
@@ -64,12 +29,12 @@ impl SessionWriter {
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn doom(
+    pub fn begin_removal(
         &mut self,
-        limits: &SessionLimits,
+        retention: &Retention,
         now: i64,
         runs: impl Fn(&str) -> bool,
-    ) -> Result<Option<Doomed>, Error> {
+    ) -> Result<Option<Removal>, Error> {
         let fail = sql("look for sessions to remove");
         let begun: Option<String> = self
             .connection()?
@@ -79,20 +44,20 @@ impl SessionWriter {
             .optional()
             .map_err(&fail)?;
         if let Some(session) = begun {
-            return Ok(Some(Doomed { session, fresh: false }));
+            return Ok(Some(Removal { session, fresh: false }));
         }
         let owners = self.owners.clone();
         let connection = self.connection()?;
         let users = users_by_size(connection, &owners).map_err(&fail)?;
         let before = |time: i64| (now.saturating_sub(time), now.saturating_sub(time.max(SILENT)));
         let mut found = None;
-        if sum(&users) > limits.bytes {
+        if sum(&users) > retention.session_bytes {
             // Whoever has the most makes room. Where nothing of theirs can go, all others keep theirs: nobody's record gives
             // way to another's.
-            let fair = limits.bytes / users.len().max(1) as u64;
+            let fair = retention.session_bytes / users.len().max(1) as u64;
             for user in users.iter().filter(|user| user.bytes > fair) {
                 let uids = serde_json::Value::from(user.uids.as_slice()).to_string();
-                found = find(connection, before(limits.grace), Some(&uids), &runs).map_err(&fail)?;
+                found = find(connection, before(retention.grace), Some(&uids), &runs).map_err(&fail)?;
                 if found.is_some() {
                     break;
                 }
@@ -101,7 +66,9 @@ impl SessionWriter {
         let (session, why) = match found {
             Some(session) => (session, Why::Size),
             None => {
-                match find(connection, before(limits.age.max(limits.grace)), None, &runs).map_err(&fail)? {
+                match find(connection, before(retention.age.max(retention.grace)), None, &runs)
+                    .map_err(&fail)?
+                {
                     Some(session) => (session, Why::Age),
                     None => return Ok(None),
                 }
@@ -117,7 +84,7 @@ impl SessionWriter {
         });
         written.map_err(sql("write a checkpoint"))?;
         step.commit().map_err(sql("commit"))?;
-        Ok(Some(Doomed { session, fresh: true }))
+        Ok(Some(Removal { session, fresh: true }))
     }
 }
 
@@ -154,7 +121,7 @@ fn find(
 
 /// What a user has, subordinate ids included.
 #[derive(Debug)]
-struct Has {
+struct UserBytes {
     owner: u32,
     /// Bytes of journals and rows.
     bytes: u64,
@@ -162,26 +129,26 @@ struct Has {
 }
 
 /// Users, whoever has most first.
-fn users_by_size(connection: &Connection, owners: &Owners) -> rusqlite::Result<Vec<Has>> {
+fn users_by_size(connection: &Connection, owners: &Owners) -> rusqlite::Result<Vec<UserBytes>> {
     let by_uid: Vec<(u32, i64)> = connection
         .prepare_cached(
             "SELECT s.uid, sum(b.bytes) FROM session_bounds b JOIN sessions s ON s.id = b.session_id GROUP BY s.uid",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let mut users: HashMap<u32, Has> = HashMap::new();
+    let mut users: HashMap<u32, UserBytes> = HashMap::new();
     for (uid, bytes) in by_uid {
         let owner = owners.of(uid);
-        let user = users.entry(owner).or_insert_with(|| Has { owner, bytes: 0, uids: Vec::new() });
+        let user = users.entry(owner).or_insert_with(|| UserBytes { owner, bytes: 0, uids: Vec::new() });
         user.bytes = user.bytes.saturating_add(bytes.max(0).cast_unsigned().saturating_mul(COPIES));
         user.uids.push(uid);
     }
-    let mut users: Vec<Has> = users.into_values().collect();
+    let mut users: Vec<UserBytes> = users.into_values().collect();
     users.sort_unstable_by_key(|user| (Reverse(user.bytes), user.owner));
     Ok(users)
 }
 
-fn sum(users: &[Has]) -> u64 {
+fn sum(users: &[UserBytes]) -> u64 {
     users.iter().fold(0, |sum, user| user.bytes.saturating_add(sum))
 }
 
@@ -227,8 +194,8 @@ fn checkpoint(step: &Transaction<'_>, session: &str, why: Why, now: i64) -> rusq
 
 #[cfg(test)]
 mod tests {
-    use super::{Doomed, SILENT, SessionLimits, who_waits};
-    use crate::{Error, Position, SessionWriter, schema};
+    use super::{Removal, SILENT, who_waits};
+    use crate::{Error, Position, Retention, SessionWriter, schema};
     use ringfence_base::{clock::now_micros, quota::Owners};
     use ringfence_session::{
         journal::{Direction, Judged},
@@ -300,9 +267,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut writer = SessionWriter::new(folder.path().join("audit.db"), Some(10_000));
         store_call(&mut writer, "first", 1_000_000).expect("stored");
-        let limits = SessionLimits { bytes: 0, grace: 0, ..SessionLimits::default() };
-        let doomed = writer.doom(&limits, 9_000_000, |_| false).expect("found").expect("one");
-        while writer.strip(&doomed).expect("removed") {}
+        let retention = Retention { session_bytes: 0, grace: 0, ..Retention::default() };
+        let removal = writer.begin_removal(&retention, 9_000_000, |_| false).expect("found").expect("one");
+        while writer.remove_rows(&removal).expect("removed") {}
         store_call(&mut writer, "second", 2_000_000).expect("a call within the same intent");
     }
 
@@ -313,16 +280,16 @@ mod tests {
         store(&mut writer, ("small", 6), 10, 1_000_000).expect("stored");
         store(&mut writer, ("first", 5), 6_000, 2_000_000).expect("stored");
         store(&mut writer, ("second", 5), 6_000, 3_000_000).expect("stored");
-        let limits = SessionLimits { bytes: 20_000, grace: 0, age: i64::MAX, ..SessionLimits::default() };
-        let doomed = |session: &str, fresh| Some(Doomed { session: session.into(), fresh });
+        let retention = Retention { session_bytes: 20_000, grace: 0, age: i64::MAX, ..Retention::default() };
+        let removal = |session: &str, fresh| Some(Removal { session: session.into(), fresh });
         let none = |_: &str| false;
         assert_eq!(
-            writer.doom(&limits, 9_000_000, |one| one == "first").expect("found"),
-            doomed("second", true)
+            writer.begin_removal(&retention, 9_000_000, |one| one == "first").expect("found"),
+            removal("second", true)
         );
         assert_eq!(
-            writer.doom(&limits, 9_000_000, none).expect("found"),
-            doomed("second", false),
+            writer.begin_removal(&retention, 9_000_000, none).expect("found"),
+            removal("second", false),
             "as begun"
         );
         let waits = who_waits(writer.connection().expect("open"), &Owners::default(), 10_000);
@@ -350,21 +317,21 @@ mod tests {
         store(&mut writer, ("far", 5), 50_000, now + (1 << 50)).expect("stored");
         store(&mut writer, ("large", 6), 5_000, now - 9).expect("stored");
         store(&mut writer, ("small", 7), 10, now - 9).expect("stored");
-        let limits = SessionLimits { bytes: 20_000, grace: 0, ..SessionLimits::default() };
-        let doomed = |writer: &mut SessionWriter, now, linked: &[&str]| {
+        let retention = Retention { session_bytes: 20_000, grace: 0, ..Retention::default() };
+        let removal = |writer: &mut SessionWriter, now, linked: &[&str]| {
             let runs = |one: &str| linked.contains(&one);
-            writer.doom(&limits, now, runs).expect("looked").map(|doomed| doomed.session)
+            writer.begin_removal(&retention, now, runs).expect("looked").map(|removal| removal.session)
         };
         // Of three users each may have a third: of those who have more, whose sessions can go.
-        assert_eq!(doomed(&mut writer, now, &[]).as_deref(), Some("large"));
-        while writer.strip(&Doomed { session: "large".into(), fresh: true }).expect("removed") {}
-        assert_eq!(doomed(&mut writer, now, &[]), None, "the small ones are no reason");
+        assert_eq!(removal(&mut writer, now, &[]).as_deref(), Some("large"));
+        while writer.remove_rows(&Removal { session: "large".into(), fresh: true }).expect("removed") {}
+        assert_eq!(removal(&mut writer, now, &[]), None, "the small ones are no reason");
         // It is not written for long, and nobody is linked to it: it ended, whatever it says.
         let later = now + SILENT + 60_000_000;
-        assert_eq!(doomed(&mut writer, later, &["greedy", "far"]), None);
-        assert_eq!(doomed(&mut writer, later, &["far"]).as_deref(), Some("greedy"));
-        while writer.strip(&Doomed { session: "greedy".into(), fresh: true }).expect("removed") {}
-        assert_eq!(doomed(&mut writer, later, &[]).as_deref(), Some("far"));
+        assert_eq!(removal(&mut writer, later, &["greedy", "far"]), None);
+        assert_eq!(removal(&mut writer, later, &["far"]).as_deref(), Some("greedy"));
+        while writer.remove_rows(&Removal { session: "greedy".into(), fresh: true }).expect("removed") {}
+        assert_eq!(removal(&mut writer, later, &[]).as_deref(), Some("far"));
         let ended = "SELECT entry ->> 'ended' FROM ledger WHERE session = 'greedy'";
         let ended: String =
             writer.connection().expect("open").query_row(ended, [], |row| row.get(0)).expect("a checkpoint");
@@ -384,9 +351,9 @@ mod tests {
         }
         let waits = who_waits(writer.connection().expect("open"), &owners, 10_000);
         assert_eq!(waits.expect("measured"), Some(5));
-        let limits = SessionLimits { bytes: 20_000, grace: 0, age: i64::MAX, ..SessionLimits::default() };
-        let doomed = writer.doom(&limits, 1_000_000_000, |_| false).expect("looked");
-        assert_eq!(doomed.map(|doomed| doomed.session).as_deref(), Some("of-100"));
+        let retention = Retention { session_bytes: 20_000, grace: 0, age: i64::MAX, ..Retention::default() };
+        let removal = writer.begin_removal(&retention, 1_000_000_000, |_| false).expect("looked");
+        assert_eq!(removal.map(|removal| removal.session).as_deref(), Some("of-100"));
         std::thread::sleep(super::super::mcp_write::CROWDED);
         let more = store(&mut writer, ("more", 109), 1, 4_000_000);
         assert!(matches!(more, Err(Error::Crowded { uid: 109 })), "{more:?}");
@@ -397,7 +364,10 @@ mod tests {
     fn sessions_of_before_count_from_now_on() {
         let folder = tempfile::tempdir().expect("a folder");
         let db = folder.path().join("audit.db");
-        let before = schema::MIGRATIONS.iter().position(|sql| *sql == super::MIGRATION).expect("a migration");
+        let before = schema::MIGRATIONS
+            .iter()
+            .position(|sql| sql.contains("session_bounds_by_time"))
+            .expect("a migration");
         let old = rusqlite::Connection::open(&db).expect("open");
         schema::MIGRATIONS[..before].iter().for_each(|sql| old.execute_batch(sql).expect("a migration"));
         old.pragma_update(None, "application_id", schema::APPLICATION_ID).expect("ours");
@@ -420,9 +390,10 @@ mod tests {
         assert_eq!(sizes, [("counted", 7), ("uncounted", 0)]);
         let now = now_micros();
         assert!(bounds.iter().all(|(.., written)| (now - written).abs() < 600_000_000), "{bounds:?}");
-        let limits = SessionLimits { bytes: 0, grace: 0, ..SessionLimits::default() };
-        assert_eq!(writer.doom(&limits, now, |_| false).expect("looked"), None);
-        let later = writer.doom(&limits, now + limits.age + SILENT, |_| false).expect("looked");
-        assert!(later.is_some_and(|doomed| doomed.fresh), "as if it had ended now");
+        let retention = Retention { session_bytes: 0, grace: 0, ..Retention::default() };
+        assert_eq!(writer.begin_removal(&retention, now, |_| false).expect("looked"), None);
+        let later =
+            writer.begin_removal(&retention, now + retention.age + SILENT, |_| false).expect("looked");
+        assert!(later.is_some_and(|removal| removal.fresh), "as if it had ended now");
     }
 }

@@ -1,6 +1,6 @@
-//! Taking a session that retention removes out of the tables, a little at a time: everybody who writes waits for a step.
+//! Removes a session from the tables, a little at a time: everybody who writes waits for a step.
 
-use super::{Error, SessionWriter, retire::Doomed, sql, turn};
+use super::{Error, SessionWriter, session_retention::Removal, sql, turn};
 use rusqlite::{Transaction, TransactionBehavior, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
@@ -20,47 +20,47 @@ const MESSAGES: &str = "
 const STDERR: &str = "SELECT rowid, octet_length(text) FROM stderr WHERE session_id = ?1 LIMIT ?2";
 
 impl SessionWriter {
-    /// Deletes some rows of a session that is doomed. False: none were left, and the session itself is gone too.
+    /// Deletes some rows of a session that is being removed. False: none were left, and the session itself is gone too.
     ///
     /// # Errors
     /// [`Error::Sql`]; call it again.
-    pub fn strip(&mut self, doomed: &Doomed) -> Result<bool, Error> {
+    pub fn remove_rows(&mut self, removal: &Removal) -> Result<bool, Error> {
         let _turn = turn::wait();
         // SQLite would look for whoever refers to each row, through every call: the order below leaves nobody who does.
         self.connection()?.execute_batch("PRAGMA foreign_keys = OFF").map_err(sql("prepare a removal"))?;
-        let stripped = self.strip_step(&doomed.session);
+        let removed = self.remove_step(&removal.session);
         self.connection()?.execute_batch("PRAGMA foreign_keys = ON").map_err(sql("end a removal"))?;
-        let more = stripped?;
+        let more = removed?;
         self.connection()?
             .execute_batch("PRAGMA incremental_vacuum(1024)")
             .map_err(sql("give back free pages"))?;
         Ok(more)
     }
 
-    fn strip_step(&mut self, session: &str) -> Result<bool, Error> {
+    fn remove_step(&mut self, session: &str) -> Result<bool, Error> {
         let step = self
             .connection()?
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(sql("begin a transaction"))?;
-        let more = strip(&step, session).map_err(sql("remove an old session"))?;
+        let more = delete_rows(&step, session).map_err(sql("remove an old session"))?;
         step.commit().map_err(sql("commit"))?;
         Ok(more)
     }
 }
 
-fn strip(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
-    step.execute_batch("CREATE TEMP TABLE IF NOT EXISTS stripped (row INTEGER PRIMARY KEY)")?;
+fn delete_rows(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
+    step.execute_batch("CREATE TEMP TABLE IF NOT EXISTS removed (row INTEGER PRIMARY KEY)")?;
     if choose(step, session, CALLS)? {
         step.execute_batch(
             "DELETE FROM intent_tool_calls WHERE tool_call_id IN
-                 (SELECT id FROM tool_calls WHERE rowid IN (SELECT row FROM temp.stripped));
-             DELETE FROM tool_calls WHERE rowid IN (SELECT row FROM temp.stripped)",
+                 (SELECT id FROM tool_calls WHERE rowid IN (SELECT row FROM temp.removed));
+             DELETE FROM tool_calls WHERE rowid IN (SELECT row FROM temp.removed)",
         )?;
         return Ok(true);
     }
     for (rows, delete) in [
-        (MESSAGES, "DELETE FROM messages WHERE rowid IN (SELECT row FROM temp.stripped)"),
-        (STDERR, "DELETE FROM stderr WHERE rowid IN (SELECT row FROM temp.stripped)"),
+        (MESSAGES, "DELETE FROM messages WHERE rowid IN (SELECT row FROM temp.removed)"),
+        (STDERR, "DELETE FROM stderr WHERE rowid IN (SELECT row FROM temp.removed)"),
     ] {
         if choose(step, session, rows)? {
             step.execute(delete, [])?;
@@ -91,8 +91,8 @@ fn strip(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> {
 
 /// Chooses rows that go together; whether there are any.
 fn choose(step: &Transaction<'_>, session: &str, rows: &str) -> rusqlite::Result<bool> {
-    step.execute("DELETE FROM temp.stripped", [])?;
-    let mut insert = step.prepare_cached("INSERT INTO temp.stripped VALUES (?1)")?;
+    step.execute("DELETE FROM temp.removed", [])?;
+    let mut insert = step.prepare_cached("INSERT INTO temp.removed VALUES (?1)")?;
     let mut statement = step.prepare_cached(rows)?;
     let mut rows = statement.query(params![session, STEP])?;
     let (mut any, mut sum) = (false, 0);
@@ -110,7 +110,7 @@ fn choose(step: &Transaction<'_>, session: &str, rows: &str) -> rusqlite::Result
 #[cfg(test)]
 mod tests {
     use super::{CALLS, MESSAGES, STDERR, STEP_BYTES};
-    use crate::{SessionWriter, retire::Doomed};
+    use crate::{SessionWriter, session_retention::Removal};
     use rusqlite::params;
 
     #[test]
@@ -144,10 +144,10 @@ mod tests {
                 .expect("plans");
             assert!(plan.starts_with("SEARCH"), "{plan}");
         }
-        let doomed = Doomed { session: "s".into(), fresh: true };
+        let removal = Removal { session: "s".into(), fresh: true };
         let mut counts = Vec::new();
         loop {
-            let more = writer.strip(&doomed).expect("strips");
+            let more = writer.remove_rows(&removal).expect("removes");
             let count = "SELECT (SELECT count(*) FROM tool_calls) || (SELECT count(*) FROM messages)
                  || (SELECT count(*) FROM stderr) || (SELECT count(*) FROM intent_contexts) || (SELECT count(*) FROM sessions)";
             let count: String =

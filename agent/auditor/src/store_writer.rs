@@ -1,9 +1,12 @@
 //! The thread that owns the store: writes what arrives in batches, keeps trying when it cannot, deletes what is old.
 
-use super::{queue::Receiver, shared::Shared};
+use super::{
+    queue::{Item, Receiver},
+    shared::Shared,
+};
 use ringfence_base::clock;
 use ringfence_base::error::chain;
-use ringfence_store::{self as store, Error, Incoming, Limits, Writer, is_refused};
+use ringfence_store::{self as store, Error, Incoming, Retention, Writer};
 use ringfence_wire::audit::Answer;
 use std::{
     path::PathBuf,
@@ -24,33 +27,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// How long a store that fails is tried once the core is gone.
 const LAST_TRIES: Duration = Duration::from_secs(5);
 
-/// What the link hands over.
-#[derive(Debug)]
-pub(crate) enum Item {
-    /// The core's session, and the boot.
-    Hello {
-        /// Random name.
-        session: String,
-        /// Boot id.
-        boot: String,
-    },
-    /// Things to write, and the number of the core's batch they came in, if they did.
-    Batch {
-        /// The batch's number.
-        sequence: Option<u64>,
-        /// The things.
-        incoming: Vec<Incoming>,
-    },
-    /// Everything asked for by this token came before.
-    Flushed(u64),
-}
-
 /// The thread's state.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct StoreWriter {
     db: PathBuf,
     shared: Arc<Shared>,
-    limits: Limits,
+    retention: Retention,
     writer: Option<Writer>,
     session: Option<(String, String)>,
     /// Last batch of the session that is stored.
@@ -67,21 +49,34 @@ fn owner(incoming: &Incoming) -> Option<u32> {
     Some(event.identity.as_ref().map_or(0, |identity| identity.uid))
 }
 
-impl Keeper {
-    /// `writer` is the opened store, or `None` if it could not be opened yet, but may later.
-    pub(crate) fn new(db: PathBuf, shared: Arc<Shared>, limits: Limits, writer: Option<Writer>) -> Self {
-        Self {
+impl StoreWriter {
+    /// Opens the store. A failure that may pass, such as a full disk, is no error: it is tried again.
+    ///
+    /// # Errors
+    /// Those of the store for which waiting does not help.
+    pub(crate) fn open(db: PathBuf, shared: Arc<Shared>, retention: Retention) -> Result<Self, Error> {
+        let mut this = Self {
             db,
             shared,
-            limits,
-            writer,
+            retention,
+            writer: None,
             session: None,
             done: 0,
             pending: Vec::new(),
             sequence: None,
             tokens: Vec::new(),
             retained: Instant::now(),
+        };
+        match store::open(&this.db, 0) {
+            Ok(opened) => {
+                let last = opened.writer.last_id()?;
+                this.adopt(opened)?;
+                this.shared.stored(last, []);
+            }
+            Err(error) if error.may_pass() => this.failed(chain(&error)),
+            Err(error) => return Err(error),
         }
+        Ok(this)
     }
 
     /// Works until the link's end is dropped; then stores what is left. False: some of it could not be stored.
@@ -133,7 +128,7 @@ impl Keeper {
                 self.done = 0;
                 // The core waits for an answer. A store that cannot be asked yet is as good as one that knows nothing:
                 // what is sent twice is left out once it can.
-                if self.open().is_err() {
+                if self.reopen().is_err() {
                     self.shared.answer(Answer::Stored(0));
                 }
                 let known = self.persist(|writer, session| match session {
@@ -185,10 +180,7 @@ impl Keeper {
                 tracing::error!("{events} events cannot be stored; they are counted as lost");
                 for incoming in pending {
                     if let Incoming::Event(event) = incoming {
-                        let event = *event;
-                        let refused = is_refused(&event.record);
-                        let (container, repeats) = (event.record.container, event.record.repeats);
-                        self.shared.drop_event(container, event.identity, refused, repeats);
+                        self.shared.drop_event(*event);
                     }
                 }
             }
@@ -220,7 +212,7 @@ impl Keeper {
         let mut pause = Duration::from_millis(50);
         let mut gone_since = None;
         loop {
-            let result = self.open().and_then(|()| match &mut self.writer {
+            let result = self.reopen().and_then(|()| match &mut self.writer {
                 Some(writer) => job(writer, self.session.as_ref()).map(Some),
                 None => Ok(None),
             });
@@ -252,7 +244,7 @@ impl Keeper {
     }
 
     /// Opens the store if it is not.
-    fn open(&mut self) -> Result<(), Error> {
+    fn reopen(&mut self) -> Result<(), Error> {
         if self.writer.is_none() {
             let opened = store::open(&self.db, self.shared.progress().last)?;
             self.adopt(opened)?;
@@ -301,9 +293,9 @@ impl Keeper {
         if self.retained.elapsed() < RETAIN_EVERY {
             return;
         }
-        let limits = self.limits;
+        let retention = self.retention;
         let again = match &mut self.writer {
-            Some(writer) => writer.retain(&limits, clock::now_micros()),
+            Some(writer) => writer.retain(&retention, clock::now_micros()),
             None => return,
         };
         match again {

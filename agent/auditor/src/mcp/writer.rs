@@ -13,12 +13,12 @@ use std::ops::{Deref, DerefMut};
 
 /// The one writer of sessions.
 #[derive(Debug)]
-pub struct Writing {
+pub struct SharedWriter {
     writer: FairMutex<SessionWriter>,
     lanes: Lanes,
 }
 
-impl Writing {
+impl SharedWriter {
     pub(super) fn new(writer: SessionWriter, owners: Owners) -> Self {
         Self { writer: FairMutex::new(writer), lanes: Lanes::new(owners) }
     }
@@ -93,14 +93,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let writer = SessionWriter::new(folder.path().join("audit.db"), None);
         let owners = Owners::parse("5:100:10\n", |name| name.parse().ok());
-        let writing = Arc::new(Writing::new(writer, owners));
+        let writer = Arc::new(SharedWriter::new(writer, owners));
         let (over, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let many: Vec<_> = (0..12)
             .map(|link| {
-                let (writing, over, turns) = (Arc::clone(&writing), Arc::clone(&over), Arc::clone(&turns));
+                let (writer, over, turns) = (Arc::clone(&writer), Arc::clone(&over), Arc::clone(&turns));
                 thread::spawn(move || {
                     while !over.load(Ordering::SeqCst) {
-                        let _turn = writing.lock([5, 100][link % 2], || true).expect("it is wanted");
+                        let _turn = writer.lock([5, 100][link % 2], || true).expect("it is wanted");
                         turns.fetch_add(1, Ordering::SeqCst);
                         thread::sleep(Duration::from_millis(10));
                     }
@@ -113,7 +113,7 @@ mod tests {
         let mut waited_for: Vec<usize> = (0..15)
             .map(|_| {
                 let before = turns.load(Ordering::SeqCst);
-                let _turn = writing.lock(6, || true).expect("it is wanted");
+                let _turn = writer.lock(6, || true).expect("it is wanted");
                 turns.load(Ordering::SeqCst) - before
             })
             .collect();

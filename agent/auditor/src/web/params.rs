@@ -1,8 +1,12 @@
-//! What a request asks: its parameters, its body. Pure.
+//! Parameters and bodies of requests. Pure.
 
 use super::refusal::{Refusal, sentence};
 use axum::{
-    extract::{Query, rejection::QueryRejection},
+    Json,
+    extract::{
+        Query,
+        rejection::{JsonRejection, QueryRejection},
+    },
     http::StatusCode,
 };
 use ringfence_base::error::chain;
@@ -23,7 +27,7 @@ const LONGEST_TEXT: usize = 1000;
 /// The parameters of lists.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct CallParams {
     risk: Option<String>,
     verdict: Option<String>,
     session: Option<String>,
@@ -34,19 +38,19 @@ pub struct Wanted {
     limit: Option<String>,
 }
 
-pub(super) type Asked = Result<Query<Wanted>, QueryRejection>;
+pub(super) type CallQuery = Result<Query<CallParams>, QueryRejection>;
 
 /// Which calls.
 ///
 /// # Errors
-/// A parameter that is none, or is no number.
-pub fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
+/// An unknown parameter, or one that is not a number.
+pub fn filter(query: CallQuery) -> Result<CallFilter, Refusal> {
     let refuse = |why: String| {
         let known =
             "Parameters are risk (0 to 100), verdict, session, server, tool, container, before and limit";
         Refusal::new(StatusCode::BAD_REQUEST, format!("{}. {known}.", sentence(&why)))
     };
-    let Query(wanted) = asked.map_err(|rejection| refuse(rejection.body_text()))?;
+    let Query(params) = query.map_err(|rejection| refuse(rejection.body_text()))?;
     // An empty field of a form asks for nothing.
     let text = |value: Option<String>| value.filter(|text| !text.is_empty());
     let number = |name: &str, value: Option<String>| {
@@ -54,49 +58,54 @@ pub fn filter(asked: Asked) -> Result<CallFilter, Refusal> {
         parsed.transpose().map_err(|(name, digits)| refuse(format!("{name} is not a number: {digits:?}")))
     };
     Ok(CallFilter {
-        risk: number("risk", wanted.risk)?.map(|risk| u8::try_from(risk).unwrap_or(u8::MAX)),
-        verdict: text(wanted.verdict),
-        session: text(wanted.session),
-        server: text(wanted.server),
-        tool: text(wanted.tool),
-        container: text(wanted.container),
-        before: text(wanted.before),
+        risk: number("risk", params.risk)?.map(|risk| u8::try_from(risk).unwrap_or(u8::MAX)),
+        verdict: text(params.verdict),
+        session: text(params.session),
+        server: text(params.server),
+        tool: text(params.tool),
+        container: text(params.container),
+        before: text(params.before),
         flagged: false,
-        limit: number("limit", wanted.limit)?.unwrap_or(ROWS),
+        limit: number("limit", params.limit)?.unwrap_or(ROWS),
     })
 }
 
 /// The parameters of a session's standard error.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pages {
+pub struct StderrParams {
     after: Option<u32>,
     limit: Option<u32>,
 }
 
-/// Which pieces: behind which number, and how many.
+/// Which pieces: after which number, and how many.
 ///
 /// # Errors
-/// A parameter that is none, or is no number.
-pub fn pages(asked: Result<Query<Pages>, QueryRejection>) -> Result<(i64, u32), Refusal> {
-    let Query(Pages { after, limit }) = asked.map_err(|rejection| {
+/// An unknown parameter, or one that is not a number.
+pub fn stderr_page(query: Result<Query<StderrParams>, QueryRejection>) -> Result<(i64, u32), Refusal> {
+    let Query(StderrParams { after, limit }) = query.map_err(|rejection| {
         let why = format!("{}. Parameters are after and limit, numbers.", sentence(&rejection.body_text()));
         Refusal::new(StatusCode::BAD_REQUEST, why)
     })?;
     Ok((i64::from(after.unwrap_or(0)), limit.unwrap_or(u32::MAX)))
 }
 
+/// The body of a POST as `T`.
+pub(super) fn body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Refusal> {
+    body.map(|Json(value)| value).map_err(|rejection| Refusal::new(rejection.status(), rejection.body_text()))
+}
+
 /// A decision takes no parameters; an empty body is as good as an empty object.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct Empty {}
 
 /// The body of a decision.
 ///
 /// # Errors
-/// It says something.
-pub fn nothing(body: &[u8], verb: &str) -> Result<(), Refusal> {
-    if !body.is_empty() && serde_json::from_slice::<Nothing>(body).is_err() {
+/// It is not empty.
+pub fn empty(body: &[u8], verb: &str) -> Result<(), Refusal> {
+    if !body.is_empty() && serde_json::from_slice::<Empty>(body).is_err() {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("The body of {verb} is empty or {{}}.")));
     }
     Ok(())
@@ -105,7 +114,7 @@ pub fn nothing(body: &[u8], verb: &str) -> Result<(), Refusal> {
 /// A rule as it is posted.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Posted {
+pub struct NewRule {
     name: String,
     #[serde(default)]
     description: Option<String>,
@@ -139,19 +148,19 @@ fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec
 /// Which change is confirmed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Confirmed {
+pub struct Confirmation {
     /// The rule file.
     pub path: String,
     /// The hash of its text.
     pub sha256: String,
 }
 
-pub(super) fn unfit(why: impl Into<String>) -> Refusal {
+pub(super) fn unprocessable(why: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{}.", sentence(&why.into())))
 }
 
-/// Everything but whether it is there already.
-pub fn check(posted: Posted) -> Result<StoredRule, Refusal> {
+/// Checks everything but whether the rule exists already.
+pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
     // A form sends empty texts for what was left out.
     let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
     let rule = StoredRule {
@@ -165,7 +174,7 @@ pub fn check(posted: Posted) -> Result<StoredRule, Refusal> {
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if rule.name.is_empty() || rule.name.len() > LONGEST_NAME || !rule.name.chars().all(plain) {
-        return Err(unfit(format!(
+        return Err(unprocessable(format!(
             "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
         )));
     }
@@ -174,17 +183,19 @@ pub fn check(posted: Posted) -> Result<StoredRule, Refusal> {
         // Without its quotes.
         let length = value.map_or(0, |value| json!(value).to_string().len() - 2);
         if length > LONGEST_TEXT {
-            return Err(unfit(format!("{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}")));
+            return Err(unprocessable(format!(
+                "{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}"
+            )));
         }
     }
     let names = rule.operation_types.iter().flatten();
     if rule.operation_types.as_ref().is_some_and(|list| list.len() > 5)
         || names.map(String::len).sum::<usize>() > LONGEST_NAME
     {
-        return Err(unfit("operation_types names more operations than there are"));
+        return Err(unprocessable("operation_types names more operations than there are"));
     }
-    let written = ruleset::written(&rule).map_err(unfit)?;
-    rules::compile(written).map_err(|error| unfit(chain(&error)))?;
+    let written = ruleset::written(&rule).map_err(unprocessable)?;
+    rules::compile(written).map_err(|error| unprocessable(chain(&error)))?;
     Ok(rule)
 }
 
@@ -196,7 +207,7 @@ mod tests {
     fn posted(description: &str, operations: &str) -> Result<StoredRule, Refusal> {
         let text = json!({ "name": "a", "description": description, "tool_pattern": "x", "action": "flag",
             "operation_types": operations });
-        check(serde_json::from_value(text).expect("a body"))
+        validate(serde_json::from_value(text).expect("a body"))
     }
 
     #[test]
