@@ -105,7 +105,7 @@ pub fn rules(data: &[u8]) {
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);
         let judgement = rules::judge(&rules, server, tool, &risk);
-        assert!(judgement.action >= rules::Action::of_score(risk.score));
+        assert!(judgement.action >= rules::action_of_score(risk.score));
         assert!(judgement.rules.iter().all(|name| rules.iter().any(|rule| rule.name == *name)));
     }
     let written = rules::read(text).expect("what compiles can be read");

@@ -10,8 +10,8 @@ pub enum Stopped<'a> {
     Blocked,
     /// Nobody approved it in time (seconds).
     Timeout(u64),
-    /// A person denied it.
-    Denied(Option<&'a str>),
+    /// This person denied it.
+    Denied(&'a str),
     /// Nobody could approve it.
     NoApprover,
     /// It could not be recorded.
@@ -44,8 +44,7 @@ pub fn stopped(
             "Ringfence held the call of {tool:?} for approval ({because}) and nobody approved it within {seconds} s. It was not run. Ask the person you work for to watch `ringfence approvals` or the dashboard, then try again."
         ),
         Stopped::Denied(by) => format!(
-            "A person{} denied the call of {tool:?} ({because}). It was not run. Ask them what they want instead.",
-            by.map(|by| format!(" ({by})")).unwrap_or_default()
+            "A person ({by}) denied the call of {tool:?} ({because}). It was not run. Ask them what they want instead."
         ),
         Stopped::NoApprover => format!(
             "The call of {tool:?} needs approval ({because}) and nobody can give it: Ringfence's auditor is not reachable. It was not run."

@@ -6,7 +6,7 @@
 use super::{
     follow::Follow,
     forward::Live,
-    session::{Outcome, Report},
+    session::{Decision, Report},
 };
 use ringfence_base::error::chain;
 use ringfence_client::{places::Places, sessions as client};
@@ -167,7 +167,7 @@ impl Link {
             } else if reached.elapsed() >= NOBODY {
                 // Nobody can be asked: better a refusal now than silence until the client gives up.
                 for call in self.session.waiting() {
-                    let _ = self.session.decide(&call, &Outcome::NoApprover);
+                    let _ = self.session.decide(&call, &Decision::NoApprover);
                 }
                 waiting.clear();
             }
@@ -204,7 +204,7 @@ impl Link {
         loop {
             match link.orders.try_recv() {
                 Ok(SessionOrder::Decide { call, approve, by }) => {
-                    let outcome = if approve { Outcome::Approved(by) } else { Outcome::Denied(by) };
+                    let outcome = if approve { Decision::Approved(by) } else { Decision::Denied(by) };
                     let _ = self.session.decide(&call, &outcome);
                 }
                 Ok(SessionOrder::Rules { rules }) => self.session.rules().set_stored(&rules),

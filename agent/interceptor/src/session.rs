@@ -12,9 +12,10 @@ use ringfence_session::{
     journal::{Direction, Entry, Journal},
     line::{self, Call, Id, Kind, Line, Message},
     notice, risk,
-    rules::{Action, Judgement, Rule},
+    rules::{Judgement, Rule},
     ruleset::RuleSet,
 };
+use ringfence_wire::tool_call::{Action, Outcome};
 use serde_json::Value;
 use std::{
     io::{self, Write},
@@ -61,9 +62,9 @@ pub enum Report {
     Look,
 }
 
-/// What a person or the clock said of a paused call.
+/// What a person or the clock decided about a paused call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Decision {
     /// Go on.
     Approved(String),
     /// Do not.
@@ -266,7 +267,7 @@ impl<S: Write, C: Write> Session<S, C> {
         if pausing && !holding {
             let text = format!("the call of {:?} is denied: too many bytes wait for approval", call.name);
             notice::say(&text);
-            self.record_softly(&decision(uuid, "denied", None));
+            self.record_softly(&decided(uuid, Outcome::Denied, None));
             return stop(&Stopped::NoApprover);
         }
         if !holding {
@@ -369,7 +370,7 @@ mod record;
 mod tests;
 
 use burst::{Burst, Refusable};
-use pausing::decision;
+use pausing::decided;
 
 fn verdict<'a>(
     index: u32,

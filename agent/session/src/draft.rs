@@ -4,11 +4,10 @@
 //! as serde would write [`Entry::Message`], without the entry itself.
 
 use super::{
-    classify::Operation,
     journal::{DIGITS, Direction, Entry, GENESIS, LONGEST, link},
     line::Outline,
-    rules::Action,
 };
+use ringfence_wire::tool_call::{Action, Named as _, Operation};
 use std::{
     io::{self, Write},
     ops::Range,
@@ -312,12 +311,10 @@ const SHORT: [u8; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::{Draft, Message, PIECE, PREFIX, Verdict};
+    use super::{Action, Draft, Message, Operation, PIECE, PREFIX, Verdict};
     use crate::{
-        classify::Operation,
         journal::{Direction, Entry, Judged},
         line::Outline,
-        rules::Action,
     };
     use uuid::Uuid;
 

@@ -3,11 +3,11 @@
 //!
 //! An agent that may write the user's files could otherwise switch off the rule that is in its way.
 
-use super::{
-    classify::Operation,
-    rules::{self, Action, Rule, Written},
+use super::rules::{self, Rule, Written};
+use ringfence_wire::{
+    mcp::RuleFile,
+    tool_call::{Action, Named as _, Operation},
 };
-use ringfence_wire::mcp::RuleFile;
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
@@ -244,10 +244,10 @@ mod tests {
     use super::{Change, LONGEST, Watch, difference, loosened, loosens};
     use crate::{
         risk,
-        rules::{self, Action, MOST_RULES, SHIPPED, Written},
+        rules::{self, MOST_RULES, SHIPPED, Written},
     };
     use proptest::{prelude::Strategy, prop_assert, prop_assert_eq, sample::select};
-    use ringfence_wire::mcp::RuleFile;
+    use ringfence_wire::{mcp::RuleFile, tool_call::Action};
     use serde_json::json;
     use std::fs;
 

@@ -1,7 +1,8 @@
 //! The YAML rules over tool calls: parsed whole or refused with the line, evaluated to the strictest answer. Pure.
 
-use super::{classify::Operation, risk::Risk};
+use super::risk::Risk;
 use globset::{GlobBuilder, GlobMatcher};
+use ringfence_wire::tool_call::{Action, Named as _, Operation};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, SeqAccess, Visitor},
@@ -16,44 +17,13 @@ pub const SHIPPED: &str = include_str!("../../../profiles/rules.yaml");
 /// Most rules of one file. Each call is held against all of them, and of a change each against those that were before.
 pub(crate) const MOST_RULES: usize = 1000;
 
-/// What happens to a call, mildest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Recorded.
-    Pass,
-    /// Recorded and marked.
-    Flag,
-    /// Held until a human approves it.
-    Pause,
-    /// Refused.
-    Block,
-}
-
-impl Action {
-    /// The name that the store and the rules use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Flag => "flag",
-            Self::Pause => "pause",
-            Self::Block => "block",
-        }
-    }
-
-    /// The action of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Pass, Self::Flag, Self::Pause, Self::Block].into_iter().find(|action| action.name() == name)
-    }
-
-    /// What a score alone asks for: 0-30 pass, 31-60 flag, 61-80 pause, 81-100 block.
-    pub const fn of_score(score: u8) -> Self {
-        match score {
-            0..=30 => Self::Pass,
-            31..=60 => Self::Flag,
-            61..=80 => Self::Pause,
-            _ => Self::Block,
-        }
+/// What a score alone asks for: 0-30 pass, 31-60 flag, 61-80 pause, 81-100 block.
+pub const fn action_of_score(score: u8) -> Action {
+    match score {
+        0..=30 => Action::Pass,
+        31..=60 => Action::Flag,
+        61..=80 => Action::Pause,
+        _ => Action::Block,
     }
 }
 
@@ -407,7 +377,7 @@ pub fn judge(rules: &[Rule], server: &str, tool: &str, risk: &Risk) -> Judgement
         .filter(|r| r.matches(&server, bare, risk) || prefixed && r.matches(&server, &tool, risk))
         .collect();
     let strictest = matching.iter().map(|rule| rule.action).max().unwrap_or(Action::Pass);
-    let action = strictest.max(Action::of_score(risk.score));
+    let action = strictest.max(action_of_score(risk.score));
     let rules = matching.iter().filter(|rule| rule.action == action).map(|rule| rule.name.clone()).collect();
     Judgement { action, rules }
 }

@@ -3,9 +3,9 @@
 use super::{
     notice,
     risk::Risk,
-    rules::{self, Action, Judgement, Rule, Written},
+    rules::{self, Judgement, Rule, Written},
 };
-use ringfence_wire::mcp::StoredRule;
+use ringfence_wire::{mcp::StoredRule, tool_call::Recorded};
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -140,9 +140,12 @@ impl State {
 /// # Errors
 /// Where its action is unknown: a later version wrote it.
 pub fn written(rule: &StoredRule) -> Result<Written, String> {
-    let action = Action::from_name(&rule.action).ok_or_else(|| {
-        format!("rule {:?}: action: {:?} is none of flag, pause, block", rule.name, rule.action)
-    })?;
+    let action = match &rule.action {
+        Recorded::Known(action) => *action,
+        Recorded::Other(text) => {
+            return Err(format!("rule {:?}: action: {text:?} is none of flag, pause, block", rule.name));
+        }
+    };
     Ok(Written {
         name: rule.name.clone(),
         description: rule.description.clone(),
@@ -158,11 +161,8 @@ pub fn written(rule: &StoredRule) -> Result<Written, String> {
 #[cfg(test)]
 mod tests {
     use super::RuleSet;
-    use crate::{
-        risk,
-        rules::{self, Action},
-    };
-    use ringfence_wire::mcp::StoredRule;
+    use crate::{risk, rules};
+    use ringfence_wire::{mcp::StoredRule, tool_call::Action};
     use std::{sync::Arc, thread, time::Duration};
 
     fn stored(name: &str, action: &str) -> StoredRule {

@@ -1,6 +1,6 @@
 //! SQL in a tool call's arguments: parsed, not searched. Pure.
 
-use super::classify::Operation;
+use ringfence_wire::tool_call::Operation;
 use serde_json::Value;
 use sqlparser::{
     ast::{

@@ -7,6 +7,7 @@ use ringfence_session::rows::{
     ingest::CallRow,
     intent::{Belongs, Grouping, Source},
 };
+use ringfence_wire::tool_call::{Named as _, Outcome};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 /// Migration 16: what is asked for each call is found without looking at all calls of its intent, its id or its user.
@@ -77,7 +78,7 @@ pub(crate) fn insert_call(
         [] => "[]".to_owned(),
         texts => serde_json::Value::from(texts).to_string(),
     };
-    let outcome = row.blocked.then_some("blocked");
+    let outcome = row.blocked.then_some(Outcome::Blocked.name());
     let inserted = step
         .prepare_cached(
             "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
@@ -90,11 +91,11 @@ pub(crate) fn insert_call(
             row.message,
             judged.tool,
             row.arguments,
-            judged.operation,
+            judged.operation.as_str(),
             judged.score,
             list(&judged.reasons),
             rfc3339(row.at),
-            judged.action,
+            judged.action.as_str(),
             list(&judged.rules),
             outcome,
             row.began.map(u64::cast_signed),

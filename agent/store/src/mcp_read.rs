@@ -402,7 +402,7 @@ impl SessionReader {
                 min_risk_score: row.get::<_, Option<u8>>(4)?.unwrap_or(0),
                 operation_types: operations
                     .map(|list| list.split(',').map(|name| name.trim().to_owned()).collect()),
-                action: row.get(6)?,
+                action: row.get::<_, String>(6)?.into(),
             })
         };
         let rules = statement.query_map([uid], rule).map_err(&fail)?;

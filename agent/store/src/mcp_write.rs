@@ -12,7 +12,10 @@ use ringfence_session::{
         intent::Grouping,
     },
 };
-use ringfence_wire::mcp::{MAX_PATH, MAX_STORED_RULES, StoredRule};
+use ringfence_wire::{
+    mcp::{MAX_PATH, MAX_STORED_RULES, StoredRule},
+    tool_call::{Outcome, Recorded},
+};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::{
     collections::HashMap,
@@ -267,7 +270,7 @@ impl SessionWriter {
                 rule.server_pattern,
                 rule.min_risk_score,
                 rule.operation_types.as_ref().map(|list| list.join(",")),
-                rule.action,
+                rule.action.as_str(),
                 rfc3339(now),
                 uid
             ],
@@ -377,14 +380,14 @@ fn write(
             ])
             .map(drop),
         Row::Decision { call, outcome, by, at: when, boot } => {
-            let approved = (outcome == "approved").then(|| by.clone().unwrap_or_default());
+            let approved = (*outcome == Recorded::Known(Outcome::Approved)).then(|| by.clone().unwrap_or_default());
             let approved_at = approved.is_some().then(|| rfc3339(*when));
             let began = approved.is_some().then(|| boot.cast_signed());
             step.prepare_cached(
                 "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6,
                      began = coalesce(?7, began) WHERE id = ?1 AND session_id = ?8",
             )?
-            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at, began, at.session])
+            .execute(params![call, outcome.as_str(), by, rfc3339(*when), approved, approved_at, began, at.session])
             .map(drop)
         }
         Row::Governed { profile, enforcement, container } => step

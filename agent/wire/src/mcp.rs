@@ -4,7 +4,10 @@
 //! [`McpReply::Welcome`] the interceptor sends [`SessionNews`] and the auditor [`SessionOrder`], until either closes.
 //! Every other request gets one [`McpReply`].
 
-use crate::message::Failure;
+use crate::{
+    message::Failure,
+    tool_call::{Action, Recorded},
+};
 use serde::{Deserialize, Serialize};
 
 /// The daemon's socket for MCP sessions, below [`crate::message::RUNTIME_DIR`]; mode 0666, the auditor looks at the uid.
@@ -47,7 +50,7 @@ pub enum McpRequest {
         /// Only calls of at least this score.
         #[serde(default)]
         risk: Option<u8>,
-        /// Only calls with this policy action or outcome.
+        /// Only calls with this policy action or outcome; any text, as other versions may have recorded others.
         #[serde(default)]
         verdict: Option<String>,
         /// Only this session's: its id, or the beginning of one that is unique.
@@ -197,7 +200,7 @@ pub struct StoredRule {
     #[serde(default)]
     pub operation_types: Option<Vec<String>>,
     /// `flag`, `pause` or `block`.
-    pub action: String,
+    pub action: Recorded<Action>,
 }
 
 /// A rule file, as an interceptor read it.

@@ -8,7 +8,10 @@ use axum::{
 use ringfence_base::error::chain;
 use ringfence_session::{rules, ruleset};
 use ringfence_store::CallFilter;
-use ringfence_wire::mcp::StoredRule;
+use ringfence_wire::{
+    mcp::StoredRule,
+    tool_call::{Action, Recorded},
+};
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
@@ -117,7 +120,7 @@ pub struct Posted {
     min_risk_score: Option<u8>,
     #[serde(default, deserialize_with = "list_or_text")]
     operation_types: Option<Vec<String>>,
-    action: String,
+    action: Recorded<Action>,
 }
 
 fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {

@@ -1,11 +1,12 @@
 //! A session with memory at both ends.
 
-use super::{Options, Outcome, Report, Session};
+use super::{Decision, Options, Report, Session};
 use crate::seen::Seen;
 use ringfence_session::{
     journal::{Entry, Journal, Reader},
     rules,
 };
+use ringfence_wire::tool_call::{Outcome, Recorded};
 use std::{
     fs::File,
     io::{self, BufReader, Write},
@@ -131,9 +132,9 @@ fn a_paused_call_waits_and_is_decided_once() {
     );
     let call = rig.session.waiting().pop().expect("it waits");
     assert!(rig.reports.try_iter().any(|report| report == Report::Paused(call.clone())));
-    assert!(rig.session.decide(&call, &Outcome::Approved("a person".into())).expect("both ends"));
+    assert!(rig.session.decide(&call, &Decision::Approved("a person".into())).expect("both ends"));
     assert_eq!(rig.server.text(), line, "the very bytes");
-    assert!(!rig.session.decide(&call, &Outcome::Approved("again".into())).expect("both ends"));
+    assert!(!rig.session.decide(&call, &Decision::Approved("again".into())).expect("both ends"));
     assert_eq!(rig.server.text() + &rig.client.text(), "");
 }
 
@@ -142,7 +143,7 @@ fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
     let rig = rig(|options| options.patience = Duration::ZERO);
     rig.call("\"a\"", "delete_file");
     let call = rig.session.waiting().pop().expect("it waits");
-    rig.session.decide(&call, &Outcome::Denied("me".into())).expect("both ends");
+    rig.session.decide(&call, &Decision::Denied("me".into())).expect("both ends");
     let answer: serde_json::Value = serde_json::from_str(&rig.client.text()).expect("an answer");
     assert_eq!((answer["id"].as_str(), answer["result"]["isError"].as_bool()), (Some("a"), Some(true)));
 
@@ -168,12 +169,13 @@ fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
     rig.session.client_done();
 
     assert_eq!(rig.server.text(), "");
-    let outcomes: Vec<String> = rig
+    let outcomes: Vec<Recorded<Outcome>> = rig
         .journal()
         .into_iter()
         .filter_map(|entry| if let Entry::Decision { outcome, .. } = entry { Some(outcome) } else { None })
         .collect();
-    assert_eq!(outcomes, ["denied", "timeout", "cancelled", "ended"]);
+    let expected = [Outcome::Denied, Outcome::Timeout, Outcome::Cancelled, Outcome::Ended];
+    assert_eq!(outcomes, expected.map(Recorded::Known));
     let text = std::fs::read_to_string(&rig.journal).expect("the journal");
     assert!(text.contains("[redacted]") && !text.contains("hunter2"));
 }
@@ -197,7 +199,7 @@ fn a_cancel_drops_every_call_of_its_id() {
     let cancel = "{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":4}}\n";
     rig.session.client_lines(cancel.as_bytes()).expect("both ends");
     assert_eq!(rig.session.waiting().len(), 1);
-    rig.session.decide(&rig.session.waiting()[0], &Outcome::Approved("me".into())).expect("both ends");
+    rig.session.decide(&rig.session.waiting()[0], &Decision::Approved("me".into())).expect("both ends");
     assert!(rig.server.text().contains("\"id\":5") && rig.session.waiting().is_empty());
 }
 
@@ -207,10 +209,10 @@ fn what_waits_is_bounded_in_bytes() {
     let lines: Vec<String> = ["1", "2", "3"].map(|id| rig.call(id, "delete_file")).to_vec();
     assert_eq!(rig.session.waiting().len(), 2);
     assert!(rig.client.text().starts_with("{\"jsonrpc\":\"2.0\",\"id\":3,"), "the third is answered");
-    let denied = |entry: &Entry| matches!(entry, Entry::Decision { outcome, .. } if outcome == "denied");
+    let denied = |entry: &Entry| matches!(entry, Entry::Decision { outcome, .. } if *outcome == Recorded::Known(Outcome::Denied));
     assert_eq!(rig.journal().iter().filter(|entry| denied(entry)).count(), 1);
     for call in rig.session.waiting() {
-        rig.session.decide(&call, &Outcome::Approved("me".into())).expect("both ends");
+        rig.session.decide(&call, &Decision::Approved("me".into())).expect("both ends");
     }
     assert_eq!(rig.server.text().len(), lines[0].len() + lines[1].len());
     rig.call("4", "delete_file");
@@ -241,7 +243,7 @@ fn ours_never_stands_within_a_line_of_the_servers() {
     rig.session.piece_to_client(b"{\"jsonrpc\":").expect("both ends");
     rig.call("1", "delete_file");
     let call = rig.session.waiting().pop().expect("it waits");
-    rig.session.decide(&call, &Outcome::Denied("me".into())).expect("both ends");
+    rig.session.decide(&call, &Decision::Denied("me".into())).expect("both ends");
     rig.session.tick().expect("both ends");
     rig.session.piece_to_client(b"\"2.0\"}\n").expect("both ends");
     let text = rig.client.text();

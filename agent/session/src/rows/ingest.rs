@@ -10,9 +10,10 @@ use super::{
     stderr::Stderr,
 };
 use crate::{
-    journal::{Direction, Entry, Judged, sha256},
+    journal::{Direction, Entry, Judged, Passage, sha256},
     line::{self, Id, Kind, Line, Message, Outline},
 };
+use ringfence_wire::tool_call::{Outcome, Recorded};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use std::collections::{HashMap, HashSet};
@@ -95,9 +96,9 @@ impl Fold {
             }
             Entry::Gap { .. } => vec![Row::Gap],
             Entry::Decision { call, at, boot, mut outcome, mut by } => {
-                [&mut outcome].into_iter().chain(&mut by).for_each(row::cut);
+                outcome.other_mut().into_iter().chain(&mut by).for_each(row::cut);
                 if let Some((id, asked)) = self.paused.remove(&call)
-                    && outcome == "approved"
+                    && outcome == Recorded::Known(Outcome::Approved)
                 {
                     self.remember(
                         Direction::ClientToServer,
@@ -162,7 +163,8 @@ impl Fold {
                     notes.push(format!("the first {MOST_IN_LINE} of them are on record"));
                     rows.push(Row::Gap);
                 }
-                let forwarded = refused.is_none() && calls.iter().all(|call| call.action != "block");
+                let forwarded =
+                    refused.is_none() && calls.iter().all(|call| call.passage() != Passage::Stopped);
                 for (index, message) in messages.iter().take(MOST_IN_LINE).enumerate() {
                     let index = u32::try_from(index).unwrap_or(u32::MAX);
                     self.one(
@@ -237,30 +239,23 @@ impl Fold {
             Kind::Call(rpc, call) if direction == Direction::ClientToServer => {
                 self.client(message, direction, rows);
                 let Some(&judged) = judged.get(&index) else { return };
-                let blocked = judged.action == "block";
-                let uuid = judged.call.clone();
-                let at_once = forwarded && !blocked && judged.action != "pause";
-                let row = CallRow {
-                    judged: judged.clone(),
-                    message: id.to_owned(),
-                    arguments: bounded(call.arguments),
-                    at,
-                    blocked,
-                    began: at_once.then_some(boot),
-                    evidence: Evidence::of(call.meta),
-                };
+                let arguments = bounded(call.arguments);
+                let evidence = Evidence::of(call.meta);
+                let row = CallRow::new(judged.clone(), id, (at, boot), forwarded, arguments, evidence);
                 // A call that comes again with what its answer asked for.
                 if message.params.is_some_and(|params| params.contains("\"inputResponses\"")) {
                     rows.extend(self.in_answers.drain(..).map(|question| Row::Answered { question, at }));
                 }
                 rows.push(Row::Call(Box::new(row)));
-                if judged.action == "pause" {
-                    self.pause(uuid, rpc, at);
-                } else if !blocked
-                    && forwarded
-                    && self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at))
-                {
-                    notes.push("its id is that of a request that was not answered yet".to_owned());
+                let uuid = judged.call.clone();
+                match judged.passage() {
+                    Passage::Held => self.pause(uuid, rpc, at),
+                    Passage::Forwarded if forwarded => {
+                        if self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at)) {
+                            notes.push("its id is that of a request that was not answered yet".to_owned());
+                        }
+                    }
+                    Passage::Forwarded | Passage::Stopped => {}
                 }
             }
             Kind::Call(rpc, _) | Kind::Request(rpc, _) => {
@@ -372,10 +367,10 @@ impl Fold {
     /// A call whose text cannot be read waits for its answer like any other.
     fn unread_request(&mut self, id: Option<Id>, judged: &Judged, at: i64) {
         let Some(id) = id else { return };
-        match judged.action.as_str() {
-            "block" => {}
-            "pause" => self.pause(judged.call.clone(), &id, at),
-            _ => {
+        match judged.passage() {
+            Passage::Stopped => {}
+            Passage::Held => self.pause(judged.call.clone(), &id, at),
+            Passage::Forwarded => {
                 let pending = Pending::new(Some(judged.call.clone()), None, at);
                 self.remember(Direction::ClientToServer, id, pending);
             }
@@ -386,7 +381,7 @@ impl Fold {
     /// call is on record even where its text is not.
     fn unread_calls(
         message: &str,
-        (at, boot): (i64, u64),
+        time: (i64, u64),
         calls: Vec<Judged>,
         forwarded: bool,
         rows: &mut Vec<Row>,
@@ -400,18 +395,10 @@ impl Fold {
             if !found.insert(judged.call.clone()) {
                 continue;
             }
-            let blocked = judged.action == "block";
-            let at_once = forwarded && !blocked && judged.action != "pause";
-            rows.push(Row::Call(Box::new(CallRow {
-                message: message.to_owned(),
-                arguments: json!({ "ringfence_unread": "the journal's text of this call cannot be read" })
-                    .to_string(),
-                at,
-                blocked,
-                began: at_once.then_some(boot),
-                evidence: Evidence::default(),
-                judged,
-            })));
+            let arguments =
+                json!({ "ringfence_unread": "the journal's text of this call cannot be read" }).to_string();
+            let row = CallRow::new(judged, message, time, forwarded, arguments, Evidence::default());
+            rows.push(Row::Call(Box::new(row)));
         }
     }
 

@@ -2,9 +2,10 @@
 
 use super::intent::Evidence;
 use crate::{
-    journal::{Direction, Judged},
+    journal::{Direction, Judged, Passage},
     line::{Kind, Message},
 };
+use ringfence_wire::tool_call::{Outcome, Recorded};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -58,8 +59,8 @@ pub enum Row {
     Decision {
         /// The call.
         call: String,
-        /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
-        outcome: String,
+        /// What.
+        outcome: Recorded<Outcome>,
         /// Who.
         by: Option<String>,
         /// When.
@@ -185,6 +186,29 @@ impl Row {
     }
 }
 
+impl CallRow {
+    /// A call of a message that came `at` that time, `boot` ns since boot, and was `forwarded` or not.
+    pub fn new(
+        judged: Judged,
+        message: &str,
+        (at, boot): (i64, u64),
+        forwarded: bool,
+        arguments: String,
+        evidence: Evidence,
+    ) -> Self {
+        let passage = judged.passage();
+        Self {
+            judged,
+            message: message.to_owned(),
+            arguments,
+            at,
+            blocked: passage == Passage::Stopped,
+            began: (forwarded && passage == Passage::Forwarded).then_some(boot),
+            evidence,
+        }
+    }
+}
+
 impl MessageRow {
     /// Takes what the message says into the columns.
     pub fn read(&mut self, message: &Message<'_>) {
@@ -228,7 +252,8 @@ pub fn cut(text: &mut String) {
 
 /// What was judged, with no more of each text than that.
 pub(crate) fn cut_judged(judged: &mut Judged) {
-    [&mut judged.tool, &mut judged.operation, &mut judged.action].into_iter().for_each(cut);
+    let words = [judged.operation.other_mut(), judged.action.other_mut()];
+    words.into_iter().flatten().chain([&mut judged.tool]).for_each(cut);
     for texts in [&mut judged.reasons, &mut judged.rules] {
         texts.iter_mut().for_each(cut);
         let mut bytes = 0;

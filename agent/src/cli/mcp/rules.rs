@@ -5,11 +5,12 @@ use ringfence_base::escape::line as printable;
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::{
     line::{self, Kind, Line},
-    reload, risk,
-    rules::{self, Action},
-    strict,
+    reload, risk, rules, strict,
 };
-use ringfence_wire::mcp::{McpReply, McpRequest};
+use ringfence_wire::{
+    mcp::{McpReply, McpRequest},
+    tool_call::{Action, Named as _},
+};
 use serde_json::{Value, json};
 use std::{
     fs,
