@@ -8,7 +8,7 @@ use ringfence_auditor::web::{
     asked::{self, Confirmed, Pages, Posted, Wanted},
     headers,
 };
-use ringfence_session::{risk, rules, ruleset};
+use ringfence_session::{conditions::Facts, risk, rules, ruleset};
 use ringfence_wire::mcp::{MAX_MESSAGE, MAX_STORED_RULES, StoredRule};
 use serde_json::Value;
 
@@ -110,7 +110,8 @@ fn posted(body: &[u8]) {
     let compiled = rules::compile(written).expect("an interceptor can use it");
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);
-        let with = rules::judge(std::slice::from_ref(&compiled), server, tool, &risk);
-        assert!(with.action >= rules::judge(&[], server, tool, &risk).action);
+        let facts = Facts { server, tool, risk: &risk };
+        let with = rules::judge(std::slice::from_ref(&compiled), facts);
+        assert!(with.action >= rules::judge(&[], facts).action);
     }
 }

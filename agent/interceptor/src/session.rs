@@ -8,6 +8,7 @@ use super::{
 };
 use ringfence_base::clock::{now_micros, since_boot};
 use ringfence_session::{
+    conditions::Facts,
     draft::{Draft, Verdict},
     journal::{Direction, Entry, Journal},
     line::{self, Call, Id, Kind, Line, Message},
@@ -214,7 +215,8 @@ impl<S: Write, C: Write> Session<S, C> {
     fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
         let first = lock(&self.seen).is_first(&call.name);
         let risk = risk::assess(&call.name, &call.value, first);
-        let judgement = self.rules.judge(&self.options.server_name, &call.name, &risk);
+        let judgement =
+            self.rules.judge(Facts { server: &self.options.server_name, tool: &call.name, risk: &risk });
         (risk, judgement)
     }
 

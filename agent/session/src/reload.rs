@@ -3,13 +3,12 @@
 //!
 //! An agent that may write the user's files could otherwise switch off the rule that is in its way.
 
-use super::rules::{self, Rule, Written};
-use ringfence_wire::{
-    mcp::RuleFile,
-    tool_call::{Action, Named as _, Operation},
+use super::{
+    conditions::Scope,
+    rules::{self, Rule, Written},
 };
+use ringfence_wire::{mcp::RuleFile, tool_call::Action};
 use std::{
-    collections::{BTreeMap, HashMap},
     fs,
     io::Read,
     os::unix::fs::MetadataExt,
@@ -191,51 +190,21 @@ pub fn difference(old: &str, new: &str) -> String {
         .to_string()
 }
 
-/// Which calls a rule is about, but for their operations and scores.
-type Patterns<'a> = (Option<&'a str>, Option<&'a str>);
-
-fn patterns(rule: &Written) -> Patterns<'_> {
-    (rule.tool_pattern.as_deref(), rule.server_pattern.as_deref())
-}
-
-/// A set of operations, a bit for each. What is none of the known ones is `unknown`.
-fn operations(rule: &Written, unknown: u8) -> u8 {
-    let bit = |name: &String| Operation::from_name(name).map_or(unknown, |operation| 1 << operation as u8);
-    rule.operation_types.as_ref().map_or(EVERY, |names| names.iter().map(bit).fold(0, |all, bit| all | bit))
-}
-
-/// Every operation: what a rule is about that names none. The highest bit is that of names that nobody knows: in an old rule
-/// they are covered by a rule about every operation only, and in a new one they cover nothing.
-const EVERY: u8 = u8::MAX;
-const NOBODY_S: u8 = 1 << 7;
-
 /// The first rule of `old` that no rule of `new` covers: as wide in every condition, as strict in its action. As the
 /// strictest of all matching rules wins, rules that cover all old ones judge no call more mildly; a change that is no
 /// loosening and yet not covered rule by rule counts as one.
 fn loosened<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
-    // Of rules about the same calls the lowest score counts: there are no more of them than actions and sets of operations.
-    let mut index: HashMap<Patterns<'_>, BTreeMap<(Action, u8), u8>> = HashMap::new();
-    for rule in new.iter().filter(|rule| rule.enabled) {
-        let alike = index.entry(patterns(rule)).or_default();
-        let score = alike.entry((rule.action, operations(rule, 0))).or_insert(u8::MAX);
-        *score = rule.min_risk_score.min(*score);
-    }
-    let covers = |of: Patterns<'_>, old: &Written| {
-        let operations = operations(old, NOBODY_S);
-        index.get(&of).is_some_and(|alike| {
-            alike.iter().any(|((action, about), score)| {
-                *action >= old.action && operations & !about == 0 && *score <= old.min_risk_score
-            })
-        })
+    let new: Vec<(Action, Scope<'_>)> = new
+        .iter()
+        .filter(|rule| rule.enabled)
+        .map(|rule| (rule.action, Scope::new(&rule.conditions)))
+        .collect();
+    let is_covered = |old: &Written| {
+        let scope = Scope::new(&old.conditions);
+        new.iter().any(|(action, new)| *action >= old.action && new.covers(&scope))
     };
     old.iter()
-        .filter(|old| old.enabled && old.action > Action::Pass)
-        .find(|old| {
-            let (tools, servers) = patterns(old);
-            // Where a pattern is absent two of these are the same.
-            let wider = [(tools, servers), (None, servers), (tools, None), (None, None)];
-            !wider.into_iter().any(|of| covers(of, old))
-        })
+        .find(|old| old.enabled && old.action > Action::Pass && !is_covered(old))
         .map(|old| old.name.as_str())
 }
 
@@ -243,11 +212,15 @@ fn loosened<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
 mod tests {
     use super::{Change, LONGEST, Watch, difference, loosened, loosens};
     use crate::{
+        conditions::Facts,
         risk,
         rules::{self, MOST_RULES, SHIPPED, Written},
     };
     use proptest::{prelude::Strategy, prop_assert, prop_assert_eq, sample::select};
-    use ringfence_wire::{mcp::RuleFile, tool_call::Action};
+    use ringfence_wire::{
+        mcp::{Conditions, RuleFile},
+        tool_call::Action,
+    };
     use serde_json::json;
     use std::fs;
 
@@ -326,17 +299,19 @@ mod tests {
     /// As the comparison is meant, rule by rule.
     fn loosened_slowly<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
         let covers = |new: &Written, old: &Written| {
+            let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } =
+                &new.conditions;
             let wider = |new: &Option<String>, old: &Option<String>| new.is_none() || new == old;
-            let operations = match (&new.operation_types, &old.operation_types) {
+            let operations = match (operation_types, &old.conditions.operation_types) {
                 (None, _) => true,
                 (Some(_), None) => false,
                 (Some(new), Some(old)) => old.iter().all(|operation| new.contains(operation)),
             };
             new.enabled
                 && new.action >= old.action
-                && new.min_risk_score <= old.min_risk_score
-                && wider(&new.tool_pattern, &old.tool_pattern)
-                && wider(&new.server_pattern, &old.server_pattern)
+                && *min_risk_score <= old.conditions.min_risk_score
+                && wider(tool_pattern, &old.conditions.tool_pattern)
+                && wider(server_pattern, &old.conditions.server_pattern)
                 && operations
         };
         let held = old.iter().filter(|old| old.enabled && old.action > Action::Pass);
@@ -441,7 +416,7 @@ mod tests {
                     for tool in ["read_x", "delete_x", "delete_it", "write_x", "odd"] {
                         for arguments in [json!({}), json!({"sql": "DELETE FROM t"}), json!({"password": 1})] {
                             let risk = risk::assess(tool, &arguments, false);
-                            let action = |rules| rules::judge(rules, server, tool, &risk).action;
+                            let action = |rules| rules::judge(rules, Facts { server, tool, risk: &risk }).action;
                             prop_assert!(action(&new) >= action(&old), "{server} {tool} {arguments}");
                         }
                     }

@@ -13,7 +13,7 @@ use ringfence_session::{
     },
 };
 use ringfence_wire::{
-    mcp::{MAX_PATH, MAX_STORED_RULES, StoredRule},
+    mcp::{Conditions, MAX_PATH, MAX_STORED_RULES, StoredRule},
     tool_call::{Outcome, Recorded},
 };
 use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
@@ -258,6 +258,9 @@ impl SessionWriter {
         if count >= MAX_STORED_RULES as u64 {
             return Err(Error::TooManyRules);
         }
+        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = &rule.conditions;
+        let operations: Option<Vec<&str>> =
+            operation_types.as_ref().map(|list| list.iter().map(Recorded::as_str).collect());
         let inserted = connection.execute(
             "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at, uid)
              SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
@@ -266,10 +269,10 @@ impl SessionWriter {
                 id,
                 rule.name,
                 rule.description,
-                rule.tool_pattern,
-                rule.server_pattern,
-                rule.min_risk_score,
-                rule.operation_types.as_ref().map(|list| list.join(",")),
+                tool_pattern,
+                server_pattern,
+                min_risk_score,
+                operations.map(|names| names.join(",")),
                 rule.action.as_str(),
                 rfc3339(now),
                 uid

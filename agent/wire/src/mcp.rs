@@ -6,7 +6,7 @@
 
 use crate::{
     message::Failure,
-    tool_call::{Action, Recorded},
+    tool_call::{Action, Operation, Recorded},
 };
 use serde::{Deserialize, Serialize};
 
@@ -187,6 +187,17 @@ pub struct StoredRule {
     /// For people.
     #[serde(default)]
     pub description: String,
+    /// Which calls it is about.
+    #[serde(flatten)]
+    pub conditions: Conditions,
+    /// `flag`, `pause` or `block`.
+    pub action: Recorded<Action>,
+}
+
+/// Which calls a rule is about: those that meet every condition. Whoever uses conditions names all of them, so that the
+/// compiler leads to each place that must learn of a new one.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conditions {
     /// Globs over the tool's name, comma between them. None: every tool.
     #[serde(default)]
     pub tool_pattern: Option<String>,
@@ -198,9 +209,7 @@ pub struct StoredRule {
     pub min_risk_score: u8,
     /// Operations it is about. None: all.
     #[serde(default)]
-    pub operation_types: Option<Vec<String>>,
-    /// `flag`, `pause` or `block`.
-    pub action: Recorded<Action>,
+    pub operation_types: Option<Vec<Recorded<Operation>>>,
 }
 
 /// A rule file, as an interceptor read it.

@@ -4,6 +4,7 @@ use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::{
+    conditions::Facts,
     line::{self, Kind, Line},
     reload, risk, rules, strict,
 };
@@ -222,7 +223,7 @@ fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> an
     let mut out = io::stdout().lock();
     let (name, arguments) = parse_call(call)?;
     let risk = risk::assess(&name, &arguments, first);
-    let judgement = rules::judge(&rules, server, &name, &risk);
+    let judgement = rules::judge(&rules, Facts { server, tool: &name, risk: &risk });
     if json {
         writeln!(
             out,
