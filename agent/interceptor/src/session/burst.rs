@@ -67,21 +67,14 @@ impl<S: Write, C: Write> Session<S, C> {
         taken
     }
 
-    /// Lines from the server: forwarded first, recorded then; but what asks the client's model is recorded first, so that
-    /// calls that come of it follow it in the journal. Never judged, never stopped.
-    ///
-    /// Their time is taken before they are forwarded: a client that has an answer may begin its next call before this
-    /// thread runs again, and the two calls would seem to overlap.
+    /// Lines from the server: recorded, then forwarded, as the client's are. A client that has its last answer may kill the
+    /// interceptor the next moment, and calls that come of an answer follow it in the journal. Never judged, never stopped:
+    /// what cannot be recorded is forwarded all the same.
     ///
     /// # Errors
     /// Those of writing to the client.
     pub(crate) fn server_lines(&self, bytes: &[u8]) -> io::Result<()> {
-        // `sampling/createMessage`, however its slash is written.
-        let asks = memchr::memmem::find(bytes, b"createMessage").is_some();
         let time = Time::now();
-        if !asks {
-            self.piece_to_client(bytes)?;
-        }
         let mut draft = lock(&self.answers);
         for body in bytes.split(|byte| *byte == b'\n') {
             if !body.iter().all(u8::is_ascii_whitespace) {
@@ -91,7 +84,7 @@ impl<S: Write, C: Write> Session<S, C> {
         self.record_lines_softly(&mut draft);
         draft.clear();
         drop(draft);
-        if asks { self.piece_to_client(bytes) } else { Ok(()) }
+        self.piece_to_client(bytes)
     }
 
     /// Records what is in the burst, then forwards it.

@@ -380,38 +380,37 @@ impl Write for Quick {
 }
 
 #[test]
-fn an_answer_ends_its_call_before_the_next_can_begin_however_late_this_thread_runs_again() {
+fn an_answer_is_on_record_before_its_client_has_it() {
     let line = |id: u32| {
         format!("{{\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"read_file\"}}}}\n")
     };
-    for answer in [
-        "{\"id\":1,\"result\":{}}\n",
-        // Recorded first and forwarded then: it holds the name of what asks the client's model.
-        "{\"id\":1,\"result\":{\"text\":\"createMessage\"}}\n",
-    ] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("journal");
-        let itself = Arc::new(std::sync::OnceLock::new());
-        let client = Quick { session: Arc::clone(&itself), next: Some(line(2)) };
-        let (sender, _reports) = mpsc::sync_channel(64);
-        let session = Arc::new(Session::new(
-            options(),
-            Journal::create(&path).expect("a journal"),
-            Vec::new(),
-            Seen::of(&["read_file"]),
-            (End::default(), client),
-            sender,
-        ));
-        itself.set(Arc::downgrade(&session)).expect("once");
-        session.client_lines(line(1).as_bytes()).expect("both ends");
-        session.server_lines(answer.as_bytes()).expect("both ends");
-        let mut reader = Reader::new(BufReader::new(File::open(&path).expect("the journal")));
-        let mut times = std::collections::BTreeMap::new();
-        while let Some(entry) = reader.next_entry().expect("an unbroken chain") {
-            let Entry::Message { raw, boot, .. } = entry else { panic!("{entry:?}") };
-            times.insert(raw + "\n", boot);
-        }
-        let (first, ended, second) = (times[&line(1)], times[answer], times[&line(2)]);
-        assert!(first < ended && ended < second, "{first} {ended} {second}");
+    let answer = "{\"id\":1,\"result\":{}}\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let itself = Arc::new(std::sync::OnceLock::new());
+    let client = Quick { session: Arc::clone(&itself), next: Some(line(2)) };
+    let (sender, _reports) = mpsc::sync_channel(64);
+    let session = Arc::new(Session::new(
+        options(),
+        Journal::create(&path).expect("a journal"),
+        Vec::new(),
+        Seen::of(&["read_file"]),
+        (End::default(), client),
+        sender,
+    ));
+    itself.set(Arc::downgrade(&session)).expect("once");
+    session.client_lines(line(1).as_bytes()).expect("both ends");
+    session.server_lines(answer.as_bytes()).expect("both ends");
+    let mut reader = Reader::new(BufReader::new(File::open(&path).expect("the journal")));
+    let (mut lines, mut times) = (Vec::new(), Vec::new());
+    while let Some(entry) = reader.next_entry().expect("an unbroken chain") {
+        let Entry::Message { raw, boot, .. } = entry else { panic!("{entry:?}") };
+        lines.push(raw + "\n");
+        times.push(boot);
     }
+    assert_eq!(lines, [line(1), answer.to_owned(), line(2)]);
+    assert!(
+        times.is_sorted_by(|before, after| before < after),
+        "and it ended before the next began: {times:?}"
+    );
 }
