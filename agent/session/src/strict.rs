@@ -208,7 +208,7 @@ pub const RESERVED: &str = "$serde_json::private::";
 /// [`Ambiguity::DuplicateKey`], [`Ambiguity::ReservedKey`]; `text` is JSON, as [`whole`] left it.
 pub fn unique(text: &str) -> Result<(), Ambiguity> {
     let found = Cell::new(None);
-    let walked = Unique(&found).deserialize(&mut serde_json::Deserializer::from_str(text));
+    let walked = walk(text, Some(&found));
     match found.take() {
         Some(ambiguity) => Err(ambiguity),
         None => walked.map_err(|e| syntax(&e)),
@@ -224,18 +224,25 @@ pub fn value(text: &str) -> Result<Value, Ambiguity> {
     serde_json::from_str(text).map_err(|e| syntax(&e))
 }
 
-/// Walks a value; leaves the first key that stands twice or is reserved.
-#[derive(Clone, Copy)]
-struct Unique<'a>(&'a Cell<Option<Ambiguity>>);
+fn walk(text: &str, found: Option<&Cell<Option<Ambiguity>>>) -> Result<(), serde_json::Error> {
+    let mut parser = serde_json::Deserializer::from_str(text);
+    Walk(found).deserialize(&mut parser)?;
+    parser.end()
+}
 
-impl<'de> DeserializeSeed<'de> for Unique<'_> {
+/// Decodes everything and keeps nothing, so that a 10 MiB line costs no second copy. Where there is room for it, leaves
+/// the first key that stands twice in an object or is reserved.
+#[derive(Clone, Copy)]
+struct Walk<'a>(Option<&'a Cell<Option<Ambiguity>>>);
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Unique<'_> {
+impl<'de> Visitor<'de> for Walk<'_> {
     type Value = ();
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
@@ -263,14 +270,20 @@ impl<'de> Visitor<'de> for Unique<'_> {
         Ok(())
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some(found) = self.0 else {
+            while map.next_key_seed(self)?.is_some() {
+                map.next_value_seed(self)?;
+            }
+            return Ok(());
+        };
         let mut seen = Seen::default();
         while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
             if key.starts_with(RESERVED) {
-                self.0.set(Some(Ambiguity::ReservedKey(shorten(&key))));
+                found.set(Some(Ambiguity::ReservedKey(shorten(&key))));
                 return Err(A::Error::custom("a reserved key"));
             }
             if seen.has(&key) {
-                self.0.set(Some(Ambiguity::DuplicateKey(shorten(&key))));
+                found.set(Some(Ambiguity::DuplicateKey(shorten(&key))));
                 return Err(A::Error::custom("a key stands twice"));
             }
             seen.insert(key);
@@ -306,55 +319,12 @@ pub fn text(line: &[u8]) -> Result<&str, Ambiguity> {
 
 /// Checks every nested string and number, and the depth.
 pub fn json(text: &str) -> Result<(), Ambiguity> {
-    // `Value` decodes every string (lone surrogates) and number, which `RawValue` and `IgnoredAny` do not. It ends at the
-    // same depth; that this was it is looked up only then.
-    match serde_json::from_str::<Decoded>(text) {
-        Ok(Decoded) => Ok(()),
+    // `RawValue` and `IgnoredAny` do not decode strings (lone surrogates) and numbers. The walk ends at `Value`'s depth;
+    // that this was it is looked up only then.
+    match walk(text, None) {
+        Ok(()) => Ok(()),
         Err(_) if depth(text) > MAX_DEPTH => Err(Ambiguity::Depth),
         Err(error) => Err(syntax(&error)),
-    }
-}
-
-/// Decodes everything and keeps nothing, so that a 10 MiB line costs no second copy. Refuses duplicate keys nowhere:
-/// only some objects' keys have a meaning to us.
-struct Decoded;
-
-impl<'de> serde::Deserialize<'de> for Decoded {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Walk;
-        impl<'de> Visitor<'de> for Walk {
-            type Value = Decoded;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON value")
-            }
-            fn visit_bool<E>(self, _: bool) -> Result<Decoded, E> {
-                Ok(Decoded)
-            }
-            fn visit_i64<E>(self, _: i64) -> Result<Decoded, E> {
-                Ok(Decoded)
-            }
-            fn visit_u64<E>(self, _: u64) -> Result<Decoded, E> {
-                Ok(Decoded)
-            }
-            fn visit_f64<E>(self, _: f64) -> Result<Decoded, E> {
-                Ok(Decoded)
-            }
-            fn visit_str<E>(self, _: &str) -> Result<Decoded, E> {
-                Ok(Decoded)
-            }
-            fn visit_unit<E>(self) -> Result<Decoded, E> {
-                Ok(Decoded)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Decoded, A::Error> {
-                while seq.next_element::<Decoded>()?.is_some() {}
-                Ok(Decoded)
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Decoded, A::Error> {
-                while map.next_entry::<Decoded, Decoded>()?.is_some() {}
-                Ok(Decoded)
-            }
-        }
-        deserializer.deserialize_any(Walk)
     }
 }
 
