@@ -3,7 +3,7 @@
 use super::{
     answer,
     guard::{Held, MAX_SAID, Said, shell_status},
-    inlet::{Inlet, Writes},
+    server_stdin::{Inlet, Writes},
     session::Session,
 };
 use nix::{

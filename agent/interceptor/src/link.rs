@@ -4,8 +4,8 @@
 //! that. A link that breaks is made again.
 
 use super::{
-    follow::Follow,
     forward::Live,
+    rule_file::Follow,
     session::{Decision, Report},
 };
 use ringfence_base::error::chain;

@@ -2,8 +2,8 @@
 
 use super::{
     answer::{self, Stopped},
+    client_stdout::Outlet,
     held::{Held, Holding},
-    outlet::Outlet,
     seen::Seen,
 };
 use ringfence_base::clock::{now_micros, since_boot};

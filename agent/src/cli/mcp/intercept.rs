@@ -6,9 +6,9 @@ use nix::sys::signal::SigSet;
 use ringfence_base::clock::now_micros as now;
 use ringfence_client::{places as state, ready, sessions as client};
 use ringfence_interceptor::{
-    follow::Follow,
     forward, guard,
     link::Link,
+    rule_file::Follow,
     seen::Seen,
     session::{Options, Session},
 };
