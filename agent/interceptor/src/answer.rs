@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// Why a call was not forwarded, in words that a model can act on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stopped<'a> {
+pub enum StopReason<'a> {
     /// A rule or the score blocks it.
     Blocked,
     /// Nobody approved it in time (seconds).
@@ -25,7 +25,7 @@ pub enum Stopped<'a> {
 pub fn stopped(
     id: &Id,
     tool: &str,
-    why: &Stopped<'_>,
+    why: &StopReason<'_>,
     score: u8,
     reasons: &[&str],
     judgement: &Judgement,
@@ -37,22 +37,22 @@ pub fn stopped(
         (rules, reasons) => format!("rule {}, risk {score}: {}", rules.join(", "), reasons.join(", ")),
     };
     let text = match why {
-        Stopped::Blocked => format!(
+        StopReason::Blocked => format!(
             "Ringfence refused the call of {tool:?} ({because}). It was not run. Do not try it in another form; ask the person you work for: they can change the rule, or do it themselves."
         ),
-        Stopped::Timeout(seconds) => format!(
+        StopReason::Timeout(seconds) => format!(
             "Ringfence held the call of {tool:?} for approval ({because}) and nobody approved it within {seconds} s. It was not run. Ask the person you work for to watch `ringfence approvals` or the dashboard, then try again."
         ),
-        Stopped::Denied(by) => format!(
+        StopReason::Denied(by) => format!(
             "A person ({by}) denied the call of {tool:?} ({because}). It was not run. Ask them what they want instead."
         ),
-        Stopped::NoApprover => format!(
+        StopReason::NoApprover => format!(
             "The call of {tool:?} needs approval ({because}) and nobody can give it: Ringfence's auditor is not reachable. It was not run."
         ),
-        Stopped::Unrecorded(error) => format!(
+        StopReason::Unrecorded(error) => format!(
             "Ringfence could not record the call of {tool:?} ({error}), and a call that is not recorded is not run. Free the disk, or start the interceptor with `--on-audit-failure allow`."
         ),
-        Stopped::Batch => format!(
+        StopReason::Batch => format!(
             "The call of {tool:?} stands in a batch with a call that was refused or needs approval; the batch was not run. Send the calls one by one."
         ),
     };

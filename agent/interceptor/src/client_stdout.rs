@@ -7,30 +7,30 @@ const MOST: usize = 1 << 20;
 
 /// The client's end.
 #[derive(Debug)]
-pub(crate) struct Outlet<C> {
+pub(crate) struct ClientStdout<C> {
     client: C,
     /// A line of the server's has begun and not ended.
     within: bool,
     /// Lines of ours for after it.
-    ours: Vec<u8>,
+    pending: Vec<u8>,
 }
 
-impl<C: Write> Outlet<C> {
+impl<C: Write> ClientStdout<C> {
     /// Before the first line.
     pub(crate) const fn new(client: C) -> Self {
-        Self { client, within: false, ours: Vec::new() }
+        Self { client, within: false, pending: Vec::new() }
     }
 
-    /// Writes what the server said: whole lines, or pieces of one.
+    /// Writes the server's output: whole lines, or pieces of one.
     ///
     /// # Errors
     /// The client's.
-    pub(crate) fn servers(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_from_server(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(last) = bytes.last() else { return Ok(()) };
         self.client.write_all(bytes)?;
         self.within = *last != b'\n';
-        if !self.within && !self.ours.is_empty() {
-            self.client.write_all(&std::mem::take(&mut self.ours))?;
+        if !self.within && !self.pending.is_empty() {
+            self.client.write_all(&std::mem::take(&mut self.pending))?;
         }
         self.client.flush()
     }
@@ -40,14 +40,14 @@ impl<C: Write> Outlet<C> {
     ///
     /// # Errors
     /// The client's.
-    pub(crate) fn ours(&mut self, lines: &[u8]) -> io::Result<bool> {
+    pub(crate) fn write_own(&mut self, lines: &[u8]) -> io::Result<bool> {
         if !self.within {
             self.client.write_all(lines)?;
             return self.client.flush().map(|()| true);
         }
-        let room = self.ours.len() + lines.len() <= MOST;
+        let room = self.pending.len() + lines.len() <= MOST;
         if room {
-            self.ours.extend_from_slice(lines);
+            self.pending.extend_from_slice(lines);
         }
         Ok(room)
     }
@@ -55,28 +55,28 @@ impl<C: Write> Outlet<C> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST, Outlet};
+    use super::{ClientStdout, MOST};
 
     #[test]
     fn ours_stand_between_the_servers_lines_only() {
-        let mut outlet = Outlet::new(Vec::new());
-        assert!(outlet.ours(b"a\n").expect("memory"));
+        let mut stdout = ClientStdout::new(Vec::new());
+        assert!(stdout.write_own(b"a\n").expect("memory"));
         for (piece, ours) in [("{\"x", "b\n"), ("yz", "c\n"), ("\"}\n", "d\n"), ("", "e\n"), ("last", "f\n")]
         {
-            outlet.servers(piece.as_bytes()).expect("memory");
-            assert!(outlet.ours(ours.as_bytes()).expect("memory"));
+            stdout.write_from_server(piece.as_bytes()).expect("memory");
+            assert!(stdout.write_own(ours.as_bytes()).expect("memory"));
         }
-        assert_eq!(String::from_utf8_lossy(&outlet.client), "a\n{\"xyz\"}\nb\nc\nd\ne\nlast");
+        assert_eq!(String::from_utf8_lossy(&stdout.client), "a\n{\"xyz\"}\nb\nc\nd\ne\nlast");
     }
 
     #[test]
     fn what_waits_for_a_line_without_end_is_bounded() {
-        let mut outlet = Outlet::new(Vec::new());
-        outlet.servers(b"{").expect("memory");
-        assert!(outlet.ours(&[b'x'; MOST]).expect("memory"));
-        assert!(!outlet.ours(b"\n").expect("memory"));
-        outlet.servers(b"\n").expect("memory");
-        assert_eq!(outlet.client.len(), MOST + 2);
-        assert!(outlet.ours(b"\n").expect("memory"), "and there is room again");
+        let mut stdout = ClientStdout::new(Vec::new());
+        stdout.write_from_server(b"{").expect("memory");
+        assert!(stdout.write_own(&[b'x'; MOST]).expect("memory"));
+        assert!(!stdout.write_own(b"\n").expect("memory"));
+        stdout.write_from_server(b"\n").expect("memory");
+        assert_eq!(stdout.client.len(), MOST + 2);
+        assert!(stdout.write_own(b"\n").expect("memory"), "and there is room again");
     }
 }

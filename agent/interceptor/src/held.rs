@@ -9,7 +9,7 @@ const BESIDE: usize = 1 << 10;
 
 /// A call that waits.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldCall {
     /// The line that it came in.
     pub line: Vec<u8>,
     /// The client's id.
@@ -26,19 +26,19 @@ pub struct Held {
     pub since: Instant,
     /// Until when a person may decide; microseconds since 1970.
     pub until: i64,
-    /// What the client wants told of its progress by, if it does.
+    /// The token for progress notifications, if the client gave one.
     pub token: Option<Value>,
 }
 
 /// All of them, by the calls' ids.
 #[derive(Debug)]
-pub struct Holding {
-    calls: HashMap<String, Held>,
+pub struct HeldCalls {
+    calls: HashMap<String, HeldCall>,
     bytes: usize,
     most: usize,
 }
 
-impl Holding {
+impl HeldCalls {
     /// None, and at most so many bytes of lines. One call fits always.
     pub fn new(most: usize) -> Self {
         Self { calls: HashMap::new(), bytes: 0, most }
@@ -50,13 +50,13 @@ impl Holding {
     }
 
     /// Keeps a call, by our id.
-    pub fn insert(&mut self, call: String, held: Held) {
+    pub fn insert(&mut self, call: String, held: HeldCall) {
         self.bytes += held.line.len() + BESIDE;
         self.calls.insert(call, held);
     }
 
     /// Takes one out.
-    pub fn remove(&mut self, call: &str) -> Option<Held> {
+    pub fn remove(&mut self, call: &str) -> Option<HeldCall> {
         let held = self.calls.remove(call)?;
         self.bytes -= held.line.len() + BESIDE;
         Some(held)
@@ -74,12 +74,12 @@ impl Holding {
     }
 
     /// One of them.
-    pub fn get(&self, call: &str) -> Option<&Held> {
+    pub fn get(&self, call: &str) -> Option<&HeldCall> {
         self.calls.get(call)
     }
 
     /// All of them, with our ids.
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &Held)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &HeldCall)> {
         self.calls.iter()
     }
 }

@@ -1,81 +1,83 @@
-//! A session and its rule file: what the file's changes and the auditor's word on them do to the rules in force.
+//! A session and its rule file: how changes of the file and the auditor's orders change the rules in force.
 
-use super::forward::Live;
+use super::forward::PipeSession;
 use ringfence_base::clock::now_micros as now;
 use ringfence_session::{
     journal::Entry,
     notice,
-    reload::{Change, Watch},
+    reload::{Change, RuleFileWatch},
 };
 use ringfence_wire::mcp::{SessionNews, SessionOrder};
 
 /// A rule file that a session follows.
 #[derive(Debug)]
-pub struct Follow {
-    watch: Watch,
+pub struct RuleFileFollower {
+    watch: RuleFileWatch,
     /// Number of the last offer: an answer to an earlier one is out of date.
     offers: u32,
-    /// The last thing that was said, so that it is said once.
-    said: String,
+    /// The last notice, so that it is not repeated.
+    last_notice: String,
 }
 
-impl Follow {
+impl RuleFileFollower {
     /// Follows a file.
-    pub const fn new(watch: Watch) -> Self {
-        Self { watch, offers: 0, said: String::new() }
+    pub const fn new(watch: RuleFileWatch) -> Self {
+        Self { watch, offers: 0, last_notice: String::new() }
     }
 
-    /// The file, for the auditor's word on it.
+    /// The file, for the auditor to decide on.
     pub fn offer(&mut self) -> SessionNews {
         self.offers = self.offers.wrapping_add(1);
         SessionNews::RuleFile { number: self.offers, file: self.watch.offer() }
     }
 
     /// Looks at the file. What the auditor should know of it now.
-    pub fn look(&mut self, session: &Live) -> Option<SessionNews> {
-        match self.watch.look()? {
+    pub fn poll(&mut self, session: &PipeSession) -> Option<SessionNews> {
+        match self.watch.poll()? {
             Change::Taken(rules) => {
                 session.set_rules(rules);
-                self.say(session, "other rules are in force".to_owned());
+                self.announce(session, "other rules are in force".to_owned());
             }
-            Change::Back => self.said.clear(),
-            Change::Held(why) => self.say(session, why),
+            Change::Back => self.last_notice.clear(),
+            Change::Held(why) => self.announce(session, why),
             Change::Refused(why) => {
-                self.say(session, why);
+                self.announce(session, why);
                 return None;
             }
         }
         Some(self.offer())
     }
 
-    /// The auditor says what of a file is in force. Any other order is none of ours.
-    pub fn ordered(&mut self, session: &Live, order: SessionOrder) {
+    /// The auditor's order: what of a file is in force. Ignores any other order.
+    pub fn apply_order(&mut self, session: &PipeSession, order: SessionOrder) {
         let SessionOrder::RuleFile { answers, path, text, held } = order else { return };
         if !self.watch.is_of(&path) || answers.is_some_and(|number| number != self.offers) {
             return;
         }
-        match self.watch.ordered(&text) {
+        match self.watch.put_in_force(&text) {
             Ok(None) => {}
             Ok(Some(rules)) => {
                 session.set_rules(rules);
                 if answers.is_none() {
-                    self.say(session, format!("other rules are in force: a person confirmed {path}"));
+                    self.announce(session, format!("other rules are in force: a person confirmed {path}"));
                 }
             }
-            Err(error) => self.say(session, format!("the rules that were confirmed cannot be read: {error}")),
+            Err(error) => {
+                self.announce(session, format!("the rules that were confirmed cannot be read: {error}"))
+            }
         }
         if let Some(rule) = held {
-            self.say(session, self.watch.held(&rule));
+            self.announce(session, self.watch.held(&rule));
         }
         session.rules().file_known();
     }
 
-    fn say(&mut self, session: &Live, text: String) {
-        if text == self.said {
+    fn announce(&mut self, session: &PipeSession, text: String) {
+        if text == self.last_notice {
             return;
         }
         notice::say(&text);
         let _ = session.record(&Entry::Note { at: now(), text: text.clone() });
-        self.said = text;
+        self.last_notice = text;
     }
 }

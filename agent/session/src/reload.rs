@@ -24,7 +24,7 @@ type Stamp = (i64, i64, u64, u64);
 
 /// A rule file: what of it is in force, and what was last read from it.
 #[derive(Debug)]
-pub struct Watch {
+pub struct RuleFileWatch {
     file: PathBuf,
     stamp: Option<Stamp>,
     /// The text in force.
@@ -46,7 +46,7 @@ pub enum Change {
     Refused(String),
 }
 
-impl Watch {
+impl RuleFileWatch {
     /// Watches `file`; `text` is in force, which is the file's or, where there is none, another's.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Watch {
     }
 
     /// Looks at the file; what is new since the last look.
-    pub fn look(&mut self) -> Option<Change> {
+    pub fn poll(&mut self) -> Option<Change> {
         let now = stamp(&self.file);
         if now == self.stamp {
             return None;
@@ -106,7 +106,7 @@ impl Watch {
     ///
     /// # Errors
     /// What is wrong with that text; what was in force stays.
-    pub fn ordered(&mut self, text: &str) -> Result<Option<Vec<Rule>>, rules::Error> {
+    pub fn put_in_force(&mut self, text: &str) -> Result<Option<Vec<Rule>>, rules::Error> {
         if text == self.text {
             return Ok(None);
         }
@@ -210,7 +210,7 @@ fn loosened<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, LONGEST, Watch, difference, loosened, loosens};
+    use super::{Change, LONGEST, RuleFileWatch, difference, loosened, loosens};
     use crate::{
         conditions::Facts,
         risk,
@@ -252,39 +252,39 @@ mod tests {
             fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("mode");
         };
         write(SHIPPED);
-        let mut watch = Watch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
-        assert!(watch.look().is_none());
+        let mut watch = RuleFileWatch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
+        assert!(watch.poll().is_none());
         write(&format!("{SHIPPED}\n  - {{name: more, tool_pattern: 'x*', action: block}}\n"));
-        assert!(matches!(watch.look(), Some(Change::Taken(rules)) if rules.len() == 7));
-        assert!(watch.look().is_none());
+        assert!(matches!(watch.poll(), Some(Change::Taken(rules)) if rules.len() == 7));
+        assert!(watch.poll().is_none());
         let strict = watch.offer();
         write("rules: []");
-        assert!(matches!(watch.look(), Some(Change::Held(_))));
+        assert!(matches!(watch.poll(), Some(Change::Held(_))));
         assert_eq!(watch.offer().text, "rules: []");
         assert!(!watch.offer().trusted);
         write(&strict.text);
-        assert!(matches!(watch.look(), Some(Change::Back)));
+        assert!(matches!(watch.poll(), Some(Change::Back)));
         assert!(watch.is_of(&strict.path) && !watch.is_of("/elsewhere/rules.yaml"));
-        let confirmed = watch.ordered("rules: []").expect("rules");
+        let confirmed = watch.put_in_force("rules: []").expect("rules");
         assert!(confirmed.is_some_and(|rules| rules.is_empty()));
-        assert!(watch.ordered("rules: 3").is_err());
+        assert!(watch.put_in_force("rules: 3").is_err());
         write("rules: [] # the same");
-        assert!(matches!(watch.look(), Some(Change::Taken(_))));
+        assert!(matches!(watch.poll(), Some(Change::Taken(_))));
         write("rules: 3 # broken");
-        assert!(matches!(watch.look(), Some(Change::Refused(_))));
+        assert!(matches!(watch.poll(), Some(Change::Refused(_))));
         fs::remove_file(&file).expect("removed");
-        assert!(matches!(watch.look(), Some(Change::Refused(_))));
+        assert!(matches!(watch.poll(), Some(Change::Refused(_))));
         // One that was written between the reading and the watch is noticed.
         write("rules: []");
-        let mut watch = Watch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
-        assert!(matches!(watch.look(), Some(Change::Held(_))));
-        assert!(watch.look().is_none());
+        let mut watch = RuleFileWatch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
+        assert!(matches!(watch.poll(), Some(Change::Held(_))));
+        assert!(watch.poll().is_none());
         fs::remove_file(&file).expect("removed");
         // And one that was not there at the start, when it comes.
-        let mut watch = Watch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
-        assert!(watch.look().is_none());
+        let mut watch = RuleFileWatch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
+        assert!(watch.poll().is_none());
         write("rules: []");
-        assert!(matches!(watch.look(), Some(Change::Held(_))));
+        assert!(matches!(watch.poll(), Some(Change::Held(_))));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! for answers sends many at once, and a write for each would cost more than all that is done with them.
 
 use super::{Session, Time, lock};
-use crate::answer::{self, Stopped};
+use crate::answer::{self, StopReason};
 use ringfence_session::{draft::Draft, journal::Direction, line::Id, notice, risk, rules::Judgement};
 use std::{
     io::{self, Write},
@@ -16,22 +16,22 @@ const KEPT: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     pub(super) draft: Draft,
-    lines: Vec<Passing>,
+    lines: Vec<PendingLine>,
     bytes: Vec<u8>,
 }
 
 /// One of them: a line of the draft.
 #[derive(Debug)]
-struct Passing {
+struct PendingLine {
     /// Where it ends in the bytes.
     end: usize,
     /// What is needed to refuse it, if it is a call.
-    call: Option<Refusable>,
+    call: Option<PendingCall>,
 }
 
 /// A call that is refused if it cannot be recorded.
 #[derive(Debug)]
-pub(super) struct Refusable {
+pub(super) struct PendingCall {
     pub(super) id: Id,
     pub(super) tool: String,
     pub(super) risk: risk::Risk,
@@ -40,9 +40,9 @@ pub(super) struct Refusable {
 
 impl Burst {
     /// One more line, whose entry the draft has.
-    pub(super) fn push(&mut self, bytes: &[u8], call: Option<Refusable>) {
+    pub(super) fn push(&mut self, bytes: &[u8], call: Option<PendingCall>) {
         self.bytes.extend_from_slice(bytes);
-        self.lines.push(Passing { end: self.bytes.len(), call });
+        self.lines.push(PendingLine { end: self.bytes.len(), call });
     }
 
     fn clear(&mut self) {
@@ -61,8 +61,9 @@ impl<S: Write, C: Write> Session<S, C> {
     pub(crate) fn client_lines(&self, bytes: &[u8]) -> io::Result<()> {
         let mut burst = lock(&self.burst);
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
-        let taken =
-            lines.try_for_each(|line| self.take(&mut burst, line)).and_then(|()| self.flush(&mut burst));
+        let taken = lines
+            .try_for_each(|line| self.handle_line(&mut burst, line))
+            .and_then(|()| self.flush(&mut burst));
         burst.clear();
         taken
     }
@@ -81,7 +82,7 @@ impl<S: Write, C: Write> Session<S, C> {
                 self.draft(&mut draft, time, Direction::ServerToClient, body, &[], None);
             }
         }
-        self.record_lines_softly(&mut draft);
+        self.record_lines_or_warn(&mut draft);
         draft.clear();
         drop(draft);
         self.piece_to_client(bytes)
@@ -106,19 +107,19 @@ impl<S: Write, C: Write> Session<S, C> {
         let mut start = 0;
         for (index, line) in lines.iter().enumerate() {
             let recorded = self.record_lines(draft, index..index + 1);
-            self.alone(line, &bytes[start..line.end], recorded)?;
+            self.forward_one(line, &bytes[start..line.end], recorded)?;
             start = line.end;
         }
         Ok(())
     }
 
-    fn alone(&self, line: &Passing, bytes: &[u8], recorded: io::Result<()>) -> io::Result<()> {
+    fn forward_one(&self, line: &PendingLine, bytes: &[u8], recorded: io::Result<()>) -> io::Result<()> {
         if let Err(error) = recorded {
             match &line.call {
                 Some(call) if !self.options.allow_unrecorded => {
-                    let Refusable { id, tool, risk, judgement } = call;
+                    let PendingCall { id, tool, risk, judgement } = call;
                     let error = error.to_string();
-                    let why = Stopped::Unrecorded(&error);
+                    let why = StopReason::Unrecorded(&error);
                     let text = answer::stopped(id, tool, &why, risk.score, &risk.reasons, judgement);
                     return self.to_client(text.as_bytes());
                 }

@@ -2,8 +2,8 @@
 
 use super::{Decision, GRACE, Report, Session, lock};
 use crate::{
-    answer::{self, Stopped},
-    held::Held,
+    answer::{self, StopReason},
+    held::HeldCall,
 };
 use ringfence_base::clock::{now_micros as now, since_boot};
 use ringfence_session::{journal::Entry, line::Id};
@@ -18,7 +18,7 @@ impl<S: Write, C: Write> Session<S, C> {
     pub(crate) fn client_done(&self) {
         let waiting = lock(&self.held).drop_all();
         for call in waiting {
-            self.record_softly(&decided(call, Outcome::Ended, None));
+            self.record_or_warn(&decided(call, Outcome::Ended, None));
         }
         lock(&self.server).take();
     }
@@ -40,7 +40,7 @@ impl<S: Write, C: Write> Session<S, C> {
         let error = recorded.err().map(|error| error.to_string());
         let why = match (decision, &error) {
             (Decision::Approved(_), Some(error)) if !self.options.allow_unrecorded => {
-                Stopped::Unrecorded(error)
+                StopReason::Unrecorded(error)
             }
             (Decision::Approved(_), _) => {
                 if error.is_some() {
@@ -48,11 +48,11 @@ impl<S: Write, C: Write> Session<S, C> {
                 }
                 return self.to_server(&held.line).map(|()| true);
             }
-            (Decision::Denied(by), _) => Stopped::Denied(by),
-            (Decision::Timeout, _) => Stopped::Timeout(self.options.patience.as_secs()),
-            (Decision::NoApprover, _) => Stopped::NoApprover,
+            (Decision::Denied(by), _) => StopReason::Denied(by),
+            (Decision::Timeout, _) => StopReason::Timeout(self.options.approval_timeout.as_secs()),
+            (Decision::NoApprover, _) => StopReason::NoApprover,
         };
-        let Held { id, tool, score, reasons, judgement, .. } = &held;
+        let HeldCall { id, tool, score, reasons, judgement, .. } = &held;
         let text = answer::stopped(id, tool, &why, *score, reasons, judgement);
         self.to_client(text.as_bytes()).map(|()| true)
     }
@@ -62,7 +62,7 @@ impl<S: Write, C: Write> Session<S, C> {
     /// # Errors
     /// Those of writing to the client.
     pub fn tick(&self) -> io::Result<()> {
-        let limit = self.options.patience;
+        let limit = self.options.approval_timeout;
         let (mut late, mut progress) = (Vec::new(), Vec::new());
         for (call, held) in lock(&self.held).iter() {
             let waited = held.since.elapsed();
@@ -88,8 +88,8 @@ impl<S: Write, C: Write> Session<S, C> {
         lock(&self.held).get(call).map(|held| held.until)
     }
 
-    /// A cancellation of calls that still wait: they are dropped, and the server never hears of either.
-    pub(super) fn cancelled(&self, params: Option<&str>) -> bool {
+    /// A cancellation of calls that still wait: they are dropped, and the server receives neither.
+    pub(super) fn cancel_held(&self, params: Option<&str>) -> bool {
         #[derive(serde::Deserialize)]
         struct Cancelled {
             #[serde(rename = "requestId")]
@@ -103,7 +103,7 @@ impl<S: Write, C: Write> Session<S, C> {
             held.of(&id).into_iter().filter(|call| held.remove(call).is_some()).collect()
         };
         for call in &dropped {
-            self.record_softly(&decided(call.clone(), Outcome::Cancelled, None));
+            self.record_or_warn(&decided(call.clone(), Outcome::Cancelled, None));
             self.report(Report::Released(call.clone()));
         }
         !dropped.is_empty()

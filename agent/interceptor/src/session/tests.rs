@@ -1,7 +1,7 @@
 //! A session with memory at both ends.
 
 use super::{Decision, Options, Report, Session};
-use crate::seen::Seen;
+use crate::seen::SeenTools;
 use ringfence_session::{
     journal::{Entry, Journal, Reader},
     rules,
@@ -50,8 +50,8 @@ fn options() -> Options {
         unrecorded: None,
         store_raw: false,
         lenient: false,
-        patience: Duration::from_secs(50),
-        most_held: 1 << 20,
+        approval_timeout: Duration::from_secs(50),
+        max_held_bytes: 1 << 20,
     }
 }
 
@@ -62,7 +62,7 @@ fn rig(change: impl FnOnce(&mut Options)) -> Rig {
     let path = folder.path().join("journal");
     let journal = Journal::create(&path).expect("a journal");
     let rules = rules::parse(include_str!("../../../../profiles/rules.yaml")).expect("rules");
-    let seen = Seen::of(&["read_file", "delete_file", "create_x", "drop_all"]);
+    let seen = SeenTools::of(&["read_file", "delete_file", "create_x", "drop_all"]);
     let (server, client) = (End::default(), End::default());
     let (sender, reports) = mpsc::sync_channel(64);
     let session = Session::new(options, journal, rules, seen, (server.clone(), client.clone()), sender);
@@ -140,7 +140,7 @@ fn a_paused_call_waits_and_is_decided_once() {
 
 #[test]
 fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
-    let rig = rig(|options| options.patience = Duration::ZERO);
+    let rig = rig(|options| options.approval_timeout = Duration::ZERO);
     rig.call("\"a\"", "delete_file");
     let call = rig.session.waiting().pop().expect("it waits");
     rig.session.decide(&call, &Decision::Denied("me".into())).expect("both ends");
@@ -205,7 +205,7 @@ fn a_cancel_drops_every_call_of_its_id() {
 
 #[test]
 fn what_waits_is_bounded_in_bytes() {
-    let rig = rig(|options| options.most_held = 3000);
+    let rig = rig(|options| options.max_held_bytes = 3000);
     let lines: Vec<String> = ["1", "2", "3"].map(|id| rig.call(id, "delete_file")).to_vec();
     assert_eq!(rig.session.waiting().len(), 2);
     assert!(rig.client.text().starts_with("{\"jsonrpc\":\"2.0\",\"id\":3,"), "the third is answered");
@@ -227,11 +227,11 @@ fn a_lost_report_is_made_good_by_looking() {
     }
     let told = rig.reports.try_iter().filter(|report| matches!(report, Report::Paused(_))).count();
     assert!(told < 100, "the channel has 64 places");
-    assert!(rig.session.missed() && !rig.session.missed(), "said once");
+    assert!(rig.session.take_missed() && !rig.session.take_missed(), "said once");
     assert_eq!(rig.session.waiting().len(), 100);
     assert!(!rig.session.is_over());
     for _ in 0..100 {
-        rig.session.report(Report::Look);
+        rig.session.report(Report::Wake);
     }
     rig.session.finish();
     assert!(rig.session.is_over(), "with a full channel, too");
@@ -331,7 +331,7 @@ fn lines_that_came_together_are_forwarded_together_and_in_order() {
         options(),
         Journal::create(&path).expect("a journal"),
         rules::parse(include_str!("../../../../profiles/rules.yaml")).expect("rules"),
-        Seen::of(&["read_file", "delete_file"]),
+        SeenTools::of(&["read_file", "delete_file"]),
         (server.clone(), client.clone()),
         sender,
     );
@@ -394,7 +394,7 @@ fn an_answer_is_on_record_before_its_client_has_it() {
         options(),
         Journal::create(&path).expect("a journal"),
         Vec::new(),
-        Seen::of(&["read_file"]),
+        SeenTools::of(&["read_file"]),
         (End::default(), client),
         sender,
     ));
