@@ -106,7 +106,7 @@ fn posted(body: &[u8]) {
     assert!(text.len() < MAX_MESSAGE / MAX_STORED_RULES, "{} bytes", text.len());
     let read: StoredRule = serde_json::from_str(&text).expect("a rule can be read");
     assert_eq!(read, rule);
-    let written = ruleset::written(&read).expect("an interceptor can read it");
+    let written = ruleset::rule_spec(&read).expect("an interceptor can read it");
     let compiled = rules::compile(written).expect("an interceptor can use it");
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);

@@ -328,7 +328,7 @@ fn keep_stderr(session: &PipeSession, mut errors: impl Read) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             outcome => outcome.unwrap_or(0),
         };
-        notice::show(&chunk[..n]);
+        notice::pass_on(&chunk[..n]);
         let pieces = if n == 0 { tail.finish() } else { tail.push(&chunk[..n]) };
         for piece in pieces {
             let entry = Entry::Stderr { at: now(), text: piece.text.clone(), dropped: piece.dropped };

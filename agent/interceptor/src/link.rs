@@ -135,7 +135,7 @@ impl Link {
                         last_error.clear();
                     }
                     Err(why) if why != last_error => {
-                        notice::say(&why);
+                        notice::print(&why);
                         last_error = why;
                     }
                     Err(_) => {}
@@ -231,7 +231,7 @@ impl Link {
                 return;
             }
         }
-        notice::say(&format!(
+        notice::print(&format!(
             "the auditor did not say that the session is stored; its journal is {}",
             self.journal.display()
         ));
@@ -280,7 +280,7 @@ impl Link {
             McpReply::Welcome { port, rules } => {
                 self.session.rules().set_stored(&rules);
                 if ![0, self.port].contains(&port) && self.port != 0 {
-                    notice::say(&format!("the dashboard is on port {port}, not on {}", self.port));
+                    notice::print(&format!("the dashboard is on port {port}, not on {}", self.port));
                 }
             }
             McpReply::Failed(failure) => {

@@ -76,7 +76,7 @@ impl RuleFileFollower {
         if text == self.last_notice {
             return;
         }
-        notice::say(&text);
+        notice::print(&text);
         let _ = session.record(&Entry::Note { at: now(), text: text.clone() });
         self.last_notice = text;
     }

@@ -230,7 +230,7 @@ impl<S: Write, C: Write> Session<S, C> {
         };
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         if let Some(why) = &self.options.unrecorded {
-            notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
+            notice::print(&format!("the call of {:?} is not in the database: {why}", call.name));
         }
         if judgement.action < Action::Pause {
             self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[verdict], None);
@@ -265,11 +265,11 @@ impl<S: Write, C: Write> Session<S, C> {
                 return stop(&StopReason::Unrecorded(&error.to_string()));
             }
             self.gap.store(true, Ordering::Relaxed);
-            notice::say(&format!("the call of {:?} is not on record: {error}", call.name));
+            notice::print(&format!("the call of {:?} is not on record: {error}", call.name));
         }
         if pausing && !holding {
             let text = format!("the call of {:?} is denied: too many bytes wait for approval", call.name);
-            notice::say(&text);
+            notice::print(&text);
             self.record_or_warn(&decided(uuid, Outcome::Denied, None));
             return stop(&StopReason::NoApprover);
         }

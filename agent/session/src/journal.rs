@@ -261,7 +261,7 @@ impl Journal {
     }
 
     /// A journal that could not be created: it takes no entry, and says `why` each time.
-    pub fn nowhere(why: String) -> Self {
+    pub fn unavailable(why: String) -> Self {
         Self::over(Err(why))
     }
 

@@ -5,7 +5,7 @@
 
 use super::{
     conditions::Scope,
-    rules::{self, Rule, Written},
+    rules::{self, Rule, RuleSpec},
 };
 use ringfence_wire::{mcp::RuleFile, tool_call::Action};
 use std::{
@@ -193,13 +193,13 @@ pub fn difference(old: &str, new: &str) -> String {
 /// The first rule of `old` that no rule of `new` covers: as wide in every condition, as strict in its action. As the
 /// strictest of all matching rules wins, rules that cover all old ones judge no call more mildly; a change that is no
 /// loosening and yet not covered rule by rule counts as one.
-fn loosened<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
+fn loosened<'a>(old: &'a [RuleSpec], new: &[RuleSpec]) -> Option<&'a str> {
     let new: Vec<(Action, Scope<'_>)> = new
         .iter()
         .filter(|rule| rule.enabled)
         .map(|rule| (rule.action, Scope::new(&rule.conditions)))
         .collect();
-    let is_covered = |old: &Written| {
+    let is_covered = |old: &RuleSpec| {
         let scope = Scope::new(&old.conditions);
         new.iter().any(|(action, new)| *action >= old.action && new.covers(&scope))
     };
@@ -214,7 +214,7 @@ mod tests {
     use crate::{
         conditions::Facts,
         risk,
-        rules::{self, MOST_RULES, SHIPPED, Written},
+        rules::{self, MOST_RULES, RuleSpec, SHIPPED},
     };
     use proptest::{prelude::Strategy, prop_assert, prop_assert_eq, sample::select};
     use ringfence_wire::{
@@ -297,8 +297,8 @@ mod tests {
     }
 
     /// As the comparison is meant, rule by rule.
-    fn loosened_slowly<'a>(old: &'a [Written], new: &[Written]) -> Option<&'a str> {
-        let covers = |new: &Written, old: &Written| {
+    fn loosened_slowly<'a>(old: &'a [RuleSpec], new: &[RuleSpec]) -> Option<&'a str> {
+        let covers = |new: &RuleSpec, old: &RuleSpec| {
             let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } =
                 &new.conditions;
             let wider = |new: &Option<String>, old: &Option<String>| new.is_none() || new == old;

@@ -30,7 +30,7 @@ pub const fn action_of_score(score: u8) -> Action {
 
 /// A rule as its file or the database has it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Written {
+pub struct RuleSpec {
     /// Shown in verdicts; unique within the file.
     pub name: String,
     /// For people.
@@ -86,12 +86,12 @@ impl List {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(deserialize_with = "few")]
+    #[serde(deserialize_with = "bounded_rules")]
     rules: Vec<FileRule>,
 }
 
 /// Rules up to [`MOST_RULES`]; what is beyond is not even read.
-fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<FileRule>, D::Error> {
+fn bounded_rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<FileRule>, D::Error> {
     struct Few;
     impl<'de> Visitor<'de> for Few {
         type Value = Vec<FileRule>;
@@ -141,7 +141,7 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> R
 
 impl FileRule {
     /// Without the places.
-    fn written(&self) -> Written {
+    fn spec(&self) -> RuleSpec {
         let Self {
             name,
             description,
@@ -153,7 +153,7 @@ impl FileRule {
             enabled,
         } = self;
         let text = |text: &Option<Spanned<String>>| text.as_ref().map(|text| text.value.clone());
-        Written {
+        RuleSpec {
             name: name.value.clone(),
             description: description.clone(),
             conditions: Conditions {
@@ -282,11 +282,11 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, Error> {
     let file = read_file(text)?;
     let mut names = HashSet::with_capacity(file.len());
     let rule = |(index, rule): (usize, &FileRule)| {
-        let written = rule.written();
-        if !names.insert(written.name.clone()) {
-            return Err(Error::Name { index: index + 1, name: written.name }.at(rule));
+        let spec = rule.spec();
+        if !names.insert(spec.name.clone()) {
+            return Err(Error::Name { index: index + 1, name: spec.name }.at(rule));
         }
-        compile(written).map_err(|error| error.at(rule))
+        compile(spec).map_err(|error| error.at(rule))
     };
     file.iter().enumerate().map(rule).collect()
 }
@@ -295,8 +295,8 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, Error> {
 ///
 /// # Errors
 /// [`Error::Shape`], also for more than [`MOST_RULES`].
-pub fn read(text: &str) -> Result<Vec<Written>, Error> {
-    Ok(read_file(text)?.iter().map(FileRule::written).collect())
+pub fn read(text: &str) -> Result<Vec<RuleSpec>, Error> {
+    Ok(read_file(text)?.iter().map(FileRule::spec).collect())
 }
 
 fn read_file(text: &str) -> Result<Vec<FileRule>, Error> {
@@ -311,8 +311,8 @@ fn read_file(text: &str) -> Result<Vec<FileRule>, Error> {
 ///
 /// # Errors
 /// [`Error::Value`].
-pub fn compile(written: Written) -> Result<Rule, Error> {
-    let Written { name, description, conditions, action, enabled } = written;
+pub fn compile(spec: RuleSpec) -> Result<Rule, Error> {
+    let RuleSpec { name, description, conditions, action, enabled } = spec;
     let refuse = |(key, why)| Error::Value { name: name.clone(), key, why };
     let conditions = Matcher::new(conditions).map_err(refuse)?;
     if action == Action::Pass {

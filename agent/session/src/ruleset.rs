@@ -4,7 +4,7 @@ use super::{
     conditions::Facts,
     notice,
     risk::Risk,
-    rules::{self, Judgement, Rule, Written},
+    rules::{self, Judgement, Rule, RuleSpec},
 };
 use ringfence_wire::{mcp::StoredRule, tool_call::Recorded};
 use std::{
@@ -80,12 +80,12 @@ impl RuleSet {
 
     /// Replaces the database's rules. They only add: the strictest of all rules wins.
     pub fn set_stored(&self, stored: &[StoredRule]) {
-        let read = |rule: &StoredRule| match written(rule)
-            .and_then(|w| rules::compile(w).map_err(|e| e.to_string()))
+        let read = |rule: &StoredRule| match rule_spec(rule)
+            .and_then(|spec| rules::compile(spec).map_err(|e| e.to_string()))
         {
             Ok(rule) => Some(rule),
             Err(error) => {
-                notice::say(&format!("a rule of the database is not in force: {error}"));
+                notice::print(&format!("a rule of the database is not in force: {error}"));
                 None
             }
         };
@@ -149,14 +149,14 @@ impl State {
 ///
 /// # Errors
 /// Where its action is unknown: a later version wrote it.
-pub fn written(rule: &StoredRule) -> Result<Written, String> {
+pub fn rule_spec(rule: &StoredRule) -> Result<RuleSpec, String> {
     let action = match &rule.action {
         Recorded::Known(action) => *action,
         Recorded::Other(text) => {
             return Err(format!("rule {:?}: action: {text:?} is none of flag, pause, block", rule.name));
         }
     };
-    Ok(Written {
+    Ok(RuleSpec {
         name: rule.name.clone(),
         description: rule.description.clone(),
         conditions: rule.conditions.clone(),

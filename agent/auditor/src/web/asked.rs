@@ -197,7 +197,7 @@ pub fn check(posted: Posted) -> Result<StoredRule, Refusal> {
     {
         return Err(unfit("operation_types names more operations than there are"));
     }
-    let written = ruleset::written(&rule).map_err(unfit)?;
+    let written = ruleset::rule_spec(&rule).map_err(unfit)?;
     rules::compile(written).map_err(|error| unfit(chain(&error)))?;
     Ok(rule)
 }

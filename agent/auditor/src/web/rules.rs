@@ -14,7 +14,7 @@ use axum::{
 use ringfence_base::{clock, error::chain, quota::Lane};
 use ringfence_session::{
     reload,
-    rules::{self, Written},
+    rules::{self, RuleSpec},
     ruleset,
 };
 use ringfence_store::{SessionReader, Viewer};
@@ -62,7 +62,7 @@ pub(super) fn problems(dashboard: &Dashboard) -> Vec<String> {
 }
 
 /// The rules that an interceptor started without `--rules` has: the user's file, or those that ship.
-fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<Written>, String>) {
+fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<RuleSpec>, String>) {
     let Some(path) = &dashboard.rules else {
         // Each interceptor reads its user's own; the daemon's auditor may not.
         return (String::new(), Ok(Vec::new()));
@@ -90,7 +90,7 @@ pub(super) async fn add(
     posted: Result<Json<Posted>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
     let rule = check(api::body(posted)?)?;
-    let shown = json!(ruleset::written(&rule).map_err(unfit)?);
+    let shown = json!(ruleset::rule_spec(&rule).map_err(unfit)?);
     let lane = lane(&dashboard, viewer, PATIENCE).await?;
     let id = api::beside(move || store(&dashboard, viewer, &rule, lane)).await?;
     let mut row = shown;

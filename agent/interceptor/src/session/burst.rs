@@ -125,9 +125,9 @@ impl<S: Write, C: Write> Session<S, C> {
                 }
                 Some(call) => {
                     self.gap.store(true, Ordering::Relaxed);
-                    notice::say(&format!("the call of {:?} is not on record: {error}", call.tool));
+                    notice::print(&format!("the call of {:?} is not on record: {error}", call.tool));
                 }
-                None => notice::say(&format!("a message is not on record: {error}")),
+                None => notice::print(&format!("a message is not on record: {error}")),
             }
         }
         self.to_server(bytes)

@@ -151,7 +151,7 @@ impl<S: Write, C: Write> Session<S, C> {
 
 fn warn_unless_recorded(recorded: io::Result<()>) {
     if let Err(error) = recorded {
-        notice::say(&format!("a message is not on record: {error}"));
+        notice::print(&format!("a message is not on record: {error}"));
     }
 }
 

@@ -139,7 +139,9 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     let server_name = args.server_name.clone().unwrap_or_else(|| state::name_of(&args.command));
     let mut journal = match Journal::create(&places.journal(&id)) {
         Ok(journal) => journal,
-        Err(error) if allow_unrecorded => Journal::nowhere(format!("its journal cannot be created: {error}")),
+        Err(error) if allow_unrecorded => {
+            Journal::unavailable(format!("its journal cannot be created: {error}"))
+        }
         Err(error) => return Err(error).context("cannot create the session's journal"),
     };
     let words: Vec<String> = args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -159,14 +161,14 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         Err(error) => {
             let _ = journal.append(&Entry::Note { at: now(), text: error.to_string() });
             let _ = journal.append(&Entry::End { at: now(), status: Some(i32::from(error.status)) });
-            notice::say(&error.to_string());
+            notice::print(&error.to_string());
             forward::refuse_client(&error.to_string());
             return Ok(ExitCode::from(error.status));
         }
     };
     if let Some(confinement) = &server.confinement {
         for line in &confinement.lines {
-            notice::say(line);
+            notice::print(line);
         }
         // Without this entry the server's events look like nobody's.
         let governed = journal.append(&Entry::Governed {
