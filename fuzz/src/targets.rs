@@ -203,7 +203,7 @@ pub fn wire(data: &[u8]) {
         }
         let _ = audit::Answer::parse(&body);
         let _ = serde_json::from_slice::<messages::McpRequest>(&body);
-        let _ = serde_json::from_slice::<messages::SessionNews>(&body);
+        let _ = serde_json::from_slice::<messages::SessionUpdate>(&body);
         let _ = serde_json::from_slice::<messages::SessionOrder>(&body);
         let _ = serde_json::from_slice::<message::Failure>(&body);
     }

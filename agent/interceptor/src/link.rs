@@ -1,4 +1,4 @@
-//! The interceptor's link to the auditor: news one way, decisions the other. Starts a user's auditor where none runs.
+//! The interceptor's link to the auditor: updates one way, decisions the other. Starts a user's auditor where none runs.
 //!
 //! Nothing of a session waits for this link but paused calls: what happened is in the journal, and the auditor reads
 //! that. A link that breaks is made again.
@@ -13,7 +13,7 @@ use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::notice;
 use ringfence_wire::{
     conn::Conn,
-    mcp::{MAX_MESSAGE, McpReply, McpRequest, SessionNews, SessionOrder},
+    mcp::{MAX_MESSAGE, McpReply, McpRequest, SessionOrder, SessionUpdate},
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
@@ -119,8 +119,8 @@ impl Link {
             }
             for call in released {
                 // An auditor that does not take one in time takes no other: each would cost its time again.
-                let news = SessionNews::Released { call };
-                if connection.as_mut().is_some_and(|link| link.conn.send(&news).is_err()) {
+                let update = SessionUpdate::Released { call };
+                if connection.as_mut().is_some_and(|link| link.conn.send(&update).is_err()) {
                     connection = None;
                     self.session.rules().none_stored();
                 }
@@ -191,15 +191,15 @@ impl Link {
         link: &mut Connection,
         grew: bool,
         newly_paused: &[String],
-        changed: Option<SessionNews>,
+        changed: Option<SessionUpdate>,
         rules: &mut RuleFileFollower,
     ) -> bool {
         // One that is decided already needs nobody.
         let paused = newly_paused.iter().filter_map(|call| {
-            self.session.until(call).map(|until| SessionNews::Paused { call: call.clone(), until })
+            self.session.until(call).map(|until| SessionUpdate::Paused { call: call.clone(), until })
         });
-        for news in changed.into_iter().chain(grew.then_some(SessionNews::Grew)).chain(paused) {
-            if link.conn.send(&news).is_err() {
+        for update in changed.into_iter().chain(grew.then_some(SessionUpdate::Grew)).chain(paused) {
+            if link.conn.send(&update).is_err() {
                 return false;
             }
         }
@@ -221,7 +221,7 @@ impl Link {
     /// Waits until the auditor has everything in the database.
     fn finish(&self, connection: Option<Connection>) {
         let Some(mut link) = connection else { return };
-        if link.conn.send(&SessionNews::Ended).is_err() {
+        if link.conn.send(&SessionUpdate::Ended).is_err() {
             return;
         }
         // A link that breaks ends this at once; one that is up means that the auditor reads what many fast calls left.

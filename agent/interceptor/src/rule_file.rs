@@ -7,7 +7,7 @@ use ringfence_session::{
     notice,
     reload::{Change, RuleFileWatch},
 };
-use ringfence_wire::mcp::{SessionNews, SessionOrder};
+use ringfence_wire::mcp::{SessionOrder, SessionUpdate};
 
 /// A rule file that a session follows.
 #[derive(Debug)]
@@ -26,13 +26,13 @@ impl RuleFileFollower {
     }
 
     /// The file, for the auditor to decide on.
-    pub fn offer(&mut self) -> SessionNews {
+    pub fn offer(&mut self) -> SessionUpdate {
         self.offers = self.offers.wrapping_add(1);
-        SessionNews::RuleFile { number: self.offers, file: self.watch.offer() }
+        SessionUpdate::RuleFile { number: self.offers, file: self.watch.offer() }
     }
 
     /// Looks at the file. What the auditor should know of it now.
-    pub fn poll(&mut self, session: &PipeSession) -> Option<SessionNews> {
+    pub fn poll(&mut self, session: &PipeSession) -> Option<SessionUpdate> {
         match self.watch.poll()? {
             Change::Taken(rules) => {
                 session.set_rules(rules);

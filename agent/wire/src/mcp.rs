@@ -1,7 +1,7 @@
 //! What interceptors, the command line and the auditor say to each other about MCP sessions.
 //!
 //! A connection begins with one [`McpRequest`]. [`McpRequest::Session`] makes it a session's link: after
-//! [`McpReply::Welcome`] the interceptor sends [`SessionNews`] and the auditor [`SessionOrder`], until either closes.
+//! [`McpReply::Welcome`] the interceptor sends [`SessionUpdate`] and the auditor [`SessionOrder`], until either closes.
 //! Every other request gets one [`McpReply`].
 
 use crate::{
@@ -19,8 +19,8 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Longest [`McpRequest`], bytes: who sends one may be anybody, and many may at once. One with [`MAX_OFFERED`] ids fits.
 pub const MAX_FIRST: usize = 128 << 10;
 
-/// Longest [`SessionNews`], bytes: the longest rule file there is, as JSON, and its path.
-pub const MAX_NEWS: usize = 3 << 20;
+/// Longest [`SessionUpdate`], bytes: the longest rule file there is, as JSON, and its path.
+pub const MAX_UPDATE: usize = 3 << 20;
 
 /// Longest path of a journal, bytes.
 pub const MAX_PATH: usize = 4096;
@@ -251,10 +251,10 @@ pub struct WaitingCall {
     pub until: i64,
 }
 
-/// What an interceptor tells.
+/// What an interceptor reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "snake_case")]
-pub enum SessionNews {
+pub enum SessionUpdate {
     /// The journal grew.
     Grew,
     /// A call waits. The journal has it already.
@@ -280,7 +280,7 @@ pub enum SessionNews {
     Ended,
 }
 
-/// What the auditor tells an interceptor.
+/// What the auditor orders an interceptor to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum SessionOrder {
@@ -295,7 +295,7 @@ pub enum SessionOrder {
     },
     /// What of a rule file is in force.
     RuleFile {
-        /// The number of the news that this answers; none where a person confirmed.
+        /// The number of the update that this answers; none where a person confirmed.
         answers: Option<u32>,
         /// The file; a session that has another one passes this over.
         path: String,

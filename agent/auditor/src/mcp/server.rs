@@ -18,8 +18,8 @@ use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
     mcp::{
-        MAX_FIRST, MAX_MESSAGE, MAX_NEWS, MAX_OFFERED, MAX_PATH, McpReply, McpRequest, SessionNews,
-        SessionOrder, WaitingCall,
+        MAX_FIRST, MAX_MESSAGE, MAX_OFFERED, MAX_PATH, MAX_UPDATE, McpReply, McpRequest, SessionOrder,
+        SessionUpdate, WaitingCall,
     },
     message::Failure,
 };
@@ -374,7 +374,7 @@ fn link(
     let still = || still() && permit.is_held();
     let nudge = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let nudge = Arc::new(nudge.map_err(|errno| FrameError::from_io(errno.into()))?);
-    conn = conn.up_to(MAX_NEWS);
+    conn = conn.up_to(MAX_UPDATE);
     let writing = conn.stream().try_clone().map_err(FrameError::from_io)?;
     let writing: Link = Arc::new(LinkWriter::new(writing));
     match sessions.linked.lock().unwrap_or_else(PoisonError::into_inner).entry(session.to_owned()) {
@@ -448,10 +448,10 @@ fn news(
             (link, nudged)
         };
         writing.flush()?;
-        let message = if ready { Some(conn.receive::<SessionNews>()?) } else { None };
+        let message = if ready { Some(conn.receive::<SessionUpdate>()?) } else { None };
         let begun = Instant::now();
         let advanced = match &message {
-            Some(SessionNews::Grew) => {
+            Some(SessionUpdate::Grew) => {
                 grew = Some(begun);
                 // It rests: what grew is read when that is over.
                 let rests = !nudged && behind.is_some_and(|until| until > begun);
@@ -492,8 +492,8 @@ fn news(
             }
         }
         match message {
-            None | Some(SessionNews::Grew) => {}
-            Some(SessionNews::Paused { call, until }) => {
+            None | Some(SessionUpdate::Grew) => {}
+            Some(SessionUpdate::Paused { call, until }) => {
                 let server = intake.server().to_owned();
                 let Some(waiting) = describe(sessions, server, session, &call, until) else {
                     // Nobody could be shown it, and nobody should wait for it.
@@ -508,8 +508,8 @@ fn news(
                     writing.send(&SessionOrder::Decide { call, approve: false, by })?;
                 }
             }
-            Some(SessionNews::Released { call }) => released(sessions, call, (session, uid)),
-            Some(SessionNews::RuleFile { number, file }) => {
+            Some(SessionUpdate::Released { call }) => released(sessions, call, (session, uid)),
+            Some(SessionUpdate::RuleFile { number, file }) => {
                 // No interceptor of ours reads such a one. Nothing is made of it, least of all where others wait.
                 if let Some(why) = reload::too_long(&file) {
                     sessions.turned.log(conn.stream(), "a rule file is", &why);
@@ -524,7 +524,7 @@ fn news(
                     sessions.tell(uid, Live::Session(session.to_owned()));
                 }
             }
-            Some(SessionNews::Ended) => {
+            Some(SessionUpdate::Ended) => {
                 // Otherwise the interceptor says where the journal is, and that is read again later.
                 if intake.ended() && stored {
                     writing.send(&SessionOrder::Committed)?;
