@@ -338,7 +338,7 @@ fn no_text_but_a_payload_is_longer_than_a_few_kib_and_what_is_cut_says_so() {
         }
     }
     // What is remembered of it is short, and is it all the same.
-    assert!(format!("{:?}", fold.pending.keys()).len() < 1000);
+    assert!(format!("{:?}", fold.requests.in_flight.keys()).len() < 1000);
     let answer = serde_json::json!({ "id": long, "result": {} }).to_string();
     let answers = fold.next(message(SERVER, &answer, &[]));
     assert!(matches!(&answers[1], Row::Answer { call, .. } if call == "c1"), "{}", answers.len());
