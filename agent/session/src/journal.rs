@@ -148,7 +148,7 @@ pub enum Entry {
         at: i64,
         /// The profile.
         profile: String,
-        /// What holds it, axis by axis, as the launcher says it.
+        /// What confines it, axis by axis, as the launcher reports it.
         enforcement: String,
         /// Its container's public id, where the eBPF programs hold it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,7 +159,7 @@ pub enum Entry {
         /// When it was noticed that entries can be written again.
         at: i64,
     },
-    /// The server said something on stderr.
+    /// The server wrote to stderr.
     Stderr {
         /// When.
         at: i64,
@@ -260,7 +260,7 @@ impl Journal {
         Ok(Self::over(Ok(file)))
     }
 
-    /// A journal that could not be created: it takes no entry, and says `why` each time.
+    /// A journal that could not be created: it takes no entry, and each attempt fails with `why`.
     pub fn unavailable(why: String) -> Self {
         Self::over(Err(why))
     }

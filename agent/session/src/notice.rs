@@ -1,4 +1,4 @@
-//! The interceptor's standard error: its own notices and what the server says there. Written by a thread of its own, from a
+//! The interceptor's standard error: its own notices and the server's. Written by a thread of its own, from a
 //! bounded queue, so that nothing waits for a client that does not read it.
 
 use std::{

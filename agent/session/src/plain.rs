@@ -1,7 +1,7 @@
-//! The short way of the strict reader: an object in which nothing is odd is taken apart in one pass. Pure.
+//! The fast path of the strict reader: takes an object without anything unusual apart in one pass. Pure.
 //!
-//! It refuses nothing. What is not plain goes the long way, and that alone says what is wrong; what is plain, the long way
-//! takes too and reads the same: tests and the fuzzer hold the two against each other.
+//! It refuses nothing: `None` sends a text to the strict path, which alone says what is wrong. What it takes, the strict path
+//! takes too and reads the same: property tests and the fuzzer compare the two.
 
 use super::strict::RESERVED;
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ const MOST: usize = 24;
 /// Most digits on either side of a number's point: whatever they are, a double takes them.
 const DIGITS: usize = 15;
 
-/// The members of the one object that `text` is, values as they stand. `None` where anything at any depth is odd: control
+/// The members of the one object that `text` is, values as they stand. `None` where anything at any depth is unusual: control
 /// characters, `\u` escapes, an escaped, repeated or reserved key, an exponent, depth, or what is no JSON.
 pub fn object(text: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     if has_control(text) {
@@ -173,7 +173,7 @@ impl<'a> Walk<'a> {
             self.at += 1;
             self.digits()?;
         }
-        // An exponent is what follows no value, and so is odd by itself.
+        // An exponent follows no value, so it ends the fast path by itself.
         Some(())
     }
 
@@ -193,15 +193,15 @@ mod tests {
 
     fn agrees(text: &str) -> bool {
         let Some(members) = object(text) else { return false };
-        strict::json(text).expect("the long way takes it");
+        strict::json(text).expect("the strict path takes it");
         strict::unique(text).expect("and finds nothing twice");
-        let long = strict::long_object(text).expect("an object");
-        assert_eq!(long, members, "{text}");
+        let strict = strict::strict_object(text).expect("an object");
+        assert_eq!(strict, members, "{text}");
         true
     }
 
     #[test]
-    fn plain_objects_are_taken_apart_as_the_long_way_does() {
+    fn plain_objects_are_read_as_the_strict_path_does() {
         for text in [
             "{}",
             " { } ",
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_goes_the_long_way() {
+    fn what_is_unusual_goes_to_the_strict_path() {
         let wide: Vec<String> = (0..=MOST).map(|n| format!("\"{n}\":0")).collect();
         let deep = "{\"a\":".repeat(DEEPEST + 1) + "0" + &"}".repeat(DEEPEST + 1);
         for text in [
@@ -268,7 +268,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
         #[test]
-        fn the_two_ways_agree(text in r#"\{("(a|b|\\n|é)?":(1|-0|0.5|"x\\""|null|\{\}|\[\{"a":1\}\]|\{"a":[0-9.eE-]{1,4},"b":"\\?[a-u"]"\}),? ?){0,4}\}"#) {
+        fn the_two_paths_agree(text in r#"\{("(a|b|\\n|é)?":(1|-0|0.5|"x\\""|null|\{\}|\[\{"a":1\}\]|\{"a":[0-9.eE-]{1,4},"b":"\\?[a-u"]"\}),? ?){0,4}\}"#) {
             let _ = agrees(&text);
         }
 

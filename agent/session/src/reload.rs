@@ -38,7 +38,7 @@ pub struct RuleFileWatch {
 pub enum Change {
     /// These rules are in force from now on.
     Taken(Vec<Rule>),
-    /// It loosens something: the old rules stay until somebody confirms. The text says what.
+    /// It loosens something: the old rules stay until somebody confirms. The text names it.
     Held(String),
     /// It is again what is in force.
     Back,
@@ -102,7 +102,7 @@ impl RuleFileWatch {
         path == self.file.display().to_string()
     }
 
-    /// The auditor says what is in force. The rules, where they are others than before.
+    /// Puts the auditor's text in force. Gives its rules, if they differ from those before.
     ///
     /// # Errors
     /// What is wrong with that text; what was in force stays.
@@ -115,7 +115,7 @@ impl RuleFileWatch {
         Ok(Some(rules))
     }
 
-    /// The words for a change that waits.
+    /// The message about a change that waits.
     pub fn held(&self, rule: &str) -> String {
         format!(
             "{} loosens the rule {rule:?}: the old rules stay in force until a person confirms it, by `ringfence rules confirm` or in the dashboard",
@@ -127,7 +127,7 @@ impl RuleFileWatch {
 /// Reads a rule file.
 ///
 /// # Errors
-/// What the system says, or that it is too long to be one.
+/// The system's error, or that it is too long.
 pub fn read(file: &Path) -> Result<String, String> {
     let mut text = String::new();
     let opened = fs::File::open(file).map_err(|e| e.to_string())?;
@@ -151,8 +151,7 @@ fn only_roots(file: &Path) -> bool {
 /// Longest path of a rule file that is taken, bytes: the system's own bound.
 pub const LONGEST_PATH: usize = 4096;
 
-/// Why a rule file that somebody offers is none that could be read, as far as its size tells: asked before anything is made
-/// of it.
+/// Why an offered rule file is too long to be read, if it is: checked before anything else.
 pub fn too_long(file: &RuleFile) -> Option<String> {
     if file.path.len() > LONGEST_PATH {
         return Some(format!("its path is longer than {LONGEST_PATH} bytes"));

@@ -217,7 +217,7 @@ pub struct Rule {
 /// Why a rule file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not YAML, or not of this shape; the parser's words carry line and column.
+    /// Not YAML, or not of this shape; the parser's message has line and column.
     #[error("not a rule file: {0}")]
     Shape(String),
     /// Two rules of one name.

@@ -1,4 +1,4 @@
-//! The rules in force in a session: those of its file, and those of the database once the auditor has told them.
+//! The rules in force in a session: those of its file, and those of the database once the auditor has sent them.
 
 use super::{
     conditions::Facts,

@@ -1,7 +1,7 @@
 //! What of a server's standard error is kept with its session: the beginning and the end, by whole lines, redacted. Pure.
 //!
-//! The beginning says why a server does not start, the end why it broke off; of one that never stops talking the middle
-//! goes, and how much that was is counted.
+//! The beginning says why a server does not start, the end why it broke off; of one that never stops writing the
+//! middle is dropped, and the bytes dropped are counted.
 
 use ringfence_redact as redact;
 use std::{borrow::Cow, collections::VecDeque};
@@ -19,7 +19,7 @@ pub(crate) const EACH: usize = 128;
 /// More than this is not counted: a sum of a few such numbers is still one for every reader of JSON.
 const MOST_COUNTED: u64 = 1 << 50;
 
-/// Some of what a server said.
+/// Some of a server's standard error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// Lines. The last has no end where the rest of it was left out, or never came.
@@ -28,8 +28,8 @@ pub struct Piece {
     pub dropped: u64,
 }
 
-/// Counts what is left out, and knows when that is worth another word: when it has doubled. So a count is never far from
-/// the truth, and words about it are few.
+/// Counts bytes that are left out. The count is due to be reported when it has doubled: reports are few, and never far from
+/// the truth.
 #[derive(Debug, Default)]
 pub struct DropCount {
     total: u64,
@@ -42,12 +42,12 @@ impl DropCount {
         self.total = self.total.saturating_add(bytes).min(MOST_COUNTED);
     }
 
-    /// Whether there are twice as many as when it was told last.
+    /// Whether there are twice as many as in the last report.
     pub fn is_due(&self) -> bool {
         self.total > self.reported && self.total / 2 >= self.reported
     }
 
-    /// Those that were not told yet; they are told now.
+    /// Those that were not reported yet; they are now.
     pub fn take(&mut self) -> u64 {
         let new = self.total - self.reported;
         self.reported = self.total;
@@ -55,7 +55,7 @@ impl DropCount {
     }
 }
 
-/// Takes what a server says, and gives what is to be kept of it.
+/// Takes a server's standard error, and gives what is to be kept of it.
 #[derive(Debug, Default)]
 pub struct StderrTail {
     /// Secrets stay.

@@ -14,7 +14,7 @@ pub const MAX_DEPTH: usize = 128;
 /// Why a line cannot be judged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguity {
-    /// Not JSON, or not only JSON: the parser's own words.
+    /// Not JSON, or not only JSON: the parser's message.
     #[error("not one JSON value: {0}")]
     Syntax(String),
     /// Bytes that are not UTF-8.
@@ -23,7 +23,7 @@ pub enum Ambiguity {
     /// An object that holds one key twice.
     #[error("the key {0:?} stands twice in one object, and parsers differ on which one counts")]
     DuplicateKey(String),
-    /// A key by which `serde_json` says something to itself: a value parsed from it is not the one that stands there.
+    /// A key that `serde_json` reserves for itself: the value parsed from it is not the one that was written.
     #[error("the key {0:?} has a meaning of its own to JSON parsers of the serde family")]
     ReservedKey(String),
     /// A key that a case-folding parser takes for another.
@@ -49,7 +49,7 @@ pub enum Ambiguity {
 #[derive(Debug)]
 pub struct Members<'a> {
     all: Vec<(Cow<'a, str>, &'a str)>,
-    /// Nothing in it is odd, at any depth: no key stands twice or is reserved.
+    /// Nothing in it is unusual, at any depth: no key stands twice or is reserved.
     plain: bool,
 }
 
@@ -191,9 +191,9 @@ fn plain(text: &str) -> Option<Members<'_>> {
     plain::object(text).map(|all| Members { all, plain: true })
 }
 
-/// An object's members, read the long way.
+/// An object's members, without the fast path.
 #[cfg(test)]
-pub(crate) fn long_object(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, Ambiguity> {
+pub(crate) fn strict_object(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, Ambiguity> {
     serde_json::from_str(text).map(|members: Members<'_>| members.all).map_err(|e| syntax(&e))
 }
 
@@ -215,7 +215,7 @@ pub fn unique(text: &str) -> Result<(), Ambiguity> {
     }
 }
 
-/// The value of a text that says the same to everybody.
+/// The value of a text that every parser reads alike.
 ///
 /// # Errors
 /// Those of [`unique`], and [`Ambiguity::Syntax`].

@@ -72,7 +72,7 @@ pub enum McpRequest {
         /// At most so many.
         limit: u32,
     },
-    /// What the server of a session said on standard error, in its order: [`McpReply::Rows`], each with `number`,
+    /// The standard error of a session's server, in its order: [`McpReply::Rows`], each with `number`,
     /// `timestamp`, `text` and `dropped` (bytes that were left out before it). No rows: the end.
     Stderr {
         /// The session's id, or the beginning of one that is unique.

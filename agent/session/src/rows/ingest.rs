@@ -367,7 +367,7 @@ impl Fold {
     }
 }
 
-/// What of a message's params says who the client is. The rest may be of any length, and is not made anything of.
+/// The client's name in a message's params. The rest may be of any length, and is not parsed.
 #[derive(Debug, Default, Deserialize)]
 struct Params<'a> {
     #[serde(borrow, default, rename = "clientInfo")]
@@ -384,7 +384,7 @@ struct Meta<'a> {
     plain: Option<&'a RawValue>,
 }
 
-/// A JSON object as `T`; a list is none, whatever is in it.
+/// A JSON object as `T`; a list is not, whatever is in it.
 fn object<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
     let is_object = json.trim_start().starts_with('{');
     if is_object { serde_json::from_str(json).ok() } else { None }

@@ -1,4 +1,4 @@
-//! Which calls were made for one thing: by what the client says of them, by whom its model was asked, else by time. Pure.
+//! Which calls were made for one thing: by what the client sends with them, by the server's questions to its model, else by time. Pure.
 
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// What a call says of why it was made: the client's word.
+/// Why a call was made, as far as the client tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The id under which a model asked for it: of Claude Code `claudecode/toolUseId`, and what others call so.
@@ -55,7 +55,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// What a call's `_meta` says.
+    /// From a call's `_meta`.
     pub fn of(meta: Option<&str>) -> Self {
         let meta = meta.filter(|meta| meta.len() <= LONGEST_META);
         let Some(Ok(Value::Object(meta))) = meta.map(serde_json::from_str) else {
@@ -188,7 +188,7 @@ impl Grouping {
         self.open.retain(|open| open.session != session);
     }
 
-    /// The intent of a call asked for at `at` that says nothing of why. A new one is named by the call that begins it.
+    /// The intent of a call asked for at `at` without evidence of why. A new one is named by the call that begins it.
     pub fn attribute(&mut self, call: &str, at: i64) -> IntentAttribution {
         if let Some(question) = self.open.iter_mut().rev().find(|open| open.prompt.is_some()) {
             let (intent, calls) = question.intent.get_or_insert_with(|| (call.to_owned(), 0));
@@ -280,7 +280,7 @@ mod tests {
         grouping.asked("gone", "q", Some("x".into()));
         grouping.ended("gone");
         assert_eq!(place(&mut grouping, "e", 120 * SECOND).0, "e");
-        // An answer to what nobody asked is none.
+        // An answer to no question is ignored.
         grouping.answered("s", "q", 140 * SECOND);
         assert_eq!(place(&mut grouping, "f", 141 * SECOND).0, "f");
     }

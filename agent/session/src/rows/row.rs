@@ -29,7 +29,7 @@ pub enum Row {
         /// When; microseconds since 1970, as all times here.
         started_at: i64,
     },
-    /// The client said who it is.
+    /// The client introduced itself.
     Client {
         /// Name and version, as the client sent them.
         info: String,
@@ -86,12 +86,12 @@ pub enum Row {
     Governed {
         /// The profile.
         profile: String,
-        /// What holds it.
+        /// What confines it.
         enforcement: String,
         /// Its container.
         container: Option<String>,
     },
-    /// The server said something on standard error.
+    /// The server wrote to standard error.
     Stderr {
         /// Its place in the session, from 1.
         number: u32,
@@ -153,7 +153,7 @@ pub struct CallRow {
     pub blocked: bool,
     /// When it was forwarded, if it was at once; ns since boot.
     pub began: Option<u64>,
-    /// What it says of why it was made.
+    /// Evidence of why it was made.
     pub evidence: Evidence,
 }
 
@@ -210,7 +210,7 @@ impl CallRow {
 }
 
 impl MessageRow {
-    /// Takes what the message says into the columns.
+    /// Fills the columns from the message.
     pub fn read(&mut self, message: &Message<'_>) {
         self.params = message.params.map(str::to_owned);
         match &message.kind {
@@ -232,7 +232,7 @@ impl MessageRow {
     }
 }
 
-/// A JSON text for the database: as it is, or, where it is too long, an object that says so.
+/// A JSON text for the database: as it is, or, where it is too long, an object that states its length.
 pub fn bounded(json: &str) -> String {
     if json.len() <= LONGEST_RAW {
         return json.to_owned();
@@ -240,7 +240,7 @@ pub fn bounded(json: &str) -> String {
     json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) }).to_string()
 }
 
-/// Cuts a text that is no payload, and says so in it.
+/// Cuts a text that is no payload, and notes that in it.
 pub fn cut(text: &mut String) {
     let bytes = text.len();
     if bytes > LONGEST_TEXT {
@@ -272,7 +272,7 @@ pub(crate) fn cut_judged(judged: &mut Judged) {
     }
 }
 
-/// Who the client is, as JSON: as it says, or, where that is too long, its name and version.
+/// Who the client is, as JSON: as sent, or, where that is too long, its name and version.
 pub fn client(info: &str) -> String {
     if info.len() <= LONGEST_TEXT {
         // As it is always written, whatever its spaces.

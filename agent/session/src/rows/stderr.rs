@@ -1,4 +1,4 @@
-//! What a server said on standard error, from its session's journal to rows. Pure.
+//! A server's standard error, from its session's journal to rows. Pure.
 //!
 //! The interceptor keeps no more than it may, but a journal is its owner's file: it is bounded here again.
 
@@ -39,7 +39,7 @@ impl Stderr {
         row
     }
 
-    /// What was left out and not told yet, at the session's end.
+    /// What was left out and not reported yet, at the session's end.
     pub fn end(&mut self, at: i64) -> Option<Row> {
         match self.row(at, String::new()) {
             Row::Stderr { dropped: 0, .. } => None,
