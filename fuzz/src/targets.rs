@@ -18,7 +18,7 @@ use ringfence_redact as redact;
 use ringfence_session::{
     conditions::Facts,
     line::{self, Kind, Line},
-    risk, rules,
+    plain, risk, rules, strict,
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::{Value, json};
@@ -64,8 +64,10 @@ pub const ALL: [Target; 23] = [
     ("relay", relay),
 ];
 
-/// The line judge: what it accepts reads the same to a parser that knows nothing of it.
+/// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads
+/// the same on the strict one.
 pub fn line(data: &[u8]) {
+    fast_path(data);
     let Ok(Line::Message(message)) = line::read(data) else { return };
     let value: Value = serde_json::from_slice(data).expect("an accepted message is JSON");
     match message.kind {
@@ -84,6 +86,17 @@ pub fn line(data: &[u8]) {
             assert_ne!(method, "tools/call");
         }
         Kind::Response(..) => assert!(value.get("method").is_none()),
+    }
+}
+
+fn fast_path(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Some(members) = plain::object(text) else { return };
+    strict::json(text).expect("the strict path takes it");
+    strict::unique(text).expect("and finds nothing twice");
+    let strict: strict::Members<'_> = serde_json::from_str(text).expect("an object");
+    for (key, value) in members {
+        assert_eq!(strict.find(&key), Some(value));
     }
 }
 
