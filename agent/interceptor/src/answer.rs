@@ -1,6 +1,7 @@
 //! The messages that the interceptor makes itself: to the client, in place of an answer that the server never gave.
 
-use ringfence_session::{line::Id, rules::Judgement};
+use super::judged::JudgedCall;
+use ringfence_session::line::Id;
 use serde_json::{Value, json};
 
 /// Why a call was not forwarded, in words that a model can act on.
@@ -22,15 +23,10 @@ pub enum StopReason<'a> {
 
 /// The answer to a tool call that was stopped: a tool result with `isError`, so that the model sees the reason. Ends
 /// with a newline.
-pub fn stopped(
-    id: &Id,
-    tool: &str,
-    why: &StopReason<'_>,
-    score: u8,
-    reasons: &[&str],
-    judgement: &Judgement,
-) -> String {
-    let because = match (judgement.rules.as_slice(), reasons) {
+pub fn stopped(call: &JudgedCall, why: &StopReason<'_>) -> String {
+    let JudgedCall { id, tool, risk, judgement } = call;
+    let score = risk.score;
+    let because = match (judgement.rules.as_slice(), risk.reasons.as_slice()) {
         ([], []) => format!("risk {score}"),
         ([], reasons) => format!("risk {score}: {}", reasons.join(", ")),
         (rules, []) => format!("rule {}, risk {score}", rules.join(", ")),

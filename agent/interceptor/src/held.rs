@@ -1,6 +1,7 @@
 //! The calls of a session that wait for a person, bounded in bytes.
 
-use ringfence_session::{line::Id, rules::Judgement};
+use super::judged::JudgedCall;
+use ringfence_session::line::Id;
 use serde_json::Value;
 use std::{collections::HashMap, time::Instant};
 
@@ -12,16 +13,8 @@ const BESIDE: usize = 1 << 10;
 pub struct HeldCall {
     /// The line that it came in.
     pub line: Vec<u8>,
-    /// The client's id.
-    pub id: Id,
-    /// The tool's name.
-    pub tool: String,
-    /// Its risk, 0 to 100.
-    pub score: u8,
-    /// What the score is made of.
-    pub reasons: Vec<&'static str>,
-    /// What the rules say of it.
-    pub judgement: Judgement,
+    /// What was decided about it.
+    pub call: JudgedCall,
     /// Since when it waits.
     pub since: Instant,
     /// Until when a person may decide; microseconds since 1970.
@@ -64,7 +57,7 @@ impl HeldCalls {
 
     /// Those that have this id; a client may have given it to several.
     pub fn of(&self, id: &Id) -> Vec<String> {
-        self.calls.iter().filter(|(_, held)| held.id == *id).map(|(call, _)| call.clone()).collect()
+        self.calls.iter().filter(|(_, held)| held.call.id == *id).map(|(call, _)| call.clone()).collect()
     }
 
     /// Takes all of them out; their ids.

@@ -6,6 +6,7 @@
 //! | `session` | what happens to each line. No threads, no processes |
 //! | `guard` | two processes around the server, which end it and all it started with the interceptor |
 //! | `server_stdin`, `client_stdout` | the pipe to the server, and whether it is read; the pipe to the client |
+//! | `judged` | a tool call and what was decided about it |
 //! | `held` | calls that wait for a person, bounded in bytes |
 //! | `answer` | messages that the interceptor makes itself |
 //! | `link` | the link to the auditor; starts a user's auditor if none runs |
@@ -23,6 +24,7 @@ pub(crate) mod client_stdout;
 pub mod forward;
 pub mod guard;
 pub mod held;
+pub mod judged;
 pub mod link;
 pub mod rule_file;
 pub mod seen;

@@ -4,6 +4,7 @@ use super::{
     answer::{self, StopReason},
     client_stdout::ClientStdout,
     held::{HeldCall, HeldCalls},
+    judged::JudgedCall,
     seen::SeenTools,
 };
 use ringfence_base::clock::{now_micros, since_boot};
@@ -13,7 +14,7 @@ use ringfence_session::{
     journal::{Direction, Entry, Journal},
     line::{self, Call, Id, Kind, Line, Message},
     notice, risk,
-    rules::{Judgement, Rule},
+    rules::Rule,
     ruleset::RuleSet,
 };
 use ringfence_wire::tool_call::{Action, Outcome};
@@ -212,45 +213,37 @@ impl<S: Write, C: Write> Session<S, C> {
         }
     }
 
-    fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
-        let first = lock(&self.seen).is_first(&call.name);
-        let risk = risk::assess(&call.name, &call.value, first);
+    fn judge(&self, id: Id, tool: String, arguments: &Value) -> JudgedCall {
+        let first = lock(&self.seen).is_first(&tool);
+        let risk = risk::assess(&tool, arguments, first);
         let judgement =
-            self.rules.judge(Facts { server: &self.options.server_name, tool: &call.name, risk: &risk });
-        (risk, judgement)
+            self.rules.judge(Facts { server: &self.options.server_name, tool: &tool, risk: &risk });
+        JudgedCall { id, tool, risk, judgement }
     }
 
     fn call(&self, burst: &mut Burst, bytes: &[u8], id: Id, call: Call<'_>) -> io::Result<()> {
-        let (risk, judgement) = self.judge(&call);
-        let verdict = verdict(0, &call, &risk, &judgement);
-        let stop = |why: &StopReason<'_>| {
-            self.to_client(
-                answer::stopped(&id, &call.name, why, risk.score, &risk.reasons, &judgement).as_bytes(),
-            )
-        };
+        let judged = self.judge(id, call.name, &call.value);
+        let verdict = judged.verdict(0);
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         if let Some(why) = &self.options.unrecorded {
-            notice::print(&format!("the call of {:?} is not in the database: {why}", call.name));
+            notice::print(&format!("the call of {:?} is not in the database: {why}", judged.tool));
         }
-        if judgement.action < Action::Pause {
+        let action = judged.judgement.action;
+        if action < Action::Pause {
             self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[verdict], None);
-            burst.push(bytes, Some(PendingCall { id, tool: call.name, risk, judgement }));
+            burst.push(bytes, Some(judged));
             return Ok(());
         }
         let uuid = verdict.call.to_string();
         self.flush(burst)?;
-        let pausing = judgement.action == Action::Pause;
+        let pausing = action == Action::Pause;
         let holding = pausing && lock(&self.held).has_room(bytes.len());
         if holding {
             // Held before it is on record, so that a decision that follows at once finds it.
             let token = call.meta.and_then(|m| serde_json::from_str::<Value>(m).ok());
             let held = HeldCall {
                 line: bytes.to_vec(),
-                id: id.clone(),
-                tool: call.name.clone(),
-                score: risk.score,
-                reasons: risk.reasons.clone(),
-                judgement: judgement.clone(),
+                call: judged.clone(),
                 since: Instant::now(),
                 until: now_micros().saturating_add(
                     i64::try_from(self.options.approval_timeout.as_micros()).unwrap_or(i64::MAX),
@@ -259,16 +252,17 @@ impl<S: Write, C: Write> Session<S, C> {
             };
             lock(&self.held).insert(uuid.clone(), held);
         }
+        let stop = |why: &StopReason<'_>| self.to_client(answer::stopped(&judged, why).as_bytes());
         if let Err(error) = self.record_message(Direction::ClientToServer, body, &[verdict], None) {
             if !self.options.allow_unrecorded {
                 lock(&self.held).remove(&uuid);
                 return stop(&StopReason::Unrecorded(&error.to_string()));
             }
             self.gap.store(true, Ordering::Relaxed);
-            notice::print(&format!("the call of {:?} is not on record: {error}", call.name));
+            notice::print(&format!("the call of {:?} is not on record: {error}", judged.tool));
         }
         if pausing && !holding {
-            let text = format!("the call of {:?} is denied: too many bytes wait for approval", call.name);
+            let text = format!("the call of {:?} is denied: too many bytes wait for approval", judged.tool);
             notice::print(&text);
             self.record_or_warn(&decided(uuid, Outcome::Denied, None));
             return stop(&StopReason::NoApprover);
@@ -287,7 +281,7 @@ impl<S: Write, C: Write> Session<S, C> {
             .iter()
             .enumerate()
             .filter_map(|(index, message)| match &message.kind {
-                Kind::Call(id, call) => Some((index, id, call, self.judge(call))),
+                Kind::Call(id, call) => Some((index, self.judge(id.clone(), call.name.clone(), &call.value))),
                 _ => None,
             })
             .collect();
@@ -299,12 +293,11 @@ impl<S: Write, C: Write> Session<S, C> {
                 self.cancel_held(message.params);
             }
         }
-        let worst =
-            calls.iter().map(|(_, _, _, (_, judgement))| judgement.action).max().unwrap_or(Action::Pass);
+        let worst = calls.iter().map(|(_, call)| call.judgement.action).max().unwrap_or(Action::Pass);
         let verdicts: Vec<Verdict<'_>> = calls
             .iter()
-            .map(|(index, _, call, (risk, judgement))| {
-                let mut verdict = verdict(u32::try_from(*index).unwrap_or(u32::MAX), call, risk, judgement);
+            .map(|(index, call)| {
+                let mut verdict = call.verdict(*index);
                 if worst >= Action::Pause {
                     verdict.action = Action::Block;
                 }
@@ -323,15 +316,13 @@ impl<S: Write, C: Write> Session<S, C> {
             }
             return self.to_server(bytes);
         }
-        calls.iter().try_for_each(|(_, id, call, (risk, judgement))| {
+        calls.iter().try_for_each(|(_, call)| {
             let why = match &error {
                 Some(error) => StopReason::Unrecorded(error),
-                None if judgement.action == Action::Block => StopReason::Blocked,
+                None if call.judgement.action == Action::Block => StopReason::Blocked,
                 None => StopReason::Batch,
             };
-            self.to_client(
-                answer::stopped(id, &call.name, &why, risk.score, &risk.reasons, judgement).as_bytes(),
-            )
+            self.to_client(answer::stopped(call, &why).as_bytes())
         })
     }
 
@@ -372,23 +363,5 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use burst::{Burst, PendingCall};
+use burst::Burst;
 use pausing::decided;
-
-fn verdict<'a>(
-    index: u32,
-    call: &'a Call<'_>,
-    risk: &'a risk::Risk,
-    judgement: &'a Judgement,
-) -> Verdict<'a> {
-    Verdict {
-        call: uuid::Uuid::new_v4(),
-        index,
-        tool: &call.name,
-        operation: risk.operation,
-        score: risk.score,
-        reasons: &risk.reasons,
-        action: judgement.action,
-        rules: &judgement.rules,
-    }
-}

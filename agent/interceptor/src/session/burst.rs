@@ -2,8 +2,11 @@
 //! for answers sends many at once, and a write for each would cost more than all that is done with them.
 
 use super::{Session, Time, lock};
-use crate::answer::{self, StopReason};
-use ringfence_session::{draft::Draft, journal::Direction, line::Id, notice, risk, rules::Judgement};
+use crate::{
+    answer::{self, StopReason},
+    judged::JudgedCall,
+};
+use ringfence_session::{draft::Draft, journal::Direction, notice};
 use std::{
     io::{self, Write},
     sync::atomic::Ordering,
@@ -26,21 +29,12 @@ struct PendingLine {
     /// Where it ends in the bytes.
     end: usize,
     /// What is needed to refuse it, if it is a call.
-    call: Option<PendingCall>,
-}
-
-/// A call that is refused if it cannot be recorded.
-#[derive(Debug)]
-pub(super) struct PendingCall {
-    pub(super) id: Id,
-    pub(super) tool: String,
-    pub(super) risk: risk::Risk,
-    pub(super) judgement: Judgement,
+    call: Option<JudgedCall>,
 }
 
 impl Burst {
     /// One more line, whose entry the draft has.
-    pub(super) fn push(&mut self, bytes: &[u8], call: Option<PendingCall>) {
+    pub(super) fn push(&mut self, bytes: &[u8], call: Option<JudgedCall>) {
         self.bytes.extend_from_slice(bytes);
         self.lines.push(PendingLine { end: self.bytes.len(), call });
     }
@@ -117,10 +111,7 @@ impl<S: Write, C: Write> Session<S, C> {
         if let Err(error) = recorded {
             match &line.call {
                 Some(call) if !self.options.allow_unrecorded => {
-                    let PendingCall { id, tool, risk, judgement } = call;
-                    let error = error.to_string();
-                    let why = StopReason::Unrecorded(&error);
-                    let text = answer::stopped(id, tool, &why, risk.score, &risk.reasons, judgement);
+                    let text = answer::stopped(call, &StopReason::Unrecorded(&error.to_string()));
                     return self.to_client(text.as_bytes());
                 }
                 Some(call) => {

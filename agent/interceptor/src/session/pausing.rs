@@ -1,10 +1,7 @@
 //! Calls that wait for a person: decided, cancelled, too late, or dropped because the client is gone.
 
 use super::{Decision, GRACE, Report, Session, lock};
-use crate::{
-    answer::{self, StopReason},
-    held::HeldCall,
-};
+use crate::answer::{self, StopReason};
 use ringfence_base::clock::{now_micros as now, since_boot};
 use ringfence_session::{journal::Entry, line::Id};
 use ringfence_wire::tool_call::{Outcome, Recorded};
@@ -52,9 +49,7 @@ impl<S: Write, C: Write> Session<S, C> {
             (Decision::Timeout, _) => StopReason::Timeout(self.options.approval_timeout.as_secs()),
             (Decision::NoApprover, _) => StopReason::NoApprover,
         };
-        let HeldCall { id, tool, score, reasons, judgement, .. } = &held;
-        let text = answer::stopped(id, tool, &why, *score, reasons, judgement);
-        self.to_client(text.as_bytes()).map(|()| true)
+        self.to_client(answer::stopped(&held.call, &why).as_bytes()).map(|()| true)
     }
 
     /// Calls that have waited for their whole time, and progress for those that still wait and gave a token.
