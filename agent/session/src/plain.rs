@@ -58,62 +58,51 @@ impl<'a> Walk<'a> {
 
     /// What stands behind an object's bracket, to its end.
     fn members(&mut self, depth: usize, mut found: Option<&mut Vec<(Cow<'a, str>, &'a str)>>) -> Option<()> {
-        if depth > DEEPEST {
-            return None;
-        }
         let first = self.open;
-        self.spaces();
-        if self.next()? == b'}' {
-            self.at += 1;
-            return Some(());
-        }
-        loop {
-            let key = self.string()?;
-            let known = self.keys.get(first..self.open)?;
+        self.separated(depth, b'}', |walk| {
+            let key = walk.string()?;
+            let known = walk.keys.get(first..walk.open)?;
             if known.contains(&key) || key.contains('\\') || key.starts_with(RESERVED) {
                 return None;
             }
-            *self.keys.get_mut(self.open)? = key;
-            self.open += 1;
-            self.spaces();
-            self.expect(b':')?;
-            self.spaces();
-            let start = self.at;
-            self.value(depth)?;
+            *walk.keys.get_mut(walk.open)? = key;
+            walk.open += 1;
+            walk.spaces();
+            walk.expect(b':')?;
+            walk.spaces();
+            let start = walk.at;
+            walk.value(depth)?;
             if let Some(found) = &mut found {
-                found.push((Cow::Borrowed(key), self.text.get(start..self.at)?));
+                found.push((Cow::Borrowed(key), walk.text.get(start..walk.at)?));
             }
-            self.spaces();
-            match self.next()? {
-                b',' => self.at += 1,
-                b'}' => break,
-                _ => return None,
-            }
-            self.spaces();
-        }
-        self.at += 1;
+            Some(())
+        })?;
         self.open = first;
         Some(())
     }
 
-    fn items(&mut self, depth: usize) -> Option<()> {
+    /// What stands behind a bracket, to the one that closes it: nothing, or parts with commas between.
+    fn separated(
+        &mut self,
+        depth: usize,
+        close: u8,
+        mut part: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
         if depth > DEEPEST {
             return None;
         }
         self.spaces();
-        if self.next()? == b']' {
-            self.at += 1;
-            return Some(());
-        }
-        loop {
-            self.value(depth)?;
-            self.spaces();
-            match self.next()? {
-                b',' => self.at += 1,
-                b']' => break,
-                _ => return None,
+        if self.next()? != close {
+            loop {
+                part(self)?;
+                self.spaces();
+                match self.next()? {
+                    b',' => self.at += 1,
+                    byte if byte == close => break,
+                    _ => return None,
+                }
+                self.spaces();
             }
-            self.spaces();
         }
         self.at += 1;
         Some(())
@@ -128,7 +117,7 @@ impl<'a> Walk<'a> {
             }
             b'[' => {
                 self.at += 1;
-                self.items(depth + 1)
+                self.separated(depth + 1, b']', |walk| walk.value(depth + 1))
             }
             b't' => self.word("true"),
             b'f' => self.word("false"),
