@@ -173,7 +173,7 @@ fn rows(entries: &[Entry]) {
                     judged.entry(&call.call).and_modify(|known| *known = None).or_insert(verdict);
                 }
             }
-            Entry::Decision { call, outcome, .. } if outcome == "approved" => {
+            Entry::Decision { call, outcome, .. } if outcome.as_str() == "approved" => {
                 approved.insert(call.as_str());
             }
             _ => {}

@@ -16,8 +16,9 @@ use ringfence_leash::{
 };
 use ringfence_redact as redact;
 use ringfence_session::{
+    conditions::Facts,
     line::{self, Kind, Line},
-    risk, rules,
+    plain, risk, rules, strict,
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::{Value, json};
@@ -63,8 +64,10 @@ pub const ALL: [Target; 23] = [
     ("relay", relay),
 ];
 
-/// The line judge: what it accepts reads the same to a parser that knows nothing of it.
+/// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads
+/// the same on the strict one.
 pub fn line(data: &[u8]) {
+    fast_path(data);
     let Ok(Line::Message(message)) = line::read(data) else { return };
     let value: Value = serde_json::from_slice(data).expect("an accepted message is JSON");
     match message.kind {
@@ -86,6 +89,17 @@ pub fn line(data: &[u8]) {
     }
 }
 
+fn fast_path(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Some(members) = plain::object(text) else { return };
+    strict::json(text).expect("the strict path takes it");
+    strict::unique(text).expect("and finds nothing twice");
+    let strict: strict::Members<'_> = serde_json::from_str(text).expect("an object");
+    for (key, value) in members {
+        assert_eq!(strict.find(&key), Some(value));
+    }
+}
+
 /// The classifier and the score, SQL in the arguments included: a tool's name, a line end, its arguments. The same call
 /// has the same score, and a first call never a lower one.
 pub fn classify(data: &[u8]) {
@@ -104,8 +118,8 @@ pub fn rules(data: &[u8]) {
     let Ok(rules) = rules::parse(text) else { return };
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);
-        let judgement = rules::judge(&rules, server, tool, &risk);
-        assert!(judgement.action >= rules::Action::of_score(risk.score));
+        let judgement = rules::judge(&rules, Facts { server, tool, risk: &risk });
+        assert!(judgement.action >= rules::action_of_score(risk.score));
         assert!(judgement.rules.iter().all(|name| rules.iter().any(|rule| rule.name == *name)));
     }
     let written = rules::read(text).expect("what compiles can be read");
@@ -202,7 +216,7 @@ pub fn wire(data: &[u8]) {
         }
         let _ = audit::Answer::parse(&body);
         let _ = serde_json::from_slice::<messages::McpRequest>(&body);
-        let _ = serde_json::from_slice::<messages::SessionNews>(&body);
+        let _ = serde_json::from_slice::<messages::SessionUpdate>(&body);
         let _ = serde_json::from_slice::<messages::SessionOrder>(&body);
         let _ = serde_json::from_slice::<message::Failure>(&body);
     }

@@ -5,10 +5,10 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Uri},
 };
 use ringfence_auditor::web::{
-    params::{self, Confirmation, StderrParams, NewRule, CallParams},
     headers,
+    params::{self, CallParams, Confirmation, NewRule, StderrParams},
 };
-use ringfence_session::{risk, rules, ruleset};
+use ringfence_session::{conditions::Facts, risk, rules, ruleset};
 use ringfence_wire::mcp::{MAX_MESSAGE, MAX_STORED_RULES, StoredRule};
 use serde_json::Value;
 
@@ -106,11 +106,12 @@ fn posted(body: &[u8]) {
     assert!(text.len() < MAX_MESSAGE / MAX_STORED_RULES, "{} bytes", text.len());
     let read: StoredRule = serde_json::from_str(&text).expect("a rule can be read");
     assert_eq!(read, rule);
-    let written = ruleset::written(&read).expect("an interceptor can read it");
+    let written = ruleset::rule_spec(&read).expect("an interceptor can read it");
     let compiled = rules::compile(written).expect("an interceptor can use it");
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);
-        let with = rules::judge(std::slice::from_ref(&compiled), server, tool, &risk);
-        assert!(with.action >= rules::judge(&[], server, tool, &risk).action);
+        let facts = Facts { server, tool, risk: &risk };
+        let with = rules::judge(std::slice::from_ref(&compiled), facts);
+        assert!(with.action >= rules::judge(&[], facts).action);
     }
 }

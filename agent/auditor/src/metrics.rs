@@ -12,6 +12,7 @@ use prometheus_client::{
 };
 use ringfence_session::rows::ingest::Row;
 use ringfence_store::Losses;
+use ringfence_wire::tool_call::{Named, Outcome, Recorded};
 use std::{collections::HashSet, fmt, sync::Mutex};
 
 /// Servers with series of their own; the rest are `other`.
@@ -26,13 +27,13 @@ const SECONDS: [f64; 10] = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 6
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     server: String,
-    action: String,
+    action: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     server: String,
-    outcome: String,
+    outcome: &'static str,
 }
 
 /// OpenTelemetry's `mcp.method.name` and `gen_ai.tool.name`, as Prometheus spells names.
@@ -125,10 +126,10 @@ impl Metrics {
                     gen_ai_tool_name: label(&self.tools, MOST_TOOLS, &call.judged.tool),
                 };
                 self.operations.get_or_create(&labels).inc();
-                let action = known(&call.judged.action, &["pass", "flag", "pause", "block"]);
+                let action = known(&call.judged.action);
                 self.calls.get_or_create(&CallLabels { server: server.clone(), action }).inc();
                 if call.blocked {
-                    self.outcome(server, "blocked");
+                    self.outcome(server, Outcome::Blocked.name());
                 }
             }
             Row::Answer { error, duration_ms, .. } => {
@@ -136,7 +137,7 @@ impl Metrics {
                 self.duration
                     .observe(std::time::Duration::from_millis(duration_ms.unsigned_abs()).as_secs_f64());
             }
-            Row::Decision { outcome, .. } => self.outcome(self.label(server), outcome),
+            Row::Decision { outcome, .. } => self.outcome(self.label(server), known(outcome)),
             Row::Message(_)
             | Row::Client { .. }
             | Row::Asked { .. }
@@ -173,11 +174,7 @@ impl Metrics {
         Ok(text)
     }
 
-    fn outcome(&self, server: String, outcome: &str) {
-        let outcome = known(
-            outcome,
-            &["blocked", "failed", "answered", "approved", "denied", "timeout", "cancelled", "ended"],
-        );
+    fn outcome(&self, server: String, outcome: &'static str) {
         self.outcomes.get_or_create(&OutcomeLabels { server, outcome }).inc();
     }
 
@@ -199,9 +196,12 @@ fn label(names: &Mutex<HashSet<String>>, most: usize, name: &str) -> String {
     "other".to_owned()
 }
 
-/// A journal is somebody else's file: only the words that are known become labels.
-fn known(word: &str, words: &[&str]) -> String {
-    if words.contains(&word) { word } else { "other" }.to_owned()
+/// A journal is somebody else's file: only what is known becomes a label.
+fn known<T: Named>(recorded: &Recorded<T>) -> &'static str {
+    match recorded {
+        Recorded::Known(variant) => variant.name(),
+        Recorded::Other(_) => "other",
+    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,18 @@
 //! The messages that the interceptor makes itself: to the client, in place of an answer that the server never gave.
 
-use ringfence_session::{line::Id, rules::Judgement};
+use super::judged::JudgedCall;
+use ringfence_session::line::Id;
 use serde_json::{Value, json};
 
 /// Why a call was not forwarded, in words that a model can act on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stopped<'a> {
+pub enum StopReason<'a> {
     /// A rule or the score blocks it.
     Blocked,
     /// Nobody approved it in time (seconds).
     Timeout(u64),
-    /// A person denied it.
-    Denied(Option<&'a str>),
+    /// This person denied it.
+    Denied(&'a str),
     /// Nobody could approve it.
     NoApprover,
     /// It could not be recorded.
@@ -22,38 +23,32 @@ pub enum Stopped<'a> {
 
 /// The answer to a tool call that was stopped: a tool result with `isError`, so that the model sees the reason. Ends
 /// with a newline.
-pub fn stopped(
-    id: &Id,
-    tool: &str,
-    why: &Stopped<'_>,
-    score: u8,
-    reasons: &[&str],
-    judgement: &Judgement,
-) -> String {
-    let because = match (judgement.rules.as_slice(), reasons) {
+pub fn stopped(call: &JudgedCall, why: &StopReason<'_>) -> String {
+    let JudgedCall { id, tool, risk, judgement } = call;
+    let score = risk.score;
+    let because = match (judgement.rules.as_slice(), risk.reasons.as_slice()) {
         ([], []) => format!("risk {score}"),
         ([], reasons) => format!("risk {score}: {}", reasons.join(", ")),
         (rules, []) => format!("rule {}, risk {score}", rules.join(", ")),
         (rules, reasons) => format!("rule {}, risk {score}: {}", rules.join(", "), reasons.join(", ")),
     };
     let text = match why {
-        Stopped::Blocked => format!(
+        StopReason::Blocked => format!(
             "Ringfence refused the call of {tool:?} ({because}). It was not run. Do not try it in another form; ask the person you work for: they can change the rule, or do it themselves."
         ),
-        Stopped::Timeout(seconds) => format!(
+        StopReason::Timeout(seconds) => format!(
             "Ringfence held the call of {tool:?} for approval ({because}) and nobody approved it within {seconds} s. It was not run. Ask the person you work for to watch `ringfence approvals` or the dashboard, then try again."
         ),
-        Stopped::Denied(by) => format!(
-            "A person{} denied the call of {tool:?} ({because}). It was not run. Ask them what they want instead.",
-            by.map(|by| format!(" ({by})")).unwrap_or_default()
+        StopReason::Denied(by) => format!(
+            "A person ({by}) denied the call of {tool:?} ({because}). It was not run. Ask them what they want instead."
         ),
-        Stopped::NoApprover => format!(
+        StopReason::NoApprover => format!(
             "The call of {tool:?} needs approval ({because}) and nobody can give it: Ringfence's auditor is not reachable. It was not run."
         ),
-        Stopped::Unrecorded(error) => format!(
+        StopReason::Unrecorded(error) => format!(
             "Ringfence could not record the call of {tool:?} ({error}), and a call that is not recorded is not run. Free the disk, or start the interceptor with `--on-audit-failure allow`."
         ),
-        Stopped::Batch => format!(
+        StopReason::Batch => format!(
             "The call of {tool:?} stands in a batch with a call that was refused or needs approval; the batch was not run. Send the calls one by one."
         ),
     };

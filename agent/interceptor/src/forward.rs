@@ -2,8 +2,8 @@
 
 use super::{
     answer,
-    guard::{Held, MAX_SAID, Said, shell_status},
-    inlet::{Inlet, Writes},
+    guard::{Confinement, GuardReport, MAX_REPORT, shell_status},
+    server_stdin::{ServerStdin, WriteProgress},
     session::Session,
 };
 use nix::{
@@ -22,7 +22,7 @@ use ringfence_session::{
     line::{self, Kind, Line, Message},
     lines::{Lines, Taken},
     notice,
-    stderr::Keeper,
+    stderr::StderrTail,
 };
 use ringfence_wire::conn::Conn;
 use std::{
@@ -52,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(60);
 
 /// The session over real pipes.
-pub type Live = Session<Inlet, io::Stdout>;
+pub type PipeSession = Session<ServerStdin, io::Stdout>;
 
 /// A server, its guard, and our ends of its pipes.
 #[derive(Debug)]
@@ -63,9 +63,9 @@ pub struct Server {
     life: UnixStream,
     stdout: PipeReader,
     stderr: PipeReader,
-    writes: Writes,
-    /// What holds it, where it has a profile.
-    pub held: Option<Held>,
+    writes: WriteProgress,
+    /// What confines it, where it has a profile.
+    pub confinement: Option<Confinement>,
 }
 
 /// Why a server could not be started, and the exit status that says so.
@@ -83,7 +83,7 @@ pub struct NotStarted {
 ///
 /// # Errors
 /// [`NotStarted`].
-pub fn start(command: &[OsString], guard_arguments: &[String]) -> Result<(Server, Inlet), NotStarted> {
+pub fn start(command: &[OsString], guard_arguments: &[String]) -> Result<(Server, ServerStdin), NotStarted> {
     let named = command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     match try_start(command, guard_arguments) {
         Ok(Ok(started)) => Ok(started),
@@ -92,7 +92,7 @@ pub fn start(command: &[OsString], guard_arguments: &[String]) -> Result<(Server
     }
 }
 
-type Started = Result<(Server, Inlet), (u8, String)>;
+type Started = Result<(Server, ServerStdin), (u8, String)>;
 
 fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Started> {
     // What is left of the server's tree, should somebody kill the guard, becomes ours to end.
@@ -110,22 +110,22 @@ fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Sta
         .stderr(Stdio::inherit())
         .process_group(0)
         .spawn()?;
-    let mut conn = Conn::new(life.try_clone()?, SOON, MAX_SAID);
+    let mut conn = Conn::new(life.try_clone()?, SOON, MAX_REPORT);
     let pipes = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
     // The server takes longer to start than this.
     thread::spawn(redact::prepare);
-    let said = conn.send_with_descriptors(&(), &pipes).and_then(|()| conn.receive::<Said>());
-    match said {
-        Ok(Said::Started { pid, keeper, held }) if pid > 1 && keeper > 1 => {
-            let (pid, keeper, writes) = (Pid::from_raw(pid), Pid::from_raw(keeper), Writes::default());
-            let stdin = Inlet::new(stdin, writes.clone());
-            Ok(Ok((Server { guard, pid, keeper, life, stdout, stderr, writes, held }, stdin)))
+    let report = conn.send_with_descriptors(&(), &pipes).and_then(|()| conn.receive::<GuardReport>());
+    match report {
+        Ok(GuardReport::Started { pid, keeper, confinement }) if pid > 1 && keeper > 1 => {
+            let (pid, keeper, writes) = (Pid::from_raw(pid), Pid::from_raw(keeper), WriteProgress::default());
+            let stdin = ServerStdin::new(stdin, writes.clone());
+            Ok(Ok((Server { guard, pid, keeper, life, stdout, stderr, writes, confinement }, stdin)))
         }
-        Ok(Said::Failed { status, reason }) => {
+        Ok(GuardReport::Failed { status, reason }) => {
             let _ = guard.wait();
             Ok(Err((status, reason)))
         }
-        Ok(Said::Started { .. }) | Err(_) => {
+        Ok(GuardReport::Started { .. }) | Err(_) => {
             let _ = guard.kill();
             let _ = guard.wait();
             Ok(Err((1, "its guard ended before it could start it".to_owned())))
@@ -133,8 +133,8 @@ fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Sta
     }
 }
 
-/// What the threads tell the main one.
-enum Happened {
+/// What the main thread waits for.
+enum Event {
     ClientDone,
     /// The guard ended: with the server's status, and whether it lived to kill what the server left behind.
     Exited(i32, bool),
@@ -145,26 +145,26 @@ enum Happened {
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// Holds the signals that go on to the server; [`run`] takes them. Call before any thread starts.
-pub fn hold_signals() -> SigSet {
-    let _ = held().thread_block();
+/// Masks the signals that go on to the server; [`run`] takes them. Call before any thread starts.
+pub fn mask_signals() -> SigSet {
+    let _ = masked_signals().thread_block();
     PASSED_ON.into_iter().collect()
 }
 
-/// What the interceptor holds. Its children inherit the mask: whoever starts a server lets these through again.
-pub fn held() -> SigSet {
-    // A journal that hits a limit on files is an error to be told, not the end.
+/// The signals that the interceptor masks. Its children inherit the mask: whoever starts a server unmasks them.
+pub fn masked_signals() -> SigSet {
+    // A journal that hits a limit on file sizes is an error to report, not the end.
     PASSED_ON.into_iter().chain([Signal::SIGXFSZ]).collect()
 }
 
 /// For an auditor, which an interceptor may have started: it is to end like any process.
-pub fn release_signals() {
-    let _ = held().thread_unblock();
+pub fn unmask_signals() {
+    let _ = masked_signals().thread_unblock();
 }
 
 /// Runs the session until the server has ended; its status as a shell gives it.
-pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -> i32 {
-    let (sender, happened) = mpsc::channel();
+pub fn run(session: &Arc<PipeSession>, server: Server, limit: usize, signals: SigSet) -> i32 {
+    let (sender, events) = mpsc::channel();
     let Server { mut guard, pid, keeper, life, stdout, stderr, writes, .. } = server;
     let read_to_end = Arc::new(AtomicBool::new(false));
     {
@@ -173,7 +173,7 @@ pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -
             from_client(&session, limit);
             read_to_end.store(true, Ordering::Release);
             session.client_done();
-            let _ = sender.send(Happened::ClientDone);
+            let _ = sender.send(Event::ClientDone);
         });
     }
     {
@@ -181,7 +181,7 @@ pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -
         thread::spawn(move || {
             // A thread that hangs in a write to a server that does not read never sees the end of the client's input.
             if writes.wait_until_stuck(io::stdin(), || read_to_end.load(Ordering::Acquire)) {
-                let _ = sender.send(Happened::ClientDone);
+                let _ = sender.send(Event::ClientDone);
             }
         });
     }
@@ -189,17 +189,17 @@ pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -
         let (session, sender) = (Arc::clone(session), sender.clone());
         thread::spawn(move || {
             match from_server(&session, stdout, limit) {
-                // The server says no more, even if it lives on: the client hears that now, as it would without us.
+                // The server closed its output, even if it lives on: the client sees that now, as it would without us.
                 Ok(()) => session.after_last_line(hang_up),
                 Err(_) => {
                     // The client reads no more: as good as gone.
                     session.client_done();
-                    let _ = sender.send(Happened::ClientDone);
+                    let _ = sender.send(Event::ClientDone);
                 }
             }
         })
     };
-    let told = {
+    let stderr_kept = {
         let session = Arc::clone(session);
         thread::spawn(move || keep_stderr(&session, stderr))
     };
@@ -207,9 +207,9 @@ pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -
         let sender = sender.clone();
         thread::spawn(move || {
             while let Ok(signal) = signals.wait() {
-                if sender.send(Happened::Signal(signal)).is_err() {
-                    // The server is gone, and only our own last words are left: a signal is for us now.
-                    release_signals();
+                if sender.send(Event::Signal(signal)).is_err() {
+                    // The server is gone, and only our own last output is left: signals are for us now.
+                    unmask_signals();
                     let _ = raise(signal);
                 }
             }
@@ -218,13 +218,13 @@ pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -
     thread::spawn(move || {
         let ended = guard.wait();
         let whole = ended.as_ref().is_ok_and(|status| status.signal().is_none());
-        let _ = sender.send(Happened::Exited(ended.map_or(1, shell_status), whole));
+        let _ = sender.send(Event::Exited(ended.map_or(1, shell_status), whole));
     });
-    let (status, whole) = supervise(happened, pid, life);
+    let (status, whole) = supervise(events, pid, life);
     if whole {
-        // What the server said last is still in the pipe; its descendants are gone, so the pipe ends.
+        // The server's last output is still in the pipe; its descendants are gone, so the pipe ends.
         let _ = drained.join();
-        let _ = told.join();
+        let _ = stderr_kept.join();
     } else {
         // Somebody killed the guard. The keeper ends all that it has; what is left then, or if it was killed too, is ours.
         tree::let_end(keeper, PATIENCE);
@@ -235,7 +235,7 @@ pub fn run(session: &Arc<Live>, server: Server, limit: usize, signals: SigSet) -
 }
 
 /// Waits for the server's end, hurrying it along once the client is done. Nobody takes signals for the server afterwards.
-fn supervise(happened: mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> (i32, bool) {
+fn supervise(events: mpsc::Receiver<Event>, pid: Pid, life: UnixStream) -> (i32, bool) {
     let mut life = Some(life);
     let mut done: Option<Instant> = None;
     let mut terminated = false;
@@ -243,10 +243,10 @@ fn supervise(happened: mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> 
     let mut late = Vec::new();
     let ended = loop {
         let wait = if done.is_some() { Duration::from_millis(20) } else { Duration::from_secs(3600) };
-        match happened.recv_timeout(wait) {
-            Ok(Happened::Exited(status, whole)) => break (status, whole),
-            Ok(Happened::ClientDone) => done = done.or_else(|| Some(Instant::now())),
-            Ok(Happened::Signal(signal)) => {
+        match events.recv_timeout(wait) {
+            Ok(Event::Exited(status, whole)) => break (status, whole),
+            Ok(Event::ClientDone) => done = done.or_else(|| Some(Instant::now())),
+            Ok(Event::Signal(signal)) => {
                 if kill(pid, signal).is_err() {
                     late.push(signal);
                 }
@@ -265,11 +265,11 @@ fn supervise(happened: mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> 
         }
     };
     late.extend(
-        happened
+        events
             .try_iter()
-            .filter_map(|event| if let Happened::Signal(signal) = event { Some(signal) } else { None }),
+            .filter_map(|event| if let Event::Signal(signal) = event { Some(signal) } else { None }),
     );
-    drop(happened);
+    drop(events);
     // Now the thread that takes signals knows that they are for us.
     for signal in late {
         let _ = kill(Pid::this(), signal);
@@ -277,7 +277,7 @@ fn supervise(happened: mpsc::Receiver<Happened>, pid: Pid, life: UnixStream) -> 
     ended
 }
 
-fn from_client(session: &Live, limit: usize) {
+fn from_client(session: &PipeSession, limit: usize) {
     let mut lines = Lines::new(io::stdin(), limit);
     loop {
         let outcome = match lines.next_lines() {
@@ -286,8 +286,8 @@ fn from_client(session: &Live, limit: usize) {
             Ok(Taken::Overlong(_)) => {
                 let reason = format!("a line longer than {limit} bytes cannot be judged");
                 let _ = session.record(&Entry::Note { at: now(), text: format!("not forwarded: {reason}") });
-                let told = session.to_client(answer::invalid(None, &reason).as_bytes());
-                told.and_then(|()| lines.rest(|_| Ok(())))
+                let answered = session.to_client(answer::invalid(None, &reason).as_bytes());
+                answered.and_then(|()| lines.rest(|_| Ok(())))
             }
         };
         if outcome.is_err() {
@@ -296,7 +296,7 @@ fn from_client(session: &Live, limit: usize) {
     }
 }
 
-fn from_server(session: &Live, output: impl Read, limit: usize) -> io::Result<()> {
+fn from_server(session: &PipeSession, output: impl Read, limit: usize) -> io::Result<()> {
     let mut lines = Lines::new(output, limit);
     loop {
         match lines.next_lines() {
@@ -320,20 +320,20 @@ fn hang_up() {
 }
 
 /// Shows the server's stderr, all of it, and records what is kept.
-fn keep_stderr(session: &Live, mut errors: impl Read) {
+fn keep_stderr(session: &PipeSession, mut errors: impl Read) {
     let mut chunk = vec![0; 8 << 10];
-    let mut keeper = Keeper::new(session.stores_raw());
+    let mut tail = StderrTail::new(session.stores_raw());
     loop {
         let n = match errors.read(&mut chunk) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             outcome => outcome.unwrap_or(0),
         };
-        notice::show(&chunk[..n]);
-        let pieces = if n == 0 { keeper.end() } else { keeper.take(&chunk[..n]) };
+        notice::pass_on(&chunk[..n]);
+        let pieces = if n == 0 { tail.finish() } else { tail.push(&chunk[..n]) };
         for piece in pieces {
             let entry = Entry::Stderr { at: now(), text: piece.text.clone(), dropped: piece.dropped };
             if session.record(&entry).is_err() {
-                keeper.lost(&piece);
+                tail.count_lost(&piece);
             }
         }
         if n == 0 {

@@ -11,7 +11,7 @@
 //! of them is left ends everything, if two are killed.
 //!
 //! The guard's standard input, and the keeper's, is one end of a socket pair: over it come the server's three pipes, and go
-//! [`Said`]. When the other end closes, for whatever reason, the keeper kills its whole tree.
+//! [`GuardReport`]. When the other end closes, for whatever reason, the keeper kills its whole tree.
 
 use super::forward;
 use nix::{
@@ -54,36 +54,36 @@ const NAME: &CStr = c"mcp-guard";
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Longest message between guard and interceptor, bytes: a refusal names every axis and its gaps.
-pub const MAX_SAID: usize = 64 << 10;
+pub const MAX_REPORT: usize = 64 << 10;
 
 /// How long the other end may take to send the pipes.
 const SOON: Duration = Duration::from_secs(10);
 
-/// What the guard says once the server was started, or was not.
+/// The guard's report: the server was started, or was not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Said {
+pub enum GuardReport {
     /// The server runs.
     Started {
         /// Its process id.
         pid: i32,
         /// Process id of the keeper, which ends it.
         keeper: i32,
-        /// What holds it, where it has a profile.
-        #[serde(default)]
-        held: Option<Held>,
+        /// What confines it, where it has a profile.
+        #[serde(default, rename = "held")]
+        confinement: Option<Confinement>,
     },
     /// It does not.
     Failed {
         /// 127: not found; 126: found and not executable.
         status: u8,
-        /// The system's words.
+        /// The system's message.
         reason: String,
     },
 }
 
-/// What holds a server.
+/// What confines a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct Confinement {
     /// Name of the profile.
     pub profile: String,
     /// Public id of the container, where the eBPF programs hold it.
@@ -96,7 +96,7 @@ pub struct Held {
 
 /// How the server is started.
 #[derive(Debug)]
-pub enum How {
+pub enum ServerLaunch {
     /// As any child.
     Plain(Vec<OsString>),
     /// In a container.
@@ -113,7 +113,7 @@ struct Server {
 ///
 /// # Errors
 /// There is no keeper.
-pub fn guard(how: &How) -> io::Result<ExitCode> {
+pub fn guard(how: &ServerLaunch) -> io::Result<ExitCode> {
     let _ = prctl::set_name(NAME);
     // Without this, orphans of the server would escape to init. Failing to get it is not a reason not to run.
     let _ = prctl::set_child_subreaper(true);
@@ -142,32 +142,36 @@ pub fn guard(how: &How) -> io::Result<ExitCode> {
 ///
 /// # Errors
 /// Where standard input is not what the interceptor gives its guard.
-fn keep(how: &How, mut guard: UnixStream) -> io::Result<u8> {
+fn keep(how: &ServerLaunch, mut guard: UnixStream) -> io::Result<u8> {
     let _ = prctl::set_child_subreaper(true);
     let life = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut watched = life.try_clone()?;
-    let mut conn = Conn::new(life, SOON, MAX_SAID);
+    let mut conn = Conn::new(life, SOON, MAX_REPORT);
     let ((), pipes) = conn.receive_with_descriptors::<()>().map_err(io::Error::other)?;
     let pipes: [OwnedFd; 3] =
         pipes.try_into().map_err(|_| io::Error::other("the interceptor sends three pipes"))?;
     let started = match how {
-        How::Plain(command) => spawn(command, pipes),
-        How::Contained(request) => contain(request, pipes),
+        ServerLaunch::Plain(command) => spawn(command, pipes),
+        ServerLaunch::Contained(request) => contain(request, pipes),
     };
     let server = match started {
         Ok(server) => server,
         Err(NotRun { status, reason }) => {
-            let _ = conn.send(&Said::Failed { status, reason });
+            let _ = conn.send(&GuardReport::Failed { status, reason });
             return Ok(status);
         }
     };
-    let held = server.container.as_ref().map(|started| Held {
+    let confinement = server.container.as_ref().map(|started| Confinement {
         profile: started.profile.clone(),
         container: started.container.clone(),
         enforcement: started.enforcement.clone(),
         lines: started.lines.clone(),
     });
-    let _ = conn.send(&Said::Started { pid: server.pid.as_raw(), keeper: Pid::this().as_raw(), held });
+    let _ = conn.send(&GuardReport::Started {
+        pid: server.pid.as_raw(),
+        keeper: Pid::this().as_raw(),
+        confinement,
+    });
     tree::await_status(server.pid);
     thread::spawn(move || {
         let _ = watched.set_read_timeout(None);
@@ -204,7 +208,7 @@ fn spawn(command: &[OsString], [stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<
             .stdin(Stdio::from(stdin))
             .stdout(Stdio::from(stdout))
             .stderr(Stdio::from(stderr));
-        let server = hearing(|| server.process_group(0).spawn())?;
+        let server = with_signals_unmasked(|| server.process_group(0).spawn())?;
         i32::try_from(server.id()).map(Pid::from_raw).map_err(io::Error::other)
     };
     match try_spawn() {
@@ -222,7 +226,7 @@ fn spawn(command: &[OsString], [stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<
 /// Starts the server in a container, as `ringfence run` does; the keeper is the launcher. The pipes' ends are in the server
 /// alone when this returns.
 fn contain(request: &launch::Request, pipes: [OwnedFd; 3]) -> Result<Server, NotRun> {
-    let mut started = hearing(|| launch::start(request, Streams::Given(pipes)))
+    let mut started = with_signals_unmasked(|| launch::start(request, Streams::Given(pipes)))
         .map_err(|error| NotRun { status: launch::FAILED, reason: ringfence_base::error::chain(&error) })?;
     let pid = started.pid();
     if let Err(not_run) = started.become_command() {
@@ -233,12 +237,12 @@ fn contain(request: &launch::Request, pipes: [OwnedFd; 3]) -> Result<Server, Not
     Ok(Server { pid, container: Some(started) })
 }
 
-/// Starts something with the signals that the interceptor holds, and guard and keeper with it: a server must hear SIGTERM.
-fn hearing<T>(start: impl FnOnce() -> T) -> T {
-    let held = forward::held();
-    let _ = held.thread_unblock();
+/// Starts something without the mask that interceptor, guard and keeper share: a server must receive SIGTERM.
+fn with_signals_unmasked<T>(start: impl FnOnce() -> T) -> T {
+    let masked = forward::masked_signals();
+    let _ = masked.thread_unblock();
     let started = start();
-    let _ = held.thread_block();
+    let _ = masked.thread_block();
     started
 }
 

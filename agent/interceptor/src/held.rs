@@ -1,6 +1,7 @@
 //! The calls of a session that wait for a person, bounded in bytes.
 
-use ringfence_session::{line::Id, rules::Judgement};
+use super::judged::JudgedCall;
+use ringfence_session::line::Id;
 use serde_json::Value;
 use std::{collections::HashMap, time::Instant};
 
@@ -9,36 +10,28 @@ const BESIDE: usize = 1 << 10;
 
 /// A call that waits.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldCall {
     /// The line that it came in.
     pub line: Vec<u8>,
-    /// The client's id.
-    pub id: Id,
-    /// The tool's name.
-    pub tool: String,
-    /// Its risk, 0 to 100.
-    pub score: u8,
-    /// What the score is made of.
-    pub reasons: Vec<&'static str>,
-    /// What the rules say of it.
-    pub judgement: Judgement,
+    /// What was decided about it.
+    pub call: JudgedCall,
     /// Since when it waits.
     pub since: Instant,
     /// Until when a person may decide; microseconds since 1970.
     pub until: i64,
-    /// What the client wants told of its progress by, if it does.
+    /// The token for progress notifications, if the client gave one.
     pub token: Option<Value>,
 }
 
 /// All of them, by the calls' ids.
 #[derive(Debug)]
-pub struct Holding {
-    calls: HashMap<String, Held>,
+pub struct HeldCalls {
+    calls: HashMap<String, HeldCall>,
     bytes: usize,
     most: usize,
 }
 
-impl Holding {
+impl HeldCalls {
     /// None, and at most so many bytes of lines. One call fits always.
     pub fn new(most: usize) -> Self {
         Self { calls: HashMap::new(), bytes: 0, most }
@@ -50,13 +43,13 @@ impl Holding {
     }
 
     /// Keeps a call, by our id.
-    pub fn insert(&mut self, call: String, held: Held) {
+    pub fn insert(&mut self, call: String, held: HeldCall) {
         self.bytes += held.line.len() + BESIDE;
         self.calls.insert(call, held);
     }
 
     /// Takes one out.
-    pub fn remove(&mut self, call: &str) -> Option<Held> {
+    pub fn remove(&mut self, call: &str) -> Option<HeldCall> {
         let held = self.calls.remove(call)?;
         self.bytes -= held.line.len() + BESIDE;
         Some(held)
@@ -64,7 +57,7 @@ impl Holding {
 
     /// Those that have this id; a client may have given it to several.
     pub fn of(&self, id: &Id) -> Vec<String> {
-        self.calls.iter().filter(|(_, held)| held.id == *id).map(|(call, _)| call.clone()).collect()
+        self.calls.iter().filter(|(_, held)| held.call.id == *id).map(|(call, _)| call.clone()).collect()
     }
 
     /// Takes all of them out; their ids.
@@ -74,12 +67,12 @@ impl Holding {
     }
 
     /// One of them.
-    pub fn get(&self, call: &str) -> Option<&Held> {
+    pub fn get(&self, call: &str) -> Option<&HeldCall> {
         self.calls.get(call)
     }
 
     /// All of them, with our ids.
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &Held)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &HeldCall)> {
         self.calls.iter()
     }
 }

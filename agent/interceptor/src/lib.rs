@@ -5,11 +5,12 @@
 //! | `forward` | the process: starts the server, runs both directions, ends in the right order |
 //! | `session` | what happens to each line. No threads, no processes |
 //! | `guard` | two processes around the server, which end it and all it started with the interceptor |
-//! | `inlet`, `outlet` | the server's standard input; the client's end |
+//! | `server_stdin`, `client_stdout` | the pipe to the server, and whether it is read; the pipe to the client |
+//! | `judged` | a tool call and what was decided about it |
 //! | `held` | calls that wait for a person, bounded in bytes |
 //! | `answer` | messages that the interceptor makes itself |
 //! | `link` | the link to the auditor; starts a user's auditor if none runs |
-//! | `follow` | what changes of the rule file do to the rules in force |
+//! | `rule_file` | what changes of the rule file do to the rules in force |
 //! | `seen` | which of a server's tools were called before |
 //! | `wrap` | `ringfence mcp wrap`: a client's configuration with Ringfence before each stdio server |
 
@@ -19,13 +20,14 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod answer;
-pub mod follow;
+pub(crate) mod client_stdout;
 pub mod forward;
 pub mod guard;
 pub mod held;
-pub(crate) mod inlet;
+pub mod judged;
 pub mod link;
-pub(crate) mod outlet;
+pub mod rule_file;
 pub mod seen;
+pub(crate) mod server_stdin;
 pub mod session;
 pub mod wrap;

@@ -1,19 +1,19 @@
-//! The interceptor's link to the auditor: news one way, decisions the other. Starts a user's auditor where none runs.
+//! The interceptor's link to the auditor: updates one way, decisions the other. Starts a user's auditor where none runs.
 //!
 //! Nothing of a session waits for this link but paused calls: what happened is in the journal, and the auditor reads
 //! that. A link that breaks is made again.
 
 use super::{
-    follow::Follow,
-    forward::Live,
-    session::{Outcome, Report},
+    forward::PipeSession,
+    rule_file::RuleFileFollower,
+    session::{Decision, Report},
 };
 use ringfence_base::error::chain;
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::notice;
 use ringfence_wire::{
     conn::Conn,
-    mcp::{MAX_MESSAGE, McpReply, McpRequest, SessionNews, SessionOrder},
+    mcp::{MAX_MESSAGE, McpReply, McpRequest, SessionOrder, SessionUpdate},
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
@@ -33,30 +33,30 @@ const LIMIT: Duration = Duration::from_secs(5);
 const WELCOME: Duration = Duration::from_secs(15);
 /// How long the auditor may be out of reach before calls that wait are denied: longer than one takes to start or to welcome a
 /// session, so that it is looked for a second time; shorter than the minute after which many clients give up.
-const NOBODY: Duration = Duration::from_secs(40);
+const UNREACHABLE: Duration = Duration::from_secs(40);
 /// Pause between the first two tries to reach an auditor; each failure doubles it.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// How long a session that the daemon's auditor served waits for it to come back before the user's own takes over: a
 /// daemon that is started again is no reason to split a session.
-const RETURN: Duration = Duration::from_secs(30);
+const DAEMON_RETURN: Duration = Duration::from_secs(30);
 
-/// How long an auditor that hangs up may be one that is just ending. Calls that wait have their time meanwhile, and are told
-/// a little later that it is over.
+/// How long an auditor that hangs up may be one that is just ending. Calls that wait time out meanwhile, and are
+/// answered a little later.
 const ENDING: Duration = Duration::from_secs(2);
 
 /// How long the auditor may take for what it has not read yet when the session is over: some hundred thousand calls.
-const LAST_WORD: Duration = Duration::from_secs(60);
+const COMMIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long lines are gathered before the auditor is told that there are some: it reads many as fast as one, and each
-/// word to it takes the processor from the line's own way.
-const GATHER: Duration = Duration::from_millis(20);
+/// How long lines are gathered before the auditor is notified: it reads many as fast as one, and each notification takes
+/// the processor from the lines themselves.
+const BATCH_TIME: Duration = Duration::from_millis(20);
 
 /// What the link needs to know of its session.
 pub struct Link {
     /// The session.
-    pub session: Arc<Live>,
+    pub session: Arc<PipeSession>,
     /// Its id.
     pub id: String,
     /// Its journal.
@@ -68,15 +68,15 @@ pub struct Link {
 }
 
 /// An open link.
-struct Up {
+struct Connection {
     conn: Conn,
     orders: mpsc::Receiver<SessionOrder>,
 }
 
 impl Link {
     /// Keeps the link until the session is over; ticks the session's clock and follows its rule file meanwhile.
-    pub fn keep(&self, reports: &mpsc::Receiver<Report>, mut rules: Follow) {
-        let mut up: Option<Up> = None;
+    pub fn keep(&self, reports: &mpsc::Receiver<Report>, mut rules: RuleFileFollower) {
+        let mut connection: Option<Connection> = None;
         let mut tried: Option<Instant> = None;
         let mut pause = PAUSE;
         let mut ticked = Instant::now();
@@ -85,13 +85,13 @@ impl Link {
         let mut changed = None;
         // When the daemon's auditor was last seen to serve this session.
         let mut daemon: Option<Instant> = None;
-        let mut said = String::new();
+        let mut last_error = String::new();
         self.session.report(Report::Grew);
-        let (mut grew, mut told) = (false, Instant::now());
+        let (mut grew, mut notified) = (false, Instant::now());
         loop {
-            let (mut fresh, mut released) = (Vec::new(), Vec::new());
-            let wait = match (&up, grew) {
-                (Some(_), true) => GATHER.saturating_sub(told.elapsed()),
+            let (mut newly_paused, mut released) = (Vec::new(), Vec::new());
+            let wait = match (&connection, grew) {
+                (Some(_), true) => BATCH_TIME.saturating_sub(notified.elapsed()),
                 (Some(_), false) => Duration::from_millis(50),
                 (None, _) => Duration::from_millis(200),
             };
@@ -100,8 +100,8 @@ impl Link {
             while let Ok(report) = next {
                 match report {
                     Report::Grew => grew = true,
-                    Report::Look => {}
-                    Report::Paused(call) => fresh.push(call),
+                    Report::Wake => {}
+                    Report::Paused(call) => newly_paused.push(call),
                     Report::Released(call) => {
                         waiting.remove(&call);
                         released.push(call);
@@ -110,76 +110,78 @@ impl Link {
                 next = reports.try_recv().map_err(|_| mpsc::RecvTimeoutError::Timeout);
             }
             let over = self.session.is_over();
-            if self.session.missed() {
+            if self.session.take_missed() {
                 grew = true;
                 let held: BTreeSet<String> = self.session.waiting().into_iter().collect();
                 released.extend(waiting.difference(&held).cloned());
                 waiting.retain(|call| held.contains(call));
-                fresh.extend(held.into_iter().filter(|call| !waiting.contains(call)));
-                fresh.sort_unstable();
-                fresh.dedup();
+                newly_paused.extend(held.into_iter().filter(|call| !waiting.contains(call)));
+                newly_paused.sort_unstable();
+                newly_paused.dedup();
             }
             for call in released {
                 // An auditor that does not take one in time takes no other: each would cost its time again.
-                let news = SessionNews::Released { call };
-                if up.as_mut().is_some_and(|link| link.conn.send(&news).is_err()) {
-                    up = None;
+                let update = SessionUpdate::Released { call };
+                if connection.as_mut().is_some_and(|link| link.conn.send(&update).is_err()) {
+                    connection = None;
                     self.session.rules().none_stored();
                 }
             }
-            if up.is_none() && tried.is_none_or(|tried| tried.elapsed() >= pause || over) {
+            if connection.is_none() && tried.is_none_or(|tried| tried.elapsed() >= pause || over) {
                 tried = Some(Instant::now());
-                let patient = daemon.is_some_and(|seen| seen.elapsed() < RETURN);
+                let patient = daemon.is_some_and(|seen| seen.elapsed() < DAEMON_RETURN);
                 match self.connect(patient) {
                     Ok((link, by_daemon)) => {
-                        up = Some(link);
+                        connection = Some(link);
                         daemon = by_daemon.then(Instant::now);
-                        said.clear();
+                        last_error.clear();
                     }
-                    Err(why) if why != said => {
-                        notice::say(&why);
-                        said = why;
+                    Err(why) if why != last_error => {
+                        notice::print(&why);
+                        last_error = why;
                     }
                     Err(_) => {}
                 }
                 changed = Some(rules.offer());
-                pause = if up.is_some() || patient { PAUSE } else { (2 * pause).min(LONG_PAUSE) };
-                if up.is_none() {
+                pause = if connection.is_some() || patient { PAUSE } else { (2 * pause).min(LONG_PAUSE) };
+                if connection.is_none() {
                     self.session.rules().none_stored();
                 }
                 // A new auditor knows nothing of the calls that wait.
-                fresh.extend(std::mem::take(&mut waiting));
+                newly_paused.extend(std::mem::take(&mut waiting));
             }
             // A call that waits for a person is in the journal: the auditor must have read that far.
-            let due = grew && up.is_some() && (told.elapsed() >= GATHER || !fresh.is_empty() || over);
+            let due = grew
+                && connection.is_some()
+                && (notified.elapsed() >= BATCH_TIME || !newly_paused.is_empty() || over);
             if due {
-                (grew, told) = (false, Instant::now());
-                self.session.told();
+                (grew, notified) = (false, Instant::now());
+                self.session.mark_reported();
             }
-            if let Some(link) = &mut up
-                && !self.exchange(link, due, &fresh, changed.take(), &mut rules)
+            if let Some(link) = &mut connection
+                && !self.exchange(link, due, &newly_paused, changed.take(), &mut rules)
             {
-                up = None;
+                connection = None;
                 self.session.rules().none_stored();
             }
-            waiting.extend(fresh);
-            if up.is_some() {
+            waiting.extend(newly_paused);
+            if connection.is_some() {
                 reached = Instant::now();
                 daemon = daemon.map(|_| reached);
-            } else if reached.elapsed() >= NOBODY {
+            } else if reached.elapsed() >= UNREACHABLE {
                 // Nobody can be asked: better a refusal now than silence until the client gives up.
                 for call in self.session.waiting() {
-                    let _ = self.session.decide(&call, &Outcome::NoApprover);
+                    let _ = self.session.decide(&call, &Decision::NoApprover);
                 }
                 waiting.clear();
             }
             if ticked.elapsed() >= Duration::from_secs(1) {
                 ticked = Instant::now();
                 let _ = self.session.tick();
-                changed = rules.look(&self.session).or(changed);
+                changed = rules.poll(&self.session).or(changed);
             }
             if over {
-                self.finish(up);
+                self.finish(connection);
                 return;
             }
         }
@@ -188,29 +190,29 @@ impl Link {
     /// Sends what is new, carries out what came. False: the link is broken.
     fn exchange(
         &self,
-        link: &mut Up,
+        link: &mut Connection,
         grew: bool,
-        fresh: &[String],
-        changed: Option<SessionNews>,
-        rules: &mut Follow,
+        newly_paused: &[String],
+        changed: Option<SessionUpdate>,
+        rules: &mut RuleFileFollower,
     ) -> bool {
         // One that is decided already needs nobody.
-        let paused = fresh.iter().filter_map(|call| {
-            self.session.until(call).map(|until| SessionNews::Paused { call: call.clone(), until })
+        let paused = newly_paused.iter().filter_map(|call| {
+            self.session.until(call).map(|until| SessionUpdate::Paused { call: call.clone(), until })
         });
-        for news in changed.into_iter().chain(grew.then_some(SessionNews::Grew)).chain(paused) {
-            if link.conn.send(&news).is_err() {
+        for update in changed.into_iter().chain(grew.then_some(SessionUpdate::Grew)).chain(paused) {
+            if link.conn.send(&update).is_err() {
                 return false;
             }
         }
         loop {
             match link.orders.try_recv() {
                 Ok(SessionOrder::Decide { call, approve, by }) => {
-                    let outcome = if approve { Outcome::Approved(by) } else { Outcome::Denied(by) };
+                    let outcome = if approve { Decision::Approved(by) } else { Decision::Denied(by) };
                     let _ = self.session.decide(&call, &outcome);
                 }
                 Ok(SessionOrder::Rules { rules }) => self.session.rules().set_stored(&rules),
-                Ok(order @ SessionOrder::RuleFile { .. }) => rules.ordered(&self.session, order),
+                Ok(order @ SessionOrder::RuleFile { .. }) => rules.apply_order(&self.session, order),
                 Ok(SessionOrder::Committed) => {}
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Err(mpsc::TryRecvError::Disconnected) => return false,
@@ -218,47 +220,47 @@ impl Link {
         }
     }
 
-    /// The last word: the auditor says when everything is in the database.
-    fn finish(&self, up: Option<Up>) {
-        let Some(mut link) = up else { return };
-        if link.conn.send(&SessionNews::Ended).is_err() {
+    /// Waits until the auditor has everything in the database.
+    fn finish(&self, connection: Option<Connection>) {
+        let Some(mut link) = connection else { return };
+        if link.conn.send(&SessionUpdate::Ended).is_err() {
             return;
         }
         // A link that breaks ends this at once; one that is up means that the auditor reads what many fast calls left.
-        let until = Instant::now() + LAST_WORD;
+        let until = Instant::now() + COMMIT_LIMIT;
         while let Ok(order) = link.orders.recv_timeout(until.saturating_duration_since(Instant::now())) {
             if order == SessionOrder::Committed {
                 return;
             }
         }
-        notice::say(&format!(
+        notice::print(&format!(
             "the auditor did not say that the session is stored; its journal is {}",
             self.journal.display()
         ));
     }
 
     /// An auditor that serves the session, and whether it is the daemon's; else why there is none.
-    fn connect(&self, patient: bool) -> Result<(Up, bool), String> {
+    fn connect(&self, patient: bool) -> Result<(Connection, bool), String> {
         let by_daemon = client::again(ENDING, || {
-            client::connect_daemon(&self.places).map(|conn| self.introduce(conn)).transpose()
+            client::connect_daemon(&self.places).map(|conn| self.open_session(conn)).transpose()
         });
-        if let Some(up) = by_daemon.map_err(|error| chain(&error))? {
+        if let Some(connection) = by_daemon.map_err(|error| chain(&error))? {
             let places = self.places.clone();
             self.offer(move || {
                 let gone = io::ErrorKind::ConnectionRefused.into();
                 client::connect_daemon(&places)
                     .ok_or_else(|| client::Error::Reach { db: places.db.clone(), source: gone })
             });
-            return Ok((up, true));
+            return Ok((connection, true));
         }
         if patient {
             return Err("the daemon's auditor is gone; trying again".to_owned());
         }
-        let own = client::again(ENDING, || self.introduce(client::connect_own(&self.places, self.port)?));
-        let up = own.map_err(|error| chain(&error))?;
+        let own = client::again(ENDING, || self.open_session(client::connect_own(&self.places, self.port)?));
+        let connection = own.map_err(|error| chain(&error))?;
         let (places, port) = (self.places.clone(), self.port);
         self.offer(move || client::connect_own(&places, port));
-        Ok((up, false))
+        Ok((connection, false))
     }
 
     /// Hands over what earlier interceptors left behind, beside this session's own business.
@@ -268,7 +270,7 @@ impl Link {
         thread::spawn(move || client::offer_journals(&places, connect));
     }
 
-    fn introduce(&self, mut conn: Conn) -> Result<Up, client::Error> {
+    fn open_session(&self, mut conn: Conn) -> Result<Connection, client::Error> {
         let refused = client::Error::Refused;
         let file = File::open(&self.journal).map_err(|error| {
             refused(format!("cannot read the journal {}: {error}", self.journal.display()))
@@ -281,7 +283,7 @@ impl Link {
             McpReply::Welcome { port, rules } => {
                 self.session.rules().set_stored(&rules);
                 if ![0, self.port].contains(&port) && self.port != 0 {
-                    notice::say(&format!("the dashboard is on port {port}, not on {}", self.port));
+                    notice::print(&format!("the dashboard is on port {port}, not on {}", self.port));
                 }
             }
             McpReply::Failed(failure) => {
@@ -308,9 +310,9 @@ impl Link {
                     return;
                 }
                 // Wakes the link; where that has no room it is awake.
-                session.report(Report::Look);
+                session.report(Report::Wake);
             }
         });
-        Ok(Up { conn, orders })
+        Ok(Connection { conn, orders })
     }
 }

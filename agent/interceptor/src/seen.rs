@@ -17,12 +17,12 @@ const MOST_BYTES: u64 = 2 << 20;
 
 /// The tools that were called before.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct SeenTools {
     file: Option<PathBuf>,
     tools: HashSet<String>,
 }
 
-impl Seen {
+impl SeenTools {
     /// Those that the file has. One that cannot be read is as good as none: a tool that counts as new has a higher score.
     pub fn read(file: PathBuf) -> Self {
         let mut text = String::new();
@@ -61,24 +61,24 @@ fn append(file: &Path, tool: &str) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONGEST, MOST, Seen};
+    use super::{LONGEST, MOST, SeenTools};
     use std::fs;
 
     #[test]
     fn a_tool_is_new_once_over_all_sessions() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tools");
-        let mut seen = Seen::read(file.clone());
+        let mut seen = SeenTools::read(file.clone());
         assert!(seen.is_first("a\n\"b") && !seen.is_first("a\n\"b") && seen.is_first("c"));
-        let mut again = Seen::read(file.clone());
+        let mut again = SeenTools::read(file.clone());
         assert!(!again.is_first("a\n\"b") && !again.is_first("c") && again.is_first("d"));
         fs::write(&file, b"\xff\xff").expect("written");
-        assert!(Seen::read(file).is_first("c"), "what cannot be read is new");
+        assert!(SeenTools::read(file).is_first("c"), "what cannot be read is new");
     }
 
     #[test]
     fn hostile_names_do_not_fill_it() {
-        let mut seen = Seen::default();
+        let mut seen = SeenTools::default();
         let long = "x".repeat(LONGEST + 1);
         assert!(seen.is_first(&long) && seen.is_first(&long));
         for n in 0..2 * MOST {

@@ -1,20 +1,23 @@
 //! One session: what happens to each line, in either direction. No threads and no processes here; `forward` has those.
 
 use super::{
-    answer::{self, Stopped},
-    held::{Held, Holding},
-    outlet::Outlet,
-    seen::Seen,
+    answer::{self, StopReason},
+    client_stdout::ClientStdout,
+    held::{HeldCall, HeldCalls},
+    judged::JudgedCall,
+    seen::SeenTools,
 };
 use ringfence_base::clock::{now_micros, since_boot};
 use ringfence_session::{
+    conditions::Facts,
     draft::{Draft, Verdict},
     journal::{Direction, Entry, Journal},
     line::{self, Call, Id, Kind, Line, Message},
     notice, risk,
-    rules::{Action, Judgement, Rule},
+    rules::Rule,
     ruleset::RuleSet,
 };
+use ringfence_wire::tool_call::{Action, Outcome};
 use serde_json::Value;
 use std::{
     io::{self, Write},
@@ -29,26 +32,26 @@ use std::{
 /// How much longer than a person's time the interceptor waits, so that a decision of the last moment still arrives.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What a session is told at its start.
+/// How a session is run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Name of the server.
     pub server_name: String,
     /// What happens to a call that cannot be recorded: `true` lets it through with a warning.
     pub allow_unrecorded: bool,
-    /// Why calls do not get into the database, known from the start; said at each.
+    /// Why calls do not get into the database, known from the start; repeated for each call.
     pub unrecorded: Option<String>,
     /// Payloads are journalled as they are.
     pub store_raw: bool,
     /// Lines that cannot be judged are forwarded.
     pub lenient: bool,
     /// How long a paused call waits.
-    pub patience: Duration,
+    pub approval_timeout: Duration,
     /// Bytes of paused calls that are kept at once; what does not fit is denied, as if there were nobody to ask.
-    pub most_held: usize,
+    pub max_held_bytes: usize,
 }
 
-/// What the session tells whoever talks to the auditor.
+/// What happened in a session, for the link to the auditor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// The journal grew.
@@ -57,18 +60,18 @@ pub enum Report {
     Paused(String),
     /// A call no longer waits.
     Released(String),
-    /// There is something to look at in the session itself.
-    Look,
+    /// Wakes the link: the session's own state changed.
+    Wake,
 }
 
-/// What a person or the clock said of a paused call.
+/// What a person or the clock decided about a paused call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Decision {
     /// Go on.
     Approved(String),
     /// Do not.
     Denied(String),
-    /// Nobody said anything.
+    /// Nobody decided.
     Timeout,
     /// Nobody can be asked.
     NoApprover,
@@ -79,17 +82,17 @@ pub struct Session<S, C> {
     options: Options,
     journal: Mutex<Journal>,
     rules: RuleSet,
-    seen: Mutex<Seen>,
-    held: Mutex<Holding>,
+    seen: Mutex<SeenTools>,
+    held: Mutex<HeldCalls>,
     server: Mutex<Option<S>>,
-    client: Mutex<Outlet<C>>,
+    client: Mutex<ClientStdout<C>>,
     /// What of the client's lines is under way, and of the server's; kept for their memory.
     burst: Mutex<Burst>,
     answers: Mutex<Draft>,
     /// Orders the ids of messages that came in the same millisecond.
     ids: Mutex<uuid::ContextV7>,
     reports: mpsc::SyncSender<Report>,
-    /// A call went on that is not on record: said in the journal as soon as that takes an entry.
+    /// A call was forwarded that is not on record: the journal gets a gap as soon as it takes an entry.
     gap: AtomicBool,
     /// The journal grew, and the link knows: it is not woken for every line.
     grew: AtomicBool,
@@ -126,18 +129,18 @@ impl<S: Write, C: Write> Session<S, C> {
         options: Options,
         journal: Journal,
         rules: Vec<Rule>,
-        seen: Seen,
+        seen: SeenTools,
         (server, client): (S, C),
         reports: mpsc::SyncSender<Report>,
     ) -> Self {
         Self {
-            held: Mutex::new(Holding::new(options.most_held)),
+            held: Mutex::new(HeldCalls::new(options.max_held_bytes)),
             options,
             journal: Mutex::new(journal),
             rules: RuleSet::new(rules),
             seen: Mutex::new(seen),
             server: Mutex::new(Some(server)),
-            client: Mutex::new(Outlet::new(client)),
+            client: Mutex::new(ClientStdout::new(client)),
             burst: Mutex::default(),
             answers: Mutex::default(),
             ids: Mutex::new(uuid::ContextV7::new()),
@@ -161,7 +164,7 @@ impl<S: Write, C: Write> Session<S, C> {
 
     /// A line from the client, its `\n` included if it had one. What may go on is put off to the burst's end; whatever else
     /// becomes of a line comes after those before it.
-    fn take(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
+    fn handle_line(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let message = |burst: &mut Burst| {
             self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[], None);
@@ -176,9 +179,9 @@ impl<S: Write, C: Write> Session<S, C> {
             {
                 // What it cancels may be in the burst's way, or be held: it takes effect where it stands.
                 self.flush(burst)?;
-                if self.cancelled(params) {
+                if self.cancel_held(params) {
                     let why = "cancels a call that was not forwarded yet";
-                    self.record_message_softly(Direction::ClientToServer, body, Some(why));
+                    self.record_message_or_warn(Direction::ClientToServer, body, Some(why));
                     return Ok(());
                 }
                 message(burst);
@@ -195,8 +198,8 @@ impl<S: Write, C: Write> Session<S, C> {
             Ok(Line::Batch(messages)) => self.batch(bytes, &messages),
             Ok(_) => self.to_server(bytes),
             Err(refused) if self.options.lenient => {
-                self.record_message_softly(Direction::ClientToServer, body, None);
-                self.record_softly(&Entry::Note {
+                self.record_message_or_warn(Direction::ClientToServer, body, None);
+                self.record_or_warn(&Entry::Note {
                     at: now_micros(),
                     text: format!("forwarded unjudged: {refused}"),
                 });
@@ -204,73 +207,68 @@ impl<S: Write, C: Write> Session<S, C> {
             }
             Err(refused) => {
                 let why = refused.to_string();
-                self.record_message_softly(Direction::ClientToServer, body, Some(&why));
+                self.record_message_or_warn(Direction::ClientToServer, body, Some(&why));
                 self.to_client(answer::invalid(refused.id.as_ref(), &why).as_bytes())
             }
         }
     }
 
-    fn judge(&self, call: &Call<'_>) -> (risk::Risk, Judgement) {
-        let first = lock(&self.seen).is_first(&call.name);
-        let risk = risk::assess(&call.name, &call.value, first);
-        let judgement = self.rules.judge(&self.options.server_name, &call.name, &risk);
-        (risk, judgement)
+    fn judge(&self, id: Id, tool: String, arguments: &Value) -> JudgedCall {
+        let first = lock(&self.seen).is_first(&tool);
+        let risk = risk::assess(&tool, arguments, first);
+        let judgement =
+            self.rules.judge(Facts { server: &self.options.server_name, tool: &tool, risk: &risk });
+        JudgedCall { id, tool, risk, judgement }
     }
 
     fn call(&self, burst: &mut Burst, bytes: &[u8], id: Id, call: Call<'_>) -> io::Result<()> {
-        let (risk, judgement) = self.judge(&call);
-        let verdict = verdict(0, &call, &risk, &judgement);
-        let stop = |why: &Stopped<'_>| {
-            self.to_client(
-                answer::stopped(&id, &call.name, why, risk.score, &risk.reasons, &judgement).as_bytes(),
-            )
-        };
+        let judged = self.judge(id, call.name, &call.value);
+        let verdict = judged.verdict(0);
         let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         if let Some(why) = &self.options.unrecorded {
-            notice::say(&format!("the call of {:?} is not in the database: {why}", call.name));
+            notice::print(&format!("the call of {:?} is not in the database: {why}", judged.tool));
         }
-        if judgement.action < Action::Pause {
+        let action = judged.judgement.action;
+        if action < Action::Pause {
             self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[verdict], None);
-            burst.push(bytes, Some(Refusable { id, tool: call.name, risk, judgement }));
+            burst.push(bytes, Some(judged));
             return Ok(());
         }
         let uuid = verdict.call.to_string();
         self.flush(burst)?;
-        let pausing = judgement.action == Action::Pause;
+        let pausing = action == Action::Pause;
         let holding = pausing && lock(&self.held).has_room(bytes.len());
         if holding {
             // Held before it is on record, so that a decision that follows at once finds it.
             let token = call.meta.and_then(|m| serde_json::from_str::<Value>(m).ok());
-            let held = Held {
+            let held = HeldCall {
                 line: bytes.to_vec(),
-                id: id.clone(),
-                tool: call.name.clone(),
-                score: risk.score,
-                reasons: risk.reasons.clone(),
-                judgement: judgement.clone(),
+                call: judged.clone(),
                 since: Instant::now(),
-                until: now_micros()
-                    .saturating_add(i64::try_from(self.options.patience.as_micros()).unwrap_or(i64::MAX)),
+                until: now_micros().saturating_add(
+                    i64::try_from(self.options.approval_timeout.as_micros()).unwrap_or(i64::MAX),
+                ),
                 token: token.and_then(|meta| meta.get("progressToken").cloned()),
             };
             lock(&self.held).insert(uuid.clone(), held);
         }
+        let stop = |why: &StopReason<'_>| self.to_client(answer::stopped(&judged, why).as_bytes());
         if let Err(error) = self.record_message(Direction::ClientToServer, body, &[verdict], None) {
             if !self.options.allow_unrecorded {
                 lock(&self.held).remove(&uuid);
-                return stop(&Stopped::Unrecorded(&error.to_string()));
+                return stop(&StopReason::Unrecorded(&error.to_string()));
             }
             self.gap.store(true, Ordering::Relaxed);
-            notice::say(&format!("the call of {:?} is not on record: {error}", call.name));
+            notice::print(&format!("the call of {:?} is not on record: {error}", judged.tool));
         }
         if pausing && !holding {
-            let text = format!("the call of {:?} is denied: too many bytes wait for approval", call.name);
-            notice::say(&text);
-            self.record_softly(&decision(uuid, "denied", None));
-            return stop(&Stopped::NoApprover);
+            let text = format!("the call of {:?} is denied: too many bytes wait for approval", judged.tool);
+            notice::print(&text);
+            self.record_or_warn(&decided(uuid, Outcome::Denied, None));
+            return stop(&StopReason::NoApprover);
         }
         if !holding {
-            return stop(&Stopped::Blocked);
+            return stop(&StopReason::Blocked);
         }
         self.report(Report::Paused(uuid));
         Ok(())
@@ -283,7 +281,7 @@ impl<S: Write, C: Write> Session<S, C> {
             .iter()
             .enumerate()
             .filter_map(|(index, message)| match &message.kind {
-                Kind::Call(id, call) => Some((index, id, call, self.judge(call))),
+                Kind::Call(id, call) => Some((index, self.judge(id.clone(), call.name.clone(), &call.value))),
                 _ => None,
             })
             .collect();
@@ -292,15 +290,14 @@ impl<S: Write, C: Write> Session<S, C> {
             if let Kind::Notification(method) = &message.kind
                 && method == "notifications/cancelled"
             {
-                self.cancelled(message.params);
+                self.cancel_held(message.params);
             }
         }
-        let worst =
-            calls.iter().map(|(_, _, _, (_, judgement))| judgement.action).max().unwrap_or(Action::Pass);
+        let worst = calls.iter().map(|(_, call)| call.judgement.action).max().unwrap_or(Action::Pass);
         let verdicts: Vec<Verdict<'_>> = calls
             .iter()
-            .map(|(index, _, call, (risk, judgement))| {
-                let mut verdict = verdict(u32::try_from(*index).unwrap_or(u32::MAX), call, risk, judgement);
+            .map(|(index, call)| {
+                let mut verdict = call.verdict(*index);
                 if worst >= Action::Pause {
                     verdict.action = Action::Block;
                 }
@@ -319,15 +316,13 @@ impl<S: Write, C: Write> Session<S, C> {
             }
             return self.to_server(bytes);
         }
-        calls.iter().try_for_each(|(_, id, call, (risk, judgement))| {
+        calls.iter().try_for_each(|(_, call)| {
             let why = match &error {
-                Some(error) => Stopped::Unrecorded(error),
-                None if judgement.action == Action::Block => Stopped::Blocked,
-                None => Stopped::Batch,
+                Some(error) => StopReason::Unrecorded(error),
+                None if call.judgement.action == Action::Block => StopReason::Blocked,
+                None => StopReason::Batch,
             };
-            self.to_client(
-                answer::stopped(id, &call.name, &why, risk.score, &risk.reasons, judgement).as_bytes(),
-            )
+            self.to_client(answer::stopped(call, &why).as_bytes())
         })
     }
 
@@ -348,17 +343,17 @@ impl<S: Write, C: Write> Session<S, C> {
     /// Writes whole lines of ours to the client, between two of the server's.
     pub fn to_client(&self, bytes: &[u8]) -> io::Result<()> {
         // Bound here: the lock on the client is not held while the journal is written.
-        let room = lock(&self.client).ours(bytes)?;
+        let room = lock(&self.client).write_own(bytes)?;
         if !room {
             let text = "an answer of Ringfence is lost: a line of the server's does not end, and too many wait for that";
-            self.record_softly(&Entry::Note { at: now_micros(), text: text.to_owned() });
+            self.record_or_warn(&Entry::Note { at: now_micros(), text: text.to_owned() });
         }
         Ok(())
     }
 
-    /// Writes what the server said to the client: lines, or pieces of one.
+    /// Writes the server's output to the client: lines, or pieces of one.
     pub(crate) fn piece_to_client(&self, bytes: &[u8]) -> io::Result<()> {
-        lock(&self.client).servers(bytes)
+        lock(&self.client).write_from_server(bytes)
     }
 }
 
@@ -368,23 +363,5 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use burst::{Burst, Refusable};
-use pausing::decision;
-
-fn verdict<'a>(
-    index: u32,
-    call: &'a Call<'_>,
-    risk: &'a risk::Risk,
-    judgement: &'a Judgement,
-) -> Verdict<'a> {
-    Verdict {
-        call: uuid::Uuid::new_v4(),
-        index,
-        tool: &call.name,
-        operation: risk.operation,
-        score: risk.score,
-        reasons: &risk.reasons,
-        action: judgement.action,
-        rules: &judgement.rules,
-    }
-}
+use burst::Burst;
+use pausing::decided;

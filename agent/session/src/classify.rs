@@ -1,39 +1,6 @@
 //! What kind of operation a tool call is: by the tool's name, and by any SQL in its arguments. Pure.
 
-/// What a call does, mildest first: where several match, the gravest counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
-    /// Nothing is known.
-    Unknown,
-    /// Looks.
-    Read,
-    /// Makes or changes.
-    Write,
-    /// Runs something.
-    Execute,
-    /// Removes.
-    Delete,
-}
-
-impl Operation {
-    /// The name that the store and the rules use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Execute => "execute",
-            Self::Delete => "delete",
-        }
-    }
-
-    /// The operation of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Unknown, Self::Read, Self::Write, Self::Execute, Self::Delete]
-            .into_iter()
-            .find(|o| o.name() == name)
-    }
-}
+use ringfence_wire::tool_call::Operation;
 
 /// Verbs of each operation. The first eight or so of each are the audit contract's; the rest are what servers in use
 /// call the same things.

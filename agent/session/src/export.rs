@@ -1,5 +1,6 @@
 //! Rows of the audit store in the forms that other tools read: NDJSON, OCSF, CEF, SQL. Pure.
 
+use ringfence_wire::tool_call::{Named as _, Operation, Outcome};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -48,13 +49,13 @@ pub fn ndjson(row: &Value) -> Value {
 
 /// A tool call as OCSF API Activity. <https://schema.ocsf.io/1.3.0/classes/api_activity>
 pub fn ocsf(row: &Value) -> Value {
-    let (activity, name) = match text(row, "operation_type") {
-        "read" => (2, "Read"),
-        "write" => (3, "Update"),
-        "delete" => (4, "Delete"),
+    let (activity, name) = match Operation::from_name(text(row, "operation_type")) {
+        Some(Operation::Read) => (2, "Read"),
+        Some(Operation::Write) => (3, "Update"),
+        Some(Operation::Delete) => (4, "Delete"),
         // OCSF: what it has no number for is named in the source's own word.
-        "execute" => (99, "Execute"),
-        _ => (0, "Unknown"),
+        Some(Operation::Execute) => (99, "Execute"),
+        Some(Operation::Unknown) | None => (0, "Unknown"),
     };
     let score = row["risk_score"].as_u64().unwrap_or(0);
     // OCSF: 1 informational, 2 low, 3 medium, 4 high, 5 critical.
@@ -65,11 +66,16 @@ pub fn ocsf(row: &Value) -> Value {
         61..=80 => 4,
         _ => 5,
     };
-    let failed = row["result"]["isError"] == true || !row["error"].is_null();
-    let (status, status_name) = match (text(row, "outcome"), !failed) {
-        ("blocked" | "denied" | "timeout" | "cancelled" | "ended", _) | (_, false) => (2, "Failure"),
-        _ if row["responded_at"].is_null() => (0, "Unknown"),
-        _ => (1, "Success"),
+    let failed = match Outcome::from_name(text(row, "outcome")) {
+        Some(Outcome::Blocked | Outcome::Denied | Outcome::Timeout | Outcome::Cancelled | Outcome::Ended) => {
+            true
+        }
+        Some(Outcome::Approved) | None => row["result"]["isError"] == true || !row["error"].is_null(),
+    };
+    let (status, status_name) = match (failed, row["responded_at"].is_null()) {
+        (true, _) => (2, "Failure"),
+        (false, true) => (0, "Unknown"),
+        (false, false) => (1, "Success"),
     };
     // Required of this class, with one name at least: the client is a process on this very host.
     let client =

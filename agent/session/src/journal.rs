@@ -7,6 +7,7 @@ use super::{
     draft::{self, Draft},
     line::{self, Outline},
 };
+use ringfence_wire::tool_call::{Action, Operation, Outcome, Recorded};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
@@ -46,16 +47,38 @@ pub struct Judged {
     pub index: u32,
     /// The tool.
     pub tool: String,
-    /// `read`, `write`, `delete`, `execute`, `unknown`.
-    pub operation: String,
+    /// What it does.
+    pub operation: Recorded<Operation>,
     /// 0..=100.
     pub score: u8,
     /// What added points.
     pub reasons: Vec<String>,
-    /// `pass`, `flag`, `pause`, `block`.
-    pub action: String,
+    /// What was decided.
+    pub action: Recorded<Action>,
     /// The rules that asked for it.
     pub rules: Vec<String>,
+}
+
+/// Where a decision leaves a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passage {
+    /// It goes on with its message.
+    Forwarded,
+    /// It waits for a person.
+    Held,
+    /// It never goes on.
+    Stopped,
+}
+
+impl Judged {
+    /// Where the decision leaves the call. Of an action that this version does not know, the message goes on.
+    pub const fn passage(&self) -> Passage {
+        match self.action {
+            Recorded::Known(Action::Pass | Action::Flag) | Recorded::Other(_) => Passage::Forwarded,
+            Recorded::Known(Action::Pause) => Passage::Held,
+            Recorded::Known(Action::Block) => Passage::Stopped,
+        }
+    }
 }
 
 /// One entry.
@@ -113,8 +136,8 @@ pub enum Entry {
         /// The same in nanoseconds since boot.
         #[serde(default)]
         boot: u64,
-        /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
-        outcome: String,
+        /// What: any but `blocked`.
+        outcome: Recorded<Outcome>,
         /// Who, for `approved` and `denied`: as the auditor names them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
@@ -125,7 +148,7 @@ pub enum Entry {
         at: i64,
         /// The profile.
         profile: String,
-        /// What holds it, axis by axis, as the launcher says it.
+        /// What confines it, axis by axis, as the launcher reports it.
         enforcement: String,
         /// Its container's public id, where the eBPF programs hold it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +159,7 @@ pub enum Entry {
         /// When it was noticed that entries can be written again.
         at: i64,
     },
-    /// The server said something on stderr.
+    /// The server wrote to stderr.
     Stderr {
         /// When.
         at: i64,
@@ -237,8 +260,8 @@ impl Journal {
         Ok(Self::over(Ok(file)))
     }
 
-    /// A journal that could not be created: it takes no entry, and says `why` each time.
-    pub fn nowhere(why: String) -> Self {
+    /// A journal that could not be created: it takes no entry, and each attempt fails with `why`.
+    pub fn unavailable(why: String) -> Self {
         Self::over(Err(why))
     }
 

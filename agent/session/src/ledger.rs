@@ -114,7 +114,7 @@ pub enum Broken {
     Start(u64),
 }
 
-/// What a ledger says of one session.
+/// What a ledger holds about one session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
     /// Lines of the journal whose hashes are on record.

@@ -6,7 +6,8 @@
 //! | `lines`, `line` | lines from a pipe; one line of MCP's stdio transport: what it is |
 //! | `strict`, `plain` | JSON that every parser reads alike; the fast path for a plain object |
 //! | `classify`, `sql`, `risk` | the kind of a tool call; SQL in its arguments; its risk, with reasons |
-//! | `rules`, `ruleset`, `reload` | the YAML rules; those in force; the rule file, watched |
+//! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
+//! | `ruleset`, `reload` | the rules in force; the rule file, watched |
 //! | `journal`, `draft`, `heads` | the hash-chained journal; its lines before they are chained; its heads in journald |
 //! | `ledger` | the ledger of a user's sessions |
 //! | `rows/` | the store's rows, made from a journal |
@@ -19,6 +20,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod classify;
+pub mod conditions;
 pub mod draft;
 pub mod export;
 pub mod heads;

@@ -1,4 +1,4 @@
-//! The interceptor's standard error: its own notices and what the server says there. Written by a thread of its own, from a
+//! The interceptor's standard error: its own notices and the server's. Written by a thread of its own, from a
 //! bounded queue, so that nothing waits for a client that does not read it.
 
 use std::{
@@ -14,13 +14,13 @@ const MOST: usize = 4 << 20;
 
 static QUEUE: Queue = Queue::new();
 
-/// Says a sentence of the interceptor's own.
-pub fn say(text: &str) {
+/// Prints a sentence of the interceptor's own.
+pub fn print(text: &str) {
     QUEUE.push(format!("ringfence mcp: {text}\n").as_bytes(), io::stderr);
 }
 
-/// Shows what the server said, as it said it.
-pub fn show(bytes: &[u8]) {
+/// Passes on the server's standard error as it came.
+pub fn pass_on(bytes: &[u8]) {
     QUEUE.push(bytes, io::stderr);
 }
 
@@ -83,7 +83,7 @@ impl Queue {
                 );
             }
             drop(state);
-            // Nobody listens: what is said is lost, as it would be without us.
+            // Nobody reads: the output is lost, as it would be without us.
             let _ = output.write_all(&chunk).and_then(|()| output.flush());
             self.lock().writing = false;
             self.changed.notify_all();

@@ -1,7 +1,7 @@
-//! The short way of the strict reader: an object in which nothing is odd is taken apart in one pass. Pure.
+//! The fast path of the strict reader: takes an object without anything unusual apart in one pass. Pure.
 //!
-//! It refuses nothing. What is not plain goes the long way, and that alone says what is wrong; what is plain, the long way
-//! takes too and reads the same: tests and the fuzzer hold the two against each other.
+//! It refuses nothing: `None` sends a text to the strict path, which alone says what is wrong. What it takes, the strict path
+//! takes too and reads the same: property tests and the fuzzer compare the two.
 
 use super::strict::RESERVED;
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ const MOST: usize = 24;
 /// Most digits on either side of a number's point: whatever they are, a double takes them.
 const DIGITS: usize = 15;
 
-/// The members of the one object that `text` is, values as they stand. `None` where anything at any depth is odd: control
+/// The members of the one object that `text` is, values as they stand. `None` where anything at any depth is unusual: control
 /// characters, `\u` escapes, an escaped, repeated or reserved key, an exponent, depth, or what is no JSON.
 pub fn object(text: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     if has_control(text) {
@@ -58,62 +58,51 @@ impl<'a> Walk<'a> {
 
     /// What stands behind an object's bracket, to its end.
     fn members(&mut self, depth: usize, mut found: Option<&mut Vec<(Cow<'a, str>, &'a str)>>) -> Option<()> {
-        if depth > DEEPEST {
-            return None;
-        }
         let first = self.open;
-        self.spaces();
-        if self.next()? == b'}' {
-            self.at += 1;
-            return Some(());
-        }
-        loop {
-            let key = self.string()?;
-            let known = self.keys.get(first..self.open)?;
+        self.separated(depth, b'}', |walk| {
+            let key = walk.string()?;
+            let known = walk.keys.get(first..walk.open)?;
             if known.contains(&key) || key.contains('\\') || key.starts_with(RESERVED) {
                 return None;
             }
-            *self.keys.get_mut(self.open)? = key;
-            self.open += 1;
-            self.spaces();
-            self.expect(b':')?;
-            self.spaces();
-            let start = self.at;
-            self.value(depth)?;
+            *walk.keys.get_mut(walk.open)? = key;
+            walk.open += 1;
+            walk.spaces();
+            walk.expect(b':')?;
+            walk.spaces();
+            let start = walk.at;
+            walk.value(depth)?;
             if let Some(found) = &mut found {
-                found.push((Cow::Borrowed(key), self.text.get(start..self.at)?));
+                found.push((Cow::Borrowed(key), walk.text.get(start..walk.at)?));
             }
-            self.spaces();
-            match self.next()? {
-                b',' => self.at += 1,
-                b'}' => break,
-                _ => return None,
-            }
-            self.spaces();
-        }
-        self.at += 1;
+            Some(())
+        })?;
         self.open = first;
         Some(())
     }
 
-    fn items(&mut self, depth: usize) -> Option<()> {
+    /// What stands behind a bracket, to the one that closes it: nothing, or parts with commas between.
+    fn separated(
+        &mut self,
+        depth: usize,
+        close: u8,
+        mut part: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
         if depth > DEEPEST {
             return None;
         }
         self.spaces();
-        if self.next()? == b']' {
-            self.at += 1;
-            return Some(());
-        }
-        loop {
-            self.value(depth)?;
-            self.spaces();
-            match self.next()? {
-                b',' => self.at += 1,
-                b']' => break,
-                _ => return None,
+        if self.next()? != close {
+            loop {
+                part(self)?;
+                self.spaces();
+                match self.next()? {
+                    b',' => self.at += 1,
+                    byte if byte == close => break,
+                    _ => return None,
+                }
+                self.spaces();
             }
-            self.spaces();
         }
         self.at += 1;
         Some(())
@@ -128,7 +117,7 @@ impl<'a> Walk<'a> {
             }
             b'[' => {
                 self.at += 1;
-                self.items(depth + 1)
+                self.separated(depth + 1, b']', |walk| walk.value(depth + 1))
             }
             b't' => self.word("true"),
             b'f' => self.word("false"),
@@ -173,7 +162,7 @@ impl<'a> Walk<'a> {
             self.at += 1;
             self.digits()?;
         }
-        // An exponent is what follows no value, and so is odd by itself.
+        // An exponent follows no value, so it ends the fast path by itself.
         Some(())
     }
 
@@ -193,15 +182,15 @@ mod tests {
 
     fn agrees(text: &str) -> bool {
         let Some(members) = object(text) else { return false };
-        strict::json(text).expect("the long way takes it");
+        strict::json(text).expect("the strict path takes it");
         strict::unique(text).expect("and finds nothing twice");
-        let long = strict::long_object(text).expect("an object");
-        assert_eq!(long, members, "{text}");
+        let strict = strict::strict_object(text).expect("an object");
+        assert_eq!(strict, members, "{text}");
         true
     }
 
     #[test]
-    fn plain_objects_are_taken_apart_as_the_long_way_does() {
+    fn plain_objects_are_read_as_the_strict_path_does() {
         for text in [
             "{}",
             " { } ",
@@ -214,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_goes_the_long_way() {
+    fn what_is_unusual_goes_to_the_strict_path() {
         let wide: Vec<String> = (0..=MOST).map(|n| format!("\"{n}\":0")).collect();
         let deep = "{\"a\":".repeat(DEEPEST + 1) + "0" + &"}".repeat(DEEPEST + 1);
         for text in [
@@ -268,7 +257,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
         #[test]
-        fn the_two_ways_agree(text in r#"\{("(a|b|\\n|é)?":(1|-0|0.5|"x\\""|null|\{\}|\[\{"a":1\}\]|\{"a":[0-9.eE-]{1,4},"b":"\\?[a-u"]"\}),? ?){0,4}\}"#) {
+        fn the_two_paths_agree(text in r#"\{("(a|b|\\n|é)?":(1|-0|0.5|"x\\""|null|\{\}|\[\{"a":1\}\]|\{"a":[0-9.eE-]{1,4},"b":"\\?[a-u"]"\}),? ?){0,4}\}"#) {
             let _ = agrees(&text);
         }
 

@@ -2,10 +2,8 @@
 //!
 //! The points are the audit contract's. What a server says of its own tools (`readOnlyHint`) never lowers a score.
 
-use super::{
-    classify::{self, Operation},
-    sql,
-};
+use super::{classify, sql};
+use ringfence_wire::tool_call::Operation;
 use serde_json::Value;
 
 /// Values longer than this many bytes are not searched for sensitive words: prose and source code hold them all.

@@ -1,11 +1,12 @@
-//! The rules in force in a session: those of its file, and those of the database once the auditor has told them.
+//! The rules in force in a session: those of its file, and those of the database once the auditor has sent them.
 
 use super::{
+    conditions::Facts,
     notice,
     risk::Risk,
-    rules::{self, Action, Judgement, Rule, Written},
+    rules::{self, Judgement, Rule, RuleSpec},
 };
-use ringfence_wire::mcp::StoredRule;
+use ringfence_wire::{mcp::StoredRule, tool_call::Recorded};
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -34,12 +35,19 @@ struct State {
     file_awaited: bool,
 }
 
-/// A judgement, and all that it was made of beside the rules and the server.
+/// A judgement, and all that it was made of beside the rules.
 #[derive(Debug)]
 struct Last {
+    server: String,
     tool: String,
     risk: Risk,
     judgement: Judgement,
+}
+
+impl Last {
+    fn facts(&self) -> Facts<'_> {
+        Facts { server: &self.server, tool: &self.tool, risk: &self.risk }
+    }
 }
 
 impl RuleSet {
@@ -72,12 +80,12 @@ impl RuleSet {
 
     /// Replaces the database's rules. They only add: the strictest of all rules wins.
     pub fn set_stored(&self, stored: &[StoredRule]) {
-        let read = |rule: &StoredRule| match written(rule)
-            .and_then(|w| rules::compile(w).map_err(|e| e.to_string()))
+        let read = |rule: &StoredRule| match rule_spec(rule)
+            .and_then(|spec| rules::compile(spec).map_err(|e| e.to_string()))
         {
             Ok(rule) => Some(rule),
             Err(error) => {
-                notice::say(&format!("a rule of the database is not in force: {error}"));
+                notice::print(&format!("a rule of the database is not in force: {error}"));
                 None
             }
         };
@@ -97,14 +105,16 @@ impl RuleSet {
         self.arrived.notify_all();
     }
 
-    /// What the rules in force make of a call. All calls of a session are to the same server.
-    pub fn judge(&self, server: &str, tool: &str, risk: &Risk) -> Judgement {
+    /// What the rules in force make of a call.
+    pub fn judge(&self, facts: Facts<'_>) -> Judgement {
         let mut state = self.in_force();
-        if let Some(last) = state.last.as_ref().filter(|last| last.tool == tool && last.risk == *risk) {
+        if let Some(last) = state.last.as_ref().filter(|last| last.facts() == facts) {
             return last.judgement.clone();
         }
-        let judgement = rules::judge(&state.all, server, tool, risk);
-        state.last = Some(Last { tool: tool.to_owned(), risk: risk.clone(), judgement: judgement.clone() });
+        let judgement = rules::judge(&state.all, facts);
+        let Facts { server, tool, risk } = facts;
+        let (server, tool, risk) = (server.to_owned(), tool.to_owned(), risk.clone());
+        state.last = Some(Last { server, tool, risk, judgement: judgement.clone() });
         judgement
     }
 
@@ -139,17 +149,17 @@ impl State {
 ///
 /// # Errors
 /// Where its action is unknown: a later version wrote it.
-pub fn written(rule: &StoredRule) -> Result<Written, String> {
-    let action = Action::from_name(&rule.action).ok_or_else(|| {
-        format!("rule {:?}: action: {:?} is none of flag, pause, block", rule.name, rule.action)
-    })?;
-    Ok(Written {
+pub fn rule_spec(rule: &StoredRule) -> Result<RuleSpec, String> {
+    let action = match &rule.action {
+        Recorded::Known(action) => *action,
+        Recorded::Other(text) => {
+            return Err(format!("rule {:?}: action: {text:?} is none of flag, pause, block", rule.name));
+        }
+    };
+    Ok(RuleSpec {
         name: rule.name.clone(),
         description: rule.description.clone(),
-        tool_pattern: rule.tool_pattern.clone(),
-        server_pattern: rule.server_pattern.clone(),
-        min_risk_score: rule.min_risk_score,
-        operation_types: rule.operation_types.clone(),
+        conditions: rule.conditions.clone(),
         action,
         enabled: true,
     })
@@ -157,22 +167,19 @@ pub fn written(rule: &StoredRule) -> Result<Written, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::RuleSet;
-    use crate::{
-        risk,
-        rules::{self, Action},
+    use super::{Facts, RuleSet};
+    use crate::{risk, rules};
+    use ringfence_wire::{
+        mcp::{Conditions, StoredRule},
+        tool_call::Action,
     };
-    use ringfence_wire::mcp::StoredRule;
     use std::{sync::Arc, thread, time::Duration};
 
     fn stored(name: &str, action: &str) -> StoredRule {
         StoredRule {
             name: name.into(),
             description: String::new(),
-            tool_pattern: Some("x_*".into()),
-            server_pattern: None,
-            min_risk_score: 0,
-            operation_types: None,
+            conditions: Conditions { tool_pattern: Some("x_*".into()), ..Conditions::default() },
             action: action.into(),
         }
     }
@@ -200,7 +207,8 @@ mod tests {
         let set = RuleSet::new(Vec::new());
         let judge = |tool: &str, arguments: &str| {
             let arguments = serde_json::from_str(arguments).expect("JSON");
-            set.judge("s", tool, &risk::assess(tool, &arguments, false)).action
+            let risk = risk::assess(tool, &arguments, false);
+            set.judge(Facts { server: "s", tool, risk: &risk }).action
         };
         assert_eq!([judge("x_a", "{}"), judge("x_a", "{}")], [Action::Pass; 2]);
         assert_eq!(judge("x_a", r#"{"sql":"DROP TABLE t"}"#), Action::Flag, "another risk");

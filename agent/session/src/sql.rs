@@ -1,6 +1,6 @@
 //! SQL in a tool call's arguments: parsed, not searched. Pure.
 
-use super::classify::Operation;
+use ringfence_wire::tool_call::Operation;
 use serde_json::Value;
 use sqlparser::{
     ast::{
@@ -66,15 +66,15 @@ pub fn find(tool: &[String], arguments: &Value) -> Option<Findings> {
     let named = tool.iter().any(|word| SQL_WORDS.contains(&word.as_str()));
     let prose = !named && tool.iter().any(|word| SEARCHES.contains(&word.as_str()));
     let mut search = Search { named, prose, all: None };
-    search.value(arguments, Place::Other);
+    search.value(arguments, Likelihood::None);
     search.all
 }
 
-/// What a value's key says of it.
+/// Whether a value is SQL, as far as its key tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Likelihood {
     /// Holds no SQL.
-    Other,
+    None,
     /// May hold some.
     Possible,
     /// Holds nothing else.
@@ -89,25 +89,27 @@ struct Search {
 
 impl Search {
     /// Depth is bounded by the line judge's limit.
-    fn value(&mut self, value: &Value, place: Place) {
+    fn value(&mut self, value: &Value, likelihood: Likelihood) {
         match value {
-            Value::String(text) if place != Place::Other => self.text(text, place == Place::Certain),
-            Value::Array(items) => items.iter().for_each(|item| self.value(item, place)),
+            Value::String(text) if likelihood != Likelihood::None => {
+                self.text(text, likelihood == Likelihood::Certain)
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.value(item, likelihood)),
             Value::Object(members) => {
                 for (key, member) in members {
-                    self.value(member, self.place(&key.to_lowercase(), place));
+                    self.value(member, self.likelihood(&key.to_lowercase(), likelihood));
                 }
             }
             _ => {}
         }
     }
 
-    fn place(&self, key: &str, around: Place) -> Place {
-        let possible = self.named || around != Place::Other || !self.prose && QUERY_KEYS.contains(&key);
+    fn likelihood(&self, key: &str, around: Likelihood) -> Likelihood {
+        let possible = self.named || around != Likelihood::None || !self.prose && QUERY_KEYS.contains(&key);
         match (SQL_KEYS.contains(&key), possible) {
-            (true, _) => Place::Certain,
-            (false, true) => Place::Possible,
-            (false, false) => Place::Other,
+            (true, _) => Likelihood::Certain,
+            (false, true) => Likelihood::Possible,
+            (false, false) => Likelihood::None,
         }
     }
 

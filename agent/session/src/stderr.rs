@@ -1,7 +1,7 @@
 //! What of a server's standard error is kept with its session: the beginning and the end, by whole lines, redacted. Pure.
 //!
-//! The beginning says why a server does not start, the end why it broke off; of one that never stops talking the middle
-//! goes, and how much that was is counted.
+//! The beginning says why a server does not start, the end why it broke off; of one that never stops writing the
+//! middle is dropped, and the bytes dropped are counted.
 
 use ringfence_redact as redact;
 use std::{borrow::Cow, collections::VecDeque};
@@ -19,7 +19,7 @@ pub(crate) const EACH: usize = 128;
 /// More than this is not counted: a sum of a few such numbers is still one for every reader of JSON.
 const MOST_COUNTED: u64 = 1 << 50;
 
-/// Some of what a server said.
+/// Some of a server's standard error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// Lines. The last has no end where the rest of it was left out, or never came.
@@ -28,36 +28,36 @@ pub struct Piece {
     pub dropped: u64,
 }
 
-/// Counts what is left out, and knows when that is worth another word: when it has doubled. So a count is never far from
-/// the truth, and words about it are few.
+/// Counts bytes that are left out. The count is due to be reported when it has doubled: reports are few, and never far from
+/// the truth.
 #[derive(Debug, Default)]
-pub struct LeftOut {
+pub struct DropCount {
     total: u64,
-    told: u64,
+    reported: u64,
 }
 
-impl LeftOut {
+impl DropCount {
     /// So many bytes more.
     pub fn add(&mut self, bytes: u64) {
         self.total = self.total.saturating_add(bytes).min(MOST_COUNTED);
     }
 
-    /// Whether there are twice as many as when it was told last.
+    /// Whether there are twice as many as in the last report.
     pub fn is_due(&self) -> bool {
-        self.total > self.told && self.total / 2 >= self.told
+        self.total > self.reported && self.total / 2 >= self.reported
     }
 
-    /// Those that were not told yet; they are told now.
+    /// Those that were not reported yet; they are now.
     pub fn take(&mut self) -> u64 {
-        let new = self.total - self.told;
-        self.told = self.total;
+        let new = self.total - self.reported;
+        self.reported = self.total;
         new
     }
 }
 
-/// Takes what a server says, and gives what is to be kept of it.
+/// Takes a server's standard error, and gives what is to be kept of it.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct StderrTail {
     /// Secrets stay.
     raw: bool,
     /// What is not to be looked through yet: its last line goes on.
@@ -70,22 +70,22 @@ pub struct Keeper {
     full: bool,
     last: VecDeque<String>,
     last_bytes: usize,
-    left_out: LeftOut,
+    dropped_count: DropCount,
 }
 
-impl Keeper {
+impl StderrTail {
     /// One that has taken nothing; `raw` leaves secrets where they are.
     pub fn new(raw: bool) -> Self {
         Self { raw, ..Self::default() }
     }
 
     /// The next bytes.
-    pub fn take(&mut self, mut bytes: &[u8]) -> Vec<Piece> {
+    pub fn push(&mut self, mut bytes: &[u8]) -> Vec<Piece> {
         let mut pieces = Vec::new();
         if self.skipping {
             let end = memchr::memchr(b'\n', bytes);
             let rest = end.map_or(bytes.len(), |at| at + 1);
-            self.left_out.add(rest as u64);
+            self.dropped_count.add(rest as u64);
             self.skipping = end.is_none();
             bytes = &bytes[rest..];
         }
@@ -101,18 +101,18 @@ impl Keeper {
             whole
         };
         self.keep(whole, &mut pieces);
-        if self.left_out.is_due() {
-            pieces.push(Piece { text: String::new(), dropped: self.left_out.take() });
+        if self.dropped_count.is_due() {
+            pieces.push(Piece { text: String::new(), dropped: self.dropped_count.take() });
         }
         pieces
     }
 
     /// There is no more: what is kept of the end.
-    pub fn end(&mut self) -> Vec<Piece> {
+    pub fn finish(&mut self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         self.keep(self.pending.len(), &mut pieces);
         let text: String = self.last.drain(..).collect();
-        let dropped = self.left_out.take();
+        let dropped = self.dropped_count.take();
         if !text.is_empty() || dropped > 0 {
             pieces.push(Piece { text, dropped });
         }
@@ -120,8 +120,8 @@ impl Keeper {
     }
 
     /// A piece could not be recorded: it is one of those that are left out.
-    pub fn lost(&mut self, piece: &Piece) {
-        self.left_out.add(piece.dropped.saturating_add(piece.text.len() as u64));
+    pub fn count_lost(&mut self, piece: &Piece) {
+        self.dropped_count.add(piece.dropped.saturating_add(piece.text.len() as u64));
     }
 
     /// Looks through the first so many bytes of what is pending.
@@ -142,7 +142,7 @@ impl Keeper {
                     self.close(&mut piece, pieces);
                 }
             }
-            self.left_out.add(cut.len() as u64);
+            self.dropped_count.add(cut.len() as u64);
         }
         self.close(&mut piece, pieces);
     }
@@ -150,7 +150,7 @@ impl Keeper {
     fn close(&mut self, piece: &mut String, pieces: &mut Vec<Piece>) {
         if !piece.is_empty() {
             self.kept += piece.len() + EACH;
-            pieces.push(Piece { text: std::mem::take(piece), dropped: self.left_out.take() });
+            pieces.push(Piece { text: std::mem::take(piece), dropped: self.dropped_count.take() });
         }
     }
 
@@ -162,7 +162,7 @@ impl Keeper {
             && let Some(line) = self.last.pop_front()
         {
             self.last_bytes -= line.len();
-            self.left_out.add(line.len() as u64);
+            self.dropped_count.add(line.len() as u64);
         }
     }
 }
@@ -176,13 +176,13 @@ fn open_key(lines: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{EACH, FIRST, Keeper, LAST, LINE, LeftOut, MOST_COUNTED, Piece, TOGETHER};
+    use super::{DropCount, EACH, FIRST, LAST, LINE, MOST_COUNTED, Piece, StderrTail, TOGETHER};
 
     /// All that is kept of some reads.
     fn kept(reads: &[&[u8]]) -> Vec<Piece> {
-        let mut keeper = Keeper::new(false);
-        let mut pieces: Vec<Piece> = reads.iter().flat_map(|read| keeper.take(read)).collect();
-        pieces.extend(keeper.end());
+        let mut tail = StderrTail::new(false);
+        let mut pieces: Vec<Piece> = reads.iter().flat_map(|read| tail.push(read)).collect();
+        pieces.extend(tail.finish());
         pieces
     }
 
@@ -218,16 +218,16 @@ mod tests {
             assert!(!text.contains("c2Vj"), "{at}: {text}");
             assert!(text.starts_with("before\n") && text.ends_with("after\n"), "{at}: {text}");
         }
-        let mut raw = Keeper::new(true);
-        assert_eq!(text(&raw.take(format!("{secret}\n").as_bytes())), format!("{secret}\n"), "the control");
+        let mut raw = StderrTail::new(true);
+        assert_eq!(text(&raw.push(format!("{secret}\n").as_bytes())), format!("{secret}\n"), "the control");
     }
 
     #[test]
     fn a_key_that_never_ends_holds_nothing_up_for_ever() {
-        let mut keeper = Keeper::new(false);
-        assert!(keeper.take(b"-----BEGIN nothing\n").is_empty());
+        let mut tail = StderrTail::new(false);
+        assert!(tail.push(b"-----BEGIN nothing\n").is_empty());
         let line = format!("{}\n", "x".repeat(99));
-        let pieces: Vec<Piece> = (0..TOGETHER / 100 + 1).flat_map(|_| keeper.take(line.as_bytes())).collect();
+        let pieces: Vec<Piece> = (0..TOGETHER / 100 + 1).flat_map(|_| tail.push(line.as_bytes())).collect();
         assert!(text(&pieces).starts_with("-----BEGIN nothing\nxxx"));
     }
 
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(text(&pieces), format!("a\n{}b\n", "ä".repeat(LINE / 2)));
         assert_eq!(dropped(&pieces), (LINE + 1) as u64);
         let after = pieces.iter().position(|piece| piece.text.starts_with('b')).expect("what follows");
-        assert_eq!(dropped(&pieces[..after + 1]), (LINE + 1) as u64, "it is told where it is missing");
+        assert_eq!(dropped(&pieces[..after + 1]), (LINE + 1) as u64, "it is reported where it is missing");
 
         let endless = vec![b'x'; 5 * TOGETHER];
         let mut reads: Vec<&[u8]> = endless.chunks(8 << 10).collect();
@@ -258,8 +258,11 @@ mod tests {
         assert!(text.len() <= FIRST + LAST && text.len() > FIRST / 2 + LAST / 2, "{}", text.len());
         assert_eq!(text.len() as u64 + dropped(&pieces), said.len() as u64, "nothing is missing uncounted");
         assert!(text.starts_with("line 000000 ") && text.ends_with(&lines[lines.len() - 1]));
-        let told = pieces.iter().filter(|piece| piece.dropped > 0).count();
-        assert!((2..30).contains(&told), "it is told while it goes on, and not each time: {told}");
+        let reported = pieces.iter().filter(|piece| piece.dropped > 0).count();
+        assert!(
+            (2..30).contains(&reported),
+            "it is reported while it goes on, and not each time: {reported}"
+        );
     }
 
     #[test]
@@ -272,15 +275,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_recorded_is_counted() {
-        let mut keeper = Keeper::new(false);
-        let piece = keeper.take(b"lost\n").remove(0);
-        keeper.lost(&piece);
-        assert_eq!(keeper.take(b"kept\n"), [Piece { text: "kept\n".into(), dropped: 5 }]);
+        let mut tail = StderrTail::new(false);
+        let piece = tail.push(b"lost\n").remove(0);
+        tail.count_lost(&piece);
+        assert_eq!(tail.push(b"kept\n"), [Piece { text: "kept\n".into(), dropped: 5 }]);
     }
 
     #[test]
     fn counts_stay_numbers() {
-        let mut count = LeftOut::default();
+        let mut count = DropCount::default();
         assert!(!count.is_due());
         count.add(u64::MAX);
         count.add(u64::MAX);

@@ -3,7 +3,10 @@
 use anyhow::bail;
 use ringfence_base::{clock::now_micros as now, escape::line as printable};
 use ringfence_client::{places::Places, sessions as client};
-use ringfence_wire::mcp::{McpReply, McpRequest, WaitingCall};
+use ringfence_wire::{
+    mcp::{McpReply, McpRequest, WaitingCall},
+    tool_call::{Named as _, Outcome},
+};
 use std::{
     collections::BTreeSet,
     io::{self, Write},
@@ -148,6 +151,7 @@ fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCode> {
     let McpReply::Decided { call } = client::ask(&places, &request)? else {
         bail!("the auditor answered something else");
     };
-    writeln!(io::stdout(), "{} {call}", if approve { "approved" } else { "denied" })?;
+    let outcome = if approve { Outcome::Approved } else { Outcome::Denied };
+    writeln!(io::stdout(), "{} {call}", outcome.name())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,8 +5,9 @@ use super::Position;
 use ringfence_base::clock::rfc3339;
 use ringfence_session::rows::{
     ingest::CallRow,
-    intent::{Belongs, Grouping, Source},
+    intent::{Grouping, IntentAttribution, Source},
 };
+use ringfence_wire::tool_call::{Named as _, Outcome};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 /// The last call of a user that is in an intent that time made. Of each session a few are looked at: whoever wrote since has
@@ -69,7 +70,7 @@ pub(crate) fn insert_call(
         [] => "[]".to_owned(),
         texts => serde_json::Value::from(texts).to_string(),
     };
-    let outcome = row.blocked.then_some("blocked");
+    let outcome = row.blocked.then_some(Outcome::Blocked.name());
     let inserted = step
         .prepare_cached(
             "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
@@ -82,11 +83,11 @@ pub(crate) fn insert_call(
             row.message,
             judged.tool,
             row.arguments,
-            judged.operation,
+            judged.operation.as_str(),
             judged.score,
             list(&judged.reasons),
             rfc3339(row.at),
-            judged.action,
+            judged.action.as_str(),
             list(&judged.rules),
             outcome,
             row.began.map(u64::cast_signed),
@@ -96,9 +97,9 @@ pub(crate) fn insert_call(
         // Read again after a restart: it has its intent.
         return Ok(());
     }
-    let (Belongs { intent, order, source, prompt }, evidence) = match named(step, at.uid, row)? {
-        Some((belongs, evidence)) => (belongs, evidence),
-        None => (grouping.place(&judged.call, row.at), None),
+    let (IntentAttribution { intent, order, source, prompt }, evidence) = match named(step, at.uid, row)? {
+        Some((attribution, evidence)) => (attribution, evidence),
+        None => (grouping.attribute(&judged.call, row.at), None),
     };
     place(step, (&intent, at.session, &rfc3339(row.at)), (source, prompt, evidence), (&judged.call, order))
 }
@@ -108,7 +109,7 @@ fn named(
     step: &Transaction<'_>,
     uid: u32,
     row: &CallRow,
-) -> rusqlite::Result<Option<(Belongs, Option<String>)>> {
+) -> rusqlite::Result<Option<(IntentAttribution, Option<String>)>> {
     let call = &row.judged.call;
     if let Some(tool_use) = &row.evidence.tool_use
         && let Some(asked) = asked_of_agent(step, uid, tool_use)?
@@ -127,7 +128,7 @@ fn named(
     step.prepare_cached("UPDATE intent_contexts SET source = ?2 WHERE id = ?1 AND source = ?3")?
         .execute(params![intent, Source::ToolUse.name(), Source::Time.name()])?;
     let order = next_order(step, &intent)?;
-    Ok(Some((Belongs { intent, order, source: Source::ToolUse, prompt: None }, evidence)))
+    Ok(Some((IntentAttribution { intent, order, source: Source::ToolUse, prompt: None }, evidence)))
 }
 
 /// Where it is known from, what all calls of it name, what was asked.
@@ -182,7 +183,7 @@ pub(crate) fn told_late(
         .execute([&before])?;
         // Not by the call's own name: calls close in time may still be put with the intent that it began.
         let fresh = uuid::Uuid::new_v4().to_string();
-        let (Belongs { intent, order, source, prompt }, evidence) =
+        let (IntentAttribution { intent, order, source, prompt }, evidence) =
             by_evidence(step, uid, &fresh, asked.clone())?;
         place(step, (&intent, &session, &at), (source, prompt, evidence), (&call, order))?;
     }
@@ -213,12 +214,12 @@ fn by_evidence(
     uid: u32,
     call: &str,
     (source, evidence, prompt): (Source, String, Option<String>),
-) -> rusqlite::Result<(Belongs, Option<String>)> {
+) -> rusqlite::Result<(IntentAttribution, Option<String>)> {
     let known: Option<String> =
         step.prepare_cached(OF_EVIDENCE)?.query_row(params![evidence, uid], |row| row.get(0)).optional()?;
     let belongs = match known {
-        Some(intent) => Belongs { order: next_order(step, &intent)?, intent, source, prompt },
-        None => Belongs { intent: call.to_owned(), order: 1, source, prompt },
+        Some(intent) => IntentAttribution { order: next_order(step, &intent)?, intent, source, prompt },
+        None => IntentAttribution { intent: call.to_owned(), order: 1, source, prompt },
     };
     Ok((belongs, Some(evidence)))
 }

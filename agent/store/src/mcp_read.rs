@@ -5,7 +5,7 @@ use ringfence_session::{
     heads::{Head, Of},
     strict,
 };
-use ringfence_wire::mcp::StoredRule;
+use ringfence_wire::mcp::{Conditions, StoredRule};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
 use serde_json::{Map, Value, json};
 use std::{
@@ -397,12 +397,14 @@ impl SessionReader {
             Ok(StoredRule {
                 name: row.get(0)?,
                 description: row.get::<_, Option<String>>(1)?.unwrap_or_default(),
-                tool_pattern: row.get(2)?,
-                server_pattern: row.get(3)?,
-                min_risk_score: row.get::<_, Option<u8>>(4)?.unwrap_or(0),
-                operation_types: operations
-                    .map(|list| list.split(',').map(|name| name.trim().to_owned()).collect()),
-                action: row.get(6)?,
+                conditions: Conditions {
+                    tool_pattern: row.get(2)?,
+                    server_pattern: row.get(3)?,
+                    min_risk_score: row.get::<_, Option<u8>>(4)?.unwrap_or(0),
+                    operation_types: operations
+                        .map(|list| list.split(',').map(|name| name.trim().into()).collect()),
+                },
+                action: row.get::<_, String>(6)?.into(),
             })
         };
         let rules = statement.query_map([uid], rule).map_err(&fail)?;

@@ -12,7 +12,10 @@ use ringfence_session::{
         intent::Grouping,
     },
 };
-use ringfence_wire::mcp::{MAX_PATH, MAX_STORED_RULES, StoredRule};
+use ringfence_wire::{
+    mcp::{Conditions, MAX_PATH, MAX_STORED_RULES, StoredRule},
+    tool_call::{Outcome, Recorded},
+};
 use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
 use std::time::{Duration, Instant};
 
@@ -166,6 +169,9 @@ impl SessionWriter {
         if count >= MAX_STORED_RULES as u64 {
             return Err(Error::TooManyRules);
         }
+        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = &rule.conditions;
+        let operations: Option<Vec<&str>> =
+            operation_types.as_ref().map(|list| list.iter().map(Recorded::as_str).collect());
         let inserted = connection.execute(
             "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at, uid)
              SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
@@ -174,11 +180,11 @@ impl SessionWriter {
                 id,
                 rule.name,
                 rule.description,
-                rule.tool_pattern,
-                rule.server_pattern,
-                rule.min_risk_score,
-                rule.operation_types.as_ref().map(|list| list.join(",")),
-                rule.action,
+                tool_pattern,
+                server_pattern,
+                min_risk_score,
+                operations.map(|names| names.join(",")),
+                rule.action.as_str(),
                 rfc3339(now),
                 uid
             ],
@@ -270,14 +276,14 @@ fn write(
             ])
             .map(drop),
         Row::Decision { call, outcome, by, at: when, boot } => {
-            let approved = (outcome == "approved").then(|| by.clone().unwrap_or_default());
+            let approved = (*outcome == Recorded::Known(Outcome::Approved)).then(|| by.clone().unwrap_or_default());
             let approved_at = approved.is_some().then(|| rfc3339(*when));
             let began = approved.is_some().then(|| boot.cast_signed());
             step.prepare_cached(
                 "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6,
                      began = coalesce(?7, began) WHERE id = ?1 AND session_id = ?8",
             )?
-            .execute(params![call, outcome, by, rfc3339(*when), approved, approved_at, began, at.session])
+            .execute(params![call, outcome.as_str(), by, rfc3339(*when), approved, approved_at, began, at.session])
             .map(drop)
         }
         Row::Governed { profile, enforcement, container } => step

@@ -6,7 +6,7 @@ use crate::{
 };
 use ringfence_wire::{
     conn::Conn,
-    mcp::{McpReply, McpRequest, SessionNews, SessionOrder},
+    mcp::{McpReply, McpRequest, SessionOrder, SessionUpdate},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -238,7 +238,7 @@ fn a_call_that_waits_and_is_not_on_record_is_denied_at_once() {
     let welcome = conn.receive::<McpReply>().expect("an answer");
     assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
     let until = i64::try_from(wall(7_200 * SECOND)).expect("a time");
-    conn.send(&SessionNews::Paused { call: call(1), until }).expect("sent");
+    conn.send(&SessionUpdate::Paused { call: call(1), until }).expect("sent");
     let by = "the auditor: it has no record of this call".to_owned();
     assert_eq!(
         conn.receive::<SessionOrder>().expect("an order"),
@@ -260,9 +260,9 @@ fn a_session_releases_its_own_calls_only() {
     conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
     let welcome = conn.receive::<McpReply>().expect("an answer");
     assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
-    conn.send(&SessionNews::Released { call: waiting.clone() }).expect("sent");
+    conn.send(&SessionUpdate::Released { call: waiting.clone() }).expect("sent");
     journal.end();
-    conn.send(&SessionNews::Ended).expect("sent");
+    conn.send(&SessionUpdate::Ended).expect("sent");
     // What was said before was heard before.
     assert_eq!(conn.receive::<SessionOrder>().expect("an order"), SessionOrder::Committed);
     assert_eq!(home.waiting(), waiting, "ids are no secret");

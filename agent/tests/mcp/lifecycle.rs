@@ -201,7 +201,7 @@ fn a_paused_call_survives_its_auditor() {
 #[test]
 fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
     let home = Home::new();
-    let mut sent = 0;
+    let (mut sent, mut answers) = (0, Vec::new());
     for round in 0..10 {
         let mut client = home.client(&[], &[]);
         client.works(&format!("\"round {round}\""));
@@ -234,6 +234,10 @@ fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
         kill(pid);
         assert_eq!(client.wait().signal(), Some(9));
         eventually("the server is gone", || client.out.is_over().then_some(()));
+        // It may have been killed in the middle of a line.
+        let rest = client.out.rest();
+        answers
+            .extend(rest.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned));
     }
     let received = String::from_utf8(home.received()).expect("text");
     let forwarded: HashSet<String> = received
@@ -251,6 +255,9 @@ fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
         let recorded: HashSet<&str> = rows.iter().filter_map(|row| row["arguments"]["n"].as_str()).collect();
         forwarded.iter().all(|call| recorded.contains(call.as_str())).then_some(())
     });
+    let journal = home.journal();
+    let recorded: HashSet<&str> = journal.iter().filter_map(|entry| entry["raw"].as_str()).collect();
+    assert!(!answers.is_empty() && answers.iter().all(|answer| recorded.contains(answer.as_str())));
     assert!(verified(&home, 10));
 }
 

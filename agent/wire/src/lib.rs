@@ -9,6 +9,7 @@
 //! | what `ringfence status` is answered | [`status`] |
 //! | an event, as everyone but the kernel sees it | [`event`] |
 //! | what is said about MCP sessions | [`mcp`] |
+//! | what a tool call does, what is decided about it | [`tool_call`] |
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
@@ -27,4 +28,5 @@ pub mod message;
 pub mod packets;
 pub mod runner;
 pub mod status;
+pub mod tool_call;
 pub mod trace;

@@ -1,10 +1,13 @@
 //! What interceptors, the command line and the auditor say to each other about MCP sessions.
 //!
 //! A connection begins with one [`McpRequest`]. [`McpRequest::Session`] makes it a session's link: after
-//! [`McpReply::Welcome`] the interceptor sends [`SessionNews`] and the auditor [`SessionOrder`], until either closes.
+//! [`McpReply::Welcome`] the interceptor sends [`SessionUpdate`] and the auditor [`SessionOrder`], until either closes.
 //! Every other request gets one [`McpReply`].
 
-use crate::message::Failure;
+use crate::{
+    message::Failure,
+    tool_call::{Action, Operation, Recorded},
+};
 use serde::{Deserialize, Serialize};
 
 /// The daemon's socket for MCP sessions, below [`crate::message::RUNTIME_DIR`]; mode 0666, the auditor looks at the uid.
@@ -16,8 +19,8 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Longest [`McpRequest`], bytes: who sends one may be anybody, and many may at once. One with [`MAX_OFFERED`] ids fits.
 pub const MAX_FIRST: usize = 128 << 10;
 
-/// Longest [`SessionNews`], bytes: the longest rule file there is, as JSON, and its path.
-pub const MAX_NEWS: usize = 3 << 20;
+/// Longest [`SessionUpdate`], bytes: the longest rule file there is, as JSON, and its path.
+pub const MAX_UPDATE: usize = 3 << 20;
 
 /// Longest path of a journal, bytes.
 pub const MAX_PATH: usize = 4096;
@@ -47,7 +50,7 @@ pub enum McpRequest {
         /// Only calls of at least this score.
         #[serde(default)]
         risk: Option<u8>,
-        /// Only calls with this policy action or outcome.
+        /// Only calls with this policy action or outcome; any text, as other versions may have recorded others.
         #[serde(default)]
         verdict: Option<String>,
         /// Only this session's: its id, or the beginning of one that is unique.
@@ -69,7 +72,7 @@ pub enum McpRequest {
         /// At most so many.
         limit: u32,
     },
-    /// What the server of a session said on standard error, in its order: [`McpReply::Rows`], each with `number`,
+    /// The standard error of a session's server, in its order: [`McpReply::Rows`], each with `number`,
     /// `timestamp`, `text` and `dropped` (bytes that were left out before it). No rows: the end.
     Stderr {
         /// The session's id, or the beginning of one that is unique.
@@ -184,6 +187,17 @@ pub struct StoredRule {
     /// For people.
     #[serde(default)]
     pub description: String,
+    /// Which calls it is about.
+    #[serde(flatten)]
+    pub conditions: Conditions,
+    /// `flag`, `pause` or `block`.
+    pub action: Recorded<Action>,
+}
+
+/// Which calls a rule is about: those that meet every condition. Whoever uses conditions names all of them, so that the
+/// compiler leads to each place that must learn of a new one.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conditions {
     /// Globs over the tool's name, comma between them. None: every tool.
     #[serde(default)]
     pub tool_pattern: Option<String>,
@@ -195,9 +209,7 @@ pub struct StoredRule {
     pub min_risk_score: u8,
     /// Operations it is about. None: all.
     #[serde(default)]
-    pub operation_types: Option<Vec<String>>,
-    /// `flag`, `pause` or `block`.
-    pub action: String,
+    pub operation_types: Option<Vec<Recorded<Operation>>>,
 }
 
 /// A rule file, as an interceptor read it.
@@ -239,10 +251,10 @@ pub struct WaitingCall {
     pub until: i64,
 }
 
-/// What an interceptor tells.
+/// What an interceptor reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "snake_case")]
-pub enum SessionNews {
+pub enum SessionUpdate {
     /// The journal grew.
     Grew,
     /// A call waits. The journal has it already.
@@ -268,7 +280,7 @@ pub enum SessionNews {
     Ended,
 }
 
-/// What the auditor tells an interceptor.
+/// What the auditor orders an interceptor to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum SessionOrder {
@@ -283,7 +295,7 @@ pub enum SessionOrder {
     },
     /// What of a rule file is in force.
     RuleFile {
-        /// The number of the news that this answers; none where a person confirmed.
+        /// The number of the update that this answers; none where a person confirmed.
         answers: Option<u32>,
         /// The file; a session that has another one passes this over.
         path: String,

@@ -341,7 +341,7 @@ impl Intake {
             Entry::Governed { container, .. } => {
                 self.progress.governed.store(container.is_some(), Ordering::Relaxed);
             }
-            // An answer may follow what came of it: its time is taken before it is forwarded, and it is written after.
+            // The two directions take their times before they write: a later entry may have an earlier one.
             Entry::Message { boot, .. } | Entry::Decision { boot, .. } => {
                 self.read_to = self.read_to.max(*boot)
             }

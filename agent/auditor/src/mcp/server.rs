@@ -21,8 +21,8 @@ use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
     mcp::{
-        MAX_FIRST, MAX_MESSAGE, MAX_NEWS, MAX_OFFERED, MAX_PATH, McpReply, McpRequest, SessionNews,
-        SessionOrder, WaitingCall,
+        MAX_FIRST, MAX_MESSAGE, MAX_OFFERED, MAX_PATH, MAX_UPDATE, McpReply, McpRequest, SessionOrder,
+        SessionUpdate, WaitingCall,
     },
     message::Failure,
 };
@@ -384,7 +384,7 @@ fn link(
     let still = || still() && permit.is_held();
     let nudge = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let nudge = Arc::new(nudge.map_err(|errno| FrameError::from_io(errno.into()))?);
-    conn = conn.up_to(MAX_NEWS);
+    conn = conn.up_to(MAX_UPDATE);
     let stream = conn.stream().try_clone().map_err(FrameError::from_io)?;
     let link: Link = Arc::new(LinkWriter::new(stream));
     let linked = Linked {
@@ -456,10 +456,10 @@ fn serve_session(
             (readable, nudged)
         };
         link.flush()?;
-        let message = if ready { Some(conn.receive::<SessionNews>()?) } else { None };
+        let message = if ready { Some(conn.receive::<SessionUpdate>()?) } else { None };
         let begun = Instant::now();
         let advanced = match &message {
-            Some(SessionNews::Grew) => {
+            Some(SessionUpdate::Grew) => {
                 grew = Some(begun);
                 // It rests: what grew is read when that is over.
                 let rests = !nudged && behind.is_some_and(|until| until > begun);
@@ -500,8 +500,8 @@ fn serve_session(
             }
         }
         match message {
-            None | Some(SessionNews::Grew) => {}
-            Some(SessionNews::Paused { call, until }) => {
+            None | Some(SessionUpdate::Grew) => {}
+            Some(SessionUpdate::Paused { call, until }) => {
                 let server = intake.server().to_owned();
                 let Some(waiting) = describe(sessions, server, session, &call, until) else {
                     // Nobody could be shown it, and nobody should wait for it.
@@ -516,8 +516,8 @@ fn serve_session(
                     link.send(&SessionOrder::Decide { call, approve: false, by })?;
                 }
             }
-            Some(SessionNews::Released { call }) => released(sessions, call, (session, uid)),
-            Some(SessionNews::RuleFile { number, file }) => {
+            Some(SessionUpdate::Released { call }) => released(sessions, call, (session, uid)),
+            Some(SessionUpdate::RuleFile { number, file }) => {
                 // No interceptor of ours reads such a one. Nothing is made of it, least of all where others wait.
                 if let Some(why) = reload::too_long(&file) {
                     sessions.turned.log(conn.stream(), "a rule file is", &why);
@@ -532,7 +532,7 @@ fn serve_session(
                     sessions.notify(uid, Change::Session(session.to_owned()));
                 }
             }
-            Some(SessionNews::Ended) => {
+            Some(SessionUpdate::Ended) => {
                 // Otherwise the interceptor says where the journal is, and that is read again later.
                 if intake.ended() && stored {
                     link.send(&SessionOrder::Committed)?;

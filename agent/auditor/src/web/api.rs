@@ -23,6 +23,7 @@ use axum::{
     routing::{get, post},
 };
 use ringfence_store::{CallFilter, Reader, SessionReader, Viewer};
+use ringfence_wire::tool_call::{Named as _, Outcome};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tokio::time;
@@ -232,7 +233,7 @@ async fn decide(
 
 /// What became of it, by the interceptor's own record: its clock may have run out at the same moment.
 async fn outcome(dashboard: &Dashboard, viewer: Viewer, id: &str, approve: bool) -> Answer {
-    let wanted = if approve { "approved" } else { "denied" };
+    let wanted = if approve { Outcome::Approved } else { Outcome::Denied }.name();
     let until = time::Instant::now() + DECIDED;
     while time::Instant::now() < until {
         let call = id.to_owned();

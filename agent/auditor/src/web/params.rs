@@ -12,7 +12,10 @@ use axum::{
 use ringfence_base::error::chain;
 use ringfence_session::{rules, ruleset};
 use ringfence_store::CallFilter;
-use ringfence_wire::mcp::StoredRule;
+use ringfence_wire::{
+    mcp::{Conditions, StoredRule},
+    tool_call::{Action, Named as _, Operation, Recorded},
+};
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
@@ -125,11 +128,13 @@ pub struct NewRule {
     #[serde(default)]
     min_risk_score: Option<u8>,
     #[serde(default, deserialize_with = "list_or_text")]
-    operation_types: Option<Vec<String>>,
-    action: String,
+    operation_types: Option<Vec<Recorded<Operation>>>,
+    action: Recorded<Action>,
 }
 
-fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+fn list_or_text<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<Recorded<Operation>>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Either {
@@ -141,7 +146,7 @@ fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec
         Some(Either::List(list)) => list,
         Some(Either::Text(text)) => text.split(',').map(|name| name.trim().to_owned()).collect(),
     };
-    let list: Vec<String> = list.into_iter().filter(|name| !name.is_empty()).collect();
+    let list: Vec<_> = list.into_iter().filter(|name| !name.is_empty()).map(Recorded::from).collect();
     Ok((!list.is_empty()).then_some(list))
 }
 
@@ -163,14 +168,18 @@ pub(super) fn unprocessable(why: impl Into<String>) -> Refusal {
 pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
     // A form sends empty texts for what was left out.
     let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
+    let NewRule { name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action } =
+        posted;
     let rule = StoredRule {
-        name: posted.name.trim().to_owned(),
-        description: posted.description.unwrap_or_default(),
-        tool_pattern: text(posted.tool_pattern),
-        server_pattern: text(posted.server_pattern),
-        min_risk_score: posted.min_risk_score.unwrap_or(0),
-        operation_types: posted.operation_types,
-        action: posted.action,
+        name: name.trim().to_owned(),
+        description: description.unwrap_or_default(),
+        conditions: Conditions {
+            tool_pattern: text(tool_pattern),
+            server_pattern: text(server_pattern),
+            min_risk_score: min_risk_score.unwrap_or(0),
+            operation_types,
+        },
+        action,
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if rule.name.is_empty() || rule.name.len() > LONGEST_NAME || !rule.name.chars().all(plain) {
@@ -178,8 +187,13 @@ pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
             "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
         )));
     }
-    let texts = [("description", Some(&rule.description)), ("tool_pattern", rule.tool_pattern.as_ref())];
-    for (key, value) in texts.into_iter().chain([("server_pattern", rule.server_pattern.as_ref())]) {
+    let Conditions { tool_pattern, server_pattern, min_risk_score: _, operation_types } = &rule.conditions;
+    let texts = [
+        ("description", Some(&rule.description)),
+        ("tool_pattern", tool_pattern.as_ref()),
+        ("server_pattern", server_pattern.as_ref()),
+    ];
+    for (key, value) in texts {
         // Without its quotes.
         let length = value.map_or(0, |value| json!(value).to_string().len() - 2);
         if length > LONGEST_TEXT {
@@ -188,13 +202,13 @@ pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
             )));
         }
     }
-    let names = rule.operation_types.iter().flatten();
-    if rule.operation_types.as_ref().is_some_and(|list| list.len() > 5)
-        || names.map(String::len).sum::<usize>() > LONGEST_NAME
+    let names = operation_types.as_deref().unwrap_or_default();
+    if names.len() > Operation::ALL.len()
+        || names.iter().map(|name| name.as_str().len()).sum::<usize>() > LONGEST_NAME
     {
         return Err(unprocessable("operation_types names more operations than there are"));
     }
-    let written = ruleset::written(&rule).map_err(unprocessable)?;
+    let written = ruleset::rule_spec(&rule).map_err(unprocessable)?;
     rules::compile(written).map_err(|error| unprocessable(chain(&error)))?;
     Ok(rule)
 }
@@ -228,8 +242,11 @@ mod tests {
         // As many as there may be, of root's and a user's own, are one message that a link keeps.
         let Ok(rule) = posted(&control(LONGEST_TEXT / 6), "read,write,delete") else { panic!("refused") };
         let rule = StoredRule {
-            tool_pattern: Some(control(LONGEST_TEXT / 6)),
-            server_pattern: Some(control(LONGEST_TEXT / 6)),
+            conditions: Conditions {
+                tool_pattern: Some(control(LONGEST_TEXT / 6)),
+                server_pattern: Some(control(LONGEST_TEXT / 6)),
+                ..rule.conditions
+            },
             ..rule
         };
         let order = SessionOrder::Rules { rules: vec![rule; 2 * MAX_STORED_RULES] };

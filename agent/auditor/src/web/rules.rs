@@ -15,7 +15,7 @@ use axum::{
 use ringfence_base::{clock, error::chain, quota::Lane};
 use ringfence_session::{
     reload,
-    rules::{self, Written},
+    rules::{self, RuleSpec},
     ruleset,
 };
 use ringfence_store::{SessionReader, Viewer};
@@ -63,7 +63,7 @@ pub(super) fn problems(dashboard: &Dashboard) -> Vec<String> {
 }
 
 /// The rules that an interceptor started without `--rules` has: the user's file, or those that ship.
-fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<Written>, String>) {
+fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<RuleSpec>, String>) {
     let Some(path) = &dashboard.rules else {
         // Each interceptor reads its user's own; the daemon's auditor may not.
         return (String::new(), Ok(Vec::new()));
@@ -91,7 +91,7 @@ pub(super) async fn add(
     posted: Result<Json<NewRule>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
     let rule = validate(params::body(posted)?)?;
-    let shown = json!(ruleset::written(&rule).map_err(unprocessable)?);
+    let shown = json!(ruleset::rule_spec(&rule).map_err(unprocessable)?);
     let lane = lane(&dashboard, viewer, PATIENCE).await?;
     let id = blocking(move || store(&dashboard, viewer, &rule, lane)).await?;
     let mut row = shown;

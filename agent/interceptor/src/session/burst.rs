@@ -2,8 +2,11 @@
 //! for answers sends many at once, and a write for each would cost more than all that is done with them.
 
 use super::{Session, Time, lock};
-use crate::answer::{self, Stopped};
-use ringfence_session::{draft::Draft, journal::Direction, line::Id, notice, risk, rules::Judgement};
+use crate::{
+    answer::{self, StopReason},
+    judged::JudgedCall,
+};
+use ringfence_session::{draft::Draft, journal::Direction, notice};
 use std::{
     io::{self, Write},
     sync::atomic::Ordering,
@@ -16,33 +19,24 @@ const KEPT: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     pub(super) draft: Draft,
-    lines: Vec<Passing>,
+    lines: Vec<PendingLine>,
     bytes: Vec<u8>,
 }
 
 /// One of them: a line of the draft.
 #[derive(Debug)]
-struct Passing {
+struct PendingLine {
     /// Where it ends in the bytes.
     end: usize,
     /// What is needed to refuse it, if it is a call.
-    call: Option<Refusable>,
-}
-
-/// A call that is refused if it cannot be recorded.
-#[derive(Debug)]
-pub(super) struct Refusable {
-    pub(super) id: Id,
-    pub(super) tool: String,
-    pub(super) risk: risk::Risk,
-    pub(super) judgement: Judgement,
+    call: Option<JudgedCall>,
 }
 
 impl Burst {
     /// One more line, whose entry the draft has.
-    pub(super) fn push(&mut self, bytes: &[u8], call: Option<Refusable>) {
+    pub(super) fn push(&mut self, bytes: &[u8], call: Option<JudgedCall>) {
         self.bytes.extend_from_slice(bytes);
-        self.lines.push(Passing { end: self.bytes.len(), call });
+        self.lines.push(PendingLine { end: self.bytes.len(), call });
     }
 
     fn clear(&mut self) {
@@ -61,37 +55,31 @@ impl<S: Write, C: Write> Session<S, C> {
     pub(crate) fn client_lines(&self, bytes: &[u8]) -> io::Result<()> {
         let mut burst = lock(&self.burst);
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
-        let taken =
-            lines.try_for_each(|line| self.take(&mut burst, line)).and_then(|()| self.flush(&mut burst));
+        let taken = lines
+            .try_for_each(|line| self.handle_line(&mut burst, line))
+            .and_then(|()| self.flush(&mut burst));
         burst.clear();
         taken
     }
 
-    /// Lines from the server: forwarded first, recorded then; but what asks the client's model is recorded first, so that
-    /// calls that come of it follow it in the journal. Never judged, never stopped.
-    ///
-    /// Their time is taken before they are forwarded: a client that has an answer may begin its next call before this
-    /// thread runs again, and the two calls would seem to overlap.
+    /// Lines from the server: recorded, then forwarded, as the client's are. A client that has its last answer may kill the
+    /// interceptor the next moment, and calls that come of an answer follow it in the journal. Never judged, never stopped:
+    /// what cannot be recorded is forwarded all the same.
     ///
     /// # Errors
     /// Those of writing to the client.
     pub(crate) fn server_lines(&self, bytes: &[u8]) -> io::Result<()> {
-        // `sampling/createMessage`, however its slash is written.
-        let asks = memchr::memmem::find(bytes, b"createMessage").is_some();
         let time = Time::now();
-        if !asks {
-            self.piece_to_client(bytes)?;
-        }
         let mut draft = lock(&self.answers);
         for body in bytes.split(|byte| *byte == b'\n') {
             if !body.iter().all(u8::is_ascii_whitespace) {
                 self.draft(&mut draft, time, Direction::ServerToClient, body, &[], None);
             }
         }
-        self.record_lines_softly(&mut draft);
+        self.record_lines_or_warn(&mut draft);
         draft.clear();
         drop(draft);
-        if asks { self.piece_to_client(bytes) } else { Ok(()) }
+        self.piece_to_client(bytes)
     }
 
     /// Records what is in the burst, then forwards it.
@@ -113,27 +101,24 @@ impl<S: Write, C: Write> Session<S, C> {
         let mut start = 0;
         for (index, line) in lines.iter().enumerate() {
             let recorded = self.record_lines(draft, index..index + 1);
-            self.alone(line, &bytes[start..line.end], recorded)?;
+            self.forward_one(line, &bytes[start..line.end], recorded)?;
             start = line.end;
         }
         Ok(())
     }
 
-    fn alone(&self, line: &Passing, bytes: &[u8], recorded: io::Result<()>) -> io::Result<()> {
+    fn forward_one(&self, line: &PendingLine, bytes: &[u8], recorded: io::Result<()>) -> io::Result<()> {
         if let Err(error) = recorded {
             match &line.call {
                 Some(call) if !self.options.allow_unrecorded => {
-                    let Refusable { id, tool, risk, judgement } = call;
-                    let error = error.to_string();
-                    let why = Stopped::Unrecorded(&error);
-                    let text = answer::stopped(id, tool, &why, risk.score, &risk.reasons, judgement);
+                    let text = answer::stopped(call, &StopReason::Unrecorded(&error.to_string()));
                     return self.to_client(text.as_bytes());
                 }
                 Some(call) => {
                     self.gap.store(true, Ordering::Relaxed);
-                    notice::say(&format!("the call of {:?} is not on record: {error}", call.tool));
+                    notice::print(&format!("the call of {:?} is not on record: {error}", call.tool));
                 }
-                None => notice::say(&format!("a message is not on record: {error}")),
+                None => notice::print(&format!("a message is not on record: {error}")),
             }
         }
         self.to_server(bytes)

@@ -1,12 +1,10 @@
 //! Calls that wait for a person: decided, cancelled, too late, or dropped because the client is gone.
 
-use super::{GRACE, Outcome, Report, Session, lock};
-use crate::{
-    answer::{self, Stopped},
-    held::Held,
-};
+use super::{Decision, GRACE, Report, Session, lock};
+use crate::answer::{self, StopReason};
 use ringfence_base::clock::{now_micros as now, since_boot};
 use ringfence_session::{journal::Entry, line::Id};
+use ringfence_wire::tool_call::{Outcome, Recorded};
 use std::{
     io::{self, Write},
     sync::atomic::Ordering,
@@ -17,7 +15,7 @@ impl<S: Write, C: Write> Session<S, C> {
     pub(crate) fn client_done(&self) {
         let waiting = lock(&self.held).drop_all();
         for call in waiting {
-            self.record_softly(&decision(call, "ended", None));
+            self.record_or_warn(&decided(call, Outcome::Ended, None));
         }
         lock(&self.server).take();
     }
@@ -26,33 +24,32 @@ impl<S: Write, C: Write> Session<S, C> {
     ///
     /// # Errors
     /// Those of writing to the server or the client.
-    pub fn decide(&self, call: &str, outcome: &Outcome) -> io::Result<bool> {
+    pub fn decide(&self, call: &str, decision: &Decision) -> io::Result<bool> {
         let Some(held) = lock(&self.held).remove(call) else { return Ok(false) };
-        let (name, by) = match outcome {
-            Outcome::Approved(by) => ("approved", Some(by.clone())),
-            Outcome::Denied(by) => ("denied", Some(by.clone())),
-            Outcome::Timeout => ("timeout", None),
-            Outcome::NoApprover => ("denied", None),
+        let (outcome, by) = match decision {
+            Decision::Approved(by) => (Outcome::Approved, Some(by.clone())),
+            Decision::Denied(by) => (Outcome::Denied, Some(by.clone())),
+            Decision::Timeout => (Outcome::Timeout, None),
+            Decision::NoApprover => (Outcome::Denied, None),
         };
-        let recorded = self.record(&decision(call.to_owned(), name, by));
+        let recorded = self.record(&decided(call.to_owned(), outcome, by));
         self.report(Report::Released(call.to_owned()));
-        let why = match (outcome, &recorded) {
-            (Outcome::Approved(_), Err(error)) if !self.options.allow_unrecorded => {
-                StoppedText::Unrecorded(error.to_string())
+        let error = recorded.err().map(|error| error.to_string());
+        let why = match (decision, &error) {
+            (Decision::Approved(_), Some(error)) if !self.options.allow_unrecorded => {
+                StopReason::Unrecorded(error)
             }
-            (Outcome::Approved(_), _) => {
-                if recorded.is_err() {
+            (Decision::Approved(_), _) => {
+                if error.is_some() {
                     self.gap.store(true, Ordering::Relaxed);
                 }
                 return self.to_server(&held.line).map(|()| true);
             }
-            (Outcome::Denied(by), _) => StoppedText::Denied(by.clone()),
-            (Outcome::Timeout, _) => StoppedText::Timeout,
-            (Outcome::NoApprover, _) => StoppedText::NoApprover,
+            (Decision::Denied(by), _) => StopReason::Denied(by),
+            (Decision::Timeout, _) => StopReason::Timeout(self.options.approval_timeout.as_secs()),
+            (Decision::NoApprover, _) => StopReason::NoApprover,
         };
-        let limit = self.options.patience.as_secs();
-        let text = why.answer(&held, limit);
-        self.to_client(text.as_bytes()).map(|()| true)
+        self.to_client(answer::stopped(&held.call, &why).as_bytes()).map(|()| true)
     }
 
     /// Calls that have waited for their whole time, and progress for those that still wait and gave a token.
@@ -60,7 +57,7 @@ impl<S: Write, C: Write> Session<S, C> {
     /// # Errors
     /// Those of writing to the client.
     pub fn tick(&self) -> io::Result<()> {
-        let limit = self.options.patience;
+        let limit = self.options.approval_timeout;
         let (mut late, mut progress) = (Vec::new(), Vec::new());
         for (call, held) in lock(&self.held).iter() {
             let waited = held.since.elapsed();
@@ -73,7 +70,7 @@ impl<S: Write, C: Write> Session<S, C> {
         for text in progress {
             self.to_client(text.as_bytes())?;
         }
-        late.iter().try_for_each(|call| self.decide(call, &Outcome::Timeout).map(drop))
+        late.iter().try_for_each(|call| self.decide(call, &Decision::Timeout).map(drop))
     }
 
     /// Ids of the calls that wait.
@@ -86,8 +83,8 @@ impl<S: Write, C: Write> Session<S, C> {
         lock(&self.held).get(call).map(|held| held.until)
     }
 
-    /// A cancellation of calls that still wait: they are dropped, and the server never hears of either.
-    pub(super) fn cancelled(&self, params: Option<&str>) -> bool {
+    /// A cancellation of calls that still wait: they are dropped, and the server receives neither.
+    pub(super) fn cancel_held(&self, params: Option<&str>) -> bool {
         #[derive(serde::Deserialize)]
         struct Cancelled {
             #[serde(rename = "requestId")]
@@ -101,34 +98,14 @@ impl<S: Write, C: Write> Session<S, C> {
             held.of(&id).into_iter().filter(|call| held.remove(call).is_some()).collect()
         };
         for call in &dropped {
-            self.record_softly(&decision(call.clone(), "cancelled", None));
+            self.record_or_warn(&decided(call.clone(), Outcome::Cancelled, None));
             self.report(Report::Released(call.clone()));
         }
         !dropped.is_empty()
     }
 }
 
-/// [`Stopped`] without borrows, for an answer that outlives the lock on what it is about.
-enum StoppedText {
-    Denied(String),
-    Timeout,
-    NoApprover,
-    Unrecorded(String),
-}
-
-impl StoppedText {
-    fn answer(&self, held: &Held, limit: u64) -> String {
-        let why = match self {
-            Self::Denied(by) => Stopped::Denied(Some(by)),
-            Self::Timeout => Stopped::Timeout(limit),
-            Self::NoApprover => Stopped::NoApprover,
-            Self::Unrecorded(error) => Stopped::Unrecorded(error),
-        };
-        answer::stopped(&held.id, &held.tool, &why, held.score, &held.reasons, &held.judgement)
-    }
-}
-
 /// What became of a call that waited.
-pub(super) fn decision(call: String, outcome: &str, by: Option<String>) -> Entry {
-    Entry::Decision { call, at: now(), boot: since_boot(), outcome: outcome.to_owned(), by }
+pub(super) fn decided(call: String, outcome: Outcome, by: Option<String>) -> Entry {
+    Entry::Decision { call, at: now(), boot: since_boot(), outcome: Recorded::Known(outcome), by }
 }

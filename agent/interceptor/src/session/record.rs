@@ -1,4 +1,4 @@
-//! What of a session is on record, and what the link hears of that.
+//! Recording what happens in a session, and reporting it to the link.
 
 use super::{Report, Session, Time, lock};
 use ringfence_base::clock::now_micros as now;
@@ -16,7 +16,7 @@ use std::{
 };
 
 impl<S: Write, C: Write> Session<S, C> {
-    /// Writes an entry. A failure is the caller's to say.
+    /// Writes an entry. The caller reports a failure.
     ///
     /// # Errors
     /// The journal's; nothing is written then.
@@ -38,20 +38,20 @@ impl<S: Write, C: Write> Session<S, C> {
         }
         journal.append_lines(draft, lines)?;
         drop(journal);
-        self.grown();
+        self.report_growth();
         Ok(())
     }
 
-    /// Records what is not a call: its loss is said, not answered.
-    pub(super) fn record_softly(&self, entry: &Entry) {
-        said(self.record(entry));
+    /// Records what is not a call: a failure is only warned about.
+    pub(super) fn record_or_warn(&self, entry: &Entry) {
+        warn_unless_recorded(self.record(entry));
     }
 
-    /// Records the lines of a draft, each by itself if not together. None is a call's: a loss is said, not answered.
-    pub(super) fn record_lines_softly(&self, draft: &mut Draft) {
+    /// Records the lines of a draft, each by itself if not together. None is a call's: a failure is only warned about.
+    pub(super) fn record_lines_or_warn(&self, draft: &mut Draft) {
         let lines = draft.len();
         if self.record_lines(draft, 0..lines).is_err() {
-            (0..lines).for_each(|line| said(self.record_lines(draft, line..line + 1)));
+            (0..lines).for_each(|line| warn_unless_recorded(self.record_lines(draft, line..line + 1)));
         }
     }
 
@@ -72,8 +72,8 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 
     /// The same of what is no call.
-    pub(super) fn record_message_softly(&self, direction: Direction, body: &[u8], refused: Option<&str>) {
-        said(self.record_message(direction, body, &[], refused));
+    pub(super) fn record_message_or_warn(&self, direction: Direction, body: &[u8], refused: Option<&str>) {
+        warn_unless_recorded(self.record_message(direction, body, &[], refused));
     }
 
     /// The entry of one line, without its end. `time`: when it went by, taken before it could have any effect.
@@ -112,35 +112,35 @@ impl<S: Write, C: Write> Session<S, C> {
         self.options.store_raw
     }
 
-    fn grown(&self) {
+    fn report_growth(&self) {
         if !self.grew.swap(true, Ordering::AcqRel) {
             self.report(Report::Grew);
         }
     }
 
-    /// The link is about to say that the journal grew: what is written from now on is news again.
-    pub fn told(&self) {
+    /// The link is about to report that the journal grew: what is written from now on is reported again.
+    pub fn mark_reported(&self) {
         self.grew.store(false, Ordering::Release);
     }
 
-    /// Forwarding never waits for the link: a report that finds no room is lost, and the link hears that some were
-    /// (see [`Self::missed`]).
+    /// Forwarding never waits for the link: a report that finds no room is lost, and
+    /// [`Self::take_missed`] tells the link.
     pub fn report(&self, report: Report) {
         if matches!(self.reports.try_send(report), Err(mpsc::TrySendError::Full(_))) {
             self.missed.store(true, Ordering::Release);
         }
     }
 
-    /// Whether reports were lost since this was asked last: then what waits is what [`Self::waiting`] says, and the
-    /// journal may have grown.
-    pub(crate) fn missed(&self) -> bool {
+    /// Whether reports were lost since the last call: then [`Self::waiting`] has the calls that wait, and the journal may
+    /// have grown.
+    pub(crate) fn take_missed(&self) -> bool {
         self.missed.swap(false, Ordering::AcqRel)
     }
 
     /// The journal has its last line: the link may finish.
     pub fn finish(&self) {
         self.over.store(true, Ordering::Release);
-        self.report(Report::Look);
+        self.report(Report::Wake);
     }
 
     /// Whether the journal has its last line.
@@ -149,9 +149,9 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 }
 
-fn said(recorded: io::Result<()>) {
+fn warn_unless_recorded(recorded: io::Result<()>) {
     if let Err(error) = recorded {
-        notice::say(&format!("a message is not on record: {error}"));
+        notice::print(&format!("a message is not on record: {error}"));
     }
 }
 

@@ -1,11 +1,12 @@
 //! A session with memory at both ends.
 
-use super::{Options, Outcome, Report, Session};
-use crate::seen::Seen;
+use super::{Decision, Options, Report, Session};
+use crate::seen::SeenTools;
 use ringfence_session::{
     journal::{Entry, Journal, Reader},
     rules,
 };
+use ringfence_wire::tool_call::{Outcome, Recorded};
 use std::{
     fs::File,
     io::{self, BufReader, Write},
@@ -49,8 +50,8 @@ fn options() -> Options {
         unrecorded: None,
         store_raw: false,
         lenient: false,
-        patience: Duration::from_secs(50),
-        most_held: 1 << 20,
+        approval_timeout: Duration::from_secs(50),
+        max_held_bytes: 1 << 20,
     }
 }
 
@@ -61,7 +62,7 @@ fn rig(change: impl FnOnce(&mut Options)) -> Rig {
     let path = folder.path().join("journal");
     let journal = Journal::create(&path).expect("a journal");
     let rules = rules::parse(include_str!("../../../../profiles/rules.yaml")).expect("rules");
-    let seen = Seen::of(&["read_file", "delete_file", "create_x", "drop_all"]);
+    let seen = SeenTools::of(&["read_file", "delete_file", "create_x", "drop_all"]);
     let (server, client) = (End::default(), End::default());
     let (sender, reports) = mpsc::sync_channel(64);
     let session = Session::new(options, journal, rules, seen, (server.clone(), client.clone()), sender);
@@ -131,18 +132,18 @@ fn a_paused_call_waits_and_is_decided_once() {
     );
     let call = rig.session.waiting().pop().expect("it waits");
     assert!(rig.reports.try_iter().any(|report| report == Report::Paused(call.clone())));
-    assert!(rig.session.decide(&call, &Outcome::Approved("a person".into())).expect("both ends"));
+    assert!(rig.session.decide(&call, &Decision::Approved("a person".into())).expect("both ends"));
     assert_eq!(rig.server.text(), line, "the very bytes");
-    assert!(!rig.session.decide(&call, &Outcome::Approved("again".into())).expect("both ends"));
+    assert!(!rig.session.decide(&call, &Decision::Approved("again".into())).expect("both ends"));
     assert_eq!(rig.server.text() + &rig.client.text(), "");
 }
 
 #[test]
 fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
-    let rig = rig(|options| options.patience = Duration::ZERO);
+    let rig = rig(|options| options.approval_timeout = Duration::ZERO);
     rig.call("\"a\"", "delete_file");
     let call = rig.session.waiting().pop().expect("it waits");
-    rig.session.decide(&call, &Outcome::Denied("me".into())).expect("both ends");
+    rig.session.decide(&call, &Decision::Denied("me".into())).expect("both ends");
     let answer: serde_json::Value = serde_json::from_str(&rig.client.text()).expect("an answer");
     assert_eq!((answer["id"].as_str(), answer["result"]["isError"].as_bool()), (Some("a"), Some(true)));
 
@@ -168,12 +169,13 @@ fn denied_late_blocked_and_cancelled_calls_never_reach_the_server() {
     rig.session.client_done();
 
     assert_eq!(rig.server.text(), "");
-    let outcomes: Vec<String> = rig
+    let outcomes: Vec<Recorded<Outcome>> = rig
         .journal()
         .into_iter()
         .filter_map(|entry| if let Entry::Decision { outcome, .. } = entry { Some(outcome) } else { None })
         .collect();
-    assert_eq!(outcomes, ["denied", "timeout", "cancelled", "ended"]);
+    let expected = [Outcome::Denied, Outcome::Timeout, Outcome::Cancelled, Outcome::Ended];
+    assert_eq!(outcomes, expected.map(Recorded::Known));
     let text = std::fs::read_to_string(&rig.journal).expect("the journal");
     assert!(text.contains("[redacted]") && !text.contains("hunter2"));
 }
@@ -197,20 +199,20 @@ fn a_cancel_drops_every_call_of_its_id() {
     let cancel = "{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":4}}\n";
     rig.session.client_lines(cancel.as_bytes()).expect("both ends");
     assert_eq!(rig.session.waiting().len(), 1);
-    rig.session.decide(&rig.session.waiting()[0], &Outcome::Approved("me".into())).expect("both ends");
+    rig.session.decide(&rig.session.waiting()[0], &Decision::Approved("me".into())).expect("both ends");
     assert!(rig.server.text().contains("\"id\":5") && rig.session.waiting().is_empty());
 }
 
 #[test]
 fn what_waits_is_bounded_in_bytes() {
-    let rig = rig(|options| options.most_held = 3000);
+    let rig = rig(|options| options.max_held_bytes = 3000);
     let lines: Vec<String> = ["1", "2", "3"].map(|id| rig.call(id, "delete_file")).to_vec();
     assert_eq!(rig.session.waiting().len(), 2);
     assert!(rig.client.text().starts_with("{\"jsonrpc\":\"2.0\",\"id\":3,"), "the third is answered");
-    let denied = |entry: &Entry| matches!(entry, Entry::Decision { outcome, .. } if outcome == "denied");
+    let denied = |entry: &Entry| matches!(entry, Entry::Decision { outcome, .. } if *outcome == Recorded::Known(Outcome::Denied));
     assert_eq!(rig.journal().iter().filter(|entry| denied(entry)).count(), 1);
     for call in rig.session.waiting() {
-        rig.session.decide(&call, &Outcome::Approved("me".into())).expect("both ends");
+        rig.session.decide(&call, &Decision::Approved("me".into())).expect("both ends");
     }
     assert_eq!(rig.server.text().len(), lines[0].len() + lines[1].len());
     rig.call("4", "delete_file");
@@ -225,11 +227,11 @@ fn a_lost_report_is_made_good_by_looking() {
     }
     let told = rig.reports.try_iter().filter(|report| matches!(report, Report::Paused(_))).count();
     assert!(told < 100, "the channel has 64 places");
-    assert!(rig.session.missed() && !rig.session.missed(), "said once");
+    assert!(rig.session.take_missed() && !rig.session.take_missed(), "said once");
     assert_eq!(rig.session.waiting().len(), 100);
     assert!(!rig.session.is_over());
     for _ in 0..100 {
-        rig.session.report(Report::Look);
+        rig.session.report(Report::Wake);
     }
     rig.session.finish();
     assert!(rig.session.is_over(), "with a full channel, too");
@@ -241,7 +243,7 @@ fn ours_never_stands_within_a_line_of_the_servers() {
     rig.session.piece_to_client(b"{\"jsonrpc\":").expect("both ends");
     rig.call("1", "delete_file");
     let call = rig.session.waiting().pop().expect("it waits");
-    rig.session.decide(&call, &Outcome::Denied("me".into())).expect("both ends");
+    rig.session.decide(&call, &Decision::Denied("me".into())).expect("both ends");
     rig.session.tick().expect("both ends");
     rig.session.piece_to_client(b"\"2.0\"}\n").expect("both ends");
     let text = rig.client.text();
@@ -329,7 +331,7 @@ fn lines_that_came_together_are_forwarded_together_and_in_order() {
         options(),
         Journal::create(&path).expect("a journal"),
         rules::parse(include_str!("../../../../profiles/rules.yaml")).expect("rules"),
-        Seen::of(&["read_file", "delete_file"]),
+        SeenTools::of(&["read_file", "delete_file"]),
         (server.clone(), client.clone()),
         sender,
     );
@@ -378,38 +380,37 @@ impl Write for Quick {
 }
 
 #[test]
-fn an_answer_ends_its_call_before_the_next_can_begin_however_late_this_thread_runs_again() {
+fn an_answer_is_on_record_before_its_client_has_it() {
     let line = |id: u32| {
         format!("{{\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"read_file\"}}}}\n")
     };
-    for answer in [
-        "{\"id\":1,\"result\":{}}\n",
-        // Recorded first and forwarded then: it holds the name of what asks the client's model.
-        "{\"id\":1,\"result\":{\"text\":\"createMessage\"}}\n",
-    ] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("journal");
-        let itself = Arc::new(std::sync::OnceLock::new());
-        let client = Quick { session: Arc::clone(&itself), next: Some(line(2)) };
-        let (sender, _reports) = mpsc::sync_channel(64);
-        let session = Arc::new(Session::new(
-            options(),
-            Journal::create(&path).expect("a journal"),
-            Vec::new(),
-            Seen::of(&["read_file"]),
-            (End::default(), client),
-            sender,
-        ));
-        itself.set(Arc::downgrade(&session)).expect("once");
-        session.client_lines(line(1).as_bytes()).expect("both ends");
-        session.server_lines(answer.as_bytes()).expect("both ends");
-        let mut reader = Reader::new(BufReader::new(File::open(&path).expect("the journal")));
-        let mut times = std::collections::BTreeMap::new();
-        while let Some(entry) = reader.next_entry().expect("an unbroken chain") {
-            let Entry::Message { raw, boot, .. } = entry else { panic!("{entry:?}") };
-            times.insert(raw + "\n", boot);
-        }
-        let (first, ended, second) = (times[&line(1)], times[answer], times[&line(2)]);
-        assert!(first < ended && ended < second, "{first} {ended} {second}");
+    let answer = "{\"id\":1,\"result\":{}}\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let itself = Arc::new(std::sync::OnceLock::new());
+    let client = Quick { session: Arc::clone(&itself), next: Some(line(2)) };
+    let (sender, _reports) = mpsc::sync_channel(64);
+    let session = Arc::new(Session::new(
+        options(),
+        Journal::create(&path).expect("a journal"),
+        Vec::new(),
+        SeenTools::of(&["read_file"]),
+        (End::default(), client),
+        sender,
+    ));
+    itself.set(Arc::downgrade(&session)).expect("once");
+    session.client_lines(line(1).as_bytes()).expect("both ends");
+    session.server_lines(answer.as_bytes()).expect("both ends");
+    let mut reader = Reader::new(BufReader::new(File::open(&path).expect("the journal")));
+    let (mut lines, mut times) = (Vec::new(), Vec::new());
+    while let Some(entry) = reader.next_entry().expect("an unbroken chain") {
+        let Entry::Message { raw, boot, .. } = entry else { panic!("{entry:?}") };
+        lines.push(raw + "\n");
+        times.push(boot);
     }
+    assert_eq!(lines, [line(1), answer.to_owned(), line(2)]);
+    assert!(
+        times.is_sorted_by(|before, after| before < after),
+        "and it ended before the next began: {times:?}"
+    );
 }

@@ -6,71 +6,29 @@
 pub use super::row::{CallRow, MessageRow, Row};
 use super::{
     intent::{self, Evidence},
+    requests::{Answered, LONGEST_ID, Pending, Requests},
     row::{self, LONGEST_RAW, bounded},
     stderr::Stderr,
 };
 use crate::{
-    journal::{Direction, Entry, Judged, sha256},
+    journal::{Direction, Entry, Judged, Passage, sha256},
     line::{self, Id, Kind, Line, Message, Outline},
 };
+use ringfence_wire::tool_call::{Outcome, Recorded};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use std::collections::{HashMap, HashSet};
 
-/// Requests without an answer that are remembered per session; older ones are taken as never answered.
-const MOST_PENDING: usize = 65_536;
-
-/// How many of the oldest go at once when those are too many: each of them is looked at for that.
-const FORGOTTEN: usize = MOST_PENDING / 16;
-
 /// Messages of one line, and calls of one, that are looked at; what is beyond is a gap.
 const MOST_IN_LINE: usize = 16_384;
-
-/// Calls of one id that are remembered; the others are taken as never answered.
-const MOST_SAME: usize = 64;
 
 /// Questions to the client's model in answers that are remembered per session.
 const MOST_QUESTIONS: usize = 64;
 
-/// Longest id of a request, and longest name of a question, that is remembered as it is, bytes; of another one the hash is: it
-/// is kept for as long as nobody answers.
-const LONGEST_ID: usize = 256;
-
-/// A request that was not answered yet.
-#[derive(Debug, Clone)]
-struct Pending {
-    call: Option<String>,
-    /// A question to the client's model: its name.
-    question: Option<String>,
-    at: i64,
-    /// Calls that have the same id and were not answered when this came: their names, and when they came.
-    same: Vec<(String, i64)>,
-    /// Answers to this id that are still to come, before the last.
-    more: u32,
-}
-
-impl Pending {
-    fn new(call: Option<String>, question: Option<String>, at: i64) -> Self {
-        Self { call, question, at, same: Vec::new(), more: 0 }
-    }
-}
-
-/// What an answer is to.
-enum Answered {
-    Nothing,
-    /// One of several requests of one id.
-    Unclear,
-    /// The last of them, or the only one.
-    Last(Pending),
-}
-
 /// The state of one session's fold.
 #[derive(Debug, Default)]
 pub struct Fold {
-    /// Requests in flight, by the direction they went.
-    pending: HashMap<(Direction, Id), Pending>,
-    /// Calls that wait for a decision: not in flight until approved.
-    paused: HashMap<String, (Id, i64)>,
+    requests: Requests,
     client_known: bool,
     /// Questions to the client's model in answers, until calls bring theirs.
     in_answers: Vec<String>,
@@ -95,16 +53,8 @@ impl Fold {
             }
             Entry::Gap { .. } => vec![Row::Gap],
             Entry::Decision { call, at, boot, mut outcome, mut by } => {
-                [&mut outcome].into_iter().chain(&mut by).for_each(row::cut);
-                if let Some((id, asked)) = self.paused.remove(&call)
-                    && outcome == "approved"
-                {
-                    self.remember(
-                        Direction::ClientToServer,
-                        id,
-                        Pending::new(Some(call.clone()), None, asked),
-                    );
-                }
+                outcome.other_mut().into_iter().chain(&mut by).for_each(row::cut);
+                self.requests.decide(&call, outcome == Recorded::Known(Outcome::Approved));
                 vec![Row::Decision { call, outcome, by, at, boot }]
             }
             Entry::Stderr { at, text, dropped } => self.stderr.piece(at, text, dropped).into_iter().collect(),
@@ -162,7 +112,8 @@ impl Fold {
                     notes.push(format!("the first {MOST_IN_LINE} of them are on record"));
                     rows.push(Row::Gap);
                 }
-                let forwarded = refused.is_none() && calls.iter().all(|call| call.action != "block");
+                let forwarded =
+                    refused.is_none() && calls.iter().all(|call| call.passage() != Passage::Stopped);
                 for (index, message) in messages.iter().take(MOST_IN_LINE).enumerate() {
                     let index = u32::try_from(index).unwrap_or(u32::MAX);
                     self.one(
@@ -237,30 +188,23 @@ impl Fold {
             Kind::Call(rpc, call) if direction == Direction::ClientToServer => {
                 self.client(message, direction, rows);
                 let Some(&judged) = judged.get(&index) else { return };
-                let blocked = judged.action == "block";
-                let uuid = judged.call.clone();
-                let at_once = forwarded && !blocked && judged.action != "pause";
-                let row = CallRow {
-                    judged: judged.clone(),
-                    message: id.to_owned(),
-                    arguments: bounded(call.arguments),
-                    at,
-                    blocked,
-                    began: at_once.then_some(boot),
-                    evidence: Evidence::of(call.meta),
-                };
+                let arguments = bounded(call.arguments);
+                let evidence = Evidence::of(call.meta);
+                let row = CallRow::new(judged.clone(), id, (at, boot), forwarded, arguments, evidence);
                 // A call that comes again with what its answer asked for.
                 if message.params.is_some_and(|params| params.contains("\"inputResponses\"")) {
                     rows.extend(self.in_answers.drain(..).map(|question| Row::Answered { question, at }));
                 }
                 rows.push(Row::Call(Box::new(row)));
-                if judged.action == "pause" {
-                    self.pause(uuid, rpc, at);
-                } else if !blocked
-                    && forwarded
-                    && self.remember(direction, rpc.clone(), Pending::new(Some(uuid), None, at))
-                {
-                    notes.push("its id is that of a request that was not answered yet".to_owned());
+                let uuid = judged.call.clone();
+                match judged.passage() {
+                    Passage::Held => self.requests.pause(uuid, rpc, at),
+                    Passage::Forwarded if forwarded => {
+                        if self.requests.add(direction, rpc.clone(), Pending::new(Some(uuid), None, at)) {
+                            notes.push("its id is that of a request that was not answered yet".to_owned());
+                        }
+                    }
+                    Passage::Forwarded | Passage::Stopped => {}
                 }
             }
             Kind::Call(rpc, _) | Kind::Request(rpc, _) => {
@@ -270,7 +214,7 @@ impl Fold {
                 if let Some(question) = question.clone() {
                     rows.push(Row::Asked { question, prompt: intent::prompt(message.params) });
                 }
-                if forwarded && self.remember(direction, rpc.clone(), Pending::new(None, question, at)) {
+                if forwarded && self.requests.add(direction, rpc.clone(), Pending::new(None, question, at)) {
                     notes.push("its id is that of a request that was not answered yet".to_owned());
                 }
                 self.client(message, direction, rows);
@@ -281,7 +225,7 @@ impl Fold {
                     Direction::ClientToServer => Direction::ServerToClient,
                     Direction::ServerToClient => Direction::ClientToServer,
                 };
-                let pending = match self.answered(asked, rpc.clone()) {
+                let pending = match self.requests.answer(asked, rpc.clone()) {
                     Answered::Nothing => {
                         notes.push("answers no request that is known".to_owned());
                         return;
@@ -333,7 +277,9 @@ impl Fold {
     /// of.
     fn unread_answer(&mut self, outline: &Outline, message: &str, (at, ended): (i64, u64)) -> Vec<Row> {
         let Some(id) = outline.id().filter(|_| outline.member != "method") else { return Vec::new() };
-        let Answered::Last(pending) = self.answered(Direction::ClientToServer, id) else { return Vec::new() };
+        let Answered::Last(pending) = self.requests.answer(Direction::ClientToServer, id) else {
+            return Vec::new();
+        };
         if !pending.same.is_empty() {
             return Self::unclear(pending, message, (at, ended));
         }
@@ -372,12 +318,12 @@ impl Fold {
     /// A call whose text cannot be read waits for its answer like any other.
     fn unread_request(&mut self, id: Option<Id>, judged: &Judged, at: i64) {
         let Some(id) = id else { return };
-        match judged.action.as_str() {
-            "block" => {}
-            "pause" => self.pause(judged.call.clone(), &id, at),
-            _ => {
+        match judged.passage() {
+            Passage::Stopped => {}
+            Passage::Held => self.requests.pause(judged.call.clone(), &id, at),
+            Passage::Forwarded => {
                 let pending = Pending::new(Some(judged.call.clone()), None, at);
-                self.remember(Direction::ClientToServer, id, pending);
+                self.requests.add(Direction::ClientToServer, id, pending);
             }
         }
     }
@@ -386,7 +332,7 @@ impl Fold {
     /// call is on record even where its text is not.
     fn unread_calls(
         message: &str,
-        (at, boot): (i64, u64),
+        time: (i64, u64),
         calls: Vec<Judged>,
         forwarded: bool,
         rows: &mut Vec<Row>,
@@ -400,64 +346,10 @@ impl Fold {
             if !found.insert(judged.call.clone()) {
                 continue;
             }
-            let blocked = judged.action == "block";
-            let at_once = forwarded && !blocked && judged.action != "pause";
-            rows.push(Row::Call(Box::new(CallRow {
-                message: message.to_owned(),
-                arguments: json!({ "ringfence_unread": "the journal's text of this call cannot be read" })
-                    .to_string(),
-                at,
-                blocked,
-                began: at_once.then_some(boot),
-                evidence: Evidence::default(),
-                judged,
-            })));
-        }
-    }
-
-    /// A call waits for a decision. One that has none for so long that this many others wait has no answer either.
-    fn pause(&mut self, call: String, id: &Id, at: i64) {
-        if self.paused.len() < MOST_PENDING {
-            self.paused.insert(call, (remembered(id.clone()), at));
-        }
-    }
-
-    /// Puts a request into flight; whether its id was in flight already.
-    fn remember(&mut self, direction: Direction, id: Id, mut pending: Pending) -> bool {
-        if self.pending.len() >= MOST_PENDING {
-            let mut times: Vec<i64> = self.pending.values().map(|pending| pending.at).collect();
-            let (_, last, _) = times.select_nth_unstable(FORGOTTEN);
-            let last = *last;
-            let mut goes = FORGOTTEN;
-            self.pending.retain(|_, pending| {
-                let is_old = pending.at <= last && goes > 0;
-                goes -= usize::from(is_old);
-                !is_old
-            });
-        }
-        let key = (direction, remembered(id));
-        let Some(earlier) = self.pending.remove(&key) else {
-            self.pending.insert(key, pending);
-            return false;
-        };
-        pending.same = earlier.same;
-        pending.same.extend(earlier.call.map(|call| (call, earlier.at)));
-        let too_many = pending.same.len().saturating_sub(MOST_SAME);
-        pending.same.drain(..too_many);
-        pending.more = earlier.more.saturating_add(1);
-        self.pending.insert(key, pending);
-        true
-    }
-
-    /// Takes an answer to an id.
-    fn answered(&mut self, asked: Direction, id: Id) -> Answered {
-        let key = (asked, remembered(id));
-        match self.pending.get_mut(&key) {
-            Some(Pending { more: more @ 1.., .. }) => {
-                *more -= 1;
-                Answered::Unclear
-            }
-            _ => self.pending.remove(&key).map_or(Answered::Nothing, Answered::Last),
+            let arguments =
+                json!({ "ringfence_unread": "the journal's text of this call cannot be read" }).to_string();
+            let row = CallRow::new(judged, message, time, forwarded, arguments, Evidence::default());
+            rows.push(Row::Call(Box::new(row)));
         }
     }
 
@@ -475,7 +367,7 @@ impl Fold {
     }
 }
 
-/// What of a message's params says who the client is. The rest may be of any length, and is not made anything of.
+/// The client's name in a message's params. The rest may be of any length, and is not parsed.
 #[derive(Debug, Default, Deserialize)]
 struct Params<'a> {
     #[serde(borrow, default, rename = "clientInfo")]
@@ -492,19 +384,10 @@ struct Meta<'a> {
     plain: Option<&'a RawValue>,
 }
 
-/// A JSON object as `T`; a list is none, whatever is in it.
+/// A JSON object as `T`; a list is not, whatever is in it.
 fn object<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
     let is_object = json.trim_start().starts_with('{');
     if is_object { serde_json::from_str(json).ok() } else { None }
-}
-
-/// An id as it is remembered.
-fn remembered(id: Id) -> Id {
-    match id {
-        Id::String(text) if text.len() > LONGEST_ID => Id::String(sha256(text.as_bytes())),
-        Id::Number(text) if text.len() > LONGEST_ID => Id::Number(sha256(text.as_bytes())),
-        id => id,
-    }
 }
 
 /// A command as one would type it; for people, not for running.

@@ -1,4 +1,4 @@
-//! Which calls were made for one thing: by what the client says of them, by whom its model was asked, else by time. Pure.
+//! Which calls were made for one thing: by what the client sends with them, by the server's questions to its model, else by time. Pure.
 
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// What a call says of why it was made: the client's word.
+/// Why a call was made, as far as the client tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The id under which a model asked for it: of Claude Code `claudecode/toolUseId`, and what others call so.
@@ -55,7 +55,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// What a call's `_meta` says.
+    /// From a call's `_meta`.
     pub fn of(meta: Option<&str>) -> Self {
         let meta = meta.filter(|meta| meta.len() <= LONGEST_META);
         let Some(Ok(Value::Object(meta))) = meta.map(serde_json::from_str) else {
@@ -147,9 +147,9 @@ struct Question {
     intent: Option<(String, i64)>,
 }
 
-/// Where a call belongs.
+/// The intent that a call belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Belongs {
+pub struct IntentAttribution {
     /// The intent.
     pub intent: String,
     /// Place in the intent's chain, from 1.
@@ -188,13 +188,13 @@ impl Grouping {
         self.open.retain(|open| open.session != session);
     }
 
-    /// The intent of a call asked for at `at` that says nothing of why. A new one is named by the call that begins it.
-    pub fn place(&mut self, call: &str, at: i64) -> Belongs {
+    /// The intent of a call asked for at `at` without evidence of why. A new one is named by the call that begins it.
+    pub fn attribute(&mut self, call: &str, at: i64) -> IntentAttribution {
         if let Some(question) = self.open.iter_mut().rev().find(|open| open.prompt.is_some()) {
             let (intent, calls) = question.intent.get_or_insert_with(|| (call.to_owned(), 0));
             *calls += 1;
             let (source, prompt) = (Source::Sampling, question.prompt.clone());
-            return Belongs { intent: intent.clone(), order: *calls, source, prompt };
+            return IntentAttribution { intent: intent.clone(), order: *calls, source, prompt };
         }
         let (intent, order) = match &mut self.present {
             Some((intent, last, calls)) if !self.open.is_empty() || at.saturating_sub(*last) <= GAP => {
@@ -207,18 +207,18 @@ impl Grouping {
                 (call.to_owned(), 1)
             }
         };
-        Belongs { intent, order, source: Source::Time, prompt: None }
+        IntentAttribution { intent, order, source: Source::Time, prompt: None }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Belongs, Evidence, GAP, Grouping, LONGEST_ID, Source, asked_in_result, prompt};
+    use super::{Evidence, GAP, Grouping, IntentAttribution, LONGEST_ID, Source, asked_in_result, prompt};
 
     const SECOND: i64 = 1_000_000;
 
     fn place(grouping: &mut Grouping, call: &str, at: i64) -> (String, i64, Source, Option<String>) {
-        let Belongs { intent, order, source, prompt } = grouping.place(call, at);
+        let IntentAttribution { intent, order, source, prompt } = grouping.attribute(call, at);
         (intent, order, source, prompt)
     }
 
@@ -229,9 +229,9 @@ mod tests {
             [("a", 0), ("b", 4_000_000), ("c", 9_000_000), ("d", 14_000_001), ("e", 13_000_000)]
                 .into_iter()
                 .map(|(call, at)| {
-                    let belongs = grouping.place(call, at);
-                    assert_eq!((belongs.source, belongs.prompt), (Source::Time, None));
-                    (belongs.intent, belongs.order)
+                    let attribution = grouping.attribute(call, at);
+                    assert_eq!((attribution.source, attribution.prompt), (Source::Time, None));
+                    (attribution.intent, attribution.order)
                 })
                 .collect();
         let expected = [("a", 1), ("a", 2), ("a", 3), ("d", 1), ("d", 2)];
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn times_that_no_clock_says_are_times_all_the_same() {
         let mut grouping = Grouping::default();
-        grouping.place("a", i64::MIN);
+        grouping.attribute("a", i64::MIN);
         assert_eq!(place(&mut grouping, "b", i64::MAX).0, "b");
         assert_eq!(place(&mut grouping, "c", i64::MIN).0, "b");
     }
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn calls_that_come_before_the_answer_to_a_question_are_its_intent() {
         let mut grouping = Grouping::default();
-        grouping.place("a", 0);
+        grouping.attribute("a", 0);
         grouping.asked("s", "q", Some("tidy up".into()));
         let tidy = |order| ("b".to_owned(), order, Source::Sampling, Some("tidy up".to_owned()));
         // A model may think for long, and so may it between two calls.
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_question_that_no_call_comes_of_changes_nothing_but_the_pause() {
         let mut grouping = Grouping::default();
-        grouping.place("a", 0);
+        grouping.attribute("a", 0);
         grouping.asked("s", "q", None);
         assert_eq!(place(&mut grouping, "b", 30 * SECOND).0, "a", "the client works on it");
         grouping.answered("s", "q", 60 * SECOND);
@@ -280,7 +280,7 @@ mod tests {
         grouping.asked("gone", "q", Some("x".into()));
         grouping.ended("gone");
         assert_eq!(place(&mut grouping, "e", 120 * SECOND).0, "e");
-        // An answer to what nobody asked is none.
+        // An answer to no question is ignored.
         grouping.answered("s", "q", 140 * SECOND);
         assert_eq!(place(&mut grouping, "f", 141 * SECOND).0, "f");
     }

@@ -2,5 +2,6 @@
 
 pub mod ingest;
 pub mod intent;
+mod requests;
 pub mod row;
 pub mod stderr;

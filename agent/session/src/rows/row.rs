@@ -2,9 +2,10 @@
 
 use super::intent::Evidence;
 use crate::{
-    journal::{Direction, Judged},
+    journal::{Direction, Judged, Passage},
     line::{Kind, Message},
 };
+use ringfence_wire::tool_call::{Outcome, Recorded};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ pub enum Row {
         /// When; microseconds since 1970, as all times here.
         started_at: i64,
     },
-    /// The client said who it is.
+    /// The client introduced itself.
     Client {
         /// Name and version, as the client sent them.
         info: String,
@@ -58,8 +59,8 @@ pub enum Row {
     Decision {
         /// The call.
         call: String,
-        /// `approved`, `denied`, `timeout`, `cancelled`, `ended`.
-        outcome: String,
+        /// What.
+        outcome: Recorded<Outcome>,
         /// Who.
         by: Option<String>,
         /// When.
@@ -85,12 +86,12 @@ pub enum Row {
     Governed {
         /// The profile.
         profile: String,
-        /// What holds it.
+        /// What confines it.
         enforcement: String,
         /// Its container.
         container: Option<String>,
     },
-    /// The server said something on standard error.
+    /// The server wrote to standard error.
     Stderr {
         /// Its place in the session, from 1.
         number: u32,
@@ -152,7 +153,7 @@ pub struct CallRow {
     pub blocked: bool,
     /// When it was forwarded, if it was at once; ns since boot.
     pub began: Option<u64>,
-    /// What it says of why it was made.
+    /// Evidence of why it was made.
     pub evidence: Evidence,
 }
 
@@ -185,8 +186,31 @@ impl Row {
     }
 }
 
+impl CallRow {
+    /// A call of a message that came `at` that time, `boot` ns since boot, and was `forwarded` or not.
+    pub fn new(
+        judged: Judged,
+        message: &str,
+        (at, boot): (i64, u64),
+        forwarded: bool,
+        arguments: String,
+        evidence: Evidence,
+    ) -> Self {
+        let passage = judged.passage();
+        Self {
+            judged,
+            message: message.to_owned(),
+            arguments,
+            at,
+            blocked: passage == Passage::Stopped,
+            began: (forwarded && passage == Passage::Forwarded).then_some(boot),
+            evidence,
+        }
+    }
+}
+
 impl MessageRow {
-    /// Takes what the message says into the columns.
+    /// Fills the columns from the message.
     pub fn read(&mut self, message: &Message<'_>) {
         self.params = message.params.map(str::to_owned);
         match &message.kind {
@@ -208,7 +232,7 @@ impl MessageRow {
     }
 }
 
-/// A JSON text for the database: as it is, or, where it is too long, an object that says so.
+/// A JSON text for the database: as it is, or, where it is too long, an object that states its length.
 pub fn bounded(json: &str) -> String {
     if json.len() <= LONGEST_RAW {
         return json.to_owned();
@@ -216,7 +240,7 @@ pub fn bounded(json: &str) -> String {
     json!({ "ringfence_cut": format!("{} bytes; the session's journal has them", json.len()) }).to_string()
 }
 
-/// Cuts a text that is no payload, and says so in it.
+/// Cuts a text that is no payload, and notes that in it.
 pub fn cut(text: &mut String) {
     let bytes = text.len();
     if bytes > LONGEST_TEXT {
@@ -228,7 +252,8 @@ pub fn cut(text: &mut String) {
 
 /// What was judged, with no more of each text than that.
 pub(crate) fn cut_judged(judged: &mut Judged) {
-    [&mut judged.tool, &mut judged.operation, &mut judged.action].into_iter().for_each(cut);
+    let words = [judged.operation.other_mut(), judged.action.other_mut()];
+    words.into_iter().flatten().chain([&mut judged.tool]).for_each(cut);
     for texts in [&mut judged.reasons, &mut judged.rules] {
         texts.iter_mut().for_each(cut);
         let mut bytes = 0;
@@ -247,7 +272,7 @@ pub(crate) fn cut_judged(judged: &mut Judged) {
     }
 }
 
-/// Who the client is, as JSON: as it says, or, where that is too long, its name and version.
+/// Who the client is, as JSON: as sent, or, where that is too long, its name and version.
 pub fn client(info: &str) -> String {
     if info.len() <= LONGEST_TEXT {
         // As it is always written, whatever its spaces.

@@ -1,9 +1,9 @@
-//! What a server said on standard error, from its session's journal to rows. Pure.
+//! A server's standard error, from its session's journal to rows. Pure.
 //!
 //! The interceptor keeps no more than it may, but a journal is its owner's file: it is bounded here again.
 
 use super::ingest::Row;
-use crate::stderr::{EACH, LeftOut};
+use crate::stderr::{DropCount, EACH};
 
 /// Longest text of a row, bytes.
 const LONGEST: usize = 128 << 10;
@@ -15,22 +15,22 @@ const MOST: usize = 2 << 20;
 pub struct Stderr {
     number: u32,
     bytes: usize,
-    left_out: LeftOut,
+    dropped_count: DropCount,
 }
 
 impl Stderr {
     /// The row of an entry, if it makes one.
     pub fn piece(&mut self, at: i64, mut text: String, dropped: u64) -> Option<Row> {
-        self.left_out.add(dropped);
+        self.dropped_count.add(dropped);
         let room = MOST.saturating_sub(self.bytes + EACH).min(LONGEST);
         let cut = text.len().saturating_sub(text.floor_char_boundary(room));
         text.truncate(text.len() - cut);
         let row = if text.is_empty() {
-            self.left_out.add(cut as u64);
-            self.left_out.is_due().then(|| self.row(at, text))
+            self.dropped_count.add(cut as u64);
+            self.dropped_count.is_due().then(|| self.row(at, text))
         } else {
             let row = self.row(at, text);
-            self.left_out.add(cut as u64);
+            self.dropped_count.add(cut as u64);
             Some(row)
         };
         if let Some(Row::Stderr { text, .. }) = &row {
@@ -39,7 +39,7 @@ impl Stderr {
         row
     }
 
-    /// What was left out and not told yet, at the session's end.
+    /// What was left out and not reported yet, at the session's end.
     pub fn end(&mut self, at: i64) -> Option<Row> {
         match self.row(at, String::new()) {
             Row::Stderr { dropped: 0, .. } => None,
@@ -49,7 +49,7 @@ impl Stderr {
 
     fn row(&mut self, at: i64, text: String) -> Row {
         self.number += 1;
-        Row::Stderr { number: self.number, at, text, dropped: self.left_out.take() }
+        Row::Stderr { number: self.number, at, text, dropped: self.dropped_count.take() }
     }
 }
 

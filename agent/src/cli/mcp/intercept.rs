@@ -6,10 +6,10 @@ use nix::sys::signal::SigSet;
 use ringfence_base::clock::now_micros as now;
 use ringfence_client::{places as state, ready, sessions as client};
 use ringfence_interceptor::{
-    follow::Follow,
     forward, guard,
     link::Link,
-    seen::Seen,
+    rule_file::RuleFileFollower,
+    seen::SeenTools,
     session::{Options, Session},
 };
 use ringfence_launch as launch;
@@ -95,8 +95,8 @@ pub(crate) struct GuardArgs {
 
 pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
     let how = match &args.profile {
-        None => guard::How::Plain(args.command.clone()),
-        Some(profile) => guard::How::Contained(launch::Request {
+        None => guard::ServerLaunch::Plain(args.command.clone()),
+        Some(profile) => guard::ServerLaunch::Contained(launch::Request {
             profile: Some(profile.clone()),
             user: None,
             workdir: None,
@@ -112,7 +112,7 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
-    let signals = forward::hold_signals();
+    let signals = forward::mask_signals();
     let outcome = intercept(args, signals);
     if let Err(error) = &outcome {
         // A client shows an answer; few show what a server says on stderr.
@@ -139,7 +139,9 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     let server_name = args.server_name.clone().unwrap_or_else(|| state::name_of(&args.command));
     let mut journal = match Journal::create(&places.journal(&id)) {
         Ok(journal) => journal,
-        Err(error) if allow_unrecorded => Journal::nowhere(format!("its journal cannot be created: {error}")),
+        Err(error) if allow_unrecorded => {
+            Journal::unavailable(format!("its journal cannot be created: {error}"))
+        }
         Err(error) => return Err(error).context("cannot create the session's journal"),
     };
     let words: Vec<String> = args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -159,21 +161,21 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         Err(error) => {
             let _ = journal.append(&Entry::Note { at: now(), text: error.to_string() });
             let _ = journal.append(&Entry::End { at: now(), status: Some(i32::from(error.status)) });
-            notice::say(&error.to_string());
+            notice::print(&error.to_string());
             forward::refuse_client(&error.to_string());
             return Ok(ExitCode::from(error.status));
         }
     };
-    if let Some(held) = &server.held {
-        for line in &held.lines {
-            notice::say(line);
+    if let Some(confinement) = &server.confinement {
+        for line in &confinement.lines {
+            notice::print(line);
         }
         // Without this entry the server's events look like nobody's.
         let governed = journal.append(&Entry::Governed {
             at: now(),
-            profile: held.profile.clone(),
-            enforcement: held.enforcement.clone(),
-            container: held.container.clone(),
+            profile: confinement.profile.clone(),
+            enforcement: confinement.enforcement.clone(),
+            container: confinement.container.clone(),
         });
         if !allow_unrecorded {
             governed.context("cannot write the session's journal")?;
@@ -185,11 +187,11 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         unrecorded: unrecorded.map(|error| format!("{error:#}")),
         store_raw: args.store_raw,
         lenient: args.lenient,
-        patience: Duration::from_secs(args.approval_timeout),
-        most_held: usize::try_from(args.max_line.max(LIMIT)).unwrap_or(usize::MAX),
+        approval_timeout: Duration::from_secs(args.approval_timeout),
+        max_held_bytes: usize::try_from(args.max_line.max(LIMIT)).unwrap_or(usize::MAX),
     };
     let (reports, received) = mpsc::sync_channel(1024);
-    let seen = Seen::read(places.seen(&options.server_name));
+    let seen = SeenTools::read(places.seen(&options.server_name));
     let session = Session::new(options, journal, rules, seen, (stdin, std::io::stdout()), reports);
     // A rule of the database binds a session from its first call on. Where there is none yet, and no daemon with another,
     // nobody can have put a rule anywhere: the first call of a user's first session does not wait for the auditor.
@@ -199,7 +201,7 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     let session = Arc::new(session);
     let link =
         Link { session: Arc::clone(&session), journal: places.journal(&id), id, places, port: args.port };
-    let linked = thread::spawn(move || link.keep(&received, Follow::new(watch)));
+    let linked = thread::spawn(move || link.keep(&received, RuleFileFollower::new(watch)));
     let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
     let status = forward::run(&session, server, max_line, signals);
     let _ = session.record(&Entry::End { at: now(), status: Some(status) });
@@ -234,7 +236,7 @@ fn guard_arguments(args: &ServerArgs) -> Vec<String> {
 fn load_rules(
     named: Option<&str>,
     places: &state::Places,
-) -> anyhow::Result<(Vec<rules::Rule>, reload::Watch)> {
+) -> anyhow::Result<(Vec<rules::Rule>, reload::RuleFileWatch)> {
     let file = match named {
         Some(named) => ringfence_base::home::expand(named).ok_or(state::Error::NoHome)?,
         None => places.rules(),
@@ -247,6 +249,6 @@ fn load_rules(
         rules::SHIPPED.to_owned()
     };
     let rules = rules::parse(&text).with_context(|| file.display().to_string())?;
-    let watch = reload::Watch::new(file.clone(), text).with_context(|| file.display().to_string())?;
+    let watch = reload::RuleFileWatch::new(file.clone(), text).with_context(|| file.display().to_string())?;
     Ok((rules, watch))
 }

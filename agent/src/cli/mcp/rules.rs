@@ -4,12 +4,14 @@ use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::{
+    conditions::Facts,
     line::{self, Kind, Line},
-    reload, risk,
-    rules::{self, Action},
-    strict,
+    reload, risk, rules, strict,
 };
-use ringfence_wire::mcp::{McpReply, McpRequest};
+use ringfence_wire::{
+    mcp::{McpReply, McpRequest},
+    tool_call::{Action, Named as _},
+};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -221,7 +223,7 @@ fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> an
     let mut out = io::stdout().lock();
     let (name, arguments) = parse_call(call)?;
     let risk = risk::assess(&name, &arguments, first);
-    let judgement = rules::judge(&rules, server, &name, &risk);
+    let judgement = rules::judge(&rules, Facts { server, tool: &name, risk: &risk });
     if json {
         writeln!(
             out,

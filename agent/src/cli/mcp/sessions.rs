@@ -1,9 +1,13 @@
 //! `ringfence mcp sessions`, `calls` and `stats`: what MCP sessions did.
 
 use anyhow::bail;
+use clap::builder::PossibleValuesParser;
 use ringfence_base::escape::line as printable;
 use ringfence_client::{places::Places, sessions as client};
-use ringfence_wire::mcp::{McpReply, McpRequest};
+use ringfence_wire::{
+    mcp::{McpReply, McpRequest},
+    tool_call::{Action, Named as _, Outcome},
+};
 use serde_json::Value;
 use std::{
     io::{self, Write},
@@ -54,7 +58,7 @@ pub(crate) struct CallsArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
     risk: Option<u8>,
     /// Only calls with this decision of the rules or this outcome.
-    #[arg(long, value_name = "V", value_parser = ["pass", "flag", "pause", "block", "blocked", "approved", "denied", "timeout", "cancelled", "ended"])]
+    #[arg(long, value_name = "V", value_parser = PossibleValuesParser::new(verdicts()))]
     verdict: Option<String>,
     /// Only calls of this session: its id, or its first characters (at least four).
     #[arg(long, value_name = "ID")]
@@ -75,6 +79,12 @@ pub(crate) struct CallsArgs {
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     source: Source,
+}
+
+/// What `--verdict` takes.
+fn verdicts() -> impl Iterator<Item = &'static str> {
+    let actions = Action::ALL.iter().map(|action| action.name());
+    actions.chain(Outcome::ALL.iter().map(|outcome| outcome.name()))
 }
 
 pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {

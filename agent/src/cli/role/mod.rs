@@ -54,7 +54,7 @@ pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
 
 /// What all roles that another one starts begin with.
 fn become_role() {
-    forward::release_signals();
+    forward::unmask_signals();
     // It was started by way of /proc/self/exe; `exe` would be all that ps shows. Cosmetic: a failure changes nothing.
     let _ = nix::sys::prctl::set_name(c"ringfence");
 }

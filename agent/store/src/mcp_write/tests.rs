@@ -6,7 +6,7 @@ use ringfence_session::{
     journal::{Direction, Judged},
     rows::ingest::{CallRow, MessageRow, Row},
 };
-use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
+use ringfence_wire::mcp::{Conditions, MAX_STORED_RULES, StoredRule};
 
 fn asked() -> [Row; 2] {
     let message = MessageRow {
@@ -141,10 +141,7 @@ fn a_user_s_rules_are_counted_whatever_the_id() {
         let rule = StoredRule {
             name: format!("rule {number}"),
             description: String::new(),
-            tool_pattern: None,
-            server_pattern: None,
-            min_risk_score: 0,
-            operation_types: None,
+            conditions: Conditions::default(),
             action: "block".into(),
         };
         writer.add_rule(uid, &rule, 1)

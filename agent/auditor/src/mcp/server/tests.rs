@@ -93,8 +93,8 @@ fn first_messages_are_short_and_the_longest_honest_one_is_among_them() {
     // What a link says later may be a rule file.
     let text = "\"\n".repeat(LONGEST as usize / 2);
     let file = RuleFile { path: "/".repeat(MAX_PATH), text, trusted: false };
-    let news = serde_json::to_vec(&SessionNews::RuleFile { number: 1, file }).expect("JSON");
-    assert!(news.len() <= MAX_NEWS, "{} bytes", news.len());
+    let update = serde_json::to_vec(&SessionUpdate::RuleFile { number: 1, file }).expect("JSON");
+    assert!(update.len() <= MAX_UPDATE, "{} bytes", update.len());
 }
 
 #[test]

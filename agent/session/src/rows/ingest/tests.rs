@@ -52,7 +52,7 @@ fn fold(entries: Vec<Entry>) -> Vec<String> {
             Row::Answer { call, result, error, .. } => {
                 format!("answer {call} {} {}", result.unwrap_or_default(), error.unwrap_or_default())
             }
-            Row::Decision { call, outcome, .. } => format!("{outcome} {call}"),
+            Row::Decision { call, outcome, .. } => format!("{} {call}", outcome.as_str()),
             Row::Client { info } => format!("client {info}"),
             Row::Session { server_command, .. } => server_command,
             Row::Asked { question, prompt, .. } => format!("asked {question} {}", prompt.unwrap_or_default()),
@@ -113,6 +113,18 @@ fn calls_of_one_id_are_in_flight_until_all_are_answered_and_no_answer_is_taken_f
     let text = message(CLIENT, &CALL.replace("\"id\":1", "\"id\":\"1\""), &[("t1", "pass")]);
     let rows = fold(vec![call("c1"), answer(1), call("c2"), text, answer(2)]);
     assert_eq!(answers(&rows), [r#"c1 {"x":1} "#, r#"c2 {"x":2} "#]);
+}
+
+#[test]
+fn what_another_version_decided_is_on_record_in_its_own_words() {
+    let decided =
+        Entry::Decision { call: "c1".into(), at: 2, boot: 7, outcome: "postponed".into(), by: None };
+    let text = serde_json::to_string(&[message(CLIENT, CALL, &[("c1", "sandbox")]), decided]).expect("JSON");
+    let entries: Vec<Entry> = serde_json::from_str(&text).expect("read as it was written");
+    let rows: Vec<Row> = entries.into_iter().flat_map(|entry| Fold::default().next(entry)).collect();
+    let [_, Row::Call(call), Row::Decision { outcome, .. }] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!((call.judged.action.as_str(), call.blocked, call.began), ("sandbox", false, Some(5)));
+    assert_eq!(outcome.as_str(), "postponed");
 }
 
 #[test]
@@ -273,7 +285,7 @@ fn no_text_but_a_payload_is_longer_than_a_few_kib_and_what_is_cut_says_so() {
     let mut asked = message(CLIENT, &raw.to_string(), &[("c1", "pass")]);
     if let Entry::Message { calls, .. } = &mut asked {
         let [judged] = calls.as_mut_slice() else { panic!("one") };
-        (judged.tool, judged.operation) = (long.clone(), long.clone());
+        (judged.tool, judged.operation) = (long.clone(), long.clone().into());
         (judged.reasons, judged.rules) = (vec![long.clone(); 3], vec!["r".to_owned(); 100_000]);
     }
     let other = serde_json::json!({ "id": 7, "method": long }).to_string();
@@ -294,7 +306,13 @@ fn no_text_but_a_payload_is_longer_than_a_few_kib_and_what_is_cut_says_so() {
         },
         asked,
         message(SERVER, &other, &[]),
-        Entry::Decision { call: "c1".into(), at: 2, boot: 2, outcome: long.clone(), by: Some(long.clone()) },
+        Entry::Decision {
+            call: "c1".into(),
+            at: 2,
+            boot: 2,
+            outcome: long.clone().into(),
+            by: Some(long.clone()),
+        },
     ];
     let mut fold = Fold::default();
     let rows: Vec<Row> = entries.into_iter().flat_map(|entry| fold.next(entry)).collect();
@@ -320,7 +338,7 @@ fn no_text_but_a_payload_is_longer_than_a_few_kib_and_what_is_cut_says_so() {
         }
     }
     // What is remembered of it is short, and is it all the same.
-    assert!(format!("{:?}", fold.pending.keys()).len() < 1000);
+    assert!(format!("{:?}", fold.requests.in_flight.keys()).len() < 1000);
     let answer = serde_json::json!({ "id": long, "result": {} }).to_string();
     let answers = fold.next(message(SERVER, &answer, &[]));
     assert!(matches!(&answers[1], Row::Answer { call, .. } if call == "c1"), "{}", answers.len());

@@ -21,23 +21,23 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The server's standard input.
 #[derive(Debug)]
-pub struct Inlet {
+pub struct ServerStdin {
     pipe: PipeWriter,
-    writes: Writes,
+    writes: WriteProgress,
 }
 
 /// Counts the beginnings and the ends of writes: odd while one is under way.
 #[derive(Debug, Clone, Default)]
-pub struct Writes(Arc<AtomicU64>);
+pub struct WriteProgress(Arc<AtomicU64>);
 
-impl Inlet {
+impl ServerStdin {
     /// Over the pipe's end; `writes` tells others how it goes.
-    pub fn new(pipe: PipeWriter, writes: Writes) -> Self {
+    pub fn new(pipe: PipeWriter, writes: WriteProgress) -> Self {
         Self { pipe, writes }
     }
 }
 
-impl Write for Inlet {
+impl Write for ServerStdin {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.writes.0.fetch_add(1, Ordering::AcqRel);
         let written = self.pipe.write(&bytes[..bytes.len().min(PIECE)]);
@@ -50,12 +50,12 @@ impl Write for Inlet {
     }
 }
 
-impl Writes {
+impl WriteProgress {
     /// Waits until the other end of `client` is closed and a write has hung for [`STUCK`]: whoever hangs in it does not
-    /// find out that the client is gone. `false` where `read_to_end` says that there is nothing left to write.
+    /// find out that the client is gone. `false` where `read_to_end` is true: nothing is left to write.
     pub(crate) fn wait_until_stuck(&self, client: impl AsFd, read_to_end: impl Fn() -> bool) -> bool {
         loop {
-            // A pipe says HUP unasked; a socket whose peer only stopped sending says RDHUP.
+            // A pipe always reports HUP; a socket whose peer only stopped sending reports RDHUP.
             match poll(&mut [PollFd::new(&client, PollFlags::RDHUP)], None) {
                 Ok(_) => break,
                 Err(rustix::io::Errno::INTR) => {}
@@ -78,7 +78,7 @@ impl Writes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Inlet, Writes};
+    use super::{ServerStdin, WriteProgress};
     use std::{
         io::{self, Read, Write},
         os::unix::net::UnixStream,
@@ -88,12 +88,12 @@ mod tests {
     #[test]
     fn only_a_write_that_hangs_is_stuck_and_only_once_the_client_is_gone() {
         let (mut server, pipe) = io::pipe().expect("a pipe");
-        let writes = Writes::default();
-        let mut inlet = Inlet::new(pipe, writes.clone());
+        let writes = WriteProgress::default();
+        let mut stdin = ServerStdin::new(pipe, writes.clone());
         let (client, ours) = UnixStream::pair().expect("a pair");
         client.shutdown(std::net::Shutdown::Write).expect("half closed");
         assert!(!writes.wait_until_stuck(&ours, || true), "everything was forwarded");
-        let writer = thread::spawn(move || inlet.write_all(&vec![b'x'; 1 << 20]));
+        let writer = thread::spawn(move || stdin.write_all(&vec![b'x'; 1 << 20]));
         assert!(writes.wait_until_stuck(&ours, || false));
         let mut all = vec![0; 1 << 20];
         server.read_exact(&mut all).expect("the bytes");

@@ -1,0 +1,152 @@
+//! The conditions of a rule: compiled, matched with a call, compared with another rule's. Pure.
+//!
+//! Every function here names all conditions and all facts of a call, so that the compiler asks each of them about a new
+//! one. What a condition may look at is in [`Facts`], by which judgements are cached as well.
+
+use super::risk::Risk;
+use globset::{GlobBuilder, GlobMatcher};
+use ringfence_wire::{
+    mcp::Conditions,
+    tool_call::{Operation, Recorded},
+};
+use unicode_normalization::UnicodeNormalization;
+
+/// What conditions may look at in a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts<'a> {
+    /// The server's name.
+    pub server: &'a str,
+    /// The tool's name.
+    pub tool: &'a str,
+    /// What the call does, and its score.
+    pub risk: &'a Risk,
+}
+
+/// Conditions, ready to be matched.
+#[derive(Debug, Clone)]
+pub(super) struct Matcher {
+    tools: Option<Vec<GlobMatcher>>,
+    servers: Option<Vec<GlobMatcher>>,
+    min_risk_score: u8,
+    operations: Option<Vec<Operation>>,
+}
+
+impl Matcher {
+    /// Compiles conditions.
+    ///
+    /// # Errors
+    /// The key whose value no rule can have, and why.
+    pub(super) fn new(conditions: Conditions) -> Result<Self, (&'static str, String)> {
+        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = conditions;
+        let globs = |key, patterns: Option<String>| {
+            patterns.map(|patterns| globs(&patterns).map_err(|why| (key, why))).transpose()
+        };
+        let tools = globs("tool_pattern", tool_pattern)?;
+        let servers = globs("server_pattern", server_pattern)?;
+        let refuse = |why| ("operation_types", why);
+        let operation = |recorded: Recorded<Operation>| match recorded {
+            Recorded::Known(operation) => Ok(operation),
+            Recorded::Other(text) => {
+                Err(refuse(format!("{text:?} is none of read, write, delete, execute, unknown")))
+            }
+        };
+        let operations: Option<Vec<Operation>> = operation_types
+            .map(|list| list.into_iter().map(operation).collect::<Result<_, _>>())
+            .transpose()?;
+        if operations.as_ref().is_some_and(Vec::is_empty) {
+            return Err(refuse("names no operation; leave the key out to match all".to_owned()));
+        }
+        if min_risk_score > 100 {
+            return Err(("min_risk_score", format!("{min_risk_score} is not between 0 and 100")));
+        }
+        Ok(Self { tools, servers, min_risk_score, operations })
+    }
+
+    /// Whether a call meets all conditions. Its names are [normal].
+    pub(super) fn matches(&self, facts: Facts<'_>) -> bool {
+        let Self { tools, servers, min_risk_score, operations } = self;
+        let Facts { server, tool, risk } = facts;
+        let any = |globs: &Option<Vec<GlobMatcher>>, text: &str| {
+            globs.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.is_match(text)))
+        };
+        risk.score >= *min_risk_score
+            && operations.as_ref().is_none_or(|operations| operations.contains(&risk.operation))
+            && any(tools, tool)
+            && any(servers, server)
+    }
+}
+
+fn globs(patterns: &str) -> Result<Vec<GlobMatcher>, String> {
+    let matchers = patterns
+        .split(',')
+        .map(str::trim)
+        .filter(|pattern| !pattern.is_empty())
+        .map(|pattern| {
+            // `*` crosses `/`, as the contract has it: tool names are not paths.
+            GlobBuilder::new(&normal(pattern))
+                .case_insensitive(true)
+                .literal_separator(false)
+                .build()
+                .map(|glob| glob.compile_matcher())
+                .map_err(|e| e.to_string())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if matchers.is_empty() {
+        return Err("holds no pattern; leave the key out to match everything".to_owned());
+    }
+    Ok(matchers)
+}
+
+/// Compatibility-composed and without case in any script, so that full-width, ligature and other spellings of a name do
+/// not slip past a rule.
+pub(super) fn normal(text: &str) -> String {
+    if text.is_ascii() {
+        // The same, without the tables: most names are.
+        return text.to_ascii_lowercase();
+    }
+    text.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase).nfkc().collect()
+}
+
+/// Conditions, ready to be compared: a rule file may name an operation as often as it has room.
+#[derive(Debug)]
+pub(super) struct Scope<'a> {
+    tool_pattern: Option<&'a str>,
+    server_pattern: Option<&'a str>,
+    min_risk_score: u8,
+    /// A bit for each operation, and [`UNKNOWN_NAME`].
+    operations: u8,
+}
+
+/// Every operation: what a rule is about that names none.
+const EVERY: u8 = u8::MAX;
+/// The bit of names that no operation has.
+const UNKNOWN_NAME: u8 = 1 << 7;
+
+impl<'a> Scope<'a> {
+    pub(super) fn new(conditions: &'a Conditions) -> Self {
+        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = conditions;
+        let bit = |name: &Recorded<Operation>| match name {
+            Recorded::Known(operation) => 1 << *operation as u8,
+            Recorded::Other(_) => UNKNOWN_NAME,
+        };
+        Self {
+            tool_pattern: tool_pattern.as_deref(),
+            server_pattern: server_pattern.as_deref(),
+            min_risk_score: *min_risk_score,
+            operations: operation_types
+                .as_ref()
+                .map_or(EVERY, |names| names.iter().fold(0, |all, name| all | bit(name))),
+        }
+    }
+
+    /// Whether these conditions are as wide as `other` in each of them: whatever call meets the others meets these. Names
+    /// of operations that nobody knows cover nothing, and are covered only by a rule about every operation.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let Self { tool_pattern, server_pattern, min_risk_score, operations } = self;
+        let known = if *operations == EVERY { EVERY } else { operations & !UNKNOWN_NAME };
+        *min_risk_score <= other.min_risk_score
+            && other.operations & !known == 0
+            && (tool_pattern.is_none() || *tool_pattern == other.tool_pattern)
+            && (server_pattern.is_none() || *server_pattern == other.server_pattern)
+    }
+}
