@@ -1,14 +1,14 @@
 //! The file tools behind the gate: what each call requires, and the gate's answer to each path.
 
 use crate::spawn::Spawner;
-use ringfence_grant::{
-    Grant, PathEntry, Scope,
-    gate::{CallFuture, Tool, ToolContext, ToolError},
-};
-use ringfence_tools::{
+use ringfence_file_tools::{
     Error,
     output::Excerpt,
     place::{self, Access, Place, Unguarded},
+};
+use ringfence_grant::{
+    Grant, PathEntry, Scope,
+    gate::{CallFuture, Tool, ToolContext, ToolError},
 };
 use serde_json::Value;
 use std::{
@@ -26,7 +26,7 @@ const TIME: Duration = Duration::from_secs(60);
 
 /// One of the file tools, in a directory.
 pub struct FileTool {
-    tool: ringfence_tools::Tool,
+    tool: ringfence_file_tools::Tool,
     dir: PathBuf,
     spawner: Arc<dyn Spawner>,
 }
@@ -41,7 +41,7 @@ impl FileTool {
     /// All of them. Relative paths start at `dir`, which is absolute.
     pub fn all(dir: &Path, spawner: &Arc<dyn Spawner>) -> impl Iterator<Item = Self> {
         let one = |tool| Self { tool, dir: dir.to_owned(), spawner: spawner.clone() };
-        ringfence_tools::Tool::ALL.into_iter().map(one)
+        ringfence_file_tools::Tool::ALL.into_iter().map(one)
     }
 
     fn wrong(&self, why: impl Into<String>) -> ToolError {
@@ -50,7 +50,7 @@ impl FileTool {
 
     /// The path that a call is about, links resolved.
     fn path(&self, args: &Value) -> Result<PathEntry, ToolError> {
-        use ringfence_tools::Tool::{ListDirectory, Search};
+        use ringfence_file_tools::Tool::{ListDirectory, Search};
         let path = match (&args["path"], self.tool) {
             (Value::String(path), _) => path.as_str(),
             (Value::Null, ListDirectory | Search) => ".",
@@ -67,7 +67,7 @@ impl FileTool {
     }
 
     fn access(&self) -> (bool, bool) {
-        use ringfence_tools::Tool::{EditFile, ListDirectory, ReadFile, Search, WriteFile};
+        use ringfence_file_tools::Tool::{EditFile, ListDirectory, ReadFile, Search, WriteFile};
         match self.tool {
             ReadFile | ListDirectory | Search => (true, false),
             WriteFile => (false, true),

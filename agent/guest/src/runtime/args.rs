@@ -1,7 +1,7 @@
 //! The runtime's flags, and what becomes of them.
 
 use super::{Chain, work::Job};
-use ringfence_tools::output::DEFAULT_CHARS;
+use ringfence_file_tools::output::DEFAULT_CHARS;
 use serde_json::Value;
 use std::{
     fs::File,

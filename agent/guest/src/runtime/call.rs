@@ -7,7 +7,7 @@ use super::{
     work::Work,
 };
 use crate::sys;
-use ringfence_tools::output::Excerpt;
+use ringfence_file_tools::output::Excerpt;
 use rustix::{
     fs::OFlags,
     io::Errno,
@@ -375,7 +375,7 @@ mod tests {
         let works = [
             Work::Shell { command: "echo ran | tee marker".to_owned() },
             Work::File {
-                tool: ringfence_tools::Tool::WriteFile,
+                tool: ringfence_file_tools::Tool::WriteFile,
                 input: serde_json::json!({"path": "marker", "content": "ran\n"}),
             },
         ];

@@ -10,7 +10,7 @@ use nix::sys::{
     signal::{SigSet, Signal},
     signalfd::{SfdFlags, SignalFd},
 };
-use ringfence_tools::place::{Place, Unguarded};
+use ringfence_file_tools::place::{Place, Unguarded};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,

@@ -13,7 +13,7 @@ use super::{
     say,
     tag::Asking,
 };
-use ringfence_tools::output::Excerpt;
+use ringfence_file_tools::output::Excerpt;
 use std::{
     collections::VecDeque,
     io,

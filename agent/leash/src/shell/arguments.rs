@@ -1,6 +1,6 @@
 //! The arguments of a call: one program, or a script.
 
-use ringfence_tools::tool::misfit;
+use ringfence_file_tools::tool::misfit;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
-use ringfence_tools::{
+use ringfence_file_tools::{
     Error, Tool,
     place::{Access, Gate, Place, Unguarded},
 };
