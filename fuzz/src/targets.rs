@@ -8,16 +8,16 @@ use ringfence_grant::{
     Grant, NetEntry, Scope,
     gate::{Gate, Registry},
 };
-use ringfence_leash::{
-    programs::HostPrograms,
-    shell::Shell,
-    spawn::{Enforcement, Running, Spawner, Stage},
-    web::{admit, screen::screen, target::Host, target::Target as WebTarget},
-};
 use ringfence_redact as redact;
 use ringfence_session::{
     line::{self, Kind, Line},
     risk, rules,
+};
+use ringfence_tools::{
+    programs::HostPrograms,
+    shell::Shell,
+    spawn::{Enforcement, Running, Spawner, Stage},
+    web::{admit, screen::screen, target::Host, target::Target as WebTarget},
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::{Value, json};

@@ -7,9 +7,9 @@ use ringfence_grant::{
     CountBound, Entry, Grant, Scope,
     gate::{self, CallFuture, Denied, Gate, Tool, ToolContext, ToolError},
 };
-use ringfence_leash::programs::HostPrograms;
 use ringfence_policy::{self as profile, Dirs, Profile};
 use ringfence_tool_server::{place::place, read, source::Surroundings, veto::Denies};
+use ringfence_tools::programs::HostPrograms;
 use serde_json::{Value, json};
 use std::{
     env, fmt, fs,

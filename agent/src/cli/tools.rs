@@ -4,7 +4,6 @@ use super::exit::Exit;
 use anyhow::{Context, bail};
 use ringfence_core::enroll::GRANT;
 use ringfence_grant::{CountBound, Grant, Scope};
-use ringfence_leash::{programs::HostPrograms, shell::Shell};
 use ringfence_policy::{Dirs, Profile};
 use ringfence_tool_server::{
     Recorder,
@@ -15,6 +14,7 @@ use ringfence_tool_server::{
     source::{Session, Surroundings},
     veto::Denies,
 };
+use ringfence_tools::{programs::HostPrograms, shell::Shell};
 use std::{
     io::{self, Write},
     os::{fd::BorrowedFd, unix::net::UnixStream},
@@ -133,10 +133,10 @@ fn serve(
     for line in lines {
         say(&line);
     }
-    let tools = ringfence_leash::Surroundings {
+    let tools = ringfence_tools::Surroundings {
         dir: workdir.to_owned(),
         spawner: Arc::new(spawner),
-        ..ringfence_leash::Surroundings::default()
+        ..ringfence_tools::Surroundings::default()
     };
     let mut gate = tools.gate().recording(recorder);
     if let Some(profile) = &session.profile {
@@ -147,7 +147,7 @@ fn serve(
     let shell = shell.context("cannot become the reaper of what tools leave behind")?;
     let mut registry = tools.registry(gate).with(shell);
     if let Some(reader) = reader {
-        let web = ringfence_leash::web::WebFetch::default().reading_by(Reader::new(reader));
+        let web = ringfence_tools::web::WebFetch::default().reading_by(Reader::new(reader));
         registry = registry.with(web);
     }
     Ok(Server::new(registry, session.grant.clone()).serve(io::stdin().lock(), io::stdout())?)

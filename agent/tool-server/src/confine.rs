@@ -10,9 +10,9 @@ use ringfence_launch::{
     confine::{ConfineError, Confinement},
     plan::{self, Enforcers, Held},
 };
-use ringfence_leash::spawn::{self, Child, Enforcement, Holder, Running, Spawner, Stage};
 use ringfence_policy::{Axis, CompileContext, CompileErrors, Mode, Partial, Profile, Seccomp};
 use ringfence_sandbox::{caps, host, landlock, seccomp};
+use ringfence_tools::spawn::{self, Child, Enforcement, Holder, Running, Spawner, Stage};
 use std::{
     env, io,
     path::{Path, PathBuf},

@@ -1,4 +1,4 @@
-//! The tool server's role: `ringfence tools`, the tools of `ringfence-leash` behind the gate, as an MCP server over stdio.
+//! The tool server's role: `ringfence tools`, the tools of `ringfence-tools` behind the gate, as an MCP server over stdio.
 //!
 //! | what | file |
 //! |---|---|

@@ -4,15 +4,15 @@
 //! The reader is forked with the server, while there is one thread, and reads no HTML: it forks a child for each page, which
 //! confines itself before the first byte comes. None of them execs, for a grant that eBPF holds does not name this program.
 
-use ringfence_leash::web::{
-    Page, PageError, ReadHtml,
-    html::{self, AT_ONCE, MAIN_TIME, Reading, STACK},
-};
 use ringfence_process::spawn::{self, FAILED};
 use ringfence_sandbox::{
     caps, host,
     landlock::{self, Access, Rules},
     seccomp,
+};
+use ringfence_tools::web::{
+    Page, PageError, ReadHtml,
+    html::{self, AT_ONCE, MAIN_TIME, Reading, STACK},
 };
 use ringfence_wire::{conn::Conn, frame::FrameError};
 use rustix::{

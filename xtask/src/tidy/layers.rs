@@ -58,8 +58,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("interceptor", &["base", "client", "files", "launch", "process", "redact", "session", "wire"]),
     // Agents and tools.
     ("file-tools", &[]),
-    ("leash", &["file-tools", "grant"]),
-    ("tool-server", &["base", "grant", "launch", "leash", "policy", "process", "sandbox", "session", "wire"]),
+    ("tools", &["file-tools", "grant"]),
+    ("tool-server", &["base", "grant", "launch", "policy", "process", "sandbox", "session", "tools", "wire"]),
     ("llm-worker", &["base", "credentials", "files", "http", "policy", "sandbox", "supervise", "wire"]),
     ("guest", &["file-tools", "wire"]),
 ];

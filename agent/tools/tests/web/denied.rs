@@ -1,7 +1,7 @@
 //! What is never connected to. Each has its control: the same call where it is granted goes through.
 
 use crate::support::{Names, PATIENCE, Server, Session, assert_denied, fetch, fetch_named};
-use ringfence_leash::web::WebFetch;
+use ringfence_tools::web::WebFetch;
 use serde_json::json;
 
 #[test]

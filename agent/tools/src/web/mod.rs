@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use ringfence_grant::{Grant, Scope};
-//! use ringfence_leash::registry;
+//! use ringfence_tools::registry;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {

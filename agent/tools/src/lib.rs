@@ -16,9 +16,9 @@
 //! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! # runtime.block_on(async {
 //! // Every tool that this package was built with, in one session.
-//! let registry = ringfence_leash::registry();
+//! let registry = ringfence_tools::registry();
 //!
-//! // A narrow leash: it may execute `echo` and nothing else, at most twice.
+//! // A narrow grant: it may execute `echo` and nothing else, at most twice.
 //! let granted = Grant {
 //!     exec: Scope::only(["echo".parse()?]),
 //!     max_calls: CountBound::AtMost(2),

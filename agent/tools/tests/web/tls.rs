@@ -2,7 +2,7 @@
 
 use crate::support::{Names, PATIENCE, Session};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use ringfence_leash::web::WebFetch;
+use ringfence_tools::web::WebFetch;
 use rustls::{ServerConfig, pki_types::PrivateKeyDer};
 use serde_json::{Value, json};
 use std::{

@@ -4,7 +4,7 @@ use ringfence_grant::{
     Grant, Scope,
     gate::{Decision, Gate, NoPrograms, Outcome, Registry},
 };
-use ringfence_leash::web::{
+use ringfence_tools::web::{
     WebFetch,
     resolve::{Lookup, Resolve},
 };

@@ -2,7 +2,7 @@
 
 use crate::support::Session;
 use ringfence_grant::Grant;
-use ringfence_leash::shell::Stop;
+use ringfence_tools::shell::Stop;
 use serde_json::{Value, json};
 use std::{
     fs,

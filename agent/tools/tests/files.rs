@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
 use ringfence_grant::{Grant, PathEntry, Scope, gate::ToolError};
-use ringfence_leash::Surroundings;
+use ringfence_tools::Surroundings;
 use serde_json::{Value, json};
 use std::{
     fs,

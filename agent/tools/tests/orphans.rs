@@ -7,7 +7,7 @@ use ringfence_grant::{
     Grant,
     gate::{Gate, Registry},
 };
-use ringfence_leash::{programs::HostPrograms, shell::Shell, spawn::Plain};
+use ringfence_tools::{programs::HostPrograms, shell::Shell, spawn::Plain};
 use serde_json::json;
 use std::{
     ffi::OsStr,

@@ -4,7 +4,7 @@ use ringfence_grant::{
     CountBound, Grant, Scope,
     gate::{Gate, Registry, ToolError},
 };
-use ringfence_leash::{programs::HostPrograms, shell::Shell, spawn::Plain};
+use ringfence_tools::{programs::HostPrograms, shell::Shell, spawn::Plain};
 use serde_json::Value;
 use std::{
     ffi::OsStr,

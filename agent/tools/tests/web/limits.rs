@@ -1,7 +1,7 @@
 //! Servers that send too much, too slowly, or nonsense.
 
 use crate::support::{Names, PATIENCE, Server, Session, fetch, ok};
-use ringfence_leash::web::WebFetch;
+use ringfence_tools::web::WebFetch;
 use serde_json::{Value, json};
 use std::{
     io::Write,
@@ -118,8 +118,8 @@ fn a_drip_over_many_hops_ends_at_the_same_deadline() {
 #[test]
 fn a_look_up_that_never_ends_ends() {
     struct Never;
-    impl ringfence_leash::web::resolve::Resolve for Never {
-        fn resolve<'a>(&'a self, _: &'a str) -> ringfence_leash::web::resolve::Lookup<'a> {
+    impl ringfence_tools::web::resolve::Resolve for Never {
+        fn resolve<'a>(&'a self, _: &'a str) -> ringfence_tools::web::resolve::Lookup<'a> {
             Box::pin(std::future::pending())
         }
     }

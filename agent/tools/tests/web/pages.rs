@@ -1,7 +1,7 @@
 //! What a page comes out as, and what is told of us to get it.
 
 use crate::support::{Names, Server, Session, fetch, fetch_named, ok};
-use ringfence_leash::web::WebFetch;
+use ringfence_tools::web::WebFetch;
 use serde_json::json;
 
 const ARTICLE: &str = "<!doctype html><html><head><title> An\n article </title><script>x()</script></head><body>\
