@@ -1,7 +1,7 @@
 //! Denied patterns, from a profile's text to what is decided: against a matcher of globs that knows nothing of places.
 
-use super::{
-    compile_tests::{Lab, toml},
+use super::{Lab, toml};
+use crate::{
     compiled::{Kind, Place},
     decide::{Decider, Why},
     fixed::Written,
@@ -64,7 +64,7 @@ fn quoted(rules: &[String]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ringfence_test_support::laws::config(300))]
+    #![proptest_config(ringfence_test_support::properties::config(300))]
 
     #[test]
     fn a_pattern_decides_as_a_glob_does(
@@ -93,7 +93,7 @@ proptest! {
     }
 }
 
-fn policy(granted: &str, denied: &str) -> super::compiled::CompiledPolicy {
+fn policy(granted: &str, denied: &str) -> crate::compiled::CompiledPolicy {
     let lab = Lab::new();
     lab.compile(&toml(granted, denied, "none"))
 }

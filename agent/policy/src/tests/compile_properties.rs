@@ -1,7 +1,7 @@
 //! Compiled policies against the profile's text and against each other, over small alphabets.
 
-use super::{
-    compile_tests::{Lab, toml},
+use super::{Lab, toml};
+use crate::{
     compiled::{self, CompiledPolicy, Kind, Place, PlaceRule},
     decide::Decider,
     meet_policies, nets,
@@ -146,7 +146,7 @@ fn plain(policy: &CompiledPolicy) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ringfence_test_support::laws::config(200))]
+    #![proptest_config(ringfence_test_support::properties::config(200))]
 
     #[test]
     fn a_policy_means_what_its_text_says(

@@ -1,7 +1,6 @@
 //! Lists that are added to, installed profiles that are extended, homes.
 
-use super::*;
-use crate::problem::Wrong;
+use crate::{problem::Wrong, *};
 use ringfence_common::policy::axis::{READ, WRITE};
 use std::fs;
 

@@ -1,8 +1,8 @@
 //! What a container can do to where its rules lead, between one policy and the next: nothing.
 
-use super::{
+use super::{Lab, toml};
+use crate::{
     Compilation,
-    compile_tests::{Lab, toml},
     compiled::CompiledPolicy,
     decide::Decider,
     fixed::{Fixed, History},
