@@ -55,7 +55,7 @@ impl Job {
                 && is_terminal(own[0])
                 && is_terminal(own[1])
                 && getpgrp() == getpid(),
-            terminal: terminal.and_then(|stream| rustix::io::fcntl_dupfd_cloexec(stream, 3).ok()),
+            terminal: terminal.and_then(|stream| stream.try_clone_to_owned().ok()),
             handed: Cell::new(false),
             stopping: Cell::new(false),
         }

@@ -5,6 +5,7 @@
 //! | `spawn` | fork, and what must happen between fork and exec |
 //! | `handed` | descriptors that a service manager passed |
 //! | `peer` | who is at a socket's other end, and which process a pidfd names |
+//! | `pidfd` | opening a pidfd |
 //! | `job` | the command's process group, session and terminal |
 //! | `wait` | signals, stops and the exit status, passed between launcher and command |
 //! | `tree` | ending every process that descends from this one |
@@ -17,6 +18,7 @@
 pub mod handed;
 pub mod job;
 pub mod peer;
+mod pidfd;
 pub mod spawn;
 pub mod tree;
 pub mod wait;
