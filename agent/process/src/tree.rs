@@ -78,15 +78,19 @@ pub fn end_but(kept: &[Pid]) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..ROUNDS {
-        for child in children().filter(|child| !kept.contains(child) && !is_dead(*child)) {
+        // Not when none is alive: of a child whose first thread has ended, others may not have, and only with the last of
+        // them its own children become ours.
+        if !reap() {
+            return;
+        }
+        let remaining: Vec<Pid> = children().filter(|child| !kept.contains(child)).collect();
+        if remaining.is_empty() {
+            return;
+        }
+        for child in remaining.into_iter().filter(|child| !is_dead(*child)) {
             // The group first: what a child forks while we look is in it.
             let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
             let _ = kill(child, Signal::SIGKILL);
-        }
-        // Not when none is alive: of a child whose first thread has ended, others may not have, and only with the last of
-        // them its own children become ours.
-        if !reap() || children().all(|child| kept.contains(&child)) {
-            return;
         }
         thread::sleep(PAUSE);
     }

@@ -58,7 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("interceptor", &["base", "client", "files", "launch", "process", "redact", "session", "wire"]),
     // Agents and tools.
     ("file-tools", &[]),
-    ("tools", &["file-tools", "grant"]),
+    ("tools", &["file-tools", "grant", "process"]),
     ("tool-server", &["base", "grant", "launch", "policy", "process", "sandbox", "session", "tools", "wire"]),
     ("llm-worker", &["base", "credentials", "files", "http", "policy", "sandbox", "supervise", "wire"]),
     ("guest", &["file-tools", "wire"]),
