@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
+use ringfence_base::error::chain;
 use ringfence_file_tools::{
     Error, Tool,
     place::{Access, Gate, Place, Unguarded},
@@ -37,7 +38,7 @@ impl Scene {
     }
 
     fn run(&self, tool: Tool, input: Value) -> Result<String, String> {
-        run_in(self.0.path(), tool, input).map_err(|error| error.sentence())
+        run_in(self.0.path(), tool, input).map_err(|error| chain(&error))
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -337,7 +338,7 @@ fn every_tool_describes_itself() {
             assert!(schema["properties"][required.as_str().unwrap()].is_object());
         }
         // Each property that the schema names is taken, and no other.
-        let error = run_in(Path::new("/"), tool, json!({"no such parameter": 1})).unwrap_err().sentence();
+        let error = chain(&run_in(Path::new("/"), tool, json!({"no such parameter": 1})).unwrap_err());
         for name in schema["properties"].as_object().unwrap().keys() {
             assert!(error.contains(&format!("`{name}`")), "{error}");
         }

@@ -7,6 +7,7 @@ use super::{
     calls::{Answers, Calls},
     work::{Ask, Called, Cancelled, Later, Work},
 };
+use ringfence_base::error::chain;
 use ringfence_grant::{
     Grant,
     gate::{Begun, Cancel, Registry, Tool, ToolError},
@@ -222,7 +223,7 @@ impl Server {
             Ok(value) => (value.to_string(), false),
             Err(ToolError::Cancelled) => return None,
             Err(ToolError::Unknown(name)) => return Some(Err(self.unknown(&name))),
-            Err(error) => (error.sentence(), true),
+            Err(error) => (chain(&error), true),
         };
         let result = json!({ "content": [{ "type": "text", "text": text }], "isError": is_error });
         Some(Ok(complete(result, modern)))

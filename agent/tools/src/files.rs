@@ -1,6 +1,7 @@
 //! The file tools behind the gate: what each call requires, and the gate's answer to each path.
 
 use crate::spawn::Spawner;
+use ringfence_base::error::chain;
 use ringfence_file_tools::{
     Error,
     output::Excerpt,
@@ -61,7 +62,7 @@ impl FileTool {
             return Err(self.wrong("`path` has a NUL character"));
         }
         let place = Place { dir: &self.dir, gate: &Unguarded, deadline: None };
-        let resolved = place.resolve(path).map_err(|error| self.wrong(error.sentence()))?;
+        let resolved = place.resolve(path).map_err(|error| self.wrong(chain(&error)))?;
         let text = resolved.to_str().ok_or_else(|| self.wrong("`path` leads to a name that is not UTF-8"))?;
         PathEntry::exact(text).map_err(|error| self.wrong(format!("`path`: {error}")))
     }

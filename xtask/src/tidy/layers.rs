@@ -58,10 +58,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("interceptor", &["base", "client", "files", "launch", "process", "redact", "session", "wire"]),
     // Agents and tools.
     ("file-tools", &[]),
-    ("tools", &["file-tools", "grant", "process"]),
+    ("tools", &["base", "file-tools", "grant", "process"]),
     ("tool-server", &["base", "grant", "launch", "policy", "process", "sandbox", "session", "tools", "wire"]),
     ("llm-worker", &["base", "credentials", "files", "http", "policy", "sandbox", "supervise", "wire"]),
-    ("guest", &["file-tools", "wire"]),
+    ("guest", &["base", "file-tools", "wire"]),
 ];
 
 /// What nothing but these crates may name as a dependency: the only ones with `aya`, and with SQL.

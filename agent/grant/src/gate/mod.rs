@@ -145,7 +145,7 @@ impl Gate {
             Err(ToolError::Denied(denied)) => {
                 self.tell(tool.name(), Question::Call, Outcome::Denied(denied));
             }
-            Err(error) => self.tell(tool.name(), Question::Call, Outcome::Refused(&error.sentence())),
+            Err(error) => self.tell(tool.name(), Question::Call, Outcome::Refused(&error.to_string())),
         }
         Ok(ToolContext::new(decided?, tool.name().to_owned(), self.clone()))
     }

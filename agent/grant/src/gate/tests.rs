@@ -103,7 +103,7 @@ fn exec(entries: &[&str]) -> Grant {
 
 /// The refusal's text, or nothing.
 fn asked(granted: &Grant, args: Value) -> Option<String> {
-    wait(registry().dispatch("probe", args, granted)).err().map(|error| error.sentence())
+    wait(registry().dispatch("probe", args, granted)).err().map(|error| error.to_string())
 }
 
 #[test]

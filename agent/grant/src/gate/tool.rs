@@ -108,16 +108,4 @@ impl ToolError {
         let tool = tool.to_owned();
         move |source| Self::Failed { tool, source: source.into() }
     }
-
-    /// The whole chain in one line, as a tool's result says it.
-    pub fn sentence(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = self.source();
-        while let Some(source) = next {
-            text.push_str(": ");
-            text.push_str(&source.to_string());
-            next = source.source();
-        }
-        text
-    }
 }

@@ -9,7 +9,8 @@ use super::{
     daemon::{Daemon, Limits},
     find, install, line_end, say,
 };
-use crate::{runtime::Chain, sys};
+use crate::sys;
+use ringfence_base::error::chain;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{Mode, mkdir},
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> u8 {
             Error::Command(why) => why.status(),
             _ => NOT_RUN,
         };
-        say(format_args!("{}", Chain(&error)));
+        say(format_args!("{}", chain(&error)));
         status
     })
 }
@@ -184,7 +185,7 @@ fn serve(socket: &Path, limits: &Limits, mut told: File) -> u8 {
     let served = set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| error.to_string())
         .and_then(|()| rustix::process::setsid().map_err(|error| error.to_string()))
-        .and_then(|_| Daemon::start(socket, limits).map_err(|error| Chain(&error).to_string()));
+        .and_then(|_| Daemon::start(socket, limits).map_err(|error| chain(&error)));
     let mut daemon = match served {
         Ok(daemon) => daemon,
         Err(why) => {

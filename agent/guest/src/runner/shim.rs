@@ -5,7 +5,7 @@ use super::{
     child::{self, Child},
     find, line_end, notice, relay, say,
 };
-use crate::runtime::Chain;
+use ringfence_base::error::chain;
 use ringfence_wire::runner::{Ask, Truncate};
 use std::{
     ffi::{CString, OsStr, OsString},
@@ -111,7 +111,7 @@ fn own_choice() -> Option<Truncate> {
 
 /// The daemon cannot be asked: a tool must not stop working for that, unless somebody wants just this.
 fn away(error: &Error) -> Result<(), (u8, String)> {
-    let why = Chain(error).to_string();
+    let why = chain(error);
     if std::env::var_os(STRICT).is_some_and(|value| value == "1") {
         return Err((
             NOT_RUN,

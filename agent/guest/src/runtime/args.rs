@@ -1,6 +1,7 @@
 //! The runtime's flags, and what becomes of them.
 
-use super::{Chain, work::Job};
+use super::work::Job;
+use ringfence_base::error::chain;
 use ringfence_file_tools::output::DEFAULT_CHARS;
 use serde_json::Value;
 use std::{
@@ -98,7 +99,7 @@ impl Args {
 
     fn prompt(&self) -> Result<String, Error> {
         let fail = |reason: String| Error::Prompt { path: self.system_prompt.display().to_string(), reason };
-        let file = File::open(&self.system_prompt).map_err(|error| fail(Chain(&error).to_string()))?;
+        let file = File::open(&self.system_prompt).map_err(|error| fail(chain(&error)))?;
         let mut bytes = Vec::new();
         file.take(MOST_PROMPT + 1).read_to_end(&mut bytes).map_err(|error| fail(error.to_string()))?;
         if bytes.len() as u64 > MOST_PROMPT {

@@ -10,6 +10,7 @@ use nix::sys::{
     signal::{SigSet, Signal},
     signalfd::{SfdFlags, SignalFd},
 };
+use ringfence_base::error::chain;
 use ringfence_file_tools::place::{Place, Unguarded};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -123,7 +124,7 @@ fn held(ends: Ends, work: Work, dir: &Path) -> io::Result<()> {
             let report = match result {
                 Ok(()) => Report::Done,
                 Err(error) => {
-                    out.write_all(error.sentence().as_bytes())?;
+                    out.write_all(chain(&error).as_bytes())?;
                     Report::Refused
                 }
             };

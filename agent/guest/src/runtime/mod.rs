@@ -28,6 +28,7 @@ mod work;
 
 pub use args::Args;
 
+use ringfence_base::error::chain;
 use std::{io::Write, process::ExitCode};
 
 /// Runs until SIGTERM or SIGINT.
@@ -35,7 +36,7 @@ pub fn run(args: &Args) -> ExitCode {
     let outcome = args
         .load()
         .map_err(|error| error.to_string())
-        .and_then(|settings| session::run(&settings).map_err(|error| format!("{}", Chain(&error))));
+        .and_then(|settings| session::run(&settings).map_err(|error| chain(&error)));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -49,19 +50,4 @@ pub fn run(args: &Args) -> ExitCode {
 fn say(line: std::fmt::Arguments<'_>) {
     // A log that nobody reads any more is no reason to stop.
     let _ = writeln!(std::io::stderr(), "ringfence-runtime: {line}");
-}
-
-/// An error with its causes, in one line.
-pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}", self.0)?;
-        let mut next = self.0.source();
-        while let Some(error) = next {
-            write!(formatter, ": {error}")?;
-            next = error.source();
-        }
-        Ok(())
-    }
 }

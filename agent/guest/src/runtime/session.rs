@@ -4,7 +4,6 @@
 //! and wait". What was under way then is over: a turn is not sent twice, because the daemon may have it on record.
 
 use super::{
-    Chain,
     args::Settings,
     call::Outcome,
     link::{self, Error, Link},
@@ -13,6 +12,7 @@ use super::{
     say,
     tag::Asking,
 };
+use ringfence_base::error::chain;
 use ringfence_file_tools::output::Excerpt;
 use std::{
     collections::VecDeque,
@@ -83,7 +83,7 @@ pub(super) fn run(settings: &Settings) -> io::Result<()> {
             said.clear();
             refusal.clear();
         }
-        let reason = Chain(&error).to_string();
+        let reason = chain(&error);
         if reason != said {
             say(format_args!("{reason}; trying again"));
             said = reason;

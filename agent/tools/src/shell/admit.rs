@@ -8,6 +8,7 @@ use super::{
     refusal::ScriptError,
     script::{self, Target, When},
 };
+use ringfence_base::error::chain;
 use ringfence_grant::gate::{Denied, Found, ToolContext};
 use std::{
     ffi::OsString,
@@ -33,13 +34,6 @@ pub(super) enum AdmitError {
     /// More words than a call may have, or more places to look at than its time is enough for.
     #[error("{0}")]
     TooMuch(String),
-}
-
-fn chain(error: &PlaceError) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 /// What will run.

@@ -1,6 +1,7 @@
 //! What runs: statuses, streams, limits, and that nothing is left.
 
 use crate::support::Session;
+use ringfence_base::error::chain;
 use ringfence_grant::Grant;
 use ringfence_tools::shell::Stop;
 use serde_json::{Value, json};
@@ -154,7 +155,8 @@ fn a_stopped_shell_ends_what_runs_and_runs_no_more() {
         }
         stop.stop();
         let error = call.join().unwrap().unwrap_err();
-        assert!(error.sentence().contains("it was stopped"), "{}", error.sentence());
+        let reason = chain(&error);
+        assert!(reason.contains("it was stopped"), "{reason}");
     });
     gone(fs::read_to_string(&pid).unwrap().trim());
     assert!(session.call(&Grant::top(), json!({"program": "sleep", "args": ["300"]})).is_err());

@@ -1,5 +1,6 @@
 //! A registry with a shell in a folder of its own.
 
+use ringfence_base::error::chain;
 use ringfence_grant::{
     CountBound, Grant, Scope,
     gate::{Gate, Registry, ToolError},
@@ -56,7 +57,7 @@ impl Session {
         let shown = args.to_string();
         match self.call(granted, args) {
             Ok(result) => panic!("{shown} ran: {result}"),
-            Err(error) => error.sentence(),
+            Err(error) => chain(&error),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Servers that answer as a test says, a resolver that answers as a test says, and a call of the tool between them.
 
+use ringfence_base::error::chain;
 use ringfence_grant::{
     Grant, Scope,
     gate::{Decision, Gate, NoPrograms, Outcome, Registry},
@@ -164,7 +165,7 @@ impl Session {
     pub(crate) fn call(&self, args: Value) -> Result<Value, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let call = self.registry.dispatch("web_fetch", args, &self.grant);
-        runtime.block_on(call).map_err(|error| error.sentence())
+        runtime.block_on(call).map_err(|error| chain(&error))
     }
 
     /// Every denial that was recorded.

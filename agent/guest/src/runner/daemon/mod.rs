@@ -26,6 +26,7 @@ use nix::sys::{
     signal::{SigSet, Signal},
     signalfd::{SfdFlags, SignalFd},
 };
+use ringfence_base::error::chain;
 use ringfence_wire::runner::{Answer, Ask, Done, Line, Protocol, RequestError};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -111,7 +112,7 @@ pub fn run(args: &Args) -> ExitCode {
     match Daemon::start(&args.socket, &args.limits).and_then(|mut daemon| daemon.serve()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("{}", crate::runtime::Chain(&error)));
+            say(format_args!("{}", chain(&error)));
             ExitCode::FAILURE
         }
     }
