@@ -253,7 +253,7 @@ pub fn shell(data: &[u8]) {
     let path = OsStr::new("/usr/bin:/bin");
     let shell =
         Shell::new(&dir, path, Arc::new(Judge { dir: dir.clone() })).with_variable("HOME", "out/a b*");
-    let registry = Registry::new(Gate::new(HostPrograms::along(path))).with(shell);
+    let registry = Registry::new(Gate::new(HostPrograms::on_path(path))).with(shell);
     let call = registry.dispatch("shell", json!({"script": text}), &granted);
     let answer = pin!(call).poll(&mut Context::from_waker(Waker::noop()));
     assert!(answer.is_ready(), "a call blocks until it is done");

@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
-    match gate::beyond(a, b) {
+    match gate::excess(a, b) {
         None => {
             writeln!(io::stdout(), "yes: nothing of the first is beyond the second")?;
             Ok(ExitCode::SUCCESS)
@@ -179,7 +179,7 @@ fn ask(
         Grant { max_calls: CountBound::Unlimited, valid_for_generation: Scope::All, ..grant.clone() };
     let mut gate = Gate::new(HostPrograms::default());
     if let Some(profile) = profile {
-        gate = gate.forbidding(Denies::new(&profile.denials, &profile.rules, &workdir()?));
+        gate = gate.with_veto(Denies::new(&profile.denials, &profile.rules, &workdir()?));
     }
     let gate = Arc::new(gate);
     let context = gate.authorize(&Asking, &Value::Null, &unbounded)?;

@@ -138,9 +138,9 @@ fn serve(
         spawner: Arc::new(spawner),
         ..ringfence_tools::Surroundings::default()
     };
-    let mut gate = tools.gate().recording(recorder);
+    let mut gate = tools.gate().with_record(recorder);
     if let Some(profile) = &session.profile {
-        gate = gate.forbidding(Denies::new(&profile.denials, &profile.rules, workdir));
+        gate = gate.with_veto(Denies::new(&profile.denials, &profile.rules, workdir));
     }
     // This process has no children but tools.
     let shell = Shell::new(workdir, &tools.programs.path(), tools.spawner.clone()).ending_orphans();

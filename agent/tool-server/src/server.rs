@@ -10,7 +10,7 @@ use super::{
 use ringfence_base::error::chain;
 use ringfence_grant::{
     Grant,
-    gate::{Begun, Cancel, Registry, Tool, ToolError},
+    gate::{AuthorizedCall, Cancel, Registry, Tool, ToolError},
 };
 use ringfence_session::{
     line::{Call, Id, Kind, Message},
@@ -198,14 +198,14 @@ impl Server {
         modern: bool,
         cancel: Cancel,
     ) -> Option<Result<Value, Fault>> {
-        match self.registry.begin(tool, arguments, &self.granted, cancel) {
+        match self.registry.authorize(tool, arguments, &self.granted, cancel) {
             Ok(begun) => self.run(begun, modern),
             Err(error) => self.outcome(Err(error), modern),
         }
     }
 
     /// Runs a call. Blocks. `None`: it was cancelled, and has no answer.
-    pub fn run(&self, begun: Begun, modern: bool) -> Option<Result<Value, Fault>> {
+    pub fn run(&self, begun: AuthorizedCall, modern: bool) -> Option<Result<Value, Fault>> {
         let outcome = RUNTIME.with(|runtime| match runtime {
             Ok(runtime) => Ok(runtime.block_on(begun.run())),
             Err(error) => Err(Fault::new(-32603, format!("cannot run the call: {error}"))),

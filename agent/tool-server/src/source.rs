@@ -93,8 +93,9 @@ impl Session {
         let file = |entry: &ExecEntry| -> Option<ExecEntry> {
             let mut names = entry.programs();
             let Some(name) = names.next() else { return Some(entry.clone()) };
-            let found = programs.look(Path::new(name)).ok()?.target;
-            let same = |name: &str| programs.look(Path::new(name)).is_ok_and(|other| other.target == found);
+            let found = programs.resolve(Path::new(name)).ok()?.target;
+            let same =
+                |name: &str| programs.resolve(Path::new(name)).is_ok_and(|other| other.target == found);
             let exact = PathEntry::exact(found.to_str()?).ok()?;
             let all = names.all(same) && entry.paths().has(&exact);
             all.then(|| PathEntry::tree(exact.anchor()).ok().map(ExecEntry::from)).flatten()

@@ -4,7 +4,7 @@
 use super::place;
 use ringfence_grant::{
     Denied, ExecEntry, NamePattern, NetEntry, PathEntry, Scope,
-    gate::{Found, Question, Veto},
+    gate::{Question, ResolvedProgram, Veto},
 };
 use ringfence_policy::{
     AxisRules, Denials, Rule, Rules,
@@ -105,7 +105,7 @@ impl Denies {
 }
 
 impl Veto for Denies {
-    fn forbids(&self, question: Question<'_>, found: Option<&Found>) -> Option<String> {
+    fn forbids(&self, question: Question<'_>, found: Option<&ResolvedProgram>) -> Option<String> {
         match question {
             Question::Call => None,
             Question::Read(path) => on_path(&self.fs_read, path),
@@ -149,7 +149,7 @@ fn other_spelling(path: &Path) -> Option<PathEntry> {
 
 impl Denies {
     /// A name denies the program of that name wherever it is, and what a link of that name leads to.
-    fn on_program(&self, Found { path, target }: &Found) -> Option<String> {
+    fn on_program(&self, ResolvedProgram { path, target }: &ResolvedProgram) -> Option<String> {
         if self.exec.denied.is_empty() {
             return None;
         }
@@ -227,7 +227,7 @@ mod tests {
     fn a_pattern_gives_way_to_a_name_that_is_granted_whole() {
         let forbidden = |denies: &Denies, path: &str| {
             let path = Path::new(path);
-            let found = Found { path: path.to_owned(), target: path.to_owned() };
+            let found = ResolvedProgram { path: path.to_owned(), target: path.to_owned() };
             let said =
                 [Question::Read(path), Question::Exec(path)].map(|of| denies.forbids(of, Some(&found)));
             assert_eq!(said[0], said[1]);
@@ -258,7 +258,7 @@ mod tests {
         std::fs::hard_link(path(".env"), path(".ENV")).unwrap();
         let forbidden = |rule: &str, name: &str| {
             let (path, denies) = (path(name), denies(rule));
-            let found = Found { path: path.clone(), target: path.clone() };
+            let found = ResolvedProgram { path: path.clone(), target: path.clone() };
             let said =
                 [Question::Read(&path), Question::Exec(&path)].map(|of| denies.forbids(of, Some(&found)));
             assert_eq!(said[0], said[1], "{rule} {name}");
@@ -278,7 +278,7 @@ mod tests {
             PathBuf::from(format!("/opt/closed{}", "/d".repeat(80))),
         ];
         for path in odd {
-            let found = Found { path: path.clone(), target: path.clone() };
+            let found = ResolvedProgram { path: path.clone(), target: path.clone() };
             let asked = [Question::Exec(&path), Question::Read(&path)];
             for question in asked {
                 let said = denies("/opt/closed").forbids(question, Some(&found));
@@ -287,7 +287,7 @@ mod tests {
             }
         }
         let plain = Path::new("/opt/open/tool");
-        let found = Found { path: plain.to_owned(), target: plain.to_owned() };
+        let found = ResolvedProgram { path: plain.to_owned(), target: plain.to_owned() };
         assert_eq!(denies("/opt/closed").forbids(Question::Exec(plain), Some(&found)), None);
         let said = denies("/opt/open").forbids(Question::Exec(plain), Some(&found));
         assert_eq!(said.as_deref(), Some("/opt/open"));

@@ -107,8 +107,9 @@ impl Work {
         let cancel = Cancel::default();
         let calls = vec![(id.clone(), cancel.clone())];
         let server = server.clone();
-        let work: Box<dyn FnOnce() -> Option<String> + Send> = if server.registry.begins_at_once(&tool) {
-            match server.registry.begin(&tool, arguments, &server.granted, cancel) {
+        let work: Box<dyn FnOnce() -> Option<String> + Send> = if server.registry.authorizes_without_io(&tool)
+        {
+            match server.registry.authorize(&tool, arguments, &server.granted, cancel) {
                 Ok(begun) => Box::new(move || Some(answer(&id, server.run(begun, modern)?))),
                 Err(error) => {
                     return match server.outcome(Err(error), modern) {

@@ -90,8 +90,8 @@ impl Tool for FileTool {
         self.tool.parameters()
     }
 
-    /// At the links of the path.
-    fn looks(&self) -> bool {
+    /// It follows the links of the path.
+    fn authorizing_does_io(&self) -> bool {
         true
     }
 

@@ -1,6 +1,6 @@
 //! What a bare program name finds: the search along PATH.
 
-use ringfence_grant::gate::{Found, Programs};
+use ringfence_grant::gate::{Programs, ResolvedProgram};
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
@@ -21,13 +21,13 @@ pub struct HostPrograms {
 impl Default for HostPrograms {
     /// Along this process's PATH.
     fn default() -> Self {
-        Self::along(&std::env::var_os("PATH").unwrap_or_else(|| PATH.into()))
+        Self::on_path(&std::env::var_os("PATH").unwrap_or_else(|| PATH.into()))
     }
 }
 
 impl HostPrograms {
     /// Along a PATH: directories with colons between them.
-    pub fn along(path: &OsStr) -> Self {
+    pub fn on_path(path: &OsStr) -> Self {
         Self { directories: std::env::split_paths(path).filter(|dir| dir.is_absolute()).collect() }
     }
 
@@ -39,7 +39,7 @@ impl HostPrograms {
 }
 
 impl Programs for HostPrograms {
-    fn look(&self, program: &Path) -> io::Result<Found> {
+    fn resolve(&self, program: &Path) -> io::Result<ResolvedProgram> {
         if program.is_absolute() {
             return found(program);
         }
@@ -51,7 +51,7 @@ impl Programs for HostPrograms {
     }
 }
 
-fn found(place: &Path) -> io::Result<Found> {
+fn found(place: &Path) -> io::Result<ResolvedProgram> {
     let metadata = fs::metadata(place)?;
     if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -59,7 +59,7 @@ fn found(place: &Path) -> io::Result<Found> {
     let (Some(directory), Some(name)) = (place.parent(), place.file_name()) else {
         return Err(io::ErrorKind::NotFound.into());
     };
-    Ok(Found { path: directory.canonicalize()?.join(name), target: place.canonicalize()? })
+    Ok(ResolvedProgram { path: directory.canonicalize()?.join(name), target: place.canonicalize()? })
 }
 
 #[cfg(test)]
@@ -76,16 +76,17 @@ mod tests {
         let tool = bin.join("tool");
         fs::write(&tool, "").unwrap();
         symlink("tool", bin.join("other")).unwrap();
-        let programs = HostPrograms::along(OsStr::new(&format!(".::bin:{}", link.display())));
-        assert!(programs.look(Path::new("tool")).is_err(), "it cannot be executed yet");
+        let programs = HostPrograms::on_path(OsStr::new(&format!(".::bin:{}", link.display())));
+        assert!(programs.resolve(Path::new("tool")).is_err(), "it cannot be executed yet");
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
         let bin = bin.canonicalize().unwrap();
-        let found = |path: &str, target: &str| Found { path: bin.join(path), target: bin.join(target) };
-        assert_eq!(programs.look(Path::new("tool")).unwrap(), found("tool", "tool"));
-        assert_eq!(programs.look(Path::new("other")).unwrap(), found("other", "tool"));
-        assert_eq!(programs.look(&link.join("other")).unwrap(), found("other", "tool"));
+        let found =
+            |path: &str, target: &str| ResolvedProgram { path: bin.join(path), target: bin.join(target) };
+        assert_eq!(programs.resolve(Path::new("tool")).unwrap(), found("tool", "tool"));
+        assert_eq!(programs.resolve(Path::new("other")).unwrap(), found("other", "tool"));
+        assert_eq!(programs.resolve(&link.join("other")).unwrap(), found("other", "tool"));
         for absent in ["", ".", "..", "bin/tool", "./tool", "/", "absent"] {
-            assert!(programs.look(Path::new(absent)).is_err(), "{absent}");
+            assert!(programs.resolve(Path::new(absent)).is_err(), "{absent}");
         }
     }
 }

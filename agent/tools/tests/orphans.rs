@@ -44,7 +44,7 @@ fn a_daemon_ends_when_no_call_runs_any_more() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().canonicalize().unwrap();
     let shell = Shell::new(&dir, OsStr::new(PATH), Arc::new(Plain)).ending_orphans().unwrap();
-    let gate = Gate::new(HostPrograms::along(OsStr::new(PATH)));
+    let gate = Gate::new(HostPrograms::on_path(OsStr::new(PATH)));
     let registry = Registry::new(gate).with(shell);
     // Its own session, its parent gone, a child of its own; the call ends once all of that is so.
     let daemon = "setsid sh -c \"sleep 300 & echo \\$! > child; echo \\$\\$ > daemon.new; mv daemon.new daemon; wait\" &";

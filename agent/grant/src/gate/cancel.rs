@@ -69,7 +69,7 @@ impl Cancel {
     }
 
     /// Whether it was cancelled; else `waker` is woken when it is.
-    pub(super) fn is_cancelled_or_wakes(&self, waker: &Waker) -> bool {
+    pub(super) fn poll_cancelled(&self, waker: &Waker) -> bool {
         let mut state = self.state();
         match state.stage {
             Stage::Cancelled(_) => return true,

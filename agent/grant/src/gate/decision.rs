@@ -1,6 +1,6 @@
 //! Refusals, and the record of every decision.
 
-use super::Found;
+use super::ResolvedProgram;
 use std::{fmt, net::IpAddr, path::Path};
 
 /// One of the axes that have targets.
@@ -156,5 +156,5 @@ impl<F: Fn(&Decision<'_>) + Send + Sync> Record for F {
 /// Rules beside the grant that can only deny: a profile's denies.
 pub trait Veto: Send + Sync {
     /// The rule that forbids what the grant allows, if one does. A program comes as the gate found it.
-    fn forbids(&self, question: Question<'_>, found: Option<&Found>) -> Option<String>;
+    fn forbids(&self, question: Question<'_>, found: Option<&ResolvedProgram>) -> Option<String>;
 }

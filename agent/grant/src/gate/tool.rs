@@ -37,18 +37,18 @@ pub trait Tool: Send + Sync {
         self.required(args)
     }
 
-    /// Whether [`required`](Self::required) or [`wanted`](Self::wanted) look at the machine, which may take its time: at the
-    /// links of a path, for example.
-    fn looks(&self) -> bool {
+    /// Whether [`required`](Self::required) or [`wanted`](Self::wanted) do I/O, which may block: they follow the links of a
+    /// path, for example.
+    fn authorizing_does_io(&self) -> bool {
         false
     }
 
-    /// Refuses a call that [`call`](Self::call) would refuse whatever the machine has, before it is run. Neither blocks nor
-    /// looks at the machine; what it does not refuse, the call itself judges.
+    /// Refuses a call that [`call`](Self::call) would refuse on any machine, before it is run. Does no I/O; what it does not
+    /// refuse, the call itself judges.
     ///
     /// # Errors
     /// [`ToolError`], as [`call`](Self::call) would have.
-    fn foregone(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
+    fn precheck(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
         let _ = (ctx, args);
         Ok(())
     }

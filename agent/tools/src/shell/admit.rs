@@ -9,7 +9,7 @@ use super::{
     script::{self, Target, When},
 };
 use ringfence_base::error::chain;
-use ringfence_grant::gate::{Denied, Found, ToolContext};
+use ringfence_grant::gate::{Denied, ResolvedProgram, ToolContext};
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -95,7 +95,7 @@ pub(super) enum Leads {
 /// Who says what is granted.
 pub(super) trait Authority {
     /// May this be executed?
-    fn exec(&self, program: &Path) -> Result<Found, Denied>;
+    fn exec(&self, program: &Path) -> Result<ResolvedProgram, Denied>;
     /// Is this bare name denied, whatever file it is?
     fn rule_out(&self, program: &str) -> Result<(), Denied>;
     /// May this be read?
@@ -107,7 +107,7 @@ pub(super) trait Authority {
 }
 
 impl Authority for ToolContext {
-    fn exec(&self, program: &Path) -> Result<Found, Denied> {
+    fn exec(&self, program: &Path) -> Result<ResolvedProgram, Denied> {
         self.check_exec(program)
     }
 
@@ -173,7 +173,7 @@ pub(super) fn admit(
 ///
 /// # Errors
 /// [`AdmitError`], which [`admit`] would have, unless it has another.
-pub(super) fn foregone(arguments: &Arguments, authority: &impl Authority) -> Result<(), AdmitError> {
+pub(super) fn precheck(arguments: &Arguments, authority: &impl Authority) -> Result<(), AdmitError> {
     let text = match &arguments.command {
         Command::Program(program, _) => return Ok(authority.rule_out(program)?),
         Command::Script(text) => text,

@@ -171,8 +171,8 @@ impl Tool for Shell {
     }
 
     /// A script that is none of the subset, and a program by a name that is not granted.
-    fn foregone(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
-        admit::foregone(&self.arguments(args)?, ctx).map_err(refused)
+    fn precheck(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
+        admit::precheck(&self.arguments(args)?, ctx).map_err(refused)
     }
 
     /// Whatever the programs may need.

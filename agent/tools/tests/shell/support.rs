@@ -35,7 +35,7 @@ impl Session {
         let dir = kept.path().canonicalize().unwrap().join("work");
         fill(&dir);
         let shell = Shell::new(&dir, OsStr::new(PATH), Arc::new(Plain)).with_variable("LC_ALL", "C");
-        let gate = Gate::new(HostPrograms::along(OsStr::new(PATH)));
+        let gate = Gate::new(HostPrograms::on_path(OsStr::new(PATH)));
         Self { _kept: kept, registry: Registry::new(gate).with(also(shell)), dir }
     }
 

@@ -154,7 +154,7 @@ impl Session {
         };
         let denials = Arc::new(Mutex::new(Vec::new()));
         let heard = denials.clone();
-        let gate = Gate::new(NoPrograms).recording(move |decision: &Decision<'_>| {
+        let gate = Gate::new(NoPrograms).with_record(move |decision: &Decision<'_>| {
             if let Outcome::Denied(denied) = decision.outcome {
                 heard.lock().unwrap().push(denied.to_string());
             }
