@@ -2,8 +2,8 @@
 
 use crate::{
     error::Error,
-    place::{Access, Place, open_file},
     replace::{self, Lock},
+    workspace::{Access, Workspace, open_file},
 };
 use memchr::{memchr_iter, memmem};
 use serde::Deserialize;
@@ -28,18 +28,18 @@ pub(crate) struct Input {
     replace_all: bool,
 }
 
-pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Result<(), Error> {
+pub(crate) fn run(input: &Input, workspace: &Workspace<'_>, out: &mut dyn Write) -> Result<(), Error> {
     if input.old_string.is_empty() {
         return Err(Error::NoEdit("old_string is empty; write_file writes a whole file"));
     }
     if input.old_string == input.new_string {
         return Err(Error::NoEdit("old_string and new_string are the same"));
     }
-    let path = place.resolve(&input.path)?;
-    place.admit(Access::Read, &path)?;
-    place.admit(Access::Write, &path)?;
+    let path = workspace.resolve(&input.path)?;
+    workspace.admit(Access::Read, &path)?;
+    workspace.admit(Access::Write, &path)?;
     // From reading to replacing: two edits of one file in one round must both be there afterwards.
-    let _lock = Lock::take(&path, place)?;
+    let _lock = Lock::take(&path, workspace)?;
     let before = read(&path)?;
     let (after, count, line) = edit(&before, input, &path)?;
     let how = replace::replace(&path, &after)?;

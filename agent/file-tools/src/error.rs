@@ -128,7 +128,7 @@ pub enum Error {
     },
     /// The time is over.
     #[error("the time for this call is over")]
-    Late,
+    TimedOut,
     /// The result could not be handed on.
     #[error("the result could not be written")]
     Output(#[source] io::Error),

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Error,
-    place::{Access, Place},
+    workspace::{Access, Workspace},
 };
 use serde::Deserialize;
 use std::{
@@ -24,15 +24,15 @@ pub(crate) struct Input {
     path: Option<String>,
 }
 
-pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Result<(), Error> {
-    let path = place.resolve(input.path.as_deref().unwrap_or("."))?;
-    place.admit(Access::Read, &path)?;
-    let (names, complete) = names(&path, place)?;
+pub(crate) fn run(input: &Input, workspace: &Workspace<'_>, out: &mut dyn Write) -> Result<(), Error> {
+    let path = workspace.resolve(input.path.as_deref().unwrap_or("."))?;
+    workspace.admit(Access::Read, &path)?;
+    let (names, complete) = names(&path, workspace)?;
     if names.is_empty() {
         return out.write_all(b"[empty directory]").map_err(Error::Output);
     }
     for name in names.iter().take(MOST_SHOWN) {
-        place.check_time()?;
+        workspace.check_time()?;
         writeln!(out, "{}", line(&path.join(name), &name.to_string_lossy())).map_err(Error::Output)?;
     }
     let hidden = names.len().saturating_sub(MOST_SHOWN);
@@ -44,7 +44,7 @@ pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Resu
 }
 
 /// The names in a directory, sorted, and whether they are all.
-pub(crate) fn names(path: &Path, place: &Place<'_>) -> Result<(Vec<OsString>, bool), Error> {
+pub(crate) fn names(path: &Path, workspace: &Workspace<'_>) -> Result<(Vec<OsString>, bool), Error> {
     let entries = fs::read_dir(path).map_err(|source| match source.kind() {
         std::io::ErrorKind::NotADirectory => Error::NotADirectory { path: path.to_owned() },
         _ => Error::Io { doing: "list", path: path.to_owned(), source },
@@ -56,7 +56,7 @@ pub(crate) fn names(path: &Path, place: &Place<'_>) -> Result<(Vec<OsString>, bo
             return Ok((names, false));
         }
         if names.len() % 1024 == 0 {
-            place.check_time()?;
+            workspace.check_time()?;
         }
         names.push(entry.map_err(Error::io("list", path))?.file_name());
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Error,
-    place::{Access, Place, open_file},
+    workspace::{Access, Workspace, open_file},
 };
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ pub(crate) struct Input {
     limit: Option<u64>,
 }
 
-pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Result<(), Error> {
+pub(crate) fn run(input: &Input, workspace: &Workspace<'_>, out: &mut dyn Write) -> Result<(), Error> {
     let offset = input.offset.unwrap_or(1);
     if offset == 0 {
         return Err(Error::Range { name: "offset", wanted: "1 or more: lines are counted from 1" });
@@ -29,8 +29,8 @@ pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Resu
     if input.limit == Some(0) {
         return Err(Error::Range { name: "limit", wanted: "1 or more" });
     }
-    let path = place.resolve(&input.path)?;
-    place.admit(Access::Read, &path)?;
+    let path = workspace.resolve(&input.path)?;
+    workspace.admit(Access::Read, &path)?;
     let (file, metadata) = open_file(&path)?;
     let mut reader = BufReader::with_capacity(CHUNK, file);
     let start = reader.fill_buf().map_err(Error::io("read", &path))?;
@@ -44,7 +44,7 @@ pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Resu
     let mut lines = Lines { left: offset - 1, done: 0 };
     let skipped = |error| Error::Io { doing: "read", path: path.clone(), source: error };
     while lines.left > 0 {
-        place.check_time()?;
+        workspace.check_time()?;
         let chunk = reader.fill_buf().map_err(skipped)?;
         if chunk.is_empty() {
             return Err(Error::PastEnd { path, lines: lines.done, offset });
@@ -58,7 +58,7 @@ pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Resu
 
     let mut lines = Lines { left: input.limit.unwrap_or(u64::MAX), done: 0 };
     while lines.left > 0 {
-        place.check_time()?;
+        workspace.check_time()?;
         let chunk = reader.fill_buf().map_err(skipped)?;
         if chunk.is_empty() {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Error,
-    place::{Place, regular},
+    workspace::{Workspace, regular},
 };
 use rustix::fs::{FlockOperation, Gid, Uid};
 use std::{
@@ -18,20 +18,20 @@ use std::{
 /// How long somebody else's lock is waited for, where the call has no earlier deadline.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How a content got into its place.
+/// How the new content was put in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum Replaced {
     /// By a rename.
-    AtOnce,
+    Atomically,
     /// Written into the file that was there.
     InPlace,
 }
 
-impl How {
+impl Replaced {
     /// What the result says about it.
     pub(crate) fn remark(self) -> &'static str {
         match self {
-            Self::AtOnce => "",
+            Self::Atomically => "",
             Self::InPlace => " (in place: the file could not be replaced at once)",
         }
     }
@@ -45,11 +45,11 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Locks the directory that `path` is in. A directory that cannot be opened is not locked.
-    pub(crate) fn take(path: &Path, place: &Place<'_>) -> Result<Self, Error> {
+    pub(crate) fn take(path: &Path, workspace: &Workspace<'_>) -> Result<Self, Error> {
         let parent = path.parent().unwrap_or(path);
         let Ok(directory) = File::open(parent) else { return Ok(Self { _directory: None }) };
         let mine = Instant::now() + LOCK_WAIT;
-        let deadline = place.deadline.map_or(mine, |theirs| theirs.min(mine));
+        let deadline = workspace.deadline.map_or(mine, |theirs| theirs.min(mine));
         loop {
             match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
@@ -66,7 +66,7 @@ impl Lock {
 }
 
 /// Puts `bytes` in the place of the file at `path`, which has its links resolved. Mode and owner stay.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<How, Error> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<Replaced, Error> {
     let old = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_symlink() => {
             return Err(Error::Dangling { path: path.to_owned() });
@@ -86,7 +86,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<How, Error> {
         }
     }
     match beside(path, old.as_ref(), bytes) {
-        Ok(()) => Ok(How::AtOnce),
+        Ok(()) => Ok(Replaced::Atomically),
         // The directory is not ours to write, or the file is a mount of its own, as /etc/hosts is in a container.
         Err(error) if old.is_some() && cannot_rename(&error) => {
             let opened = OpenOptions::new().write(true).open(path).map_err(Error::io("write", path))?;
@@ -101,9 +101,9 @@ fn cannot_rename(error: &io::Error) -> bool {
     matches!(error.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
-fn in_place(path: &Path, mut file: File, bytes: &[u8]) -> Result<How, Error> {
+fn in_place(path: &Path, mut file: File, bytes: &[u8]) -> Result<Replaced, Error> {
     file.set_len(0).and_then(|()| file.write_all(bytes)).map_err(Error::io("write", path))?;
-    Ok(How::InPlace)
+    Ok(Replaced::InPlace)
 }
 
 /// Writes a file beside `path` and renames it there.

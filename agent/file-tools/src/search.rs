@@ -5,8 +5,8 @@
 use crate::{
     error::Error,
     list,
-    place::{Access, Place, open_file},
     read::PROBE,
+    workspace::{Access, Workspace, open_file},
 };
 use regex_lite::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -48,7 +48,7 @@ pub(crate) struct Input {
     max_results: Option<usize>,
 }
 
-pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Result<(), Error> {
+pub(crate) fn run(input: &Input, workspace: &Workspace<'_>, out: &mut dyn Write) -> Result<(), Error> {
     let most = input.max_results.unwrap_or(RESULTS);
     if !(1..=MOST_RESULTS).contains(&most) {
         return Err(Error::Range { name: "max_results", wanted: "from 1 to 2000" });
@@ -56,7 +56,7 @@ pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Resu
     let mut search = Search {
         pattern: compile("pattern", &input.pattern, input.ignore_case)?,
         names: input.glob.as_deref().map(glob).transpose()?,
-        place,
+        workspace,
         out,
         left: most,
         files: 0,
@@ -64,8 +64,8 @@ pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Resu
         unreadable: 0,
         deep: 0,
     };
-    let path = place.resolve(input.path.as_deref().unwrap_or("."))?;
-    place.admit(Access::Read, &path)?;
+    let path = workspace.resolve(input.path.as_deref().unwrap_or("."))?;
+    workspace.admit(Access::Read, &path)?;
     let is_directory = fs::metadata(&path).map_err(Error::io("look at", &path))?.is_dir();
     let ended = if is_directory {
         search.below(&path)
@@ -77,7 +77,7 @@ pub(crate) fn run(input: &Input, place: &Place<'_>, out: &mut dyn Write) -> Resu
     match ended {
         Ok(()) => {}
         // What was found so far is still worth having.
-        Err(Error::Late) => {
+        Err(Error::TimedOut) => {
             writeln!(search.out, "[the time is over: the search is not complete]").map_err(Error::Output)?
         }
         Err(error) => return Err(error),
@@ -114,7 +114,7 @@ fn glob(glob: &str) -> Result<Regex, Error> {
 struct Search<'a> {
     pattern: Regex,
     names: Option<Regex>,
-    place: &'a Place<'a>,
+    workspace: &'a Workspace<'a>,
     out: &'a mut dyn Write,
     /// Lines that may still be shown.
     left: usize,
@@ -128,13 +128,13 @@ impl Search<'_> {
     /// Searches every file below `top`, in the order of names. Links are not followed.
     fn below(&mut self, top: &Path) -> Result<(), Error> {
         // A stack of what is left of each directory on the way, so that depth costs no stack of ours.
-        let mut open = vec![(PathBuf::new(), list::names(top, self.place)?.0.into_iter())];
+        let mut open = vec![(PathBuf::new(), list::names(top, self.workspace)?.0.into_iter())];
         while let Some((directory, names)) = open.last_mut() {
             let Some(name) = names.next() else {
                 open.pop();
                 continue;
             };
-            self.place.check_time()?;
+            self.workspace.check_time()?;
             if self.left == 0 {
                 return Ok(());
             }
@@ -152,15 +152,19 @@ impl Search<'_> {
                     self.deep += 1;
                     continue;
                 }
-                match self.place.admit(Access::Read, &path).and_then(|()| list::names(&path, self.place)) {
+                match self
+                    .workspace
+                    .admit(Access::Read, &path)
+                    .and_then(|()| list::names(&path, self.workspace))
+                {
                     Ok((names, _)) => open.push((shown, names.into_iter())),
-                    Err(Error::Late) => return Err(Error::Late),
+                    Err(Error::TimedOut) => return Err(Error::TimedOut),
                     Err(_) => self.unreadable += 1,
                 }
             } else if metadata.is_file() && self.wants(&name.to_string_lossy()) {
-                match self.place.admit(Access::Read, &path).and_then(|()| self.file(&path, &shown)) {
+                match self.workspace.admit(Access::Read, &path).and_then(|()| self.file(&path, &shown)) {
                     Ok(()) => {}
-                    Err(error @ (Error::Late | Error::Output(_))) => return Err(error),
+                    Err(error @ (Error::TimedOut | Error::Output(_))) => return Err(error),
                     Err(Error::Binary { .. }) => self.binary += 1,
                     Err(_) => self.unreadable += 1,
                 }
@@ -197,7 +201,7 @@ impl Search<'_> {
             since_check += read;
             if since_check > 1 << 20 {
                 since_check = 0;
-                self.place.check_time()?;
+                self.workspace.check_time()?;
             }
             let is_whole = line.last() == Some(&b'\n');
             let text = String::from_utf8_lossy(&line);

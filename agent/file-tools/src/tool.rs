@@ -1,6 +1,6 @@
 //! The file tools by name: what a model is told about each, and running one.
 
-use crate::{edit, error::Error, list, place::Place, read, search, write};
+use crate::{edit, error::Error, list, read, search, workspace::Workspace, write};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -110,22 +110,22 @@ impl Tool {
     ///
     /// # Errors
     /// [`Error`]; something may have gone to `out` before.
-    pub fn run(self, input: &Value, place: &Place<'_>, out: &mut dyn Write) -> Result<(), Error> {
+    pub fn run(self, input: &Value, workspace: &Workspace<'_>, out: &mut dyn Write) -> Result<(), Error> {
         // A call without arguments comes as null from some providers.
         let empty = Value::Object(serde_json::Map::new());
         let input = if input.is_null() { &empty } else { input };
         match self {
-            Self::ReadFile => read::run(&self.parse(input)?, place, out),
-            Self::WriteFile => write::run(&self.parse(input)?, place, out),
-            Self::EditFile => edit::run(&self.parse(input)?, place, out),
-            Self::ListDirectory => list::run(&self.parse(input)?, place, out),
-            Self::Search => search::run(&self.parse(input)?, place, out),
+            Self::ReadFile => read::run(&self.parse(input)?, workspace, out),
+            Self::WriteFile => write::run(&self.parse(input)?, workspace, out),
+            Self::EditFile => edit::run(&self.parse(input)?, workspace, out),
+            Self::ListDirectory => list::run(&self.parse(input)?, workspace, out),
+            Self::Search => search::run(&self.parse(input)?, workspace, out),
         }
     }
 
     fn parse<'a, T: serde::Deserialize<'a>>(self, input: &'a Value) -> Result<T, Error> {
         T::deserialize(input).map_err(|source| {
-            let source = misfit(&self.parameters(), input).map_or(source, serde::de::Error::custom);
+            let source = type_mismatch(&self.parameters(), input).map_or(source, serde::de::Error::custom);
             Error::Input { tool: self.name(), source }
         })
     }
@@ -133,7 +133,7 @@ impl Tool {
 
 /// Which argument is not of the type that a tool's schema wants, and which that is: serde names only the type. `None`: all
 /// those that are there are of their types.
-pub fn misfit(schema: &Value, arguments: &Value) -> Option<String> {
+pub fn type_mismatch(schema: &Value, arguments: &Value) -> Option<String> {
     let of_type = |value: &Value, kind: &Value| match kind.as_str() {
         Some("string") => (value.is_string(), "a string"),
         Some("integer") => (value.is_u64() || value.is_i64(), "a whole number"),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use ringfence_base::error::chain;
 use ringfence_file_tools::{
     Error, Tool,
-    place::{Access, Gate, Place, Unguarded},
+    workspace::{Access, AllowAll, Gate, Workspace},
 };
 use serde_json::{Value, json};
 use std::{
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 fn run_in(dir: &Path, tool: Tool, input: Value) -> Result<String, Error> {
     let mut out = Vec::new();
-    tool.run(&input, &Place { dir, gate: &Unguarded, deadline: None }, &mut out)?;
+    tool.run(&input, &Workspace { dir, gate: &AllowAll, deadline: None }, &mut out)?;
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
@@ -298,10 +298,10 @@ fn the_gate_is_asked_about_every_path_with_links_resolved() {
     let scene = Scene::new().file("in/a", "secret word\n").file("out/b", "secret word\n");
     symlink("../out/b", scene.path("in/link")).unwrap();
     let gate = Below(fs::canonicalize(scene.path("in")).unwrap());
-    let place = Place { dir: scene.0.path(), gate: &gate, deadline: None };
+    let workspace = Workspace { dir: scene.0.path(), gate: &gate, deadline: None };
     let run = |tool: Tool, input: Value| {
         let mut out = Vec::new();
-        tool.run(&input, &place, &mut out).map(|()| String::from_utf8(out).unwrap())
+        tool.run(&input, &workspace, &mut out).map(|()| String::from_utf8(out).unwrap())
     };
     assert_eq!(run(Tool::ReadFile, json!({"path": "in/a"})).unwrap(), "secret word\n");
     for path in ["in/link", "in/../out/b", "out/b"] {
@@ -322,10 +322,10 @@ fn the_gate_is_asked_about_every_path_with_links_resolved() {
 #[test]
 fn after_the_deadline_a_tool_gives_up() {
     let scene = Scene::new().file("a", "x\n".repeat(100));
-    let place = Place { dir: scene.0.path(), gate: &Unguarded, deadline: Some(Instant::now()) };
+    let workspace = Workspace { dir: scene.0.path(), gate: &AllowAll, deadline: Some(Instant::now()) };
     let mut out = Vec::new();
-    assert!(matches!(Tool::ReadFile.run(&json!({"path": "a"}), &place, &mut out), Err(Error::Late)));
-    Tool::Search.run(&json!({"pattern": "x"}), &place, &mut out).unwrap();
+    assert!(matches!(Tool::ReadFile.run(&json!({"path": "a"}), &workspace, &mut out), Err(Error::TimedOut)));
+    Tool::Search.run(&json!({"pattern": "x"}), &workspace, &mut out).unwrap();
     assert!(String::from_utf8(out).unwrap().contains("not complete"));
 }
 

@@ -2,7 +2,7 @@
 
 use super::exit::Exit;
 use anyhow::{Context, bail};
-use ringfence_file_tools::place::{Place, Unguarded};
+use ringfence_file_tools::workspace::{AllowAll, Workspace};
 use ringfence_grant::{
     CountBound, Entry, Grant, Scope,
     gate::{self, CallFuture, Denied, Gate, Tool, ToolContext, ToolError},
@@ -226,8 +226,8 @@ fn host_and_port(target: &str) -> anyhow::Result<(&str, u16)> {
 /// A path as the file tools take it: absolute, links followed as far as it exists.
 fn resolved(target: &str) -> anyhow::Result<PathBuf> {
     let dir = workdir()?;
-    let place = Place { dir: &dir, gate: &Unguarded, deadline: None };
-    Ok(place.resolve(target)?)
+    let workspace = Workspace { dir: &dir, gate: &AllowAll, deadline: None };
+    Ok(workspace.resolve(target)?)
 }
 
 fn workdir() -> anyhow::Result<PathBuf> {

@@ -5,7 +5,7 @@ use ringfence_base::error::chain;
 use ringfence_file_tools::{
     Error,
     output::Excerpt,
-    place::{self, Access, Place, Unguarded},
+    workspace::{self, Access, AllowAll, Workspace},
 };
 use ringfence_grant::{
     Grant, PathEntry, Scope,
@@ -61,8 +61,8 @@ impl FileTool {
         if path.contains('\0') {
             return Err(self.wrong("`path` has a NUL character"));
         }
-        let place = Place { dir: &self.dir, gate: &Unguarded, deadline: None };
-        let resolved = place.resolve(path).map_err(|error| self.wrong(chain(&error)))?;
+        let workspace = Workspace { dir: &self.dir, gate: &AllowAll, deadline: None };
+        let resolved = workspace.resolve(path).map_err(|error| self.wrong(chain(&error)))?;
         let text = resolved.to_str().ok_or_else(|| self.wrong("`path` leads to a name that is not UTF-8"))?;
         PathEntry::exact(text).map_err(|error| self.wrong(format!("`path`: {error}")))
     }
@@ -121,11 +121,11 @@ impl Tool for FileTool {
             ctx.begin();
             let mut done = None;
             let mut work = || {
-                let mut out = Out(Excerpt::new(SHOWN));
+                let mut out = Excerpt::new(SHOWN);
                 let deadline = Some(Instant::now() + TIME);
-                let place = Place { dir: &self.dir, gate: &Asked(ctx), deadline };
-                let result = self.tool.run(&args, &place, &mut out);
-                done = Some(result.map(|()| out.0.finish("")));
+                let workspace = Workspace { dir: &self.dir, gate: &GateCheck(ctx), deadline };
+                let result = self.tool.run(&args, &workspace, &mut out);
+                done = Some(result.map(|()| out.finish("")));
             };
             let name = self.tool.name();
             self.spawner.within(ctx.effective(), &mut work).map_err(ToolError::failed(name))?;
@@ -150,9 +150,9 @@ fn is_of_a_process(path: &Path) -> bool {
 }
 
 /// Asks the gate about each path.
-struct Asked<'a>(&'a ToolContext);
+struct GateCheck<'a>(&'a ToolContext);
 
-impl place::Gate for Asked<'_> {
+impl workspace::Gate for GateCheck<'_> {
     fn admit(&self, access: Access, path: &Path) -> Result<(), String> {
         if self.0.cancel().is_cancelled() {
             return Err(ToolError::Cancelled.to_string());
@@ -167,19 +167,5 @@ impl place::Gate for Asked<'_> {
             Access::Write => self.0.check_write(path),
         };
         decided.map_err(|denied| denied.to_string())
-    }
-}
-
-/// Collects what a tool says.
-struct Out(Excerpt);
-
-impl io::Write for Out {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.push(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

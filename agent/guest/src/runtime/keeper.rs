@@ -11,7 +11,7 @@ use nix::sys::{
     signalfd::{SfdFlags, SignalFd},
 };
 use ringfence_base::error::chain;
-use ringfence_file_tools::place::{Place, Unguarded};
+use ringfence_file_tools::workspace::{AllowAll, Workspace};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -120,7 +120,7 @@ fn held(ends: Ends, work: Work, dir: &Path) -> io::Result<()> {
             // the thread that forked is its death.
             process::set_parent_process_death_signal(Some(process::Signal::KILL))?;
             let mut out = BufWriter::new(File::from(out));
-            let result = tool.run(&input, &Place { dir, gate: &Unguarded, deadline: None }, &mut out);
+            let result = tool.run(&input, &Workspace { dir, gate: &AllowAll, deadline: None }, &mut out);
             let report = match result {
                 Ok(()) => Report::Done,
                 Err(error) => {

@@ -1,6 +1,6 @@
 //! The arguments of a call: one program, or a script.
 
-use ringfence_file_tools::tool::misfit;
+use ringfence_file_tools::tool::type_mismatch;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -69,7 +69,7 @@ pub(super) fn read(args: &Value) -> Result<Arguments, String> {
         return Err("the arguments are not an object".into());
     }
     let Written { program, args, script, cwd, timeout_secs } = Written::deserialize(args)
-        .map_err(|error| misfit(&schema(), args).unwrap_or_else(|| error.to_string()))?;
+        .map_err(|error| type_mismatch(&schema(), args).unwrap_or_else(|| error.to_string()))?;
     let command = match (program, script) {
         (Some(program), None) => {
             let size = args.iter().fold(program.len(), |sum, arg| sum + arg.len() + 1);

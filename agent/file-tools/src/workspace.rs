@@ -33,9 +33,9 @@ pub trait Gate {
 
 /// The gate of a runtime in a container: the container is the boundary, and the kernel holds it.
 #[derive(Debug, Clone, Copy)]
-pub struct Unguarded;
+pub struct AllowAll;
 
-impl Gate for Unguarded {
+impl Gate for AllowAll {
     fn admit(&self, _: Access, _: &Path) -> Result<(), String> {
         Ok(())
     }
@@ -43,7 +43,7 @@ impl Gate for Unguarded {
 
 /// Where, under which gate and until when a tool works.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct Workspace<'a> {
     /// Relative paths start here. Absolute.
     pub dir: &'a Path,
     /// Asked about every path.
@@ -52,17 +52,17 @@ pub struct Place<'a> {
     pub deadline: Option<Instant>,
 }
 
-impl std::fmt::Debug for Place<'_> {
+impl std::fmt::Debug for Workspace<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
-            .debug_struct("Place")
+            .debug_struct("Workspace")
             .field("dir", &self.dir)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }
 }
 
-impl Place<'_> {
+impl Workspace<'_> {
     /// The path with links resolved; parts that do not exist yet stay as they are.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Place<'_> {
     /// Fails once the deadline has passed.
     pub(crate) fn check_time(&self) -> Result<(), Error> {
         match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(Error::Late),
+            Some(deadline) if Instant::now() >= deadline => Err(Error::TimedOut),
             _ => Ok(()),
         }
     }
