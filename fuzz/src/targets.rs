@@ -16,7 +16,7 @@ use ringfence_session::{
 use ringfence_tools::{
     programs::HostPrograms,
     shell::Shell,
-    spawn::{Enforcement, Running, Spawner, Stage},
+    spawn::{Enforcement, ProcessSpec, Running, Spawner},
     web::{admit, screen::screen, target::Host, target::Target as WebTarget},
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
@@ -287,14 +287,14 @@ struct Judge {
 }
 
 impl Spawner for Judge {
-    fn spawn(&self, _: &Grant, stage: Stage) -> io::Result<Box<dyn Running>> {
-        let name = stage.program.file_name().and_then(OsStr::to_str);
-        assert!(stage.program.is_absolute() && matches!(name, Some("cat" | "true")), "{stage:?}");
-        assert!(!stage.program.starts_with(&self.dir), "{stage:?}");
-        assert!(stage.args.iter().all(|arg| !arg.as_encoded_bytes().contains(&0)));
-        assert!(stage.args.iter().all(|arg| !arg.to_string_lossy().contains(SECRET)), "{stage:?}");
-        assert!(stage.env.iter().all(|(name, _)| !name.to_string_lossy().starts_with("CARGO")));
-        assert_eq!(stage.cwd, self.dir);
+    fn spawn(&self, _: &Grant, spec: ProcessSpec) -> io::Result<Box<dyn Running>> {
+        let name = spec.program.file_name().and_then(OsStr::to_str);
+        assert!(spec.program.is_absolute() && matches!(name, Some("cat" | "true")), "{spec:?}");
+        assert!(!spec.program.starts_with(&self.dir), "{spec:?}");
+        assert!(spec.args.iter().all(|arg| !arg.as_encoded_bytes().contains(&0)));
+        assert!(spec.args.iter().all(|arg| !arg.to_string_lossy().contains(SECRET)), "{spec:?}");
+        assert!(spec.env.iter().all(|(name, _)| !name.to_string_lossy().starts_with("CARGO")));
+        assert_eq!(spec.cwd, self.dir);
         Err(io::ErrorKind::Other.into())
     }
 

@@ -133,10 +133,10 @@ fn serve(
     for line in lines {
         say(&line);
     }
-    let tools = ringfence_tools::Surroundings {
+    let tools = ringfence_tools::ToolHost {
         dir: workdir.to_owned(),
         spawner: Arc::new(spawner),
-        ..ringfence_tools::Surroundings::default()
+        ..ringfence_tools::ToolHost::default()
     };
     let mut gate = tools.gate().with_record(recorder);
     if let Some(profile) = &session.profile {
@@ -147,7 +147,7 @@ fn serve(
     let shell = shell.context("cannot become the reaper of what tools leave behind")?;
     let mut registry = tools.registry(gate).with(shell);
     if let Some(reader) = reader {
-        let web = ringfence_tools::web::WebFetch::default().reading_by(Reader::new(reader));
+        let web = ringfence_tools::web::WebFetch::default().with_reader(Reader::new(reader));
         registry = registry.with(web);
     }
     Ok(Server::new(registry, session.grant.clone()).serve(io::stdin().lock(), io::stdout())?)

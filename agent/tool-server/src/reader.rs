@@ -11,8 +11,8 @@ use ringfence_sandbox::{
     seccomp,
 };
 use ringfence_tools::web::{
-    Page, PageError, ReadHtml,
-    html::{self, AT_ONCE, MAIN_TIME, Reading, STACK},
+    HtmlReader, Page, PageError,
+    html::{self, AT_ONCE, MAIN_TIME, PageFuture, STACK},
 };
 use ringfence_wire::{conn::Conn, frame::FrameError};
 use rustix::{
@@ -116,8 +116,8 @@ impl Reader {
     }
 }
 
-impl ReadHtml for Reader {
-    fn read(&self, html: String, url: Url, time: Duration) -> Reading<'_> {
+impl HtmlReader for Reader {
+    fn read(&self, html: String, url: Url, time: Duration) -> PageFuture<'_> {
         Box::pin(async move {
             let until = Instant::now() + time;
             let place = timeout_at(until, self.places.acquire()).await.map_err(|_| PageError::Slow)?;

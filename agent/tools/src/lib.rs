@@ -69,7 +69,7 @@ use ringfence_grant::gate::{Gate, Registry};
 use std::{path::PathBuf, sync::Arc};
 
 /// What the tools of a registry work with.
-pub struct Surroundings {
+pub struct ToolHost {
     /// Where relative paths start: absolute.
     pub dir: PathBuf,
     /// What bare program names find.
@@ -78,25 +78,25 @@ pub struct Surroundings {
     pub spawner: Arc<dyn spawn::Spawner>,
 }
 
-impl std::fmt::Debug for Surroundings {
+impl std::fmt::Debug for ToolHost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { dir, programs, spawner: _ } = self;
-        f.debug_struct("Surroundings").field("dir", dir).field("programs", programs).finish_non_exhaustive()
+        f.debug_struct("ToolHost").field("dir", dir).field("programs", programs).finish_non_exhaustive()
     }
 }
 
-impl Default for Surroundings {
+impl Default for ToolHost {
     /// This process's directory and PATH, with no help from the kernel.
     fn default() -> Self {
         Self {
             dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             programs: programs::HostPrograms::default(),
-            spawner: Arc::new(spawn::Plain),
+            spawner: Arc::new(spawn::PlainSpawner),
         }
     }
 }
 
-impl Surroundings {
+impl ToolHost {
     /// A gate that finds these programs.
     pub fn gate(&self) -> Gate {
         Gate::new(self.programs.clone())
@@ -115,8 +115,8 @@ impl Surroundings {
 /// Every tool that this package was built with, in this process's directory, held by the gate alone. One registry is one
 /// session: its budget is counted over all calls.
 pub fn registry() -> Registry {
-    let surroundings = Surroundings::default();
-    let registry = surroundings.registry(surroundings.gate());
+    let host = ToolHost::default();
+    let registry = host.registry(host.gate());
     #[cfg(feature = "web")]
     let registry = registry.with(web::WebFetch::default());
     registry

@@ -19,7 +19,7 @@ use std::{
 
 /// One process to start: everything it gets. Nothing else is inherited, but for the working directory's root.
 #[derive(Debug)]
-pub struct Stage {
+pub struct ProcessSpec {
     /// The program: absolute, as the gate found it.
     pub program: PathBuf,
     /// The name that it is called by: its `argv[0]`.
@@ -58,7 +58,7 @@ pub trait Running: Send {
 /// What holds one axis of a grant for a started process and everything that it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Holder {
+pub enum Enforcer {
     /// The kernel, in full, whatever the process does.
     Kernel,
     /// The gate alone: it holds what a call asks for, not what its processes do.
@@ -71,24 +71,24 @@ pub enum Holder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Enforcement {
     /// Executing programs.
-    pub exec: Holder,
+    pub exec: Enforcer,
     /// Reading files.
-    pub fs_read: Holder,
+    pub fs_read: Enforcer,
     /// Writing files.
-    pub fs_write: Holder,
+    pub fs_write: Enforcer,
     /// Connecting.
-    pub net: Holder,
+    pub net: Enforcer,
 }
 
 impl Enforcement {
     /// The gate on each axis that `grant` restricts.
     pub fn by_gate(grant: &Grant) -> Self {
-        let holder = |all: bool| if all { Holder::None } else { Holder::Gate };
+        let enforcer = |all: bool| if all { Enforcer::None } else { Enforcer::Gate };
         Self {
-            exec: holder(grant.exec == ringfence_grant::Scope::All),
-            fs_read: holder(grant.fs_read == ringfence_grant::Scope::All),
-            fs_write: holder(grant.fs_write == ringfence_grant::Scope::All),
-            net: holder(grant.net == ringfence_grant::Scope::All),
+            exec: enforcer(grant.exec == ringfence_grant::Scope::All),
+            fs_read: enforcer(grant.fs_read == ringfence_grant::Scope::All),
+            fs_write: enforcer(grant.fs_write == ringfence_grant::Scope::All),
+            net: enforcer(grant.net == ringfence_grant::Scope::All),
         }
     }
 }
@@ -100,7 +100,7 @@ pub trait Spawner: Send + Sync {
     /// # Errors
     /// It cannot be started, or cannot be held to the grant as [`enforcement`](Self::enforcement) says: then it does
     /// not run.
-    fn spawn(&self, grant: &Grant, stage: Stage) -> io::Result<Box<dyn Running>>;
+    fn spawn(&self, grant: &Grant, spec: ProcessSpec) -> io::Result<Box<dyn Running>>;
 
     /// Calls `work` once, work of our own that takes paths from a model, such as reading a file, where the kernel holds it
     /// to the grant. Returns once it is done.
@@ -115,11 +115,11 @@ pub trait Spawner: Send + Sync {
 
 /// Starts processes with no help from the kernel: the gate alone holds them.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Plain;
+pub struct PlainSpawner;
 
-impl Spawner for Plain {
-    fn spawn(&self, _: &Grant, stage: Stage) -> io::Result<Box<dyn Running>> {
-        Ok(Box::new(start(stage)?))
+impl Spawner for PlainSpawner {
+    fn spawn(&self, _: &Grant, spec: ProcessSpec) -> io::Result<Box<dyn Running>> {
+        Ok(Box::new(start(spec)?))
     }
 
     fn within(&self, _: &Grant, work: &mut (dyn FnMut() + Send)) -> io::Result<()> {
@@ -143,11 +143,11 @@ pub struct Child {
 ///
 /// # Errors
 /// As for [`Command::spawn`]; or it has no pidfd, and was ended.
-pub fn start(stage: Stage) -> io::Result<Child> {
-    let mut command = Command::new(&stage.program);
-    command.arg0(&stage.name).args(&stage.args).env_clear().envs(stage.env).current_dir(&stage.cwd);
-    command.stdin(Stdio::from(stage.stdin)).stdout(Stdio::from(stage.stdout));
-    command.stderr(Stdio::from(stage.stderr)).process_group(stage.group);
+pub fn start(spec: ProcessSpec) -> io::Result<Child> {
+    let mut command = Command::new(&spec.program);
+    command.arg0(&spec.name).args(&spec.args).env_clear().envs(spec.env).current_dir(&spec.cwd);
+    command.stdin(Stdio::from(spec.stdin)).stdout(Stdio::from(spec.stdout));
+    command.stderr(Stdio::from(spec.stderr)).process_group(spec.group);
     let mut child = command.spawn()?;
     let pid = Pid::from_child(&child);
     match pidfd_open(pid, PidfdFlags::empty()) {
@@ -192,9 +192,9 @@ mod tests {
     use super::*;
     use std::{fs::File, io::Read};
 
-    fn stage(program: &str, args: &[&str], stdout: OwnedFd) -> Stage {
+    fn spec(program: &str, args: &[&str], stdout: OwnedFd) -> ProcessSpec {
         let null = || File::open("/dev/null").unwrap().into();
-        Stage {
+        ProcessSpec {
             program: program.into(),
             name: "sh".into(),
             args: args.iter().map(OsString::from).collect(),
@@ -211,13 +211,13 @@ mod tests {
     fn a_process_gets_what_its_stage_says_and_its_end_is_told() {
         let (mut read, write) = std::io::pipe().unwrap();
         let script = "echo $ONLY $PATH_OF_SERVER; pwd; exit 7";
-        let mut child = start(stage("/bin/sh", &["-c", script], write.into())).unwrap();
+        let mut child = start(spec("/bin/sh", &["-c", script], write.into())).unwrap();
         let mut said = String::new();
         read.read_to_string(&mut said).unwrap();
         assert_eq!(said, "this\n/\n");
         assert_eq!(child.wait().unwrap().code(), Some(7));
         let (_read, write) = std::io::pipe().unwrap();
-        let mut child = start(stage("/bin/sh", &["-c", "kill -TERM $$"], write.into())).unwrap();
+        let mut child = start(spec("/bin/sh", &["-c", "kill -TERM $$"], write.into())).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(15));
     }
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
 use ringfence_grant::{Grant, PathEntry, Scope, gate::ToolError};
-use ringfence_tools::Surroundings;
+use ringfence_tools::ToolHost;
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -14,8 +14,8 @@ use std::{
 };
 
 fn call(dir: &Path, granted: &Grant, tool: &str, args: Value) -> Result<Value, ToolError> {
-    let surroundings = Surroundings { dir: dir.to_owned(), ..Surroundings::default() };
-    let registry = surroundings.registry(surroundings.gate());
+    let host = ToolHost { dir: dir.to_owned(), ..ToolHost::default() };
+    let registry = host.registry(host.gate());
     let mut call = pin!(registry.dispatch(tool, args, granted));
     match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -7,7 +7,7 @@ use ringfence_grant::{
     Grant,
     gate::{Gate, Registry},
 };
-use ringfence_tools::{programs::HostPrograms, shell::Shell, spawn::Plain};
+use ringfence_tools::{programs::HostPrograms, shell::Shell, spawn::PlainSpawner};
 use serde_json::json;
 use std::{
     ffi::OsStr,
@@ -43,7 +43,7 @@ fn wait_for(file: &Path) {
 fn a_daemon_ends_when_no_call_runs_any_more() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().canonicalize().unwrap();
-    let shell = Shell::new(&dir, OsStr::new(PATH), Arc::new(Plain)).ending_orphans().unwrap();
+    let shell = Shell::new(&dir, OsStr::new(PATH), Arc::new(PlainSpawner)).ending_orphans().unwrap();
     let gate = Gate::new(HostPrograms::on_path(OsStr::new(PATH)));
     let registry = Registry::new(gate).with(shell);
     // Its own session, its parent gone, a child of its own; the call ends once all of that is so.

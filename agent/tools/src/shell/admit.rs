@@ -4,7 +4,7 @@ use super::{
     arguments::{Arguments, Command},
     environment::Environment,
     expand::{ExpandError, Expander, Listing},
-    places::{self, How, NULL, PlaceError},
+    paths::{self, NULL, OpenMode, ResolveError},
     refusal::ScriptError,
     script::{self, Target, When},
 };
@@ -27,11 +27,11 @@ pub(super) enum AdmitError {
     Script(#[from] ScriptError),
     /// A path leads nowhere.
     #[error("{}", chain(.0))]
-    Place(#[from] PlaceError),
+    Path(#[from] ResolveError),
     /// The directory to run in is none.
     #[error("`cwd` is not a directory: {}", .0.display())]
     Directory(PathBuf),
-    /// More words than a call may have, or more places to look at than its time is enough for.
+    /// More words than a call may have, or more paths to look at than its time is enough for.
     #[error("{0}")]
     TooMuch(String),
 }
@@ -73,20 +73,20 @@ pub(super) struct Redirect {
     /// 0, 1 or 2.
     pub(super) fd: usize,
     /// Where to.
-    pub(super) to: Leads,
+    pub(super) to: RedirectTarget,
 }
 
 /// What a redirect leads to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Leads {
+pub(super) enum RedirectTarget {
     /// A file that was admitted.
     File {
         /// Absolute, without links.
-        place: PathBuf,
+        path: PathBuf,
         /// As it was written, for messages.
         written: OsString,
         /// How it is opened.
-        how: How,
+        mode: OpenMode,
     },
     /// What that descriptor is at this point.
     Same(usize),
@@ -133,11 +133,11 @@ struct Globs<'a, A>(&'a A);
 impl<A: Authority> Listing for Globs<'_, A> {
     type Denied = Denied;
 
-    fn asked(&self, dir: &Path) -> Result<(), Denied> {
+    fn check_named(&self, dir: &Path) -> Result<(), Denied> {
         self.0.read(dir)
     }
 
-    fn found(&self, dir: &Path) -> bool {
+    fn may_list(&self, dir: &Path) -> bool {
         self.0.could_read(dir)
     }
 }
@@ -189,7 +189,7 @@ pub(super) fn precheck(arguments: &Arguments, authority: &impl Authority) -> Res
 /// Another directory than the tool's own must be granted for reading: without that, even whether it exists is not told.
 fn directory(cwd: Option<&str>, home: &Path, authority: &impl Authority) -> Result<PathBuf, AdmitError> {
     let Some(cwd) = cwd else { return Ok(home.to_owned()) };
-    let dir = places::resolve(home, Path::new(cwd))?;
+    let dir = paths::resolve(home, Path::new(cwd))?;
     if dir != home {
         authority.read(&dir)?;
     }
@@ -215,7 +215,7 @@ fn pipelines(
             }
             let mut redirects = Vec::new();
             for script::Redirect { fd, to } in &command.redirects {
-                let to = leads(to, &mut expander, dir, authority)?;
+                let to = redirect_target(to, &mut expander, dir, authority)?;
                 redirects.push(Redirect { fd: *fd, to });
             }
             let mut words = words.into_iter();
@@ -241,32 +241,32 @@ fn stage(
     Ok(Stage { program: found.path, name, args, redirects })
 }
 
-fn leads<A: Authority>(
+fn redirect_target<A: Authority>(
     target: &Target,
     expander: &mut Expander<'_, Globs<'_, A>>,
     dir: &Path,
     authority: &A,
-) -> Result<Leads, AdmitError> {
-    let (word, how) = match target {
-        Target::Same(fd) => return Ok(Leads::Same(*fd)),
-        Target::Read(word) => (word, How::Read),
-        Target::Write(word) => (word, How::Write),
-        Target::Append(word) => (word, How::Append),
+) -> Result<RedirectTarget, AdmitError> {
+    let (word, mode) = match target {
+        Target::Same(fd) => return Ok(RedirectTarget::Same(*fd)),
+        Target::Read(word) => (word, OpenMode::Read),
+        Target::Write(word) => (word, OpenMode::Write),
+        Target::Append(word) => (word, OpenMode::Append),
     };
     let written = expander.one(word).map_err(expanded)?;
-    let place = places::resolve(dir, Path::new(&written))?;
-    match how {
-        _ if place == Path::new(NULL) => {}
-        How::Read => authority.read(&place)?,
-        How::Write | How::Append => authority.write(&place)?,
+    let path = paths::resolve(dir, Path::new(&written))?;
+    match mode {
+        _ if path == Path::new(NULL) => {}
+        OpenMode::Read => authority.read(&path)?,
+        OpenMode::Write | OpenMode::Append => authority.write(&path)?,
     }
-    Ok(Leads::File { place, written, how })
+    Ok(RedirectTarget::File { path, written, mode })
 }
 
 fn expanded(error: ExpandError<Denied>) -> AdmitError {
     match error {
         ExpandError::Denied(denied) => denied.into(),
         ExpandError::Refused(construct) => ScriptError::Word(construct).into(),
-        ExpandError::TooMuch | ExpandError::Late => AdmitError::TooMuch(error.to_string()),
+        ExpandError::TooMuch | ExpandError::TimedOut => AdmitError::TooMuch(error.to_string()),
     }
 }

@@ -34,7 +34,7 @@ pub(super) enum Command {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct RawArguments {
     program: Option<String>,
     #[serde(default)]
     args: Vec<String>,
@@ -68,7 +68,7 @@ pub(super) fn read(args: &Value) -> Result<Arguments, String> {
     if !args.is_object() {
         return Err("the arguments are not an object".into());
     }
-    let Written { program, args, script, cwd, timeout_secs } = Written::deserialize(args)
+    let RawArguments { program, args, script, cwd, timeout_secs } = RawArguments::deserialize(args)
         .map_err(|error| type_mismatch(&schema(), args).unwrap_or_else(|| error.to_string()))?;
     let command = match (program, script) {
         (Some(program), None) => {

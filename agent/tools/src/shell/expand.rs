@@ -3,7 +3,7 @@
 use super::{
     environment::Environment,
     glob::{Pattern, Unit},
-    places,
+    paths,
     refusal::Construct,
     script::{Piece, Word},
 };
@@ -34,9 +34,9 @@ pub(super) enum ExpandError<D> {
         "the globs and words of this call come to more than {MAX_NAMES} names or {MAX_BYTES} bytes; name fewer files"
     )]
     TooMuch,
-    /// Too many places to look at.
+    /// Too many paths to look at.
     #[error("the time of this call was over before its files were found; name fewer")]
-    Late,
+    TimedOut,
 }
 
 /// Who says which directories a glob may list.
@@ -48,10 +48,10 @@ pub(super) trait Listing {
     ///
     /// # Errors
     /// The refusal, for the record.
-    fn asked(&self, dir: &Path) -> Result<(), Self::Denied>;
+    fn check_named(&self, dir: &Path) -> Result<(), Self::Denied>;
 
     /// May this directory, that a glob came upon, be listed?
-    fn found(&self, dir: &Path) -> bool;
+    fn may_list(&self, dir: &Path) -> bool;
 }
 
 /// The words of one call on their way.
@@ -110,7 +110,7 @@ impl<'a, L: Listing> Expander<'a, L> {
         if self.names > MAX_NAMES || self.bytes > MAX_BYTES {
             return Err(ExpandError::TooMuch);
         }
-        if Instant::now() > self.deadline { Err(ExpandError::Late) } else { Ok(()) }
+        if Instant::now() > self.deadline { Err(ExpandError::TimedOut) } else { Ok(()) }
     }
 
     /// Puts in the variables; an unquoted value is split at its blanks.
@@ -168,8 +168,8 @@ impl<'a, L: Listing> Expander<'a, L> {
             prefix.extend_from_slice(text(units).as_bytes());
             prefix.push(b'/');
         }
-        let Some(base) = self.place(&prefix) else { return Ok(()) };
-        self.listing.asked(&base).map_err(ExpandError::Denied)?;
+        let Some(base) = self.directory(&prefix) else { return Ok(()) };
+        self.listing.check_named(&base).map_err(ExpandError::Denied)?;
         let mut reached = vec![prefix];
         let last = components.len() - 1;
         for (at, (units, pattern)) in components.iter().enumerate().skip(first) {
@@ -204,11 +204,11 @@ impl<'a, L: Listing> Expander<'a, L> {
         directories: bool,
         found: &mut Vec<Vec<u8>>,
     ) -> Result<(), ExpandError<L::Denied>> {
-        let Some(place) = self.place(prefix) else { return Ok(()) };
-        if !self.listing.found(&place) {
+        let Some(dir) = self.directory(prefix) else { return Ok(()) };
+        if !self.listing.may_list(&dir) {
             return Ok(());
         }
-        let Ok(entries) = fs::read_dir(&place) else { return Ok(()) };
+        let Ok(entries) = fs::read_dir(&dir) else { return Ok(()) };
         for entry in entries.flatten() {
             self.names += 1;
             self.check()?;
@@ -219,7 +219,7 @@ impl<'a, L: Listing> Expander<'a, L> {
             let mut path = prefix.to_vec();
             path.extend_from_slice(name.as_bytes());
             if directories {
-                if !place.join(&name).is_dir() {
+                if !dir.join(&name).is_dir() {
                     continue;
                 }
                 path.push(b'/');
@@ -239,17 +239,17 @@ impl<'a, L: Listing> Expander<'a, L> {
             // `..` and the root.
             _ => (written, None),
         };
-        let Ok(parent) = places::resolve(self.dir, parent) else { return false };
-        if !self.listing.found(&parent) {
+        let Ok(parent) = paths::resolve(self.dir, parent) else { return false };
+        if !self.listing.may_list(&parent) {
             return false;
         }
-        let place = name.map_or(parent.clone(), |name| parent.join(name));
-        if directory { place.is_dir() } else { place.symlink_metadata().is_ok() }
+        let path = name.map_or(parent.clone(), |name| parent.join(name));
+        if directory { path.is_dir() } else { path.symlink_metadata().is_ok() }
     }
 
     /// Where a directory is that is written with a slash at its end.
-    fn place(&self, prefix: &[u8]) -> Option<PathBuf> {
-        places::resolve(self.dir, Path::new(std::ffi::OsStr::from_bytes(prefix))).ok()
+    fn directory(&self, prefix: &[u8]) -> Option<PathBuf> {
+        paths::resolve(self.dir, Path::new(std::ffi::OsStr::from_bytes(prefix))).ok()
     }
 }
 

@@ -5,7 +5,7 @@
 //! | the call's arguments: `program` and `args`, or `script` | `arguments` |
 //! | a script of the safe subset into words, and a name for all that is refused | `script`, `refusal` |
 //! | words into arguments: variables of the allowlist, globs inside of what may be read | `expand`, `glob`, `environment` |
-//! | every program and every redirect of the call, before anything runs | `admit`, `places` |
+//! | every program and every redirect of the call, before anything runs | `admit`, `paths` |
 //! | pipelines with a shell's statuses, bounded output, an end to everything | `run`, `output`, `orphans` |
 //!
 //! There is no shell behind it: what runs is the argv that was admitted, at the absolute path that was found. What those
@@ -19,7 +19,7 @@ mod expand;
 mod glob;
 mod orphans;
 mod output;
-mod places;
+mod paths;
 mod refusal;
 mod run;
 mod script;
@@ -35,7 +35,7 @@ use ringfence_grant::{
     Grant,
     gate::{CallFuture, Denied, Tool, ToolContext, ToolError},
 };
-use run::{End, Means, Outcome};
+use run::{End, Outcome, RunContext};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::{Map, Value, json};
 use std::{
@@ -134,20 +134,20 @@ impl Shell {
         ctx.cancel().on_cancel(move || stop.stop());
         ctx.begin();
         let _call = self.orphans.as_ref().map(Orphans::call);
-        let means = Means {
+        let context = RunContext {
             spawner: self.spawner.as_ref(),
             grant: ctx.effective(),
             env: &self.environment.of_process(&plan.dir),
             deadline,
             stops: [Some(&cancelled), self.stop.as_ref()].map(|stop| stop.map(|stop| stop.0.as_fd())),
         };
-        let outcome = self.result(&plan, &means)?;
+        let outcome = self.result(&plan, &context)?;
         let enforcement = self.spawner.enforcement(ctx.effective());
         envelope(outcome, &arguments, serde_json::to_value(enforcement).map_err(ToolError::failed(NAME))?)
     }
 
-    fn result(&self, plan: &Plan, means: &Means<'_>) -> Result<Outcome, ToolError> {
-        run::run(plan, means).map_err(ToolError::failed(NAME))
+    fn result(&self, plan: &Plan, context: &RunContext<'_>) -> Result<Outcome, ToolError> {
+        run::run(plan, context).map_err(ToolError::failed(NAME))
     }
 }
 
@@ -200,8 +200,8 @@ fn refused(error: AdmitError) -> ToolError {
             Denied::Rule(error.to_string()).into()
         }
         AdmitError::Script(error) => wrong(error.to_string()),
-        AdmitError::Place(places::PlaceError::Proc(_)) => Denied::Rule(error.to_string()).into(),
-        AdmitError::Place(_) | AdmitError::Directory(_) | AdmitError::TooMuch(_) => wrong(error.to_string()),
+        AdmitError::Path(paths::ResolveError::Proc(_)) => Denied::Rule(error.to_string()).into(),
+        AdmitError::Path(_) | AdmitError::Directory(_) | AdmitError::TooMuch(_) => wrong(error.to_string()),
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Capture {
 
 /// A stream as it is shown.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct Captured {
     /// What was not UTF-8 is U+FFFD.
     pub(super) text: String,
     /// Bytes that the command wrote.
@@ -47,14 +47,14 @@ impl Capture {
     }
 
     /// What is to be shown.
-    pub(super) fn finish(self) -> Shown {
+    pub(super) fn finish(self) -> Captured {
         let Self { mut head, tail, total } = self;
         let mut tail = Vec::from(tail);
         let missing = total - (head.len() + tail.len()) as u64;
         if missing == 0 {
             head.append(&mut tail);
             let (text, utf8) = text(head);
-            return Shown { text, total, truncated: false, utf8 };
+            return Captured { text, total, truncated: false, utf8 };
         }
         // Characters that the cut went through are missing as a whole.
         let whole = head.len() - cut_at_end(&head);
@@ -64,7 +64,7 @@ impl Capture {
         tail.drain(..begun);
         let ((start, start_utf8), (end, end_utf8)) = (text(head), text(tail));
         let text = format!("{start}\n[...truncated {missing} bytes...]\n{end}");
-        Shown { text, total, truncated: true, utf8: start_utf8 && end_utf8 }
+        Captured { text, total, truncated: true, utf8: start_utf8 && end_utf8 }
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn shown(pieces: &[&[u8]]) -> Shown {
+    fn shown(pieces: &[&[u8]]) -> Captured {
         let mut capture = Capture::default();
         pieces.iter().for_each(|piece| capture.push(piece));
         capture.finish()

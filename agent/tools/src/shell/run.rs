@@ -1,9 +1,9 @@
 //! Running what was admitted: one thread, one poll loop, everything ended at the end.
 
 use super::{
-    admit::{Leads, Pipeline, Plan, Redirect, Stage},
-    output::{Capture, Shown},
-    places::{self, How, NULL},
+    admit::{Pipeline, Plan, Redirect, RedirectTarget, Stage},
+    output::{Capture, Captured},
+    paths::{self, NULL, OpenMode},
     script::When,
 };
 use crate::spawn::{self, Running, Spawner};
@@ -26,9 +26,9 @@ use std::{
 };
 
 /// How long killed processes may take to be gone; longer only where the kernel waits for a broken disk.
-const DYING: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes that are read of what was said before the end; more than two pipes hold.
-const LAST_WORDS: usize = 4 * 1024 * 1024;
+const MAX_DRAIN: usize = 4 * 1024 * 1024;
 
 /// How a call went.
 #[derive(Debug)]
@@ -36,9 +36,9 @@ pub(super) struct Outcome {
     /// How it ended.
     pub(super) end: End,
     /// Standard output of all stages that was not redirected.
-    pub(super) stdout: Shown,
+    pub(super) stdout: Captured,
     /// Standard error, and what Ringfence itself has to say about redirects and starts.
-    pub(super) stderr: Shown,
+    pub(super) stderr: Captured,
 }
 
 /// How a call ended.
@@ -53,7 +53,7 @@ pub(super) enum End {
 }
 
 /// What a call runs with.
-pub(super) struct Means<'a> {
+pub(super) struct RunContext<'a> {
     /// Who starts processes.
     pub(super) spawner: &'a dyn Spawner,
     /// What they hold.
@@ -70,8 +70,8 @@ pub(super) struct Means<'a> {
 ///
 /// # Errors
 /// No descriptors are left, or no memory.
-pub(super) fn run(plan: &Plan, means: &Means<'_>) -> io::Result<Outcome> {
-    let mut run = Run::new(plan, means)?;
+pub(super) fn run(plan: &Plan, context: &RunContext<'_>) -> io::Result<Outcome> {
+    let mut run = Run::new(plan, context)?;
     let mut end = End::Exited(0);
     for pipeline in &plan.pipelines {
         let wanted = match (pipeline.when, &end) {
@@ -95,7 +95,7 @@ pub(super) fn run(plan: &Plan, means: &Means<'_>) -> io::Result<Outcome> {
 }
 
 struct Run<'a> {
-    means: &'a Means<'a>,
+    context: &'a RunContext<'a>,
     dir: &'a Path,
     null: OwnedFd,
     out: Stream,
@@ -128,10 +128,10 @@ impl Drop for Run<'_> {
 }
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan, means: &'a Means<'a>) -> io::Result<Self> {
-        let null = places::open(Path::new(NULL), How::Read)?;
+    fn new(plan: &'a Plan, context: &'a RunContext<'a>) -> io::Result<Self> {
+        let null = paths::open(Path::new(NULL), OpenMode::Read)?;
         let (out, err) = (Stream::new()?, Stream::new()?);
-        Ok(Self { means, dir: &plan.dir, null, out, err, leader: None, live: Vec::new() })
+        Ok(Self { context, dir: &plan.dir, null, out, err, leader: None, live: Vec::new() })
     }
 
     /// Runs one pipeline to its end; the status is the last stage's, as a shell has it without `pipefail`.
@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
                     self.live.push(Live { running, leader, last });
                 }
                 Err(failure) => {
-                    self.say(&failure);
+                    self.report(&failure);
                     status = if last { failure.status } else { status };
                 }
             }
@@ -164,14 +164,16 @@ impl<'a> Run<'a> {
 
     fn start(&mut self, stage: &Stage, mut fds: [(OwnedFd, Sink); 3]) -> Result<Box<dyn Running>, Failure> {
         for Redirect { fd, to } in &stage.redirects {
-            let (what, led) = match to {
-                Leads::Same(of) => (&stage.name, fds[*of].0.try_clone().map(|same| (same, fds[*of].1))),
-                Leads::File { place, written, how } => {
-                    (written, places::open(place, *how).map(|file| (file, Sink::Own)))
+            let (what, opened) = match to {
+                RedirectTarget::Same(of) => {
+                    (&stage.name, fds[*of].0.try_clone().map(|same| (same, fds[*of].1)))
+                }
+                RedirectTarget::File { path, written, mode } => {
+                    (written, paths::open(path, *mode).map(|file| (file, Sink::Own)))
                 }
             };
-            match led {
-                Ok(led) => fds[*fd] = led,
+            match opened {
+                Ok(opened) => fds[*fd] = opened,
                 Err(error) => {
                     let [_, _, (stderr, sink)] = fds;
                     return Err(Failure { what: what.clone(), error, status: 1, stderr: Some(stderr), sink });
@@ -181,25 +183,25 @@ impl<'a> Run<'a> {
         let [stdin, stdout, stderr] = fds.map(|(fd, _)| fd);
         let leader =
             self.live.iter().find(|live| live.leader).map(|live| &live.running).or(self.leader.as_ref());
-        let spawned = spawn::Stage {
+        let spawned = spawn::ProcessSpec {
             program: stage.program.clone(),
             name: stage.name.clone(),
             args: stage.args.clone(),
-            env: self.means.env.to_vec(),
+            env: self.context.env.to_vec(),
             cwd: self.dir.to_owned(),
             stdin,
             stdout,
             stderr,
             group: leader.map_or(0, |leader| leader.pid()),
         };
-        self.means.spawner.spawn(self.means.grant, spawned).map_err(|error| {
+        self.context.spawner.spawn(self.context.grant, spawned).map_err(|error| {
             let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             Failure { what: stage.name.clone(), error, status, stderr: None, sink: Sink::Err }
         })
     }
 
     /// Where a shell would say it: on what is the stage's standard error so far.
-    fn say(&mut self, failure: &Failure) {
+    fn report(&mut self, failure: &Failure) {
         // After what was said before it.
         self.drain();
         let line = format!("ringfence: {}: {}\n", failure.what.to_string_lossy(), failure.error);
@@ -214,14 +216,14 @@ impl<'a> Run<'a> {
     /// Waits for the stages, reading what they say.
     fn wait(&mut self, mut status: i32) -> io::Result<End> {
         while !self.live.is_empty() {
-            let Some(left) = self.means.deadline.checked_duration_since(Instant::now()) else {
+            let Some(left) = self.context.deadline.checked_duration_since(Instant::now()) else {
                 return Ok(End::TimedOut);
             };
-            let woken = self.poll(left, true)?;
-            if woken.stop {
+            let wakeup = self.poll(left, true)?;
+            if wakeup.stop {
                 return Ok(End::Stopped);
             }
-            for at in woken.ended.into_iter().rev() {
+            for at in wakeup.ended.into_iter().rev() {
                 let live = self.live.remove(at);
                 let ended = status_of(live.running.pidfd());
                 if live.last {
@@ -238,12 +240,12 @@ impl<'a> Run<'a> {
     }
 
     /// Waits until something happens, and reads what was said.
-    fn poll(&mut self, left: Duration, stoppable: bool) -> io::Result<Woken> {
+    fn poll(&mut self, left: Duration, stoppable: bool) -> io::Result<Wakeup> {
         let mut fds = Vec::with_capacity(4 + self.live.len());
         let wanted = |on: bool| if on { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::new(&self.out.read, wanted(!self.out.ended)));
         fds.push(PollFd::new(&self.err.read, wanted(!self.err.ended)));
-        for stop in self.means.stops.map(|stop| stop.filter(|_| stoppable)) {
+        for stop in self.context.stops.map(|stop| stop.filter(|_| stoppable)) {
             fds.push(PollFd::from_borrowed_fd(stop.unwrap_or(self.null.as_fd()), wanted(stop.is_some())));
         }
         fds.extend(
@@ -263,7 +265,7 @@ impl<'a> Run<'a> {
             self.err.read();
         }
         let ended = happened[4..].iter().enumerate().filter_map(|(at, ended)| ended.then_some(at)).collect();
-        Ok(Woken { stop: happened[2] || happened[3], ended })
+        Ok(Wakeup { stop: happened[2] || happened[3], ended })
     }
 
     /// Kills what is left: the whole group, and the stages themselves should one have left it.
@@ -276,10 +278,10 @@ impl<'a> Run<'a> {
         for live in &self.live {
             let _ = pidfd_send_signal(live.running.pidfd(), Signal::KILL);
         }
-        let until = Instant::now() + DYING;
+        let until = Instant::now() + KILL_TIMEOUT;
         while let (false, Some(left)) = (self.live.is_empty(), until.checked_duration_since(Instant::now())) {
-            let Ok(woken) = self.poll(left, false) else { break };
-            for at in woken.ended.into_iter().rev() {
+            let Ok(wakeup) = self.poll(left, false) else { break };
+            for at in wakeup.ended.into_iter().rev() {
                 reap(self.live.remove(at).running);
             }
         }
@@ -292,14 +294,14 @@ impl<'a> Run<'a> {
     fn drain(&mut self) {
         for stream in [&mut self.out, &mut self.err] {
             let before = stream.capture.total();
-            while stream.read() && stream.capture.total() - before < LAST_WORDS as u64 {}
+            while stream.read() && stream.capture.total() - before < MAX_DRAIN as u64 {}
         }
     }
 }
 
-struct Woken {
+struct Wakeup {
     stop: bool,
-    /// Ascending places among the live.
+    /// Ascending positions among the live.
     ended: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! The hops of one fetch: each is checked, looked up, screened, connected to and asked, as if it were the first.
+//! The hops of one fetch: each is checked, looked up, screened, connected to and requested, as if it were the first.
 
 use super::{
     admit,
@@ -32,7 +32,7 @@ const ACCEPT: &str =
     "text/html, application/xhtml+xml, text/markdown, text/plain, application/json, text/*;q=0.8, */*;q=0.5";
 
 /// What a fetch works with.
-pub(super) struct Means<'a> {
+pub(super) struct FetchContext<'a> {
     pub(super) ctx: &'a ToolContext,
     pub(super) resolver: &'a dyn Resolve,
     pub(super) tls: &'a Tls,
@@ -52,21 +52,21 @@ pub(super) struct Fetched {
 }
 
 /// Fetches `target`, or what it redirects to.
-pub(super) async fn fetch(means: &Means<'_>, mut target: Target) -> Result<Fetched, WebError> {
+pub(super) async fn fetch(context: &FetchContext<'_>, mut target: Target) -> Result<Fetched, WebError> {
     for _ in 0..=MAX_REDIRECTS {
-        let addrs = admitted(means, &target).await?;
-        let asked = ask(means, &target, &addrs).await?;
-        match location(&asked.response)? {
+        let addrs = admitted_addresses(context, &target).await?;
+        let exchange = request(context, &target, &addrs).await?;
+        match location(&exchange.response)? {
             Some(location) => target = target.follow(location).map_err(WebError::Url)?,
-            None => return read(means, target, asked).await,
+            None => return read(context, target, exchange).await,
         }
     }
     Err(WebError::Redirects(target.url.into()))
 }
 
 /// The addresses that may be connected to for `target`: all of them passed, or none do.
-async fn admitted(means: &Means<'_>, target: &Target) -> Result<Vec<IpAddr>, WebError> {
-    let (ctx, port) = (means.ctx, target.port);
+async fn admitted_addresses(context: &FetchContext<'_>, target: &Target) -> Result<Vec<IpAddr>, WebError> {
+    let (ctx, port) = (context.ctx, target.port);
     let net = &ctx.effective().net;
     let host = target.host.to_string();
     let refused = |refused: admit::Refused| ctx.refuse_net(&host, port, rule(&refused));
@@ -77,7 +77,7 @@ async fn admitted(means: &Means<'_>, target: &Target) -> Result<Vec<IpAddr>, Web
         Host::Name(name) => {
             // From here on somebody else may learn of the call.
             ctx.begin();
-            let found = Phase::Resolve.within(means.deadline, means.resolver.resolve(name)).await?;
+            let found = Phase::Resolve.within(context.deadline, context.resolver.resolve(name)).await?;
             found.map_err(|source| WebError::Resolve { host: host.clone(), source })?
         }
     };
@@ -96,22 +96,26 @@ async fn admitted(means: &Means<'_>, target: &Target) -> Result<Vec<IpAddr>, Web
 }
 
 /// An answer's head, and the connection that its body comes by.
-struct Asked {
+struct Exchange {
     response: Response<Incoming>,
-    _connection: Driven,
+    _connection: ConnectionTask,
 }
 
 /// Drives a connection as long as somebody wants what comes by it.
-struct Driven(JoinHandle<()>);
+struct ConnectionTask(JoinHandle<()>);
 
-impl Drop for Driven {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-async fn ask(means: &Means<'_>, target: &Target, addrs: &[IpAddr]) -> Result<Asked, WebError> {
-    let stream = connect(target, addrs, means.tls, means.deadline).await?;
+async fn request(
+    context: &FetchContext<'_>,
+    target: &Target,
+    addrs: &[IpAddr],
+) -> Result<Exchange, WebError> {
+    let stream = connect(target, addrs, context.tls, context.deadline).await?;
     let broke = |source| WebError::Http { phase: Phase::Answer, source };
     let request = Request::get(target.path())
         .header(header::HOST, target.authority())
@@ -126,11 +130,11 @@ async fn ask(means: &Means<'_>, target: &Target, addrs: &[IpAddr]) -> Result<Ask
     let answer = async {
         let (mut sender, connection) = builder.handshake(stream).await?;
         // What goes wrong with it, the request says.
-        let connection = Driven(tokio::spawn(async { drop(connection.await) }));
+        let connection = ConnectionTask(tokio::spawn(async { drop(connection.await) }));
         let response = sender.send_request(request).await?;
-        Ok(Asked { response, _connection: connection })
+        Ok(Exchange { response, _connection: connection })
     };
-    Phase::Answer.within(means.deadline, answer).await?.map_err(broke)
+    Phase::Answer.within(context.deadline, answer).await?.map_err(broke)
 }
 
 /// Where an answer redirects to, if it does.
@@ -142,13 +146,13 @@ fn location(response: &Response<Incoming>) -> Result<Option<&str>, WebError> {
     std::str::from_utf8(location.as_bytes()).map(Some).map_err(|_| WebError::Location)
 }
 
-async fn read(means: &Means<'_>, target: Target, asked: Asked) -> Result<Fetched, WebError> {
-    let Asked { response, _connection } = asked;
+async fn read(context: &FetchContext<'_>, target: Target, exchange: Exchange) -> Result<Fetched, WebError> {
+    let Exchange { response, _connection } = exchange;
     let (head, mut incoming) = response.into_parts();
     let content_type = head.headers.get(header::CONTENT_TYPE);
     let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let declared = incoming.size_hint().exact();
-    let mut body = Body::new(&head.headers, means.limit)?;
+    let mut body = Body::new(&head.headers, context.limit)?;
     let reading = async {
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {
             let frame = frame.map_err(|source| WebError::Http { phase: Phase::Body, source })?;
@@ -160,6 +164,6 @@ async fn read(means: &Means<'_>, target: Target, asked: Asked) -> Result<Fetched
         }
         body.finish()
     };
-    let read = Phase::Body.within(means.deadline, reading).await??;
+    let read = Phase::Body.within(context.deadline, reading).await??;
     Ok(Fetched { target, status: head.status, content_type, declared, read })
 }

@@ -21,7 +21,7 @@ use tokio::{
 };
 use url::Url;
 
-/// How many pages are read at a time. One whose time is up may go on in its thread for a while: it holds its place.
+/// How many pages are read at a time. One whose time is up may go on in its thread for a while: it holds its permit.
 pub const AT_ONCE: usize = 4;
 
 /// The stack of a thread that reads a page, bytes: its Markdown is written by recursion, as deep as the tree may be.
@@ -42,64 +42,64 @@ const TITLE: usize = 500;
 const TOO_SHORT: usize = 200;
 
 /// A page that is being read.
-pub type Reading<'a> = Pin<Box<dyn Future<Output = Result<Page, PageError>> + Send + 'a>>;
+pub type PageFuture<'a> = Pin<Box<dyn Future<Output = Result<Page, PageError>> + Send + 'a>>;
 
 /// Who reads HTML. It is hostile, and so may be what a library makes of it: a program that must not end with it has it
 /// read by another process, which calls [`read`].
-pub trait ReadHtml: Send + Sync {
+pub trait HtmlReader: Send + Sync {
     /// Reads a page that came from `url`, within `time`. Dropped before its end, it stops as soon as it can.
-    fn read(&self, html: String, url: Url, time: Duration) -> Reading<'_>;
+    fn read(&self, html: String, url: Url, time: Duration) -> PageFuture<'_>;
 }
 
 /// Reads pages in threads of this process: a panic, without unwinding, ends it; so does a lack of memory.
 #[derive(Debug, Clone)]
-pub struct InThreads {
-    places: Arc<Semaphore>,
+pub struct ThreadReader {
+    permits: Arc<Semaphore>,
 }
 
-impl Default for InThreads {
+impl Default for ThreadReader {
     fn default() -> Self {
-        Self { places: Arc::new(Semaphore::new(AT_ONCE)) }
+        Self { permits: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 }
 
-impl ReadHtml for InThreads {
-    fn read(&self, html: String, url: Url, time: Duration) -> Reading<'_> {
+impl HtmlReader for ThreadReader {
+    fn read(&self, html: String, url: Url, time: Duration) -> PageFuture<'_> {
         Box::pin(async move {
             let until = tokio::time::Instant::now() + time;
             // The whole page, then its main content.
-            let (tell, mut told) = mpsc::channel(2);
+            let (sender, mut receiver) = mpsc::channel(2);
             let reading = async {
-                let place = self.places.clone().acquire_owned().await.map_err(|_| PageError::Failed)?;
+                let permit = self.permits.clone().acquire_owned().await.map_err(|_| PageError::Failed)?;
                 let work = move || {
                     // In a program that ends at a panic this catches nothing.
                     let _ = catch_unwind(AssertUnwindSafe(|| {
-                        read(&html, &url, |page| drop(tell.blocking_send(page)));
+                        read(&html, &url, |page| drop(sender.blocking_send(page)));
                     }));
-                    drop((place, tell));
+                    drop((permit, sender));
                 };
                 let thread = thread::Builder::new().name("html".into()).stack_size(STACK);
                 thread.spawn(work).map_err(PageError::Thread)?;
-                told.recv().await.ok_or(PageError::Failed)
+                receiver.recv().await.ok_or(PageError::Failed)
             };
             let page = timeout_at(until, reading).await.unwrap_or(Err(PageError::Slow))?;
             let until = until.min(tokio::time::Instant::now() + MAIN_TIME);
-            let main = timeout_at(until, told.recv()).await;
+            let main = timeout_at(until, receiver.recv()).await;
             Ok(main.ok().flatten().unwrap_or(page))
         })
     }
 }
 
-/// Reads a page that came from `url`: `tell` gets all of it, and then, if some stands out, its main content, which may
+/// Reads a page that came from `url`: `emit` gets all of it, and then, if some stands out, its main content, which may
 /// take quadratic time. Call it where [`STACK`] bytes of stack are left; it may panic, and take memory in proportion to
 /// the page.
-pub fn read(html: &str, url: &Url, mut tell: impl FnMut(Page)) {
+pub fn read(html: &str, url: &Url, mut emit: impl FnMut(Page)) {
     let (page, document) = whole_page(html, url);
     let length = page.markdown.chars().count();
     let (title, cut) = (page.title.clone(), page.cut.clone());
-    tell(page);
+    emit(page);
     if let Some(markdown) = document.and_then(|document| main_content(document, length)) {
-        tell(Page { title, markdown, cut });
+        emit(Page { title, markdown, cut });
     }
 }
 
@@ -114,7 +114,7 @@ fn whole_page(html: &str, url: &Url) -> (Page, Option<Document>) {
     let page = Page {
         title: (!title.is_empty()).then_some(title),
         markdown: markdown.trim().to_owned(),
-        cut: cut.map(|cut| said(cut, bounds)),
+        cut: cut.map(|cut| describe(cut, bounds)),
     };
     let small = html.len() <= MAIN_BYTES && document.tree.len() <= MAIN_NODES;
     (page, small.then_some(document))
@@ -129,7 +129,7 @@ fn main_content(document: Document, whole: usize) -> Option<String> {
     (content.chars().count() >= TOO_SHORT.min(whole)).then(|| content.to_owned())
 }
 
-fn said(cut: Cut, bounds: Bounds) -> String {
+fn describe(cut: Cut, bounds: Bounds) -> String {
     match cut {
         Cut::Depth => {
             format!("its HTML nests deeper than {}: what comes after that is left out", bounds.depth)

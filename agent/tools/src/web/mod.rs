@@ -56,7 +56,7 @@ pub mod target;
 mod tree;
 
 pub use error::{MAX_REDIRECTS, Phase, WebError};
-pub use html::ReadHtml;
+pub use html::HtmlReader;
 pub use page::{Page, PageError};
 
 use resolve::{Resolve, SystemResolver};
@@ -88,7 +88,7 @@ pub const TIME: Duration = Duration::from_secs(30);
 pub struct WebFetch {
     resolver: Arc<dyn Resolve>,
     tls: connect::Tls,
-    reader: Arc<dyn ReadHtml>,
+    reader: Arc<dyn HtmlReader>,
     time: Duration,
 }
 
@@ -104,7 +104,7 @@ impl Default for WebFetch {
         Self {
             resolver: Arc::new(SystemResolver),
             tls: connect::Tls::default(),
-            reader: Arc::new(html::InThreads::default()),
+            reader: Arc::new(html::ThreadReader::default()),
             time: TIME,
         }
     }
@@ -113,40 +113,40 @@ impl Default for WebFetch {
 impl WebFetch {
     /// With a resolver of one's own. What it finds is screened all the same.
     #[must_use]
-    pub fn resolving(self, resolver: impl Resolve + 'static) -> Self {
+    pub fn with_resolver(self, resolver: impl Resolve + 'static) -> Self {
         Self { resolver: Arc::new(resolver), ..self }
     }
 
     /// With more roots than the system's to check servers' certificates by: each in DER.
     #[must_use]
-    pub fn trusting(self, roots: impl IntoIterator<Item = Vec<u8>>) -> Self {
+    pub fn with_roots(self, roots: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let roots = roots.into_iter().map(CertificateDer::from).collect();
         Self { tls: connect::Tls::trusting(roots), ..self }
     }
 
-    /// With another reader of HTML than [`html::InThreads`].
+    /// With another reader of HTML than [`html::ThreadReader`].
     #[must_use]
-    pub fn reading_by(self, reader: impl ReadHtml + 'static) -> Self {
+    pub fn with_reader(self, reader: impl HtmlReader + 'static) -> Self {
         Self { reader: Arc::new(reader), ..self }
     }
 
     /// With another limit of time than [`TIME`].
     #[must_use]
-    pub fn within(self, time: Duration) -> Self {
+    pub fn with_timeout(self, time: Duration) -> Self {
         Self { time, ..self }
     }
 
     async fn fetch(&self, ctx: &ToolContext, args: Args) -> Result<Value, WebError> {
         let end = Instant::now() + self.time;
-        let means = fetch::Means {
+        let context = fetch::FetchContext {
             ctx,
             resolver: &*self.resolver,
             tls: &self.tls,
             limit: args.max_bytes,
             deadline: end.into(),
         };
-        let asked = args.target.url.to_string();
-        let fetched = fetch::fetch(&means, args.target).await?;
+        let requested = args.target.url.to_string();
+        let fetched = fetch::fetch(&context, args.target).await?;
         let fetch::Fetched { target, status, content_type, declared, read } = fetched;
         let (bytes, over) = (read.bytes.len(), read.over);
         let time = end.saturating_duration_since(Instant::now());
@@ -162,7 +162,7 @@ impl WebFetch {
             .flatten()
             .collect();
         Ok(json!({
-            "url": asked,
+            "url": requested,
             "final_url": target.url.as_str(),
             "status": status.as_u16(),
             "title": page.title,

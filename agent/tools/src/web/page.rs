@@ -1,6 +1,6 @@
 //! A body as text: HTML as Markdown, text and JSON as they are, anything else by name.
 
-use super::{body::Read, html::ReadHtml};
+use super::{body::Read, html::HtmlReader};
 use encoding_rs::{Encoding, UTF_8};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -118,7 +118,7 @@ fn after_charset(text: &[u8]) -> Option<&'static Encoding> {
 
 /// Reads a body as text. HTML takes a while: `time` at most.
 pub(super) async fn read(
-    reader: &dyn ReadHtml,
+    reader: &dyn HtmlReader,
     content_type: Option<&str>,
     body: Read,
     url: &Url,

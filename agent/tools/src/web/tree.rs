@@ -56,7 +56,7 @@ pub(super) enum Cut {
 
 /// The tree of `html`, up to where it met a bound.
 pub(super) fn parse(html: &str, url: &Url, bounds: Bounds) -> (Document, Option<Cut>) {
-    let sink = Growing {
+    let sink = BoundedSink {
         document: Document::default(),
         bounds,
         deepest: Cell::new(0),
@@ -76,7 +76,7 @@ pub(super) fn parse(html: &str, url: &Url, bounds: Bounds) -> (Document, Option<
         let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE));
         parser.process(StrTendril::from_slice(piece));
         rest = after;
-        cut = parser.tokenizer.sink.sink.met();
+        cut = parser.tokenizer.sink.sink.exceeded();
     }
     let document = parser.finish();
     let removed = flatten(&document, bounds);
@@ -84,7 +84,7 @@ pub(super) fn parse(html: &str, url: &Url, bounds: Bounds) -> (Document, Option<
 }
 
 /// A document that counts what it is made of while it grows.
-struct Growing {
+struct BoundedSink {
     document: Document,
     bounds: Bounds,
     deepest: Cell<usize>,
@@ -104,8 +104,8 @@ struct Handle {
     depth: Rc<Cell<usize>>,
 }
 
-impl Growing {
-    fn met(&self) -> Option<Cut> {
+impl BoundedSink {
+    fn exceeded(&self) -> Option<Cut> {
         if self.deepest.get() > self.bounds.depth {
             return Some(Cut::Depth);
         }
@@ -116,7 +116,7 @@ impl Growing {
     }
 
     /// What the document takes for `child`, which comes to lie `depth` deep.
-    fn lies(&self, child: NodeOrText<Handle>, depth: usize) -> NodeOrText<NodeId> {
+    fn place_at(&self, child: NodeOrText<Handle>, depth: usize) -> NodeOrText<NodeId> {
         match child {
             NodeOrText::AppendText(text) => NodeOrText::AppendText(text),
             NodeOrText::AppendNode(handle) => {
@@ -162,7 +162,7 @@ fn new(node: NodeId) -> Handle {
     Handle { node, depth: Rc::default() }
 }
 
-impl TreeSink for Growing {
+impl TreeSink for BoundedSink {
     type Handle = Handle;
     type Output = Document;
     type ElemName<'a> = Ref<'a, QualName>;
@@ -197,7 +197,7 @@ impl TreeSink for Growing {
     }
 
     fn append(&self, parent: &Handle, child: NodeOrText<Handle>) {
-        self.document.append(&parent.node, self.lies(child, parent.depth.get() + 1));
+        self.document.append(&parent.node, self.place_at(child, parent.depth.get() + 1));
     }
 
     fn append_based_on_parent_node(
@@ -207,7 +207,7 @@ impl TreeSink for Growing {
         child: NodeOrText<Handle>,
     ) {
         let depth = element.depth.get().max(prev_element.depth.get() + 1);
-        let child = self.lies(child, depth);
+        let child = self.place_at(child, depth);
         self.document.append_based_on_parent_node(&element.node, &prev_element.node, child);
     }
 
@@ -228,7 +228,7 @@ impl TreeSink for Growing {
     }
 
     fn append_before_sibling(&self, sibling: &Handle, new_node: NodeOrText<Handle>) {
-        self.document.append_before_sibling(&sibling.node, self.lies(new_node, sibling.depth.get()));
+        self.document.append_before_sibling(&sibling.node, self.place_at(new_node, sibling.depth.get()));
     }
 
     fn add_attrs_if_missing(&self, target: &Handle, attrs: Vec<Attribute>) {

@@ -5,7 +5,7 @@ use ringfence_grant::{
     CountBound, Grant, Scope,
     gate::{Gate, Registry, ToolError},
 };
-use ringfence_tools::{programs::HostPrograms, shell::Shell, spawn::Plain};
+use ringfence_tools::{programs::HostPrograms, shell::Shell, spawn::PlainSpawner};
 use serde_json::Value;
 use std::{
     ffi::OsStr,
@@ -34,7 +34,7 @@ impl Session {
         let kept = tempfile::tempdir().unwrap();
         let dir = kept.path().canonicalize().unwrap().join("work");
         fill(&dir);
-        let shell = Shell::new(&dir, OsStr::new(PATH), Arc::new(Plain)).with_variable("LC_ALL", "C");
+        let shell = Shell::new(&dir, OsStr::new(PATH), Arc::new(PlainSpawner)).with_variable("LC_ALL", "C");
         let gate = Gate::new(HostPrograms::on_path(OsStr::new(PATH)));
         Self { _kept: kept, registry: Registry::new(gate).with(also(shell)), dir }
     }

@@ -170,7 +170,8 @@ fn other_schemes_and_credentials_are_denied() {
 #[test]
 fn every_denial_is_recorded_and_none_costs_a_call_that_did_nothing() {
     let names = Names::default().with("a.example", &[&["10.0.0.1"]]);
-    let session = Session::new(&["a.example"], WebFetch::default().resolving(names).within(PATIENCE));
+    let session =
+        Session::new(&["a.example"], WebFetch::default().with_resolver(names).with_timeout(PATIENCE));
     let urls = ["file:///x", "http://b.example/", "http://a.example:22/", "http://a.example/"];
     let said: Vec<String> = urls.iter().map(|url| session.call(json!({ "url": url })).unwrap_err()).collect();
     assert_eq!(session.denials(), said);

@@ -33,7 +33,7 @@ fn of_a_gigabyte_the_limit_is_read_and_that_is_said() {
             let _ = stream.write_all(head.as_bytes());
             pour(stream, GB, &count);
         });
-        let session = Session::new(&["127.0.0.1"], WebFetch::default().within(PATIENCE));
+        let session = Session::new(&["127.0.0.1"], WebFetch::default().with_timeout(PATIENCE));
         for (args, limit) in [
             (json!({"url": server.url("/")}), 5 << 20),
             (json!({"url": server.url("/"), "max_bytes": 1000}), 1000),
@@ -54,7 +54,7 @@ fn of_a_gigabyte_the_limit_is_read_and_that_is_said() {
 #[test]
 fn a_body_of_exactly_the_limit_is_whole() {
     let server = Server::page("text/plain", "x".repeat(1000));
-    let session = Session::new(&["127.0.0.1"], WebFetch::default().within(PATIENCE));
+    let session = Session::new(&["127.0.0.1"], WebFetch::default().with_timeout(PATIENCE));
     let page = session.call(json!({"url": server.url("/"), "max_bytes": 1000})).unwrap();
     assert_eq!((&page["bytes"], &page["cut"]), (&json!(1000), &Value::Null));
     let page = session.call(json!({"url": server.url("/"), "max_bytes": 999})).unwrap();
@@ -93,7 +93,7 @@ fn a_drip_ends_at_the_deadline() {
             }
         });
         let over = |time| {
-            let session = Session::new(&["127.0.0.1"], WebFetch::default().within(time));
+            let session = Session::new(&["127.0.0.1"], WebFetch::default().with_timeout(time));
             let error = session.call(json!({"url": server.url("/")})).unwrap_err();
             assert!(error.contains("time for this fetch was used up"), "{drip:?}: {error}");
             error
@@ -110,7 +110,7 @@ fn a_drip_over_many_hops_ends_at_the_same_deadline() {
         thread::sleep(Duration::from_millis(300));
         let _ = stream.write_all(crate::support::redirect(302, "/again").as_bytes());
     });
-    let session = Session::new(&["127.0.0.1"], WebFetch::default().within(Duration::from_millis(1000)));
+    let session = Session::new(&["127.0.0.1"], WebFetch::default().with_timeout(Duration::from_millis(1000)));
     let error = session.call(json!({"url": server.url("/")})).unwrap_err();
     assert!(error.contains("time for this fetch was used up"), "{error}");
 }
@@ -123,7 +123,7 @@ fn a_look_up_that_never_ends_ends() {
             Box::pin(std::future::pending())
         }
     }
-    let tool = WebFetch::default().resolving(Never).within(Duration::from_millis(200));
+    let tool = WebFetch::default().with_resolver(Never).with_timeout(Duration::from_millis(200));
     let error = Session::new(&["all"], tool).call(json!({"url": "http://a.example/"})).unwrap_err();
     assert!(error.contains("looking up the host"), "{error}");
 }
@@ -166,7 +166,7 @@ fn nobody_there_is_said() {
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let error = fetch(&["127.0.0.7"], &format!("http://127.0.0.7:{port}/")).unwrap_err();
     assert!(error.contains("cannot connect to 127.0.0.7"), "{error}");
-    let error = Session::new(&["all"], WebFetch::default().resolving(Names::default()))
+    let error = Session::new(&["all"], WebFetch::default().with_resolver(Names::default()))
         .call(json!({"url": "http://nowhere.example/"}))
         .unwrap_err();
     assert!(error.contains("\"nowhere.example\" could not be looked up"), "{error}");

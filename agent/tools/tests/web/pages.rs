@@ -84,7 +84,7 @@ fn nothing_is_told_but_what_is_asked_for() {
         let _ = stream.write_all(answer.as_bytes());
     });
     let names = Names::default().with("a.example", &[&["127.0.0.1"]]);
-    let session = Session::new(&["a.example", "127.0.0.1"], WebFetch::default().resolving(names));
+    let session = Session::new(&["a.example", "127.0.0.1"], WebFetch::default().with_resolver(names));
     let url = format!("http://A.example.:{}/first", server.port());
     for _ in 0..2 {
         let page = session.call(json!({ "url": url })).unwrap();
@@ -149,7 +149,7 @@ fn the_first_address_that_answers_is_taken() {
 
 #[test]
 fn arguments_that_make_no_sense_are_said() {
-    let session = Session::new(&["all"], WebFetch::default().resolving(Names::default()));
+    let session = Session::new(&["all"], WebFetch::default().with_resolver(Names::default()));
     for (args, said) in [
         (json!([]), "not an object"),
         (json!({}), "`url` is missing"),

@@ -176,7 +176,7 @@ impl Session {
 
 /// One call in a session of its own, with no names but those.
 pub(crate) fn fetch_named(net: &[&str], names: &Names, url: &str) -> Result<Value, String> {
-    Session::new(net, WebFetch::default().resolving(names.clone()).within(PATIENCE))
+    Session::new(net, WebFetch::default().with_resolver(names.clone()).with_timeout(PATIENCE))
         .call(json!({ "url": url }))
 }
 

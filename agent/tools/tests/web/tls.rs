@@ -46,7 +46,7 @@ fn serve(name: &str) -> (u16, Vec<u8>) {
 
 fn fetch(url: &str, roots: Vec<Vec<u8>>) -> Result<Value, String> {
     let names = Names::default().with("a.example", &[&["127.0.0.1"]]).with("b.example", &[&["127.0.0.1"]]);
-    let tool = WebFetch::default().resolving(names).trusting(roots).within(PATIENCE);
+    let tool = WebFetch::default().with_resolver(names).with_roots(roots).with_timeout(PATIENCE);
     let port = url.rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
     let granted = [format!("a.example:{port}"), format!("b.example:{port}"), "127.0.0.1".into()];
     let granted: Vec<&str> = granted.iter().map(String::as_str).collect();

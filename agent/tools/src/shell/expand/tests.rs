@@ -16,11 +16,11 @@ impl Except {
 impl Listing for Except {
     type Denied = PathBuf;
 
-    fn asked(&self, dir: &Path) -> Result<(), PathBuf> {
+    fn check_named(&self, dir: &Path) -> Result<(), PathBuf> {
         if self.has(dir) { Ok(()) } else { Err(dir.to_owned()) }
     }
 
-    fn found(&self, dir: &Path) -> bool {
+    fn may_list(&self, dir: &Path) -> bool {
         self.has(dir)
     }
 }
@@ -138,5 +138,5 @@ fn looking_ends_with_the_calls_time() {
     let (listing, script) = (Except(vec![]), script::parse("echo *").unwrap());
     let mut expander = Expander::new(&tree.environment, &tree.dir, &listing, Instant::now());
     let word = &script.pipelines[0].commands[0].words[1];
-    assert!(matches!(expander.word(word, &mut vec![]), Err(ExpandError::Late)));
+    assert!(matches!(expander.word(word, &mut vec![]), Err(ExpandError::TimedOut)));
 }

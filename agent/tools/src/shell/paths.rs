@@ -23,7 +23,7 @@ pub(super) const NULL: &str = "/dev/null";
 
 /// Why a path leads nowhere.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PlaceError {
+pub(super) enum ResolveError {
     /// Under /proc, where `self` would be the server.
     #[error("{} leads into /proc, which Ringfence would open as its own: name a program that reads it", .0.display())]
     Proc(PathBuf),
@@ -33,13 +33,13 @@ pub(super) enum PlaceError {
 }
 
 /// Where a path leads from `dir`, every link followed. What does not exist yet stays as it is.
-pub(super) fn resolve(dir: &Path, path: &Path) -> Result<PathBuf, PlaceError> {
+pub(super) fn resolve(dir: &Path, path: &Path) -> Result<PathBuf, ResolveError> {
     let whole = dir.join(path);
     let mut ahead: VecDeque<OsString> = parts(&whole).collect();
     let mut resolved = PathBuf::from("/");
     let (mut links, mut components) = (0, 0);
     let mut missing = false;
-    let failed = |error: io::Error| PlaceError::Find(whole.clone(), error);
+    let failed = |error: io::Error| ResolveError::Find(whole.clone(), error);
     while let Some(part) = ahead.pop_front() {
         components += 1;
         if components > MAX_COMPONENTS {
@@ -54,7 +54,7 @@ pub(super) fn resolve(dir: &Path, path: &Path) -> Result<PathBuf, PlaceError> {
         }
         resolved.push(&part);
         if resolved == Path::new("/proc") {
-            return Err(PlaceError::Proc(whole.clone()));
+            return Err(ResolveError::Proc(whole.clone()));
         }
         if missing {
             continue;
@@ -92,7 +92,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 
 /// How a redirect opens its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum OpenMode {
     /// `<`
     Read,
     /// `>`: emptied, or made.
@@ -101,23 +101,23 @@ pub(super) enum How {
     Append,
 }
 
-/// Opens a place that was admitted: never through a link, wherever in the path one was put since; never waiting for a
+/// Opens a file that was admitted: never through a link, wherever in the path one was put since; never waiting for a
 /// pipe's other end; regular files and the harmless devices only.
 ///
 /// # Errors
 /// As of open(2); `InvalidInput` for something that is not a file.
-pub(super) fn open(place: &Path, how: How) -> io::Result<OwnedFd> {
-    let flags = match how {
-        How::Read => OFlags::RDONLY,
-        How::Write => OFlags::WRONLY | OFlags::CREATE,
-        How::Append => OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND,
+pub(super) fn open(path: &Path, mode: OpenMode) -> io::Result<OwnedFd> {
+    let flags = match mode {
+        OpenMode::Read => OFlags::RDONLY,
+        OpenMode::Write => OFlags::WRONLY | OFlags::CREATE,
+        OpenMode::Append => OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND,
     };
     // 0666, of which the umask takes its part; openat2 refuses a mode where nothing is made.
-    let mode = if how == How::Read { Mode::empty() } else { Mode::from_raw_mode(0o666) };
+    let permissions = if mode == OpenMode::Read { Mode::empty() } else { Mode::from_raw_mode(0o666) };
     let careful = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let file = loop {
-        match openat2(CWD, place, flags | careful, mode, links) {
+        match openat2(CWD, path, flags | careful, permissions, links) {
             Err(Errno::INTR) => {}
             opened => break opened?,
         }
@@ -126,12 +126,12 @@ pub(super) fn open(place: &Path, how: How) -> io::Result<OwnedFd> {
     let kind = FileType::from_raw_mode(status.st_mode);
     let known = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
     let harmless = kind == FileType::RegularFile
-        || (kind == FileType::CharacterDevice && known.iter().any(|device| place == Path::new(device)));
+        || (kind == FileType::CharacterDevice && known.iter().any(|device| path == Path::new(device)));
     if !harmless || fstatfs(&file)?.f_type as u64 == PROCFS {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     // Only now: nothing but a regular file is emptied.
-    if how == How::Write && kind == FileType::RegularFile {
+    if mode == OpenMode::Write && kind == FileType::RegularFile {
         rustix::fs::ftruncate(&file, 0)?;
     }
     fcntl_setfl(&file, flags & OFlags::APPEND)?;
@@ -159,12 +159,12 @@ mod tests {
         assert_eq!(leads("out/passwd").unwrap(), Path::new("/etc/passwd"));
         assert_eq!(leads("dangling").unwrap(), dir.join("real/later"));
         assert_eq!(leads("../../../../../../../../etc").unwrap(), Path::new("/etc"));
-        assert!(matches!(leads("nothing/../x"), Err(PlaceError::Find(..))));
-        assert!(matches!(leads("loop"), Err(PlaceError::Find(..))));
+        assert!(matches!(leads("nothing/../x"), Err(ResolveError::Find(..))));
+        assert!(matches!(leads("loop"), Err(ResolveError::Find(..))));
         assert_eq!(leads("long").unwrap(), dir.join("up"));
-        assert!(matches!(leads(&"real/../".repeat(5000)), Err(PlaceError::Find(..))));
+        assert!(matches!(leads(&"real/../".repeat(5000)), Err(ResolveError::Find(..))));
         for own in ["/proc/self/environ", "/dev/stdout", "/dev/fd/1", "/proc", "/../proc/1/mem"] {
-            assert!(matches!(leads(own), Err(PlaceError::Proc(_))), "{own}");
+            assert!(matches!(leads(own), Err(ResolveError::Proc(_))), "{own}");
         }
     }
 
@@ -176,14 +176,14 @@ mod tests {
         symlink(dir.join("target"), dir.join("link")).unwrap();
         symlink(&dir, dir.join("sub")).unwrap();
         for place in ["link", "sub/target"] {
-            for how in [How::Read, How::Write, How::Append] {
+            for how in [OpenMode::Read, OpenMode::Write, OpenMode::Append] {
                 let error = open(&dir.join(place), how).unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()), "{place}");
             }
         }
         assert_eq!(fs::read_to_string(dir.join("target")).unwrap(), "kept");
         let mut read = String::new();
-        fs::File::from(open(&dir.join("target"), How::Read).unwrap()).read_to_string(&mut read).unwrap();
+        fs::File::from(open(&dir.join("target"), OpenMode::Read).unwrap()).read_to_string(&mut read).unwrap();
         assert_eq!(read, "kept");
     }
 
@@ -192,12 +192,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().canonicalize().unwrap().join("pipe");
         rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        for how in [How::Read, How::Write] {
+        for how in [OpenMode::Read, OpenMode::Write] {
             assert!(open(&pipe, how).is_err());
             assert!(open(Path::new("/dev/tty"), how).is_err());
             assert!(open(dir.path(), how).is_err());
             open(Path::new(NULL), how).unwrap();
         }
-        assert!(open(Path::new("/proc/version"), How::Read).is_err());
+        assert!(open(Path::new("/proc/version"), OpenMode::Read).is_err());
     }
 }
