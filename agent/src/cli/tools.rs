@@ -8,10 +8,10 @@ use ringfence_policy::{Dirs, Profile};
 use ringfence_tool_server::{
     Recorder,
     confine::HostSpawner,
-    guard, pending,
+    enroll, guard,
     reader::Reader,
     server::Server,
-    source::{Session, Surroundings},
+    source::{Environment, Session},
     veto::Denies,
 };
 use ringfence_tools::{programs::HostPrograms, shell::Shell};
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ringfence_process::spawn::close_at_exec()?;
     let named = args.workdir.clone().unwrap_or_else(|| PathBuf::from("."));
     let workdir = named.canonicalize().with_context(|| format!("cannot work in {}", named.display()))?;
-    let session = Surroundings::from_env().grant(args.profile.as_deref(), &Dirs::from_env(), &workdir)?;
+    let session = Environment::from_env().grant(args.profile.as_deref(), &Dirs::from_env(), &workdir)?;
     match &session.origin {
         Some(origin) => say(&format!("granted by {origin}: {}", summary(&session.grant))),
         None => say(
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let programs = HostPrograms::default();
     let profile = session.for_the_kernel(&workdir, &programs)?;
-    let core = match pending::core()? {
+    let core = match enroll::socket()? {
         Ok(socket) => Some((socket, asked(args, &session, &profile, &programs)?)),
         Err(why) => {
             say(&format!("eBPF does not hold here: {why}"));
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let admit = |server: BorrowedFd<'_>| match &core {
         None => Ok(String::new()),
-        Some((socket, asked)) => pending::enroll(socket, server, asked, &workdir).map_err(failed),
+        Some((socket, asked)) => enroll::enroll(socket, server, asked, &workdir).map_err(failed),
     };
     let status = guard::serve(args.web, admit, |container, reader| {
         if core.is_some() {

@@ -1,7 +1,7 @@
 //! What the kernel does for the gate: a tool's processes are started from a thread that has put the grant on itself.
 //!
 //! Landlock domains and system call filters belong to threads and are inherited by what a thread starts, so that nothing
-//! has to be done between fork and exec, and the cost is the thread's, once. Where eBPF holds the grant (`pending`) the
+//! has to be done between fork and exec, and the cost is the thread's, once. Where eBPF holds the grant (`enroll`) the
 //! thread adds the list of calls that no agent needs, and no Landlock: eBPF is exact, and leaves events.
 
 use ringfence_base::platform;

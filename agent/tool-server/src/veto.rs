@@ -1,7 +1,7 @@
 //! A profile's denies at the gate: they beat every allow, and no grant has them. Only a pattern gives way, to a name that
 //! the profile's own grant has whole.
 
-use super::place;
+use super::links;
 use ringfence_grant::{
     Denied, ExecEntry, NamePattern, NetEntry, PathEntry, Scope,
     gate::{Question, ResolvedProgram, Veto},
@@ -74,7 +74,7 @@ impl Denies {
         }
         let both = |entry: PathEntry| {
             // Nothing is writable here: a deny may follow any link, for it only takes away.
-            let followed = place::placed(&entry, &Scope::none());
+            let followed = links::resolve_entry(&entry, &Scope::none());
             if followed == entry { vec![entry] } else { vec![entry, followed] }
         };
         let path = |rule: &Rule| match rule.denied_path(Some(workdir)) {

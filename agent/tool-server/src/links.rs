@@ -13,8 +13,8 @@ const MAX_LINKS: usize = 40;
 /// leads through a link which the grant itself lets be written, for whoever points it elsewhere would widen the grant.
 ///
 /// Done once: a link that is changed later does not change what is granted.
-pub fn place(grant: &Grant) -> Grant {
-    let path = |entry: &PathEntry| placed(entry, &grant.fs_write);
+pub fn resolve_links(grant: &Grant) -> Grant {
+    let path = |entry: &PathEntry| resolve_entry(entry, &grant.fs_write);
     let paths = |scope: &Scope<PathEntry>| map(scope, path);
     Grant {
         fs_read: paths(&grant.fs_read),
@@ -36,8 +36,8 @@ fn map<E: Entry>(scope: &Scope<E>, with: impl Fn(&E) -> E) -> Scope<E> {
     }
 }
 
-/// One path entry, as [`place`] has it.
-pub fn placed(entry: &PathEntry, writable: &Scope<PathEntry>) -> PathEntry {
+/// One path entry, as [`resolve_links`] has it.
+pub fn resolve_entry(entry: &PathEntry, writable: &Scope<PathEntry>) -> PathEntry {
     let followed = follow(Path::new(entry.anchor()), writable);
     let anchor = followed.as_deref().and_then(Path::to_str);
     anchor.and_then(|anchor| entry.moved_to(anchor).ok()).unwrap_or_else(|| entry.clone())
@@ -82,13 +82,13 @@ mod tests {
         let scope = |paths: &[String]| Scope::only(paths.iter().map(|p| p.parse::<PathEntry>().unwrap()));
         let grant =
             |read: &[String]| Grant { fs_read: scope(read), fs_write: scope(&[at("open")]), ..Grant::top() };
-        let placed = |path: &str| place(&grant(&[at(path)])).fs_read;
-        assert_eq!(placed("link/sub/*"), scope(&[at("real/sub/*")]));
-        assert_eq!(placed("link/absent"), scope(&[at("real/absent")]));
-        assert_eq!(placed("open/link"), scope(&[at("open/link")]));
-        assert_eq!(placed("loop"), scope(&[at("loop")]));
-        assert_eq!(place(&grant(&["**/x".into()])).fs_read, scope(&["**/x".into()]));
+        let resolved = |path: &str| resolve_links(&grant(&[at(path)])).fs_read;
+        assert_eq!(resolved("link/sub/*"), scope(&[at("real/sub/*")]));
+        assert_eq!(resolved("link/absent"), scope(&[at("real/absent")]));
+        assert_eq!(resolved("open/link"), scope(&[at("open/link")]));
+        assert_eq!(resolved("loop"), scope(&[at("loop")]));
+        assert_eq!(resolve_links(&grant(&["**/x".into()])).fs_read, scope(&["**/x".into()]));
         let bin = Grant { exec: Scope::only(["git".parse().unwrap()]), ..Grant::bottom() };
-        assert_eq!(place(&bin), bin);
+        assert_eq!(resolve_links(&bin), bin);
     }
 }

@@ -17,7 +17,7 @@ use std::{
 ///
 /// # Errors
 /// A daemon that is there and cannot be spoken to: never a reason to do without it.
-pub fn core() -> Result<Result<PathBuf, String>, ClientError> {
+pub fn socket() -> Result<Result<PathBuf, String>, ClientError> {
     let socket = Paths::from_env().enroll_socket();
     match client::probe(&socket) {
         Ok(()) => Ok(Ok(socket)),
