@@ -187,7 +187,7 @@ pub fn relay(data: &[u8]) {
     llm::http::relay(data);
 }
 
-/// What a runtime hears from the daemon: see [`guest::guest`].
+/// What a runtime receives from the daemon: see [`guest::guest`].
 pub fn guest(data: &[u8]) {
     guest::guest(data);
 }

@@ -18,7 +18,7 @@ pub(super) const SOCKET_VARIABLE: &str = "RINGFENCE_TOOLRUNNER_SOCKET";
 /// How long the daemon may take for an answer. A tool does not wait longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why there is no leave.
+/// Why there is no permission.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// Nobody there.
@@ -52,13 +52,13 @@ pub(super) fn socket() -> PathBuf {
 
 /// A run that the daemon knows of. It is over for the daemon when this is dropped and the process ends.
 #[derive(Debug)]
-pub(super) struct Leave {
+pub(super) struct Permission {
     conn: Conn,
     pub(super) shape: Shape,
 }
 
-/// Asks.
-pub(super) fn ask(socket: &Path, ask: Ask) -> Result<Leave, Error> {
+/// Asks the daemon for permission to run.
+pub(super) fn ask(socket: &Path, ask: Ask) -> Result<Permission, Error> {
     let path = || socket.display().to_string();
     let mut conn =
         Conn::connect(socket, PATIENCE).map_err(|source| Error::Connect { path: path(), source })?;
@@ -69,13 +69,13 @@ pub(super) fn ask(socket: &Path, ask: Ask) -> Result<Leave, Error> {
     }
     let answer = conn.send(&Request::Ask(ask)).and_then(|()| conn.receive());
     match answer.map_err(|source| Error::Frame { path: path(), source })? {
-        Answer::Go { shape, .. } => Ok(Leave { conn, shape }),
+        Answer::Go { shape, .. } => Ok(Permission { conn, shape }),
         Answer::Refused { message, status } => Err(Error::Refused { message, status }),
     }
 }
 
-impl Leave {
-    /// Tells how the tool ended. Whether anybody hears it changes nothing.
+impl Permission {
+    /// Reports how the tool ended. Whether anybody receives it changes nothing.
     pub(super) fn done(mut self, done: Done) {
         let _ = self.conn.send(&Request::Done(done));
     }

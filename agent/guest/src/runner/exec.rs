@@ -7,7 +7,7 @@ use super::{
     ask::SOCKET_VARIABLE,
     child::{self, Child},
     daemon::{Daemon, Limits},
-    find, install, line_end, say,
+    find, install, pipeline_end, say,
 };
 use crate::sys;
 use ringfence_base::error::chain;
@@ -97,7 +97,7 @@ fn around(args: &Args) -> Result<child::End, Error> {
 /// Runs the command to its end.
 fn command(program: &Path, words: &[OsString], path: &OsString, socket: &Path) -> io::Result<child::End> {
     // So that shims know their outermost process: this one's child.
-    rustix::thread::set_name(line_end::EXEC)?;
+    rustix::thread::set_name(pipeline_end::EXEC)?;
     let args = child::c_strings(words)?;
     let environment = environment(path, socket)?;
     let program_name = CString::new(program.as_os_str().as_bytes())?;

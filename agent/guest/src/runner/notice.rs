@@ -1,6 +1,6 @@
 //! Said once for each run, however many tools it has: a file beside the socket remembers which run was told last.
 
-use super::line_end;
+use super::pipeline_end;
 use rustix::{
     fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open},
     process::{geteuid, getpid},
@@ -45,7 +45,7 @@ fn remember(socket: &Path) -> io::Result<bool> {
 
 /// A name for the run: its outermost process, and when that began (field 22 of /proc/PID/stat, proc(5)).
 fn this_run() -> io::Result<String> {
-    let outermost = line_end::outermost().unwrap_or_else(getpid).as_raw_nonzero();
+    let outermost = pipeline_end::outermost().unwrap_or_else(getpid).as_raw_nonzero();
     let line = fs::read_to_string(format!("/proc/{outermost}/stat"))?;
     let began = line.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19));
     Ok(format!("{outermost} {}", began.unwrap_or("?")))

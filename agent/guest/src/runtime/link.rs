@@ -1,6 +1,6 @@
 //! The connection to the daemon.
 
-use super::message::{self, Answer, Call, Failure, Heard, Tag, Turn};
+use super::message::{self, Answer, Call, Incoming, RpcError, Tag, Turn};
 use ringfence_wire::{conn::Conn, frame::FrameError};
 use serde_json::{Value, json, value::RawValue};
 use std::{
@@ -60,9 +60,9 @@ impl Link {
     }
 
     /// Receives the message whose first bytes are there.
-    pub(super) fn hear(&mut self) -> Result<Heard, Error> {
+    pub(super) fn receive(&mut self) -> Result<Incoming, Error> {
         let frame: Box<RawValue> = self.conn.receive().map_err(Error::Frame)?;
-        message::hear(frame.get().as_bytes()).map_err(Error::Protocol)
+        message::parse(frame.get().as_bytes()).map_err(Error::Protocol)
     }
 
     /// Sends a turn; returns its id.
@@ -91,9 +91,9 @@ impl Link {
 }
 
 /// What a turn came to.
-pub(super) fn answer(result: Result<Box<RawValue>, Failure>) -> Result<Result<Answer, Failure>, Error> {
+pub(super) fn answer(result: Result<Box<RawValue>, RpcError>) -> Result<Result<Answer, RpcError>, Error> {
     match result {
-        Ok(result) => message::answer(&result).map(Ok).map_err(Error::Protocol),
+        Ok(result) => message::parse_answer(&result).map(Ok).map_err(Error::Protocol),
         Err(failure) => Ok(Err(failure)),
     }
 }

@@ -8,7 +8,7 @@
 //! | the loop: message, turn, tools, turn, until the model is done | `session` |
 //! | one round of tool calls, in parallel | `round` |
 //! | one call's process: forked, held, tagged, let go, watched, ended | `call` |
-//! | what runs in that process: the shell, or a file tool | `keeper`, `work` |
+//! | what runs in that process: the shell, or a file tool | `supervisor`, `work` |
 //! | a process and all that descends from it | `tree` |
 //! | the place where a call's process gets its tag | `tag` |
 //!
@@ -17,11 +17,11 @@
 
 mod args;
 mod call;
-mod keeper;
 mod link;
 pub mod message;
 mod round;
 mod session;
+mod supervisor;
 mod tag;
 pub(crate) mod tree;
 mod work;

@@ -30,7 +30,7 @@ const MOST_CALLS: usize = 128;
 
 /// What ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum Wakeup {
     /// The runtime is to end.
     Stop,
     /// There is something to read from the daemon, or it is gone.
@@ -69,7 +69,7 @@ impl Watch {
         }
         set.thread_block()?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        // A keeper that is killed leaves its tree to us.
+        // A supervisor that is killed leaves its tree to us.
         process::set_child_subreaper(Some(process::getpid()))?;
         Ok(Self { signals, background: Vec::new() })
     }
@@ -78,10 +78,10 @@ impl Watch {
     ///
     /// # Errors
     /// poll(2)'s.
-    pub(super) fn for_link(&mut self, link: BorrowedFd<'_>) -> io::Result<Woken> {
+    pub(super) fn for_link(&mut self, link: BorrowedFd<'_>) -> io::Result<Wakeup> {
         loop {
             match self.once(Some((link, PollFlags::IN)), &mut [], None)? {
-                Woken::Other => {}
+                Wakeup::Other => {}
                 woken => return Ok(woken),
             }
         }
@@ -91,14 +91,14 @@ impl Watch {
     ///
     /// # Errors
     /// poll(2)'s.
-    pub(super) fn for_time(&mut self, time: Duration) -> io::Result<Woken> {
+    pub(super) fn for_time(&mut self, time: Duration) -> io::Result<Wakeup> {
         let until = Instant::now() + time;
         while Instant::now() < until {
-            if self.once(None, &mut [], Some(until))? == Woken::Stop {
-                return Ok(Woken::Stop);
+            if self.once(None, &mut [], Some(until))? == Wakeup::Stop {
+                return Ok(Wakeup::Stop);
             }
         }
-        Ok(Woken::Other)
+        Ok(Wakeup::Other)
     }
 
     /// Runs calls, at most [`MOST_AT_ONCE`] at a time.
@@ -126,10 +126,10 @@ impl Watch {
             }
             let Some(until) = running.iter().map(|slot| slot.call.deadline()).min() else { break };
             let woken = self.once(Some((link, PollFlags::empty())), &mut running, Some(until))?;
-            if woken != Woken::Other {
+            if woken != Wakeup::Other {
                 // Nobody waits for the outcomes any more; ending the calls is what dropping them does, file tools apart.
                 running.iter_mut().for_each(|slot| slot.call.end_all());
-                return Ok(if woken == Woken::Stop { Round::Stop } else { Round::LinkGone });
+                return Ok(if woken == Wakeup::Stop { Round::Stop } else { Round::LinkGone });
             }
             let now = Instant::now();
             running.retain_mut(|slot| {
@@ -150,7 +150,7 @@ impl Watch {
         link: Option<(BorrowedFd<'_>, PollFlags)>,
         running: &mut [Slot],
         until: Option<Instant>,
-    ) -> io::Result<Woken> {
+    ) -> io::Result<Wakeup> {
         let signals = self.signals.as_fd();
         let mut watched = vec![PollFd::new(&signals, PollFlags::IN)];
         let others = running.iter().flat_map(|slot| [&slot.call.status, &slot.call.out]).flatten();
@@ -174,20 +174,20 @@ impl Watch {
         let has_link = link.is_some() && watched.last().is_some_and(|last| !last.revents().is_empty());
         drop(watched);
 
-        let stop = self.hear_signals(running);
+        let stop = self.read_signals(running);
         for slot in running {
-            slot.call.listen();
+            slot.call.read();
         }
         self.background.retain_mut(discard);
         Ok(match (stop, has_link) {
-            (true, _) => Woken::Stop,
-            (false, true) => Woken::Link,
-            (false, false) => Woken::Other,
+            (true, _) => Wakeup::Stop,
+            (false, true) => Wakeup::Link,
+            (false, false) => Wakeup::Other,
         })
     }
 
     /// Takes the signals that came and reaps who died; whether the runtime is to end.
-    fn hear_signals(&mut self, running: &mut [Slot]) -> bool {
+    fn read_signals(&mut self, running: &mut [Slot]) -> bool {
         let mut stop = false;
         while let Ok(Some(signal)) = self.signals.read_signal() {
             stop |= signal.ssi_signo != Signal::SIGCHLD as u32;

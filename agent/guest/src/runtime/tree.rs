@@ -1,6 +1,6 @@
 //! Ending a process tree: all that descends from a process, in whatever group or session it hides.
 //!
-//! Done by the tree's keeper, which is the subreaper of everything in it: an orphan becomes the keeper's own child and stays
+//! Done by the tree's supervisor, which is the subreaper of everything in it: an orphan becomes the supervisor's own child and stays
 //! below it. Stopping comes first: a stopped process forks no more, and its dead children keep their ids, because nobody
 //! reaps them. What runs as another user (sudo) cannot be ended from here.
 

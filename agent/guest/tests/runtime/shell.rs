@@ -256,7 +256,7 @@ fn when_the_runtime_ends_so_does_all_that_it_started() {
 }
 
 #[test]
-fn a_tool_that_kills_its_keeper_is_an_error_and_no_more() {
+fn a_tool_that_kills_its_supervisor_is_an_error_and_no_more() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     let (said, is_error) = daemon.bash("echo $$ > pid; kill -9 $PPID; sleep 1000");

@@ -62,7 +62,7 @@ pub(super) enum State {
 
 /// Why there is no process to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unwatched {
+pub(super) enum NoPidfd {
     /// It has ended, and somebody else has its connection.
     Ended,
     /// It cannot be told.
@@ -71,13 +71,13 @@ pub(super) enum Unwatched {
 
 /// What a client wants now.
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum ClientEvent {
     /// Nothing, or not yet.
     Nothing,
     /// A v1 request.
     Run(Line),
     /// A shim's question.
-    Leave(Ask),
+    AskPermission(Ask),
     /// It hung up while its v1 tool runs.
     Gone,
     /// Something that is no request: in which protocol, and why.
@@ -98,15 +98,15 @@ impl Client {
     ///
     /// # Errors
     /// It has ended, or nothing can be watched here.
-    pub(super) fn process(&self) -> Result<OwnedFd, Unwatched> {
+    pub(super) fn process(&self) -> Result<OwnedFd, NoPidfd> {
         // 0: a process of another PID namespace.
-        let pid = Pid::from_raw(self.pid).ok_or(Unwatched::Unknown)?;
+        let pid = Pid::from_raw(self.pid).ok_or(NoPidfd::Unknown)?;
         match getsockopt(&self.stream, PeerPidfd) {
             Ok(process) => Ok(process),
             Err(Errno::ENOPROTOOPT | Errno::EOPNOTSUPP) => {
-                pidfd_open(pid, PidfdFlags::empty()).map_err(|_| Unwatched::Unknown)
+                pidfd_open(pid, PidfdFlags::empty()).map_err(|_| NoPidfd::Unknown)
             }
-            Err(_) => Err(Unwatched::Ended),
+            Err(_) => Err(NoPidfd::Ended),
         }
     }
 
@@ -142,57 +142,57 @@ impl Client {
     }
 
     /// Something happened on the connection.
-    pub(super) fn heard(&mut self, what: PollFlags) -> Wish {
+    pub(super) fn ready(&mut self, what: PollFlags) -> ClientEvent {
         match &mut self.state {
             State::Asking => self.read_request(),
             State::Answering { .. } => {
                 self.write();
-                Wish::Nothing
+                ClientEvent::Nothing
             }
             State::Ignoring { .. } => {
                 self.ignore();
-                Wish::Nothing
+                ClientEvent::Nothing
             }
-            State::Working(_) if what.intersects(PollFlags::HUP | PollFlags::ERR) => Wish::Gone,
-            State::Working(_) | State::Told { .. } | State::Closed => Wish::Nothing,
+            State::Working(_) if what.intersects(PollFlags::HUP | PollFlags::ERR) => ClientEvent::Gone,
+            State::Working(_) | State::Told { .. } | State::Closed => ClientEvent::Nothing,
         }
     }
 
     /// Time is up.
-    pub(super) fn late(&mut self, now: Instant) -> Wish {
+    pub(super) fn check_deadline(&mut self, now: Instant) -> ClientEvent {
         if self.deadline.is_none_or(|deadline| now < deadline) {
-            return Wish::Nothing;
+            return ClientEvent::Nothing;
         }
         match self.state {
             State::Asking => self.bad(RequestError::Half("the rest of it did not come within 5 s")),
             State::Answering { .. } | State::Ignoring { .. } => {
                 self.state = State::Closed;
-                Wish::Nothing
+                ClientEvent::Nothing
             }
-            State::Told { .. } | State::Working(_) | State::Closed => Wish::Nothing,
+            State::Told { .. } | State::Working(_) | State::Closed => ClientEvent::Nothing,
         }
     }
 
-    fn read_request(&mut self) -> Wish {
+    fn read_request(&mut self) -> ClientEvent {
         let is_open = match self.read() {
             Ok(is_open) => is_open,
             Err(_) => {
                 self.state = State::Closed;
-                return Wish::Nothing;
+                return ClientEvent::Nothing;
             }
         };
         let Some(first) = self.got.first() else {
             if !is_open {
                 self.state = State::Closed;
             }
-            return Wish::Nothing;
+            return ClientEvent::Nothing;
         };
         let wish = match Protocol::of(*first) {
-            Protocol::V1 => runner::line(&self.got).map(|line| line.map(Wish::Run)),
+            Protocol::V1 => runner::line(&self.got).map(|line| line.map(ClientEvent::Run)),
             Protocol::V2 => match runner::message::<Request>(&self.got) {
                 Ok(Some((Request::Ask(ask), taken))) => {
                     self.got.drain(..taken);
-                    Ok(Some(Wish::Leave(ask)))
+                    Ok(Some(ClientEvent::AskPermission(ask)))
                 }
                 Ok(Some((Request::Done(_), _))) => Err(RequestError::Half("`done` before `ask`")),
                 Ok(None) => Ok(None),
@@ -201,21 +201,21 @@ impl Client {
         };
         match wish {
             Ok(Some(wish)) => wish,
-            Ok(None) if is_open => Wish::Nothing,
+            Ok(None) if is_open => ClientEvent::Nothing,
             Ok(None) => self.bad(RequestError::Half("the connection ended before it did")),
             Err(error) => self.bad(error),
         }
     }
 
-    fn bad(&self, error: RequestError) -> Wish {
+    fn bad(&self, error: RequestError) -> ClientEvent {
         match self.got.first() {
-            Some(first) => Wish::Bad(Protocol::of(*first), error),
-            None => Wish::Bad(Protocol::V1, error),
+            Some(first) => ClientEvent::Bad(Protocol::of(*first), error),
+            None => ClientEvent::Bad(Protocol::V1, error),
         }
     }
 
     /// What a shim whose process has ended said about its tool's end; nothing, where it became the tool.
-    pub(super) fn last_word(&mut self) -> Option<Done> {
+    pub(super) fn take_report(&mut self) -> Option<Done> {
         self.state = State::Closed;
         self.read().ok()?;
         match runner::message::<Request>(&self.got) {

@@ -20,7 +20,7 @@ pub use args::{Args, Limits};
 
 use super::{child::End, find, say};
 use crate::runtime::tree;
-use client::{Client, State, Unwatched, Wish, refusal};
+use client::{Client, ClientEvent, NoPidfd, State, refusal};
 use log::{Log, Record};
 use nix::sys::{
     signal::{SigSet, Signal},
@@ -218,7 +218,7 @@ impl Daemon {
             if signalled && self.signals()? {
                 break;
             }
-            self.late();
+            self.enforce_deadlines();
             self.clients.retain(|client| !matches!(client.state, State::Closed));
             if accept {
                 self.accept();
@@ -239,7 +239,7 @@ impl Daemon {
         let is_full = self.is_crowded() && self.to_crowd_out().is_none();
         let listens = if is_full { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::from_borrowed_fd(self.socket.listener.as_fd(), listens));
-        let heard: Vec<usize> = (0..self.clients.len())
+        let polled: Vec<usize> = (0..self.clients.len())
             .filter(|index| self.clients.get(*index).is_some_and(|client| client.events().is_some()))
             .collect();
         for client in &self.clients {
@@ -268,13 +268,13 @@ impl Daemon {
         let mut happened = happened.into_iter();
         let mut next = || happened.next().unwrap_or(PollFlags::empty());
         let (signalled, accept) = (!next().is_empty(), !next().is_empty());
-        for index in heard {
+        for index in polled {
             let what = next();
             if !what.is_empty()
                 && let Some(client) = self.clients.get_mut(index)
             {
-                let wish = client.heard(what);
-                self.grant(index, wish);
+                let event = client.ready(what);
+                self.handle(index, event);
             }
         }
         for run in watched {
@@ -324,9 +324,9 @@ impl Daemon {
         match self.socket.listener.accept().and_then(|(stream, _)| Client::new(stream)) {
             Ok(mut client) => {
                 // A shim's question comes with its connection: no need to wait for it once more.
-                let wish = client.heard(PollFlags::IN);
+                let event = client.ready(PollFlags::IN);
                 self.clients.push(client);
-                self.grant(self.clients.len() - 1, wish);
+                self.handle(self.clients.len() - 1, event);
             }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
@@ -334,18 +334,18 @@ impl Daemon {
         }
     }
 
-    fn grant(&mut self, index: usize, wish: Wish) {
-        match wish {
-            Wish::Nothing => {}
-            Wish::Leave(ask) => self.leave(index, ask),
-            Wish::Run(line) => self.work(index, line),
-            Wish::Gone => self.gone(index),
-            Wish::Bad(protocol, error) => self.bad(index, protocol, &error),
+    fn handle(&mut self, index: usize, event: ClientEvent) {
+        match event {
+            ClientEvent::Nothing => {}
+            ClientEvent::AskPermission(ask) => self.permit(index, ask),
+            ClientEvent::Run(line) => self.work(index, line),
+            ClientEvent::Gone => self.gone(index),
+            ClientEvent::Bad(protocol, error) => self.bad(index, protocol, &error),
         }
     }
 
     /// A shim's question.
-    fn leave(&mut self, index: usize, ask: Ask) {
+    fn permit(&mut self, index: usize, ask: Ask) {
         let full = self.clients.get(index).and_then(|client| self.no_room(client.uid));
         let Some(client) = self.clients.get_mut(index) else { return };
         let number = if full.is_some() { 0 } else { self.next };
@@ -460,7 +460,7 @@ impl Daemon {
         let mut run = self.runs.swap_remove(index);
         let told = |client: &&mut Client| matches!(client.state, State::Told { run } if run == number);
         if let Some(client) = self.clients.iter_mut().find(told) {
-            run.done = client.last_word();
+            run.done = client.take_report();
         }
         run.record.ended(run.began.elapsed(), run.done.take());
         self.log.write(&run.record);
@@ -501,7 +501,7 @@ impl Daemon {
     }
 
     /// Ends what has had its time: slow clients, and tools.
-    fn late(&mut self) {
+    fn enforce_deadlines(&mut self) {
         let now = Instant::now();
         for index in 0..self.clients.len() {
             let Some(client) = self.clients.get_mut(index) else { continue };
@@ -511,11 +511,11 @@ impl Daemon {
             {
                 over = Some(work.run);
             }
-            let wish = client.late(now);
+            let event = client.check_deadline(now);
             if let Some(run) = self.runs.iter_mut().find(|run| Some(run.record.run) == over) {
                 run.record.timed_out = true;
             }
-            self.grant(index, wish);
+            self.handle(index, event);
         }
         for run in &mut self.runs {
             if run.deadline.is_some_and(|deadline| now >= deadline) {
@@ -533,8 +533,8 @@ impl Daemon {
 fn may_borrow(client: &Client) -> Result<(), String> {
     let process = match client.process() {
         Ok(process) => Some(process),
-        Err(Unwatched::Unknown) => None,
-        Err(Unwatched::Ended) => return Err(caller::refusal("the caller has ended")),
+        Err(NoPidfd::Unknown) => None,
+        Err(NoPidfd::Ended) => return Err(caller::refusal("the caller has ended")),
     };
     caller::may_borrow(client.pid)?;
     let ended = |process: OwnedFd| {

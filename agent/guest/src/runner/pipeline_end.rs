@@ -23,7 +23,7 @@ const MOST_ANCESTORS: usize = 512;
 
 /// How standard output leaves the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leaves {
+pub(super) enum OutputKind {
     /// By a pipe or a socket.
     Pipe,
     /// By a terminal.
@@ -31,11 +31,11 @@ pub(super) enum Leaves {
 }
 
 /// What standard output is, if it is something that is read as it is written. A file is kept, and never cut.
-pub(super) fn kind() -> Option<(Leaves, Stat)> {
+pub(super) fn kind() -> Option<(OutputKind, Stat)> {
     let out = fstat(stdio::stdout()).ok()?;
     let leaves = match FileType::from_raw_mode(out.st_mode) {
-        FileType::Fifo | FileType::Socket => Leaves::Pipe,
-        FileType::CharacterDevice if isatty(stdio::stdout()) => Leaves::Terminal,
+        FileType::Fifo | FileType::Socket => OutputKind::Pipe,
+        FileType::CharacterDevice if isatty(stdio::stdout()) => OutputKind::Terminal,
         _ => return None,
     };
     Some((leaves, out))

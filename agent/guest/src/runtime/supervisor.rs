@@ -1,6 +1,6 @@
 //! What runs in a call's process, from the fork on.
 //!
-//! The process waits until it is let go. A file tool then runs in it. For the shell it becomes the keeper of the call: it
+//! The process waits until it is let go. A file tool then runs in it. For the shell it becomes the supervisor of the call: it
 //! forks the shell, and as its subreaper has everything that the shell starts below itself, also what daemonises. It stays as
 //! long as anything of that runs, and ends all of it when the runtime closes its end of the control pipe, or dies.
 
@@ -84,7 +84,7 @@ impl Report {
 
 /// The process's ends of its pipes.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct Pipes {
     /// A byte comes to let it go; its closing ends it.
     pub(super) control: File,
     /// Reports go here.
@@ -93,7 +93,7 @@ pub(super) struct Ends {
     pub(super) out: OwnedFd,
 }
 
-impl Ends {
+impl Pipes {
     /// What a call's process has to keep.
     pub(super) fn descriptors(&self) -> [RawFd; 3] {
         [self.control.as_raw_fd(), self.status.as_raw_fd(), self.out.as_raw_fd()]
@@ -101,15 +101,15 @@ impl Ends {
 }
 
 /// The body of a call's process.
-pub(super) fn keep(ends: Ends, work: Work, dir: &Path) -> u8 {
-    match held(ends, work, dir) {
+pub(super) fn supervise(pipes: Pipes, work: Work, dir: &Path) -> u8 {
+    match run(pipes, work, dir) {
         Ok(()) => 0,
         Err(_) => 1,
     }
 }
 
-fn held(ends: Ends, work: Work, dir: &Path) -> io::Result<()> {
-    let Ends { mut control, mut status, out } = ends;
+fn run(pipes: Pipes, work: Work, dir: &Path) -> io::Result<()> {
+    let Pipes { mut control, mut status, out } = pipes;
     if control.read(&mut [0])? == 0 {
         // The runtime is gone, or thought better of it.
         return Ok(());
@@ -150,12 +150,12 @@ fn shell(control: &File, mut status: &File, out: OwnedFd, command: &str) -> io::
     drop(out);
 
     let mut end: Option<(Report, Instant)> = None;
-    let mut told = false;
+    let mut reported = false;
     loop {
         let alone = reap(shell, |report| end = Some((report, Instant::now() + GRACE)));
         let mut timeout = None;
         if let Some((report, grace)) = end
-            && !told
+            && !reported
         {
             let left = grace.saturating_duration_since(Instant::now());
             if alone || left.is_zero() {
@@ -163,7 +163,7 @@ fn shell(control: &File, mut status: &File, out: OwnedFd, command: &str) -> io::
                     status.write_all(&Report::Left.encode())?;
                 }
                 status.write_all(&report.encode())?;
-                told = true;
+                reported = true;
             } else {
                 timeout = Some(Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() });
             }
@@ -209,9 +209,9 @@ fn how(status: WaitStatus) -> Report {
 fn become_shell(out: &OwnedFd, command: &CString, mut failed: &File) -> u8 {
     let exec = || -> io::Result<std::convert::Infallible> {
         process::setsid()?;
-        // Before anything of the command runs: it may stop the keeper, and then whoever is to end it has to know it.
-        let mut told = failed;
-        told.write_all(&Report::Shell(process::getpid().as_raw_nonzero().get()).encode())?;
+        // Before anything of the command runs: it may stop the supervisor, and then whoever is to end it has to know it.
+        let mut reports = failed;
+        reports.write_all(&Report::Shell(process::getpid().as_raw_nonzero().get()).encode())?;
         let null = File::open("/dev/null")?;
         stdio::dup2_stdin(&null)?;
         stdio::dup2_stdout(out)?;

@@ -8,7 +8,7 @@ const ENOUGH: usize = 32;
 
 /// One output on its way: shows its start as it comes, keeps its end, counts all of it.
 #[derive(Debug)]
-pub(super) struct Cutter {
+pub(super) struct Truncator {
     max_bytes: u64,
     max_lines: u64,
     /// What the start may have, in bytes and lines.
@@ -33,7 +33,7 @@ pub(super) struct Cutter {
 
 /// What is to be said about an output that was not shown whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct Truncation {
     /// Nothing of it is shown from where this was found out.
     pub(super) binary: bool,
     /// Bytes of all of it.
@@ -44,7 +44,7 @@ pub(super) struct Cut {
     pub(super) at_line_start: bool,
 }
 
-impl Cutter {
+impl Truncator {
     pub(super) fn new(shape: &Shape) -> Self {
         let head = match shape.keep {
             Keep::Head => (shape.max_bytes, shape.max_lines),
@@ -153,7 +153,7 @@ impl Cutter {
     }
 
     /// Ends the output: what is to be shown before the remark, if there is one, and what after it.
-    pub(super) fn finish(mut self, before: &mut Vec<u8>, after: &mut Vec<u8>) -> Option<Cut> {
+    pub(super) fn finish(mut self, before: &mut Vec<u8>, after: &mut Vec<u8>) -> Option<Truncation> {
         let rest = self.rest.make_contiguous();
         if self.name_binary && !self.binary && is_binary(rest, false) {
             self.binary = true;
@@ -168,7 +168,7 @@ impl Cutter {
             let lines = self.max_lines - self.shown_newlines;
             after.extend_from_slice(last_lines(from_character(self.rest.make_contiguous()), lines));
         }
-        Some(Cut {
+        Some(Truncation {
             binary: self.binary,
             bytes: self.bytes,
             lines: self.lines(),
@@ -260,14 +260,14 @@ mod tests {
     }
 
     /// What is shown, with `|` for the remark.
-    fn cut(shape: &Shape, pieces: &[&[u8]]) -> (String, Option<Cut>) {
-        let mut cutter = Cutter::new(shape);
+    fn cut(shape: &Shape, pieces: &[&[u8]]) -> (String, Option<Truncation>) {
+        let mut truncator = Truncator::new(shape);
         let (mut out, mut after) = (Vec::new(), Vec::new());
         for piece in pieces {
-            cutter.push(piece, &mut out);
+            truncator.push(piece, &mut out);
         }
-        let over = cutter.is_over();
-        let cut = cutter.finish(&mut out, &mut after);
+        let over = truncator.is_over();
+        let cut = truncator.finish(&mut out, &mut after);
         assert_eq!(over, cut.is_some());
         if cut.is_some() {
             out.push(b'|');
@@ -361,11 +361,11 @@ mod tests {
         ) {
             let mut shape = shape(keep, 80, 80);
             shape.name_binary = false;
-            let (mut cutter, mut out, mut after) = (Cutter::new(&shape), Vec::new(), Vec::new());
+            let (mut truncator, mut out, mut after) = (Truncator::new(&shape), Vec::new(), Vec::new());
             for piece in bytes.chunks(size) {
-                cutter.push(piece, &mut out);
+                truncator.push(piece, &mut out);
             }
-            prop_assert!(cutter.finish(&mut out, &mut after).is_none());
+            prop_assert!(truncator.finish(&mut out, &mut after).is_none());
             prop_assert_eq!((out, after), (bytes, Vec::new()));
         }
     }
