@@ -10,7 +10,7 @@
 //!
 //! All three are subreapers: what flees from its call and its group, and loses its parent, becomes a child of the nearest of
 //! them that lives. So whichever of them is left ends everything, if two are killed. Who ends it asks the next below to do
-//! so first, and waits: a keeper that is killed before what it keeps would leave all to the one that killed it, and that one
+//! so first, and waits: a process that is killed before its children would leave all to the one that killed it, and that one
 //! may be killed, too. All are forked from one process and never exec.
 
 use super::{confine, reader};

@@ -82,7 +82,7 @@ impl Watch {
         loop {
             match self.once(Some((link, PollFlags::IN)), &mut [], None)? {
                 Wakeup::Other => {}
-                woken => return Ok(woken),
+                wakeup => return Ok(wakeup),
             }
         }
     }
@@ -125,11 +125,11 @@ impl Watch {
                 }
             }
             let Some(until) = running.iter().map(|slot| slot.call.deadline()).min() else { break };
-            let woken = self.once(Some((link, PollFlags::empty())), &mut running, Some(until))?;
-            if woken != Wakeup::Other {
+            let wakeup = self.once(Some((link, PollFlags::empty())), &mut running, Some(until))?;
+            if wakeup != Wakeup::Other {
                 // Nobody waits for the outcomes any more; ending the calls is what dropping them does, file tools apart.
                 running.iter_mut().for_each(|slot| slot.call.end_all());
-                return Ok(if woken == Wakeup::Stop { Round::Stop } else { Round::LinkGone });
+                return Ok(if wakeup == Wakeup::Stop { Round::Stop } else { Round::LinkGone });
             }
             let now = Instant::now();
             running.retain_mut(|slot| {

@@ -284,7 +284,7 @@ impl Daemon {
         }
         for client in &mut self.clients {
             if let State::Working(work) = &mut client.state {
-                work.listen();
+                work.read();
             }
         }
         Ok((accept, signalled))

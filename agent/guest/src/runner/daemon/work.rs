@@ -88,7 +88,7 @@ impl Work {
     }
 
     /// Reads some of what is there.
-    pub(super) fn listen(&mut self) {
+    pub(super) fn read(&mut self) {
         for output in &mut self.outputs {
             output.read(CHUNK);
         }
