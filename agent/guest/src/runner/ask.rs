@@ -1,6 +1,9 @@
 //! The shim's side of the socket: may this tool run, and what becomes of long output?
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::{
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    unistd::geteuid,
+};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
@@ -64,7 +67,7 @@ pub(super) fn ask(socket: &Path, ask: Ask) -> Result<Permission, Error> {
         Conn::connect(socket, PATIENCE).map_err(|source| Error::Connect { path: path(), source })?;
     let peer = getsockopt(&conn, PeerCredentials)
         .map_err(|error| Error::Connect { path: path(), source: error.into() })?;
-    if ![0, rustix::process::geteuid().as_raw()].contains(&peer.uid()) {
+    if ![0, geteuid().as_raw()].contains(&peer.uid()) {
         return Err(Error::Stranger { path: path(), uid: peer.uid() });
     }
     let answer = conn.send(&Request::Ask(ask)).and_then(|()| conn.receive());

@@ -6,7 +6,7 @@ use super::{
     tree,
     work::Work,
 };
-use crate::sys;
+use crate::{signals, sys};
 use ringfence_file_tools::output::Excerpt;
 use rustix::{
     fs::OFlags,
@@ -275,7 +275,7 @@ impl Call {
             }
             Some(Report::Done | Report::Exited(0)) => (None, false),
             Some(Report::Exited(status)) => (Some(format!("exit status {status}")), true),
-            Some(Report::Killed(signal)) => (Some(format!("killed by {}", signal_name(signal))), true),
+            Some(Report::Killed(signal)) => (Some(format!("killed by {}", signals::name(signal))), true),
             Some(_) => (None, true),
             None => (Some("the process of this call was killed by something else".to_owned()), true),
         };
@@ -302,11 +302,6 @@ impl Call {
         }
         Outcome { text: output.finish(&suffix), is_error }
     }
-}
-
-fn signal_name(signal: i32) -> String {
-    nix::sys::signal::Signal::try_from(signal)
-        .map_or_else(|_| format!("signal {signal}"), |signal| signal.as_str().to_owned())
 }
 
 fn would_block(error: &io::Error) -> bool {

@@ -7,10 +7,7 @@ use super::{
     tag::Tagger,
     work::Job,
 };
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
-};
+use crate::signals::{Signal, Signals};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -53,7 +50,7 @@ pub(super) enum Round {
 /// Waits for signals, the daemon, calls, and what they left running.
 #[derive(Debug)]
 pub(super) struct Watch {
-    signals: SignalFd,
+    signals: Signals,
     background: Vec<Background>,
 }
 
@@ -63,12 +60,7 @@ impl Watch {
     /// # Errors
     /// signalfd(2)'s or prctl(2)'s.
     pub(super) fn new() -> io::Result<Self> {
-        let mut set = SigSet::empty();
-        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-            set.add(signal);
-        }
-        set.thread_block()?;
-        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let signals = Signals::block(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
         // A supervisor that is killed leaves its tree to us.
         process::set_child_subreaper(Some(process::getpid()))?;
         Ok(Self { signals, background: Vec::new() })
@@ -189,8 +181,8 @@ impl Watch {
     /// Takes the signals that came and reaps who died; whether the runtime is to end.
     fn read_signals(&mut self, running: &mut [Slot]) -> bool {
         let mut stop = false;
-        while let Ok(Some(signal)) = self.signals.read_signal() {
-            stop |= signal.ssi_signo != Signal::SIGCHLD as u32;
+        while let Ok(Some(signal)) = self.signals.next() {
+            stop |= signal != Signal::SIGCHLD;
         }
         while let Some(pid) = reap() {
             running.iter_mut().for_each(|slot| slot.call.reaped(pid));

@@ -5,10 +5,9 @@
 //! long as anything of that runs, and ends all of it when the runtime closes its end of the control pipe, or dies.
 
 use super::{tree, work::Work};
-use crate::sys;
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
+use crate::{
+    signals::{Signal, Signals},
+    sys,
 };
 use ringfence_base::error::chain;
 use ringfence_file_tools::workspace::{AllowAll, Workspace};
@@ -19,11 +18,15 @@ use rustix::{
     stdio,
 };
 use std::{
-    ffi::CString,
+    ffi::{CString, OsStr},
     fs::File,
     io::{self, BufWriter, Read, Write},
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::{ffi::OsStrExt, process::CommandExt},
+    },
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -139,10 +142,7 @@ fn run(pipes: Pipes, work: Work, dir: &Path) -> io::Result<()> {
 /// Runs the shell and stays until nothing of it runs.
 fn shell(control: &File, mut status: &File, out: OwnedFd, command: &str) -> io::Result<()> {
     process::set_child_subreaper(Some(process::getpid()))?;
-    let mut children = SigSet::empty();
-    children.add(Signal::SIGCHLD);
-    children.thread_block()?;
-    let died = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let died = Signals::block(&[Signal::SIGCHLD])?;
     let command = CString::new(command)?;
     let failed = status.try_clone()?;
     let shell =
@@ -182,7 +182,7 @@ fn shell(control: &File, mut status: &File, out: OwnedFd, command: &str) -> io::
             }
             return Ok(());
         }
-        while let Ok(Some(_)) = died.read_signal() {}
+        while let Ok(Some(_)) = died.next() {}
     }
 }
 
@@ -217,13 +217,12 @@ fn become_shell(out: &OwnedFd, command: &CString, mut failed: &File) -> u8 {
         stdio::dup2_stdout(out)?;
         stdio::dup2_stderr(out)?;
         sys::default_signals()?;
-        let args = [c"bash", c"-c", command.as_c_str()];
-        match nix::unistd::execvp(c"bash", &args) {
-            Err(nix::errno::Errno::ENOENT) => {}
-            Err(error) => return Err(error.into()),
+        let command = OsStr::from_bytes(command.to_bytes());
+        let become_it = |shell: &str| Command::new(shell).arg("-c").arg(command).exec();
+        match become_it("bash") {
+            error if error.kind() == io::ErrorKind::NotFound => Err(become_it("sh")),
+            error => Err(error),
         }
-        let args = [c"sh", c"-c", command.as_c_str()];
-        Ok(nix::unistd::execvp(c"sh", &args)?)
     };
     let Err(error) = exec();
     let _ = failed.write_all(&Report::NoShell(error.raw_os_error().unwrap_or(0)).encode());

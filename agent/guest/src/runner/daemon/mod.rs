@@ -19,13 +19,12 @@ mod work;
 pub use args::{Args, Limits};
 
 use super::{child::End, find, say};
-use crate::runtime::tree;
+use crate::{
+    runtime::tree,
+    signals::{Signal, Signals},
+};
 use client::{Client, ClientEvent, NoPidfd, State, refusal};
 use log::{Log, Record};
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
-};
 use ringfence_base::error::chain;
 use ringfence_wire::runner::{Answer, Ask, Done, Line, Protocol, RequestError};
 use rustix::{
@@ -122,7 +121,7 @@ pub fn run(args: &Args) -> ExitCode {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     socket: Socket,
-    signals: SignalFd,
+    signals: Signals,
     limits: Limits,
     own: Option<(u64, u64)>,
     log: Log,
@@ -192,13 +191,8 @@ impl Daemon {
             path: limits.log.as_deref().unwrap_or(Path::new("")).display().to_string(),
             source,
         })?;
-        let mut wanted = SigSet::empty();
-        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
-            wanted.add(signal);
-        }
-        wanted.thread_block().map_err(|error| Error::Wait(error.into()))?;
-        let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-            .map_err(|error| Error::Wait(error.into()))?;
+        let signals =
+            Signals::block(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT]).map_err(Error::Wait)?;
         Ok(Self {
             socket: Socket::bind(socket)?,
             signals,
@@ -468,8 +462,8 @@ impl Daemon {
 
     /// Takes in signals; whether it is time to go.
     fn signals(&mut self) -> Result<bool, Error> {
-        while let Some(signal) = self.signals.read_signal().map_err(|error| Error::Wait(error.into()))? {
-            if signal.ssi_signo != Signal::SIGCHLD as u32 {
+        while let Some(signal) = self.signals.next().map_err(Error::Wait)? {
+            if signal != Signal::SIGCHLD {
                 return Ok(true);
             }
         }

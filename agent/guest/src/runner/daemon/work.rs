@@ -5,6 +5,7 @@ use ringfence_wire::runner::{Done, Keep, Line, Shape, Truncate, term};
 use rustix::{
     event::{PollFd, PollFlags},
     fs::OFlags,
+    io::Errno,
     process::{Pid, Signal, kill_process_group},
 };
 use std::{
@@ -142,7 +143,7 @@ fn spawn(path: &Path, name: &OsStr, args: &[OsString]) -> io::Result<std::proces
     };
     match run(path, name, None) {
         // A script without `#!`: as shells do.
-        Err(error) if error.raw_os_error() == Some(nix::libc::ENOEXEC) => {
+        Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
             run(Path::new("/bin/sh"), OsStr::new("sh"), Some(path))
         }
         other => other,
