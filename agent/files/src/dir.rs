@@ -3,7 +3,7 @@
 use crate::{
     acl::{self, Permissions},
     entry::{Entry, Meta, set_mode, set_owner},
-    walk::{self, Found},
+    walk::{self, ResolvedPath},
 };
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -147,8 +147,8 @@ impl Dir {
     ///
     /// # Errors
     /// As open(2); EISDIR where it ends in no name.
-    pub fn find(path: &Path) -> io::Result<Found> {
-        walk::find(path)
+    pub fn resolve(path: &Path) -> io::Result<ResolvedPath> {
+        walk::resolve(path)
     }
 
     /// A directory that was opened with `O_PATH`.

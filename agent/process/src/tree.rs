@@ -55,7 +55,7 @@ pub fn awaited_status() -> Option<WaitStatus> {
 }
 
 /// Waits until a child has ended by itself, `most` at the longest. What is no child of this process is not waited for.
-pub fn let_end(child: Pid, most: Duration) {
+pub fn wait_for_exit(child: Pid, most: Duration) {
     let until = Instant::now() + most;
     while matches!(waitpid(child, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
     {
@@ -69,11 +69,11 @@ pub fn let_end(child: Pid, most: Duration) {
 /// Kills every descendant. It is enough to kill children until there are none. What forks faster than this kills is not
 /// caught up with.
 pub fn end() {
-    end_but(&[]);
+    end_except(&[]);
 }
 
 /// As [`end`], but for these children and what is below them while they live.
-pub fn end_but(kept: &[Pid]) {
+pub fn end_except(kept: &[Pid]) {
     // Of two threads, one could reap what the other has listed, and the id could be somebody else's by then.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);

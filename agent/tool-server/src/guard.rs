@@ -83,7 +83,7 @@ pub fn serve(
 ) -> Result<u8, Error> {
     let (life, watched) = UnixStream::pair().map_err(Error::Socket)?;
     let (life, watched) = (Cell::new(Some(life)), Cell::new(Some(watched)));
-    wait::adopt_children()?;
+    wait::reset_sigchld()?;
     // Failing to get it is not a reason not to run; it needs no privilege.
     let _ = prctl::set_child_subreaper(true);
     let signals = Signals::block()?;
@@ -101,7 +101,7 @@ pub fn serve(
     let ended = signals.wait(&guard, None);
     // What a guard that was killed has left.
     if let Some(server) = life.take().and_then(read_server_pid) {
-        tree::let_end(server, GRACE);
+        tree::wait_for_exit(server, GRACE);
     }
     tree::end();
     Ok(ended?)
