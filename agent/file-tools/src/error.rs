@@ -1,4 +1,4 @@
-//! Why a file tool could not do what it was asked for: written for the model that asked.
+//! Why a file tool could not do what it was asked for: written for the model that called it.
 
 use std::{io, path::PathBuf};
 

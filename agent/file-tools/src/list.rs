@@ -15,7 +15,7 @@ use std::{
 /// Most entries that are shown.
 const MOST_SHOWN: usize = 2_000;
 
-/// Most entries that are read, to be sorted: beyond it the listing is a part, and says so.
+/// Most entries that are read, to be sorted: beyond that the listing is partial, and its last line reports it.
 const MOST_READ: usize = 100_000;
 
 #[derive(Debug, Deserialize)]

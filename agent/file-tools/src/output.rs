@@ -1,11 +1,11 @@
 //! A tool's output, cut to a number of characters: its first part, a mark that says how much is missing, its last part.
 //!
 //! Bytes may come in any pieces and be anything. What is not UTF-8 becomes U+FFFD, as does NUL, which some providers
-//! refuse. Memory is bounded by the number of characters that are kept, not by what a tool says.
+//! refuse. Memory is bounded by the number of characters that are kept, not by how much a tool writes.
 
 use std::io;
 
-/// Characters kept of an output if nothing else is said.
+/// Characters kept of an output by default.
 pub const DEFAULT_CHARS: usize = 30_000;
 
 /// Bytes beyond what must be kept at which the tail is cut back.

@@ -28,7 +28,7 @@ pub(crate) enum Replaced {
 }
 
 impl Replaced {
-    /// What the result says about it.
+    /// What the result adds about it.
     pub(crate) fn remark(self) -> &'static str {
         match self {
             Self::Atomically => "",

@@ -16,10 +16,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Most matching lines that can be asked for.
+/// Most matching lines that a call may request.
 pub(crate) const MOST_RESULTS: usize = 2_000;
 
-/// Matching lines if nothing is said.
+/// Matching lines by default.
 const RESULTS: usize = 200;
 
 /// Characters of a matching line that are shown.

@@ -1,4 +1,4 @@
-//! The file tools by name: what a model is told about each, and running one.
+//! The file tools by name: what a model sees of each, and running one.
 
 use crate::{edit, error::Error, list, read, search, workspace::Workspace, write};
 use serde_json::{Value, json};

@@ -113,7 +113,7 @@ pub(crate) fn open_file(path: &Path) -> Result<(File, Metadata), Error> {
     let file =
         OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).map_err(|source| {
             match fs::symlink_metadata(path).map(|metadata| metadata.file_type()) {
-                // A socket cannot be opened at all; say what it is rather than ENXIO.
+                // A socket cannot be opened at all; name it rather than ENXIO.
                 Ok(kind) if kind.is_socket() => Error::NotAFile { path: path.to_owned(), kind: "socket" },
                 _ => Error::Io { doing: "open", path: path.to_owned(), source },
             }

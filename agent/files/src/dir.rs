@@ -109,7 +109,7 @@ impl Dir {
     /// there already.
     ///
     /// # Errors
-    /// It is a symlink, somebody else's, or its mode lets others in: each says so.
+    /// It is a symlink, somebody else's, or its mode lets others in.
     pub fn claim(path: &Path) -> io::Result<Self> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

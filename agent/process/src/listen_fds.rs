@@ -15,11 +15,11 @@ use std::{
 const FIRST: RawFd = 3;
 /// More than any service has: the limit of open files is where systemd's own ends.
 const MOST: u16 = 65_000;
-/// What says so.
+/// The variables that announce them.
 const VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// Takes what the service manager handed to this very process, each with its name; an empty one where the names do not
-/// fit. The variables that say so are gone afterwards, and the descriptors are closed at exec.
+/// fit. The variables are gone afterwards, and the descriptors are closed at exec.
 ///
 /// To be called first of all: with a second thread it takes nothing.
 pub fn take() -> Vec<(String, OwnedFd)> {

@@ -26,7 +26,7 @@ use std::{
     },
 };
 
-/// Why a process could not be told.
+/// Why a process could not be identified.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The socket has no credentials.
@@ -102,7 +102,7 @@ fn open(pid: i32) -> Result<OwnedFd, PeerError> {
     })
 }
 
-/// What /proc says of a process.
+/// What /proc has about a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
@@ -131,7 +131,7 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Reads what /proc says of the process behind a pidfd.
+    /// Reads what /proc has about the process behind a pidfd.
     ///
     /// # Errors
     /// As [`Process::of`].
@@ -147,7 +147,7 @@ impl Fork {
 const PF_FORKNOEXEC: u64 = 0x40;
 
 impl Process {
-    /// Reads what /proc says of the process behind a pidfd.
+    /// Reads what /proc has about the process behind a pidfd.
     ///
     /// # Errors
     /// [`PeerError`]; `Gone` if it has ended, so that an answer is always about that very process.

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    /// Collects what is said.
+    /// Collects what is written.
     #[derive(Clone, Default)]
     struct Output(Arc<Mutex<Vec<u8>>>);
 

@@ -103,7 +103,7 @@ fn field<T: DeserializeOwned>(
     serde_json::from_value(take(fields, name)?).map_err(wrong)
 }
 
-/// What serde found, without what it expected: we say that ourselves.
+/// What serde found, without what it expected: the caller adds that.
 fn found(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split_once(", expected ").map_or(text.clone(), |(found, _)| found.to_owned())

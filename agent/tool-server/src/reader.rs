@@ -63,7 +63,7 @@ struct Started {}
 /// Why there is no reader.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What it says to the server.
+    /// The connection to the server.
     #[error("cannot talk to the tool server")]
     Talk(#[source] FrameError),
     /// Landlock's ruleset.
@@ -215,7 +215,7 @@ impl Confinement {
     /// [`Error`]; no page may be read then.
     fn enforce(&self) -> Result<(), Error> {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        // Nothing that a page could say to the user.
+        // A page must not reach the user's terminal.
         stdio::dup2_stderr(io::stdin()).map_err(|errno| Error::Os("close its streams", errno.into()))?;
         limit(Resource::As, size()? + MEMORY)?;
         limit(Resource::Cpu, SECONDS)?;

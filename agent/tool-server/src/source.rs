@@ -52,7 +52,7 @@ pub enum Error {
     Profile(LoadErrors),
 }
 
-/// A session's grant, and what to tell about it.
+/// A session's grant, and where it came from.
 #[derive(Debug)]
 pub struct Session {
     /// Links followed.

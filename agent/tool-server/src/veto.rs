@@ -28,7 +28,7 @@ pub struct Denies {
 #[derive(Debug)]
 struct Axis<E> {
     denied: Vec<(String, Denied<E>)>,
-    /// The same as file systems that do not tell case apart compare them.
+    /// The same as file systems that ignore case compare them.
     folded: Vec<(String, Denied<E>)>,
     /// The names that the grant has whole, which no pattern means.
     granted: BTreeSet<String>,
@@ -116,7 +116,7 @@ impl Veto for Denies {
     }
 }
 
-/// What is said of a path that cannot be compared with a rule: where there are rules, it is forbidden.
+/// The reason for a path that cannot be compared with a rule: where there are rules, it is forbidden.
 const UNNAMEABLE: &str =
     "a path that no rule can name (not UTF-8, a control character, too long or too deep)";
 
@@ -141,7 +141,7 @@ fn on_path(axis: &Axis<PathEntry>, path: &Path) -> Option<String> {
     by(&axis.denied, &exact).or_else(other)
 }
 
-/// The path as a file system that does not tell case apart would compare it.
+/// The path as a file system that ignores case would compare it.
 fn other_spelling(path: &Path) -> Option<PathEntry> {
     let folded = folded(path.as_os_str().as_bytes());
     exact(Path::new(OsStr::from_bytes(&folded)))
@@ -170,7 +170,7 @@ impl Denies {
         rule.map(|(rule, _)| rule.clone()).or_else(|| self.on_other_spelling(path, target))
     }
 
-    /// The same where case is not told apart.
+    /// The same where case is ignored.
     fn on_other_spelling(&self, path: &Path, target: &Path) -> Option<String> {
         let forbids = |at: &Path| {
             let folded = other_spelling(at)?;
@@ -252,7 +252,7 @@ mod tests {
         for name in [".env", "a.pem", "plain"] {
             std::fs::write(path(name), "").unwrap();
         }
-        // Two files where case is told apart.
+        // Two files where case matters.
         std::fs::write(path("A.PEM"), "").unwrap();
         // One where it is not: a hard link is as much one file under two names.
         std::fs::hard_link(path(".env"), path(".ENV")).unwrap();

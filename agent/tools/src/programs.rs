@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where programs are looked for when nobody says.
+/// Where programs are looked for by default.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The programs of this machine. Directories that are not absolute are not searched: what is in them depends on where

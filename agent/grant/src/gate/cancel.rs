@@ -33,7 +33,7 @@ impl fmt::Debug for Cancel {
 
 impl Cancel {
     /// Cancels the call, unless it has ended or was cancelled before. It ends soon, as [`ToolError::Cancelled`]: what waits
-    /// is dropped, and a tool that blocks is told as it asked for with [`on_cancel`](Self::on_cancel).
+    /// is dropped, and a tool that blocks gets the callback that it registered with [`on_cancel`](Self::on_cancel).
     ///
     /// [`ToolError::Cancelled`]: super::ToolError::Cancelled
     pub fn cancel(&self, reason: &str) {

@@ -210,7 +210,7 @@ impl ToolContext {
             return Err(outside());
         }
         let Ok(found) = resolve() else {
-            // Only of what is granted by name is it told that it is not there.
+            // Only for what is granted by name does the refusal reveal that it does not exist.
             let is_named = bare.is_some() && entries.any(|entry| entry.programs().len() > 0);
             return Err(if is_named { Denied::NoProgram { target: target() } } else { outside() });
         };

@@ -37,7 +37,7 @@ use std::{
 /// A program on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedProgram {
-    /// Where it is: absolute, its directory without links, its own name as it was asked for.
+    /// Where it is: absolute, its directory without links, its own name as it was requested.
     pub path: PathBuf,
     /// The file it is: [`path`](Self::path) with its last link followed too.
     pub target: PathBuf,
@@ -131,7 +131,7 @@ impl Gate {
     /// taken from the budget, so that a denial costs none.
     ///
     /// # Errors
-    /// [`ToolError::Denied`]; [`ToolError::Arguments`] where the tool cannot say what it requires;
+    /// [`ToolError::Denied`]; [`ToolError::Arguments`] where the tool cannot determine what it requires;
     /// [`ToolError::Unsound`] where it requires more than it wants.
     pub fn authorize(
         self: &Arc<Self>,

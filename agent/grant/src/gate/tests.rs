@@ -377,7 +377,7 @@ fn a_call_is_cancelled_before_it_runs_while_it_waits_and_not_after() {
     assert!(matches!(wait(running), Err(ToolError::Cancelled)));
     assert_eq!(registry.gate().used(), 1);
 
-    // After its end it has its result, and who cancels it is not told of.
+    // After its end it has its result, and a cancellation changes nothing.
     let cancel = Cancel::default();
     assert_eq!(wait(begin(json!({}), &cancel).unwrap()).unwrap(), "done");
     cancel.cancel("late");

@@ -28,7 +28,7 @@ pub trait Tool: Send + Sync {
     fn required(&self, args: &Value) -> Result<Grant, ToolError>;
 
     /// The most that this call may use: its context holds the meet of this and what was granted. What is required, if a
-    /// tool says nothing else. A tool whose needs show only while it runs, or whose children need more than itself, wants
+    /// tool does not override it. A tool whose needs show only while it runs, or whose children need more than itself, wants
     /// more than it requires.
     ///
     /// # Errors

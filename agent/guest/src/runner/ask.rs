@@ -41,7 +41,7 @@ pub(super) enum Error {
         #[source]
         source: FrameError,
     },
-    /// The daemon says no.
+    /// The daemon refuses.
     #[error("{message}")]
     Refused { message: String, status: u8 },
 }

@@ -32,7 +32,7 @@ use std::io::Write;
 
 /// One line on standard error.
 fn say(line: std::fmt::Arguments<'_>) {
-    // In one write: tools of one pipeline say things at the same time.
+    // In one write: tools of one pipeline write at the same time.
     let line = format!("ringfence-toolrunner: {line}\n");
     // A log that nobody reads any more is no reason to stop.
     let _ = std::io::stderr().write_all(line.as_bytes());

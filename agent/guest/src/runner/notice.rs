@@ -1,4 +1,4 @@
-//! Said once for each run, however many tools it has: a file beside the socket remembers which run was told last.
+//! Prints a notice once for each run, however many tools it has: a file beside the socket names the last run that got it.
 
 use super::pipeline_end;
 use rustix::{
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Whether this run was not told yet. Where that cannot be remembered, it is told each time.
+/// Whether this run has not had the notice yet. Where that cannot be stored, each tool prints it.
 pub(super) fn is_first(socket: &Path) -> bool {
     remember(socket).unwrap_or(true)
 }

@@ -69,7 +69,7 @@ fn is_same(path: &str, file: &Stat) -> bool {
     stat(path).is_ok_and(|other| same(&other, file))
 }
 
-/// The outermost process of this run, as it was when it was first asked for.
+/// The outermost process of this run, as it was at the first call.
 pub(super) fn outermost() -> Option<Pid> {
     static FOUND: OnceLock<Option<Pid>> = OnceLock::new();
     let is_boundary = |name: &[u8]| name == RUNTIME || name == EXEC.to_bytes();

@@ -99,7 +99,7 @@ pub(super) fn between(kind: OutputKind, tool: &OsStr, shape: &Shape) -> io::Resu
     };
     let mut streams = vec![Stream::new(false, from, tool, shape)];
     let err = match errors {
-        // One pipe for both, so that what they say stays in order.
+        // One pipe for both, so that their output stays in order.
         Some(_) if together => Some(to.try_clone()?),
         Some(_) => {
             let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;

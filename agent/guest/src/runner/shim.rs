@@ -15,7 +15,7 @@ use std::{
 /// `1`: a tool that the daemon cannot be asked about does not run.
 const STRICT: &str = "RINGFENCE_STRICT";
 
-/// `off`, `end` or `each`, instead of what the daemon says.
+/// `off`, `end` or `each`, instead of the daemon's choice.
 const TRUNCATE: &str = "RINGFENCE_TRUNCATE";
 
 /// Status of a tool that was not run though it is there.

@@ -31,7 +31,7 @@ pub(super) struct Truncator {
     ends_line: bool,
 }
 
-/// What is to be said about an output that was not shown whole.
+/// What the remark about a truncated output needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Truncation {
     /// Nothing of it is shown from where this was found out.

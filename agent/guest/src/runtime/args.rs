@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-/// Most bytes of a system prompt: the rest of a frame is for what the person says.
+/// Most bytes of a system prompt: the rest of a frame is for the person's message.
 const MOST_PROMPT: u64 = 4 << 20;
 
-/// Most characters of a tool's output that can be asked for: what several calls say has to fit a frame of 16 MiB.
+/// Most characters of a tool's output that may be configured: the output of several calls has to fit a frame of 16 MiB.
 const MOST_CHARS: u64 = 2_000_000;
 
 /// How to run the agent.

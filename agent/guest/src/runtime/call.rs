@@ -80,7 +80,7 @@ pub(super) struct Call {
     limit: Duration,
     deadline: Instant,
     timed_out: bool,
-    /// Until when the supervisor may take to end everything, once it was told to.
+    /// Until when the supervisor may take to end everything, once its control pipe is closed.
     ending: Option<Instant>,
     /// The supervisor was reaped: its id may be another's.
     gone: bool,
@@ -139,14 +139,14 @@ impl Call {
         })
     }
 
-    /// When something is to be done though nothing was heard.
+    /// When to act even if nothing is readable.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Reads what the process said, and how it fares.
+    /// Reads the process's output and reports.
     pub(super) fn read(&mut self) {
-        // Reports first: whatever was said before the end is in the pipe by then.
+        // Reports first: all output from before the end is in the pipe by then.
         self.read_reports();
         let most = if self.end.is_some() { MOST_LEFT } else { CHUNK };
         self.read_output(most);
@@ -232,8 +232,8 @@ impl Call {
             return None;
         }
         if self.end.is_none() {
-            // The supervisor is gone without a word: it was told to end, or something killed it. Whoever killed it may have
-            // left its tree alive.
+            // The supervisor is gone without a report: its control pipe was closed, or something
+            // killed it and may have left its tree alive.
             self.give_up();
         }
         self.read_output(MOST_LEFT);

@@ -26,13 +26,13 @@ pub(super) enum Error {
     /// The other side, or the system, ended it.
     #[error("the connection to the daemon failed")]
     Frame(#[source] FrameError),
-    /// The other side does not speak the protocol: it cannot be told what it waits for.
+    /// The other side does not speak the protocol: an error message would not be understood.
     #[error("the connection to the daemon was given up")]
     Protocol(#[source] message::Error),
     /// A turn that no frame holds.
     #[error("a turn is larger than a message may be")]
     TooLong,
-    /// The limit of rounds was said, and the daemon goes on asking for tools.
+    /// The daemon was sent the limit of rounds and goes on requesting tools.
     #[error("the model goes on calling tools after the limit of rounds")]
     Endless,
 }

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-/// What a person says goes on as it came: its blocks are the provider's business.
+/// A person's message is passed on as it came: its blocks are the provider's business.
 pub type Content = Box<RawValue>;
 
 /// One message of a turn.
 #[derive(Debug, Serialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message<'a> {
-    /// What a person said.
+    /// A person's message.
     User {
         /// Its blocks, as they came.
         content: &'a RawValue,
@@ -121,12 +121,12 @@ pub struct ToolCall {
     pub input: Value,
 }
 
-/// What a frame says to a runtime.
+/// A frame from the daemon.
 #[derive(Debug)]
 pub enum Incoming {
-    /// A person said something.
+    /// A person's message.
     HumanMessage(Content),
-    /// The answer to a request, or to none that could be told.
+    /// The answer to a request; without an id where the daemon could not read one.
     Answered(Option<u64>, Result<Box<RawValue>, RpcError>),
     /// Output as it streams, and methods of later versions.
     Ignored,

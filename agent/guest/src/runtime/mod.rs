@@ -4,7 +4,7 @@
 //! |---|---|
 //! | flags | `args` |
 //! | messages of the socket protocol, as JSON | `message` |
-//! | the connection: register, send a turn, wait for what is said | `link` |
+//! | the connection: register, send a turn, wait for messages | `link` |
 //! | the loop: message, turn, tools, turn, until the model is done | `session` |
 //! | one round of tool calls, in parallel | `round` |
 //! | one call's process: forked, held, tagged, let go, watched, ended | `call` |
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// One line on standard error. Never what a message or a tool says.
+/// One line on standard error. Never a message's or a tool's text.
 fn say(line: std::fmt::Arguments<'_>) {
     // A log that nobody reads any more is no reason to stop.
     let _ = writeln!(std::io::stderr(), "ringfence-runtime: {line}");

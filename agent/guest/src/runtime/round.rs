@@ -55,7 +55,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Takes over the signals that end the runtime or tell of its children, and adopts its orphans.
+    /// Takes over the signals that end the runtime or report its children, and adopts its orphans.
     ///
     /// # Errors
     /// signalfd(2)'s or prctl(2)'s.
@@ -66,7 +66,7 @@ impl Watch {
         Ok(Self { signals, background: Vec::new() })
     }
 
-    /// Waits until the daemon says something or is gone.
+    /// Waits until the daemon sends something or is gone.
     ///
     /// # Errors
     /// poll(2)'s.

@@ -142,7 +142,7 @@ struct Session<'a> {
     waiting: VecDeque<Content>,
     /// The daemon has system prompt and tools from this connection.
     introduced: bool,
-    /// The daemon did not answer a tag: it is not asked for another.
+    /// The daemon did not answer a tag: no other is requested.
     untagged: bool,
 }
 

@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// Bytes of a [`Report`].
 pub(super) const REPORT: usize = 5;
 
-/// What a call's process says about itself.
+/// What a call's process reports about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
     /// The shell's process id, which is its group's too.
@@ -49,9 +49,9 @@ pub(super) enum Report {
     Exited(i32),
     /// A signal ended the shell.
     Killed(i32),
-    /// The file tool did what it was asked for.
+    /// The file tool succeeded.
     Done,
-    /// The file tool said why not.
+    /// The file tool failed; its output is the reason.
     Refused,
 }
 

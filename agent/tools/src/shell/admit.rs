@@ -1,4 +1,4 @@
-//! Admission: what was asked for becomes what will run, all of it or nothing.
+//! Admission: a call's request becomes what will run, all of it or nothing.
 
 use super::{
     arguments::{Arguments, Command},
@@ -92,7 +92,7 @@ pub(super) enum RedirectTarget {
     Same(usize),
 }
 
-/// Who says what is granted.
+/// What decides what is granted.
 pub(super) trait Authority {
     /// May this be executed?
     fn exec(&self, program: &Path) -> Result<ResolvedProgram, Denied>;
@@ -186,7 +186,7 @@ pub(super) fn precheck(arguments: &Arguments, authority: &impl Authority) -> Res
     Ok(())
 }
 
-/// Another directory than the tool's own must be granted for reading: without that, even whether it exists is not told.
+/// Another directory than the tool's own must be granted for reading: without that, not even its existence is revealed.
 fn directory(cwd: Option<&str>, home: &Path, authority: &impl Authority) -> Result<PathBuf, AdmitError> {
     let Some(cwd) = cwd else { return Ok(home.to_owned()) };
     let dir = paths::resolve(home, Path::new(cwd))?;

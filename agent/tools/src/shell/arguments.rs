@@ -5,9 +5,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How long a call may take if it does not say.
+/// How long a call may take by default.
 const TIMEOUT: u64 = 60;
-/// The longest that it may say, in seconds.
+/// The longest that it may request, in seconds.
 const MAX_TIMEOUT: u64 = 300;
 /// Most bytes of all arguments of a program together: what Linux takes with its default stack limit.
 pub(super) const MAX_ARGUMENTS: usize = 2 * 1024 * 1024;
@@ -90,7 +90,7 @@ pub(super) fn read(args: &Value) -> Result<Arguments, String> {
     let nul = |text: &String| text.contains('\0');
     let texts = match &command {
         Command::Program(program, args) => nul(program) || args.iter().any(nul),
-        // The script's reader says where.
+        // The script's reader reports where.
         Command::Script(_) => false,
     };
     if texts || cwd.as_ref().is_some_and(nul) {

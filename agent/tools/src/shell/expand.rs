@@ -39,7 +39,7 @@ pub(super) enum ExpandError<D> {
     TimedOut,
 }
 
-/// Who says which directories a glob may list.
+/// What decides which directories a glob may list.
 pub(super) trait Listing {
     /// A refusal.
     type Denied;

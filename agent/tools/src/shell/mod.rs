@@ -92,7 +92,7 @@ impl Shell {
     /// of this process's own variables; and are started by `spawner`.
     pub fn new(dir: &Path, path: &OsStr, spawner: Arc<dyn Spawner>) -> Self {
         let environment = Environment::new(std::env::vars_os(), path);
-        // One that is not there cannot be run in, which each call will say.
+        // One that is not there cannot be run in, which each call will report.
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         Self { dir, environment, spawner, stop: None, orphans: None }
     }
@@ -114,7 +114,7 @@ impl Shell {
         Ok(self)
     }
 
-    /// Ends its calls when `stop` says so.
+    /// Ends its calls when `stop` is used.
     #[must_use]
     pub fn stopped_by(mut self, stop: &Stop) -> Self {
         self.stop = Some(stop.clone());
@@ -165,7 +165,7 @@ impl Tool for Shell {
         arguments::schema()
     }
 
-    /// Nothing that could be said without looking: each program and each file is asked for on its own.
+    /// Nothing that is known without I/O: the gate is asked about each program and each file.
     fn required(&self, args: &Value) -> Result<Grant, ToolError> {
         self.arguments(args).map(|_| Grant::bottom())
     }

@@ -1,4 +1,4 @@
-//! What a command says, in bounded memory: its start, its end, and how much is missing between them.
+//! A command's output, in bounded memory: its start, its end, and how much is missing between them.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Why a script is not run: every refusal has a name, and says what to do instead.
+//! Why a script is not run: every refusal has a name, and suggests what to do instead.
 
 use super::script::{MAX_COMMANDS, MAX_PIPELINE, MAX_SCRIPT};
 
@@ -129,10 +129,10 @@ pub enum Construct {
     /// A redirect without a command.
     #[error("a redirect without a program is refused")]
     NoProgram,
-    /// A program whose name only the file system or a variable tells.
+    /// A program whose name depends on the file system or a variable.
     #[error("a {0} as the program is refused: name the program itself")]
     Program(&'static str),
-    /// A redirect to a file that only the file system tells.
+    /// A redirect to a file whose name depends on the file system.
     #[error("a glob as the file of a redirect is refused: name the file itself")]
     GlobTarget,
     /// A variable that is no word, or several, as the file of a redirect.

@@ -27,7 +27,7 @@ use std::{
 
 /// How long killed processes may take to be gone; longer only where the kernel waits for a broken disk.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes that are read of what was said before the end; more than two pipes hold.
+/// Most bytes of output that are read after the end; more than two pipes hold.
 const MAX_DRAIN: usize = 4 * 1024 * 1024;
 
 /// How a call went.
@@ -37,7 +37,7 @@ pub(super) struct Outcome {
     pub(super) end: End,
     /// Standard output of all stages that was not redirected.
     pub(super) stdout: Captured,
-    /// Standard error, and what Ringfence itself has to say about redirects and starts.
+    /// Standard error, with Ringfence's own messages about redirects and starts.
     pub(super) stderr: Captured,
 }
 
@@ -200,9 +200,9 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Where a shell would say it: on what is the stage's standard error so far.
+    /// Where a shell would report it: on what is the stage's standard error so far.
     fn report(&mut self, failure: &Failure) {
-        // After what was said before it.
+        // After the output from before it.
         self.drain();
         let line = format!("ringfence: {}: {}\n", failure.what.to_string_lossy(), failure.error);
         match (failure.sink, &failure.stderr) {
@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits for the stages, reading what they say.
+    /// Waits for the stages, reading their output.
     fn wait(&mut self, mut status: i32) -> io::Result<End> {
         while !self.live.is_empty() {
             let Some(left) = self.context.deadline.checked_duration_since(Instant::now()) else {
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
         Ok(End::Exited(status))
     }
 
-    /// Waits until something happens, and reads what was said.
+    /// Waits until something happens, and reads the output.
     fn poll(&mut self, left: Duration, stoppable: bool) -> io::Result<Wakeup> {
         let mut fds = Vec::with_capacity(4 + self.live.len());
         let wanted = |on: bool| if on { PollFlags::IN } else { PollFlags::empty() };
@@ -290,7 +290,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Reads what was said before the end. What still holds the pipes, outside of the group, is not waited for.
+    /// Reads the output from before the end. What still holds the pipes, outside of the group, is not waited for.
     fn drain(&mut self) {
         for stream in [&mut self.out, &mut self.err] {
             let before = stream.capture.total();

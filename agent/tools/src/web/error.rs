@@ -93,7 +93,7 @@ pub enum WebError {
     /// Too many redirects.
     #[error("more than {MAX_REDIRECTS} redirects: the last led to {0}")]
     Redirects(String),
-    /// A content coding that was not asked for.
+    /// A content coding that was not requested.
     #[error("the server sent the content coding {0:?}: only gzip and none are read")]
     Coding(String),
     /// Compressed data that is none.

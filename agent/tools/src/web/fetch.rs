@@ -24,7 +24,7 @@ const MAX_HEAD: usize = 64 << 10;
 /// Most header fields of an answer.
 const MAX_FIELDS: usize = 128;
 
-/// What is told of us. Nothing else is: no cookie, no credential, no referrer.
+/// What servers see of us. Nothing else is sent: no cookie, no credential, no referrer.
 const USER_AGENT: &str = concat!("ringfence/", env!("CARGO_PKG_VERSION"));
 
 /// The kinds of content that become text, best first.
@@ -46,7 +46,7 @@ pub(super) struct Fetched {
     pub(super) target: Target,
     pub(super) status: StatusCode,
     pub(super) content_type: Option<String>,
-    /// The body's length, if the server said it; compressed if it was.
+    /// The body's length, if the server declared it; compressed if it was.
     pub(super) declared: Option<u64>,
     pub(super) read: Read,
 }
@@ -129,7 +129,7 @@ async fn request(
     builder.max_headers(MAX_FIELDS).max_header_size(MAX_HEAD).max_buf_size(MAX_HEAD);
     let answer = async {
         let (mut sender, connection) = builder.handshake(stream).await?;
-        // What goes wrong with it, the request says.
+        // The request reports what goes wrong with it.
         let connection = ConnectionTask(tokio::spawn(async { drop(connection.await) }));
         let response = sender.send_request(request).await?;
         Ok(Exchange { response, _connection: connection })

@@ -1,6 +1,7 @@
 //! HTML to Markdown. The HTML is hostile: it may nest without end, make a parser build a million nodes out of a page, or
 //! take quadratic time. So it is parsed in small pieces into a tree that is looked at after each, and parsing ends where
-//! the tree gets too deep or too large or the time is up; what was read until then is the page, and what is missing is said.
+//! the tree gets too deep or too large or the time is up; what was read until then is the page, and the result
+//! names what is missing.
 
 use super::{
     page::{Page, PageError},
@@ -35,7 +36,7 @@ pub const MAIN_TIME: Duration = Duration::from_secs(5);
 const MAIN_BYTES: usize = 2 << 20;
 const MAIN_NODES: usize = 100_000;
 
-/// Characters of a title that are told.
+/// Characters of a title that are returned.
 const TITLE: usize = 500;
 
 /// Characters below which a page's "main content" is taken for a mistake, and the whole page is read.

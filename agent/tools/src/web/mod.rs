@@ -10,7 +10,7 @@
 //! | a body as text; HTML as Markdown, within bounds | `page`, [`html`], `tree` |
 //!
 //! Every hop asks the gate anew, is looked up and screened anew, and is connected to at an address that passed: there
-//! is no second look-up that could give another one. What a page says is untrusted: it is a result, never an instruction.
+//! is no second look-up that could give another one. A page's text is untrusted: it is a result, never an instruction.
 //!
 //! ```
 //! use ringfence_grant::{Grant, Scope};

@@ -55,7 +55,7 @@ fn essence(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// What a body is, by what the server says; by what it looks like where that says nothing.
+/// What a body is, by its declared type; by its first bytes where none is declared.
 pub(super) fn kind(content_type: Option<&str>, bytes: &[u8]) -> Kind {
     let start = &bytes[..bytes.len().min(ENCODING_WITHIN)];
     let essence = essence(content_type.unwrap_or_default());

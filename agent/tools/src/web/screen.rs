@@ -17,7 +17,7 @@ pub struct Range {
     pub net: IpNet,
     /// What they are.
     pub what: &'static str,
-    /// The document that says so.
+    /// The document that reserves it.
     pub rfc: u16,
 }
 

@@ -90,13 +90,13 @@ struct BoundedSink {
     deepest: Cell<usize>,
     /// What links are relative to.
     base: RefCell<Url>,
-    /// Whether the page said so itself: only the first `base` counts.
+    /// Whether the page had a `base` already: only the first counts.
     based: Cell<bool>,
     /// Bytes that links have grown by.
     links: Cell<usize>,
 }
 
-/// A node, and how deep it lies. What is below it is not told when it moves: a parser moves what it has built by a level
+/// A node, and how deep it lies. What is below it is not updated when it moves: a parser moves what it has built by a level
 /// at a time, for each formatting element that is open, so a tree is at most twice as deep as is known here.
 #[derive(Clone)]
 struct Handle {

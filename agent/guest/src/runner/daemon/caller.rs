@@ -10,7 +10,7 @@ use crate::runner::pipeline_end;
 use rustix::process::Pid;
 use std::{fs, path::PathBuf};
 
-/// What `/proc/PID/status` says about a process's authority.
+/// What `/proc/PID/status` has about a process's authority.
 #[derive(Debug, PartialEq, Eq)]
 struct Credentials {
     uid: u32,

@@ -47,7 +47,7 @@ pub(super) struct Client {
 pub(super) enum State {
     /// The request is on its way.
     Asking,
-    /// A shim was told to go on. It says how its tool ended, or goes away as it becomes the tool: either is looked at when
+    /// A shim may go on. It reports how its tool ended, or goes away as it becomes the tool: either is looked at when
     /// its process has ended, so that becoming the tool wakes nobody.
     Told { run: u64 },
     /// Its v1 tool runs.
@@ -65,7 +65,7 @@ pub(super) enum State {
 pub(super) enum NoPidfd {
     /// It has ended, and somebody else has its connection.
     Ended,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown,
 }
 
@@ -86,7 +86,7 @@ pub(super) enum ClientEvent {
 
 impl Client {
     /// # Errors
-    /// The system does not say who it is.
+    /// The system does not tell whose it is.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let peer = getsockopt(&stream, PeerCredentials)?;
@@ -135,7 +135,7 @@ impl Client {
         match self.state {
             State::Asking | State::Ignoring { .. } => Some(PollFlags::IN),
             State::Answering { .. } => Some(PollFlags::OUT),
-            // Hanging up is told without being asked for.
+            // poll reports a hang-up without being asked for it.
             State::Working(_) | State::Closed => Some(PollFlags::empty()),
             State::Told { .. } => None,
         }
@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    /// What a shim whose process has ended said about its tool's end; nothing, where it became the tool.
+    /// What a shim whose process has ended reported about its tool's end; nothing, where it became the tool.
     pub(super) fn take_report(&mut self) -> Option<Done> {
         self.state = State::Closed;
         self.read().ok()?;
@@ -239,7 +239,7 @@ impl Client {
         Ok(true)
     }
 
-    /// The tool may run as the shim is told.
+    /// The tool may run; the shim gets the answer.
     pub(super) fn go(&mut self, run: u64, answer: &Answer) {
         self.deadline = None;
         // The first bytes on this connection, and few: they find room.
@@ -249,7 +249,7 @@ impl Client {
         };
     }
 
-    /// Answers a v1 request, or says what is wrong with it; then it is over.
+    /// Answers a v1 request, or refuses it with the reason; then the connection ends.
     pub(super) fn answer(&mut self, answer: Vec<u8>) {
         self.got = Vec::new();
         self.deadline = Some(Instant::now() + ANSWER);

@@ -26,7 +26,7 @@ const AT_ONCE: usize = 4096;
 pub(super) struct Record {
     /// The daemon's number for it; 0: it was refused.
     pub(super) run: u64,
-    /// When it was asked for, in milliseconds since 1970.
+    /// When it was requested, in milliseconds since 1970.
     unix_ms: u128,
     /// The same on the clock that kernel events carry, in nanoseconds since boot.
     boot_ns: u64,

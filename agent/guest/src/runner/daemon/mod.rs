@@ -427,7 +427,7 @@ impl Daemon {
         }
     }
 
-    /// Whoever waits for a v1 tool hung up: nobody will read what it says.
+    /// Whoever waits for a v1 tool hung up: nobody will read its output.
     fn gone(&mut self, index: usize) {
         let Some(client) = self.clients.get_mut(index) else { return };
         if let State::Working(work) = std::mem::replace(&mut client.state, State::Closed) {
