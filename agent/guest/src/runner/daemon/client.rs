@@ -49,7 +49,7 @@ pub(super) enum State {
     Asking,
     /// A shim may go on. It reports how its tool ended, or goes away as it becomes the tool: either is looked at when
     /// its process has ended, so that becoming the tool wakes nobody.
-    Told { run: u64 },
+    Permitted { run: u64 },
     /// Its v1 tool runs.
     Working(Box<Work>),
     /// The answer is on its way; the first bytes of it are gone.
@@ -114,7 +114,7 @@ impl Client {
     /// known of the process, which this daemon may not be let look into.
     pub(super) fn stands_in(&self, run: u64) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(self.state, State::Told { run: its } if its == run)
+        matches!(self.state, State::Permitted { run: its } if its == run)
             && poll(&mut [PollFd::new(&self.stream, PollFlags::empty())], Some(&now)) == Ok(0)
     }
 
@@ -137,7 +137,7 @@ impl Client {
             State::Answering { .. } => Some(PollFlags::OUT),
             // poll reports a hang-up without being asked for it.
             State::Working(_) | State::Closed => Some(PollFlags::empty()),
-            State::Told { .. } => None,
+            State::Permitted { .. } => None,
         }
     }
 
@@ -154,7 +154,7 @@ impl Client {
                 ClientEvent::Nothing
             }
             State::Working(_) if what.intersects(PollFlags::HUP | PollFlags::ERR) => ClientEvent::Gone,
-            State::Working(_) | State::Told { .. } | State::Closed => ClientEvent::Nothing,
+            State::Working(_) | State::Permitted { .. } | State::Closed => ClientEvent::Nothing,
         }
     }
 
@@ -169,7 +169,7 @@ impl Client {
                 self.state = State::Closed;
                 ClientEvent::Nothing
             }
-            State::Told { .. } | State::Working(_) | State::Closed => ClientEvent::Nothing,
+            State::Permitted { .. } | State::Working(_) | State::Closed => ClientEvent::Nothing,
         }
     }
 
@@ -244,7 +244,7 @@ impl Client {
         self.deadline = None;
         // The first bytes on this connection, and few: they find room.
         self.state = match frame(answer).map(|bytes| self.stream.write_all(&bytes)) {
-            Some(Ok(())) => State::Told { run },
+            Some(Ok(())) => State::Permitted { run },
             _ => State::Closed,
         };
     }

@@ -1,8 +1,9 @@
-//! The daemon: gives leave to shims, runs v1's tools, writes down every run.
+//! The daemon: permits shims to go on, runs v1's tools, writes down every run.
 //!
 //! | what | file |
 //! |---|---|
 //! | flags | `args` |
+//! | its socket | `socket` |
 //! | one connection | `client` |
 //! | a v1 run | `work` |
 //! | who may use v1 | `caller` |
@@ -14,6 +15,7 @@ mod args;
 mod caller;
 mod client;
 mod log;
+mod socket;
 mod work;
 
 pub use args::{Args, Limits};
@@ -35,18 +37,12 @@ use rustix::{
         setrlimit, wait,
     },
 };
+use socket::Socket;
 use std::{
     collections::HashSet,
-    fs::{self, Permissions},
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{
-            fs::{FileTypeExt, MetadataExt, PermissionsExt},
-            net::{UnixListener, UnixStream},
-        },
-    },
-    path::{Path, PathBuf},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -60,9 +56,6 @@ const PER_TOOL: usize = 3;
 
 /// Descriptors of the daemon itself, with room for those that are open for a moment.
 const OWN_FILES: usize = 32;
-
-/// Most bytes of a socket's path: 108 with the NUL at its end (unix(7)).
-const MOST_PATH: usize = 107;
 
 /// How long until a tool that has had its time, and still runs, is killed again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -130,7 +123,7 @@ pub(crate) struct Daemon {
     next: u64,
 }
 
-/// A tool that was given leave.
+/// A tool that was permitted to run.
 #[derive(Debug)]
 struct Run {
     record: Record,
@@ -141,46 +134,6 @@ struct Run {
     done: Option<Done>,
     /// How often it was left alone when its time was over, as a shim that may be about to end with its tool.
     spared: u8,
-}
-
-/// The socket's file, removed with it.
-#[derive(Debug)]
-struct Socket {
-    listener: UnixListener,
-    path: PathBuf,
-    file: (u64, u64),
-}
-
-impl Socket {
-    fn bind(path: &Path) -> Result<Self, Error> {
-        let name = || path.display().to_string();
-        let failed = |source| Error::Listen { path: name(), source };
-        if path.as_os_str().len() > MOST_PATH {
-            return Err(Error::LongPath(name()));
-        }
-        match fs::symlink_metadata(path) {
-            Ok(meta) if !meta.file_type().is_socket() => return Err(Error::NoSocket(name())),
-            // Somebody's socket of the last time, or of now.
-            Ok(_) if UnixStream::connect(path).is_ok() => return Err(Error::Served(name())),
-            Ok(_) => fs::remove_file(path).map_err(failed)?,
-            Err(_) => {}
-        }
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        // Every user's shims ask; who may use v1 is decided by who asks.
-        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let meta = fs::symlink_metadata(path).map_err(failed)?;
-        Ok(Self { listener, path: path.to_owned(), file: (meta.dev(), meta.ino()) })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // Not another daemon's that took its place.
-        if fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.file) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }
 
 impl Daemon {
@@ -338,7 +291,7 @@ impl Daemon {
         }
     }
 
-    /// A shim's question.
+    /// A shim asks for permission.
     fn permit(&mut self, index: usize, ask: Ask) {
         let full = self.clients.get(index).and_then(|client| self.no_room(client.uid));
         let Some(client) = self.clients.get_mut(index) else { return };
@@ -452,8 +405,9 @@ impl Daemon {
     fn ended(&mut self, number: u64) {
         let Some(index) = self.runs.iter().position(|run| run.record.run == number) else { return };
         let mut run = self.runs.swap_remove(index);
-        let told = |client: &&mut Client| matches!(client.state, State::Told { run } if run == number);
-        if let Some(client) = self.clients.iter_mut().find(told) {
+        let permitted =
+            |client: &&mut Client| matches!(client.state, State::Permitted { run } if run == number);
+        if let Some(client) = self.clients.iter_mut().find(permitted) {
             run.done = client.take_report();
         }
         run.record.ended(run.began.elapsed(), run.done.take());
