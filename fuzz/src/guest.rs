@@ -1,22 +1,22 @@
-//! What the runtime in a container hears from the daemon's side of its socket.
+//! What the runtime in a container receives from the daemon's side of its socket.
 
-use ringfence_guest::runtime::message::{self, Heard};
+use ringfence_guest::runtime::message::{self, Incoming};
 use serde_json::Value;
 
 /// Frames from the daemon: what is taken from one is in it as it stands there.
 pub(crate) fn guest(data: &[u8]) {
-    let Ok(heard) = message::hear(data) else { return };
+    let Ok(incoming) = message::parse(data) else { return };
     // What goes on as it came may be deeper than anything that is read here.
     let Ok(frame) = serde_json::from_slice::<Value>(data) else { return };
-    match heard {
-        Heard::HumanMessage(content) => {
+    match incoming {
+        Incoming::HumanMessage(content) => {
             assert_eq!(frame["method"], "human_message");
             let content: Value = serde_json::from_str(content.get()).expect("a content is JSON");
             assert!(content.is_array() && content == frame["params"]["content"]);
         }
-        Heard::Answered(id, Ok(result)) => {
+        Incoming::Answered(id, Ok(result)) => {
             assert_eq!(frame["id"].as_u64(), id);
-            let Ok(answer) = message::answer(&result) else { return };
+            let Ok(answer) = message::parse_answer(&result) else { return };
             let said = &frame["result"];
             assert_eq!(said["stop_reason"], answer.stop_reason.as_str());
             for (call, said) in
@@ -26,10 +26,10 @@ pub(crate) fn guest(data: &[u8]) {
                 assert_eq!(said["input"], call.input);
             }
         }
-        Heard::Answered(id, Err(failure)) => {
+        Incoming::Answered(id, Err(failure)) => {
             assert_eq!(frame["id"].as_u64(), id);
             assert_eq!(frame["error"]["code"], failure.code);
         }
-        Heard::Nothing => assert!(frame["method"].is_string()),
+        Incoming::Ignored => assert!(frame["method"].is_string()),
     }
 }

@@ -8,17 +8,17 @@ use ringfence_grant::{
     Grant, NetEntry, Scope,
     gate::{Gate, Registry},
 };
-use ringfence_leash::{
-    programs::HostPrograms,
-    shell::Shell,
-    spawn::{Enforcement, Running, Spawner, Stage},
-    web::{admit, screen::screen, target::Host, target::Target as WebTarget},
-};
 use ringfence_redact as redact;
 use ringfence_session::{
     conditions::Facts,
     line::{self, Kind, Line},
     plain, risk, rules, strict,
+};
+use ringfence_tools::{
+    programs::HostPrograms,
+    shell::Shell,
+    spawn::{Enforcement, ProcessSpec, Running, Spawner},
+    web::{admit, screen::screen, target::Host, target::Target as WebTarget},
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ pub fn relay(data: &[u8]) {
     llm::http::relay(data);
 }
 
-/// What a runtime hears from the daemon: see [`guest::guest`].
+/// What a runtime receives from the daemon: see [`guest::guest`].
 pub fn guest(data: &[u8]) {
     guest::guest(data);
 }
@@ -267,7 +267,7 @@ pub fn shell(data: &[u8]) {
     let path = OsStr::new("/usr/bin:/bin");
     let shell =
         Shell::new(&dir, path, Arc::new(Judge { dir: dir.clone() })).with_variable("HOME", "out/a b*");
-    let registry = Registry::new(Gate::new(HostPrograms::along(path))).with(shell);
+    let registry = Registry::new(Gate::new(HostPrograms::on_path(path))).with(shell);
     let call = registry.dispatch("shell", json!({"script": text}), &granted);
     let answer = pin!(call).poll(&mut Context::from_waker(Waker::noop()));
     assert!(answer.is_ready(), "a call blocks until it is done");
@@ -301,14 +301,14 @@ struct Judge {
 }
 
 impl Spawner for Judge {
-    fn spawn(&self, _: &Grant, stage: Stage) -> io::Result<Box<dyn Running>> {
-        let name = stage.program.file_name().and_then(OsStr::to_str);
-        assert!(stage.program.is_absolute() && matches!(name, Some("cat" | "true")), "{stage:?}");
-        assert!(!stage.program.starts_with(&self.dir), "{stage:?}");
-        assert!(stage.args.iter().all(|arg| !arg.as_encoded_bytes().contains(&0)));
-        assert!(stage.args.iter().all(|arg| !arg.to_string_lossy().contains(SECRET)), "{stage:?}");
-        assert!(stage.env.iter().all(|(name, _)| !name.to_string_lossy().starts_with("CARGO")));
-        assert_eq!(stage.cwd, self.dir);
+    fn spawn(&self, _: &Grant, spec: ProcessSpec) -> io::Result<Box<dyn Running>> {
+        let name = spec.program.file_name().and_then(OsStr::to_str);
+        assert!(spec.program.is_absolute() && matches!(name, Some("cat" | "true")), "{spec:?}");
+        assert!(!spec.program.starts_with(&self.dir), "{spec:?}");
+        assert!(spec.args.iter().all(|arg| !arg.as_encoded_bytes().contains(&0)));
+        assert!(spec.args.iter().all(|arg| !arg.to_string_lossy().contains(SECRET)), "{spec:?}");
+        assert!(spec.env.iter().all(|(name, _)| !name.to_string_lossy().starts_with("CARGO")));
+        assert_eq!(spec.cwd, self.dir);
         Err(io::ErrorKind::Other.into())
     }
 

@@ -69,7 +69,7 @@ pub fn run(places: &Places, port: u16, retention: Retention) -> Result<(), Error
 
 /// Keeps others from reading the database.
 fn close(db: &Path) -> io::Result<()> {
-    let found = Dir::find(db)?;
+    let found = Dir::resolve(db)?;
     let entry = found.dir.entry(&found.name)?.ok_or(io::ErrorKind::NotFound)?;
     if !entry.meta()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));

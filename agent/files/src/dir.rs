@@ -3,7 +3,7 @@
 use crate::{
     acl::{self, Permissions},
     entry::{Entry, Meta, set_mode, set_owner},
-    walk::{self, Found},
+    walk::{self, ResolvedPath},
 };
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -109,7 +109,7 @@ impl Dir {
     /// there already.
     ///
     /// # Errors
-    /// It is a symlink, somebody else's, or its mode lets others in: each says so.
+    /// It is a symlink, somebody else's, or its mode lets others in.
     pub fn claim(path: &Path) -> io::Result<Self> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -147,8 +147,8 @@ impl Dir {
     ///
     /// # Errors
     /// As open(2); EISDIR where it ends in no name.
-    pub fn find(path: &Path) -> io::Result<Found> {
-        walk::find(path)
+    pub fn resolve(path: &Path) -> io::Result<ResolvedPath> {
+        walk::resolve(path)
     }
 
     /// A directory that was opened with `O_PATH`.

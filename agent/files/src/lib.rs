@@ -20,7 +20,7 @@ mod walk;
 pub use acl::Permissions;
 pub use dir::{Access, Dir};
 pub use entry::{Entry, Meta};
-pub use walk::Found;
+pub use walk::ResolvedPath;
 
 use std::{fs::File, io, os::fd::AsFd, path::Path};
 

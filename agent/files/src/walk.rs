@@ -19,13 +19,13 @@ const MOST_LINKS: usize = 40;
 
 /// Where a path leads: the directory, the last name in it, and whether somebody else chose the way.
 #[derive(Debug)]
-pub struct Found {
+pub struct ResolvedPath {
     /// The directory that the file is in.
     pub dir: Dir,
     /// Its name there: no symlink at the moment it was looked at.
     pub name: OsString,
     /// The first user, neither root nor ourselves, whose symlink led here.
-    pub led_by: Option<u32>,
+    pub redirected_by: Option<u32>,
 }
 
 /// What a walk looks at.
@@ -36,13 +36,14 @@ struct Walk {
     /// What is still to go, last first.
     rest: Vec<OsString>,
     links: usize,
-    led_by: Option<u32>,
+    redirected_by: Option<u32>,
 }
 
 impl Walk {
     fn new(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        let mut walk = Self { here: root()?, path: "/".into(), rest: Vec::new(), links: 0, led_by: None };
+        let mut walk =
+            Self { here: root()?, path: "/".into(), rest: Vec::new(), links: 0, redirected_by: None };
         walk.push(&path);
         Ok(walk)
     }
@@ -72,7 +73,7 @@ impl Walk {
             return Err(Errno::LOOP.into());
         }
         if !is_ours(link.uid) {
-            self.led_by.get_or_insert(link.uid);
+            self.redirected_by.get_or_insert(link.uid);
         }
         let target = readlinkat(&self.here, name, Vec::new())?;
         let target = Path::new(OsStr::from_bytes(target.to_bytes())).to_owned();
@@ -152,14 +153,14 @@ pub(crate) fn trusted(path: &Path, mode: Option<u32>) -> io::Result<Dir> {
 }
 
 /// Finds the directory and the name that a path leads to through all symlinks, its last component's included.
-pub(crate) fn find(path: &Path) -> io::Result<Found> {
+pub(crate) fn resolve(path: &Path) -> io::Result<ResolvedPath> {
     let mut walk = Walk::new(path)?;
     while let Some(name) = walk.rest.pop() {
         let next = match step(&walk.here, &name) {
             // A name that is still free.
             Err(Errno::NOENT) if walk.rest.is_empty() => {
-                let Walk { here, path, led_by, .. } = walk;
-                return Ok(Found { dir: Dir::from_parts(here, path)?, name, led_by });
+                let Walk { here, path, redirected_by, .. } = walk;
+                return Ok(ResolvedPath { dir: Dir::from_parts(here, path)?, name, redirected_by });
             }
             next => next?,
         };
@@ -167,8 +168,8 @@ pub(crate) fn find(path: &Path) -> io::Result<Found> {
         if meta.is_symlink() {
             walk.follow(&name, &meta)?;
         } else if walk.rest.is_empty() && name != ".." {
-            let Walk { here, path, led_by, .. } = walk;
-            return Ok(Found { dir: Dir::from_parts(here, path)?, name, led_by });
+            let Walk { here, path, redirected_by, .. } = walk;
+            return Ok(ResolvedPath { dir: Dir::from_parts(here, path)?, name, redirected_by });
         } else {
             walk.enter(&name, next);
         }

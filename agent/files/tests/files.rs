@@ -237,14 +237,17 @@ fn who_led_the_way_is_told() {
     fs::create_dir(at("dir")).unwrap();
     fs::write(at("dir/file"), "x").unwrap();
     symlink("dir/../dir/file", at("link")).unwrap();
-    let found = Dir::find(&at("link")).unwrap();
-    assert_eq!((found.dir.path(), found.name.as_os_str(), found.led_by), (&*at("dir"), name("file"), None));
-    assert_eq!(Dir::find(&at("dir/new")).unwrap().name, "new");
-    assert!(Dir::find(&at("dir/..")).is_err() && Dir::find(&at("none/new")).is_err());
+    let found = Dir::resolve(&at("link")).unwrap();
+    assert_eq!(
+        (found.dir.path(), found.name.as_os_str(), found.redirected_by),
+        (&*at("dir"), name("file"), None)
+    );
+    assert_eq!(Dir::resolve(&at("dir/new")).unwrap().name, "new");
+    assert!(Dir::resolve(&at("dir/..")).is_err() && Dir::resolve(&at("none/new")).is_err());
     if is_root() {
         lchown(at("link"), Some(1234), None).unwrap();
-        assert_eq!(Dir::find(&at("link")).unwrap().led_by, Some(1234));
-        assert_eq!(Dir::find(&at("dir/file")).unwrap().led_by, None);
+        assert_eq!(Dir::resolve(&at("link")).unwrap().redirected_by, Some(1234));
+        assert_eq!(Dir::resolve(&at("dir/file")).unwrap().redirected_by, None);
     }
 }
 

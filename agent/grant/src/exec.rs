@@ -44,7 +44,7 @@ impl ExecEntry {
         self.programs.iter().map(String::as_str)
     }
 
-    /// The texts that together say what this entry is.
+    /// The texts that together describe this entry.
     pub fn atoms(&self) -> Vec<String> {
         let everywhere = self.paths.reach() == Reach::Below && self.paths.anchor() == "/";
         let mut atoms = if everywhere && self.paths.names().len() == 0 && !self.programs.is_empty() {

@@ -76,7 +76,7 @@ impl NetEntry {
         matches!(self, Self::Inet { net, port } if port.is_none_or(|p| p == at) && net.contains(&addr.to_canonical()))
     }
 
-    /// The texts that together say what this entry is.
+    /// The texts that together describe this entry.
     pub fn atoms(&self) -> Vec<String> {
         let with_port = |text: String, port: &Option<u16>| match port {
             Some(port) => format!("{text}:{port}"),

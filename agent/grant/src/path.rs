@@ -155,7 +155,7 @@ impl PathEntry {
         Some(Self { anchor, reach, names })
     }
 
-    /// The texts that together say what this entry is: one, or for an intersection several.
+    /// The texts that together describe this entry: one, or for an intersection several.
     pub fn atoms(&self) -> Vec<String> {
         let escaped = escape(&self.anchor);
         let base = escaped.trim_end_matches('/');

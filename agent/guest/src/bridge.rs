@@ -97,16 +97,16 @@ impl Bridge {
 
     /// Starts passing on, unless there are too many; a connection that is dropped is closed.
     fn admit(self: &Arc<Self>, client: TcpStream) {
-        let place = Place(Arc::clone(self));
+        let permit = ConnectionPermit(Arc::clone(self));
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.most {
             say(format_args!("{} connections are open, which is the most: one more was closed", self.most));
             return;
         }
         let spawned = thread::Builder::new().stack_size(STACK).spawn(move || {
-            if let Err(error) = pass(client, &place.0.socket) {
-                say(format_args!("{}: {error}", place.0.socket.display()));
+            if let Err(error) = forward(client, &permit.0.socket) {
+                say(format_args!("{}: {error}", permit.0.socket.display()));
             }
-            drop(place);
+            drop(permit);
         });
         if let Err(error) = spawned {
             say(format_args!("cannot start a thread: {error}"));
@@ -115,16 +115,16 @@ impl Bridge {
 }
 
 /// One of the connections that are counted.
-struct Place(Arc<Bridge>);
+struct ConnectionPermit(Arc<Bridge>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Passes bytes both ways until both have ended. An error is one of starting; how a connection ends is its own business.
-fn pass(client: TcpStream, socket: &Path) -> io::Result<()> {
+fn forward(client: TcpStream, socket: &Path) -> io::Result<()> {
     let server = UnixStream::connect(socket)?;
     // Small pieces of a stream must not wait for each other.
     client.set_nodelay(true)?;

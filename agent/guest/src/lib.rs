@@ -8,11 +8,13 @@
 //! | the agent's loop, its tools, its connection | [`runtime`] |
 //! | a unix socket on the container's own loopback | [`bridge`] |
 //! | a container's tools, known to one daemon, with output that is bounded | [`runner`] |
+//! | signals as a descriptor | `signals` |
 //! | fork, and leaving without exit handlers, what a process was started with: the only `unsafe` | `sys` |
 
 pub mod bridge;
 pub mod runner;
 pub mod runtime;
+mod signals;
 mod sys;
 
 /// Closes this process, and its forks until they become other programs, to others of the same user: no core dump, no

@@ -9,7 +9,10 @@
 
 use nix::{
     libc,
-    sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+    sys::{
+        resource::{Resource, setrlimit},
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+    },
     unistd::{ForkResult, fork},
 };
 use rustix::process::Pid;
@@ -33,20 +36,10 @@ const MOST_THREADS: usize = if cfg!(test) { 2 } else { 1 };
 /// # Errors
 /// fork(2)'s; `Other` where this process has several threads.
 pub(crate) fn fork_child(kept: &[RawFd], body: impl FnOnce() -> u8) -> io::Result<Pid> {
-    one_thread()?;
-    // SAFETY: fork(2) requires of a multithreaded process that the child call only async-signal-safe functions. This
-    // process has one thread, counted above, and nothing between there and here starts another.
-    match unsafe { fork() }? {
-        ForkResult::Child => {
-            close_all_but(kept);
-            let status = body();
-            // SAFETY: _exit(2) has no requirements; it ends the process without the parent's atexit handlers.
-            unsafe { libc::_exit(i32::from(status)) }
-        }
-        ForkResult::Parent { child } => {
-            Pid::from_raw(child.as_raw()).ok_or_else(|| io::Error::other("fork returned no process"))
-        }
-    }
+    fork_whole(|| {
+        close_all_but(kept);
+        body()
+    })
 }
 
 /// Refuses where this process has several threads.
@@ -94,10 +87,15 @@ fn close_range(from: RawFd, to: RawFd) {
 /// # Errors
 /// sigaction(2)'s and sigprocmask(2)'s, which no supported kernel gives for these arguments.
 pub(crate) fn default_signals() -> io::Result<()> {
+    default_sigpipe()?;
+    SigSet::empty().thread_set_mask()?;
+    Ok(())
+}
+
+fn default_sigpipe() -> io::Result<()> {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: sigaction(2) with SIG_DFL installs no function, so nothing can run in a signal's context.
     unsafe { sigaction(Signal::SIGPIPE, &action) }?;
-    SigSet::empty().thread_set_mask()?;
     Ok(())
 }
 
@@ -139,9 +137,7 @@ pub(crate) fn was_closed(fd: RawFd) -> bool {
 /// sigaction(2)'s, which no supported kernel gives for these arguments.
 pub(crate) fn as_started() -> io::Result<()> {
     if !PIPE_IGNORED_AT_START.load(Ordering::Relaxed) {
-        let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // SAFETY: sigaction(2) with SIG_DFL installs no function, so nothing can run in a signal's context.
-        unsafe { sigaction(Signal::SIGPIPE, &action) }?;
+        default_sigpipe()?;
     }
     for fd in (0..3).filter(|fd| was_closed(*fd)) {
         // SAFETY: the descriptor is the runtime's /dev/null, which no value owns; nothing reads or writes it any more.
@@ -175,8 +171,7 @@ pub(crate) fn fork_whole(body: impl FnOnce() -> u8) -> io::Result<Pid> {
 /// only where that is impossible: the first process of a PID namespace is spared by its own signals.
 pub(crate) fn die_by(signal: i32) {
     // A core of the tool is there already, where one is wanted.
-    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     // SAFETY: signal(2) with SIG_DFL installs no function; raise(3) takes no memory. An unknown number is an error of both.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);

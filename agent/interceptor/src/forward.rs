@@ -227,8 +227,8 @@ pub fn run(session: &Arc<PipeSession>, server: Server, limit: usize, signals: Si
         let _ = stderr_kept.join();
     } else {
         // Somebody killed the guard. The keeper ends all that it has; what is left then, or if it was killed too, is ours.
-        tree::let_end(keeper, PATIENCE);
-        client::sparing(tree::end_but);
+        tree::wait_for_exit(keeper, PATIENCE);
+        client::sparing(tree::end_except);
         let _ = session.record(&Entry::Note { at: now(), text: "the server's guard was killed".to_owned() });
     }
     status

@@ -372,7 +372,7 @@ impl Launch<'_> {
         let missing = confinement.missing().to_vec();
         let (ours, theirs) = UnixStream::pair().map_err(Error::Handshake)?;
         let ours = Cell::new(Some(ours));
-        wait::adopt_children()?;
+        wait::reset_sigchld()?;
         let signals = wait::Signals::block()?;
         let job = Job::new(&streams);
         let cgroup = Cgroup::make(&format!("{}-{}", cgroup::plain(&self.profile.name), std::process::id()));

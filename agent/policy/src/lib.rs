@@ -28,27 +28,17 @@ mod capabilities;
 pub mod casing;
 mod commands;
 mod compile;
-#[cfg(test)]
-mod compile_laws;
-#[cfg(test)]
-mod compile_tests;
 pub mod compiled;
 pub mod decide;
 mod dirs;
 mod extend;
-#[cfg(test)]
-mod extend_tests;
 pub mod fixed;
-#[cfg(test)]
-mod fixed_tests;
 pub mod home;
 mod lead;
 pub mod mounts;
 mod nest;
 mod nets;
 mod parse;
-#[cfg(test)]
-mod pattern_laws;
 pub mod problem;
 mod protect;
 pub mod remarks;
@@ -59,6 +49,8 @@ pub mod sections;
 pub mod show;
 mod socket_options;
 mod source;
+#[cfg(test)]
+mod tests;
 mod workdir;
 
 pub use capabilities::Capabilities;

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::{
         CompileContext,
-        compile_tests::{Lab, toml},
+        tests::{Lab, toml},
     };
 
     fn of(read: &str, deny: &str) -> Vec<String> {

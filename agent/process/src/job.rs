@@ -1,7 +1,7 @@
 //! The command as a job of its own: a process group, which no signal to the launcher's group reaches and which reaches
 //! nobody else's; a session of its own unless one of its streams is the launcher's terminal.
 //!
-//! On a terminal the launcher stands between the shell and the command, as a shell would: it hands the foreground to the
+//! On a terminal the launcher stands between the shell and the command, as a shell would: it gives the foreground to the
 //! command's group, takes it back when the command stops or ends, and stops itself, so that the shell notices.
 
 use crate::spawn::Child;
@@ -34,9 +34,9 @@ pub struct Job {
     terminal: Option<OwnedFd>,
     /// Whether the command has the foreground whenever the launcher's group has it. Otherwise it gets it once it asks: in a
     /// pipeline or a script others of the launcher's group may be reading.
-    at_once: bool,
+    foreground_at_start: bool,
     /// The command's group was made the foreground.
-    handed: Cell<bool>,
+    gave_foreground: Cell<bool>,
     /// Somebody asked the launcher to stop.
     stopping: Cell<bool>,
 }
@@ -51,12 +51,12 @@ impl Job {
             Streams::Given(_) => None,
         };
         Self {
-            at_once: terminal.is_some()
+            foreground_at_start: terminal.is_some()
                 && is_terminal(own[0])
                 && is_terminal(own[1])
                 && getpgrp() == getpid(),
-            terminal: terminal.and_then(|stream| rustix::io::fcntl_dupfd_cloexec(stream, 3).ok()),
-            handed: Cell::new(false),
+            terminal: terminal.and_then(|stream| stream.try_clone_to_owned().ok()),
+            gave_foreground: Cell::new(false),
             stopping: Cell::new(false),
         }
     }
@@ -74,14 +74,14 @@ impl Job {
 
     /// The child is in its group and about to become the command: gives it the foreground, where it is to have it.
     pub fn begin(&self, child: &Child) {
-        if self.at_once {
-            self.hand_over(child);
+        if self.foreground_at_start {
+            self.give_foreground(child);
         }
     }
 
     /// The command has ended: the foreground is the launcher's again.
     pub fn end(&self) {
-        self.take_back();
+        self.take_foreground();
     }
 
     /// A signal that is to be passed on reached the launcher; what is to be sent to the command instead of it.
@@ -102,9 +102,9 @@ impl Job {
 
     /// The command has stopped. Returns when it goes on, or at once where nobody waits for it to stop.
     pub fn stopped(&self, child: &Child, by: Signal) {
-        let asks = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU) && !self.handed.get();
-        if asks && self.hand_over(child) {
-            self.go_on(child);
+        let asks = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU) && !self.gave_foreground.get();
+        if asks && self.give_foreground(child) {
+            self.resume(child);
             return;
         }
         // Without a terminal nobody but who asked the launcher waits for a stop: what the command does to itself stays
@@ -113,32 +113,32 @@ impl Job {
             return;
         }
         self.stopping.set(false);
-        let had_it = self.handed.get();
-        self.take_back();
+        let had_foreground = self.gave_foreground.get();
+        self.take_foreground();
         let _ = raise(Signal::SIGSTOP);
-        if self.at_once || had_it {
-            self.hand_over(child);
+        if self.foreground_at_start || had_foreground {
+            self.give_foreground(child);
         }
-        self.go_on(child);
+        self.resume(child);
     }
 
-    fn go_on(&self, child: &Child) {
+    fn resume(&self, child: &Child) {
         let _ = killpg(child.pid(), Signal::SIGCONT);
     }
 
     /// Makes the command's group the foreground, if the launcher's is.
-    fn hand_over(&self, child: &Child) -> bool {
+    fn give_foreground(&self, child: &Child) -> bool {
         let Some(terminal) = &self.terminal else { return false };
         if tcgetpgrp(terminal) == Ok(getpgrp()) {
-            self.handed.set(tcsetpgrp(terminal, child.pid()).is_ok());
+            self.gave_foreground.set(tcsetpgrp(terminal, child.pid()).is_ok());
         }
-        self.handed.get()
+        self.gave_foreground.get()
     }
 
     /// Makes the launcher's group the foreground again. SIGTTOU is blocked, or the kernel would stop us here.
-    fn take_back(&self) {
+    fn take_foreground(&self) {
         if let Some(terminal) = &self.terminal
-            && self.handed.take()
+            && self.gave_foreground.take()
         {
             let _ = tcsetpgrp(terminal, getpgrp());
         }

@@ -3,8 +3,9 @@
 //! | file | what |
 //! |---|---|
 //! | `spawn` | fork, and what must happen between fork and exec |
-//! | `handed` | descriptors that a service manager passed |
+//! | `listen_fds` | descriptors that a service manager passed |
 //! | `peer` | who is at a socket's other end, and which process a pidfd names |
+//! | `pidfd` | opening a pidfd |
 //! | `job` | the command's process group, session and terminal |
 //! | `wait` | signals, stops and the exit status, passed between launcher and command |
 //! | `tree` | ending every process that descends from this one |
@@ -14,9 +15,10 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
-pub mod handed;
 pub mod job;
+pub mod listen_fds;
 pub mod peer;
+mod pidfd;
 pub mod spawn;
 pub mod tree;
 pub mod wait;

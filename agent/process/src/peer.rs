@@ -8,13 +8,14 @@
 //! another process of the same uid. It never gains another uid, which the kernel recorded at connect, and never leaves its
 //! container: `Enforcer::belongs` in `ringfence-core` knows what the programs stored with the socket.
 
-use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    io::Errno,
-    net::sockopt::socket_peercred,
-    process::{Pid, PidfdFlags, pidfd_open},
-    time::Timespec,
+use crate::pidfd;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        getsockopt,
+        sockopt::{PeerCredentials, PeerPidfd},
+    },
 };
 use std::{
     fs::File,
@@ -25,7 +26,7 @@ use std::{
     },
 };
 
-/// Why a process could not be told.
+/// Why a process could not be identified.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The socket has no credentials.
@@ -78,29 +79,30 @@ impl Peer {
     /// # Errors
     /// [`PeerError::Gone`] if it has ended since.
     pub fn of(stream: &UnixStream) -> Result<Self, PeerError> {
-        let credentials = socket_peercred(stream).map_err(|error| PeerError::Credentials(error.into()))?;
+        let credentials =
+            getsockopt(stream, PeerCredentials).map_err(|error| PeerError::Credentials(error.into()))?;
         let pidfd = match getsockopt(stream, PeerPidfd) {
             Ok(pidfd) => pidfd,
-            Err(nix::errno::Errno::ENOPROTOOPT) => open(credentials.pid)?,
-            Err(nix::errno::Errno::ESRCH | nix::errno::Errno::EINVAL) => return Err(PeerError::Gone),
+            Err(Errno::ENOPROTOOPT) => open(credentials.pid())?,
+            Err(Errno::ESRCH | Errno::EINVAL) => return Err(PeerError::Gone),
             Err(error) => return Err(PeerError::Credentials(error.into())),
         };
         let pid = pid_of(pidfd.as_fd())?;
-        if pid != credentials.pid.as_raw_nonzero().get().unsigned_abs() {
+        if i32::try_from(pid) != Ok(credentials.pid()) {
             return Err(PeerError::Gone);
         }
-        Ok(Self { pid, uid: credentials.uid.as_raw(), pidfd })
+        Ok(Self { pid, uid: credentials.uid(), pidfd })
     }
 }
 
-fn open(pid: Pid) -> Result<OwnedFd, PeerError> {
-    pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
-        Errno::SRCH => PeerError::Gone,
-        error => PeerError::Credentials(error.into()),
+fn open(pid: i32) -> Result<OwnedFd, PeerError> {
+    pidfd::open(pid).map_err(|error| match error.raw_os_error() {
+        Some(code) if code == Errno::ESRCH as i32 => PeerError::Gone,
+        _ => PeerError::Credentials(error),
     })
 }
 
-/// What /proc says of a process.
+/// What /proc has about a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
@@ -129,7 +131,7 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Reads what /proc says of the process behind a pidfd.
+    /// Reads what /proc has about the process behind a pidfd.
     ///
     /// # Errors
     /// As [`Process::of`].
@@ -145,7 +147,7 @@ impl Fork {
 const PF_FORKNOEXEC: u64 = 0x40;
 
 impl Process {
-    /// Reads what /proc says of the process behind a pidfd.
+    /// Reads what /proc has about the process behind a pidfd.
     ///
     /// # Errors
     /// [`PeerError`]; `Gone` if it has ended, so that an answer is always about that very process.
@@ -174,7 +176,7 @@ pub fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> {
         // A name may be any bytes.
         Ok(bytes) => Ok((path, String::from_utf8_lossy(&bytes).into_owned())),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Err(PeerError::Gone),
-        Err(source) if source.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Err(PeerError::Gone),
+        Err(source) if source.raw_os_error() == Some(Errno::ESRCH as i32) => Err(PeerError::Gone),
         Err(source) => Err(PeerError::Proc { path, source }),
     }
 }
@@ -200,7 +202,7 @@ pub fn lineage(peer: &Peer) -> Result<Vec<u32>, PeerError> {
     let mut parent = parent_of(peer.pidfd.as_fd())?;
     let mut held = peer.pidfd.try_clone().map_err(PeerError::Credentials)?;
     for _ in 0..MOST_LOOKS {
-        let Some(above) = i32::try_from(parent).ok().and_then(Pid::from_raw) else {
+        let Some(above) = i32::try_from(parent).ok().filter(|pid| *pid > 0) else {
             return Ok(line);
         };
         if line.len() == MOST_ANCESTORS {
@@ -241,8 +243,7 @@ fn parent_of(pidfd: BorrowedFd<'_>) -> Result<u32, PeerError> {
 
 /// Whether the process behind a pidfd has not ended yet. A zombie has ended.
 pub fn alive(pidfd: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
-    matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+    poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
 }
 
 /// The pid behind a pidfd, as this process's pid namespace knows it.
@@ -294,7 +295,7 @@ mod tests {
     };
 
     fn pidfd(pid: u32) -> OwnedFd {
-        open(Pid::from_raw(pid.try_into().unwrap()).unwrap()).unwrap()
+        open(pid.try_into().unwrap()).unwrap()
     }
 
     #[test]
@@ -302,7 +303,7 @@ mod tests {
         let (a, _b) = UnixStream::pair().unwrap();
         let peer = Peer::of(&a).unwrap();
         assert_eq!(peer.pid, std::process::id());
-        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.uid, nix::unistd::geteuid().as_raw());
         assert!(alive(peer.pidfd.as_fd()));
     }
 
@@ -366,8 +367,7 @@ mod tests {
         );
         child.kill().unwrap();
         // Dead, then reaped: gone both times.
-        let mut polled = [PollFd::new(&fd, PollFlags::IN)];
-        poll(&mut polled, None).unwrap();
+        poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
         assert!(matches!(Process::of(fd.as_fd()), Err(PeerError::Gone)));
         child.wait().unwrap();
         assert!(matches!(Process::of(fd.as_fd()), Err(PeerError::Gone)));

@@ -5,10 +5,14 @@
 
 #![expect(unsafe_code, reason = "fork, _exit, sigaction and close_range have no safe wrapper")]
 
+use crate::pidfd;
 use nix::{
     errno::Errno,
     libc,
-    sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+    sys::{
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction},
+        wait::{WaitStatus, waitpid},
+    },
     unistd::{ForkResult, Pid, fork},
 };
 use std::{
@@ -98,16 +102,12 @@ pub fn spawn(cgroup: Option<BorrowedFd<'_>>, body: impl FnOnce() -> u8) -> Resul
         }
         ForkResult::Parent { child: pid } => {
             // The child was not waited for, so the pid is still its own.
-            let flags = rustix::process::PidfdFlags::empty();
-            let opened = rustix::process::Pid::from_raw(pid.as_raw())
-                .ok_or(rustix::io::Errno::SRCH)
-                .and_then(|pid| rustix::process::pidfd_open(pid, flags));
-            match opened {
+            match pidfd::open(pid.as_raw()) {
                 Ok(pidfd) => Ok(Child { pid, pidfd }),
                 Err(error) => {
-                    let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
-                    let _ = nix::sys::wait::waitpid(pid, None);
-                    Err(Error::Pidfd(error.into()))
+                    let _ = kill(pid, Signal::SIGKILL);
+                    let _ = waitpid(pid, None);
+                    Err(Error::Pidfd(error))
                 }
             }
         }
@@ -158,9 +158,8 @@ pub fn close_at_exec() -> Result<(), Error> {
     Errno::result(unsafe { libc::close_range(3, libc::c_uint::MAX, flags) }).map(|_| ()).map_err(Error::Close)
 }
 
-/// Tells by which signal, or after which exit status, a shell would report a wait status.
-pub fn shell_status(status: nix::sys::wait::WaitStatus) -> Option<u8> {
-    use nix::sys::wait::WaitStatus;
+/// The exit status that a shell has for a wait status: 128+n after signal n. None: the process has not ended.
+pub fn shell_status(status: WaitStatus) -> Option<u8> {
     match status {
         WaitStatus::Exited(_, status) => u8::try_from(status & 0xff).ok(),
         WaitStatus::Signaled(_, signal, _) => u8::try_from(128 + signal as i32).ok(),

@@ -55,7 +55,7 @@ pub fn awaited_status() -> Option<WaitStatus> {
 }
 
 /// Waits until a child has ended by itself, `most` at the longest. What is no child of this process is not waited for.
-pub fn let_end(child: Pid, most: Duration) {
+pub fn wait_for_exit(child: Pid, most: Duration) {
     let until = Instant::now() + most;
     while matches!(waitpid(child, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
     {
@@ -69,24 +69,28 @@ pub fn let_end(child: Pid, most: Duration) {
 /// Kills every descendant. It is enough to kill children until there are none. What forks faster than this kills is not
 /// caught up with.
 pub fn end() {
-    end_but(&[]);
+    end_except(&[]);
 }
 
 /// As [`end`], but for these children and what is below them while they live.
-pub fn end_but(kept: &[Pid]) {
+pub fn end_except(kept: &[Pid]) {
     // Of two threads, one could reap what the other has listed, and the id could be somebody else's by then.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..ROUNDS {
-        for child in children().filter(|child| !kept.contains(child) && !is_dead(*child)) {
+        // Not when none is alive: of a child whose first thread has ended, others may not have, and only with the last of
+        // them its own children become ours.
+        if !reap() {
+            return;
+        }
+        let remaining: Vec<Pid> = children().filter(|child| !kept.contains(child)).collect();
+        if remaining.is_empty() {
+            return;
+        }
+        for child in remaining.into_iter().filter(|child| !is_dead(*child)) {
             // The group first: what a child forks while we look is in it.
             let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
             let _ = kill(child, Signal::SIGKILL);
-        }
-        // Not when none is alive: of a child whose first thread has ended, others may not have, and only with the last of
-        // them its own children become ours.
-        if !reap() || children().all(|child| kept.contains(&child)) {
-            return;
         }
         thread::sleep(PAUSE);
     }

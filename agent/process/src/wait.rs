@@ -135,6 +135,6 @@ fn reap(child: &Child, job: Option<&Job>) -> Result<Option<u8>, Error> {
 ///
 /// # Errors
 /// [`spawn::Error`], which no supported kernel gives.
-pub fn adopt_children() -> Result<(), spawn::Error> {
+pub fn reset_sigchld() -> Result<(), spawn::Error> {
     spawn::default_action(Signal::SIGCHLD)
 }

@@ -2,13 +2,14 @@
 
 use super::exit::Exit;
 use anyhow::{Context, bail};
+use ringfence_file_tools::workspace::{AllowAll, Workspace};
 use ringfence_grant::{
     CountBound, Entry, Grant, Scope,
     gate::{self, CallFuture, Denied, Gate, Tool, ToolContext, ToolError},
 };
-use ringfence_leash::programs::HostPrograms;
 use ringfence_policy::{self as profile, Dirs, Profile};
-use ringfence_tool_server::{place::place, read, source::Surroundings, veto::Denies};
+use ringfence_tool_server::{links::resolve_links, parse, source::Environment, veto::Denies};
+use ringfence_tools::programs::HostPrograms;
 use serde_json::{Value, json};
 use std::{
     env, fmt, fs,
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let grant = match grant {
                 Some(named) => load(named)?,
                 None => {
-                    let session = Surroundings::from_env().grant(None, &Dirs::from_env(), &workdir()?)?;
+                    let session = Environment::from_env().grant(None, &Dirs::from_env(), &workdir()?)?;
                     let from =
                         session.origin.map_or("nowhere, so nothing is granted".to_owned(), |origin| origin);
                     // Beside the grant, which may go into a file.
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     session.written
                 }
             };
-            print(&if *resolved { place(&grant) } else { grant })?;
+            print(&if *resolved { resolve_links(&grant) } else { grant })?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Meet { a, b } => {
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
-    match gate::beyond(a, b) {
+    match gate::excess(a, b) {
         None => {
             writeln!(io::stdout(), "yes: nothing of the first is beyond the second")?;
             Ok(ExitCode::SUCCESS)
@@ -140,15 +141,15 @@ fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
 
 fn explain(named: &Named, what: What, target: &str) -> anyhow::Result<ExitCode> {
     let Named { grant, profile } = named;
-    let placed = place(grant);
+    let resolved = resolve_links(grant);
     let mut out = io::stdout();
-    let exit = match ask(&placed, profile.as_ref(), what, target)? {
+    let exit = match ask(&resolved, profile.as_ref(), what, target)? {
         Err(denied) => {
             writeln!(out, "{denied}")?;
             Exit::Failure
         }
         Ok(()) => {
-            let by = entries(&placed, what).into_iter();
+            let by = entries(&resolved, what).into_iter();
             let mut by = by.filter(|(one, _)| matches!(ask(one, None, what, target), Ok(Ok(()))));
             match by.next() {
                 Some((_, entry)) => writeln!(out, "allowed by {entry}")?,
@@ -178,7 +179,7 @@ fn ask(
         Grant { max_calls: CountBound::Unlimited, valid_for_generation: Scope::All, ..grant.clone() };
     let mut gate = Gate::new(HostPrograms::default());
     if let Some(profile) = profile {
-        gate = gate.forbidding(Denies::new(&profile.denials, &profile.rules, &workdir()?));
+        gate = gate.with_veto(Denies::new(&profile.denials, &profile.rules, &workdir()?));
     }
     let gate = Arc::new(gate);
     let context = gate.authorize(&Asking, &Value::Null, &unbounded)?;
@@ -225,9 +226,8 @@ fn host_and_port(target: &str) -> anyhow::Result<(&str, u16)> {
 /// A path as the file tools take it: absolute, links followed as far as it exists.
 fn resolved(target: &str) -> anyhow::Result<PathBuf> {
     let dir = workdir()?;
-    let place =
-        ringfence_tools::place::Place { dir: &dir, gate: &ringfence_tools::place::Unguarded, deadline: None };
-    Ok(place.resolve(target)?)
+    let workspace = Workspace { dir: &dir, gate: &AllowAll, deadline: None };
+    Ok(workspace.resolve(target)?)
 }
 
 fn workdir() -> anyhow::Result<PathBuf> {
@@ -259,23 +259,23 @@ fn load(text: &str) -> anyhow::Result<Grant> {
 
 fn named(named: &str) -> anyhow::Result<Named> {
     if named.trim_start().starts_with('{') {
-        return Ok(read::json(named).context("the grant on the command line")?.into());
+        return Ok(parse::json(named).context("the grant on the command line")?.into());
     }
     if named == "-" {
         let mut text = String::new();
-        io::stdin().lock().take(read::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
-        return Ok(read::json(&text).context("the grant on standard input")?.into());
+        io::stdin().lock().take(parse::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+        return Ok(parse::json(&text).context("the grant on standard input")?.into());
     }
     if named.ends_with(".json") {
         let text = fs::read_to_string(named).with_context(|| format!("cannot read {named}"))?;
-        return Ok(read::json(&text).with_context(|| named.to_owned())?.into());
+        return Ok(parse::json(&text).with_context(|| named.to_owned())?.into());
     }
     if named.ends_with(".toml") || named.contains('/') {
         let text = fs::read_to_string(named).with_context(|| format!("cannot read {named}"))?;
-        match read::toml(&text, "caveats") {
+        match parse::toml(&text, "caveats") {
             Ok(Some(grant)) => return Ok(grant.into()),
             // What is no TOML at all, the profile's reader says with its line.
-            Ok(None) | Err(read::Error::Toml(_)) => {}
+            Ok(None) | Err(parse::Error::Toml(_)) => {}
             Err(error) => return Err(error).with_context(|| format!("[caveats] of {named}")),
         }
     }

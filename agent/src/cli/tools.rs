@@ -4,17 +4,17 @@ use super::exit::Exit;
 use anyhow::{Context, bail};
 use ringfence_core::enroll::GRANT;
 use ringfence_grant::{CountBound, Grant, Scope};
-use ringfence_leash::{programs::HostPrograms, shell::Shell};
 use ringfence_policy::{Dirs, Profile};
 use ringfence_tool_server::{
     Recorder,
     confine::HostSpawner,
-    guard, pending,
+    enroll, guard,
     reader::Reader,
     server::Server,
-    source::{Session, Surroundings},
+    source::{Environment, Session},
     veto::Denies,
 };
+use ringfence_tools::{programs::HostPrograms, shell::Shell};
 use std::{
     io::{self, Write},
     os::{fd::BorrowedFd, unix::net::UnixStream},
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ringfence_process::spawn::close_at_exec()?;
     let named = args.workdir.clone().unwrap_or_else(|| PathBuf::from("."));
     let workdir = named.canonicalize().with_context(|| format!("cannot work in {}", named.display()))?;
-    let session = Surroundings::from_env().grant(args.profile.as_deref(), &Dirs::from_env(), &workdir)?;
+    let session = Environment::from_env().grant(args.profile.as_deref(), &Dirs::from_env(), &workdir)?;
     match &session.origin {
         Some(origin) => say(&format!("granted by {origin}: {}", summary(&session.grant))),
         None => say(
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let programs = HostPrograms::default();
     let profile = session.for_the_kernel(&workdir, &programs)?;
-    let core = match pending::core()? {
+    let core = match enroll::socket()? {
         Ok(socket) => Some((socket, asked(args, &session, &profile, &programs)?)),
         Err(why) => {
             say(&format!("eBPF does not hold here: {why}"));
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let admit = |server: BorrowedFd<'_>| match &core {
         None => Ok(String::new()),
-        Some((socket, asked)) => pending::enroll(socket, server, asked, &workdir).map_err(failed),
+        Some((socket, asked)) => enroll::enroll(socket, server, asked, &workdir).map_err(failed),
     };
     let status = guard::serve(args.web, admit, |container, reader| {
         if core.is_some() {
@@ -133,21 +133,21 @@ fn serve(
     for line in lines {
         say(&line);
     }
-    let tools = ringfence_leash::Surroundings {
+    let tools = ringfence_tools::ToolHost {
         dir: workdir.to_owned(),
         spawner: Arc::new(spawner),
-        ..ringfence_leash::Surroundings::default()
+        ..ringfence_tools::ToolHost::default()
     };
-    let mut gate = tools.gate().recording(recorder);
+    let mut gate = tools.gate().with_record(recorder);
     if let Some(profile) = &session.profile {
-        gate = gate.forbidding(Denies::new(&profile.denials, &profile.rules, workdir));
+        gate = gate.with_veto(Denies::new(&profile.denials, &profile.rules, workdir));
     }
     // This process has no children but tools.
     let shell = Shell::new(workdir, &tools.programs.path(), tools.spawner.clone()).ending_orphans();
     let shell = shell.context("cannot become the reaper of what tools leave behind")?;
     let mut registry = tools.registry(gate).with(shell);
     if let Some(reader) = reader {
-        let web = ringfence_leash::web::WebFetch::default().reading_by(Reader::new(reader));
+        let web = ringfence_tools::web::WebFetch::default().with_reader(Reader::new(reader));
         registry = registry.with(web);
     }
     Ok(Server::new(registry, session.grant.clone()).serve(io::stdin().lock(), io::stdout())?)

@@ -5,4 +5,4 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
-pub mod laws;
+pub mod properties;

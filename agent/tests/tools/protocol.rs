@@ -1,4 +1,4 @@
-//! The protocol, and the transcripts that clients of other leashes know.
+//! The protocol, and the transcripts that clients of other tool servers know.
 
 use crate::{Host, call, grant, request};
 use serde_json::{Value, json};

@@ -39,7 +39,7 @@ impl<W: Write> Answers<W> {
     ///
     /// # Errors
     /// The client's end is closed.
-    pub(crate) fn say(&self, line: &str) -> io::Result<()> {
+    pub(crate) fn write(&self, line: &str) -> io::Result<()> {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         out.write_all(line.as_bytes())?;
         out.flush()
@@ -102,7 +102,7 @@ impl<W: Write + Send + 'static> Calls<W> {
     pub(crate) fn answer(&mut self, line: String) -> io::Result<()> {
         if self.turns.open().is_empty() {
             // A client that is gone does not end calls that it began: the end of its input does, later.
-            let _ = self.answers.say(&line);
+            let _ = self.answers.write(&line);
             return Ok(());
         }
         self.run(Vec::new(), Box::new(move || Some(line)))
@@ -133,7 +133,7 @@ fn work<W: Write>(received: &Mutex<Receiver<(u64, Work)>>, answers: &Answers<W>,
         if let Some(line) = work() {
             turns.wait(turn);
             // A client that does not read any more learns nothing; the calls are run all the same.
-            let _ = answers.say(&line);
+            let _ = answers.write(&line);
         }
         turns.end(turn);
     }
@@ -169,11 +169,11 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    /// Collects what is said.
+    /// Collects what is written.
     #[derive(Clone, Default)]
-    struct Heard(Arc<Mutex<Vec<u8>>>);
+    struct Output(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Heard {
+    impl Write for Output {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn calls_run_at_once_and_every_one_is_answered() {
-        let heard = Heard::default();
-        let answers = Arc::new(Answers::new(heard.clone()));
+        let output = Output::default();
+        let answers = Arc::new(Answers::new(output.clone()));
         let mut calls = Calls::new(&answers);
         // They end only if all of them run.
         let all = Arc::new(Barrier::new(AT_ONCE));
@@ -203,7 +203,7 @@ mod tests {
             calls.run(Vec::new(), Box::new(move || Some(format!("{n}\n")))).unwrap();
         }
         calls.finish();
-        let text = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let mut said: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
         said.sort_unstable();
         assert_eq!(said, (0..200).collect::<Vec<_>>());
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn an_answer_waits_for_an_earlier_one_but_not_for_ever() {
-        let heard = Heard::default();
-        let answers = Arc::new(Answers::new(heard.clone()));
+        let output = Output::default();
+        let answers = Arc::new(Answers::new(output.clone()));
         let mut calls = Calls::new(&answers);
         let (release, slow) = sync_channel::<()>(0);
         let work = move || {
@@ -221,21 +221,21 @@ mod tests {
         };
         calls.run(Vec::new(), Box::new(work)).unwrap();
         calls.run(Vec::new(), Box::new(|| Some("quick\n".to_owned()))).unwrap();
-        while heard.0.lock().unwrap().is_empty() {
+        while output.0.lock().unwrap().is_empty() {
             thread::yield_now();
         }
         release.send(()).unwrap();
         calls.finish();
-        assert_eq!(*heard.0.lock().unwrap(), b"quick\nslow\n");
+        assert_eq!(*output.0.lock().unwrap(), b"quick\nslow\n");
     }
 
     #[test]
     fn what_is_answered_at_once_needs_no_thread_unless_something_is_open() {
-        let heard = Heard::default();
-        let answers = Arc::new(Answers::new(heard.clone()));
+        let output = Output::default();
+        let answers = Arc::new(Answers::new(output.clone()));
         let mut calls = Calls::new(&answers);
         calls.answer("alone\n".to_owned()).unwrap();
-        assert_eq!((&*heard.0.lock().unwrap(), calls.threads.len()), (&b"alone\n".to_vec(), 0));
+        assert_eq!((&*output.0.lock().unwrap(), calls.threads.len()), (&b"alone\n".to_vec(), 0));
         let (release, slow) = sync_channel::<()>(0);
         let work = move || {
             slow.recv().unwrap();
@@ -245,7 +245,7 @@ mod tests {
         calls.answer("second\n".to_owned()).unwrap();
         release.send(()).unwrap();
         calls.finish();
-        let text = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let mut lines: Vec<&str> = text.lines().collect();
         // Their order is kept for a while only, which a busy machine may use up.
         lines[1..].sort_unstable();
@@ -254,8 +254,8 @@ mod tests {
 
     #[test]
     fn calls_are_cancelled_by_their_ids_and_nothing_is_said_of_them() {
-        let heard = Heard::default();
-        let answers = Arc::new(Answers::new(heard.clone()));
+        let output = Output::default();
+        let answers = Arc::new(Answers::new(output.clone()));
         let mut calls = Calls::new(&answers);
         let id = |n: u32| Id::Number(n.to_string());
         for n in 0..20 {
@@ -274,6 +274,6 @@ mod tests {
             calls.cancel(&id(n), "enough");
         }
         calls.finish();
-        assert_eq!(*heard.0.lock().unwrap(), b"");
+        assert_eq!(*output.0.lock().unwrap(), b"");
     }
 }

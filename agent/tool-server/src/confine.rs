@@ -1,7 +1,7 @@
 //! What the kernel does for the gate: a tool's processes are started from a thread that has put the grant on itself.
 //!
 //! Landlock domains and system call filters belong to threads and are inherited by what a thread starts, so that nothing
-//! has to be done between fork and exec, and the cost is the thread's, once. Where eBPF holds the grant (`pending`) the
+//! has to be done between fork and exec, and the cost is the thread's, once. Where eBPF holds the grant (`enroll`) the
 //! thread adds the list of calls that no agent needs, and no Landlock: eBPF is exact, and leaves events.
 
 use ringfence_base::platform;
@@ -10,9 +10,9 @@ use ringfence_launch::{
     confine::{ConfineError, Confinement},
     plan::{self, Enforcers, Held},
 };
-use ringfence_leash::spawn::{self, Child, Enforcement, Holder, Running, Spawner, Stage};
 use ringfence_policy::{Axis, CompileContext, CompileErrors, Mode, Partial, Profile, Seccomp};
 use ringfence_sandbox::{caps, host, landlock, seccomp};
+use ringfence_tools::spawn::{self, Child, Enforcement, Enforcer, ProcessSpec, Running, Spawner};
 use std::{
     env, io,
     path::{Path, PathBuf},
@@ -54,21 +54,21 @@ pub enum Error {
 
 /// One start, and where its outcome goes.
 struct Job {
-    stage: Stage,
+    spec: ProcessSpec,
     outcome: SyncSender<io::Result<Child>>,
 }
 
 /// Starts processes under the session's grant.
 pub struct HostSpawner {
     session: Grant,
-    holders: Enforcement,
+    enforcement: Enforcement,
     queue: SyncSender<Job>,
     /// For the file tools, which run in this process.
     landlock: Option<landlock::Prepared>,
 }
 
 /// What the thread puts on itself.
-struct Measures {
+struct Restrictions {
     landlock: Option<landlock::Prepared>,
     policies: Vec<seccomp::Policy>,
 }
@@ -98,44 +98,44 @@ impl HostSpawner {
         let audit = profile.mode == Mode::Audit;
         let prepare = || plan.landlock.prepare(enforcers.landlock_abi);
         let landlock = if enforcers.landlock_abi > 0 && !audit { prepare()? } else { None };
-        let mut measures = Measures { landlock: None, policies: Vec::new() };
+        let mut restrictions = Restrictions { landlock: None, policies: Vec::new() };
         if !audit && enforcers.seccomp {
-            measures.policies = own_policies(&profile.kernel.seccomp)?;
+            restrictions.policies = own_policies(&profile.kernel.seccomp)?;
         }
         if !audit && !by_ebpf {
-            measures.landlock =
+            restrictions.landlock =
                 landlock.as_ref().map(landlock::Prepared::try_clone).transpose().map_err(Error::Thread)?;
             if enforcers.seccomp {
                 let no_domain = landlock.is_none().then_some(seccomp::When::NoDomain);
                 let no_udp = (session.net != Scope::All).then_some(seccomp::When::NoUdp);
                 let applies: Vec<_> = plan.seccomp.iter().copied().chain(no_domain).chain(no_udp).collect();
-                measures.policies.insert(0, seccomp::Policy::fallback_list(&applies)?);
+                restrictions.policies.insert(0, seccomp::Policy::fallback_list(&applies)?);
             }
         }
-        let holder = |axis: Axis, unrestricted: bool| match (unrestricted, by_ebpf) {
-            (true, _) => Holder::None,
-            _ if audit => Holder::Gate,
-            (_, true) => Holder::Kernel,
+        let enforcer = |axis: Axis, unrestricted: bool| match (unrestricted, by_ebpf) {
+            (true, _) => Enforcer::None,
+            _ if audit => Enforcer::Gate,
+            (_, true) => Enforcer::Kernel,
             _ if plan
                 .parts
                 .iter()
                 .filter(|held| held.part.axis() == Some(axis))
                 .all(Held::holds_the_grant) =>
             {
-                Holder::Kernel
+                Enforcer::Kernel
             }
-            _ => Holder::Gate,
+            _ => Enforcer::Gate,
         };
-        let holders = Enforcement {
-            exec: holder(Axis::Exec, session.exec == Scope::All),
-            fs_read: holder(Axis::FsRead, session.fs_read == Scope::All),
-            fs_write: holder(Axis::FsWrite, session.fs_write == Scope::All),
-            net: holder(Axis::Net, session.net == Scope::All),
+        let enforcement = Enforcement {
+            exec: enforcer(Axis::Exec, session.exec == Scope::All),
+            fs_read: enforcer(Axis::FsRead, session.fs_read == Scope::All),
+            fs_write: enforcer(Axis::FsWrite, session.fs_write == Scope::All),
+            net: enforcer(Axis::Net, session.net == Scope::All),
         };
         let lines =
             if by_ebpf { vec!["every axis: held by eBPF".into()] } else { lines(&plan.parts, &plan.closed) };
-        let queue = start(measures)?;
-        Ok((Self { session: session.clone(), holders, queue, landlock }, lines))
+        let queue = start(restrictions)?;
+        Ok((Self { session: session.clone(), enforcement, queue, landlock }, lines))
     }
 }
 
@@ -158,11 +158,11 @@ fn own_policies(wanted: &Seccomp) -> Result<Vec<seccomp::Policy>, seccomp::Error
 }
 
 /// Starts the thread, and waits until it is confined.
-fn start(measures: Measures) -> Result<SyncSender<Job>, Error> {
+fn start(restrictions: Restrictions) -> Result<SyncSender<Job>, Error> {
     let (queue, jobs) = sync_channel(WAITING);
     let (ready, is_ready) = sync_channel(1);
     let work = move || {
-        let confined = confine(measures);
+        let confined = confine(restrictions);
         let holds = confined.is_ok();
         if ready.send(confined).is_ok() && holds {
             serve(&jobs);
@@ -173,7 +173,7 @@ fn start(measures: Measures) -> Result<SyncSender<Job>, Error> {
     Ok(queue)
 }
 
-fn confine(Measures { landlock, policies }: Measures) -> Result<(), Error> {
+fn confine(Restrictions { landlock, policies }: Restrictions) -> Result<(), Error> {
     let mut confinement = Confinement::default();
     confinement.landlock = landlock;
     confinement.add_seccomp(&policies)?;
@@ -190,9 +190,9 @@ pub(crate) fn hold_starts() -> MutexGuard<'static, ()> {
 }
 
 fn serve(jobs: &Receiver<Job>) {
-    for Job { stage, outcome } in jobs {
+    for Job { spec, outcome } in jobs {
         let starting = hold_starts();
-        let started = spawn::start(stage);
+        let started = spawn::start(spec);
         drop(starting);
         // Whoever asked waits for it.
         let _ = outcome.send(started);
@@ -200,10 +200,10 @@ fn serve(jobs: &Receiver<Job>) {
 }
 
 impl Spawner for HostSpawner {
-    fn spawn(&self, _: &Grant, stage: Stage) -> io::Result<Box<dyn Running>> {
+    fn spawn(&self, _: &Grant, spec: ProcessSpec) -> io::Result<Box<dyn Running>> {
         let (outcome, started) = sync_channel(1);
         let ended = || io::Error::other("the thread that starts tools ended");
-        self.queue.send(Job { stage, outcome }).map_err(|_| ended())?;
+        self.queue.send(Job { spec, outcome }).map_err(|_| ended())?;
         Ok(Box::new(started.recv().map_err(|_| ended())??))
     }
 
@@ -223,12 +223,16 @@ impl Spawner for HostSpawner {
     /// What holds the session's grant; an axis of which a call has less is the gate's.
     fn enforcement(&self, grant: &Grant) -> Enforcement {
         let by_gate = Enforcement::by_gate(grant);
-        let one = |same: bool, session: Holder, gate: Holder| if same { session } else { gate };
+        let one = |same: bool, session: Enforcer, gate: Enforcer| if same { session } else { gate };
         Enforcement {
-            exec: one(grant.exec == self.session.exec, self.holders.exec, by_gate.exec),
-            fs_read: one(grant.fs_read == self.session.fs_read, self.holders.fs_read, by_gate.fs_read),
-            fs_write: one(grant.fs_write == self.session.fs_write, self.holders.fs_write, by_gate.fs_write),
-            net: one(grant.net == self.session.net, self.holders.net, by_gate.net),
+            exec: one(grant.exec == self.session.exec, self.enforcement.exec, by_gate.exec),
+            fs_read: one(grant.fs_read == self.session.fs_read, self.enforcement.fs_read, by_gate.fs_read),
+            fs_write: one(
+                grant.fs_write == self.session.fs_write,
+                self.enforcement.fs_write,
+                by_gate.fs_write,
+            ),
+            net: one(grant.net == self.session.net, self.enforcement.net, by_gate.net),
         }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! All three are subreapers: what flees from its call and its group, and loses its parent, becomes a child of the nearest of
 //! them that lives. So whichever of them is left ends everything, if two are killed. Who ends it asks the next below to do
-//! so first, and waits: a keeper that is killed before what it keeps would leave all to the one that killed it, and that one
+//! so first, and waits: a process that is killed before its children would leave all to the one that killed it, and that one
 //! may be killed, too. All are forked from one process and never exec.
 
 use super::{confine, reader};
@@ -57,7 +57,7 @@ pub enum Error {
     Socket(#[source] io::Error),
 }
 
-/// What the guard says to the server before it may begin.
+/// What the guard sends to the server before it may begin.
 const BEGIN: &str = "begin ";
 
 /// The guard's name as `ps` and `killall` have it.
@@ -70,7 +70,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const KILLED: u8 = 128 + Signal::SIGKILL as u8;
 
 /// Runs `server` in a process of its own, under a guard, and returns its exit status as a shell has it. The guard calls
-/// `admit` before with a pidfd of the server, which has one thread then; what it returns `server` is told. An error of its
+/// `admit` before with a pidfd of the server, which has one thread then; `server` gets what it returns. An error of its
 /// own it reports itself, and returns the exit status. With `reads`, the server also gets a socket to a reader of HTML. To be
 /// called while this process has one thread.
 ///
@@ -83,7 +83,7 @@ pub fn serve(
 ) -> Result<u8, Error> {
     let (life, watched) = UnixStream::pair().map_err(Error::Socket)?;
     let (life, watched) = (Cell::new(Some(life)), Cell::new(Some(watched)));
-    wait::adopt_children()?;
+    wait::reset_sigchld()?;
     // Failing to get it is not a reason not to run; it needs no privilege.
     let _ = prctl::set_child_subreaper(true);
     let signals = Signals::block()?;
@@ -100,15 +100,15 @@ pub fn serve(
     drop(watched.take());
     let ended = signals.wait(&guard, None);
     // What a guard that was killed has left.
-    if let Some(server) = life.take().and_then(told_server) {
-        tree::let_end(server, GRACE);
+    if let Some(server) = life.take().and_then(read_server_pid) {
+        tree::wait_for_exit(server, GRACE);
     }
     tree::end();
     Ok(ended?)
 }
 
-/// What the guard, which has ended, said of the server: its process id.
-fn told_server(mut life: UnixStream) -> Option<Pid> {
+/// The server's process id, which the guard, now ended, has sent.
+fn read_server_pid(mut life: UnixStream) -> Option<Pid> {
     let mut id = [0; size_of::<i32>()];
     // A child of a guard that was killed may hold the other end.
     life.set_nonblocking(true).ok()?;
@@ -132,7 +132,7 @@ fn guard(
     let signals = Signals::block()?;
     let child = spawn::spawn(None, || {
         drop(ours.take());
-        serve_when_told(theirs, &signals, |told| server(told, reader.take()))
+        serve_when_admitted(theirs, &signals, |container| server(container, reader.take()))
     })?;
     // The server's alone: the reader ends with it.
     drop(reader.take());
@@ -145,8 +145,8 @@ fn guard(
     {
         return Ok(end(&child, &signals, FAILED));
     }
-    let said = admit(child.as_fd()).and_then(|text| writeln!(ours, "{BEGIN}{text}").map_err(|_| FAILED));
-    if let Err(status) = said {
+    let admitted = admit(child.as_fd()).and_then(|text| writeln!(ours, "{BEGIN}{text}").map_err(|_| FAILED));
+    if let Err(status) = admitted {
         return Ok(end(&child, &signals, status));
     }
     let ended = signals.wait(&child, None);
@@ -154,7 +154,7 @@ fn guard(
     Ok(ended?)
 }
 
-/// In the guard: tells the first who the server is, and ends all below, by way of the server, when the first has ended.
+/// In the guard: sends the first the server's process id, and ends all below, by way of the server, when the first has ended.
 fn watch(mut watched: UnixStream, server: &UnixStream, child: &Child) -> io::Result<()> {
     let server = server.try_clone()?;
     // One that has ended already is found below.
@@ -192,11 +192,11 @@ fn start_reader() -> Result<UnixStream, Error> {
 }
 
 /// In the server: waits until it may begin. From then on it ends all that it started, and itself, when the guard does.
-fn serve_when_told(theirs: UnixStream, signals: &Signals, server: impl FnOnce(&str) -> u8) -> u8 {
+fn serve_when_admitted(theirs: UnixStream, signals: &Signals, server: impl FnOnce(&str) -> u8) -> u8 {
     let mut theirs = BufReader::new(theirs);
-    let mut said = String::new();
-    // No whole line is said if the server may not begin, or the guard was gone before.
-    let heard = theirs.read_line(&mut said);
+    let mut line = String::new();
+    // No whole line comes if the server may not begin, or the guard was gone before.
+    let read = theirs.read_line(&mut line);
     let watch = move || {
         let _ = theirs.read_to_end(&mut Vec::new());
         // For good: a script's next command would begin where this one ends.
@@ -204,11 +204,11 @@ fn serve_when_told(theirs: UnixStream, signals: &Signals, server: impl FnOnce(&s
         tree::end();
         process::exit(i32::from(KILLED));
     };
-    let told = said.strip_prefix(BEGIN).and_then(|said| said.strip_suffix('\n'));
-    match told {
-        Some(told) if heard.is_ok() && signals.unblock().is_ok() => {
+    let container = line.strip_prefix(BEGIN).and_then(|line| line.strip_suffix('\n'));
+    match container {
+        Some(container) if read.is_ok() && signals.unblock().is_ok() => {
             match thread::Builder::new().name("guarded".into()).spawn(watch) {
-                Ok(_) => server(told),
+                Ok(_) => server(container),
                 Err(_) => FAILED,
             }
         }

@@ -4,15 +4,15 @@
 //! The reader is forked with the server, while there is one thread, and reads no HTML: it forks a child for each page, which
 //! confines itself before the first byte comes. None of them execs, for a grant that eBPF holds does not name this program.
 
-use ringfence_leash::web::{
-    Page, PageError, ReadHtml,
-    html::{self, AT_ONCE, MAIN_TIME, Reading, STACK},
-};
 use ringfence_process::spawn::{self, FAILED};
 use ringfence_sandbox::{
     caps, host,
     landlock::{self, Access, Rules},
     seccomp,
+};
+use ringfence_tools::web::{
+    HtmlReader, Page, PageError,
+    html::{self, AT_ONCE, MAIN_TIME, PageFuture, STACK},
 };
 use ringfence_wire::{conn::Conn, frame::FrameError};
 use rustix::{
@@ -42,19 +42,19 @@ use tokio::{
 use url::Url;
 
 /// How long the reader may take to start a child.
-const SOON: Duration = Duration::from_secs(10);
-/// Longest message to and from the reader, bytes: they say nothing.
-const SHORT: usize = 256;
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest message to and from the reader, bytes: they are empty objects.
+const MAX_MESSAGE: usize = 256;
 /// Bytes of memory that a page may take beside what the program has, stack included.
 const MEMORY: u64 = 1 << 30;
 /// Seconds of processor time that a page may take. A call's own time ends sooner on an idle machine.
 const SECONDS: u64 = 60;
-/// Most bytes of what a child says: the text of the longest page, with every character escaped.
-const MAX_SAID: u64 = 512 << 20;
+/// Most bytes of a child's output: the text of the longest page, with every character escaped.
+const MAX_OUTPUT: u64 = 512 << 20;
 
 /// Asks for a child, with its socket beside.
 #[derive(Serialize, Deserialize)]
-struct Ask {}
+struct StartRequest {}
 
 /// The answer, with the child's pidfd beside; without one, there is no child.
 #[derive(Serialize, Deserialize)]
@@ -63,7 +63,7 @@ struct Started {}
 /// Why there is no reader.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What it says to the server.
+    /// The connection to the server.
     #[error("cannot talk to the tool server")]
     Talk(#[source] FrameError),
     /// Landlock's ruleset.
@@ -83,7 +83,7 @@ pub enum Error {
 /// The server's end.
 pub struct Reader {
     conn: Mutex<Conn>,
-    places: Semaphore,
+    permits: Semaphore,
 }
 
 /// A child that is not waited for, and ends when nobody wants its page any more.
@@ -99,14 +99,17 @@ impl Drop for Child {
 impl Reader {
     /// `stream` leads to [`serve`].
     pub fn new(stream: UnixStream) -> Self {
-        Self { conn: Mutex::new(Conn::new(stream, SOON, SHORT)), places: Semaphore::new(AT_ONCE) }
+        Self {
+            conn: Mutex::new(Conn::new(stream, START_TIMEOUT, MAX_MESSAGE)),
+            permits: Semaphore::new(AT_ONCE),
+        }
     }
 
     /// A child, and the socket that it reads a page from and writes its text to. Blocks, for a fork's time.
     fn start(&self) -> io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut conn = self.conn.lock().unwrap_or_else(PoisonError::into_inner);
-        conn.send_with_descriptors(&Ask {}, &[theirs.as_fd()]).map_err(io::Error::other)?;
+        conn.send_with_descriptors(&StartRequest {}, &[theirs.as_fd()]).map_err(io::Error::other)?;
         drop(theirs);
         let (Started {}, mut pidfd) = conn.receive_with_descriptors().map_err(io::Error::other)?;
         drop(conn);
@@ -116,34 +119,34 @@ impl Reader {
     }
 }
 
-impl ReadHtml for Reader {
-    fn read(&self, html: String, url: Url, time: Duration) -> Reading<'_> {
+impl HtmlReader for Reader {
+    fn read(&self, html: String, url: Url, time: Duration) -> PageFuture<'_> {
         Box::pin(async move {
             let until = Instant::now() + time;
-            let place = timeout_at(until, self.places.acquire()).await.map_err(|_| PageError::Slow)?;
-            let _place = place.map_err(|_| PageError::Failed)?;
+            let permit = timeout_at(until, self.permits.acquire()).await.map_err(|_| PageError::Slow)?;
+            let _permit = permit.map_err(|_| PageError::Failed)?;
             let (_child, mut socket) = self.start().map_err(PageError::Process)?;
-            let (said, mut to) = socket.split();
-            let mut said = tokio::io::BufReader::new(said.take(MAX_SAID));
+            let (output, mut input) = socket.split();
+            let mut output = tokio::io::BufReader::new(output.take(MAX_OUTPUT));
             let mut line = Vec::new();
             let exchange = async {
-                to.write_all(format!("{url}\n").as_bytes()).await?;
-                to.write_all(html.as_bytes()).await?;
-                to.shutdown().await?;
-                said.read_until(b'\n', &mut line).await
+                input.write_all(format!("{url}\n").as_bytes()).await?;
+                input.write_all(html.as_bytes()).await?;
+                input.shutdown().await?;
+                output.read_until(b'\n', &mut line).await
             };
-            // A child that ends takes its socket with it, which shows here or in what it said.
+            // A child that ends takes its socket with it, which shows here or in its output.
             drop(timeout_at(until, exchange).await.map_err(|_| PageError::Slow)?);
             let page = page(&line).ok_or(PageError::Ended)?;
             line.clear();
             let until = until.min(Instant::now() + MAIN_TIME);
-            let main = timeout_at(until, said.read_until(b'\n', &mut line)).await;
+            let main = timeout_at(until, output.read_until(b'\n', &mut line)).await;
             Ok(main.ok().and_then(|_| self::page(&line)).unwrap_or(page))
         })
     }
 }
 
-/// A page as a child says it; `None`: not to the end.
+/// A page as a child writes it; `None`: not to the end.
 fn page(line: &[u8]) -> Option<Page> {
     serde_json::from_slice(line.strip_suffix(b"\n")?).ok()
 }
@@ -155,20 +158,20 @@ fn page(line: &[u8]) -> Option<Page> {
 pub fn serve(stream: UnixStream) -> Result<(), Error> {
     // Without its parent it would not be ended by whoever ends that.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    nowhere()?;
-    let means = Means::new()?;
+    detach_stdio()?;
+    let confinement = Confinement::new()?;
     // What it waits for may come in an hour.
-    let mut conn = Some(Conn::new(stream, Duration::from_secs(u64::from(u32::MAX)), SHORT));
+    let mut conn = Some(Conn::new(stream, Duration::from_secs(u64::from(u32::MAX)), MAX_MESSAGE));
     while let Some(asking) = &mut conn {
-        let page = match asking.receive_with_descriptors::<Ask>() {
-            Ok((Ask {}, mut page)) => page.pop(),
+        let page = match asking.receive_with_descriptors::<StartRequest>() {
+            Ok((StartRequest {}, mut page)) => page.pop(),
             Err(FrameError::Closed) => break,
             Err(error) => return Err(Error::Talk(error)),
         };
         let child = page.and_then(|page| {
             let work = || {
                 drop(conn.take());
-                read_page(page.into(), &means)
+                run_child(page.into(), &confinement)
             };
             spawn::spawn(None, work).ok()
         });
@@ -181,7 +184,7 @@ pub fn serve(stream: UnixStream) -> Result<(), Error> {
 }
 
 /// Neither standard input nor output: they are the server's.
-fn nowhere() -> Result<(), Error> {
+fn detach_stdio() -> Result<(), Error> {
     let open = || fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = open().map_err(|source| Error::Os("open /dev/null", source))?;
     let both = stdio::dup2_stdin(&null).and_then(|()| stdio::dup2_stdout(&null));
@@ -189,12 +192,12 @@ fn nowhere() -> Result<(), Error> {
 }
 
 /// What a child puts on itself.
-struct Means {
+struct Confinement {
     landlock: Option<landlock::Prepared>,
     filter: seccomp::Filter,
 }
 
-impl Means {
+impl Confinement {
     fn new() -> Result<Self, Error> {
         let rules = Rules {
             restricted: Access { read: true, write: true, exec: true, unix: true },
@@ -212,7 +215,7 @@ impl Means {
     /// [`Error`]; no page may be read then.
     fn enforce(&self) -> Result<(), Error> {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        // Nothing that a page could say to the user.
+        // A page must not reach the user's terminal.
         stdio::dup2_stderr(io::stdin()).map_err(|errno| Error::Os("close its streams", errno.into()))?;
         limit(Resource::As, size()? + MEMORY)?;
         limit(Resource::Cpu, SECONDS)?;
@@ -245,35 +248,35 @@ fn limit(resource: Resource, most: u64) -> Result<(), Error> {
 }
 
 /// A child: one page in, its text out. Its exit status, which nobody looks at: who waits for the text sees its end.
-fn read_page(socket: UnixStream, means: &Means) -> u8 {
-    if means.enforce().is_err() {
+fn run_child(socket: UnixStream, confinement: &Confinement) -> u8 {
+    if confinement.enforce().is_err() {
         return FAILED;
     }
     let thread = thread::Builder::new().name("html".into()).stack_size(STACK);
-    let read = thread.spawn(move || tell_page(File::from(OwnedFd::from(socket))).is_ok());
+    let read = thread.spawn(move || send_page(File::from(OwnedFd::from(socket))).is_ok());
     match read.map(thread::JoinHandle::join) {
         Ok(Ok(true)) => 0,
         _ => FAILED,
     }
 }
 
-fn tell_page(mut socket: File) -> io::Result<()> {
+fn send_page(mut socket: File) -> io::Result<()> {
     let mut html = BufReader::new(&socket);
     let mut url = String::new();
     html.read_line(&mut url)?;
     let url = Url::parse(url.trim_end()).map_err(io::Error::other)?;
     let mut text = String::new();
     html.read_to_string(&mut text)?;
-    let mut told = Ok(());
+    let mut sent = Ok(());
     html::read(&text, &url, |page| {
         let line = serde_json::to_vec(&page).map_err(io::Error::from);
         let line = line.and_then(|mut line| {
             line.push(b'\n');
             socket.write_all(&line)
         });
-        if told.is_ok() {
-            told = line;
+        if sent.is_ok() {
+            sent = line;
         }
     });
-    told
+    sent
 }

@@ -5,11 +5,12 @@
 
 use super::{
     calls::{Answers, Calls},
-    work::{Ask, Called, Cancelled, Later, Work},
+    dispatch::{CancelRequest, Job, Request, Step, ToolCall},
 };
+use ringfence_base::error::chain;
 use ringfence_grant::{
     Grant,
-    gate::{Begun, Cancel, Registry, Tool, ToolError},
+    gate::{AuthorizedCall, Cancel, Registry, Tool, ToolError},
 };
 use ringfence_session::{
     line::{Call, Id, Kind, Message},
@@ -51,13 +52,13 @@ pub struct Server {
 
 /// A JSON-RPC error.
 #[derive(Debug)]
-pub struct Fault {
+pub struct RpcError {
     code: i64,
     message: String,
     data: Option<Value>,
 }
 
-impl Fault {
+impl RpcError {
     /// A fault without further data.
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
@@ -91,27 +92,27 @@ impl Server {
         let mut calls = Calls::new(&answers);
         let mut lines = Lines::new(input, MAX_LINE);
         loop {
-            let work = match lines.next_line().map_err(Error::Input)? {
+            let step = match lines.next_line().map_err(Error::Input)? {
                 Taken::End => break,
                 Taken::Overlong(_) => {
                     lines.rest(|_| Ok(())).map_err(Error::Input)?;
-                    let fault = Fault::new(-32600, "a line of more than 16 MiB");
-                    Work::Now(error(&Id::Null, fault))
+                    let fault = RpcError::new(-32600, "a line of more than 16 MiB");
+                    Step::Reply(error(&Id::Null, fault))
                 }
-                Taken::Line(line) => Work::of(&server, line.strip_suffix(b"\n").unwrap_or(line)),
+                Taken::Line(line) => Step::of(&server, line.strip_suffix(b"\n").unwrap_or(line)),
             };
-            match work {
-                Work::Nothing => {}
+            match step {
+                Step::Ignore => {}
                 // A client that is gone does not end calls that it began: the end of its input does, later.
-                Work::Now(line) => drop(answers.say(&line)),
-                Work::Decided(line) => calls.answer(line).map_err(Error::Thread)?,
-                Work::Later(Later { calls: ids, work, cancelled }) => {
+                Step::Reply(line) => drop(answers.write(&line)),
+                Step::ReplyInOrder(line) => calls.answer(line).map_err(Error::Thread)?,
+                Step::Run(Job { calls: ids, work, cancelled }) => {
                     calls.run(ids, work).map_err(Error::Thread)?;
                     cancelled.iter().for_each(|what| calls.cancel(&what.id, &what.reason));
                 }
-                Work::Cancel(what) => calls.cancel(&what.id, &what.reason),
-                Work::Exit(line) => {
-                    line.map(|line| answers.say(&line));
+                Step::Cancel(what) => calls.cancel(&what.id, &what.reason),
+                Step::Exit(line) => {
+                    line.map(|line| answers.write(&line));
                     break;
                 }
             }
@@ -121,31 +122,33 @@ impl Server {
     }
 
     /// What a message asks for; `None` where nobody waits for an answer.
-    pub fn ask(&self, message: &Message<'_>) -> Option<(Option<Id>, Ask)> {
+    pub fn read(&self, message: &Message<'_>) -> Option<(Option<Id>, Request)> {
         match &message.kind {
             Kind::Response(..) => None,
-            Kind::Notification(method) if method == "exit" => Some((None, Ask::Exit)),
+            Kind::Notification(method) if method == "exit" => Some((None, Request::Exit)),
             Kind::Notification(method) if method == "notifications/cancelled" => {
-                Some((None, Ask::Cancel(Cancelled::read(message.params)?)))
+                Some((None, Request::Cancel(CancelRequest::read(message.params)?)))
             }
             Kind::Notification(_) => None,
-            Kind::Request(id, method) if method == "exit" => Some((Some(id.clone()), Ask::Exit)),
+            Kind::Request(id, method) if method == "exit" => Some((Some(id.clone()), Request::Exit)),
             Kind::Request(id, method) => {
-                Some((Some(id.clone()), Ask::Now(self.request(method, message.params))))
+                Some((Some(id.clone()), Request::Now(self.request(method, message.params))))
             }
             Kind::Call(id, Call { name, value, meta, .. }) => {
-                let ask = match modern(*meta) {
-                    Ok(modern) => Ask::Call(Called { tool: name.clone(), arguments: value.clone(), modern }),
-                    Err(fault) => Ask::Now(Err(fault)),
+                let request = match modern(*meta) {
+                    Ok(modern) => {
+                        Request::Call(ToolCall { tool: name.clone(), arguments: value.clone(), modern })
+                    }
+                    Err(fault) => Request::Now(Err(fault)),
                 };
-                Some((Some(id.clone()), ask))
+                Some((Some(id.clone()), request))
             }
         }
     }
 
-    fn request(&self, method: &str, params: Option<&str>) -> Result<Value, Fault> {
+    fn request(&self, method: &str, params: Option<&str>) -> Result<Value, RpcError> {
         let params = params.map_or(Ok(Value::Null), serde_json::from_str::<Value>);
-        let params = params.map_err(|e| Fault::new(-32602, e.to_string()))?;
+        let params = params.map_err(|e| RpcError::new(-32602, e.to_string()))?;
         let modern = is_modern(&params["_meta"])?;
         let info = json!({ "name": "ringfence", "version": env!("CARGO_PKG_VERSION") });
         let result = match method {
@@ -164,7 +167,7 @@ impl Server {
             "tools/list" => self.list(modern),
             "ping" => json!({}),
             "shutdown" => Value::Null,
-            _ => return Err(Fault::new(-32601, format!("there is no method {method:?}"))),
+            _ => return Err(RpcError::new(-32601, format!("there is no method {method:?}"))),
         };
         Ok(complete(result, modern || method == "server/discover"))
     }
@@ -196,18 +199,18 @@ impl Server {
         arguments: Value,
         modern: bool,
         cancel: Cancel,
-    ) -> Option<Result<Value, Fault>> {
-        match self.registry.begin(tool, arguments, &self.granted, cancel) {
-            Ok(begun) => self.run(begun, modern),
+    ) -> Option<Result<Value, RpcError>> {
+        match self.registry.authorize(tool, arguments, &self.granted, cancel) {
+            Ok(call) => self.run(call, modern),
             Err(error) => self.outcome(Err(error), modern),
         }
     }
 
     /// Runs a call. Blocks. `None`: it was cancelled, and has no answer.
-    pub fn run(&self, begun: Begun, modern: bool) -> Option<Result<Value, Fault>> {
+    pub fn run(&self, call: AuthorizedCall, modern: bool) -> Option<Result<Value, RpcError>> {
         let outcome = RUNTIME.with(|runtime| match runtime {
-            Ok(runtime) => Ok(runtime.block_on(begun.run())),
-            Err(error) => Err(Fault::new(-32603, format!("cannot run the call: {error}"))),
+            Ok(runtime) => Ok(runtime.block_on(call.run())),
+            Err(error) => Err(RpcError::new(-32603, format!("cannot run the call: {error}"))),
         });
         match outcome {
             Ok(outcome) => self.outcome(outcome, modern),
@@ -216,13 +219,17 @@ impl Server {
     }
 
     /// What is answered. A denial, like every failure, is a result that the model can read.
-    pub fn outcome(&self, outcome: Result<Value, ToolError>, modern: bool) -> Option<Result<Value, Fault>> {
+    pub fn outcome(
+        &self,
+        outcome: Result<Value, ToolError>,
+        modern: bool,
+    ) -> Option<Result<Value, RpcError>> {
         let (text, is_error) = match outcome {
             Ok(Value::String(text)) => (text, false),
             Ok(value) => (value.to_string(), false),
             Err(ToolError::Cancelled) => return None,
             Err(ToolError::Unknown(name)) => return Some(Err(self.unknown(&name))),
-            Err(error) => (error.sentence(), true),
+            Err(error) => (chain(&error), true),
         };
         let result = json!({ "content": [{ "type": "text", "text": text }], "isError": is_error });
         Some(Ok(complete(result, modern)))
@@ -231,7 +238,7 @@ impl Server {
 
 impl Server {
     /// Names what there is instead: a model that has a name wrong can go on.
-    fn unknown(&self, name: &str) -> Fault {
+    fn unknown(&self, name: &str) -> RpcError {
         let names: Vec<&str> =
             self.registry.tools().filter(|tool| tool.usable(&self.granted)).map(Tool::name).collect();
         let there_are = match names.as_slice() {
@@ -239,7 +246,7 @@ impl Server {
             names => format!("there are {}", names.join(", ")),
         };
         let web = if name == "web_fetch" { " (`ringfence tools --web` offers it)" } else { "" };
-        Fault::new(-32602, format!("{}{web}: {there_are}", ToolError::Unknown(name.to_owned())))
+        RpcError::new(-32602, format!("{}{web}: {there_are}", ToolError::Unknown(name.to_owned())))
     }
 }
 
@@ -252,22 +259,22 @@ fn session_version(params: &Value) -> &'static str {
     }
 }
 
-fn modern(meta: Option<&str>) -> Result<bool, Fault> {
+fn modern(meta: Option<&str>) -> Result<bool, RpcError> {
     match meta {
         None => Ok(false),
         Some(meta) => match serde_json::from_str::<Value>(meta) {
             Ok(meta) => is_modern(&meta),
-            Err(error) => Err(Fault::new(-32602, error.to_string())),
+            Err(error) => Err(RpcError::new(-32602, error.to_string())),
         },
     }
 }
 
 /// Whether a request is of the newer era: its `_meta` says a version, which must be the one that we speak.
-fn is_modern(meta: &Value) -> Result<bool, Fault> {
+fn is_modern(meta: &Value) -> Result<bool, RpcError> {
     match &meta[VERSION_KEY] {
         Value::Null => Ok(false),
         Value::String(version) if version == MODERN_VERSION => Ok(true),
-        other => Err(Fault {
+        other => Err(RpcError {
             code: UNSUPPORTED_VERSION,
             message: format!("the protocol version {other} is not spoken here"),
             data: Some(json!({ "supported": [MODERN_VERSION], "requested": other })),
@@ -283,7 +290,7 @@ fn complete(mut result: Value, modern: bool) -> Value {
 }
 
 /// An answer, as a line.
-pub fn answer(id: &Id, result: Result<Value, Fault>) -> String {
+pub fn answer(id: &Id, result: Result<Value, RpcError>) -> String {
     match result {
         Ok(result) => message(id, "result", &result),
         Err(fault) => error(id, fault),
@@ -291,7 +298,7 @@ pub fn answer(id: &Id, result: Result<Value, Fault>) -> String {
 }
 
 /// A refusal, as a line.
-pub fn error(id: &Id, Fault { code, message: text, data }: Fault) -> String {
+pub fn error(id: &Id, RpcError { code, message: text, data }: RpcError) -> String {
     let mut error = json!({ "code": code, "message": text });
     if let Some(data) = data {
         error["data"] = data;

@@ -1,6 +1,6 @@
 //! Where a session's grant comes from.
 
-use super::{place::place, read};
+use super::{links::resolve_links, parse};
 use ringfence_grant::{ExecEntry, Grant, PathEntry, Scope, gate::Programs};
 use ringfence_policy::{self as profile, Dirs, LoadErrors, Profile};
 use std::{
@@ -25,7 +25,7 @@ pub enum Error {
         /// The variable or the file.
         origin: String,
         /// What is wrong with it.
-        source: read::Error,
+        source: parse::Error,
     },
     /// A variable's value is no text.
     #[error("{0} is not UTF-8")]
@@ -52,7 +52,7 @@ pub enum Error {
     Profile(LoadErrors),
 }
 
-/// A session's grant, and what to tell about it.
+/// A session's grant, and where it came from.
 #[derive(Debug)]
 pub struct Session {
     /// Links followed.
@@ -93,8 +93,9 @@ impl Session {
         let file = |entry: &ExecEntry| -> Option<ExecEntry> {
             let mut names = entry.programs();
             let Some(name) = names.next() else { return Some(entry.clone()) };
-            let found = programs.look(Path::new(name)).ok()?.target;
-            let same = |name: &str| programs.look(Path::new(name)).is_ok_and(|other| other.target == found);
+            let found = programs.resolve(Path::new(name)).ok()?.target;
+            let same =
+                |name: &str| programs.resolve(Path::new(name)).is_ok_and(|other| other.target == found);
             let exact = PathEntry::exact(found.to_str()?).ok()?;
             let all = names.all(same) && entry.paths().has(&exact);
             all.then(|| PathEntry::tree(exact.anchor()).ok().map(ExecEntry::from)).flatten()
@@ -109,14 +110,14 @@ impl Session {
 
 /// The environment, as far as it matters here.
 #[derive(Debug, Default)]
-pub struct Surroundings {
+pub struct Environment {
     own: Option<OsString>,
     bridle: Option<OsString>,
     config: Option<PathBuf>,
     home: Option<PathBuf>,
 }
 
-impl Surroundings {
+impl Environment {
     /// This process's.
     pub fn from_env() -> Self {
         let dir = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -153,15 +154,15 @@ impl Surroundings {
                 None => (Grant::bottom(), None),
             },
         };
-        Ok(Session { grant: place(&written), written, origin, profile: named })
+        Ok(Session { grant: resolve_links(&written), written, origin, profile: named })
     }
 
     fn variable(&self) -> Result<Option<(Grant, &'static str)>, Error> {
         for (name, value) in [(VARIABLE, &self.own), (BRIDLE_VARIABLE, &self.bridle)] {
             let Some(value) = value else { continue };
             let text = value.to_str().ok_or(Error::Encoding(name))?;
-            let read = read::json(text);
-            return Ok(Some((read.map_err(|source| Error::Read { origin: name.into(), source })?, name)));
+            let parsed = parse::json(text);
+            return Ok(Some((parsed.map_err(|source| Error::Read { origin: name.into(), source })?, name)));
         }
         Ok(None)
     }
@@ -174,7 +175,7 @@ impl Surroundings {
                 Err(source) => return Err(Error::File { path, source }),
             };
             let origin = path.display().to_string();
-            return match read::toml(&text, table) {
+            return match parse::toml(&text, table) {
                 Ok(Some(grant)) => Ok(Some((grant, origin))),
                 Ok(None) => Err(Error::NoTable { path, table }),
                 Err(source) => Err(Error::Read { origin, source }),
@@ -186,7 +187,7 @@ impl Surroundings {
 
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(read::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+    File::open(path)?.take(parse::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -216,12 +217,12 @@ mod tests {
     fn the_first_source_counts_and_none_is_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs { system: dir.path().join("profiles"), user: None };
-        let mut from = Surroundings {
+        let mut from = Environment {
             config: Some(dir.path().join("config")),
             home: Some(dir.path().join("home")),
-            ..Surroundings::default()
+            ..Environment::default()
         };
-        let grant = |from: &Surroundings, profile| from.grant(profile, &dirs, Path::new("/"));
+        let grant = |from: &Environment, profile| from.grant(profile, &dirs, Path::new("/"));
         let nothing = grant(&from, None).unwrap();
         assert_eq!((nothing.origin, nothing.grant), (None, Grant::bottom()));
 
@@ -244,7 +245,7 @@ mod tests {
         fs::write(dir.path().join("profiles/p.toml"), toml("grant", "named")).unwrap();
         let met = grant(&from, Some("p")).unwrap();
         assert_eq!(exec(&met), r#"{"only":[["named","variable"]]}"#);
-        from = Surroundings { own: None, bridle: None, ..from };
+        from = Environment { own: None, bridle: None, ..from };
         assert_eq!(exec(&grant(&from, Some("p")).unwrap()), r#"{"only":["named"]}"#);
     }
 
@@ -253,15 +254,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs { system: dir.path().into(), user: None };
         let own = Some("{}".into());
-        let from = Surroundings { own, bridle: Some(json("echo").into()), ..Surroundings::default() };
-        let said = |from: &Surroundings| {
+        let from = Environment { own, bridle: Some(json("echo").into()), ..Environment::default() };
+        let said = |from: &Environment| {
             format!("{:#}", anyhow::Error::from(from.grant(None, &dirs, Path::new("/")).unwrap_err()))
         };
         let error = said(&from);
         assert!(error.contains("RINGFENCE_GRANT") && error.contains("`fs_read` is missing"), "{error}");
         fs::create_dir(dir.path().join("ringfence")).unwrap();
         let file = dir.path().join("ringfence/tools.toml");
-        let from = Surroundings { config: Some(dir.path().into()), ..Surroundings::default() };
+        let from = Environment { config: Some(dir.path().into()), ..Environment::default() };
         for (text, expected) in
             [("", "has no table [grant]"), ("x", "not TOML"), ("grant = 1", "with the fields")]
         {

@@ -1,10 +1,10 @@
 //! A profile's denies at the gate: they beat every allow, and no grant has them. Only a pattern gives way, to a name that
 //! the profile's own grant has whole.
 
-use super::place;
+use super::links;
 use ringfence_grant::{
     Denied, ExecEntry, NamePattern, NetEntry, PathEntry, Scope,
-    gate::{Found, Question, Veto},
+    gate::{Question, ResolvedProgram, Veto},
 };
 use ringfence_policy::{
     AxisRules, Denials, Rule, Rules,
@@ -28,7 +28,7 @@ pub struct Denies {
 #[derive(Debug)]
 struct Axis<E> {
     denied: Vec<(String, Denied<E>)>,
-    /// The same as file systems that do not tell case apart compare them.
+    /// The same as file systems that ignore case compare them.
     folded: Vec<(String, Denied<E>)>,
     /// The names that the grant has whole, which no pattern means.
     granted: BTreeSet<String>,
@@ -74,7 +74,7 @@ impl Denies {
         }
         let both = |entry: PathEntry| {
             // Nothing is writable here: a deny may follow any link, for it only takes away.
-            let followed = place::placed(&entry, &Scope::none());
+            let followed = links::resolve_entry(&entry, &Scope::none());
             if followed == entry { vec![entry] } else { vec![entry, followed] }
         };
         let path = |rule: &Rule| match rule.denied_path(Some(workdir)) {
@@ -105,7 +105,7 @@ impl Denies {
 }
 
 impl Veto for Denies {
-    fn forbids(&self, question: Question<'_>, found: Option<&Found>) -> Option<String> {
+    fn forbids(&self, question: Question<'_>, found: Option<&ResolvedProgram>) -> Option<String> {
         match question {
             Question::Call => None,
             Question::Read(path) => on_path(&self.fs_read, path),
@@ -116,7 +116,7 @@ impl Veto for Denies {
     }
 }
 
-/// What is said of a path that cannot be compared with a rule: where there are rules, it is forbidden.
+/// The reason for a path that cannot be compared with a rule: where there are rules, it is forbidden.
 const UNNAMEABLE: &str =
     "a path that no rule can name (not UTF-8, a control character, too long or too deep)";
 
@@ -141,7 +141,7 @@ fn on_path(axis: &Axis<PathEntry>, path: &Path) -> Option<String> {
     by(&axis.denied, &exact).or_else(other)
 }
 
-/// The path as a file system that does not tell case apart would compare it.
+/// The path as a file system that ignores case would compare it.
 fn other_spelling(path: &Path) -> Option<PathEntry> {
     let folded = folded(path.as_os_str().as_bytes());
     exact(Path::new(OsStr::from_bytes(&folded)))
@@ -149,7 +149,7 @@ fn other_spelling(path: &Path) -> Option<PathEntry> {
 
 impl Denies {
     /// A name denies the program of that name wherever it is, and what a link of that name leads to.
-    fn on_program(&self, Found { path, target }: &Found) -> Option<String> {
+    fn on_program(&self, ResolvedProgram { path, target }: &ResolvedProgram) -> Option<String> {
         if self.exec.denied.is_empty() {
             return None;
         }
@@ -170,7 +170,7 @@ impl Denies {
         rule.map(|(rule, _)| rule.clone()).or_else(|| self.on_other_spelling(path, target))
     }
 
-    /// The same where case is not told apart.
+    /// The same where case is ignored.
     fn on_other_spelling(&self, path: &Path, target: &Path) -> Option<String> {
         let forbids = |at: &Path| {
             let folded = other_spelling(at)?;
@@ -227,7 +227,7 @@ mod tests {
     fn a_pattern_gives_way_to_a_name_that_is_granted_whole() {
         let forbidden = |denies: &Denies, path: &str| {
             let path = Path::new(path);
-            let found = Found { path: path.to_owned(), target: path.to_owned() };
+            let found = ResolvedProgram { path: path.to_owned(), target: path.to_owned() };
             let said =
                 [Question::Read(path), Question::Exec(path)].map(|of| denies.forbids(of, Some(&found)));
             assert_eq!(said[0], said[1]);
@@ -252,13 +252,13 @@ mod tests {
         for name in [".env", "a.pem", "plain"] {
             std::fs::write(path(name), "").unwrap();
         }
-        // Two files where case is told apart.
+        // Two files where case matters.
         std::fs::write(path("A.PEM"), "").unwrap();
         // One where it is not: a hard link is as much one file under two names.
         std::fs::hard_link(path(".env"), path(".ENV")).unwrap();
         let forbidden = |rule: &str, name: &str| {
             let (path, denies) = (path(name), denies(rule));
-            let found = Found { path: path.clone(), target: path.clone() };
+            let found = ResolvedProgram { path: path.clone(), target: path.clone() };
             let said =
                 [Question::Read(&path), Question::Exec(&path)].map(|of| denies.forbids(of, Some(&found)));
             assert_eq!(said[0], said[1], "{rule} {name}");
@@ -278,7 +278,7 @@ mod tests {
             PathBuf::from(format!("/opt/closed{}", "/d".repeat(80))),
         ];
         for path in odd {
-            let found = Found { path: path.clone(), target: path.clone() };
+            let found = ResolvedProgram { path: path.clone(), target: path.clone() };
             let asked = [Question::Exec(&path), Question::Read(&path)];
             for question in asked {
                 let said = denies("/opt/closed").forbids(question, Some(&found));
@@ -287,7 +287,7 @@ mod tests {
             }
         }
         let plain = Path::new("/opt/open/tool");
-        let found = Found { path: plain.to_owned(), target: plain.to_owned() };
+        let found = ResolvedProgram { path: plain.to_owned(), target: plain.to_owned() };
         assert_eq!(denies("/opt/closed").forbids(Question::Exec(plain), Some(&found)), None);
         let said = denies("/opt/open").forbids(Question::Exec(plain), Some(&found));
         assert_eq!(said.as_deref(), Some("/opt/open"));

@@ -54,25 +54,25 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut places = Vec::new();
     for (name, one) in [("on any processor", false), ("on one processor", true)] {
         let _stays = one.then(OneProcessor::take).transpose()?;
-        places.push(Place { name, one, leash: Session::start(&ringfence)?, ways: ways() });
+        places.push(Place { name, one, session: Session::start(&ringfence)?, ways: ways() });
     }
     say(&format!("running echo {} times in each of {} ways", args.rounds, 2 * ways().len()));
     let echo = json!({"program": "echo", "args": ["hello"]});
     let denied = json!({"program": "rm", "args": ["-rf", "/"]});
     for round in 0..args.rounds + WARM_UP {
-        for Place { one, leash, ways, .. } in &mut places {
+        for Place { one, session, ways, .. } in &mut places {
             let _stays = one.then(OneProcessor::take).transpose()?;
             let mut took: Vec<_> =
-                vec![vec![bare()?], vec![leash.call(&echo, false)?], vec![leash.call(&denied, true)?]];
-            took.push((0..IN_A_ROW).map(|_| leash.call(&denied, true)).collect::<Result<_>>()?);
+                vec![vec![bare()?], vec![session.call(&echo, false)?], vec![session.call(&denied, true)?]];
+            took.push((0..IN_A_ROW).map(|_| session.call(&denied, true)).collect::<Result<_>>()?);
             if round >= WARM_UP {
                 ways.iter_mut().zip(took).for_each(|(way, took)| way.took.extend(took));
             }
         }
     }
-    for Place { name, leash, mut ways, .. } in places {
-        print!("{name}, held by {}:\n\n{}\n", leash.enforcement, table(&mut ways)?);
-        leash.end()?;
+    for Place { name, session, mut ways, .. } in places {
+        print!("{name}, held by {}:\n\n{}\n", session.enforcement, table(&mut ways)?);
+        session.end()?;
     }
     print!("\n{}", shims::measured(args.rounds)?);
     Ok(ExitCode::SUCCESS)
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 struct Place {
     name: &'static str,
     one: bool,
-    leash: Session,
+    session: Session,
     ways: [Way; 4],
 }
 
@@ -90,14 +90,14 @@ fn ways() -> [Way; 4] {
     // A process that has just come and gone leaves the processor's caches cold, which is most of what the first call takes.
     [
         "bare spawn of echo",
-        "leash: echo",
-        "leash: denied call, after that",
-        "leash: denied call, after another",
+        "tool server: echo",
+        "tool server: denied call, after that",
+        "tool server: denied call, after another",
     ]
     .map(|name| Way { name, took: Vec::new() })
 }
 
-/// Starts echo, reads what it says to its end, waits for it: what the leash does, too.
+/// Starts echo, reads what it says to its end, waits for it: what the tool server does, too.
 fn bare() -> Result<Duration> {
     let begin = Instant::now();
     let output = Command::new(PROGRAM).arg("hello").stdin(Stdio::null()).output();

@@ -57,11 +57,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("interceptor", &["base", "client", "files", "launch", "process", "redact", "session", "wire"]),
     // Agents and tools.
-    ("tools", &[]),
-    ("leash", &["grant", "tools"]),
-    ("tool-server", &["base", "grant", "launch", "leash", "policy", "process", "sandbox", "session", "wire"]),
+    ("file-tools", &[]),
+    ("tools", &["base", "file-tools", "grant", "process"]),
+    ("tool-server", &["base", "grant", "launch", "policy", "process", "sandbox", "session", "tools", "wire"]),
     ("llm-worker", &["base", "credentials", "files", "http", "policy", "sandbox", "supervise", "wire"]),
-    ("guest", &["tools", "wire"]),
+    ("guest", &["base", "file-tools", "wire"]),
 ];
 
 /// What nothing but these crates may name as a dependency: the only ones with `aya`, and with SQL.

@@ -12,7 +12,7 @@ const UNSAFE_ROOMS: [&str; 6] = [
     "agent/bpf/src/",
     "agent/sandbox/src/host.rs",
     "agent/process/src/spawn.rs",
-    "agent/process/src/handed.rs",
+    "agent/process/src/listen_fds.rs",
     "agent/guest/src/sys.rs",
     "ebpf/src/",
 ];

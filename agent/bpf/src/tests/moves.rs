@@ -198,7 +198,7 @@ fn any_rule() -> impl Strategy<Value = PlaceRule> {
 }
 
 proptest! {
-    #![proptest_config(ringfence_test_support::laws::config(400))]
+    #![proptest_config(ringfence_test_support::properties::config(400))]
 
     #[test]
     fn no_move_gives_anything_below_a_directory_what_it_had_not(

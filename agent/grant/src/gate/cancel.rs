@@ -33,7 +33,7 @@ impl fmt::Debug for Cancel {
 
 impl Cancel {
     /// Cancels the call, unless it has ended or was cancelled before. It ends soon, as [`ToolError::Cancelled`]: what waits
-    /// is dropped, and a tool that blocks is told as it asked for with [`on_cancel`](Self::on_cancel).
+    /// is dropped, and a tool that blocks gets the callback that it registered with [`on_cancel`](Self::on_cancel).
     ///
     /// [`ToolError::Cancelled`]: super::ToolError::Cancelled
     pub fn cancel(&self, reason: &str) {
@@ -69,7 +69,7 @@ impl Cancel {
     }
 
     /// Whether it was cancelled; else `waker` is woken when it is.
-    pub(super) fn is_cancelled_or_wakes(&self, waker: &Waker) -> bool {
+    pub(super) fn poll_cancelled(&self, waker: &Waker) -> bool {
         let mut state = self.state();
         match state.stage {
             Stage::Cancelled(_) => return true,

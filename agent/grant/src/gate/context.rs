@@ -1,6 +1,6 @@
 //! What a running call may do.
 
-use super::{Axis, Cancel, Denied, Found, Gate, Outcome, Question, ToolError};
+use super::{Axis, Cancel, Denied, Gate, Outcome, Question, ResolvedProgram, ToolError};
 use crate::{ExecEntry, Grant, NetEntry, PathEntry, Scope};
 use std::{
     net::IpAddr,
@@ -50,7 +50,7 @@ impl ToolContext {
     }
 
     /// May the call execute `program`: a bare name, or an absolute path as it was written, its links not followed?
-    /// Execute what was found, at [`Found::path`].
+    /// Execute what was found, at [`ResolvedProgram::path`].
     ///
     /// A path entry of the grant admits the files that lie within it, links followed. A bare name admits what PATH finds
     /// for it now, asked for by that place or as the very file: not another link to the same file, which may be
@@ -58,13 +58,13 @@ impl ToolContext {
     ///
     /// # Errors
     /// [`Denied`]
-    pub fn check_exec(&self, program: &Path) -> Result<Found, Denied> {
+    pub fn check_exec(&self, program: &Path) -> Result<ResolvedProgram, Denied> {
         let question = Question::Exec(program);
         let decided = self.exec(program).and_then(|found| {
-            self.unless_forbidden(Axis::Exec, question, Some(&found))?;
+            self.check_veto(Axis::Exec, question, Some(&found))?;
             Ok(found)
         });
-        self.told(question, decided)
+        self.recorded(question, decided)
     }
 
     /// Is the bare name `program` denied whatever file it is? Nothing is looked for; what may be allowed is not recorded,
@@ -77,7 +77,7 @@ impl ToolContext {
         match (&self.effective.exec, named) {
             (Scope::Only(entries), Some(name)) if !entries.iter().any(|entry| could_be(entry, name)) => {
                 let denied = Denied::Scope { axis: Axis::Exec, target: program.to_owned() };
-                self.told(Question::Exec(Path::new(program)), Err(denied))
+                self.recorded(Question::Exec(Path::new(program)), Err(denied))
             }
             _ => Ok(()),
         }
@@ -90,13 +90,13 @@ impl ToolContext {
     pub fn check_read(&self, path: &Path) -> Result<(), Denied> {
         let question = Question::Read(path);
         let granted = file(Axis::FsRead, &self.effective.fs_read, path);
-        self.told(question, granted.and_then(|()| self.unless_forbidden(Axis::FsRead, question, None)))
+        self.recorded(question, granted.and_then(|()| self.check_veto(Axis::FsRead, question, None)))
     }
 
     /// Would reading `path` be granted, and not forbidden? Nothing is recorded: for what a tool passes over in silence.
     pub fn could_read(&self, path: &Path) -> bool {
         file(Axis::FsRead, &self.effective.fs_read, path)
-            .and_then(|()| self.unless_forbidden(Axis::FsRead, Question::Read(path), None))
+            .and_then(|()| self.check_veto(Axis::FsRead, Question::Read(path), None))
             .is_ok()
     }
 
@@ -107,7 +107,7 @@ impl ToolContext {
     pub fn check_write(&self, path: &Path) -> Result<(), Denied> {
         let question = Question::Write(path);
         let granted = file(Axis::FsWrite, &self.effective.fs_write, path);
-        self.told(question, granted.and_then(|()| self.unless_forbidden(Axis::FsWrite, question, None)))
+        self.recorded(question, granted.and_then(|()| self.check_veto(Axis::FsWrite, question, None)))
     }
 
     /// May the call connect to `host`, a name or an address, at `port`; with `addr`, by that address of it? The name or
@@ -119,13 +119,17 @@ impl ToolContext {
     pub fn check_net(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Result<(), Denied> {
         let question = Question::Net { host, addr, port };
         let granted = self.net(host, addr, port);
-        self.told(question, granted.and_then(|()| self.unless_forbidden(Axis::Net, question, None)))
+        self.recorded(question, granted.and_then(|()| self.check_veto(Axis::Net, question, None)))
     }
 
     /// Refuses a connection by a rule of the tool's own, stricter than the grant, and records that.
     pub fn refuse_net(&self, host: &str, port: u16, why: String) -> Denied {
         let denied = Denied::Rule(why);
-        self.gate.tell(&self.tool, Question::Net { host, addr: None, port }, Outcome::Denied(&denied));
+        self.gate.record_decision(
+            &self.tool,
+            Question::Net { host, addr: None, port },
+            Outcome::Denied(&denied),
+        );
         denied
     }
 
@@ -154,24 +158,24 @@ impl ToolContext {
         if matches!(result, Err(ToolError::Denied(_) | ToolError::Cancelled))
             && !self.begun.load(Ordering::SeqCst)
         {
-            self.gate.put_back();
+            self.gate.refund();
         }
     }
 
-    fn told<T>(&self, question: Question<'_>, decided: Result<T, Denied>) -> Result<T, Denied> {
+    fn recorded<T>(&self, question: Question<'_>, decided: Result<T, Denied>) -> Result<T, Denied> {
         let outcome = match &decided {
             Ok(_) => Outcome::Allowed,
             Err(denied) => Outcome::Denied(denied),
         };
-        self.gate.tell(&self.tool, question, outcome);
+        self.gate.record_decision(&self.tool, question, outcome);
         decided
     }
 
-    fn unless_forbidden(
+    fn check_veto(
         &self,
         axis: Axis,
         question: Question<'_>,
-        found: Option<&Found>,
+        found: Option<&ResolvedProgram>,
     ) -> Result<(), Denied> {
         let Some(rule) = self.gate.veto.as_ref().and_then(|veto| veto.forbids(question, found)) else {
             return Ok(());
@@ -186,17 +190,17 @@ impl ToolContext {
         Err(Denied::Veto { axis, target, rule })
     }
 
-    fn exec(&self, program: &Path) -> Result<Found, Denied> {
+    fn exec(&self, program: &Path) -> Result<ResolvedProgram, Denied> {
         let target = || program.to_string_lossy().into_owned();
         let outside = || Denied::Scope { axis: Axis::Exec, target: target() };
-        let look = || self.gate.programs.look(program);
+        let resolve = || self.gate.programs.resolve(program);
         let bare = bare_name(program);
         if bare.is_none() && !program.is_absolute() {
             let why = "it is neither an absolute path nor a bare program name".into();
             return Err(Denied::Unnameable { axis: Axis::Exec, target: target(), why });
         }
         let entries = match &self.effective.exec {
-            Scope::All => return look().map_err(|_| Denied::NoProgram { target: target() }),
+            Scope::All => return resolve().map_err(|_| Denied::NoProgram { target: target() }),
             Scope::Only(entries) => entries,
         };
         // PATH is searched for nothing else.
@@ -205,8 +209,8 @@ impl ToolContext {
         if entries.peek().is_none() {
             return Err(outside());
         }
-        let Ok(found) = look() else {
-            // Only of what is granted by name is it told that it is not there.
+        let Ok(found) = resolve() else {
+            // Only for what is granted by name does the refusal reveal that it does not exist.
             let is_named = bare.is_some() && entries.any(|entry| entry.programs().len() > 0);
             return Err(if is_named { Denied::NoProgram { target: target() } } else { outside() });
         };
@@ -216,7 +220,7 @@ impl ToolContext {
                 || self
                     .gate
                     .programs
-                    .look(Path::new(name))
+                    .resolve(Path::new(name))
                     .is_ok_and(|named| found.path == named.path || found.path == named.target)
         };
         let admits = |entry: &ExecEntry| entry.paths().has(&exact) && entry.programs().all(is_found);

@@ -1,6 +1,6 @@
 //! Refusals, and the record of every decision.
 
-use super::Found;
+use super::ResolvedProgram;
 use std::{fmt, net::IpAddr, path::Path};
 
 /// One of the axes that have targets.
@@ -27,7 +27,7 @@ impl fmt::Display for Axis {
     }
 }
 
-/// Why the gate said no. Written for the model that asked and for whoever reads the record.
+/// Why the gate refused. Written for the model that called and for whoever reads the record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// Outside of an axis.
@@ -35,13 +35,13 @@ pub enum Denied {
     Scope {
         /// The axis.
         axis: Axis,
-        /// What was asked for, as it was asked for.
+        /// The target, as the call named it.
         target: String,
     },
     /// A bare name that PATH does not find, or a path where nothing can be executed.
     #[error("denied: exec of {target:?} is not within the granted authority: there is no such program")]
     NoProgram {
-        /// What was asked for.
+        /// The target.
         target: String,
     },
     /// Something that no grant can name: a relative path, `..`, bytes that are no text, port 0.
@@ -49,7 +49,7 @@ pub enum Denied {
     Unnameable {
         /// The axis.
         axis: Axis,
-        /// What was asked for.
+        /// The target.
         target: String,
         /// What is wrong with it.
         why: String,
@@ -83,7 +83,7 @@ pub enum Denied {
     Veto {
         /// The axis.
         axis: Axis,
-        /// What was asked for.
+        /// The target.
         target: String,
         /// The rule.
         rule: String,
@@ -156,5 +156,5 @@ impl<F: Fn(&Decision<'_>) + Send + Sync> Record for F {
 /// Rules beside the grant that can only deny: a profile's denies.
 pub trait Veto: Send + Sync {
     /// The rule that forbids what the grant allows, if one does. A program comes as the gate found it.
-    fn forbids(&self, question: Question<'_>, found: Option<&Found>) -> Option<String>;
+    fn forbids(&self, question: Question<'_>, found: Option<&ResolvedProgram>) -> Option<String>;
 }

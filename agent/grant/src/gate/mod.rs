@@ -20,7 +20,7 @@ mod tool;
 pub use cancel::Cancel;
 pub use context::ToolContext;
 pub use decision::{Axis, Decision, Denied, Outcome, Question, Record, Veto};
-pub use registry::{Begun, Registry};
+pub use registry::{AuthorizedCall, Registry};
 pub use tool::{CallFuture, Tool, ToolError};
 
 use crate::{CountBound, Entry, Grant, PathEntry, Reach, Scope};
@@ -36,8 +36,8 @@ use std::{
 
 /// A program on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Where it is: absolute, its directory without links, its own name as it was asked for.
+pub struct ResolvedProgram {
+    /// Where it is: absolute, its directory without links, its own name as it was requested.
     pub path: PathBuf,
     /// The file it is: [`path`](Self::path) with its last link followed too.
     pub target: PathBuf,
@@ -49,7 +49,7 @@ pub trait Programs: Send + Sync {
     ///
     /// # Errors
     /// There is no such program, or nothing that can be executed.
-    fn look(&self, program: &Path) -> io::Result<Found>;
+    fn resolve(&self, program: &Path) -> io::Result<ResolvedProgram>;
 }
 
 /// No machine to look at: bare names find nothing, and a path is the file it names.
@@ -57,11 +57,11 @@ pub trait Programs: Send + Sync {
 pub struct NoPrograms;
 
 impl Programs for NoPrograms {
-    fn look(&self, program: &Path) -> io::Result<Found> {
+    fn resolve(&self, program: &Path) -> io::Result<ResolvedProgram> {
         if !program.is_absolute() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Found { path: program.to_owned(), target: program.to_owned() })
+        Ok(ResolvedProgram { path: program.to_owned(), target: program.to_owned() })
     }
 }
 
@@ -98,14 +98,14 @@ impl Gate {
 
     /// Denies what `veto` forbids, whatever is granted.
     #[must_use]
-    pub fn forbidding(mut self, veto: impl Veto + 'static) -> Self {
+    pub fn with_veto(mut self, veto: impl Veto + 'static) -> Self {
         self.veto = Some(Box::new(veto));
         self
     }
 
     /// Hands every decision to `record`.
     #[must_use]
-    pub fn recording(mut self, record: impl Record + 'static) -> Self {
+    pub fn with_record(mut self, record: impl Record + 'static) -> Self {
         self.record = Some(Box::new(record));
         self
     }
@@ -131,7 +131,7 @@ impl Gate {
     /// taken from the budget, so that a denial costs none.
     ///
     /// # Errors
-    /// [`ToolError::Denied`]; [`ToolError::Arguments`] where the tool cannot say what it requires;
+    /// [`ToolError::Denied`]; [`ToolError::Arguments`] where the tool cannot determine what it requires;
     /// [`ToolError::Unsound`] where it requires more than it wants.
     pub fn authorize(
         self: &Arc<Self>,
@@ -141,11 +141,13 @@ impl Gate {
     ) -> Result<ToolContext, ToolError> {
         let decided = self.decide(tool, args, granted);
         match &decided {
-            Ok(_) => self.tell(tool.name(), Question::Call, Outcome::Allowed),
+            Ok(_) => self.record_decision(tool.name(), Question::Call, Outcome::Allowed),
             Err(ToolError::Denied(denied)) => {
-                self.tell(tool.name(), Question::Call, Outcome::Denied(denied));
+                self.record_decision(tool.name(), Question::Call, Outcome::Denied(denied));
             }
-            Err(error) => self.tell(tool.name(), Question::Call, Outcome::Refused(&error.sentence())),
+            Err(error) => {
+                self.record_decision(tool.name(), Question::Call, Outcome::Refused(&error.to_string()))
+            }
         }
         Ok(ToolContext::new(decided?, tool.name().to_owned(), self.clone()))
     }
@@ -158,23 +160,23 @@ impl Gate {
         if !granted.valid_for_generation.contains(&generation) {
             return Err(Denied::Generation { generation }.into());
         }
-        if let Some(max) = self.spent(granted.max_calls) {
+        if let Some(max) = self.exhausted(granted.max_calls) {
             return Err(Denied::Budget { max }.into());
         }
         let required = tool.required(args)?;
-        if let Some(denied) = beyond(&required, granted) {
+        if let Some(denied) = excess(&required, granted) {
             return Err(denied.into());
         }
         let wanted = tool.wanted(args)?;
         if !required.leq(&wanted) {
             return Err(ToolError::Unsound { tool: tool.name().to_owned() });
         }
-        self.take(granted.max_calls)?;
+        self.take_call(granted.max_calls)?;
         Ok(granted.meet(&wanted))
     }
 
     /// The bound, if it is used up.
-    fn spent(&self, bound: CountBound) -> Option<u64> {
+    fn exhausted(&self, bound: CountBound) -> Option<u64> {
         match bound {
             CountBound::AtMost(max) if self.used() >= max => Some(max),
             _ => None,
@@ -182,7 +184,7 @@ impl Gate {
     }
 
     /// Takes one call from the budget, unless another took the last one meanwhile.
-    fn take(&self, bound: CountBound) -> Result<(), Denied> {
+    fn take_call(&self, bound: CountBound) -> Result<(), Denied> {
         let max = match bound {
             CountBound::Unlimited => u64::MAX,
             CountBound::AtMost(max) => max,
@@ -195,17 +197,17 @@ impl Gate {
     }
 
     /// Puts back what a call took that was refused before it did anything.
-    fn put_back(&self) {
+    fn refund(&self) {
         self.used.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The error of a call that was cancelled, which is put on record.
     fn cancelled(&self, tool: &str, reason: &str) -> ToolError {
-        self.tell(tool, Question::Call, Outcome::Cancelled(reason));
+        self.record_decision(tool, Question::Call, Outcome::Cancelled(reason));
         ToolError::Cancelled
     }
 
-    fn tell(&self, tool: &str, question: Question<'_>, outcome: Outcome<'_>) {
+    fn record_decision(&self, tool: &str, question: Question<'_>, outcome: Outcome<'_>) {
         if let Some(record) = &self.record {
             record.record(&Decision { tool, question, outcome, used: self.used() });
         }
@@ -214,7 +216,7 @@ impl Gate {
 
 /// The first thing that is required and not granted, in the order of the axes; `None` where `required` is below
 /// `granted`.
-pub fn beyond(required: &Grant, granted: &Grant) -> Option<Denied> {
+pub fn excess(required: &Grant, granted: &Grant) -> Option<Denied> {
     fn first<E: Entry>(
         axis: Axis,
         required: &Scope<E>,

@@ -51,12 +51,12 @@ impl Registry {
     /// # Errors
     /// [`ToolError`]
     pub async fn dispatch(&self, name: &str, args: Value, granted: &Grant) -> Result<Value, ToolError> {
-        self.begin(name, args, granted, Cancel::default())?.run().await
+        self.authorize(name, args, granted, Cancel::default())?.run().await
     }
 
-    /// Whether [`begin`](Self::begin) of such a call neither blocks nor looks at the machine.
-    pub fn begins_at_once(&self, name: &str) -> bool {
-        self.tools.get(name).is_none_or(|tool| !tool.looks())
+    /// Whether [`authorize`](Self::authorize) of such a call does no I/O.
+    pub fn authorizes_without_io(&self, name: &str) -> bool {
+        self.tools.get(name).is_none_or(|tool| !tool.authorizing_does_io())
     }
 
     /// The first part of [`dispatch`](Self::dispatch): all that is decided before the tool runs. What it gives can be run by
@@ -64,40 +64,40 @@ impl Registry {
     ///
     /// # Errors
     /// [`ToolError`]; with [`ToolError::Cancelled`], nothing was decided.
-    pub fn begin(
+    pub fn authorize(
         &self,
         name: &str,
         args: Value,
         granted: &Grant,
         cancel: Cancel,
-    ) -> Result<Begun, ToolError> {
+    ) -> Result<AuthorizedCall, ToolError> {
         let tool = self.tools.get(name).ok_or_else(|| ToolError::Unknown(name.to_owned()))?.clone();
         if cancel.is_cancelled() {
             return Err(self.gate.cancelled(name, &cancel.end().unwrap_or_default()));
         }
         let context = self.gate.authorize(tool.as_ref(), &args, granted)?.cancelled_by(cancel);
-        let foregone = tool.foregone(&context, &args);
-        context.settle(&foregone);
-        foregone?;
-        Ok(Begun { tool, context, args })
+        let precheck = tool.precheck(&context, &args);
+        context.settle(&precheck);
+        precheck?;
+        Ok(AuthorizedCall { tool, context, args })
     }
 }
 
 /// A call that the gate let through, and that did not run yet. It counts against the budget.
 #[must_use = "a call that is not run is counted all the same"]
-pub struct Begun {
+pub struct AuthorizedCall {
     tool: Arc<dyn Tool>,
     context: ToolContext,
     args: Value,
 }
 
-impl fmt::Debug for Begun {
+impl fmt::Debug for AuthorizedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Begun").field("context", &self.context).finish_non_exhaustive()
+        f.debug_struct("AuthorizedCall").field("context", &self.context).finish_non_exhaustive()
     }
 }
 
-impl Begun {
+impl AuthorizedCall {
     /// Runs it to its end, or until it is cancelled; not at all, if it was before.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Begun {
         let Self { tool, context, args } = self;
         let cancel = context.cancel();
         let mut call = tool.call(&context, args);
-        let done = poll_fn(|cx| match cancel.is_cancelled_or_wakes(cx.waker()) {
+        let done = poll_fn(|cx| match cancel.poll_cancelled(cx.waker()) {
             true => Poll::Ready(None),
             false => call.as_mut().poll(cx).map(Some),
         });

@@ -35,7 +35,7 @@ impl Tool for Probe {
         Ok(Grant { fs_read, ..Grant::bottom() })
     }
 
-    fn foregone(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
+    fn precheck(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
         let program = args["run"].as_str().filter(|_| args["begin"] != true);
         Ok(program.map_or(Ok(()), |program| ctx.rule_out_exec(program))?)
     }
@@ -70,8 +70,9 @@ impl Tool for Probe {
 struct Few;
 
 impl Programs for Few {
-    fn look(&self, program: &Path) -> io::Result<Found> {
-        let found = |path: &str, target: &str| Ok(Found { path: path.into(), target: target.into() });
+    fn resolve(&self, program: &Path) -> io::Result<ResolvedProgram> {
+        let found =
+            |path: &str, target: &str| Ok(ResolvedProgram { path: path.into(), target: target.into() });
         match program.to_str() {
             Some("git" | "/usr/bin/git" | "/bin/git") => found("/usr/bin/git", "/usr/bin/git"),
             Some("rm" | "/usr/bin/rm") => found("/usr/bin/rm", "/usr/bin/box"),
@@ -103,7 +104,7 @@ fn exec(entries: &[&str]) -> Grant {
 
 /// The refusal's text, or nothing.
 fn asked(granted: &Grant, args: Value) -> Option<String> {
-    wait(registry().dispatch("probe", args, granted)).err().map(|error| error.sentence())
+    wait(registry().dispatch("probe", args, granted)).err().map(|error| error.to_string())
 }
 
 #[test]
@@ -218,7 +219,7 @@ fn the_budget_holds_under_concurrency() {
 fn every_decision_is_recorded_with_its_reason() {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();
-    let gate = Gate::new(Few).recording(move |decision: &Decision<'_>| {
+    let gate = Gate::new(Few).with_record(move |decision: &Decision<'_>| {
         let outcome = match decision.outcome {
             Outcome::Allowed => "allowed".to_owned(),
             Outcome::Denied(denied) => denied.to_string(),
@@ -284,7 +285,7 @@ fn hosts_addresses_and_ports() {
 struct Forbids;
 
 impl Veto for Forbids {
-    fn forbids(&self, question: Question<'_>, found: Option<&Found>) -> Option<String> {
+    fn forbids(&self, question: Question<'_>, found: Option<&ResolvedProgram>) -> Option<String> {
         match (question, found) {
             (Question::Exec(_), Some(found)) => {
                 (found.target == Path::new("/usr/bin/mawk")).then(|| "mawk".to_owned())
@@ -297,7 +298,7 @@ impl Veto for Forbids {
 
 #[test]
 fn a_veto_takes_from_what_is_granted() {
-    let gate = Arc::new(Gate::new(Few).forbidding(Forbids));
+    let gate = Arc::new(Gate::new(Few).with_veto(Forbids));
     let granted = Grant { fs_write: Scope::All, ..Grant::top() };
     let context = gate.authorize(&Probe, &json!({}), &granted).unwrap();
     context.check_exec(Path::new("git")).unwrap();
@@ -312,7 +313,7 @@ fn a_veto_takes_from_what_is_granted() {
 fn what_no_look_could_change_is_decided_when_a_call_begins() {
     let registry = registry();
     let begin = |granted: &Grant, program: &str| {
-        registry.begin("probe", json!({"run": program}), granted, Cancel::default()).map(drop)
+        registry.authorize("probe", json!({"run": program}), granted, Cancel::default()).map(drop)
     };
     // The first three are not looked for; what the others are shows only then.
     for (granted, program, decided) in [
@@ -330,8 +331,8 @@ fn what_no_look_could_change_is_decided_when_a_call_begins() {
         }
     }
     begin(&Grant::top(), "rm").unwrap();
-    assert!(registry.begins_at_once("probe") && registry.begins_at_once("absent"));
-    let unknown = registry.begin("absent", json!({}), &Grant::top(), Cancel::default());
+    assert!(registry.authorizes_without_io("probe") && registry.authorizes_without_io("absent"));
+    let unknown = registry.authorize("absent", json!({}), &Grant::top(), Cancel::default());
     assert!(matches!(unknown, Err(ToolError::Unknown(_))));
 }
 
@@ -339,14 +340,14 @@ fn what_no_look_could_change_is_decided_when_a_call_begins() {
 fn a_call_is_cancelled_before_it_runs_while_it_waits_and_not_after() {
     let recorded = Arc::new(Mutex::new(Vec::new()));
     let heard = recorded.clone();
-    let gate = Gate::new(Few).recording(move |decision: &Decision<'_>| {
+    let gate = Gate::new(Few).with_record(move |decision: &Decision<'_>| {
         if let Outcome::Cancelled(why) = decision.outcome {
             heard.lock().unwrap().push(why.to_owned());
         }
     });
     let registry = Registry::new(gate).with(Probe);
     let begin = |args: Value, cancel: &Cancel| {
-        registry.begin("probe", args, &Grant::top(), cancel.clone()).map(Begun::run)
+        registry.authorize("probe", args, &Grant::top(), cancel.clone()).map(AuthorizedCall::run)
     };
 
     // Before it is begun, and before it runs: nothing is counted.
@@ -376,7 +377,7 @@ fn a_call_is_cancelled_before_it_runs_while_it_waits_and_not_after() {
     assert!(matches!(wait(running), Err(ToolError::Cancelled)));
     assert_eq!(registry.gate().used(), 1);
 
-    // After its end it has its result, and who cancels it is not told of.
+    // After its end it has its result, and a cancellation changes nothing.
     let cancel = Cancel::default();
     assert_eq!(wait(begin(json!({}), &cancel).unwrap()).unwrap(), "done");
     cancel.cancel("late");

@@ -28,7 +28,7 @@ pub trait Tool: Send + Sync {
     fn required(&self, args: &Value) -> Result<Grant, ToolError>;
 
     /// The most that this call may use: its context holds the meet of this and what was granted. What is required, if a
-    /// tool says nothing else. A tool whose needs show only while it runs, or whose children need more than itself, wants
+    /// tool does not override it. A tool whose needs show only while it runs, or whose children need more than itself, wants
     /// more than it requires.
     ///
     /// # Errors
@@ -37,18 +37,18 @@ pub trait Tool: Send + Sync {
         self.required(args)
     }
 
-    /// Whether [`required`](Self::required) or [`wanted`](Self::wanted) look at the machine, which may take its time: at the
-    /// links of a path, for example.
-    fn looks(&self) -> bool {
+    /// Whether [`required`](Self::required) or [`wanted`](Self::wanted) do I/O, which may block: they follow the links of a
+    /// path, for example.
+    fn authorizing_does_io(&self) -> bool {
         false
     }
 
-    /// Refuses a call that [`call`](Self::call) would refuse whatever the machine has, before it is run. Neither blocks nor
-    /// looks at the machine; what it does not refuse, the call itself judges.
+    /// Refuses a call that [`call`](Self::call) would refuse on any machine, before it is run. Does no I/O; what it does not
+    /// refuse, the call itself judges.
     ///
     /// # Errors
     /// [`ToolError`], as [`call`](Self::call) would have.
-    fn foregone(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
+    fn precheck(&self, ctx: &ToolContext, args: &Value) -> Result<(), ToolError> {
         let _ = (ctx, args);
         Ok(())
     }
@@ -107,17 +107,5 @@ impl ToolError {
     pub fn failed<E: Into<Box<dyn Error + Send + Sync>>>(tool: &str) -> impl FnOnce(E) -> Self {
         let tool = tool.to_owned();
         move |source| Self::Failed { tool, source: source.into() }
-    }
-
-    /// The whole chain in one line, as a tool's result says it.
-    pub fn sentence(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = self.source();
-        while let Some(source) = next {
-            text.push_str(": ");
-            text.push_str(&source.to_string());
-            next = source.source();
-        }
-        text
     }
 }

@@ -1,6 +1,9 @@
 //! The shim's side of the socket: may this tool run, and what becomes of long output?
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::{
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    unistd::geteuid,
+};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
@@ -18,7 +21,7 @@ pub(super) const SOCKET_VARIABLE: &str = "RINGFENCE_TOOLRUNNER_SOCKET";
 /// How long the daemon may take for an answer. A tool does not wait longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why there is no leave.
+/// Why there is no permission.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// Nobody there.
@@ -38,7 +41,7 @@ pub(super) enum Error {
         #[source]
         source: FrameError,
     },
-    /// The daemon says no.
+    /// The daemon refuses.
     #[error("{message}")]
     Refused { message: String, status: u8 },
 }
@@ -52,30 +55,30 @@ pub(super) fn socket() -> PathBuf {
 
 /// A run that the daemon knows of. It is over for the daemon when this is dropped and the process ends.
 #[derive(Debug)]
-pub(super) struct Leave {
+pub(super) struct Permission {
     conn: Conn,
     pub(super) shape: Shape,
 }
 
-/// Asks.
-pub(super) fn ask(socket: &Path, ask: Ask) -> Result<Leave, Error> {
+/// Asks the daemon for permission to run.
+pub(super) fn ask(socket: &Path, ask: Ask) -> Result<Permission, Error> {
     let path = || socket.display().to_string();
     let mut conn =
         Conn::connect(socket, PATIENCE).map_err(|source| Error::Connect { path: path(), source })?;
     let peer = getsockopt(&conn, PeerCredentials)
         .map_err(|error| Error::Connect { path: path(), source: error.into() })?;
-    if ![0, rustix::process::geteuid().as_raw()].contains(&peer.uid()) {
+    if ![0, geteuid().as_raw()].contains(&peer.uid()) {
         return Err(Error::Stranger { path: path(), uid: peer.uid() });
     }
     let answer = conn.send(&Request::Ask(ask)).and_then(|()| conn.receive());
     match answer.map_err(|source| Error::Frame { path: path(), source })? {
-        Answer::Go { shape, .. } => Ok(Leave { conn, shape }),
+        Answer::Go { shape, .. } => Ok(Permission { conn, shape }),
         Answer::Refused { message, status } => Err(Error::Refused { message, status }),
     }
 }
 
-impl Leave {
-    /// Tells how the tool ended. Whether anybody hears it changes nothing.
+impl Permission {
+    /// Reports how the tool ended. Whether anybody receives it changes nothing.
     pub(super) fn done(mut self, done: Done) {
         let _ = self.conn.send(&Request::Done(done));
     }

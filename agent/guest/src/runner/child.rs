@@ -62,7 +62,7 @@ impl End {
     }
 }
 
-/// A child, and what is heard of it.
+/// A child, and the signals about it.
 #[derive(Debug)]
 pub(super) struct Child {
     pid: Pid,

@@ -7,9 +7,10 @@ use super::{
     ask::SOCKET_VARIABLE,
     child::{self, Child},
     daemon::{Daemon, Limits},
-    find, install, line_end, say,
+    find, install, pipeline_end, say,
 };
-use crate::{runtime::Chain, sys};
+use crate::sys;
+use ringfence_base::error::chain;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{Mode, mkdir},
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> u8 {
             Error::Command(why) => why.status(),
             _ => NOT_RUN,
         };
-        say(format_args!("{}", Chain(&error)));
+        say(format_args!("{}", chain(&error)));
         status
     })
 }
@@ -96,7 +97,7 @@ fn around(args: &Args) -> Result<child::End, Error> {
 /// Runs the command to its end.
 fn command(program: &Path, words: &[OsString], path: &OsString, socket: &Path) -> io::Result<child::End> {
     // So that shims know their outermost process: this one's child.
-    rustix::thread::set_name(line_end::EXEC)?;
+    rustix::thread::set_name(pipeline_end::EXEC)?;
     let args = child::c_strings(words)?;
     let environment = environment(path, socket)?;
     let program_name = CString::new(program.as_os_str().as_bytes())?;
@@ -184,7 +185,7 @@ fn serve(socket: &Path, limits: &Limits, mut told: File) -> u8 {
     let served = set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| error.to_string())
         .and_then(|()| rustix::process::setsid().map_err(|error| error.to_string()))
-        .and_then(|_| Daemon::start(socket, limits).map_err(|error| Chain(&error).to_string()));
+        .and_then(|_| Daemon::start(socket, limits).map_err(|error| chain(&error)));
     let mut daemon = match served {
         Ok(daemon) => daemon,
         Err(why) => {

@@ -1,6 +1,7 @@
 //! `install-shims`: links to this binary by the names of tools, in a folder that PATH finds first.
 
 use super::{find, say};
+use ringfence_base::error::chain;
 use std::{
     ffi::{OsStr, OsString},
     fmt, fs,
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> ExitCode {
     match install(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("{}", crate::runtime::Chain(&error)));
+            say(format_args!("{}", chain(&error)));
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,6 @@
-//! Said once for each run, however many tools it has: a file beside the socket remembers which run was told last.
+//! Prints a notice once for each run, however many tools it has: a file beside the socket names the last run that got it.
 
-use super::line_end;
+use super::pipeline_end;
 use rustix::{
     fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open},
     process::{geteuid, getpid},
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Whether this run was not told yet. Where that cannot be remembered, it is told each time.
+/// Whether this run has not had the notice yet. Where that cannot be stored, each tool prints it.
 pub(super) fn is_first(socket: &Path) -> bool {
     remember(socket).unwrap_or(true)
 }
@@ -45,7 +45,7 @@ fn remember(socket: &Path) -> io::Result<bool> {
 
 /// A name for the run: its outermost process, and when that began (field 22 of /proc/PID/stat, proc(5)).
 fn this_run() -> io::Result<String> {
-    let outermost = line_end::outermost().unwrap_or_else(getpid).as_raw_nonzero();
+    let outermost = pipeline_end::outermost().unwrap_or_else(getpid).as_raw_nonzero();
     let line = fs::read_to_string(format!("/proc/{outermost}/stat"))?;
     let began = line.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19));
     Ok(format!("{outermost} {}", began.unwrap_or("?")))

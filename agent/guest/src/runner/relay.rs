@@ -1,10 +1,10 @@
-//! A tool's output on its way through the shim: read as it comes, cut, kept, written on.
+//! A tool's output on its way through the shim: read as it comes, truncated, spilled, written on.
 
 use super::{
     child::{Child, End},
-    cut::Cutter,
-    line_end::{self, Leaves},
-    spill::Kept,
+    pipeline_end::{self, OutputKind},
+    spill::Spiller,
+    truncate::Truncator,
 };
 use ringfence_wire::runner::{Done, Shape};
 use rustix::{
@@ -42,15 +42,15 @@ const GRACE: Duration = Duration::from_millis(100);
 
 /// The tool's end of its outputs.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct ToolStreams {
     out: OwnedFd,
     /// Where errors go; `None`: where they went before.
     err: Option<OwnedFd>,
 }
 
-impl Ends {
+impl ToolStreams {
     /// In the child: puts them in their places.
-    pub(super) fn take_places(self) -> io::Result<()> {
+    pub(super) fn install(self) -> io::Result<()> {
         stdio::dup2_stdout(&self.out)?;
         if let Some(err) = &self.err {
             stdio::dup2_stderr(err)?;
@@ -71,8 +71,8 @@ pub(super) struct Relay {
 struct Stream {
     is_error: bool,
     from: Option<File>,
-    cutter: Option<Cutter>,
-    kept: Option<Kept>,
+    truncator: Option<Truncator>,
+    spiller: Option<Spiller>,
     pending: Vec<u8>,
     /// Nobody reads any more.
     gone: bool,
@@ -82,16 +82,16 @@ struct Stream {
 ///
 /// # Errors
 /// The system has none to give: then the tool's output cannot be cut.
-pub(super) fn between(leaves: Leaves, tool: &OsStr, shape: &Shape) -> io::Result<(Relay, Ends)> {
-    let errors = line_end::has_errors();
+pub(super) fn between(kind: OutputKind, tool: &OsStr, shape: &Shape) -> io::Result<(Relay, ToolStreams)> {
+    let errors = pipeline_end::has_errors();
     let out = rustix::fs::fstat(stdio::stdout())?;
-    let together = errors.as_ref().is_some_and(|errors| line_end::same(errors, &out));
-    let (from, to, terminal) = match leaves {
-        Leaves::Pipe => {
+    let together = errors.as_ref().is_some_and(|errors| pipeline_end::same(errors, &out));
+    let (from, to, terminal) = match kind {
+        OutputKind::Pipe => {
             let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
             (from, to, None)
         }
-        Leaves::Terminal => {
+        OutputKind::Terminal => {
             let (from, to) = pseudo_terminal()?;
             let terminal = to.try_clone()?;
             (from, to, Some(terminal))
@@ -99,7 +99,7 @@ pub(super) fn between(leaves: Leaves, tool: &OsStr, shape: &Shape) -> io::Result
     };
     let mut streams = vec![Stream::new(false, from, tool, shape)];
     let err = match errors {
-        // One pipe for both, so that what they say stays in order.
+        // One pipe for both, so that their output stays in order.
         Some(_) if together => Some(to.try_clone()?),
         Some(_) => {
             let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -108,7 +108,7 @@ pub(super) fn between(leaves: Leaves, tool: &OsStr, shape: &Shape) -> io::Result
         }
         None => None,
     };
-    Ok((Relay { streams, terminal }, Ends { out: to, err }))
+    Ok((Relay { streams, terminal }, ToolStreams { out: to, err }))
 }
 
 /// A terminal like the one that standard output is, which passes on bytes as they are: that one does the rest.
@@ -134,8 +134,8 @@ impl Stream {
         Self {
             is_error,
             from: Some(from.into()),
-            cutter: Some(Cutter::new(shape)),
-            kept: Some(Kept::new(tool, shape)),
+            truncator: Some(Truncator::new(shape)),
+            spiller: Some(Spiller::new(tool, shape)),
             pending: Vec::new(),
             gone: false,
         }
@@ -159,9 +159,9 @@ impl Stream {
             return 0;
         }
         let piece = &chunk[..count];
-        if let (Some(cutter), Some(kept)) = (&mut self.cutter, &mut self.kept) {
-            cutter.push(piece, &mut self.pending);
-            kept.push(piece, cutter.is_over());
+        if let (Some(truncator), Some(spiller)) = (&mut self.truncator, &mut self.spiller) {
+            truncator.push(piece, &mut self.pending);
+            spiller.push(piece, truncator.is_over());
         }
         count
     }
@@ -183,13 +183,13 @@ impl Stream {
 
     /// Ends the output; what waits then is the last of it. Bytes of all, whether it was cut, where all of it is.
     fn finish(&mut self) -> (u64, bool, Option<PathBuf>) {
-        let (Some(cutter), Some(kept)) = (self.cutter.take(), self.kept.take()) else {
+        let (Some(truncator), Some(spiller)) = (self.truncator.take(), self.spiller.take()) else {
             return (0, false, None);
         };
-        let bytes = cutter.bytes();
+        let bytes = truncator.bytes();
         let mut after = Vec::new();
-        let Some(cut) = cutter.finish(&mut self.pending, &mut after) else { return (bytes, false, None) };
-        let (remark, path) = kept.remark(cut);
+        let Some(cut) = truncator.finish(&mut self.pending, &mut after) else { return (bytes, false, None) };
+        let (remark, path) = spiller.remark(cut);
         self.pending.extend(remark.bytes());
         self.pending.append(&mut after);
         if self.gone {

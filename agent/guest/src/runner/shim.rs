@@ -1,11 +1,11 @@
 //! A shim: asks the daemon, then becomes the tool, or runs it as its own child where its output is to be cut.
 
 use super::{
-    ask::{self, Error, Leave},
+    ask::{self, Error, Permission},
     child::{self, Child},
-    find, line_end, notice, relay, say,
+    find, notice, pipeline_end, relay, say,
 };
-use crate::runtime::Chain;
+use ringfence_base::error::chain;
 use ringfence_wire::runner::{Ask, Truncate};
 use std::{
     ffi::{CString, OsStr, OsString},
@@ -15,7 +15,7 @@ use std::{
 /// `1`: a tool that the daemon cannot be asked about does not run.
 const STRICT: &str = "RINGFENCE_STRICT";
 
-/// `off`, `end` or `each`, instead of what the daemon says.
+/// `off`, `end` or `each`, instead of the daemon's choice.
 const TRUNCATE: &str = "RINGFENCE_TRUNCATE";
 
 /// Status of a tool that was not run though it is there.
@@ -54,10 +54,10 @@ fn tool(name: &OsStr) -> Result<u8, (u8, String)> {
     let path = find::tool(name, std::env::var_os("PATH"), Some(&started_as()), find::own_file())
         .map_err(|error| (error.status(), behind(&error)))?;
     let args = child::c_strings(std::env::args_os()).map_err(|error| (NOT_RUN, error.to_string()))?;
-    let out = line_end::kind();
-    let is_end = out.is_some_and(|(_, out)| line_end::is_here(&out));
-    let leave = match leave(name, is_end) {
-        Ok(leave) => leave,
+    let out = pipeline_end::kind();
+    let is_end = out.is_some_and(|(_, out)| pipeline_end::is_here(&out));
+    let permission = match ask_permission(name, is_end) {
+        Ok(permission) => permission,
         Err(Error::Refused { message, status }) => {
             return Err((status, format!("{}: {message}", name.display())));
         }
@@ -66,16 +66,16 @@ fn tool(name: &OsStr) -> Result<u8, (u8, String)> {
             return Err(become_tool(&path, &args));
         }
     };
-    let is_cut = match own_choice().unwrap_or(leave.shape.truncate) {
+    let is_truncated = match own_choice().unwrap_or(permission.shape.truncate) {
         Truncate::Off => false,
         Truncate::End => is_end,
         Truncate::Each => !crate::sys::was_closed(1),
     };
-    if !is_cut {
+    if !is_truncated {
         return Err(become_tool(&path, &args));
     }
-    let leaves = out.map_or(line_end::Leaves::Pipe, |(leaves, _)| leaves);
-    cut(leave, leaves, name, &path, &args)
+    let kind = out.map_or(pipeline_end::OutputKind::Pipe, |(kind, _)| kind);
+    truncate(permission, kind, name, &path, &args)
 }
 
 /// Why there is no tool. Where nothing has its name: a copy of this binary under a name of its own is a shim, too.
@@ -88,7 +88,7 @@ fn behind(error: &find::Error) -> String {
     }
 }
 
-fn leave(name: &OsStr, is_end: bool) -> Result<Leave, Error> {
+fn ask_permission(name: &OsStr, is_end: bool) -> Result<Permission, Error> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let cwd = std::env::current_dir().unwrap_or_default();
     let ask = Ask::new(
@@ -111,7 +111,7 @@ fn own_choice() -> Option<Truncate> {
 
 /// The daemon cannot be asked: a tool must not stop working for that, unless somebody wants just this.
 fn away(error: &Error) -> Result<(), (u8, String)> {
-    let why = Chain(error).to_string();
+    let why = chain(error);
     if std::env::var_os(STRICT).is_some_and(|value| value == "1") {
         return Err((
             NOT_RUN,
@@ -134,14 +134,14 @@ fn become_tool(path: &Path, args: &[CString]) -> (u8, String) {
 }
 
 /// Runs the tool as a child and cuts its output.
-fn cut(
-    leave: Leave,
-    leaves: line_end::Leaves,
+fn truncate(
+    permission: Permission,
+    kind: pipeline_end::OutputKind,
     name: &OsStr,
     path: &Path,
     args: &[CString],
 ) -> Result<u8, (u8, String)> {
-    let (relay, ends) = match relay::between(leaves, name, &leave.shape) {
+    let (relay, streams) = match relay::between(kind, name, &permission.shape) {
         Ok(both) => both,
         Err(error) => {
             say(format_args!("{}: its output is not cut: {error}", name.display()));
@@ -149,10 +149,10 @@ fn cut(
         }
     };
     let failed = |error: std::io::Error| (NOT_RUN, format!("cannot run {}: {error}", path.display()));
-    let mut ends = Some(ends);
+    let mut streams = Some(streams);
     let mut child = Child::start(|| {
-        let placed = ends.take().map_or(Ok(()), relay::Ends::take_places);
-        let (status, why) = match placed {
+        let installed = streams.take().map_or(Ok(()), relay::ToolStreams::install);
+        let (status, why) = match installed {
             Ok(()) => become_tool(path, args),
             Err(error) => failed(error),
         };
@@ -160,9 +160,9 @@ fn cut(
         status
     })
     .map_err(failed)?;
-    // The tool's ends are the tool's alone, or its outputs would never end.
-    drop(ends);
+    // The tool's streams are the tool's alone, or its outputs would never end.
+    drop(streams);
     let (end, done) = relay.run(&mut child).map_err(failed)?;
-    leave.done(done);
+    permission.done(done);
     Ok(end.repeat())
 }

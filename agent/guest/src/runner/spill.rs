@@ -1,6 +1,6 @@
 //! Where long output is kept whole: a file for each, in a folder of the user's own, bounded in number and size.
 
-use super::cut::Cut;
+use super::truncate::Truncation;
 use ringfence_wire::runner::Shape;
 use rustix::{
     fs::{AtFlags, Mode, OFlags},
@@ -23,7 +23,7 @@ const MOST_FULL: u64 = 4;
 
 /// One output, kept from its first byte in case it will be cut, and in a file from then on.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Spiller {
     tool: String,
     dir: PathBuf,
     most: u64,
@@ -39,7 +39,7 @@ struct Spill {
     bytes: u64,
 }
 
-impl Kept {
+impl Spiller {
     /// Nothing so far. `tool` goes into the file's name.
     pub(super) fn new(tool: &OsStr, shape: &Shape) -> Self {
         let safe = |letter: char| {
@@ -86,7 +86,7 @@ impl Kept {
     }
 
     /// The remark about a cut output, and the file that has it. `None` where nothing was cut.
-    pub(super) fn remark(self, cut: Cut) -> (String, Option<PathBuf>) {
+    pub(super) fn remark(self, cut: Truncation) -> (String, Option<PathBuf>) {
         let mut text = String::new();
         if !cut.at_line_start {
             text.push('\n');
@@ -189,10 +189,10 @@ mod tests {
         }
     }
 
-    const CUT: Cut = Cut { binary: false, bytes: 9, lines: 1, at_line_start: false };
+    const CUT: Truncation = Truncation { binary: false, bytes: 9, lines: 1, at_line_start: false };
 
     fn kept(dir: &Path, most: u64) -> (String, Option<PathBuf>) {
-        let mut kept = Kept::new(OsStr::new("a/b c"), &shape(dir, most));
+        let mut kept = Spiller::new(OsStr::new("a/b c"), &shape(dir, most));
         kept.push(b"abc", false);
         kept.push(b"def", true);
         kept.push(b"ghi", true);

@@ -1,7 +1,8 @@
 //! The runtime's flags, and what becomes of them.
 
-use super::{Chain, work::Job};
-use ringfence_tools::output::DEFAULT_CHARS;
+use super::work::Job;
+use ringfence_base::error::chain;
+use ringfence_file_tools::output::DEFAULT_CHARS;
 use serde_json::Value;
 use std::{
     fs::File,
@@ -10,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-/// Most bytes of a system prompt: the rest of a frame is for what the person says.
+/// Most bytes of a system prompt: the rest of a frame is for the person's message.
 const MOST_PROMPT: u64 = 4 << 20;
 
-/// Most characters of a tool's output that can be asked for: what several calls say has to fit a frame of 16 MiB.
+/// Most characters of a tool's output that may be configured: the output of several calls has to fit a frame of 16 MiB.
 const MOST_CHARS: u64 = 2_000_000;
 
 /// How to run the agent.
@@ -98,7 +99,7 @@ impl Args {
 
     fn prompt(&self) -> Result<String, Error> {
         let fail = |reason: String| Error::Prompt { path: self.system_prompt.display().to_string(), reason };
-        let file = File::open(&self.system_prompt).map_err(|error| fail(Chain(&error).to_string()))?;
+        let file = File::open(&self.system_prompt).map_err(|error| fail(chain(&error)))?;
         let mut bytes = Vec::new();
         file.take(MOST_PROMPT + 1).read_to_end(&mut bytes).map_err(|error| fail(error.to_string()))?;
         if bytes.len() as u64 > MOST_PROMPT {

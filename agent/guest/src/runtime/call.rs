@@ -1,13 +1,13 @@
 //! One tool call's process, as the runtime sees it: started, tagged, let go, listened to, ended.
 
 use super::{
-    keeper::{self, Ends, REPORT, Report},
+    supervisor::{self, Pipes, REPORT, Report},
     tag::Tagger,
     tree,
     work::Work,
 };
-use crate::sys;
-use ringfence_tools::output::Excerpt;
+use crate::{signals, sys};
+use ringfence_file_tools::output::Excerpt;
 use rustix::{
     fs::OFlags,
     io::Errno,
@@ -32,11 +32,11 @@ const MOST_LEFT: usize = 1 << 20;
 /// Most calls whose processes may outlive them.
 pub(super) const MOST_BACKGROUND: usize = 64;
 
-/// How long a call's keeper has to end everything, before it is ended itself.
-const ENDING: Duration = Duration::from_secs(14);
+/// How long a call's supervisor has to end everything, before it is ended itself.
+const END_TIMEOUT: Duration = Duration::from_secs(14);
 
 /// How often it is looked at meanwhile: one that is stopped ends nothing, and nobody waits for it.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a tool call ended, for the model.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Outcome {
     }
 }
 
-/// What goes on after a call was answered: its keeper, its output that nobody collects any more.
+/// What goes on after a call was answered: its supervisor, its output that nobody collects any more.
 #[derive(Debug)]
 pub(super) struct Background {
     /// Closing it ends what runs.
@@ -64,12 +64,12 @@ pub(super) struct Background {
 /// A call that runs.
 #[derive(Debug)]
 pub(super) struct Call {
-    keeper: Pid,
+    supervisor: Pid,
     is_shell: bool,
     control: Option<File>,
     pub(super) status: Option<File>,
     pub(super) out: Option<File>,
-    heard: Vec<u8>,
+    unparsed: Vec<u8>,
     output: Excerpt,
     shell: Option<Pid>,
     no_shell: Option<i32>,
@@ -80,9 +80,9 @@ pub(super) struct Call {
     limit: Duration,
     deadline: Instant,
     timed_out: bool,
-    /// Until when the keeper may take to end everything, once it was told to.
+    /// Until when the supervisor may take to end everything, once its control pipe is closed.
     ending: Option<Instant>,
-    /// The keeper was reaped: its id may be another's.
+    /// The supervisor was reaped: its id may be another's.
     gone: bool,
 }
 
@@ -106,11 +106,12 @@ impl Call {
             rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK)?;
         }
         let is_shell = matches!(work, Work::Shell { .. });
-        let ends = Ends { control: held, status: reports, out: output.into() };
+        let pipes = Pipes { control: held, status: reports, out: output.into() };
         // The child's ends go with the closure, in the parent too.
-        let keeper = sys::fork_child(&ends.descriptors(), move || keeper::keep(ends, work, dir))?;
+        let supervisor =
+            sys::fork_child(&pipes.descriptors(), move || supervisor::supervise(pipes, work, dir))?;
         // It waits, and is not reaped before this returns: the id is its own.
-        match pidfd_open(keeper, PidfdFlags::empty()) {
+        match pidfd_open(supervisor, PidfdFlags::empty()) {
             Ok(process) => tagger.tag(process.as_fd(), id),
             // Some containers' seccomp knows no pidfd_open. Then there is no tag.
             Err(Errno::NOSYS | Errno::PERM) => {}
@@ -118,12 +119,12 @@ impl Call {
         }
         control.write_all(b"g")?;
         Ok(Self {
-            keeper,
+            supervisor,
             is_shell,
             control: Some(control),
             status: Some(status),
             out: Some(out),
-            heard: Vec::new(),
+            unparsed: Vec::new(),
             output: Excerpt::new(max_chars),
             shell: None,
             no_shell: None,
@@ -138,29 +139,29 @@ impl Call {
         })
     }
 
-    /// When something is to be done though nothing was heard.
+    /// When to act even if nothing is readable.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Reads what the process said, and how it fares.
-    pub(super) fn listen(&mut self) {
-        // Reports first: whatever was said before the end is in the pipe by then.
-        self.hear_reports();
+    /// Reads the process's output and reports.
+    pub(super) fn read(&mut self) {
+        // Reports first: all output from before the end is in the pipe by then.
+        self.read_reports();
         let most = if self.end.is_some() { MOST_LEFT } else { CHUNK };
-        self.hear_output(most);
+        self.read_output(most);
     }
 
-    fn hear_reports(&mut self) {
+    fn read_reports(&mut self) {
         let Some(status) = &mut self.status else { return };
         let mut chunk = [0; 16 * REPORT];
         match status.read(&mut chunk) {
             Ok(0) => self.status = None,
-            Ok(count) => self.heard.extend_from_slice(&chunk[..count]),
-            Err(error) if is_later(&error) => {}
+            Ok(count) => self.unparsed.extend_from_slice(&chunk[..count]),
+            Err(error) if would_block(&error) => {}
             Err(_) => self.status = None,
         }
-        let mut rest = self.heard.as_slice();
+        let mut rest = self.unparsed.as_slice();
         while let Some((report, after)) = rest.split_first_chunk::<REPORT>() {
             rest = after;
             match Report::decode(*report) {
@@ -171,59 +172,59 @@ impl Call {
                 None => {}
             }
         }
-        self.heard = rest.to_vec();
+        self.unparsed = rest.to_vec();
     }
 
-    fn hear_output(&mut self, most: usize) {
+    fn read_output(&mut self, most: usize) {
         let mut chunk = vec![0; CHUNK];
-        let mut heard = 0;
-        while heard < most
+        let mut total = 0;
+        while total < most
             && let Some(out) = &mut self.out
         {
             match out.read(&mut chunk) {
                 Ok(0) => self.out = None,
                 Ok(count) => {
                     self.output.push(&chunk[..count]);
-                    heard += count;
+                    total += count;
                 }
-                Err(error) if is_later(&error) => return,
+                Err(error) if would_block(&error) => return,
                 Err(_) => self.out = None,
             }
         }
     }
 
-    /// The keeper with this id was reaped.
+    /// The supervisor with this id was reaped.
     pub(super) fn reaped(&mut self, pid: Pid) {
-        self.gone |= pid == self.keeper;
+        self.gone |= pid == self.supervisor;
     }
 
     /// Ends the call and all that it started.
     pub(super) fn end_all(&mut self) {
-        // The shell's keeper does it when its pipe closes. A file tool's process does not listen.
+        // The shell's supervisor does it when its pipe closes. A file tool's process does not listen.
         self.control = None;
         if !self.is_shell && !self.gone {
-            let _ = kill_process(self.keeper, Signal::KILL);
+            let _ = kill_process(self.supervisor, Signal::KILL);
         }
     }
 
     /// What came of the call, once it is over; what it left running, which it `may` only where there is room for it.
     pub(super) fn settle(&mut self, now: Instant, may: bool) -> Option<(Outcome, Option<Background>)> {
         if self.end.is_none() && now >= self.deadline && self.status.is_some() {
-            let until = *self.ending.get_or_insert(now + ENDING);
+            let until = *self.ending.get_or_insert(now + END_TIMEOUT);
             if !self.timed_out {
                 self.timed_out = true;
                 self.end_all();
                 if !self.gone {
                     // A tool may have stopped it.
-                    let _ = kill_process(self.keeper, Signal::CONT);
+                    let _ = kill_process(self.supervisor, Signal::CONT);
                 }
-                self.deadline = now + LOOK;
-            } else if now >= until || (!self.gone && tree::is_stopped(self.keeper)) {
-                // The keeper is stuck, or was stopped again: end it and its tree from here.
+                self.deadline = now + POLL_INTERVAL;
+            } else if now >= until || (!self.gone && tree::is_stopped(self.supervisor)) {
+                // The supervisor is stuck, or was stopped again: end it and its tree from here.
                 self.give_up();
                 self.status = None;
             } else {
-                self.deadline = until.min(now + LOOK);
+                self.deadline = until.min(now + POLL_INTERVAL);
             }
         }
         let is_over = self.end.is_some() || self.status.is_none();
@@ -231,11 +232,11 @@ impl Call {
             return None;
         }
         if self.end.is_none() {
-            // The keeper is gone without a word: it was told to end, or something killed it. Whoever killed it may have
-            // left its tree alive.
+            // The supervisor is gone without a report: its control pipe was closed, or something
+            // killed it and may have left its tree alive.
             self.give_up();
         }
-        self.hear_output(MOST_LEFT);
+        self.read_output(MOST_LEFT);
         self.crowded = self.left && !may;
         let stays = self.left && may && !self.timed_out;
         let background = match (self.control.take(), self.status.take(), stays) {
@@ -249,7 +250,7 @@ impl Call {
 
     fn give_up(&mut self) {
         if !self.gone {
-            tree::kill(self.keeper);
+            tree::kill(self.supervisor);
         }
         if let Some(shell) = self.shell.take() {
             let _ = kill_process_group(shell, Signal::KILL);
@@ -274,7 +275,7 @@ impl Call {
             }
             Some(Report::Done | Report::Exited(0)) => (None, false),
             Some(Report::Exited(status)) => (Some(format!("exit status {status}")), true),
-            Some(Report::Killed(signal)) => (Some(format!("killed by {}", signal_name(signal))), true),
+            Some(Report::Killed(signal)) => (Some(format!("killed by {}", signals::name(signal))), true),
             Some(_) => (None, true),
             None => (Some("the process of this call was killed by something else".to_owned()), true),
         };
@@ -303,12 +304,7 @@ impl Call {
     }
 }
 
-fn signal_name(signal: i32) -> String {
-    nix::sys::signal::Signal::try_from(signal)
-        .map_or_else(|_| format!("signal {signal}"), |signal| signal.as_str().to_owned())
-}
-
-fn is_later(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
@@ -375,7 +371,7 @@ mod tests {
         let works = [
             Work::Shell { command: "echo ran | tee marker".to_owned() },
             Work::File {
-                tool: ringfence_tools::Tool::WriteFile,
+                tool: ringfence_file_tools::Tool::WriteFile,
                 input: serde_json::json!({"path": "marker", "content": "ran\n"}),
             },
         ];
@@ -388,7 +384,7 @@ mod tests {
                 let mut watched: Vec<PollFd<'_>> =
                     files.iter().map(|file| PollFd::new(*file, PollFlags::IN)).collect();
                 poll(&mut watched, None).unwrap();
-                call.listen();
+                call.read();
                 if let Some((outcome, _)) = call.settle(Instant::now(), false) {
                     break outcome;
                 }

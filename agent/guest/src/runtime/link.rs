@@ -1,6 +1,6 @@
 //! The connection to the daemon.
 
-use super::message::{self, Answer, Call, Failure, Heard, Tag, Turn};
+use super::message::{self, Answer, Call, Incoming, RpcError, Tag, Turn};
 use ringfence_wire::{conn::Conn, frame::FrameError};
 use serde_json::{Value, json, value::RawValue};
 use std::{
@@ -26,13 +26,13 @@ pub(super) enum Error {
     /// The other side, or the system, ended it.
     #[error("the connection to the daemon failed")]
     Frame(#[source] FrameError),
-    /// The other side does not speak the protocol: it cannot be told what it waits for.
+    /// The other side does not speak the protocol: an error message would not be understood.
     #[error("the connection to the daemon was given up")]
     Protocol(#[source] message::Error),
     /// A turn that no frame holds.
     #[error("a turn is larger than a message may be")]
     TooLong,
-    /// The limit of rounds was said, and the daemon goes on asking for tools.
+    /// The daemon was sent the limit of rounds and goes on requesting tools.
     #[error("the model goes on calling tools after the limit of rounds")]
     Endless,
 }
@@ -60,9 +60,9 @@ impl Link {
     }
 
     /// Receives the message whose first bytes are there.
-    pub(super) fn hear(&mut self) -> Result<Heard, Error> {
+    pub(super) fn receive(&mut self) -> Result<Incoming, Error> {
         let frame: Box<RawValue> = self.conn.receive().map_err(Error::Frame)?;
-        message::hear(frame.get().as_bytes()).map_err(Error::Protocol)
+        message::parse(frame.get().as_bytes()).map_err(Error::Protocol)
     }
 
     /// Sends a turn; returns its id.
@@ -91,9 +91,9 @@ impl Link {
 }
 
 /// What a turn came to.
-pub(super) fn answer(result: Result<Box<RawValue>, Failure>) -> Result<Result<Answer, Failure>, Error> {
+pub(super) fn answer(result: Result<Box<RawValue>, RpcError>) -> Result<Result<Answer, RpcError>, Error> {
     match result {
-        Ok(result) => message::answer(&result).map(Ok).map_err(Error::Protocol),
+        Ok(result) => message::parse_answer(&result).map(Ok).map_err(Error::Protocol),
         Err(failure) => Ok(Err(failure)),
     }
 }

@@ -1,16 +1,16 @@
-//! Messages of the socket protocol, as far as the runtime says and hears them.
+//! Messages of the socket protocol, as far as the runtime sends and receives them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-/// What a person says goes on as it came: its blocks are the provider's business.
+/// A person's message is passed on as it came: its blocks are the provider's business.
 pub type Content = Box<RawValue>;
 
 /// One message of a turn.
 #[derive(Debug, Serialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message<'a> {
-    /// What a person said.
+    /// A person's message.
     User {
         /// Its blocks, as they came.
         content: &'a RawValue,
@@ -83,12 +83,12 @@ struct Frame {
     method: Option<String>,
     params: Option<Box<RawValue>>,
     result: Option<Box<RawValue>>,
-    error: Option<Failure>,
+    error: Option<RpcError>,
 }
 
 /// A JSON-RPC error.
 #[derive(Debug, Deserialize)]
-pub struct Failure {
+pub struct RpcError {
     /// JSON-RPC's number for it.
     pub code: i64,
     /// What went wrong.
@@ -121,15 +121,15 @@ pub struct ToolCall {
     pub input: Value,
 }
 
-/// What a frame says to a runtime.
+/// A frame from the daemon.
 #[derive(Debug)]
-pub enum Heard {
-    /// A person said something.
+pub enum Incoming {
+    /// A person's message.
     HumanMessage(Content),
-    /// The answer to a request, or to none that could be told.
-    Answered(Option<u64>, Result<Box<RawValue>, Failure>),
+    /// The answer to a request; without an id where the daemon could not read one.
+    Answered(Option<u64>, Result<Box<RawValue>, RpcError>),
     /// Output as it streams, and methods of later versions.
-    Nothing,
+    Ignored,
 }
 
 /// Why a frame is not one of the protocol's.
@@ -153,30 +153,30 @@ struct Human {
 }
 
 /// Understands a frame.
-pub fn hear(bytes: &[u8]) -> Result<Heard, Error> {
+pub fn parse(bytes: &[u8]) -> Result<Incoming, Error> {
     let frame: Frame = serde_json::from_slice(bytes).map_err(Error::Json)?;
     match frame {
         Frame { method: Some(method), params, .. } if method == "human_message" => {
             let human = params.and_then(|params| serde_json::from_str::<Human>(params.get()).ok());
             let content = human.ok_or(Error::NoContent)?.content;
             match content.get().as_bytes().first() {
-                Some(b'[') => Ok(Heard::HumanMessage(content)),
+                Some(b'[') => Ok(Incoming::HumanMessage(content)),
                 _ => Err(Error::NoContent),
             }
         }
-        Frame { method: Some(_), .. } => Ok(Heard::Nothing),
+        Frame { method: Some(_), .. } => Ok(Incoming::Ignored),
         Frame { id, error: Some(failure), .. } => {
-            Ok(Heard::Answered(id.and_then(|id| id.as_u64()), Err(failure)))
+            Ok(Incoming::Answered(id.and_then(|id| id.as_u64()), Err(failure)))
         }
         Frame { id, result: Some(result), .. } => {
-            Ok(Heard::Answered(id.and_then(|id| id.as_u64()), Ok(result)))
+            Ok(Incoming::Answered(id.and_then(|id| id.as_u64()), Ok(result)))
         }
         Frame { .. } => Err(Error::NoResult),
     }
 }
 
 /// Understands a turn's result.
-pub fn answer(result: &RawValue) -> Result<Answer, Error> {
+pub fn parse_answer(result: &RawValue) -> Result<Answer, Error> {
     serde_json::from_str(result.get()).map_err(Error::Answer)
 }
 
@@ -186,14 +186,14 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    fn heard(value: Value) -> Result<Heard, Error> {
-        hear(value.to_string().as_bytes())
+    fn parsed(value: Value) -> Result<Incoming, Error> {
+        parse(value.to_string().as_bytes())
     }
 
     #[test]
     fn a_message_s_content_is_not_touched() {
         let text = r#"{"jsonrpc":"2.0","method":"human_message","params":{"content":[{"type":"x",  "big":12345678901234567890123}]}}"#;
-        let Ok(Heard::HumanMessage(content)) = hear(text.as_bytes()) else { panic!("not a message") };
+        let Ok(Incoming::HumanMessage(content)) = parse(text.as_bytes()) else { panic!("not a message") };
         assert_eq!(content.get(), r#"[{"type":"x",  "big":12345678901234567890123}]"#);
         let messages = [Message::User { content: &content }];
         let turn = Turn { system: None, tools: None, messages: &messages, stop: None };
@@ -224,18 +224,18 @@ mod tests {
 
     #[test]
     fn frames_that_make_no_sense_are_errors() {
-        assert!(matches!(hear(b"\xff"), Err(Error::Json(_))));
-        assert!(matches!(heard(json!([])), Err(Error::Json(_) | Error::NoResult)));
-        assert!(matches!(heard(json!({"id": 1})), Err(Error::NoResult)));
-        assert!(matches!(heard(json!({"method": "human_message"})), Err(Error::NoContent)));
+        assert!(matches!(parse(b"\xff"), Err(Error::Json(_))));
+        assert!(matches!(parsed(json!([])), Err(Error::Json(_) | Error::NoResult)));
+        assert!(matches!(parsed(json!({"id": 1})), Err(Error::NoResult)));
+        assert!(matches!(parsed(json!({"method": "human_message"})), Err(Error::NoContent)));
         assert!(matches!(
-            heard(json!({"method": "human_message", "params": {"content": 3}})),
+            parsed(json!({"method": "human_message", "params": {"content": 3}})),
             Err(Error::NoContent)
         ));
-        assert!(matches!(heard(json!({"method": "later"})), Ok(Heard::Nothing)));
+        assert!(matches!(parsed(json!({"method": "later"})), Ok(Incoming::Ignored)));
         assert!(matches!(
-            heard(json!({"id": null, "error": {"code": -32700}})),
-            Ok(Heard::Answered(None, Err(Failure { code: -32700, .. })))
+            parsed(json!({"id": null, "error": {"code": -32700}})),
+            Ok(Incoming::Answered(None, Err(RpcError { code: -32700, .. })))
         ));
     }
 
@@ -243,12 +243,16 @@ mod tests {
     fn an_answer_may_leave_out_what_providers_leave_out() {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         let calls =
-            answer(&raw(r#"{"stop_reason":"tool_use","tool_calls":[{"id":"a","name":"bash"}]}"#)).unwrap();
+            parse_answer(&raw(r#"{"stop_reason":"tool_use","tool_calls":[{"id":"a","name":"bash"}]}"#))
+                .unwrap();
         assert!(calls.tool_calls.unwrap()[0].input.is_null());
         assert!(
-            answer(&raw(r#"{"stop_reason":"end_turn","tool_calls":null}"#)).unwrap().tool_calls.is_none()
+            parse_answer(&raw(r#"{"stop_reason":"end_turn","tool_calls":null}"#))
+                .unwrap()
+                .tool_calls
+                .is_none()
         );
-        assert!(answer(&raw(r#"{"content":[]}"#)).is_err());
+        assert!(parse_answer(&raw(r#"{"content":[]}"#)).is_err());
     }
 
     proptest! {
@@ -260,10 +264,10 @@ mod tests {
                 "\"params\"", "\"content\"", "\"result\"", "\"error\"", "\"code\"", "\"\\ud800\"",
             ]), 0..24),
         ) {
-            let _ = hear(&bytes);
+            let _ = parse(&bytes);
             let text = pieces.concat();
-            if let Ok(Heard::Answered(_, Ok(result))) = hear(text.as_bytes()) {
-                let _ = answer(&result);
+            if let Ok(Incoming::Answered(_, Ok(result))) = parse(text.as_bytes()) {
+                let _ = parse_answer(&result);
             }
         }
     }

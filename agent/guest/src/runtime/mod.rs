@@ -4,11 +4,11 @@
 //! |---|---|
 //! | flags | `args` |
 //! | messages of the socket protocol, as JSON | `message` |
-//! | the connection: register, send a turn, wait for what is said | `link` |
+//! | the connection: register, send a turn, wait for messages | `link` |
 //! | the loop: message, turn, tools, turn, until the model is done | `session` |
 //! | one round of tool calls, in parallel | `round` |
 //! | one call's process: forked, held, tagged, let go, watched, ended | `call` |
-//! | what runs in that process: the shell, or a file tool | `keeper`, `work` |
+//! | what runs in that process: the shell, or a file tool | `supervisor`, `work` |
 //! | a process and all that descends from it | `tree` |
 //! | the place where a call's process gets its tag | `tag` |
 //!
@@ -17,17 +17,18 @@
 
 mod args;
 mod call;
-mod keeper;
 mod link;
 pub mod message;
 mod round;
 mod session;
+mod supervisor;
 mod tag;
 pub(crate) mod tree;
 mod work;
 
 pub use args::Args;
 
+use ringfence_base::error::chain;
 use std::{io::Write, process::ExitCode};
 
 /// Runs until SIGTERM or SIGINT.
@@ -35,7 +36,7 @@ pub fn run(args: &Args) -> ExitCode {
     let outcome = args
         .load()
         .map_err(|error| error.to_string())
-        .and_then(|settings| session::run(&settings).map_err(|error| format!("{}", Chain(&error))));
+        .and_then(|settings| session::run(&settings).map_err(|error| chain(&error)));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,23 +46,8 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// One line on standard error. Never what a message or a tool says.
+/// One line on standard error. Never a message's or a tool's text.
 fn say(line: std::fmt::Arguments<'_>) {
     // A log that nobody reads any more is no reason to stop.
     let _ = writeln!(std::io::stderr(), "ringfence-runtime: {line}");
-}
-
-/// An error with its causes, in one line.
-pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}", self.0)?;
-        let mut next = self.0.source();
-        while let Some(error) = next {
-            write!(formatter, ": {error}")?;
-            next = error.source();
-        }
-        Ok(())
-    }
 }

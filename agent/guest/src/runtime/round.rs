@@ -7,10 +7,7 @@ use super::{
     tag::Tagger,
     work::Job,
 };
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
-};
+use crate::signals::{Signal, Signals};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -30,7 +27,7 @@ const MOST_CALLS: usize = 128;
 
 /// What ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum Wakeup {
     /// The runtime is to end.
     Stop,
     /// There is something to read from the daemon, or it is gone.
@@ -53,36 +50,31 @@ pub(super) enum Round {
 /// Waits for signals, the daemon, calls, and what they left running.
 #[derive(Debug)]
 pub(super) struct Watch {
-    signals: SignalFd,
+    signals: Signals,
     background: Vec<Background>,
 }
 
 impl Watch {
-    /// Takes over the signals that end the runtime or tell of its children, and adopts its orphans.
+    /// Takes over the signals that end the runtime or report its children, and adopts its orphans.
     ///
     /// # Errors
     /// signalfd(2)'s or prctl(2)'s.
     pub(super) fn new() -> io::Result<Self> {
-        let mut set = SigSet::empty();
-        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-            set.add(signal);
-        }
-        set.thread_block()?;
-        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        // A keeper that is killed leaves its tree to us.
+        let signals = Signals::block(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
+        // A supervisor that is killed leaves its tree to us.
         process::set_child_subreaper(Some(process::getpid()))?;
         Ok(Self { signals, background: Vec::new() })
     }
 
-    /// Waits until the daemon says something or is gone.
+    /// Waits until the daemon sends something or is gone.
     ///
     /// # Errors
     /// poll(2)'s.
-    pub(super) fn for_link(&mut self, link: BorrowedFd<'_>) -> io::Result<Woken> {
+    pub(super) fn for_link(&mut self, link: BorrowedFd<'_>) -> io::Result<Wakeup> {
         loop {
             match self.once(Some((link, PollFlags::IN)), &mut [], None)? {
-                Woken::Other => {}
-                woken => return Ok(woken),
+                Wakeup::Other => {}
+                wakeup => return Ok(wakeup),
             }
         }
     }
@@ -91,14 +83,14 @@ impl Watch {
     ///
     /// # Errors
     /// poll(2)'s.
-    pub(super) fn for_time(&mut self, time: Duration) -> io::Result<Woken> {
+    pub(super) fn for_time(&mut self, time: Duration) -> io::Result<Wakeup> {
         let until = Instant::now() + time;
         while Instant::now() < until {
-            if self.once(None, &mut [], Some(until))? == Woken::Stop {
-                return Ok(Woken::Stop);
+            if self.once(None, &mut [], Some(until))? == Wakeup::Stop {
+                return Ok(Wakeup::Stop);
             }
         }
-        Ok(Woken::Other)
+        Ok(Wakeup::Other)
     }
 
     /// Runs calls, at most [`MOST_AT_ONCE`] at a time.
@@ -125,11 +117,11 @@ impl Watch {
                 }
             }
             let Some(until) = running.iter().map(|slot| slot.call.deadline()).min() else { break };
-            let woken = self.once(Some((link, PollFlags::empty())), &mut running, Some(until))?;
-            if woken != Woken::Other {
+            let wakeup = self.once(Some((link, PollFlags::empty())), &mut running, Some(until))?;
+            if wakeup != Wakeup::Other {
                 // Nobody waits for the outcomes any more; ending the calls is what dropping them does, file tools apart.
                 running.iter_mut().for_each(|slot| slot.call.end_all());
-                return Ok(if woken == Woken::Stop { Round::Stop } else { Round::LinkGone });
+                return Ok(if wakeup == Wakeup::Stop { Round::Stop } else { Round::LinkGone });
             }
             let now = Instant::now();
             running.retain_mut(|slot| {
@@ -150,7 +142,7 @@ impl Watch {
         link: Option<(BorrowedFd<'_>, PollFlags)>,
         running: &mut [Slot],
         until: Option<Instant>,
-    ) -> io::Result<Woken> {
+    ) -> io::Result<Wakeup> {
         let signals = self.signals.as_fd();
         let mut watched = vec![PollFd::new(&signals, PollFlags::IN)];
         let others = running.iter().flat_map(|slot| [&slot.call.status, &slot.call.out]).flatten();
@@ -174,23 +166,23 @@ impl Watch {
         let has_link = link.is_some() && watched.last().is_some_and(|last| !last.revents().is_empty());
         drop(watched);
 
-        let stop = self.hear_signals(running);
+        let stop = self.read_signals(running);
         for slot in running {
-            slot.call.listen();
+            slot.call.read();
         }
         self.background.retain_mut(discard);
         Ok(match (stop, has_link) {
-            (true, _) => Woken::Stop,
-            (false, true) => Woken::Link,
-            (false, false) => Woken::Other,
+            (true, _) => Wakeup::Stop,
+            (false, true) => Wakeup::Link,
+            (false, false) => Wakeup::Other,
         })
     }
 
     /// Takes the signals that came and reaps who died; whether the runtime is to end.
-    fn hear_signals(&mut self, running: &mut [Slot]) -> bool {
+    fn read_signals(&mut self, running: &mut [Slot]) -> bool {
         let mut stop = false;
-        while let Ok(Some(signal)) = self.signals.read_signal() {
-            stop |= signal.ssi_signo != Signal::SIGCHLD as u32;
+        while let Ok(Some(signal)) = self.signals.next() {
+            stop |= signal != Signal::SIGCHLD;
         }
         while let Some(pid) = reap() {
             running.iter_mut().for_each(|slot| slot.call.reaped(pid));

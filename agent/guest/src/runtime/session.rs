@@ -4,16 +4,16 @@
 //! and wait". What was under way then is over: a turn is not sent twice, because the daemon may have it on record.
 
 use super::{
-    Chain,
     args::Settings,
     call::Outcome,
     link::{self, Error, Link},
-    message::{Answer, Content, Failure, Heard, Message, Text, ToolCall, Turn},
-    round::{Round, Watch, Woken},
+    message::{Answer, Content, Incoming, Message, RpcError, Text, ToolCall, Turn},
+    round::{Round, Wakeup, Watch},
     say,
-    tag::Asking,
+    tag::DaemonTagger,
 };
-use ringfence_tools::output::Excerpt;
+use ringfence_base::error::chain;
+use ringfence_file_tools::output::Excerpt;
 use std::{
     collections::VecDeque,
     io,
@@ -40,22 +40,22 @@ const STANDING: Duration = Duration::from_secs(10);
 const LEAST_CHARS: usize = 500;
 
 /// What ends a connection's use.
-enum Over {
+enum SessionEnd {
     /// The runtime is to end.
     Stop,
     /// Connect again.
-    Again(Error),
+    Reconnect(Error),
     /// The runtime's own system calls fail.
     Broken(io::Error),
 }
 
-impl From<Error> for Over {
+impl From<Error> for SessionEnd {
     fn from(error: Error) -> Self {
         Self::Again(error)
     }
 }
 
-impl From<io::Error> for Over {
+impl From<io::Error> for SessionEnd {
     fn from(error: io::Error) -> Self {
         Self::Broken(error)
     }
@@ -68,27 +68,27 @@ impl From<io::Error> for Over {
 pub(super) fn run(settings: &Settings) -> io::Result<()> {
     let mut watch = Watch::new()?;
     let mut wait = WAITS.0;
-    let mut said = String::new();
+    let mut last = String::new();
     let mut refusal = String::new();
     loop {
         let start = Instant::now();
         let mut was_used = false;
         let error = match connected(settings, &mut watch, &mut was_used, &mut refusal) {
-            Over::Stop => return Ok(()),
-            Over::Broken(error) => return Err(error),
-            Over::Again(error) => error,
+            SessionEnd::Stop => return Ok(()),
+            SessionEnd::Broken(error) => return Err(error),
+            SessionEnd::Reconnect(error) => error,
         };
         if was_used || start.elapsed() >= STANDING {
             wait = WAITS.0;
-            said.clear();
+            last.clear();
             refusal.clear();
         }
-        let reason = Chain(&error).to_string();
-        if reason != said {
+        let reason = chain(&error);
+        if reason != last {
             say(format_args!("{reason}; trying again"));
-            said = reason;
+            last = reason;
         }
-        if watch.for_time(jittered(wait))? == Woken::Stop {
+        if watch.for_time(jittered(wait))? == Wakeup::Stop {
             return Ok(());
         }
         wait = (wait * 2).min(WAITS.1);
@@ -102,10 +102,15 @@ fn jittered(wait: Duration) -> Duration {
 }
 
 /// One connection, from registering to its end.
-fn connected(settings: &Settings, watch: &mut Watch, was_used: &mut bool, refusal: &mut String) -> Over {
+fn connected(
+    settings: &Settings,
+    watch: &mut Watch,
+    was_used: &mut bool,
+    refusal: &mut String,
+) -> SessionEnd {
     let link = match Link::open(&settings.socket) {
         Ok(link) => link,
-        Err(error) => return Over::Again(error),
+        Err(error) => return SessionEnd::Reconnect(error),
     };
     let mut session = Session {
         settings,
@@ -132,37 +137,37 @@ struct Session<'a> {
     settings: &'a Settings,
     watch: &'a mut Watch,
     link: Link,
-    /// What was said last without having been asked: a daemon that refuses to register does so at each attempt.
+    /// The last error that answers no request: a daemon that refuses to register sends it at each attempt.
     refusal: &'a mut String,
     waiting: VecDeque<Content>,
     /// The daemon has system prompt and tools from this connection.
     introduced: bool,
-    /// The daemon did not answer a tag: it is not asked for another.
+    /// The daemon did not answer a tag: no other is requested.
     untagged: bool,
 }
 
 impl Session<'_> {
-    fn next_message(&mut self) -> Result<Content, Over> {
+    fn next_message(&mut self) -> Result<Content, SessionEnd> {
         if let Some(content) = self.waiting.pop_front() {
             return Ok(content);
         }
         loop {
-            match self.hear()? {
-                Heard::HumanMessage(content) => return Ok(content),
-                Heard::Answered(_, Err(failure)) if failure.message == *self.refusal => {}
-                Heard::Answered(_, Err(failure)) => {
+            match self.receive()? {
+                Incoming::HumanMessage(content) => return Ok(content),
+                Incoming::Answered(_, Err(failure)) if failure.message == *self.refusal => {}
+                Incoming::Answered(_, Err(failure)) => {
                     say_failure(&failure);
                     *self.refusal = failure.message;
                 }
-                Heard::Answered(_, Ok(_)) | Heard::Nothing => {}
+                Incoming::Answered(_, Ok(_)) | Incoming::Ignored => {}
             }
         }
     }
 
-    fn hear(&mut self) -> Result<Heard, Over> {
+    fn receive(&mut self) -> Result<Incoming, SessionEnd> {
         match self.watch.for_link(self.link.fd())? {
-            Woken::Stop => Err(Over::Stop),
-            _ => Ok(self.link.hear()?),
+            Wakeup::Stop => Err(SessionEnd::Stop),
+            _ => Ok(self.link.receive()?),
         }
     }
 
@@ -180,7 +185,7 @@ impl Session<'_> {
     }
 
     /// One message until the model is done with it.
-    fn message(&mut self, content: &Content) -> Result<(), Over> {
+    fn message(&mut self, content: &Content) -> Result<(), SessionEnd> {
         let mut rounds = 0;
         let mut closing = 0;
         let mut answered = self.turn(&[Message::User { content }], None)?;
@@ -202,7 +207,10 @@ impl Session<'_> {
     }
 
     /// The tool calls that an answer asks for, if it does, and whether tags are offered for them.
-    fn calls(&mut self, answered: Result<Answer, Failure>) -> Result<Option<(Vec<ToolCall>, bool)>, Over> {
+    fn calls(
+        &mut self,
+        answered: Result<Answer, RpcError>,
+    ) -> Result<Option<(Vec<ToolCall>, bool)>, SessionEnd> {
         match answered {
             Err(failure) => {
                 say_failure(&failure);
@@ -217,15 +225,15 @@ impl Session<'_> {
         }
     }
 
-    fn round(&mut self, calls: &[ToolCall], tags: bool) -> Result<Vec<Outcome>, Over> {
+    fn round(&mut self, calls: &[ToolCall], tags: bool) -> Result<Vec<Outcome>, SessionEnd> {
         // Watched for its end while requests go over it.
         let link = self.link.fd().try_clone_to_owned()?;
         let mut offered = tags && !self.untagged;
         let was_offered = offered;
         let mut asking =
-            Asking { link: &mut self.link, offered: &mut offered, meanwhile: Vec::new(), refusals: 0 };
+            DaemonTagger { link: &mut self.link, offered: &mut offered, meanwhile: Vec::new(), refusals: 0 };
         let round = self.watch.run(calls, self.settings, link.as_fd(), &mut asking);
-        let Asking { meanwhile, refusals, .. } = asking;
+        let DaemonTagger { meanwhile, refusals, .. } = asking;
         self.untagged |= was_offered && !offered;
         if refusals > 0 {
             say(format_args!("the daemon refused {refusals} tags; its log says why"));
@@ -233,7 +241,7 @@ impl Session<'_> {
         meanwhile.into_iter().for_each(|content| self.wait_with(content));
         match round? {
             Round::Done(outcomes) => Ok(outcomes),
-            Round::Stop => Err(Over::Stop),
+            Round::Stop => Err(SessionEnd::Stop),
             Round::LinkGone => Err(Error::Frame(ringfence_wire::frame::FrameError::Closed).into()),
         }
     }
@@ -253,7 +261,7 @@ impl Session<'_> {
         calls: &[ToolCall],
         mut outcomes: Vec<Outcome>,
         stop: Option<&'static str>,
-    ) -> Result<Result<Answer, Failure>, Over> {
+    ) -> Result<Result<Answer, RpcError>, SessionEnd> {
         let mut most = self.settings.max_chars;
         loop {
             let messages: Vec<Message<'_>> = calls
@@ -266,7 +274,7 @@ impl Session<'_> {
                 })
                 .collect();
             match self.turn(&messages, stop) {
-                Err(Over::Again(Error::TooLong)) if most > LEAST_CHARS => most /= 2,
+                Err(SessionEnd::Reconnect(Error::TooLong)) if most > LEAST_CHARS => most /= 2,
                 other => return other,
             }
             for outcome in &mut outcomes {
@@ -282,16 +290,16 @@ impl Session<'_> {
         &mut self,
         messages: &[Message<'_>],
         stop: Option<&'static str>,
-    ) -> Result<Result<Answer, Failure>, Over> {
+    ) -> Result<Result<Answer, RpcError>, SessionEnd> {
         let (system, tools) = match self.introduced {
             true => (None, None),
             false => (Some(self.settings.system.as_str()), Some(&self.settings.tools)),
         };
         let id = self.link.turn(&Turn { system, tools, messages, stop })?;
         loop {
-            match self.hear()? {
+            match self.receive()? {
                 // An error without an id is about a frame that could not be understood: ours.
-                Heard::Answered(answered, result)
+                Incoming::Answered(answered, result)
                     if answered == Some(id) || (answered.is_none() && result.is_err()) =>
                 {
                     let answer = link::answer(result)?;
@@ -299,15 +307,15 @@ impl Session<'_> {
                     self.introduced |= answer.is_ok();
                     return Ok(answer);
                 }
-                Heard::HumanMessage(content) => self.wait_with(content),
-                Heard::Answered(..) | Heard::Nothing => {}
+                Incoming::HumanMessage(content) => self.wait_with(content),
+                Incoming::Answered(..) | Incoming::Ignored => {}
             }
         }
     }
 }
 
 /// The daemon's or the provider's error; the agent decides what to do about it, and this one waits for its next message.
-fn say_failure(failure: &Failure) {
+fn say_failure(failure: &RpcError) {
     let message: String = failure
         .message
         .chars()

@@ -5,7 +5,7 @@
 
 use super::{
     link::Link,
-    message::{Content, Heard},
+    message::{Content, Incoming},
     say,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +15,7 @@ use std::{
 };
 
 /// How long the daemon may take for one tag: more than the 30 s for which an agent's worker waits for the core, so that a
-/// daemon that others keep busy has said yes or no by then. Who gives up sooner lets them take every later call's tag, too.
+/// daemon that others keep busy has answered by then. Who gives up sooner lets them take every later call's tag, too.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Asks for a call's process to be tagged.
@@ -27,7 +27,7 @@ pub(super) trait Tagger {
 
 /// Asks the daemon, over the runtime's own connection.
 #[derive(Debug)]
-pub(super) struct Asking<'a> {
+pub(super) struct DaemonTagger<'a> {
     pub(super) link: &'a mut Link,
     /// The daemon offers tags, and has answered so far.
     pub(super) offered: &'a mut bool,
@@ -36,7 +36,7 @@ pub(super) struct Asking<'a> {
     pub(super) refusals: u64,
 }
 
-impl Tagger for Asking<'_> {
+impl Tagger for DaemonTagger<'_> {
     fn tag(&mut self, process: BorrowedFd<'_>, call: &str) {
         if !*self.offered {
             return;
@@ -59,7 +59,7 @@ impl Tagger for Asking<'_> {
     }
 }
 
-impl Asking<'_> {
+impl DaemonTagger<'_> {
     /// Whether the request was granted; `None`: no answer came.
     fn answered(&mut self, id: u64) -> Option<bool> {
         let until = Instant::now() + PATIENCE;
@@ -76,12 +76,12 @@ impl Asking<'_> {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(_) => return None,
             }
-            match self.link.hear().ok()? {
-                Heard::Answered(Some(answered), result) if answered == id => return Some(result.is_ok()),
+            match self.link.receive().ok()? {
+                Incoming::Answered(Some(answered), result) if answered == id => return Some(result.is_ok()),
                 // About a frame that could not be understood: ours.
-                Heard::Answered(None, Err(_)) => return Some(false),
-                Heard::HumanMessage(content) => self.meanwhile.push(content),
-                Heard::Answered(..) | Heard::Nothing => {}
+                Incoming::Answered(None, Err(_)) => return Some(false),
+                Incoming::HumanMessage(content) => self.meanwhile.push(content),
+                Incoming::Answered(..) | Incoming::Ignored => {}
             }
         }
     }

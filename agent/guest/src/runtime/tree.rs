@@ -1,8 +1,11 @@
 //! Ending a process tree: all that descends from a process, in whatever group or session it hides.
 //!
-//! Done by the tree's keeper, which is the subreaper of everything in it: an orphan becomes the keeper's own child and stays
-//! below it. Stopping comes first: a stopped process forks no more, and its dead children keep their ids, because nobody
-//! reaps them. What runs as another user (sudo) cannot be ended from here.
+//! Done by the tree's supervisor, which is the subreaper of everything in it: an orphan becomes the supervisor's own
+//! child and stays below it. Stopping comes first: a stopped process forks no more, and its dead children keep their ids,
+//! because nobody reaps them. What runs as another user (sudo) cannot be ended from here.
+//!
+//! `ringfence_process::tree` does this on the host. It finds children only by lists that a container's kernel may not have,
+//! and ends only the tree of the process that it runs in; the runtime also ends one whose supervisor was stopped.
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::{
@@ -21,21 +24,10 @@ pub(super) fn end(root: Pid, leader: Pid) -> bool {
     let deadline = Instant::now() + PATIENCE;
     // The whole answer where there is no /proc.
     let _ = kill_process_group(leader, Signal::KILL);
-    let mut stopped = HashSet::new();
-    loop {
-        let below = below(root);
-        let new: Vec<Pid> = below.difference(&stopped).copied().collect();
-        if new.is_empty() || Instant::now() >= deadline {
-            // An id that was given to somebody else before the signal came: let that go on.
-            for pid in stopped.difference(&below) {
-                let _ = kill_process(*pid, Signal::CONT);
-            }
-            break;
-        }
-        for pid in new {
-            let _ = kill_process(pid, Signal::STOP);
-            stopped.insert(pid);
-        }
+    let (stopped, below_now) = stop_below(root, deadline);
+    // An id that was given to somebody else before the signal came: let that go on.
+    for pid in stopped.difference(&below_now) {
+        let _ = kill_process(*pid, Signal::CONT);
     }
     loop {
         for pid in below(root) {
@@ -59,21 +51,28 @@ const STOPPING: Duration = Duration::from_secs(2);
 pub(super) fn kill(root: Pid) {
     let deadline = Instant::now() + STOPPING;
     let _ = kill_process(root, Signal::STOP);
+    stop_below(root, deadline);
+    for pid in below(root) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let _ = kill_process(root, Signal::KILL);
+}
+
+/// Stops what is below a process until nothing more is found there, or the deadline has passed: what was stopped, and what
+/// was there in the end.
+fn stop_below(root: Pid, deadline: Instant) -> (HashSet<Pid>, HashSet<Pid>) {
     let mut stopped = HashSet::new();
     loop {
-        let new: Vec<Pid> = below(root).difference(&stopped).copied().collect();
+        let below = below(root);
+        let new: Vec<Pid> = below.difference(&stopped).copied().collect();
         if new.is_empty() || Instant::now() >= deadline {
-            break;
+            return (stopped, below);
         }
         for pid in new {
             let _ = kill_process(pid, Signal::STOP);
             stopped.insert(pid);
         }
     }
-    for pid in below(root) {
-        let _ = kill_process(pid, Signal::KILL);
-    }
-    let _ = kill_process(root, Signal::KILL);
 }
 
 /// Whether a process is stopped, by a signal or by whoever traces it.

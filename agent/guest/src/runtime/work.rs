@@ -1,6 +1,6 @@
 //! The tools of the runtime, and what one call of them is to do.
 
-use ringfence_tools::Tool;
+use ringfence_file_tools::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -67,7 +67,7 @@ impl Scene {
     pub(crate) fn registered(&self) -> Peer {
         let mut peer = self.accept();
         assert_eq!(
-            peer.hear(),
+            peer.receive(),
             json!({"jsonrpc": "2.0", "method": "register", "params": {"role": "runtime"}})
         );
         peer
@@ -137,18 +137,20 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn hear(&mut self) -> Value {
-        self.hear_bytes().map(|bytes| serde_json::from_slice(&bytes).unwrap()).expect("the runtime hung up")
+    pub(crate) fn receive(&mut self) -> Value {
+        self.receive_bytes()
+            .map(|bytes| serde_json::from_slice(&bytes).unwrap())
+            .expect("the runtime hung up")
     }
 
     /// A request and the descriptors beside it.
-    pub(crate) fn hear_with_descriptors(&mut self) -> (Value, Vec<OwnedFd>) {
+    pub(crate) fn receive_with_descriptors(&mut self) -> (Value, Vec<OwnedFd>) {
         let stream = self.stream.try_clone().unwrap();
         Conn::new(stream, PATIENCE, 1 << 20).receive_with_descriptors().unwrap()
     }
 
     /// One frame's payload; `None`: the runtime closed the connection.
-    pub(crate) fn hear_bytes(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn receive_bytes(&mut self) -> Option<Vec<u8>> {
         let mut header = [0; 4];
         match self.stream.read_exact(&mut header) {
             Ok(()) => {}
@@ -196,9 +198,9 @@ impl Peer {
     /// Has the runtime run calls: a message, a turn, the calls; the turn with the results.
     pub(crate) fn round(&mut self, calls: &[(&str, &str, Value)]) -> Value {
         self.human("Go");
-        let turn = self.hear();
+        let turn = self.receive();
         self.call(&turn, calls);
-        self.hear()
+        self.receive()
     }
 
     /// The result of one `bash` call: text and `is_error`.

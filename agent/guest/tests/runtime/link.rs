@@ -11,7 +11,7 @@ fn the_first_turn_introduces_and_later_ones_do_not() {
     let content =
         json!([{"type": "text", "text": "Hello"}, {"type": "image", "source": {"data": "AA=="}, "n": 1.50}]);
     daemon.say(&json!({"jsonrpc": "2.0", "method": "human_message", "params": {"content": content}}));
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     assert_eq!((&turn["jsonrpc"], &turn["method"]), (&json!("2.0"), &json!("turn")));
     assert!(turn["id"].is_u64());
     let params = turn["params"].as_object().unwrap();
@@ -29,7 +29,7 @@ fn the_first_turn_introduces_and_later_ones_do_not() {
     daemon.say(&json!({"jsonrpc": "2.0", "method": "output", "params": text}));
     daemon.say(&json!({"jsonrpc": "2.0", "method": "of_a_later_version", "params": null}));
     daemon.call(&turn, &[("a", "bash", json!({"command": "echo hi"}))]);
-    let second = daemon.hear();
+    let second = daemon.receive();
     assert_ne!(second["id"], turn["id"]);
     assert_eq!(
         second["params"],
@@ -37,7 +37,7 @@ fn the_first_turn_introduces_and_later_ones_do_not() {
     );
     daemon.answer(&second, &json!({"stop_reason": "max_tokens", "content": []}));
     daemon.human("again");
-    let third = daemon.hear();
+    let third = daemon.receive();
     assert_eq!(third["params"].as_object().unwrap().keys().collect::<Vec<_>>(), ["messages"]);
 }
 
@@ -66,21 +66,21 @@ fn the_documents_frames_are_understood_in_any_order_of_their_keys() {
             daemon.say_bytes(frame.replace("ID", &turn["id"].to_string()).as_bytes());
         };
         daemon.say_bytes(human.as_bytes());
-        let turn = daemon.hear();
+        let turn = daemon.receive();
         assert_eq!(
             turn["params"]["messages"],
             json!([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}])
         );
         daemon.say_bytes(output.as_bytes());
         say(&mut daemon, &calls, &turn);
-        let turn = daemon.hear();
+        let turn = daemon.receive();
         assert_eq!(
             turn["params"],
             json!({"messages": [{"role": "tool", "tool_call_id": "tc-001", "content": [{"type": "text", "text": "src/\n"}]}]})
         );
         say(&mut daemon, &end, &turn);
         daemon.say_bytes(human.as_bytes());
-        let turn = daemon.hear();
+        let turn = daemon.receive();
         say(&mut daemon, &error, &turn);
         // It waits for the next message.
         assert_eq!(daemon.bash("echo on").0, "on\n");
@@ -99,7 +99,7 @@ fn frames_may_come_in_any_pieces() {
             daemon.stream.write_all(&[byte]).unwrap();
             thread::sleep(Duration::from_micros(300));
         }
-        let turn = daemon.hear();
+        let turn = daemon.receive();
         assert_eq!(turn["params"]["messages"][0]["content"][0]["text"], text);
         // Two frames in one write.
         let note = json!({"jsonrpc": "2.0", "method": "output", "params": {}}).to_string();
@@ -119,22 +119,22 @@ fn a_provider_s_error_is_survived() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     daemon.human("one");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     let error = json!({"code": 429, "message": "Rate limit\nexceeded.", "data": {"retry_after": 3}});
     daemon.say(&json!({"jsonrpc": "2.0", "id": turn["id"], "error": error}));
     daemon.human("two");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     // The first turn may not have been taken in: it introduces itself again.
     assert_eq!(turn["params"]["system"], "You are a tést.\n");
     assert_eq!(turn["params"]["messages"].as_array().unwrap().len(), 1);
     daemon.call(&turn, &[("a", "bash", json!({"command": "true"}))]);
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     assert_eq!(results(&turn)[0].1, "[no output]");
     daemon.say(
         &json!({"jsonrpc": "2.0", "id": turn["id"], "error": {"code": -32603, "message": "broken stream"}}),
     );
     daemon.human("three");
-    assert!(daemon.hear()["params"].get("system").is_none());
+    assert!(daemon.receive()["params"].get("system").is_none());
     assert!(scene.stderr().contains("Rate limit exceeded. (429)"), "{}", scene.stderr());
 }
 
@@ -143,11 +143,11 @@ fn after_a_restart_of_the_daemon_it_registers_and_introduces_itself_again() {
     let mut scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     daemon.human("one");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     daemon.end(&turn);
     // In the middle of a turn, and away for a while.
     daemon.human("two");
-    daemon.hear();
+    daemon.receive();
     scene.close();
     drop(daemon);
     eventually("a failed connection", || scene.stderr().contains("No such file").then_some(()));
@@ -156,7 +156,7 @@ fn after_a_restart_of_the_daemon_it_registers_and_introduces_itself_again() {
     scene.listen();
     let mut daemon = scene.registered();
     daemon.human("three");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     assert_eq!(turn["params"]["system"], "You are a tést.\n");
     assert_eq!(turn["params"]["tools"].as_array().unwrap().len(), 6);
     assert_eq!(turn["params"]["messages"][0]["content"][0]["text"], "three");
@@ -199,13 +199,13 @@ fn a_daemon_that_speaks_nonsense_is_left_and_found_again() {
     for frame in frames {
         let mut daemon = scene.registered();
         daemon.stream.write_all(frame).unwrap();
-        assert!(daemon.hear_bytes().is_none(), "{frame:?}");
+        assert!(daemon.receive_bytes().is_none(), "{frame:?}");
     }
     let mut daemon = scene.registered();
     daemon.human("x");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     daemon.answer(&turn, &json!({"content": "no stop reason"}));
-    assert!(daemon.hear_bytes().is_none());
+    assert!(daemon.receive_bytes().is_none());
     let mut daemon = scene.registered();
     assert_eq!(daemon.bash("echo still here").0, "still here\n");
 }
@@ -215,12 +215,12 @@ fn messages_that_come_during_a_turn_wait() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     daemon.human("one");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     daemon.human("two");
     daemon.human("three");
     daemon.end(&turn);
     for text in ["two", "three"] {
-        let turn = daemon.hear();
+        let turn = daemon.receive();
         assert_eq!(
             turn["params"]["messages"],
             json!([{"role": "user", "content": [{"type": "text", "text": text}]}])
@@ -234,7 +234,7 @@ fn a_flood_of_messages_during_a_turn_is_bounded_and_said() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     daemon.human("first");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     let long = "x".repeat(10 << 20);
     for _ in 0..6 {
         daemon.human(&long);
@@ -242,12 +242,12 @@ fn a_flood_of_messages_during_a_turn_is_bounded_and_said() {
     daemon.end(&turn);
     // 32 MiB of them wait: three.
     for _ in 0..3 {
-        let turn = daemon.hear();
+        let turn = daemon.receive();
         assert_eq!(turn["params"]["messages"][0]["content"][0]["text"].as_str().unwrap().len(), long.len());
         daemon.end(&turn);
     }
     daemon.human("last");
-    assert_eq!(daemon.hear()["params"]["messages"][0]["content"][0]["text"], "last");
+    assert_eq!(daemon.receive()["params"]["messages"][0]["content"][0]["text"], "last");
     assert_eq!(scene.stderr().matches("a message was dropped: 3 wait already").count(), 3);
 }
 
@@ -256,11 +256,11 @@ fn an_answer_to_something_else_is_not_the_turn_s() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     daemon.human("one");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     daemon.say(&json!({"jsonrpc": "2.0", "id": 4711, "result": {"stop_reason": "end_turn"}}));
     daemon.human("two");
     daemon.call(&turn, &[("a", "bash", json!({"command": "echo ok"}))]);
-    assert_eq!(results(&daemon.hear())[0].1, "ok\n");
+    assert_eq!(results(&daemon.receive())[0].1, "ok\n");
 }
 
 #[test]
@@ -284,6 +284,6 @@ fn a_daemon_that_stops_within_a_frame_does_not_hold_it_for_ever() {
     let mut daemon = scene.registered();
     daemon.stream.write_all(&[0, 0, 1, 0, b'{']).unwrap();
     let start = std::time::Instant::now();
-    assert!(daemon.hear_bytes().is_none());
+    assert!(daemon.receive_bytes().is_none());
     assert!(start.elapsed() < PATIENCE);
 }

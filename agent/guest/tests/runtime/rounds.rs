@@ -124,10 +124,10 @@ fn the_limit_of_rounds_answers_the_turn_and_frees_the_agent() {
     let call = [("x", "bash", json!({"command": "echo run >> runs; echo ran"}))];
     let mut turn = daemon.round(&call);
     daemon.call(&turn, &call);
-    turn = daemon.hear();
+    turn = daemon.receive();
     assert!(turn["params"].get("stop").is_none());
     daemon.call(&turn, &call);
-    turn = daemon.hear();
+    turn = daemon.receive();
     assert_eq!(turn["params"]["stop"], "max_iterations");
     let result = results(&turn).remove(0);
     assert!(result.1.starts_with("not run: the limit of 2 rounds") && result.2, "{}", result.1);
@@ -143,17 +143,17 @@ fn a_daemon_that_ignores_the_limit_is_left_after_three_answers() {
     let mut daemon = scene.registered();
     let call = [("x", "bash", json!({"command": "touch ran"}))];
     daemon.human("Go");
-    let mut turn = daemon.hear();
+    let mut turn = daemon.receive();
     for _ in 0..3 {
         daemon.call(&turn, &call);
-        turn = daemon.hear();
+        turn = daemon.receive();
         assert_eq!(turn["params"]["stop"], "max_iterations");
     }
     daemon.call(&turn, &call);
-    assert!(daemon.hear_bytes().is_none());
+    assert!(daemon.receive_bytes().is_none());
     let mut daemon = scene.registered();
     daemon.say(&human("again"));
-    assert_eq!(daemon.hear()["params"]["messages"][0]["role"], "user");
+    assert_eq!(daemon.receive()["params"]["messages"][0]["role"], "user");
     assert!(!scene.work().join("ran").exists());
 }
 

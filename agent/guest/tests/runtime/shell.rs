@@ -225,7 +225,7 @@ fn when_the_daemon_goes_so_do_the_calls() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     daemon.human("Go");
-    let turn = daemon.hear();
+    let turn = daemon.receive();
     daemon.call(
         &turn,
         &[("x", "bash", json!({"command": "setsid sleep 1000 & echo $! > far; echo $$ > near; wait"}))],
@@ -245,7 +245,7 @@ fn when_the_runtime_ends_so_does_all_that_it_started() {
         let mut daemon = scene.registered();
         daemon.bash("setsid -f sh -c 'echo $$ > left; exec sleep 1000'");
         daemon.human("Go");
-        let turn = daemon.hear();
+        let turn = daemon.receive();
         daemon.call(&turn, &[("x", "bash", json!({"command": "echo $$ > now; sleep 1000"}))]);
         let (left, now) = (pid_in(&scene.work().join("left")), pid_in(&scene.work().join("now")));
         assert!(runs(left) && runs(now));
@@ -256,14 +256,14 @@ fn when_the_runtime_ends_so_does_all_that_it_started() {
 }
 
 #[test]
-fn a_tool_that_kills_its_keeper_is_an_error_and_no_more() {
+fn a_tool_that_kills_its_supervisor_is_an_error_and_no_more() {
     let scene = Scene::new(&[]);
     let mut daemon = scene.registered();
     let (said, is_error) = daemon.bash("echo $$ > pid; kill -9 $PPID; sleep 1000");
     assert!(said.contains("was killed by something else") && is_error, "{said}");
     let pid = pid_in(&scene.work().join("pid"));
     eventually("the shell's end", || (!runs(pid)).then_some(()));
-    // A keeper that is stopped cannot end its tree: it is ended itself, and its group.
+    // A supervisor that is stopped cannot end its tree: it is ended itself, and its group.
     let is_ended = |seconds: u32| {
         let scene = Scene::new(&["--tool-timeout", &seconds.to_string()]);
         let mut daemon = scene.registered();
@@ -282,12 +282,12 @@ fn a_tool_that_kills_its_keeper_is_an_error_and_no_more() {
             eventually("the end of all of it", || (!runs(pid)).then_some(()));
         }
         eventually("another call", || (daemon.bash("echo on").0 == "on\n").then_some(()));
-        // Far less than a keeper that works may take: nobody waits for one that is stopped.
+        // Far less than a supervisor that works may take: nobody waits for one that is stopped.
         assert!(late < Duration::from_secs(10), "{late:?} after its time");
         true
     };
-    // A busy machine may need more than a second until the keeper is stopped.
-    assert!([1, 5, 60].into_iter().any(is_ended), "not even in a minute was the keeper stopped");
+    // A busy machine may need more than a second until the supervisor is stopped.
+    assert!([1, 5, 60].into_iter().any(is_ended), "not even in a minute was the supervisor stopped");
 }
 
 #[test]

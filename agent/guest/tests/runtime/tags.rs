@@ -31,11 +31,11 @@ fn each_call_s_process_is_offered_before_it_does_anything() {
     let scene = Scene::new(&[]);
     let mut peer = scene.registered();
     peer.human("Go");
-    let turn = peer.hear();
+    let turn = peer.receive();
     offer(&mut peer, &turn, &["a", "b", "c"]);
     let mut pids = Vec::new();
     for id in ["a", "b", "c"] {
-        let (tag, descriptors) = peer.hear_with_descriptors();
+        let (tag, descriptors) = peer.receive_with_descriptors();
         assert_eq!((&tag["method"], &tag["params"]), (&json!("tag"), &json!({"call": id})));
         let [pidfd] = descriptors.as_slice() else { panic!("{descriptors:?}") };
         let pid = pid_of(pidfd);
@@ -54,11 +54,11 @@ fn each_call_s_process_is_offered_before_it_does_anything() {
     }
     pids.dedup();
     assert_eq!(pids.len(), 3);
-    let turn = peer.hear();
+    let turn = peer.receive();
     let texts: Vec<String> = results(&turn).into_iter().map(|(_, text, _)| text).collect();
     assert_eq!(texts, ["a\n", "b\n", "c\n"]);
     peer.end(&turn);
-    assert_eq!(peer.hear()["params"]["messages"][0]["content"][0]["text"], "Next");
+    assert_eq!(peer.receive()["params"]["messages"][0]["content"][0]["text"], "Next");
 }
 
 #[test]
@@ -66,13 +66,13 @@ fn a_refusal_stops_no_tool() {
     let scene = Scene::new(&[]);
     let mut peer = scene.registered();
     peer.human("Go");
-    let turn = peer.hear();
+    let turn = peer.receive();
     offer(&mut peer, &turn, &["a", "b"]);
     for _ in 0..2 {
-        let (tag, _) = peer.hear_with_descriptors();
+        let (tag, _) = peer.receive_with_descriptors();
         peer.say(&json!({"jsonrpc": "2.0", "id": tag["id"], "error": {"code": -32003, "message": "no"}}));
     }
-    let turn = peer.hear();
+    let turn = peer.receive();
     assert_eq!(results(&turn).len(), 2);
     assert!(results(&turn).iter().all(|(_, _, is_error)| !is_error));
     assert!(scene.stderr().contains("refused 2 tags"), "{}", scene.stderr());
@@ -83,17 +83,17 @@ fn a_daemon_that_does_not_answer_is_asked_once() {
     let scene = Scene::new(&[]);
     let mut peer = scene.registered();
     peer.human("Go");
-    let turn = peer.hear();
+    let turn = peer.receive();
     let start = Instant::now();
     offer(&mut peer, &turn, &["a", "b", "c"]);
-    let (tag, _) = peer.hear_with_descriptors();
+    let (tag, _) = peer.receive_with_descriptors();
     assert_eq!(tag["method"], "tag");
-    let turn = peer.hear();
+    let turn = peer.receive();
     assert_eq!(turn["method"], "turn", "the others are not asked for");
     assert_eq!(results(&turn).len(), 3);
     assert!(start.elapsed() >= Duration::from_secs(40));
     offer(&mut peer, &turn, &["d"]);
-    assert_eq!(peer.hear()["method"], "turn", "nor those of the next answer");
+    assert_eq!(peer.receive()["method"], "turn", "nor those of the next answer");
 }
 
 #[test]

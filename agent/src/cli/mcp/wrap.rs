@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
-use ringfence_files::{Access, Dir, Found, Meta};
+use ringfence_files::{Access, Dir, Meta, ResolvedPath};
 use ringfence_interceptor::wrap::{self, Client};
 use ringfence_session::line::MAX_CONFIG;
 use similar::{ChangeTag, TextDiff};
@@ -109,11 +109,11 @@ struct Config {
 impl Config {
     /// Reads a file; a link's target, for that is replaced, not the link.
     fn read(file: &Path) -> io::Result<(Self, String)> {
-        let Found { dir, name, led_by } = Dir::find(file)?;
+        let ResolvedPath { dir, name, redirected_by } = Dir::resolve(file)?;
         let opened = dir.read(&name)?;
         let meta = Meta::of(&opened)?;
         // A link that somebody else made does not choose whose file is changed.
-        if let Some(user) = led_by.filter(|user| *user != meta.uid) {
+        if let Some(user) = redirected_by.filter(|user| *user != meta.uid) {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!(

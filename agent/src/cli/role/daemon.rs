@@ -2,7 +2,7 @@
 
 use ringfence_base::paths::Paths;
 use ringfence_core::daemon;
-use ringfence_process::handed;
+use ringfence_process::listen_fds;
 use std::process::ExitCode;
 
 /// Runs the daemon: it loads the eBPF programs, manages containers and starts the other processes.
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Before anything else is opened.
-    let handed = handed::take();
+    let handed = listen_fds::take();
     crate::cli::log::start("info");
     daemon::run(&Paths::from_env(), args.port, handed)?;
     Ok(ExitCode::SUCCESS)

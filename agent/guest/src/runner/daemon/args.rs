@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most bytes of output that can be asked for: they are in memory until it is known whether more comes.
+/// Most bytes of output that may be configured: they are in memory until it is known whether more comes.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// How to run the daemon.

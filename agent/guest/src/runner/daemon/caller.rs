@@ -6,13 +6,13 @@
 //! capabilities, seccomp filters, namespaces and security label. A caller must hold all that the daemon holds. Landlock shows
 //! nowhere, so whoever could have entered it without privilege is refused.
 
-use crate::runner::line_end;
+use crate::runner::pipeline_end;
 use rustix::process::Pid;
 use std::{fs, path::PathBuf};
 
-/// What `/proc/PID/status` says about a process's authority.
+/// What `/proc/PID/status` has about a process's authority.
 #[derive(Debug, PartialEq, Eq)]
-struct Held {
+struct Credentials {
     uid: u32,
     effective: u64,
     bounding: u64,
@@ -32,7 +32,7 @@ pub(super) fn may_borrow(caller: i32) -> Result<(), String> {
     let refused = |why: &str| Err(refusal(why));
     // 0: a process of another PID namespace.
     let Some(pid) = Pid::from_raw(caller) else { return refused("the caller cannot be seen from here") };
-    let (Some(own), Some(its)) = (held("self"), held(&caller.to_string())) else {
+    let (Some(own), Some(its)) = (credentials("self"), credentials(&caller.to_string())) else {
         return refused("the caller cannot be seen from here");
     };
     if let Some(what) = lacks(&its, &own) {
@@ -48,7 +48,7 @@ pub(super) fn may_borrow(caller: i32) -> Result<(), String> {
     if label(&caller.to_string()) != label("self") {
         return refused("the caller has another security label");
     }
-    match line_end::is_below_runtime(pid) {
+    match pipeline_end::is_below_runtime(pid) {
         Some(false) => Ok(()),
         Some(true) => refused("the caller belongs to a tool call"),
         None => refused("the caller's ancestors cannot be seen from here"),
@@ -56,7 +56,7 @@ pub(super) fn may_borrow(caller: i32) -> Result<(), String> {
 }
 
 /// What of `own` the other lacks.
-fn lacks(its: &Held, own: &Held) -> Option<&'static str> {
+fn lacks(its: &Credentials, own: &Credentials) -> Option<&'static str> {
     if its.uid != 0 && its.uid != own.uid {
         return Some("is another user");
     }
@@ -74,15 +74,15 @@ fn lacks(its: &Held, own: &Held) -> Option<&'static str> {
     None
 }
 
-fn held(who: &str) -> Option<Held> {
+fn credentials(who: &str) -> Option<Credentials> {
     parse(&fs::read_to_string(format!("/proc/{who}/status")).ok()?)
 }
 
-fn parse(status: &str) -> Option<Held> {
+fn parse(status: &str) -> Option<Credentials> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let number = |name: &str| field(name)?.trim().parse::<u64>().ok();
     let set = |name: &str| u64::from_str_radix(field(name)?.trim(), 16).ok();
-    Some(Held {
+    Some(Credentials {
         // Real, effective, saved, file system.
         uid: field("Uid")?.split_ascii_whitespace().nth(1)?.parse().ok()?,
         effective: set("CapEff")?,

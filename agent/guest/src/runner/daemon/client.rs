@@ -47,9 +47,9 @@ pub(super) struct Client {
 pub(super) enum State {
     /// The request is on its way.
     Asking,
-    /// A shim was told to go on. It says how its tool ended, or goes away as it becomes the tool: either is looked at when
+    /// A shim may go on. It reports how its tool ended, or goes away as it becomes the tool: either is looked at when
     /// its process has ended, so that becoming the tool wakes nobody.
-    Told { run: u64 },
+    Permitted { run: u64 },
     /// Its v1 tool runs.
     Working(Box<Work>),
     /// The answer is on its way; the first bytes of it are gone.
@@ -62,22 +62,22 @@ pub(super) enum State {
 
 /// Why there is no process to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unwatched {
+pub(super) enum NoPidfd {
     /// It has ended, and somebody else has its connection.
     Ended,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown,
 }
 
 /// What a client wants now.
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum ClientEvent {
     /// Nothing, or not yet.
     Nothing,
     /// A v1 request.
     Run(Line),
     /// A shim's question.
-    Leave(Ask),
+    AskPermission(Ask),
     /// It hung up while its v1 tool runs.
     Gone,
     /// Something that is no request: in which protocol, and why.
@@ -86,7 +86,7 @@ pub(super) enum Wish {
 
 impl Client {
     /// # Errors
-    /// The system does not say who it is.
+    /// The system does not tell whose it is.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let peer = getsockopt(&stream, PeerCredentials)?;
@@ -98,15 +98,15 @@ impl Client {
     ///
     /// # Errors
     /// It has ended, or nothing can be watched here.
-    pub(super) fn process(&self) -> Result<OwnedFd, Unwatched> {
+    pub(super) fn process(&self) -> Result<OwnedFd, NoPidfd> {
         // 0: a process of another PID namespace.
-        let pid = Pid::from_raw(self.pid).ok_or(Unwatched::Unknown)?;
+        let pid = Pid::from_raw(self.pid).ok_or(NoPidfd::Unknown)?;
         match getsockopt(&self.stream, PeerPidfd) {
             Ok(process) => Ok(process),
             Err(Errno::ENOPROTOOPT | Errno::EOPNOTSUPP) => {
-                pidfd_open(pid, PidfdFlags::empty()).map_err(|_| Unwatched::Unknown)
+                pidfd_open(pid, PidfdFlags::empty()).map_err(|_| NoPidfd::Unknown)
             }
-            Err(_) => Err(Unwatched::Ended),
+            Err(_) => Err(NoPidfd::Ended),
         }
     }
 
@@ -114,7 +114,7 @@ impl Client {
     /// known of the process, which this daemon may not be let look into.
     pub(super) fn stands_in(&self, run: u64) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(self.state, State::Told { run: its } if its == run)
+        matches!(self.state, State::Permitted { run: its } if its == run)
             && poll(&mut [PollFd::new(&self.stream, PollFlags::empty())], Some(&now)) == Ok(0)
     }
 
@@ -135,64 +135,64 @@ impl Client {
         match self.state {
             State::Asking | State::Ignoring { .. } => Some(PollFlags::IN),
             State::Answering { .. } => Some(PollFlags::OUT),
-            // Hanging up is told without being asked for.
+            // poll reports a hang-up without being asked for it.
             State::Working(_) | State::Closed => Some(PollFlags::empty()),
-            State::Told { .. } => None,
+            State::Permitted { .. } => None,
         }
     }
 
     /// Something happened on the connection.
-    pub(super) fn heard(&mut self, what: PollFlags) -> Wish {
+    pub(super) fn ready(&mut self, what: PollFlags) -> ClientEvent {
         match &mut self.state {
             State::Asking => self.read_request(),
             State::Answering { .. } => {
                 self.write();
-                Wish::Nothing
+                ClientEvent::Nothing
             }
             State::Ignoring { .. } => {
                 self.ignore();
-                Wish::Nothing
+                ClientEvent::Nothing
             }
-            State::Working(_) if what.intersects(PollFlags::HUP | PollFlags::ERR) => Wish::Gone,
-            State::Working(_) | State::Told { .. } | State::Closed => Wish::Nothing,
+            State::Working(_) if what.intersects(PollFlags::HUP | PollFlags::ERR) => ClientEvent::Gone,
+            State::Working(_) | State::Permitted { .. } | State::Closed => ClientEvent::Nothing,
         }
     }
 
     /// Time is up.
-    pub(super) fn late(&mut self, now: Instant) -> Wish {
+    pub(super) fn check_deadline(&mut self, now: Instant) -> ClientEvent {
         if self.deadline.is_none_or(|deadline| now < deadline) {
-            return Wish::Nothing;
+            return ClientEvent::Nothing;
         }
         match self.state {
             State::Asking => self.bad(RequestError::Half("the rest of it did not come within 5 s")),
             State::Answering { .. } | State::Ignoring { .. } => {
                 self.state = State::Closed;
-                Wish::Nothing
+                ClientEvent::Nothing
             }
-            State::Told { .. } | State::Working(_) | State::Closed => Wish::Nothing,
+            State::Permitted { .. } | State::Working(_) | State::Closed => ClientEvent::Nothing,
         }
     }
 
-    fn read_request(&mut self) -> Wish {
+    fn read_request(&mut self) -> ClientEvent {
         let is_open = match self.read() {
             Ok(is_open) => is_open,
             Err(_) => {
                 self.state = State::Closed;
-                return Wish::Nothing;
+                return ClientEvent::Nothing;
             }
         };
         let Some(first) = self.got.first() else {
             if !is_open {
                 self.state = State::Closed;
             }
-            return Wish::Nothing;
+            return ClientEvent::Nothing;
         };
         let wish = match Protocol::of(*first) {
-            Protocol::V1 => runner::line(&self.got).map(|line| line.map(Wish::Run)),
+            Protocol::V1 => runner::line(&self.got).map(|line| line.map(ClientEvent::Run)),
             Protocol::V2 => match runner::message::<Request>(&self.got) {
                 Ok(Some((Request::Ask(ask), taken))) => {
                     self.got.drain(..taken);
-                    Ok(Some(Wish::Leave(ask)))
+                    Ok(Some(ClientEvent::AskPermission(ask)))
                 }
                 Ok(Some((Request::Done(_), _))) => Err(RequestError::Half("`done` before `ask`")),
                 Ok(None) => Ok(None),
@@ -201,21 +201,21 @@ impl Client {
         };
         match wish {
             Ok(Some(wish)) => wish,
-            Ok(None) if is_open => Wish::Nothing,
+            Ok(None) if is_open => ClientEvent::Nothing,
             Ok(None) => self.bad(RequestError::Half("the connection ended before it did")),
             Err(error) => self.bad(error),
         }
     }
 
-    fn bad(&self, error: RequestError) -> Wish {
+    fn bad(&self, error: RequestError) -> ClientEvent {
         match self.got.first() {
-            Some(first) => Wish::Bad(Protocol::of(*first), error),
-            None => Wish::Bad(Protocol::V1, error),
+            Some(first) => ClientEvent::Bad(Protocol::of(*first), error),
+            None => ClientEvent::Bad(Protocol::V1, error),
         }
     }
 
-    /// What a shim whose process has ended said about its tool's end; nothing, where it became the tool.
-    pub(super) fn last_word(&mut self) -> Option<Done> {
+    /// What a shim whose process has ended reported about its tool's end; nothing, where it became the tool.
+    pub(super) fn take_report(&mut self) -> Option<Done> {
         self.state = State::Closed;
         self.read().ok()?;
         match runner::message::<Request>(&self.got) {
@@ -239,17 +239,17 @@ impl Client {
         Ok(true)
     }
 
-    /// The tool may run as the shim is told.
+    /// The tool may run; the shim gets the answer.
     pub(super) fn go(&mut self, run: u64, answer: &Answer) {
         self.deadline = None;
         // The first bytes on this connection, and few: they find room.
         self.state = match frame(answer).map(|bytes| self.stream.write_all(&bytes)) {
-            Some(Ok(())) => State::Told { run },
+            Some(Ok(())) => State::Permitted { run },
             _ => State::Closed,
         };
     }
 
-    /// Answers a v1 request, or says what is wrong with it; then it is over.
+    /// Answers a v1 request, or refuses it with the reason; then the connection ends.
     pub(super) fn answer(&mut self, answer: Vec<u8>) {
         self.got = Vec::new();
         self.deadline = Some(Instant::now() + ANSWER);

@@ -1,10 +1,10 @@
 //! A line of JSON for each run: who ran what, where, for how long, and what came of it.
 
+use ringfence_base::clock::since_boot;
 use ringfence_wire::runner::{Ask, Done};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     stdio,
-    time::{ClockId, clock_gettime},
 };
 use serde::Serialize;
 use std::{
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 4096;
 pub(super) struct Record {
     /// The daemon's number for it; 0: it was refused.
     pub(super) run: u64,
-    /// When it was asked for, in milliseconds since 1970.
+    /// When it was requested, in milliseconds since 1970.
     unix_ms: u128,
     /// The same on the clock that kernel events carry, in nanoseconds since boot.
     boot_ns: u64,
@@ -48,12 +48,10 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn new(run: u64, protocol: u8, pid: i32, uid: u32, ask: Ask) -> Self {
-        let boot = clock_gettime(ClockId::Boottime);
-        let boot = Duration::new(boot.tv_sec.unsigned_abs(), u32::try_from(boot.tv_nsec).unwrap_or(0));
         Self {
             run,
             unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis(),
-            boot_ns: u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX),
+            boot_ns: since_boot(),
             protocol,
             pid,
             uid,

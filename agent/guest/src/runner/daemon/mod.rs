@@ -1,8 +1,9 @@
-//! The daemon: gives leave to shims, runs v1's tools, writes down every run.
+//! The daemon: permits shims to go on, runs v1's tools, writes down every run.
 //!
 //! | what | file |
 //! |---|---|
 //! | flags | `args` |
+//! | its socket | `socket` |
 //! | one connection | `client` |
 //! | a v1 run | `work` |
 //! | who may use v1 | `caller` |
@@ -14,18 +15,19 @@ mod args;
 mod caller;
 mod client;
 mod log;
+mod socket;
 mod work;
 
 pub use args::{Args, Limits};
 
 use super::{child::End, find, say};
-use crate::runtime::tree;
-use client::{Client, State, Unwatched, Wish, refusal};
-use log::{Log, Record};
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
+use crate::{
+    runtime::tree,
+    signals::{Signal, Signals},
 };
+use client::{Client, ClientEvent, NoPidfd, State, refusal};
+use log::{Log, Record};
+use ringfence_base::error::chain;
 use ringfence_wire::runner::{Answer, Ask, Done, Line, Protocol, RequestError};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -35,18 +37,12 @@ use rustix::{
         setrlimit, wait,
     },
 };
+use socket::Socket;
 use std::{
     collections::HashSet,
-    fs::{self, Permissions},
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{
-            fs::{FileTypeExt, MetadataExt, PermissionsExt},
-            net::{UnixListener, UnixStream},
-        },
-    },
-    path::{Path, PathBuf},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -60,9 +56,6 @@ const PER_TOOL: usize = 3;
 
 /// Descriptors of the daemon itself, with room for those that are open for a moment.
 const OWN_FILES: usize = 32;
-
-/// Most bytes of a socket's path: 108 with the NUL at its end (unix(7)).
-const MOST_PATH: usize = 107;
 
 /// How long until a tool that has had its time, and still runs, is killed again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -111,7 +104,7 @@ pub fn run(args: &Args) -> ExitCode {
     match Daemon::start(&args.socket, &args.limits).and_then(|mut daemon| daemon.serve()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("{}", crate::runtime::Chain(&error)));
+            say(format_args!("{}", chain(&error)));
             ExitCode::FAILURE
         }
     }
@@ -121,7 +114,7 @@ pub fn run(args: &Args) -> ExitCode {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     socket: Socket,
-    signals: SignalFd,
+    signals: Signals,
     limits: Limits,
     own: Option<(u64, u64)>,
     log: Log,
@@ -130,7 +123,7 @@ pub(crate) struct Daemon {
     next: u64,
 }
 
-/// A tool that was given leave.
+/// A tool that was permitted to run.
 #[derive(Debug)]
 struct Run {
     record: Record,
@@ -143,46 +136,6 @@ struct Run {
     spared: u8,
 }
 
-/// The socket's file, removed with it.
-#[derive(Debug)]
-struct Socket {
-    listener: UnixListener,
-    path: PathBuf,
-    file: (u64, u64),
-}
-
-impl Socket {
-    fn bind(path: &Path) -> Result<Self, Error> {
-        let name = || path.display().to_string();
-        let failed = |source| Error::Listen { path: name(), source };
-        if path.as_os_str().len() > MOST_PATH {
-            return Err(Error::LongPath(name()));
-        }
-        match fs::symlink_metadata(path) {
-            Ok(meta) if !meta.file_type().is_socket() => return Err(Error::NoSocket(name())),
-            // Somebody's socket of the last time, or of now.
-            Ok(_) if UnixStream::connect(path).is_ok() => return Err(Error::Served(name())),
-            Ok(_) => fs::remove_file(path).map_err(failed)?,
-            Err(_) => {}
-        }
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        // Every user's shims ask; who may use v1 is decided by who asks.
-        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let meta = fs::symlink_metadata(path).map_err(failed)?;
-        Ok(Self { listener, path: path.to_owned(), file: (meta.dev(), meta.ino()) })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // Not another daemon's that took its place.
-        if fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.file) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 impl Daemon {
     /// Listens.
     pub(crate) fn start(socket: &Path, limits: &Limits) -> Result<Self, Error> {
@@ -191,13 +144,8 @@ impl Daemon {
             path: limits.log.as_deref().unwrap_or(Path::new("")).display().to_string(),
             source,
         })?;
-        let mut wanted = SigSet::empty();
-        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
-            wanted.add(signal);
-        }
-        wanted.thread_block().map_err(|error| Error::Wait(error.into()))?;
-        let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-            .map_err(|error| Error::Wait(error.into()))?;
+        let signals =
+            Signals::block(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT]).map_err(Error::Wait)?;
         Ok(Self {
             socket: Socket::bind(socket)?,
             signals,
@@ -217,7 +165,7 @@ impl Daemon {
             if signalled && self.signals()? {
                 break;
             }
-            self.late();
+            self.enforce_deadlines();
             self.clients.retain(|client| !matches!(client.state, State::Closed));
             if accept {
                 self.accept();
@@ -238,7 +186,7 @@ impl Daemon {
         let is_full = self.is_crowded() && self.to_crowd_out().is_none();
         let listens = if is_full { PollFlags::empty() } else { PollFlags::IN };
         fds.push(PollFd::from_borrowed_fd(self.socket.listener.as_fd(), listens));
-        let heard: Vec<usize> = (0..self.clients.len())
+        let polled: Vec<usize> = (0..self.clients.len())
             .filter(|index| self.clients.get(*index).is_some_and(|client| client.events().is_some()))
             .collect();
         for client in &self.clients {
@@ -267,13 +215,13 @@ impl Daemon {
         let mut happened = happened.into_iter();
         let mut next = || happened.next().unwrap_or(PollFlags::empty());
         let (signalled, accept) = (!next().is_empty(), !next().is_empty());
-        for index in heard {
+        for index in polled {
             let what = next();
             if !what.is_empty()
                 && let Some(client) = self.clients.get_mut(index)
             {
-                let wish = client.heard(what);
-                self.grant(index, wish);
+                let event = client.ready(what);
+                self.handle(index, event);
             }
         }
         for run in watched {
@@ -283,7 +231,7 @@ impl Daemon {
         }
         for client in &mut self.clients {
             if let State::Working(work) = &mut client.state {
-                work.listen();
+                work.read();
             }
         }
         Ok((accept, signalled))
@@ -323,9 +271,9 @@ impl Daemon {
         match self.socket.listener.accept().and_then(|(stream, _)| Client::new(stream)) {
             Ok(mut client) => {
                 // A shim's question comes with its connection: no need to wait for it once more.
-                let wish = client.heard(PollFlags::IN);
+                let event = client.ready(PollFlags::IN);
                 self.clients.push(client);
-                self.grant(self.clients.len() - 1, wish);
+                self.handle(self.clients.len() - 1, event);
             }
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
@@ -333,18 +281,18 @@ impl Daemon {
         }
     }
 
-    fn grant(&mut self, index: usize, wish: Wish) {
-        match wish {
-            Wish::Nothing => {}
-            Wish::Leave(ask) => self.leave(index, ask),
-            Wish::Run(line) => self.work(index, line),
-            Wish::Gone => self.gone(index),
-            Wish::Bad(protocol, error) => self.bad(index, protocol, &error),
+    fn handle(&mut self, index: usize, event: ClientEvent) {
+        match event {
+            ClientEvent::Nothing => {}
+            ClientEvent::AskPermission(ask) => self.permit(index, ask),
+            ClientEvent::Run(line) => self.work(index, line),
+            ClientEvent::Gone => self.gone(index),
+            ClientEvent::Bad(protocol, error) => self.bad(index, protocol, &error),
         }
     }
 
-    /// A shim's question.
-    fn leave(&mut self, index: usize, ask: Ask) {
+    /// A shim asks for permission.
+    fn permit(&mut self, index: usize, ask: Ask) {
         let full = self.clients.get(index).and_then(|client| self.no_room(client.uid));
         let Some(client) = self.clients.get_mut(index) else { return };
         let number = if full.is_some() { 0 } else { self.next };
@@ -432,7 +380,7 @@ impl Daemon {
         }
     }
 
-    /// Whoever waits for a v1 tool hung up: nobody will read what it says.
+    /// Whoever waits for a v1 tool hung up: nobody will read its output.
     fn gone(&mut self, index: usize) {
         let Some(client) = self.clients.get_mut(index) else { return };
         if let State::Working(work) = std::mem::replace(&mut client.state, State::Closed) {
@@ -457,9 +405,10 @@ impl Daemon {
     fn ended(&mut self, number: u64) {
         let Some(index) = self.runs.iter().position(|run| run.record.run == number) else { return };
         let mut run = self.runs.swap_remove(index);
-        let told = |client: &&mut Client| matches!(client.state, State::Told { run } if run == number);
-        if let Some(client) = self.clients.iter_mut().find(told) {
-            run.done = client.last_word();
+        let permitted =
+            |client: &&mut Client| matches!(client.state, State::Permitted { run } if run == number);
+        if let Some(client) = self.clients.iter_mut().find(permitted) {
+            run.done = client.take_report();
         }
         run.record.ended(run.began.elapsed(), run.done.take());
         self.log.write(&run.record);
@@ -467,8 +416,8 @@ impl Daemon {
 
     /// Takes in signals; whether it is time to go.
     fn signals(&mut self) -> Result<bool, Error> {
-        while let Some(signal) = self.signals.read_signal().map_err(|error| Error::Wait(error.into()))? {
-            if signal.ssi_signo != Signal::SIGCHLD as u32 {
+        while let Some(signal) = self.signals.next().map_err(Error::Wait)? {
+            if signal != Signal::SIGCHLD {
                 return Ok(true);
             }
         }
@@ -500,7 +449,7 @@ impl Daemon {
     }
 
     /// Ends what has had its time: slow clients, and tools.
-    fn late(&mut self) {
+    fn enforce_deadlines(&mut self) {
         let now = Instant::now();
         for index in 0..self.clients.len() {
             let Some(client) = self.clients.get_mut(index) else { continue };
@@ -510,11 +459,11 @@ impl Daemon {
             {
                 over = Some(work.run);
             }
-            let wish = client.late(now);
+            let event = client.check_deadline(now);
             if let Some(run) = self.runs.iter_mut().find(|run| Some(run.record.run) == over) {
                 run.record.timed_out = true;
             }
-            self.grant(index, wish);
+            self.handle(index, event);
         }
         for run in &mut self.runs {
             if run.deadline.is_some_and(|deadline| now >= deadline) {
@@ -532,8 +481,8 @@ impl Daemon {
 fn may_borrow(client: &Client) -> Result<(), String> {
     let process = match client.process() {
         Ok(process) => Some(process),
-        Err(Unwatched::Unknown) => None,
-        Err(Unwatched::Ended) => return Err(caller::refusal("the caller has ended")),
+        Err(NoPidfd::Unknown) => None,
+        Err(NoPidfd::Ended) => return Err(caller::refusal("the caller has ended")),
     };
     caller::may_borrow(client.pid)?;
     let ended = |process: OwnedFd| {

@@ -1,10 +1,11 @@
 //! A v1 run: the tool is the daemon's own child, in a process group of its own; its output becomes the answer.
 
-use crate::runner::{child::End, cut::Cutter, find, spill::Kept};
+use crate::runner::{child::End, find, spill::Spiller, truncate::Truncator};
 use ringfence_wire::runner::{Done, Keep, Line, Shape, Truncate, term};
 use rustix::{
     event::{PollFd, PollFlags},
     fs::OFlags,
+    io::Errno,
     process::{Pid, Signal, kill_process_group},
 };
 use std::{
@@ -46,8 +47,8 @@ pub(super) struct Work {
 #[derive(Debug)]
 struct Output {
     from: Option<File>,
-    cutter: Cutter,
-    kept: Kept,
+    truncator: Truncator,
+    spiller: Spiller,
     text: Vec<u8>,
 }
 
@@ -88,7 +89,7 @@ impl Work {
     }
 
     /// Reads some of what is there.
-    pub(super) fn listen(&mut self) {
+    pub(super) fn read(&mut self) {
         for output in &mut self.outputs {
             output.read(CHUNK);
         }
@@ -142,7 +143,7 @@ fn spawn(path: &Path, name: &OsStr, args: &[OsString]) -> io::Result<std::proces
     };
     match run(path, name, None) {
         // A script without `#!`: as shells do.
-        Err(error) if error.raw_os_error() == Some(nix::libc::ENOEXEC) => {
+        Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
             run(Path::new("/bin/sh"), OsStr::new("sh"), Some(path))
         }
         other => other,
@@ -168,8 +169,8 @@ impl Output {
         let from = from.filter(|from| rustix::fs::fcntl_setfl(from, OFlags::NONBLOCK).is_ok());
         Self {
             from: from.map(File::from),
-            cutter: Cutter::new(shape),
-            kept: Kept::new(name, shape),
+            truncator: Truncator::new(shape),
+            spiller: Spiller::new(name, shape),
             text: Vec::new(),
         }
     }
@@ -184,8 +185,8 @@ impl Output {
                 Ok(0) => self.from = None,
                 Ok(length) => {
                     let piece = chunk.get(..length).unwrap_or_default();
-                    self.cutter.push(piece, &mut self.text);
-                    self.kept.push(piece, self.cutter.is_over());
+                    self.truncator.push(piece, &mut self.text);
+                    self.spiller.push(piece, self.truncator.is_over());
                     count += length;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -196,10 +197,10 @@ impl Output {
     }
 
     fn finish(mut self, done: &mut Done) -> (Vec<u8>, u64) {
-        let bytes = self.cutter.bytes();
+        let bytes = self.truncator.bytes();
         let mut after = Vec::new();
-        if let Some(cut) = self.cutter.finish(&mut self.text, &mut after) {
-            let (remark, path) = self.kept.remark(cut);
+        if let Some(cut) = self.truncator.finish(&mut self.text, &mut after) {
+            let (remark, path) = self.spiller.remark(cut);
             self.text.extend(remark.bytes());
             self.text.append(&mut after);
             done.cut = true;

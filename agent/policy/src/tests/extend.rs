@@ -1,0 +1,164 @@
+//! Lists that are added to, installed profiles that are extended, homes.
+
+use crate::{problem::Wrong, *};
+use ringfence_common::policy::axis::{READ, WRITE};
+use std::fs;
+
+struct Files {
+    dir: tempfile::TempDir,
+    dirs: Dirs,
+}
+
+impl Files {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["installed", "own"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let dirs = Dirs { system: dir.path().join("installed"), user: None };
+        Self { dir, dirs }
+    }
+
+    fn write(&self, file: &str, text: &str) -> &Self {
+        fs::write(self.dir.path().join(file), text).unwrap();
+        self
+    }
+
+    fn load(&self, file: &str) -> Result<Profile, LoadErrors> {
+        load(self.dir.path().join(file).to_str().unwrap(), &self.dirs)
+    }
+
+    fn loaded(&self, file: &str) -> Profile {
+        self.load(file).unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+const BASE: &str = "[grant]
+fs_read = { only = [\"/srv/a\", \"/srv/b\"] }
+fs_write = \"all\"
+exec = { only = [] }
+net = { only = [] }
+max_calls = \"unlimited\"
+valid_for_generation = \"all\"
+[deny]
+fs_read = [\"**/.env\"]
+";
+
+/// Each rule as `FILE:LINE TEXT`.
+fn listed(rules: &[Rule]) -> Vec<String> {
+    let file = |rule: &Rule| rule.file.file_name().unwrap().to_string_lossy().into_owned();
+    rules.iter().map(|rule| format!("{}:{} {}", file(rule), rule.line, rule.text)).collect()
+}
+
+#[test]
+fn what_is_added_stands_behind_what_is_inherited_with_its_own_line() {
+    let files = Files::new();
+    files.write("installed/base.toml", BASE);
+    files.write(
+        "own/middle.toml",
+        "extends = \"base\"\n[grant]\nfs_read = { add = [\"/srv/c\"] }\n[deny]\nexec = { add = [\"su\"] }\n",
+    );
+    files.write(
+        "own/p.toml",
+        "extends = \"middle\"\n[grant]\nfs_read = { add = [\n  \"/srv/d\",\n  \"/srv/a\",\n] }\nfs_write = { add = [\"/tmp\"] }\n[deny]\nfs_read = { add = [\"**/key\"] }\n",
+    );
+    let profile = files.loaded("own/p.toml");
+    assert_eq!(
+        listed(profile.rules.fs_read.listed()),
+        ["base.toml:2 /srv/a", "base.toml:2 /srv/b", "middle.toml:3 /srv/c", "p.toml:4 /srv/d"]
+    );
+    assert!(matches!(profile.rules.fs_write, AxisRules::All(_)), "there is nothing beyond all");
+    assert_eq!(listed(&profile.denials.fs_read), ["base.toml:9 **/.env", "p.toml:9 **/key"]);
+    assert_eq!(listed(&profile.denials.exec), ["middle.toml:5 su"]);
+    // A whole list is in the place of all that.
+    files.write("own/q.toml", "extends = \"middle\"\n[grant]\nfs_read = { only = [\"/srv/d\"] }\n");
+    assert_eq!(listed(files.loaded("own/q.toml").rules.fs_read.listed()), ["q.toml:3 /srv/d"]);
+}
+
+#[test]
+fn named_options_and_commands_replace_the_inherited_ones() {
+    let files = Files::new();
+    files.write(
+        "own/a.toml",
+        "[kernel]\nioctl = [\"TIOCSTI\"]\nsocket_options = [\"SO_MARK\", \"SO_DONTROUTE\"]\n",
+    );
+    files.write("own/p.toml", "extends = \"a\"\n[kernel]\nsocket_options = [\"SO_MARK\"]\n");
+    let profile = files.loaded("own/p.toml");
+    assert_eq!(listed(&profile.socket_options), ["p.toml:3 SO_MARK"]);
+    assert_eq!(listed(&profile.ioctl), ["a.toml:2 TIOCSTI"]);
+    files.write("own/p.toml", "extends = \"a\"\n");
+    assert_eq!(
+        listed(&files.loaded("own/p.toml").socket_options),
+        ["a.toml:3 SO_MARK", "a.toml:3 SO_DONTROUTE"]
+    );
+}
+
+#[test]
+fn a_list_that_adds_to_nothing_is_an_error_with_its_place() {
+    let files = Files::new();
+    files.write("own/p.toml", &BASE.replace("net = { only = [] }", "net = { add = [\"10.0.0.1\"] }"));
+    let LoadErrors(problems) = files.load("own/p.toml").unwrap_err();
+    let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+    assert!(matches!(problem.what, Wrong::NothingToAddTo), "{problem:?}");
+    assert_eq!((problem.at.line, problem.at.key.as_str()), (5, "grant.net"));
+    for wrong in ["{ add = [\"x/y\"] }", "{ add = \"/srv\" }", "{ add = [], only = [] }", "{ ad = [] }"] {
+        files.write("own/p.toml", &BASE.replace("fs_write = \"all\"", &format!("fs_write = {wrong}")));
+        let LoadErrors(problems) = files.load("own/p.toml").unwrap_err();
+        assert!(
+            problems.iter().all(|p| p.at.line == 3 && p.at.key.starts_with("grant.fs_write")),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
+fn a_name_is_the_installed_profile_s_before_that_of_a_file_beside() {
+    let files = Files::new();
+    let described = |what: &str| format!("description = \"{what}\"\n");
+    files.write("own/p.toml", "extends = \"base\"\n").write("own/base.toml", &described("beside"));
+    assert_eq!(files.loaded("own/p.toml").description.as_deref(), Some("beside"));
+    files.write("installed/base.toml", &described("installed"));
+    let profile = files.loaded("own/p.toml");
+    assert_eq!(profile.description.as_deref(), Some("installed"));
+    assert!(
+        profile.notices.iter().any(|n| n.contains("p.toml:1") && n.contains("own/base.toml")),
+        "{:?}",
+        profile.notices
+    );
+    // One that is made out of the installed profile of its own name.
+    files.write("own/base.toml", "extends = \"base\"\n");
+    let profile = files.loaded("own/base.toml");
+    assert_eq!(profile.description.as_deref(), Some("installed"));
+    assert_eq!(profile.sources.len(), 2);
+}
+
+#[test]
+fn a_home_is_that_of_who_runs_the_command() {
+    let files = Files::new();
+    files.write(
+        "own/p.toml",
+        &BASE
+            .replace("\"/srv/a\"", "\"${HOME}/.cache\", \"${HOME}\"")
+            .replace("fs_write = \"all\"", "fs_write = { only = [\"${HOME}/.cache\"] }")
+            .replace("\"**/.env\"", "\"${HOME}/.ssh\""),
+    );
+    let root = tempfile::tempdir().unwrap();
+    let allowed = |home: Option<&str>, axis, path: &str| {
+        let profile = files.loaded("own/p.toml").at_home(home.map(Path::new));
+        let done =
+            profile.compile_whole(&CompileContext::new(root.path(), None)).unwrap_or_else(|e| panic!("{e}"));
+        let decision = decide::Decider::new(&done.policy).path(axis, path.as_bytes());
+        (decision.allowed(), done.notes.len())
+    };
+    let home = Some("/home/[u]");
+    assert_eq!(allowed(home, READ, "/home/[u]/x"), (true, 0));
+    assert_eq!(allowed(home, READ, "/home/u/x"), (false, 0));
+    assert_eq!(allowed(home, READ, "/home/[u]/.ssh/key"), (false, 0));
+    assert_eq!(allowed(home, WRITE, "/home/[u]/.cache/x"), (true, 0));
+    assert_eq!(allowed(home, WRITE, "/home/[u]/x"), (false, 0));
+    assert_eq!(allowed(None, READ, "/home/[u]/x"), (false, 4), "each such rule is told");
+    for wrong in ["/srv/${HOME}", "${HOME}x", "${HOME}/${WORKDIR}", "${HOME}/../x"] {
+        files.write("own/q.toml", &BASE.replace("/srv/a", wrong));
+        assert!(files.load("own/q.toml").is_err(), "{wrong}");
+    }
+}

@@ -1,0 +1,217 @@
+//! What runs: statuses, streams, limits, and that nothing is left.
+
+use crate::support::Session;
+use ringfence_base::error::chain;
+use ringfence_grant::Grant;
+use ringfence_tools::shell::Stop;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+#[track_caller]
+fn said(result: &Value, status: i32, stdout: &str, stderr: &str) {
+    assert_eq!(result["exit_code"], status, "{result}");
+    assert_eq!(result["stdout"], stdout, "{result}");
+    assert_eq!(result["stderr"], stderr, "{result}");
+}
+
+/// Waits, within a limit, until no process of this id is left.
+#[track_caller]
+fn gone(pid: &str) {
+    let until = Instant::now() + Duration::from_secs(60);
+    let ended = || match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    };
+    while !ended() {
+        assert!(Instant::now() < until, "process {pid} is still there");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn statuses_as_a_shell_has_them() {
+    let session = Session::new();
+    said(&session.script("true && echo a || echo b"), 0, "a\n", "");
+    said(&session.script("false && echo a || echo b; false"), 1, "b\n", "");
+    said(&session.script("sh -c 'exit 7' | true"), 0, "", "");
+    said(&session.script("true | sh -c 'exit 7'"), 7, "", "");
+    said(&session.script("sh -c 'kill -9 $$'"), 137, "", "");
+    said(&session.script("yes | head -n 1"), 0, "y\n", "");
+    said(&session.script("false; false || echo c && echo d"), 0, "c\nd\n", "");
+}
+
+#[test]
+fn redirects_and_pipes() {
+    let session = Session::new();
+    said(&session.script("sort < b.txt | uniq -c | tr -s ' ' | head -n 1"), 0, " 2 alpha\n", "");
+    said(&session.script("sh -c 'echo o; echo e >&2' 2>&1 >/dev/null"), 0, "e\n", "");
+    said(&session.script("sh -c 'echo o; echo e >&2' >x 2>&1; cat x"), 0, "o\ne\n", "");
+    said(&session.script("echo first > y; echo second >> y; cat y y | wc -l"), 0, "4\n", "");
+    said(&session.script("echo lost | cat a.txt > z | cat"), 0, "", "");
+    said(&session.script("echo only >&2"), 0, "", "only\n");
+    let missing = session.script("cat < none; echo after");
+    said(&missing, 0, "after\n", "ringfence: none: No such file or directory (os error 2)\n");
+    assert_eq!(session.script("cat < none")["exit_code"], 1);
+    assert_eq!(session.script("cat < sub")["exit_code"], 1);
+    let through = session.script("ln -s a.txt l; cat < l");
+    said(&through, 1, "", "ringfence: l: Too many levels of symbolic links (os error 40)\n");
+}
+
+#[test]
+fn a_program_sees_its_directory_its_name_and_no_input() {
+    let session = Session::new();
+    let dir = session.dir.to_str().unwrap();
+    said(&session.script("pwd; cat"), 0, &format!("{dir}\n"), "");
+    let sub =
+        session.call(&Grant::top(), json!({"script": "pwd; cat c.txt > d; echo *", "cwd": "sub"})).unwrap();
+    said(&sub, 0, &format!("{dir}/sub\nc.txt\n"), "");
+    assert!(session.dir.join("sub/d").exists());
+    said(&session.script("sh -c 'echo $0'"), 0, "sh\n", "");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_shown_and_said() {
+    let session = Session::new();
+    let odd = session.script("printf 'a\\377\\000b\\n'");
+    said(&odd, 0, "a\u{fffd}\0b\n", "");
+    assert_eq!(odd["stdout_utf8"], false);
+    assert_eq!(session.script("echo é")["stdout_utf8"], Value::Null);
+}
+
+#[test]
+fn output_beyond_the_bound_is_cut_in_the_middle_and_said() {
+    let session = Session::new();
+    let long = session.script("seq 1000000; echo end >&2");
+    let text = long["stdout"].as_str().unwrap();
+    assert!(text.len() < 600_000 && text.starts_with("1\n2\n") && text.ends_with("999999\n1000000\n"));
+    assert!(text.contains("\n[...truncated 6"), "{}", text.len());
+    assert_eq!((&long["truncated"], &long["stdout_bytes"]), (&json!(true), &json!(6_888_896)));
+    assert_eq!(long["stderr"], "end\n");
+    assert_eq!(session.script("seq 1000")["truncated"], false);
+}
+
+#[test]
+fn when_the_time_is_over_everything_is_killed() {
+    let session = Session::new();
+    let script = "sh -c 'echo $$; sleep 1000 & echo $!; wait' | cat; echo never";
+    // A busy machine may need more than a second until there is something to kill.
+    for seconds in [1, 5, 60] {
+        let begun = Instant::now();
+        let over = session.call(&Grant::top(), json!({"script": script, "timeout_secs": seconds})).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(500), "{:?}", begun.elapsed());
+        assert_eq!(
+            (&over["exit_code"], &over["timed_out"], &over["timeout_secs"]),
+            (&Value::Null, &json!(true), &json!(seconds))
+        );
+        let said = over["stdout"].as_str().unwrap();
+        said.lines().for_each(gone);
+        if said.lines().count() == 2 {
+            return;
+        }
+    }
+    panic!("not even in a minute was there something to kill");
+}
+
+#[test]
+fn what_a_command_leaves_running_ends_with_the_call() {
+    let session = Session::new();
+    let begun = Instant::now();
+    let left = session.script("sh -c 'sleep 300 & echo $!'; sh -c 'sleep 300 & echo $!'");
+    assert!(begun.elapsed() < Duration::from_secs(250));
+    let said = left["stdout"].as_str().unwrap();
+    assert_eq!(said.lines().count(), 2, "{said}");
+    said.lines().for_each(gone);
+}
+
+#[test]
+fn a_process_outside_of_the_group_that_holds_the_pipe_is_not_waited_for() {
+    let session = Session::new();
+    let begun = Instant::now();
+    let left = session.script("sh -c 'setsid sleep 300 & echo $!'");
+    assert!(begun.elapsed() < Duration::from_secs(250));
+    let pid = left["stdout"].as_str().unwrap().trim().to_owned();
+    // Without `ending_orphans` it lives on: end it.
+    let _ = std::process::Command::new("kill").arg(&pid).status().unwrap();
+    gone(&pid);
+}
+
+#[test]
+fn a_stopped_shell_ends_what_runs_and_runs_no_more() {
+    let stop = Stop::new().unwrap();
+    let session = Session::with(|shell| shell.stopped_by(&stop));
+    let pid = session.dir.join("pid");
+    let script = json!({"script": "sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 300'"});
+    thread::scope(|scope| {
+        let call = scope.spawn(|| session.call(&Grant::top(), script.clone()));
+        let until = Instant::now() + Duration::from_secs(60);
+        while !pid.exists() {
+            assert!(Instant::now() < until, "the command did not start");
+            thread::sleep(Duration::from_millis(5));
+        }
+        stop.stop();
+        let error = call.join().unwrap().unwrap_err();
+        let reason = chain(&error);
+        assert!(reason.contains("it was stopped"), "{reason}");
+    });
+    gone(fs::read_to_string(&pid).unwrap().trim());
+    assert!(session.call(&Grant::top(), json!({"program": "sleep", "args": ["300"]})).is_err());
+}
+
+#[test]
+fn calls_at_the_same_time_do_not_mix() {
+    let session = Session::new();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|at| {
+                let session = &session;
+                scope.spawn(move || {
+                    for round in 0..5 {
+                        let result = session.script(&format!("echo {at} {round} | cat; echo {at} >&2"));
+                        said(&result, 0, &format!("{at} {round}\n"), &format!("{at}\n"));
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn no_descriptor_of_the_server_reaches_a_program() {
+    let session = Session::new();
+    let listed = session.script("ls /proc/self/fd | cat");
+    // What this process was itself started with may have been made to be inherited.
+    let inherited = |fd: &&str| {
+        let flags = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim).unwrap_or("0");
+        i32::from_str_radix(flags, 8).unwrap() & 0o2_000_000 == 0
+            && Path::new(&format!("/proc/self/fd/{fd}")).exists()
+    };
+    let own = ["0", "1", "2"];
+    let listed = listed["stdout"].as_str().unwrap().lines();
+    let others: Vec<_> = listed.filter(|fd| !own.contains(fd) && !inherited(fd)).collect();
+    // The directory that it lists.
+    assert_eq!(others.len(), 1, "{others:?}");
+}
+
+#[test]
+fn a_pipeline_of_the_longest_kind() {
+    let session = Session::new();
+    said(&session.script(&format!("echo a{}", " | cat".repeat(63))), 0, "a\n", "");
+    let many = session.script(&"true;".repeat(200));
+    said(&many, 0, "", "");
+}
+
+#[test]
+fn what_holds_the_grant_is_said() {
+    let session = Session::new();
+    let granted = session.grant(&[("exec", &["true"]), ("fs_write", &["."])]);
+    let result = session.call(&granted, json!({"program": "true"})).unwrap();
+    let enforcement = json!({"exec": "gate", "fs_read": "none", "fs_write": "gate", "net": "none"});
+    assert_eq!(result["enforcement"], enforcement);
+}
