@@ -1,4 +1,4 @@
-//! `ringfence events` and `ringfence why` against a real auditor: what is shown, to whom, in which form.
+//! `ringfence events` and `ringfence events why` against a real auditor: what is shown, to whom, in which form.
 
 mod auditor_support;
 

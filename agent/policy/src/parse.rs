@@ -97,7 +97,7 @@ fn read(file: &Path, text: &str, keys: impl Fn(&mut Parser, &DeTable<'_>)) -> Pa
         let start = error.span().map_or(0, |s| s.start);
         parser.wrong(start, "", Wrong::Syntax(error.message().to_owned()));
     }
-    // After a syntax error the rest may be read amiss.
+    // After a syntax error the rest may be misread.
     if errors.is_empty() {
         keys(&mut parser, root.get_ref());
         // Tables come sorted by their keys; a person reads from the top.

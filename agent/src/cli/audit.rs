@@ -83,13 +83,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
             outcome => outcome.map(|()| ExitCode::SUCCESS),
         },
-        Command::Export { format, db } => {
-            match export(&Places::on_record(db.as_deref())?, *format) {
-                // Whoever reads has enough.
-                Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-                outcome => outcome.map(|()| ExitCode::SUCCESS),
-            }
-        }
+        Command::Export { format, db } => match export(&Places::on_record(db.as_deref())?, *format) {
+            Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+            outcome => outcome.map(|()| ExitCode::SUCCESS),
+        },
     }
 }
 
@@ -106,7 +103,7 @@ fn each_row(
     each_page(places, table, false, each)
 }
 
-/// The same; `as_text`: columns of JSON are the texts that are stored.
+/// The same; with `as_text`, columns of JSON come as the stored text.
 fn each_page(
     places: &Places,
     table: &str,
@@ -117,7 +114,7 @@ fn each_page(
     loop {
         let request = McpRequest::Table { table: table.to_owned(), after, limit: 500, as_text };
         let McpReply::Rows { rows } = client::ask(places, &request)? else {
-            bail!("the auditor answered something else");
+            bail!("the auditor sent an unexpected answer");
         };
         for row in &rows {
             each(row)?;
@@ -129,12 +126,11 @@ fn each_page(
     }
 }
 
-/// Reads everything twice where it may change meanwhile: a session that runs, or that retention removes just now, is
-/// not amiss.
+/// Reads what may change meanwhile twice: a session that is running, or that retention removes in between, is no problem.
 fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     let heads = heads.map(|file| read_heads(places, file)).transpose()?.unwrap_or_default();
     let before = rows_by_id(places, "sessions")?;
-    let (ledgers, amiss) = ledgers(places)?;
+    let (ledgers, broken) = ledgers(places)?;
     let mut sums: HashMap<String, verify::Sums> = HashMap::new();
     each_row(places, "messages", |row| {
         sums.entry(text(row, "session_id")).or_default().message(row);
@@ -149,13 +145,13 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         Ok(())
     })?;
     let after = rows_by_id(places, "sessions")?;
-    // A ledger that is broken is said once, not of each session.
+    // A broken ledger is reported once, not for each session.
     let unread = Known::default();
     let known = |row: &Value, session: &str| {
         let uid = row["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok())?;
         match ledgers.get(&uid) {
             Some(ledger) => ledger.sessions.get(session),
-            None => (!amiss.is_empty()).then_some(&unread),
+            None => (!broken.is_empty()).then_some(&unread),
         }
     };
 
@@ -172,14 +168,14 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
             Err(error) => suspects.push((session.clone(), error)),
         }
     }
-    let mut amiss = amiss.clone();
+    let mut problems = broken.clone();
     let named = ledgers.values().flat_map(|ledger| &ledger.sessions);
     let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
     suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Amiss::Gone)));
     for (head, error) in verify::heads(&heads, &ledgers, |session| before.contains_key(session)) {
         match &head.of {
             Of::Session(session) => suspects.push((session.clone(), error)),
-            Of::Ledger => amiss.push(format!("ledger of uid {}: {error}", head.uid)),
+            Of::Ledger => problems.push(format!("ledger of uid {}: {error}", head.uid)),
         }
     }
 
@@ -193,15 +189,15 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         let by_retention = removed.contains_key(&session)
             && matches!(error, verify::Amiss::Journal { .. } | verify::Amiss::Gone | verify::Amiss::Rows(_));
         if !by_retention {
-            amiss.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
+            problems.push(format!("session {session}: {:#}", anyhow::Error::from(error)));
         }
     }
-    for line in &amiss {
+    for line in &problems {
         print(&format!("{}\n", printable(line)))?;
     }
     report(whole, running, &removed, &now, heads.len())?;
-    print(&format!("{} amiss\n", amiss.len()))?;
-    Ok(if amiss.is_empty() { Exit::Success } else { Exit::Failure }.into())
+    print(&format!("{} problem{}\n", problems.len(), if problems.len() == 1 { "" } else { "s" }))?;
+    Ok(if problems.is_empty() { Exit::Success } else { Exit::Failure }.into())
 }
 
 fn report(
@@ -213,7 +209,7 @@ fn report(
 ) -> anyhow::Result<()> {
     print(&format!("{whole} sessions whole\n"))?;
     if running > 0 {
-        print(&format!("{running} of them written to meanwhile: their rows were not compared\n"))?;
+        print(&format!("{running} of them changed meanwhile, so their rows were not compared\n"))?;
     }
     let folded = ledgers.values().fold((0, 0), |sum, l| (sum.0 + l.folded.0, sum.1 + l.folded.1));
     let sessions = removed.len() as u64 + folded.0;
@@ -244,7 +240,7 @@ fn rows_by_id(places: &Places, table: &str) -> anyhow::Result<BTreeMap<String, V
     Ok(rows)
 }
 
-/// The ledgers of all users whose rows are shown, and what is wrong with any.
+/// The ledgers of all users whose rows are shown, and what is wrong with the broken ones.
 fn ledgers(places: &Places) -> anyhow::Result<(HashMap<u32, Ledger>, Vec<String>)> {
     let mut rows: BTreeMap<u32, Vec<ledger::Row>> = BTreeMap::new();
     each_row(places, "ledger", |row| {
@@ -258,26 +254,26 @@ fn ledgers(places: &Places) -> anyhow::Result<(HashMap<u32, Ledger>, Vec<String>
         });
         Ok(())
     })?;
-    let (mut ledgers, mut amiss) = (HashMap::new(), Vec::new());
+    let (mut ledgers, mut broken) = (HashMap::new(), Vec::new());
     for (uid, mut rows) in rows {
         rows.sort_by_key(|row| row.seq);
         match Ledger::read(&rows) {
             Ok(ledger) => drop(ledgers.insert(uid, ledger)),
-            Err(error) => amiss.push(format!("ledger of uid {uid}: {error}")),
+            Err(error) => broken.push(format!("ledger of uid {uid}: {error}")),
         }
     }
-    Ok((ledgers, amiss))
+    Ok((ledgers, broken))
 }
 
 /// The present heads of this database.
 fn present_heads(places: &Places) -> anyhow::Result<Vec<Head>> {
     let McpReply::Rows { rows } = client::ask(places, &McpRequest::Heads)? else {
-        bail!("the auditor answered something else");
+        bail!("the auditor sent an unexpected answer");
     };
     Ok(rows.iter().filter_map(|row| heads::parse(row["head"].as_str()?)).map(|(head, _)| head).collect())
 }
 
-/// Heads of this database out of a file; none at all is an error, as it would prove nothing.
+/// The heads of this database in a file. A file without any is an error, since it would prove nothing.
 fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     let named = || format!("the heads {}", file.display());
     let input: Box<dyn BufRead> = if file == Path::new("-") {
@@ -293,7 +289,7 @@ fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     for line in input.split(b'\n') {
         let line = line.with_context(|| format!("cannot read {}", named()))?;
         match heads::parse(&String::from_utf8_lossy(&line)) {
-            // Anybody may write to the host's journal: a head by another uid than the auditor's is that user's word.
+            // Anybody may write to the host's journal, so a head counts only if its own user or the auditor wrote it.
             Some((head, by)) if head.db == db && by.is_none_or(|by| by == head.uid || is_auditor(by)) => {
                 found.push(head);
             }
@@ -303,7 +299,7 @@ fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     }
     if found.is_empty() {
         bail!(
-            "{} hold no head of the database {} ({other} of others); take them by `journalctl -t ringfence-audit -o json`",
+            "{} have no head of the database {} ({other} are of other databases); get them with `journalctl -t ringfence-audit -o json`",
             named(),
             places.db.display()
         );
@@ -311,7 +307,7 @@ fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     Ok(found)
 }
 
-/// Root's, and the daemon's auditor's.
+/// Whether this is the uid of root or of the daemon's auditor.
 fn is_auditor(uid: u32) -> bool {
     let named = nix::unistd::User::from_name("ringfence-audit").ok().flatten();
     uid == 0 || named.is_some_and(|user| user.uid.as_raw() == uid)

@@ -75,7 +75,7 @@ impl Home {
         Session::open(self).end();
     }
 
-    /// What it printed, and whether nothing was amiss.
+    /// What it printed, and whether it found no problem.
     pub(crate) fn verify(&self, options: &[&str]) -> (String, bool) {
         let ran = self.ringfence(&["audit", "verify"]).args(options).output().expect("ringfence audit");
         let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);

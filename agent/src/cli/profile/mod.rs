@@ -71,11 +71,16 @@ enum Command {
     Schema,
 }
 
+/// A kind of access, here and in `ringfence grant explain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Access {
+pub(super) enum Access {
+    /// Executing a program.
     Exec,
+    /// Reading a path.
     Read,
+    /// Writing a path.
     Write,
+    /// Connecting.
     Net,
 }
 
