@@ -2,6 +2,7 @@
 
 use ringfence_credentials::Source;
 use ringfence_wire::agent::For;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 use url::Url;
@@ -62,11 +63,12 @@ pub struct Http {
 }
 
 /// Which protocol a provider speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename_all = "lowercase")]
 pub enum ProviderKind {
-    /// Messages.
+    /// Anthropic's Messages.
     Anthropic,
-    /// Chat Completions.
+    /// OpenAI's Chat Completions.
     OpenAi,
 }
 
@@ -176,7 +178,8 @@ pub struct Limits {
 }
 
 /// What a million tokens cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields, default)]
 pub struct Price {
     /// Read.
     pub input: f64,
