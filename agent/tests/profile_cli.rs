@@ -268,6 +268,24 @@ fn extends_replaces_key_by_key_and_finds_loops() {
 }
 
 #[test]
+fn many_missing_paths_are_one_note_unless_all_are_wanted() {
+    let lab = Lab::new();
+    let check = |paths: usize, options: &[&str]| {
+        let paths: Vec<String> = (0..paths).map(|n| format!("\"/nonexistent/{n}\"")).collect();
+        lab.profile("p", NOTHING.replacen("only = []", &format!("only = [{}]", paths.join(", ")), 1));
+        let (status, out, err) = lab.run(&[&["check", "p"], options].concat());
+        assert_eq!(status, 0, "{err}");
+        out
+    };
+    let lines = |text: &str| text.matches("does not exist on this host").count();
+    assert_eq!(lines(&check(3, &[])), 3);
+    let short = check(4, &[]);
+    assert!(lines(&short) == 0 && short.contains("note: 4 of its paths do not exist"), "{short}");
+    assert_eq!(lines(&check(4, &["--verbose"])), 4);
+    assert_eq!(lines(&check(4, &["--json"])), 4);
+}
+
+#[test]
 fn a_profile_without_a_grant_grants_nothing_though_it_has_a_model() {
     let lab = Lab::new();
     let agents = lab.path("user/ringfence/agents");
