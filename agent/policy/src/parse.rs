@@ -321,7 +321,7 @@ impl Parser {
         let number = value.get_ref().as_integer();
         let number = number.and_then(|n| u64::from_str_radix(&n.as_str().replace('_', ""), n.radix()).ok());
         if number.is_none() {
-            self.mistyped(key, value, "a whole number, 0 or more,");
+            self.mistyped(key, value, "a whole number, 0 or more");
         }
         number
     }

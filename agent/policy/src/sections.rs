@@ -233,7 +233,7 @@ impl Parser {
         let amount = text.and_then(|text| text.replace('_', "").parse::<f64>().ok());
         let amount = amount.filter(|amount| amount.is_finite() && *amount >= 0.0);
         if amount.is_none() {
-            self.mistyped(path, value, "an amount, 0 or more,");
+            self.mistyped(path, value, "an amount, 0 or more");
         }
         amount
     }

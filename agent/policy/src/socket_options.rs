@@ -161,7 +161,7 @@ mod tests {
             ("\"SO_MRK\"", "did you mean `SO_MARK`?"),
             ("\"so_mark\"", "did you mean `SO_MARK`?"),
             ("\"nonsense\"", "its level and number"),
-            ("\"SO_MARK\", \"1/36\"", "there already"),
+            ("\"SO_MARK\", \"1/36\"", "is a duplicate of"),
             ("\"MCAST_JOIN_GROUP\"", "write `0/42` or `41/42`"),
             ("\"IP_LOCAL_PORT_RANGE\"", "cannot be allowed: it chooses a port that bind was not asked about"),
         ] {

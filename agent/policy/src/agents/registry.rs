@@ -253,13 +253,15 @@ fn url(located: &Located<String>, wrong: &mut Vec<Problem>) -> Option<Url> {
     let why = match Url::parse(&located.value) {
         Err(_) => "it is not a URL",
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            "a credential does not belong in a URL, where logs show it"
+            "a URL must not contain a credential, since logs show URLs"
         }
         Ok(url) if url.query().is_some() || url.fragment().is_some() => "it has a query or a fragment",
         Ok(url) => match url.scheme() {
             "https" => return Some(url),
             "http" if is_loopback(&url) => return Some(url),
-            "http" => "http is for loopback only: the credential would go over the network in the clear",
+            "http" => {
+                "http is for loopback only, since it would send the credential over the network in the clear"
+            }
             _ => "only https, and http on loopback, can be used",
         },
     };

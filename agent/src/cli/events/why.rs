@@ -117,7 +117,7 @@ fn write(out: &mut impl Write, why: &Explanation) -> io::Result<()> {
         writeln!(
             out,
             "  {:<10}  {file}{line}  {} {}",
-            "stands in",
+            "defined in",
             printable(&rule.key),
             printable(&rule.text)
         )?;
