@@ -260,7 +260,7 @@ fn stopping_lets_what_is_under_way_finish() {
     assert!(runtime.next().is_none());
     daemon.wait();
     let ran = home.run(&["stop"]);
-    assert!(!ran.status && ran.err.contains("no `ringfence start` runs"), "{}", ran.err);
+    assert!(!ran.status && ran.err.contains("no `ringfence agent start` runs"), "{}", ran.err);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn whoever_says_stop_hears_that_it_was_heard() {
         daemon.wait();
         let ran = home.run(&["status"]);
         assert!(!ran.status, "{}", ran.out);
-        assert!(ran.err.contains("daemon") && ran.err.contains("no `ringfence start` runs"), "{}", ran.err);
+        assert!(ran.err.contains("daemon") && ran.err.contains("no `ringfence agent start` runs"), "{}", ran.err);
     }
 }
 
