@@ -114,8 +114,8 @@ fn compile(profile: &Profile, ctx: &CompileContext<'_>) -> Result<Compilation, C
         past: ctx.past.unwrap_or(&no_past),
         fixed: &fixed,
     };
-    // A link that the container may write is not followed by an allow: whoever points it elsewhere would widen the
-    // grant. What may be written is known only once all links are followed, so there are two passes.
+    // An allow does not follow a link that the container may write, since the container could widen its grant by changing it.
+    // What may be written is known only once all links are followed, so there are two passes.
     let room = most_followed(profile);
     let mut first = Builder::new(&mut resolver, outset, None, room);
     first.profile(profile);

@@ -14,7 +14,7 @@
 //! | `nets` | net rules to prefixes |
 //! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
 //! | `casing` | names on file systems that fold case |
-//! | `decide`, `show` | what a policy says of a path or address, as the kernel folds it; a compiled profile as text |
+//! | `decide`, `show` | how a policy decides about a path or address, as the kernel does; a compiled profile as text |
 //! | `nest` | a policy inside another: what both allow |
 //! | `agents/` | agents: the registry and a profile's sections to one configuration |
 
@@ -287,8 +287,8 @@ impl fmt::Display for Axis {
     }
 }
 
-/// What may stay open on a host where the eBPF programs do not hold, once that is accepted: an axis, in part or altogether,
-/// and two things for which the name of an axis says too little.
+/// What may stay open on a host where the eBPF programs do not enforce, once that is accepted: an axis, in part or
+/// altogether, and two gaps that are accepted by their own names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Partial {

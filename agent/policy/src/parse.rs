@@ -354,7 +354,7 @@ impl Parser {
     }
 }
 
-/// The names of an enum, of which a text is none.
+/// A text is not one of an enum's names.
 #[derive(Debug, thiserror::Error)]
 #[error("not one of {}", .0.join(", "))]
 struct UnknownName(&'static [&'static str]);
@@ -383,7 +383,7 @@ fn in_some_home(rule: &Rule) -> Rule {
     Rule { home: Some(Path::new(SOME_HOME).into()), ..rule.clone() }
 }
 
-/// What the kernel's compiler says to a net rule that is a host name.
+/// The problem that the kernel's compiler has with a net rule that is a host name.
 pub(crate) fn host_name(rule: &Rule) -> Option<Problem> {
     let entry = rule.net(Some(Path::new(SOME_WORKDIR)));
     matches!(entry, Ok(NetEntry::Host { .. }))

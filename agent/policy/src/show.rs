@@ -56,7 +56,7 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
     for rule in &policy.places {
         let place = pattern(&rule.place, rule.kind);
         if let Place::Named { kind: named::SHARED_MEMORY, .. } = rule.place {
-            continue; // said beside the capabilities
+            continue; // shown with the capabilities
         }
         if let Place::Named { kind, .. } = rule.place {
             let axis = if kind == named::OPTION { "socket_options" } else { "ioctl" };
@@ -65,7 +65,7 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
         }
         for (bit, (mask, axis)) in AXES.iter().enumerate() {
             let bit = if *mask == UNIX { 4 } else { bit };
-            // What may be executed may be mapped: said once.
+            // Execution implies mapping, so it is shown once.
             let implied = |axes: u16| *mask == MAP && axes & EXEC != 0;
             if rule.allow & mask != 0 && !implied(rule.allow) {
                 add(axis, "allow", place.clone(), rule.allow_rules[bit]);

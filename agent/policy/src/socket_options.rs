@@ -17,16 +17,16 @@ pub(crate) struct SocketOption {
     number: i32,
 }
 
-/// Why an entry is none.
+/// Why an entry is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// No option is called so.
+    /// There is no option of this name.
     #[error("is not a socket option")]
     Unknown { near: Option<&'static str> },
-    /// Options of several levels are, here as they are written by number.
+    /// Options of several levels have this name; these are their numbers.
     #[error("is the name of more than one socket option")]
     Ambiguous(Vec<String>),
-    /// The network rules would mean nothing.
+    /// The option would bypass the network rules.
     #[error("cannot be allowed: it {0}")]
     Never(&'static str),
 }

@@ -16,7 +16,7 @@ use std::{
 };
 use url::Url;
 
-/// Most tokens of an answer, where nothing says otherwise.
+/// Most tokens of an answer, by default.
 const MAX_TOKENS: u32 = 8192;
 /// Turns of a message.
 const MAX_ROUNDS: u32 = 200;
