@@ -372,7 +372,11 @@ fn credentials_in_a_file_that_others_can_read_are_noticed() {
         .unwrap();
     let ran = home.run(&["agent", "check", "a"]);
     assert!(ran.status, "the seed's own example makes such a file");
-    assert!(ran.out.contains("registry.toml: holds credentials and can be read by others"), "{}", ran.out);
+    assert!(
+        ran.out.contains("registry.toml: contains credentials, and other users can read it"),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]

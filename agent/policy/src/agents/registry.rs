@@ -128,7 +128,7 @@ pub fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfig, Load
     }
 }
 
-/// A notice if a file that holds credentials can be read by others. The seed's own example makes such files.
+/// A notice if other users can read a file with credentials. The seed's own example makes such files.
 fn readable(llm: &[LlmSection], mcp: &[McpSection], from: &Provenance) -> Option<String> {
     let is_value = |source: &Option<Located<Source>>| {
         source.as_ref().is_some_and(|s| s.at.file == from.file && matches!(s.value, Source::Value(_)))
@@ -136,7 +136,7 @@ fn readable(llm: &[LlmSection], mcp: &[McpSection], from: &Provenance) -> Option
     let holds = llm.iter().any(|s| is_value(&s.api_key)) || mcp.iter().any(|s| is_value(&s.auth_token));
     (holds && from.mode & 0o044 != 0).then(|| {
         format!(
-            "{}: holds credentials and can be read by others (mode {:04o}): chmod 600 it",
+            "{}: contains credentials, and other users can read it (mode {:04o}): run `chmod 600` on it",
             from.file.display(),
             from.mode
         )
