@@ -1,4 +1,4 @@
-//! `ringfence events` and `ringfence why` against a real auditor: what is shown, to whom, in which form.
+//! `ringfence events` and `ringfence events why` against a real auditor: what is shown, to whom, in which form.
 
 mod auditor_support;
 
@@ -186,7 +186,7 @@ fn why_names_the_rule_and_the_line() {
     let (out, err, ok) = core.run(&["why", "1"]);
     assert!(ok, "{err}");
     assert!(
-        out.contains("stands in   /etc/ringfence/profiles/coder.toml:12  deny.fs_read /etc/shadow"),
+        out.contains("defined in  /etc/ringfence/profiles/coder.toml:12  deny.fs_read /etc/shadow"),
         "{out}"
     );
     assert!(out.contains("remove \"/etc/shadow\" from `deny.fs_read`"), "{out}");

@@ -109,19 +109,19 @@ fn every_mistake_is_said_at_once_with_file_line_key_and_hint() {
         (4, "grant.fs_read: \"src\": it is not an absolute path", "${WORKDIR}/src"),
         (4, "grant.fs_read: \"/a/*.py\": unsupported glob", "backslash"),
         (5, "grant.fs_read: \"/a/../b\": it has a `.` or `..`", "without"),
-        (6, "grant.fs_write: a list where \"all\" or { only = [...] } is needed", ""),
+        (6, "grant.fs_write: expected \"all\" or { only = [...] }, found a list", ""),
         (7, "grant.exec: \"bin/git\": it is neither", "bare name"),
-        (7, "grant.exec: \"/x/\" is there already, in line 7", "remove one"),
+        (7, "grant.exec: \"/x/\" is a duplicate of line 7", "remove one"),
         (
             8,
-            "grant.net: \"example.com:443\" is a host name: the kernel knows addresses only",
+            "grant.net: \"example.com:443\" is a host name, but the kernel decides by address",
             "its addresses",
         ),
         (8, "grant.net: \"http://x\": it is a URL", ""),
         (8, "grant.net: \"10.0.0.1/8\": 10.0.0.1/8 has bits set", "10.0.0.0/8"),
         (8, "grant.net: \"10.0.0.1:0\": \"0\" is not a port", ""),
         (9, "grant.max_calls: ", "whole number"),
-        (11, "deny.net: a string where a list of strings is needed", ""),
+        (11, "deny.net: expected a list of strings, found a string", ""),
         (13, "kernel.seccomp: \"strong\" is not one of default, strict, off", ""),
         (14, "kernel.accept_partial: \"fs\" is not one of fs_read", ""),
     ] {
@@ -139,12 +139,12 @@ fn broken_files_are_refused_with_a_reason() {
     assert!(lab.wrong("").contains("is empty"));
     assert!(lab.wrong(" \n\n").contains("is empty"));
     assert!(lab.wrong(b"mode = \"enforce\"\nx = \"\xff\"\n").contains("bad.toml:2: is not UTF-8"));
-    assert!(lab.wrong("a = ".repeat(3 << 20)).contains("12582912 bytes: a profile has at most 4194304"));
+    assert!(lab.wrong("a = ".repeat(3 << 20)).contains("12582912 bytes; a profile may have at most 4194304"));
     assert!(lab.wrong(format!("x = {}", "[".repeat(100_000))).contains("bad.toml:1:"), "depth is bounded");
     let read = |text: &str| NOTHING.replacen("only = []", &format!("only = [{text}]"), 1);
     assert!(lab.wrong(read("\"/a\\u0000b\"")).contains("control character"));
     assert!(lab.wrong(read("\"/a\\nb\"")).contains("control character"));
-    assert!(lab.wrong(read("\"/a\", 7")).contains("a whole number where a string is needed"));
+    assert!(lab.wrong(read("\"/a\", 7")).contains("expected a string, found a whole number"));
     let long = format!("\"/{}\"", "a/".repeat(70));
     assert!(lab.wrong(read(&long)).contains("too deep: at most 64"));
     assert!(lab.wrong(NOTHING.replace("all", "some")).contains("\"some\" is not one of"));
@@ -157,7 +157,7 @@ fn a_hundred_thousand_rules_are_one_error_and_ten_thousand_are_quick() {
     let with = |n| NOTHING.replacen("only = []", &format!("only = [{}]", rules(n).replace('\n', "")), 1);
     let err = lab.wrong(with(100_000));
     assert!(
-        err.contains("100000 rules: a profile has at most 16384") && err.contains("directories"),
+        err.contains("100000 rules; a profile may have at most 16384") && err.contains("directories"),
         "{err}"
     );
     assert!(err.ends_with("bad: 1 error\n"), "{err}");
@@ -265,6 +265,24 @@ fn extends_replaces_key_by_key_and_finds_loops() {
     lab.profile("kid", "extends = \"parent\"\nmod = 1\n");
     let (_, _, err) = lab.run(&["check", "kid"]);
     assert!(err.contains("parent.toml:1: kernal") && err.contains("kid.toml:2: mod"), "{err}");
+}
+
+#[test]
+fn many_missing_paths_are_one_note_unless_all_are_wanted() {
+    let lab = Lab::new();
+    let check = |paths: usize, options: &[&str]| {
+        let paths: Vec<String> = (0..paths).map(|n| format!("\"/nonexistent/{n}\"")).collect();
+        lab.profile("p", NOTHING.replacen("only = []", &format!("only = [{}]", paths.join(", ")), 1));
+        let (status, out, err) = lab.run(&[&["check", "p"], options].concat());
+        assert_eq!(status, 0, "{err}");
+        out
+    };
+    let lines = |text: &str| text.matches("does not exist on this host").count();
+    assert_eq!(lines(&check(3, &[])), 3);
+    let short = check(4, &[]);
+    assert!(lines(&short) == 0 && short.contains("note: 4 of its paths do not exist"), "{short}");
+    assert_eq!(lines(&check(4, &["--verbose"])), 4);
+    assert_eq!(lines(&check(4, &["--json"])), 4);
 }
 
 #[test]

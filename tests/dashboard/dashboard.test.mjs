@@ -367,7 +367,7 @@ test("what a server says on standard error is shown as text, as it comes", async
   await noisy.call("read_d", { stderr: "its last words\n" });
   await clients.shift().close();
   await said.getByText("its last words").waitFor();
-  await said.getByText(/more characters; ringfence sessions --stderr [0-9a-f]{8} has all/).waitFor();
+  await said.getByText(/more characters; ringfence mcp sessions --stderr [0-9a-f]{8} has all/).waitFor();
   await said.getByText(/[0-9,]+ bytes were not kept/).waitFor();
   assert.ok((await said.textContent()).startsWith("<img src=x"));
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "it is too wide");

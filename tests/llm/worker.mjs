@@ -1,4 +1,4 @@
-// What the tests need of Ringfence: a user's home, `ringfence start` in it, a runtime on an agent's socket.
+// What the tests need of Ringfence: a user's home, `ringfence agent start` in it, a runtime on an agent's socket.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { connect, createServer } from "node:net";

@@ -150,7 +150,7 @@ def children(pid):
 
 
 def calls(*args, uid=0):
-    """What `ringfence calls --json` tells a user."""
+    """What `ringfence mcp calls --json` tells a user."""
     return rows("calls", *args, uid=uid)
 
 

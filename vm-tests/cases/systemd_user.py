@@ -1,4 +1,4 @@
-"""Group `systemd`: `ringfence init` and `stop` under an ordinary user's own systemd."""
+"""Group `systemd`: `ringfence agent init` and `stop` under an ordinary user's own systemd."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def journal():
 
 
 def served(env=None):
-    """What `ringfence start` of the user serves: its process and its agents' names; `None` where there is none."""
+    """What `ringfence agent start` of the user serves: its process and its agents' names; `None` where there is none."""
     result = as_user("ringfence", "agent", "ls", "--json", env=env)
     if result.returncode:
         return None
@@ -80,7 +80,7 @@ def log_in():
 
 @scene("systemd/user-init", group="systemd", limit=500)
 def init():
-    """a user's `ringfence init` serves the agents, also after a kill; `stop` and `init --uninstall` leave nothing of it"""
+    """a user's `ringfence agent init` serves the agents, also after a kill; `stop` and `init --uninstall` leave nothing of it"""
     unit = f"{USER.pw_dir}/.config/systemd/user/{UNIT}"
     sockets = f"{USER.pw_dir}/.config/ringfence/sockets"
     write(f"{USER.pw_dir}/.config/ringfence/agents/first.toml", PROFILE)
@@ -119,7 +119,7 @@ def init():
     wanted = f"{os.path.dirname(unit)}/default.target.wants"
     assert not os.path.exists(wanted) or not os.listdir(wanted), os.listdir(wanted)
     again = as_user("ringfence", "stop")
-    assert again.returncode == 1 and "ringfence start" in again.stderr, said(again)
+    assert again.returncode == 1 and "ringfence agent start" in again.stderr, said(again)
     succeeds("ringfence", "init")
     assert served() and "stopped and removed" in succeeds("ringfence", "init", "--uninstall")
     assert served() is None and not os.path.exists(unit)

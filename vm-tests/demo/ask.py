@@ -1,5 +1,5 @@
 """Asks the demo's second agent to summarise a repository, and shows what it was asked, what it did, and what the kernel
-saw of that: `ringfence send` and `ringfence trace`, as they are.
+saw of that: `ringfence agent send` and `ringfence events trace`, as they are.
 
     ask.py AGENT [--color]
 
@@ -24,14 +24,14 @@ def main():
         print(f"  \033[1m$ {text}\033[0m" if color else f"  $ {text}")
 
     wait(lambda: runtime(agent), "the agent's runtime")
-    title(f"ringfence send {agent} '{QUESTION}'")
+    title(f"ringfence agent send {agent} '{QUESTION}'")
     print()
-    said = ringfence("send", agent, QUESTION)
+    said = ringfence("agent", "send", agent, QUESTION)
     print(indented(said.stdout or said.stderr))
     wait(lambda: refused(agent) >= {"open", "connect"}, "the refusals on record")
-    title(f"ringfence trace {agent}")
+    title(f"ringfence events trace {agent}")
     print()
-    print(indented(ringfence("trace", agent).stdout))
+    print(indented(ringfence("events", "trace", agent).stdout))
     return said.returncode
 
 

@@ -48,7 +48,7 @@ def main():
         if not good:
             print(f"           not what should happen: status {status}, {said}")
     print()
-    print("  `ringfence events` lists what happened, `ringfence why NUMBER` explains one of it.")
+    print("  `ringfence events` lists what happened, `ringfence events why NUMBER` explains one of it.")
     print()
     return 1 if wrong else 0
 

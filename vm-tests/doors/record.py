@@ -26,7 +26,7 @@ def lines(*words, uid=0):
 
 
 class Traces:
-    """What `ringfence trace` tells of the good agent, gathered while it goes on: it shows the newest two hundred messages."""
+    """What `ringfence events trace` tells of the good agent, gathered while it goes on: it shows the newest two hundred messages."""
 
     def __init__(self, ledger):
         self.ledger = ledger

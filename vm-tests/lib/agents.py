@@ -308,7 +308,7 @@ def ringfence_send(name, text):
 
 
 def trace(*args):
-    """What `ringfence trace --json` shows."""
+    """What `ringfence events trace --json` shows."""
     result = ringfence("trace", "--json", *args)
     assert result.returncode == 0, f"trace: {said(result)}"
     return json.loads(result.stdout)

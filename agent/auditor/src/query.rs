@@ -277,7 +277,7 @@ impl Responder {
             Some(trace) => QueryReply::Trace(Box::new(trace)),
             None => QueryReply::Failed(Failure {
                 error: format!(
-                    "there is no agent, intent or tool call {:?} on record, or it is another user's; `ringfence trace` shows the newest",
+                    "there is no agent, intent or tool call {:?} on record, or it is another user's; `ringfence events trace` shows the newest",
                     query.what.as_deref().unwrap_or_default()
                 ),
             }),

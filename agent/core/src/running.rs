@@ -5,6 +5,7 @@
 
 use super::{enroll::EnrollError, privileges::are_filtered};
 use ringfence_process::peer::{PeerError, Process, alive, pid_of};
+use ringfence_sandbox::host;
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
@@ -18,8 +19,6 @@ use std::{
     time::Duration,
 };
 
-/// Where cgroup v2 is mounted.
-const CGROUPS: &str = "/sys/fs/cgroup";
 /// Deepest cgroup below the one that was named.
 const MAX_DEPTH: usize = 32;
 /// How long a cgroup has to freeze.
@@ -30,8 +29,8 @@ const FREEZE: Duration = Duration::from_secs(2);
 pub enum Target {
     /// A process and its descendants.
     Tree(OwnedFd),
-    /// The processes in a cgroup and below.
-    Cgroup(PathBuf),
+    /// The processes in a cgroup and below: its directory, and its path as `/proc/PID/cgroup` has it.
+    Cgroup(PathBuf, PathBuf),
 }
 
 impl Target {
@@ -41,14 +40,18 @@ impl Target {
     /// If it is not below the cgroup mount, or is the mount itself.
     pub fn cgroup(path: &str) -> Result<Self, EnrollError> {
         let bad = |source| EnrollError::Cgroup { path: path.into(), source };
+        let mount = host::cgroup2().ok_or_else(|| bad(io::Error::other("cgroup v2 is not mounted")))?;
         let path = fs::canonicalize(path).map_err(bad)?;
-        if path.parent().is_none_or(|parent| !parent.starts_with(CGROUPS))
-            || !path.join("cgroup.procs").is_file()
-        {
-            let reason = format!("it is not a cgroup below {CGROUPS}");
-            return Err(bad(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+        match path.strip_prefix(&mount) {
+            Ok(below) if !below.as_os_str().is_empty() && path.join("cgroup.procs").is_file() => {
+                let below = Path::new("/").join(below);
+                Ok(Self::Cgroup(path, below))
+            }
+            _ => {
+                let reason = format!("it is not a cgroup below {}", mount.display());
+                Err(bad(io::Error::new(io::ErrorKind::InvalidInput, reason)))
+            }
         }
-        Ok(Self::Cgroup(path))
     }
 
     /// Every process of it that lives now.
@@ -58,7 +61,7 @@ impl Target {
     pub fn processes(&self) -> Result<Vec<OwnedFd>, EnrollError> {
         match self {
             Self::Tree(root) => tree(root),
-            Self::Cgroup(path) => cgroup(path),
+            Self::Cgroup(path, below) => cgroup(path, below),
         }
     }
 
@@ -66,7 +69,7 @@ impl Target {
     pub fn hold(&self) -> Option<Frozen> {
         match self {
             Self::Tree(_) => None,
-            Self::Cgroup(path) => Frozen::freeze(path),
+            Self::Cgroup(path, _) => Frozen::freeze(path),
         }
     }
 }
@@ -113,15 +116,14 @@ fn parent_of(stat: &[u8]) -> Option<u32> {
     std::str::from_utf8(stat.get(end + 1..)?).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-fn cgroup(path: &Path) -> Result<Vec<OwnedFd>, EnrollError> {
+fn cgroup(path: &Path, below: &Path) -> Result<Vec<OwnedFd>, EnrollError> {
     let mut pids = BTreeSet::new();
     let gone = |source| EnrollError::Cgroup { path: path.to_owned(), source };
     collect(path, 0, &mut pids).map_err(gone)?;
-    let below = Path::new("/").join(path.strip_prefix(CGROUPS).unwrap_or(path));
     let mut found = Vec::new();
     for pid in pids {
         if let Some((pidfd, _)) = open(pid)?
-            && is_in(pid, &below)
+            && is_in(pid, below)
             && alive(pidfd.as_fd())
         {
             found.push(pidfd);
@@ -310,9 +312,25 @@ mod tests {
 
     #[test]
     fn what_is_no_cgroup_is_refused_by_name() {
-        for path in ["/", "/tmp", "/sys/fs/cgroup", "/sys/fs/cgroup/../cgroup", "/nonexistent/group"] {
+        let mount = host::cgroup2().unwrap_or_else(|| "/sys/fs/cgroup".into());
+        let (mount, around) = (mount.display().to_string(), mount.join(".").display().to_string());
+        for path in ["/", "/tmp", &mount, &around, "/nonexistent/group"] {
             let error = Target::cgroup(path).unwrap_err().message();
             assert!(error.contains(path), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_is_found_below_the_mount_wherever_that_is() {
+        let Some(mount) = host::cgroup2() else { return };
+        let groups = fs::read_dir(&mount).unwrap().flatten().map(|entry| entry.path());
+        for group in groups.filter(|path| path.join("cgroup.procs").is_file()) {
+            let target = Target::cgroup(group.to_str().unwrap()).unwrap();
+            let Target::Cgroup(path, below) = target else { panic!("{target:?}") };
+            assert_eq!(
+                (path.as_path(), mount.join(below.strip_prefix("/").unwrap())),
+                (group.as_path(), group.clone())
+            );
         }
     }
 }

@@ -158,7 +158,7 @@ pub enum Error {
     Command(String, #[source] io::Error),
     /// Neither the daemon's environment nor a command is a place for an agent's credential.
     #[error(
-        "the daemon takes credentials from the profile, a file or a systemd credential (LoadCredential= in its unit); variables and commands are for `ringfence start`"
+        "the daemon takes credentials from the profile, a file or a systemd credential (LoadCredential= in its unit); variables and commands are for `ringfence agent start`"
     )]
     NotAllowed,
     /// No descriptor to hand it over.

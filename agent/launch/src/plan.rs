@@ -81,19 +81,23 @@ impl Held {
     pub fn holds_the_grant(&self) -> bool {
         self.gaps.iter().all(|gap| gap.starts_with(PROTECTED))
     }
+
+    /// Which enforcers hold it, in whole or in part.
+    pub(crate) fn without_gaps(&self) -> String {
+        let by = if self.by.is_empty() { "nothing".to_owned() } else { self.by.join(" and ") };
+        let how = match (self.by.is_empty(), self.gaps.is_empty()) {
+            (true, true) => return format!("{:<9} not restricted by the profile", self.part.name()),
+            (false, false) => "held in part by",
+            _ => "held by",
+        };
+        format!("{:<9} {how} {by}", self.part.name())
+    }
 }
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = if self.by.is_empty() { "nothing".to_owned() } else { self.by.join(" and ") };
-        match self.gaps.as_slice() {
-            [] if self.by.is_empty() => write!(f, "{:<9} not restricted by the profile", self.part.name()),
-            [] => write!(f, "{:<9} held by {by}", self.part.name()),
-            gaps if self.by.is_empty() => {
-                write!(f, "{:<9} held by nothing; open: {}", self.part.name(), gaps.join("; "))
-            }
-            gaps => write!(f, "{:<9} held in part by {by}; open: {}", self.part.name(), gaps.join("; ")),
-        }
+        f.write_str(&self.without_gaps())?;
+        if self.gaps.is_empty() { Ok(()) } else { write!(f, "; open: {}", self.gaps.join("; ")) }
     }
 }
 

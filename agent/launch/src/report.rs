@@ -70,8 +70,10 @@ pub(crate) fn partial(profile: &str, why: &str, plan: &Plan, accepted: &[Partial
         text.push_str(&format!("  it could {}: {}\n", could(held.part), held.gaps.join("; ")));
     }
     text.push_str("What holds:\n");
+    let is_shown = |held: &Held| plan.refused(accepted).any(|refused| refused == held);
     for held in &plan.parts {
-        text.push_str(&format!("  {held}\n"));
+        let line = if is_shown(held) { held.without_gaps() } else { held.to_string() };
+        text.push_str(&format!("  {line}\n"));
     }
     for line in closed(plan) {
         text.push_str(&format!("  {line}\n"));
@@ -139,6 +141,8 @@ mod tests {
                 && at("it could use: the home") < at("What holds:")
         );
         assert!(at("unix sockets are closed") < at("--accept-partial fs_read,home"));
+        assert_eq!(text.matches("secrets").count(), 1, "each gap once: {text}");
+        assert!(text.contains("\n  fs_read   held in part by seccomp\n"), "{text}");
         assert!(text.ends_with("--accept-partial fs_read,home"));
         // What is accepted is not said again, and stays among the flags.
         let text = partial("p", "no daemon", &plan, &[Partial::FsRead]);

@@ -93,7 +93,9 @@ fn run(words: &[String]) -> Result<Secret, secret::Error> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not started by `ringfence agent start`.
-    #[error("`ringfence llm-commands` is started by `ringfence start`, with its link as standard input")]
+    #[error(
+        "`ringfence llm-commands` is started by `ringfence agent start`, with its link as standard input"
+    )]
     NotFromStart(#[source] io::Error),
     /// Privileges.
     #[error("the process that runs commands for credentials cannot protect itself")]
@@ -102,7 +104,7 @@ pub enum Error {
     #[error("the home directory is not known; set HOME")]
     NoHome,
     /// The process that asks.
-    #[error("`ringfence start` cannot be understood")]
+    #[error("`ringfence agent start` cannot be understood")]
     Link(#[from] FrameError),
 }
 

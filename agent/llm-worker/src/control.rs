@@ -122,19 +122,19 @@ impl AgentState {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens.
-    #[error("no `ringfence start` runs for this user (socket {}): start one, or `ringfence init`", .0.display())]
+    #[error("no `ringfence agent start` runs for this user (socket {}): start one, or `ringfence agent init`", .0.display())]
     NotRunning(PathBuf),
     /// The socket.
     #[error("{} cannot be used", .0.display())]
     Socket(PathBuf, #[source] io::Error),
     /// The conversation broke.
-    #[error("`ringfence start` did not answer")]
+    #[error("`ringfence agent start` did not answer")]
     Frame(#[source] FrameError),
     /// It said no.
     #[error("{0}")]
     Refused(String),
     /// It said something else.
-    #[error("`ringfence start` answered something else than was asked")]
+    #[error("`ringfence agent start` answered something else than was asked")]
     Strange,
 }
 

@@ -59,7 +59,7 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 pub enum Error {
     /// Not started by a supervisor.
     #[error(
-        "`ringfence llm-worker` is started by the daemon or by `ringfence start`, with its link as standard input; use one of those"
+        "`ringfence llm-worker` is started by the daemon or by `ringfence agent start`, with its link as standard input; use one of those"
     )]
     NotFromDaemon(#[source] Option<io::Error>),
     /// The supervisor's first messages.

@@ -38,11 +38,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// There is no systemctl.
-    #[error("cannot run systemctl; without systemd start `ringfence start` by other means")]
+    #[error("cannot run systemctl; without systemd start `ringfence agent start` by other means")]
     NoSystemctl(#[source] io::Error),
     /// There is no service manager of this user to talk to.
     #[error(
-        "systemd's manager of this user cannot be reached ({0}; its own message is above): nothing was changed. It is there for who logs in, not behind `su` or `sudo`; `ringfence start` does without"
+        "systemd's manager of this user cannot be reached ({0}; its own message is above): nothing was changed. It is there for who logs in, not behind `su` or `sudo`; `ringfence agent start` does without"
     )]
     NoManager(ExitStatus),
     /// It failed.
@@ -78,7 +78,7 @@ fn text(binary: &Path, places: &[(&'static str, PathBuf)]) -> Result<String, Err
         environment += &format!("Environment=\"{variable}={}\"\n", quoted(variable, place)?);
     }
     Ok(format!(
-        "# Written by `ringfence init`; `ringfence init --uninstall` removes it.\n\
+        "# Written by `ringfence agent init`; `ringfence agent init --uninstall` removes it.\n\
          [Unit]\n\
          Description=Ringfence: LLM workers of this user's agents\n\
          \n\

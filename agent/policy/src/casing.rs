@@ -42,8 +42,8 @@ fn is_ignorable(c: char) -> bool {
         | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Whether a component of the path may be found by another spelling: it is by that of the other case, or it is not there to
-/// be asked.
+/// Whether a component of the path may be found by another spelling: the spelling in the other case finds it, or it does not
+/// exist and so cannot be tested.
 pub fn may_fold(path: &Path) -> bool {
     path.ancestors().any(|path| {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return false };

@@ -146,7 +146,7 @@ mod tests {
         assert!(notes.iter().any(|note| note.contains("no-such-device")), "{notes:?}");
 
         for (entries, said) in
-            [("\"TIOSTI\"", "did you mean `TIOCSTI`?"), ("\"TIOCSTI\", \"0x5412\"", "there already")]
+            [("\"TIOSTI\"", "did you mean `TIOCSTI`?"), ("\"TIOCSTI\", \"0x5412\"", "is a duplicate of")]
         {
             let error = load(entries).unwrap_err().to_string();
             assert!(

@@ -114,8 +114,8 @@ fn compile(profile: &Profile, ctx: &CompileContext<'_>) -> Result<Compilation, C
         past: ctx.past.unwrap_or(&no_past),
         fixed: &fixed,
     };
-    // A link that the container may write is not followed by an allow: whoever points it elsewhere would widen the
-    // grant. What may be written is known only once all links are followed, so there are two passes.
+    // An allow does not follow a link that the container may write, since the container could widen its grant by changing it.
+    // What may be written is known only once all links are followed, so there are two passes.
     let room = most_followed(profile);
     let mut first = Builder::new(&mut resolver, outset, None, room);
     first.profile(profile);
@@ -340,11 +340,11 @@ impl<'a> Builder<'a> {
             Workdir::Dir(dir) | Workdir::Closed(dir, _) => Some(dir.as_path()),
         };
         let result = read(rule, workdir);
-        // What else can be wrong with an entry, the loader has said.
+        // The loader has reported all other errors in an entry.
         if matches!(result, Err(RuleError::NoWorkdir)) {
             self.problems.push(Problem::new(place(rule), Wrong::NoWorkdir(rule.text.clone())));
         } else if matches!(result, Err(RuleError::NoHome)) {
-            self.note(rule, "the user has no home directory: the rule means nothing");
+            self.note(rule, "the user has no home directory, so the rule has no effect");
         }
         result.ok()
     }
@@ -388,7 +388,7 @@ impl<'a> Builder<'a> {
             }
         };
         if resolved.path.starts_with(b"/proc/self/") || resolved.path == b"/proc/self" {
-            self.note(rule, "the kernel sees /proc/PID, never /proc/self: the rule matches nothing");
+            self.note(rule, "the kernel sees /proc/PID, never /proc/self, so the rule matches nothing");
         }
         if axes & WRITE != 0 {
             let written = resolved.before.iter().map(|path| PlaceRule {
@@ -528,7 +528,7 @@ impl<'a> Builder<'a> {
                 self.put_allow(place, Kind::Exact, READ, id);
             }
             None => self.notes.push(format!(
-                "kernel.shared_memory: nothing is mounted at {}, so no file is made there",
+                "kernel.shared_memory: nothing is mounted at {}, so the container cannot create files there",
                 base::POSIX_SHARED_MEMORY
             )),
         }

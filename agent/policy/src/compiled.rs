@@ -104,7 +104,7 @@ pub struct PlaceRule {
 }
 
 impl PlaceRule {
-    /// A rule that says nothing yet.
+    /// A rule that has no effect yet.
     pub fn nothing(place: Place, kind: Kind) -> Self {
         Self {
             place,
@@ -139,7 +139,7 @@ pub struct NetRule {
 pub struct RuleSource {
     /// Stable id, shown in events: `fs_read:/srv/app`, `deny.exec:**/ssh`, `base:fs_read:/usr`, `protected:/proc/sys`.
     pub id: String,
-    /// File it stands in; `None` for built-in rules.
+    /// Its file; `None` for built-in rules.
     pub file: Option<PathBuf>,
     /// Line, from 1; 0 for built-in rules.
     pub line: u32,

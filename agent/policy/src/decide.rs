@@ -1,4 +1,4 @@
-//! What a compiled policy says of a path or an address: the kernel's fold, in plain words.
+//! How a compiled policy decides about a path or an address: the kernel's fold, in safe code.
 
 use super::compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId};
 use std::{
@@ -109,7 +109,7 @@ impl<'a> Decider<'a> {
         fold.decision()
     }
 
-    /// The rules of the patterns that mean a component, those that are said of any longer one last.
+    /// The rules of the patterns that match a component.
     fn patterns(&self, name: &[u8]) -> impl Iterator<Item = &[&'a PlaceRule]> {
         let begins = self.prefixes.iter().filter_map(|length| name.get(..*length));
         let ends = self.suffixes.iter().filter_map(|length| name.get(name.len().checked_sub(*length)?..));

@@ -34,7 +34,7 @@ impl Dirs {
     /// The file of a name, or the path itself (a text with a slash, or one that ends in `.toml`).
     ///
     /// # Errors
-    /// The name is none, or no directory has it.
+    /// The name is not valid, or no directory has such a profile.
     pub fn find(&self, name_or_path: &str) -> Result<PathBuf, LoadErrors> {
         if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
             let path = PathBuf::from(name_or_path);

@@ -1,13 +1,12 @@
-//! What `${HOME}` stands for: the home of the user that a command runs as, by the host's user database. Not the variable
-//! HOME, which is whatever whoever starts the command likes.
+//! What `${HOME}` stands for: the home, in the host's user database, of the user that a command runs as. Not the variable
+//! HOME, which the caller can set to anything.
 
 use super::base;
 use nix::unistd::{Uid, User, geteuid};
 use ringfence_common::policy::axis::{READ, WRITE};
 use std::path::{Component, Path, PathBuf};
 
-/// The home of a user; none where there is no such user, or where the home is no directory of one's own: `/`, or a
-/// protected place.
+/// The home of a user; `None` if there is no such user, or if the home is `/` or a protected place.
 pub fn of(uid: u32) -> Option<PathBuf> {
     let home = User::from_uid(Uid::from_raw(uid)).ok()??.dir;
     is_own(&home).then_some(home)

@@ -128,8 +128,8 @@ impl Builder<'_> {
     fn moved(&mut self, rule: Option<&Rule>, path: &[u8], now: &[u8], then: &[u8], when: &str) {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let what = format!(
-            "it leads to {} now and led to {} {when}: it goes on meaning that; to change it, name the place itself in the \
-             profile, or start the container again",
+            "it leads to {} now and led to {} {when}; the rule still applies to the latter. To change that, name the path \
+             itself in the profile, or start the container again",
             text(now),
             text(then),
         );

@@ -3,9 +3,10 @@
 //! | file | step |
 //! |---|---|
 //! | `dirs`, `source` | a name or path to a file's bytes and who could have written them |
-//! | `schema` | every key, documented; the JSON Schema |
-//! | `parse`, `extend` | bytes to keys with their lines; the chain of `extends` to one [`Profile`] |
-//! | `sections` | `[llm.*]` and `[mcp.*]` |
+//! | `tables`, `sections` | every table of a profile, and of an agent in it: its keys, documented, read and inherited |
+//! | `keys`, `parse` | the keys of one file, and their values; every mistake with its line |
+//! | `extend` | the chain of `extends` to one [`Profile`] |
+//! | `schema` | the JSON Schema |
 //! | `commands`, `socket_options`, `capabilities` | keys of `[kernel]`: ioctls, socket options, capabilities |
 //! | `rule`, `problem`, `remarks` | rules as written; what is wrong with a profile; what is odd about it |
 //! | `resolve`, `workdir`, `home`, `base`, `protect` | `${WORKDIR}`, `${HOME}`, built-in rules, protected places |
@@ -13,7 +14,7 @@
 //! | `nets` | net rules to prefixes |
 //! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
 //! | `casing` | names on file systems that fold case |
-//! | `decide`, `show` | what a policy says of a path or address, as the kernel folds it; a compiled profile as text |
+//! | `decide`, `show` | how a policy decides about a path or address, as the kernel does; a compiled profile as text |
 //! | `nest` | a policy inside another: what both allow |
 //! | `agents/` | agents: the registry and a profile's sections to one configuration |
 
@@ -34,6 +35,7 @@ mod dirs;
 mod extend;
 pub mod fixed;
 pub mod home;
+mod keys;
 mod lead;
 pub mod mounts;
 mod nest;
@@ -49,6 +51,7 @@ pub mod sections;
 pub mod show;
 mod socket_options;
 mod source;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod workdir;
@@ -63,7 +66,8 @@ pub use rule::{AxisRules, Denials, Rule, Rules, WORKDIR};
 pub use source::Provenance;
 
 use ringfence_grant::{CountBound, Grant, Scope};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::{
     fmt, io,
     os::unix::ffi::OsStrExt,
@@ -97,11 +101,15 @@ pub fn registry(
 ) -> Result<(Vec<sections::LlmSection>, Vec<sections::McpSection>, Provenance), LoadErrors> {
     let (text, provenance) = source::read(file)?;
     let text = zeroize::Zeroizing::new(text);
-    let parsed = parse::parse_registry(file, &text);
+    let parsed = keys::parse(file, &text, |keys| {
+        let llm = keys.sections("llm", sections::LlmSection::read);
+        (llm, keys.sections("mcp", sections::McpSection::read))
+    });
     if !parsed.problems.is_empty() {
         return Err(LoadErrors(parsed.problems));
     }
-    Ok((parsed.layer.llm.unwrap_or_default(), parsed.layer.mcp.unwrap_or_default(), provenance))
+    let (llm, mcp) = parsed.table;
+    Ok((llm.unwrap_or_default(), mcp.unwrap_or_default(), provenance))
 }
 
 /// An absolute path in a root with its links resolved: the form in which the kernel sees it.
@@ -206,13 +214,13 @@ impl Profile {
 }
 
 /// Whether a profile is enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Denials are denied.
+    /// What is not granted is denied.
     #[default]
     Enforce,
-    /// Denials are recorded as `would_deny`, and allowed.
+    /// What is not granted is recorded as `would_deny` and allowed.
     Audit,
 }
 
@@ -271,9 +279,9 @@ impl fmt::Display for Axis {
     }
 }
 
-/// What may stay open on a host where the eBPF programs do not hold, once that is accepted: an axis, in part or altogether,
-/// and two things for which the name of an axis says too little.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// What may stay open on a host where the eBPF programs do not enforce, once that is accepted: an axis, in part or
+/// altogether, and two gaps that are accepted by their own names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Partial {
     /// Reading files.
@@ -284,9 +292,9 @@ pub enum Partial {
     Exec,
     /// The network.
     Net,
-    /// Every unix socket that file modes allow, where they cannot be told apart: whoever listens there acts outside.
+    /// Every unix socket that file modes allow, where sockets cannot be told apart: a process that listens there acts outside.
     Unix,
-    /// The home, as a working directory that is it or holds it.
+    /// The home directory, or one above it, as the working directory.
     Home,
 }
 
@@ -376,10 +384,10 @@ pub enum Seccomp {
 }
 
 /// `kernel.landlock`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LandlockUse {
-    /// Where eBPF does not hold.
+    /// Where the eBPF programs do not enforce.
     #[default]
     Fallback,
     /// Always.
@@ -389,7 +397,7 @@ pub enum LandlockUse {
 }
 
 /// `kernel.audit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum AuditLevel {
     /// Denials only.
     #[default]
@@ -407,7 +415,7 @@ pub enum AuditLevel {
 }
 
 /// `kernel.base`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Base {
     /// What any Linux program needs: the loader, libraries, locale data, `/dev/null` and the like.

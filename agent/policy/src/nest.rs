@@ -1,8 +1,8 @@
 //! A policy inside another: what both allow, what either denies.
 //!
-//! The result allows nothing that one of the two does not. Where what both allow cannot be said in the kernel's terms
-//! (a `**/NAME` of one inside a directory of the other) it allows less; so it does where a `**/NAME` that is lost by that
-//! had kept a name out of the reach of a denied pattern.
+//! The result allows nothing that one of the two denies. Where the kernel's rules cannot express what both allow (a `**/NAME`
+//! of one inside a directory of the other), it allows less; also where a `**/NAME` that is lost this way had exempted a name
+//! from a denied pattern.
 
 use super::{
     compiled::{CompiledPolicy, Kind, NetRule, Place, PlaceRule, RuleId, RuleSource},
@@ -181,8 +181,8 @@ impl Met {
 }
 
 impl Met {
-    /// A name that both allow is out of the reach of every pattern that it fits. Where only the other side grants it by
-    /// that name, this side's patterns are said of it as denies of their own.
+    /// No pattern denies a name that both allow. Where only the other side grants the name, this side's patterns that match it
+    /// become denies of the name.
     fn patterns_of(&mut self, side: &Side<'_>) {
         let is_pattern = |rule: &&&PlaceRule| matches!(rule.place, Place::Prefix(_) | Place::Suffix(_));
         let patterns: Vec<&PlaceRule> = side.policy.places.iter().filter(|rule| is_pattern(&rule)).collect();

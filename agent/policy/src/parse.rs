@@ -1,118 +1,50 @@
-//! One file's keys, each checked where it stands, with every mistake collected.
+//! The values of a profile's keys: each is checked where it stands.
 
 use super::{
-    AuditLevel, AxisRules, Base, Capabilities, LandlockUse, Mode, Partial, Rule, Seccomp,
+    AxisRules, Capabilities, Partial, Rule, Seccomp,
     commands::{self, Ioctl},
+    keys::Keys,
     problem::{At, Problem, Wrong},
     rule::{Listed, RuleError},
-    schema::known_keys,
-    sections::{LimitsSection, LlmSection, Located, McpSection},
     socket_options::SocketOption,
 };
 use ringfence_grant::{CountBound, Denied, Entry, ExecEntry, NetEntry, PathEntry, Scope};
+use serde::{
+    Deserialize,
+    de::{self, IntoDeserializer as _, value::StrDeserializer},
+};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 use toml::{
     Spanned,
-    de::{DeString, DeTable, DeValue},
+    de::{DeTable, DeValue},
 };
 
 /// The directories that stand for `${WORKDIR}` and `${HOME}` while entries are checked.
 const SOME_WORKDIR: &str = "/workdir";
 const SOME_HOME: &str = "/home/user";
 
-/// The keys that one file has.
-#[derive(Debug, Default)]
-pub(crate) struct Layer {
-    pub extends: Option<(String, At)>,
-    pub description: Option<String>,
-    pub mode: Option<Mode>,
-    pub image: Option<Vec<String>>,
-    pub label: Option<Vec<String>>,
-    pub name: Option<Vec<String>>,
-    /// Where `[grant]` is.
-    pub grant: Option<At>,
-    /// The axes that `[grant]` names, rightly or not.
-    pub named: BTreeSet<String>,
-    pub fs_read: Option<Listed<AxisRules>>,
-    pub fs_write: Option<Listed<AxisRules>>,
-    pub exec: Option<Listed<AxisRules>>,
-    pub net: Option<Listed<AxisRules>>,
-    pub max_calls: Option<CountBound>,
-    pub valid_for_generation: Option<Scope<u64>>,
-    pub(crate) deny_fs_read: Option<Listed<Vec<Rule>>>,
-    pub(crate) deny_fs_write: Option<Listed<Vec<Rule>>>,
-    pub(crate) deny_exec: Option<Listed<Vec<Rule>>>,
-    pub(crate) deny_net: Option<Listed<Vec<Rule>>>,
-    pub seccomp: Option<Seccomp>,
-    pub landlock: Option<LandlockUse>,
-    pub audit: Option<AuditLevel>,
-    pub base: Option<Base>,
-    pub accept_partial: Option<Vec<Partial>>,
-    pub capabilities: Option<Capabilities>,
-    pub setuid_files: Option<bool>,
-    pub shared_memory: Option<bool>,
-    pub debug_between_calls: Option<bool>,
-    pub ioctl: Option<Vec<Rule>>,
-    pub socket_options: Option<Vec<Rule>>,
-    pub llm: Option<Vec<LlmSection>>,
-    pub mcp: Option<Vec<McpSection>>,
-    pub limits: Option<LimitsSection>,
-    pub log_reader: Option<Located<u64>>,
-    pub socket_owner: Option<Located<u64>>,
-    pub http: Option<bool>,
-    pub http_port: Option<Located<u64>>,
-}
+pub(crate) type Value<'a> = Spanned<DeValue<'a>>;
 
-/// What reading one file gave.
-#[derive(Debug, Default)]
-pub(crate) struct Parsed {
-    pub layer: Layer,
-    /// What is wrong.
+/// One file, and what is wrong with it.
+pub(crate) struct Parser {
+    file: Arc<Path>,
+    newlines: Vec<usize>,
     pub problems: Vec<Problem>,
     /// What only the kernel's compiler refuses.
     pub refused: Vec<Problem>,
 }
 
-pub(crate) type Value<'a> = Spanned<DeValue<'a>>;
-
-/// Reads one profile's text.
-pub(crate) fn parse(file: &Path, text: &str) -> Parsed {
-    read(file, text, Parser::root)
-}
-
-/// Reads the text of a registry: `[llm.*]` and `[mcp.*]`, nothing else.
-pub(crate) fn parse_registry(file: &Path, text: &str) -> Parsed {
-    read(file, text, Parser::registry)
-}
-
-fn read(file: &Path, text: &str, keys: impl Fn(&mut Parser, &DeTable<'_>)) -> Parsed {
-    let newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i).collect();
-    let mut parser = Parser { file: file.into(), newlines, out: Parsed::default() };
-    let (root, errors) = DeTable::parse_recoverable(text);
-    for error in &errors {
-        let start = error.span().map_or(0, |s| s.start);
-        parser.wrong(start, "", Wrong::Syntax(error.message().to_owned()));
-    }
-    // After a syntax error the rest may be read amiss.
-    if errors.is_empty() {
-        keys(&mut parser, root.get_ref());
-        // Tables come sorted by their keys; a person reads from the top.
-        parser.out.problems.sort_by_key(|problem| problem.at.line);
-    }
-    parser.out
-}
-
-pub(crate) struct Parser {
-    file: Arc<Path>,
-    newlines: Vec<usize>,
-    out: Parsed,
-}
-
 impl Parser {
+    pub(crate) fn new(file: &Path, text: &str) -> Self {
+        let newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i).collect();
+        Self { file: file.into(), newlines, problems: Vec::new(), refused: Vec::new() }
+    }
+
     pub(crate) fn at(&self, offset: usize, key: &str) -> At {
         let line = u32::try_from(self.newlines.partition_point(|n| *n < offset) + 1).unwrap_or(u32::MAX);
         At { file: self.file.to_path_buf(), line, key: key.to_owned() }
@@ -120,7 +52,7 @@ impl Parser {
 
     pub(crate) fn wrong(&mut self, offset: usize, key: &str, what: Wrong) {
         let at = self.at(offset, key);
-        self.out.problems.push(Problem::new(at, what));
+        self.problems.push(Problem::new(at, what));
     }
 
     pub(crate) fn mistyped(&mut self, key: &str, value: &Value<'_>, wanted: &'static str) {
@@ -131,162 +63,23 @@ impl Parser {
         self.wrong(value.span().start, key, Wrong::Type { wanted, found });
     }
 
-    pub(crate) fn unknown(&mut self, table: &str, key: &Spanned<DeString<'_>>) {
-        self.unknown_in(table, table, key);
-    }
-
-    /// The same in a table whose name is the author's own: `table` is what the schema calls it, `named` what the file does.
-    pub(crate) fn unknown_in(&mut self, table: &str, named: &str, key: &Spanned<DeString<'_>>) {
-        let known = known_keys(table);
-        let near = known.iter().map(|k| (strsim::damerau_levenshtein(k, key.get_ref()), k)).min();
-        let near = near.filter(|(distance, k)| *distance <= 1 + k.len() / 4).map(|(_, k)| k.clone());
-        let path =
-            if named.is_empty() { key.get_ref().to_string() } else { format!("{named}.{}", key.get_ref()) };
-        self.wrong(key.span().start, &path, Wrong::UnknownKey { near, known });
-    }
-
-    fn root(&mut self, root: &DeTable<'_>) {
-        for (key, value) in root {
-            match key.get_ref().as_ref() {
-                "extends" => {
-                    let at = self.at(value.span().start, "extends");
-                    self.out.layer.extends = self.text("extends", value).map(|name| (name, at));
-                }
-                "description" => self.out.layer.description = self.text("description", value),
-                "mode" => {
-                    let known = [("enforce", Mode::Enforce), ("audit", Mode::Audit)];
-                    self.out.layer.mode = self.choice("mode", value, &known);
-                }
-                "match" => self.table("match", value, Self::match_key),
-                "grant" => {
-                    self.out.layer.grant = Some(self.at(key.span().start, "grant"));
-                    self.table("grant", value, Self::grant_key);
-                }
-                "deny" => self.table("deny", value, Self::deny_key),
-                "kernel" => self.table("kernel", value, Self::kernel_key),
-                "llm" => self.out.layer.llm = Some(self.llm(value)),
-                "mcp" => self.out.layer.mcp = Some(self.mcp(value)),
-                "limits" => self.out.layer.limits = self.limits(value),
-                "log_reader" => self.out.layer.log_reader = self.located("log_reader", value, Self::count),
-                "http" => self.out.layer.http = self.flag("http", value),
-                "http_port" => self.out.layer.http_port = self.located("http_port", value, Self::port),
-                "socket_owner" => {
-                    self.out.layer.socket_owner = self.located("socket_owner", value, Self::count)
-                }
-                _ => self.unknown("", key),
-            }
+    pub(crate) fn table<'v, 'a>(&mut self, key: &str, value: &'v Value<'a>) -> Option<&'v DeTable<'a>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.mistyped(key, value, "a table");
         }
+        table
     }
 
-    fn registry(&mut self, root: &DeTable<'_>) {
-        for (key, value) in root {
-            match key.get_ref().as_ref() {
-                "llm" => self.out.layer.llm = Some(self.llm(value)),
-                "mcp" => self.out.layer.mcp = Some(self.mcp(value)),
-                _ => {
-                    let known = vec!["llm".to_owned(), "mcp".to_owned()];
-                    self.wrong(key.span().start, key.get_ref(), Wrong::UnknownKey { near: None, known });
-                }
-            }
-        }
-    }
-
-    /// Hands each key of a table to `known`, which says whether it is one.
-    fn table(&mut self, name: &str, value: &Value<'_>, known: impl Fn(&mut Self, &str, &Value<'_>) -> bool) {
-        let Some(table) = value.get_ref().as_table() else {
-            return self.mistyped(name, value, "a table");
-        };
-        for (key, value) in table {
-            if !known(self, key.get_ref(), value) {
-                self.unknown(name, key);
-            }
-        }
-    }
-
-    fn match_key(&mut self, key: &str, value: &Value<'_>) -> bool {
-        match key {
-            "image" => self.out.layer.image = self.texts("match.image", value),
-            "label" => self.out.layer.label = self.texts("match.label", value),
-            "name" => self.out.layer.name = self.texts("match.name", value),
-            _ => return false,
-        }
-        true
-    }
-
-    fn grant_key(&mut self, key: &str, value: &Value<'_>) -> bool {
-        self.out.layer.named.insert(key.to_owned());
-        match key {
-            "fs_read" => self.out.layer.fs_read = self.axis("grant.fs_read", value, Self::check_path),
-            "fs_write" => self.out.layer.fs_write = self.axis("grant.fs_write", value, Self::check_path),
-            "exec" => self.out.layer.exec = self.axis("grant.exec", value, Self::check_exec),
-            "net" => self.out.layer.net = self.axis("grant.net", value, Self::check_net),
-            "max_calls" => self.out.layer.max_calls = self.calls("grant.max_calls", value),
-            "valid_for_generation" => {
-                self.out.layer.valid_for_generation = self.generations("grant.valid_for_generation", value);
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    fn deny_key(&mut self, key: &str, value: &Value<'_>) -> bool {
-        match key {
-            "fs_read" => {
-                self.out.layer.deny_fs_read = self.denied("deny.fs_read", value, Self::check_denied_path)
-            }
-            "fs_write" => {
-                self.out.layer.deny_fs_write = self.denied("deny.fs_write", value, Self::check_denied_path)
-            }
-            "exec" => self.out.layer.deny_exec = self.denied("deny.exec", value, Self::check_denied_exec),
-            "net" => self.out.layer.deny_net = self.denied("deny.net", value, Self::check_net),
-            _ => return false,
-        }
-        true
-    }
-
-    fn kernel_key(&mut self, key: &str, value: &Value<'_>) -> bool {
-        match key {
-            "seccomp" => self.out.layer.seccomp = self.seccomp(value),
-            "landlock" => {
-                let known = [
-                    ("fallback", LandlockUse::Fallback),
-                    ("always", LandlockUse::Always),
-                    ("off", LandlockUse::Off),
-                ];
-                self.out.layer.landlock = self.choice("kernel.landlock", value, &known);
-            }
-            "audit" => {
-                let known = [
-                    ("denied", AuditLevel::Denied),
-                    ("exec", AuditLevel::Exec),
-                    ("exec+net", AuditLevel::ExecNet),
-                    ("all", AuditLevel::All),
-                ];
-                self.out.layer.audit = self.choice("kernel.audit", value, &known);
-            }
-            "base" => {
-                let known = [("userland", Base::Userland), ("none", Base::None)];
-                self.out.layer.base = self.choice("kernel.base", value, &known);
-            }
-            "accept_partial" => {
-                self.out.layer.accept_partial = self.partial("kernel.accept_partial", value);
-            }
-            "capabilities" => {
-                self.out.layer.capabilities = self.capabilities("kernel.capabilities", value);
-            }
-            "setuid_files" => self.out.layer.setuid_files = self.flag("kernel.setuid_files", value),
-            "shared_memory" => self.out.layer.shared_memory = self.flag("kernel.shared_memory", value),
-            "debug_between_calls" => {
-                self.out.layer.debug_between_calls = self.flag("kernel.debug_between_calls", value);
-            }
-            "ioctl" => self.out.layer.ioctl = Some(self.rules("kernel.ioctl", value, Self::check_ioctl)),
-            "socket_options" => {
-                let rules = self.rules("kernel.socket_options", value, Self::check_socket_option);
-                self.out.layer.socket_options = Some(rules);
-            }
-            _ => return false,
-        }
-        true
+    /// The keys of a table that is the value of a key.
+    pub(crate) fn keys<T>(
+        &mut self,
+        key: &str,
+        value: &Value<'_>,
+        read: impl FnOnce(&mut Keys<'_>) -> T,
+    ) -> Option<T> {
+        let table = self.table(key, value)?;
+        Some(Keys::read_all(self, key.to_owned(), Some(table), read))
     }
 
     pub(crate) fn text(&mut self, key: &str, value: &Value<'_>) -> Option<String> {
@@ -305,41 +98,44 @@ impl Parser {
         Some(array.iter().filter_map(|v| self.text(key, v)).collect())
     }
 
-    fn choice<T: Clone>(&mut self, key: &str, value: &Value<'_>, known: &[(&'static str, T)]) -> Option<T> {
+    /// One of the names of an enum.
+    pub(crate) fn choice<T: for<'de> Deserialize<'de>>(&mut self, key: &str, value: &Value<'_>) -> Option<T> {
         let text = self.text(key, value)?;
-        let found = known.iter().find(|(name, _)| *name == text).map(|(_, choice)| choice.clone());
-        if found.is_none() {
-            let known = known.iter().map(|(name, _)| *name).collect();
-            self.wrong(value.span().start, key, Wrong::Value { value: text, known });
-        }
-        found
-    }
-
-    fn seccomp(&mut self, value: &Value<'_>) -> Option<Seccomp> {
-        let key = "kernel.seccomp";
-        let known = [("default", Seccomp::Default), ("strict", Seccomp::Strict), ("off", Seccomp::Off)];
-        match value.get_ref().as_str() {
-            Some(path) if path.starts_with('/') => Some(Seccomp::File(PathBuf::from(path))),
-            Some(text) if known.iter().all(|(name, _)| *name != text) => {
-                let known = vec!["default", "strict", "off", "an absolute path"];
-                self.wrong(value.span().start, key, Wrong::Value { value: text.to_owned(), known });
+        let name: StrDeserializer<'_, UnknownName> = text.as_str().into_deserializer();
+        match T::deserialize(name) {
+            Ok(choice) => Some(choice),
+            Err(UnknownName(known)) => {
+                self.wrong(value.span().start, key, Wrong::Value { value: text, known: known.to_vec() });
                 None
             }
-            _ => self.choice(key, value, &known),
         }
     }
 
-    fn partial(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Partial>> {
+    pub(crate) fn seccomp(&mut self, key: &str, value: &Value<'_>) -> Option<Seccomp> {
+        let text = self.text(key, value)?;
+        Some(match text.as_str() {
+            "default" => Seccomp::Default,
+            "strict" => Seccomp::Strict,
+            "off" => Seccomp::Off,
+            path if path.starts_with('/') => Seccomp::File(PathBuf::from(path)),
+            _ => {
+                let known = vec!["default", "strict", "off", "an absolute path"];
+                self.wrong(value.span().start, key, Wrong::Value { value: text, known });
+                return None;
+            }
+        })
+    }
+
+    pub(crate) fn partial(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Partial>> {
         let Some(array) = value.get_ref().as_array() else {
             self.mistyped(key, value, "a list of axes");
             return None;
         };
-        let known = Partial::ALL.map(|part| (part.name(), part));
-        Some(array.iter().filter_map(|v| self.choice(key, v, &known)).collect())
+        Some(array.iter().filter_map(|v| self.choice(key, v)).collect())
     }
 
     /// One word, or a list of them.
-    fn capabilities(&mut self, key: &str, value: &Value<'_>) -> Option<Capabilities> {
+    pub(crate) fn capabilities(&mut self, key: &str, value: &Value<'_>) -> Option<Capabilities> {
         let words: Vec<&Value<'_>> = match value.get_ref() {
             DeValue::String(_) => vec![value],
             DeValue::Array(words) => words.iter().collect(),
@@ -399,7 +195,7 @@ impl Parser {
         }
     }
 
-    fn axis<E: Entry>(
+    pub(crate) fn axis<E: Entry>(
         &mut self,
         key: &'static str,
         value: &Value<'_>,
@@ -415,7 +211,7 @@ impl Parser {
     }
 
     /// A deny's list, or what is added to that of the file it extends.
-    fn denied<E: Ord>(
+    pub(crate) fn denied<E: Ord>(
         &mut self,
         key: &'static str,
         value: &Value<'_>,
@@ -432,7 +228,7 @@ impl Parser {
         Rule { text: text.to_owned(), file: Arc::clone(&self.file), line, key, home: None }
     }
 
-    fn rules<E: Ord>(
+    pub(crate) fn rules<E: Ord>(
         &mut self,
         key: &'static str,
         value: &Value<'_>,
@@ -457,48 +253,48 @@ impl Parser {
         rules
     }
 
-    fn check_path(&mut self, rule: &Rule) -> Option<PathEntry> {
+    pub(crate) fn check_path(&mut self, rule: &Rule) -> Option<PathEntry> {
         let result = in_some_home(rule).path(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Path { text, error })
     }
 
-    fn check_exec(&mut self, rule: &Rule) -> Option<ExecEntry> {
+    pub(crate) fn check_exec(&mut self, rule: &Rule) -> Option<ExecEntry> {
         let result = in_some_home(rule).exec(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Exec { text, error })
     }
 
-    fn check_denied_path(&mut self, rule: &Rule) -> Option<Denied<PathEntry>> {
+    pub(crate) fn check_denied_path(&mut self, rule: &Rule) -> Option<Denied<PathEntry>> {
         let result = in_some_home(rule).denied_path(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Path { text, error })
     }
 
-    fn check_denied_exec(&mut self, rule: &Rule) -> Option<Denied<ExecEntry>> {
+    pub(crate) fn check_denied_exec(&mut self, rule: &Rule) -> Option<Denied<ExecEntry>> {
         let result = in_some_home(rule).denied_exec(Some(Path::new(SOME_WORKDIR)));
         self.checked(rule, result, |text, error| Wrong::Exec { text, error })
     }
 
-    fn check_net(&mut self, rule: &Rule) -> Option<NetEntry> {
+    pub(crate) fn check_net(&mut self, rule: &Rule) -> Option<NetEntry> {
         let result = in_some_home(rule).net(Some(Path::new(SOME_WORKDIR)));
         let entry = self.checked(rule, result, |text, error| Wrong::Net { text, error })?;
-        self.out.refused.extend(host_name(rule));
+        self.refused.extend(host_name(rule));
         Some(entry)
     }
 
-    fn check_ioctl(&mut self, rule: &Rule) -> Option<Ioctl> {
+    pub(crate) fn check_ioctl(&mut self, rule: &Rule) -> Option<Ioctl> {
         let parsed = Ioctl::parse(&rule.text);
         if parsed.is_none() {
             let (text, near) = (rule.text.clone(), commands::near(&rule.text));
-            self.out.problems.push(Problem::new(place(rule), Wrong::Ioctl { text, near }));
+            self.problems.push(Problem::new(place(rule), Wrong::Ioctl { text, near }));
         }
         parsed
     }
 
-    fn check_socket_option(&mut self, rule: &Rule) -> Option<SocketOption> {
+    pub(crate) fn check_socket_option(&mut self, rule: &Rule) -> Option<SocketOption> {
         let parsed = SocketOption::parse(&rule.text);
         parsed
             .map_err(|error| {
                 let what = Wrong::SocketOption { text: rule.text.clone(), error };
-                self.out.problems.push(Problem::new(place(rule), what));
+                self.problems.push(Problem::new(place(rule), what));
             })
             .ok()
     }
@@ -517,7 +313,7 @@ impl Parser {
             Err(RuleError::NoWorkdir) => Wrong::NoWorkdir(text),
             Err(RuleError::Entry(error)) => wrong(text, error),
         };
-        self.out.problems.push(Problem::new(place(rule), what));
+        self.problems.push(Problem::new(place(rule), what));
         None
     }
 
@@ -525,12 +321,12 @@ impl Parser {
         let number = value.get_ref().as_integer();
         let number = number.and_then(|n| u64::from_str_radix(&n.as_str().replace('_', ""), n.radix()).ok());
         if number.is_none() {
-            self.mistyped(key, value, "a whole number, 0 or more,");
+            self.mistyped(key, value, "a whole number, 0 or more");
         }
         number
     }
 
-    fn calls(&mut self, key: &str, value: &Value<'_>) -> Option<CountBound> {
+    pub(crate) fn calls(&mut self, key: &str, value: &Value<'_>) -> Option<CountBound> {
         let wanted = "\"unlimited\" or { at_most = N }";
         match value.get_ref() {
             DeValue::String(text) if text == "unlimited" => return Some(CountBound::Unlimited),
@@ -547,7 +343,7 @@ impl Parser {
         None
     }
 
-    fn generations(&mut self, key: &str, value: &Value<'_>) -> Option<Scope<u64>> {
+    pub(crate) fn generations(&mut self, key: &str, value: &Value<'_>) -> Option<Scope<u64>> {
         let Some(list) = self.scope(key, value)? else { return Some(Scope::All) };
         let Some(array) = list.get_ref().as_array() else {
             self.mistyped(key, list, "a list of whole numbers");
@@ -555,6 +351,21 @@ impl Parser {
         };
         let numbers: Vec<u64> = array.iter().filter_map(|v| self.count(key, v)).collect();
         Some(Scope::only(numbers))
+    }
+}
+
+/// A text is not one of an enum's names.
+#[derive(Debug, thiserror::Error)]
+#[error("not one of {}", .0.join(", "))]
+struct UnknownName(&'static [&'static str]);
+
+impl de::Error for UnknownName {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self(&[])
+    }
+
+    fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
+        Self(known)
     }
 }
 
@@ -572,7 +383,7 @@ fn in_some_home(rule: &Rule) -> Rule {
     Rule { home: Some(Path::new(SOME_HOME).into()), ..rule.clone() }
 }
 
-/// What the kernel's compiler says to a net rule that is a host name.
+/// The problem that the kernel's compiler has with a net rule that is a host name.
 pub(crate) fn host_name(rule: &Rule) -> Option<Problem> {
     let entry = rule.net(Some(Path::new(SOME_WORKDIR)));
     matches!(entry, Ok(NetEntry::Host { .. }))

@@ -42,7 +42,9 @@ pub struct Problem {
 pub enum Wrong {
     #[error("no profile named {name:?} in {}", dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(" or "))]
     NotFound { name: String, dirs: Vec<PathBuf>, known: Vec<String> },
-    #[error("{0:?} is not a profile's name: letters, digits, `-`, `_` and `.`, not beginning with `.`")]
+    #[error(
+        "{0:?} is not a profile's name: use letters, digits, `-`, `_` and `.`, and do not begin with `.`"
+    )]
     Name(String),
     #[error("cannot be read: {reason}")]
     Unreadable { reason: String, kind: io::ErrorKind },
@@ -52,7 +54,7 @@ pub enum Wrong {
     WorldWritable(u32),
     #[error("is empty")]
     Empty,
-    #[error("has {size} bytes: a profile has at most {most}")]
+    #[error("has {size} bytes; a profile may have at most {most}")]
     TooLarge { size: u64, most: u64 },
     #[error("is not UTF-8")]
     NotUtf8,
@@ -60,7 +62,7 @@ pub enum Wrong {
     Syntax(String),
     #[error("unknown key")]
     UnknownKey { near: Option<String>, known: Vec<String> },
-    #[error("{found} where {wanted} is needed")]
+    #[error("expected {wanted}, found {found}")]
     Type { wanted: &'static str, found: &'static str },
     #[error("{value:?} is not one of {}", known.join(", "))]
     Value { value: String, known: Vec<&'static str> },
@@ -70,7 +72,7 @@ pub enum Wrong {
     Ioctl { text: String, near: Option<&'static str> },
     #[error("{text:?} {error}")]
     SocketOption { text: String, error: OptionError },
-    #[error("is missing: a grant names all six axes")]
+    #[error("is missing: a grant has to name all six axes")]
     MissingAxis { example: &'static str },
     #[error("{text:?}: {error}")]
     Path { text: String, error: PathError },
@@ -78,41 +80,41 @@ pub enum Wrong {
     Exec { text: String, error: ExecError },
     #[error("{text:?}: {error}")]
     Net { text: String, error: NetError },
-    #[error("{text:?}: `${{WORKDIR}}` and `${{HOME}}` stand at the beginning of a path only")]
+    #[error("{text:?}: `${{WORKDIR}}` and `${{HOME}}` may only begin a path")]
     Workdir { text: String },
-    #[error("{text:?} is there already, in line {line}")]
+    #[error("{text:?} is a duplicate of line {line}")]
     Duplicate { text: String, line: u32 },
-    #[error("{text:?} is a host name: the kernel knows addresses only")]
+    #[error("{text:?} is a host name, but the kernel decides by address")]
     HostName { text: String },
-    #[error("{0} rules: a profile has at most {1}")]
+    #[error("has {0} rules; a profile may have at most {1}")]
     TooManyRules(usize, usize),
-    #[error("its rules come to {0} places: at most {1}")]
+    #[error("its rules expand to {0} paths; at most {1} are possible")]
     TooManyPlaces(usize, usize),
-    #[error("its rules lead through links to more than {0} bytes of paths")]
+    #[error("its rules follow links through more than {0} bytes of paths")]
     TooMuchFollowed(usize),
     #[error("extends itself: {}", chain.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" -> "))]
     Loop { chain: Vec<PathBuf> },
-    #[error("extends a chain of more than {0} files")]
+    #[error("extends more than {0} files, one after the other")]
     TooLongAChain(usize),
-    #[error("adds to a list that there is not")]
+    #[error("adds to a list that it does not inherit")]
     NothingToAddTo,
     #[error("the profile it extends cannot be loaded")]
     Parent,
-    #[error("{0:?} uses `${{WORKDIR}}`, and there is no working directory")]
+    #[error("{0:?} uses `${{WORKDIR}}`, but there is no working directory")]
     NoWorkdir(String),
     #[error("the working directory {} cannot be used: {why}", dir.display())]
     BadWorkdir { dir: PathBuf, why: &'static str },
-    #[error("is empty where a text is needed")]
+    #[error("must not be empty")]
     EmptyText,
-    #[error("{number} is not from {least} to {most}")]
+    #[error("{number} is out of range: {least} to {most}")]
     Range { number: u64, least: u64, most: u64 },
-    #[error("`{first}` is given already: a credential has one source")]
+    #[error("`{first}` is given, too, but a credential has one source")]
     TwoSources { first: String },
     #[error("is not an absolute path")]
     NotAbsolute,
-    #[error("is not the name of a variable")]
+    #[error("is not the name of an environment variable")]
     NotAVariable,
-    #[error("cannot be set here: it has a key of its own, or the conversation fills it in")]
+    #[error("cannot be set here: it has its own key, or the worker fills it in")]
     Reserved,
     #[error("no [llm.*] section: an agent has exactly one")]
     NoLlm,
@@ -122,13 +124,13 @@ pub enum Wrong {
     MissingKey { key: &'static str, name: String, registry: Option<PathBuf>, near: Option<String> },
     #[error("{url} cannot be used: {why}")]
     Url { url: String, why: &'static str },
-    #[error("stands in [{title}] itself, which has sections only")]
+    #[error("is directly in [{title}], which may only have sections")]
     NoSectionName { title: String },
     #[error("has no effect without `http = true`")]
     NoHttp,
     #[error("is not a user id: from 0 to {}", u32::MAX - 1)]
     Uid,
-    #[error("the root {} cannot be looked at: {reason}", root.display())]
+    #[error("cannot open the root {}: {reason}", root.display())]
     Root { root: PathBuf, reason: String },
 }
 
@@ -137,18 +139,15 @@ impl Wrong {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotFound { known, .. } if known.is_empty() => {
-                "none is installed: `ringfence install` puts the shipped ones there; a path also works"
-                    .to_owned()
+                "none is installed: `ringfence install` installs the shipped ones; a path also works".to_owned()
             }
             Self::NotFound { known, .. } => format!("there are: {}; a path also works", known.join(", ")),
             Self::Unreadable { kind: io::ErrorKind::PermissionDenied, .. } => {
                 "check the permissions of the file and of the directories above it".to_owned()
             }
-            Self::WorldWritable(_) => "chmod o-w it, and check that nobody changed it".to_owned(),
-            Self::Empty => "a profile that grants nothing still says so: `description = \"...\"`".to_owned(),
-            Self::NotUtf8 => {
-                "rules can name UTF-8 paths only; a directory above the file can be named instead".to_owned()
-            }
+            Self::WorldWritable(_) => "run `chmod o-w` on it, and check that nobody has changed it".to_owned(),
+            Self::Empty => "a profile that grants nothing needs a key, too: `description = \"...\"`".to_owned(),
+            Self::NotUtf8 => "rules can name only UTF-8 paths; name a directory above the file instead".to_owned(),
             Self::UnknownKey { near: Some(near), .. } => format!("did you mean `{near}`?"),
             Self::UnknownKey { known, .. } => format!("known here: {}", known.join(", ")),
             Self::Capability { near: Some(near), .. } => format!("did you mean `{near}`?"),
@@ -163,7 +162,7 @@ impl Wrong {
                     .to_owned()
             }
             Self::SocketOption { error, .. } => error.hint()?,
-            Self::MissingAxis { example } => format!("for nothing at all write `{example}`"),
+            Self::MissingAxis { example } => format!("to grant nothing, write `{example}`"),
             Self::Path { text, error } | Self::Exec { text, error: ExecError::Path(error) } => {
                 path_hint(text, error)?
             }
@@ -172,14 +171,14 @@ impl Wrong {
                 format!("write the absolute path, `${{WORKDIR}}/{text}`, or the program's bare name")
             }
             Self::Net { error: NetError::Unknown, .. } => {
-                "the forms are ip[:port], cidr[:port], [v6]:port, host[:port], unix:/path, unix:@abstract"
+                "write ip[:port], cidr[:port], [v6]:port, host[:port], unix:/path or unix:@abstract"
                     .to_owned()
             }
             Self::Workdir { .. } => {
                 "write `${WORKDIR}` or `${WORKDIR}/below`, `${HOME}` or `${HOME}/below`".to_owned()
             }
             Self::NothingToAddTo => {
-                "`extends` a profile that grants this axis, or write `{ only = [...] }`".to_owned()
+                "extend a profile that grants this axis, or write `{ only = [...] }`".to_owned()
             }
             Self::Duplicate { .. } => "remove one".to_owned(),
             Self::HostName { text } if text.starts_with("localhost") => {
@@ -190,33 +189,32 @@ impl Wrong {
                 "name directories instead of files".to_owned()
             }
             Self::TooMuchFollowed(_) => {
-                "name the places themselves and not links to them; `readlink -f` says where one leads".to_owned()
+                "name the targets instead of links to them; `readlink -f` prints a link's target".to_owned()
             }
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
-            Self::NoLlm => "an agent without a model is a plain profile; for an agent write `[llm.NAME]`".to_owned(),
-            Self::NotAbsolute => "write it from the root, or from `~/`".to_owned(),
+            Self::NoLlm => "a profile without a model is not an agent's; for an agent add `[llm.NAME]`".to_owned(),
+            Self::NotAbsolute => "write the path from `/` or from `~/`".to_owned(),
             Self::NotAVariable => {
-                "it has letters, digits and `_` only; a credential itself does not stand here, and the one that does \
-                 should be replaced"
+                "a name has only letters, digits and `_`; if this is the credential itself, move it elsewhere and replace it"
                     .to_owned()
             }
             Self::NoSectionName { title } => {
-                format!("a section has a name, which the registry may know: `[{title}.NAME]`")
+                format!("write `[{title}.NAME]`, with a name that may be in the registry")
             }
             Self::MissingKey { near: Some(near), .. } => format!("did you mean `{near}`, which the registry has?"),
             Self::MissingKey { key: "api_key", .. } => {
-                "give one of api_key, api_key_env, api_key_file, api_key_credential, api_key_command; a `base_url` may \
-                 go without"
+                "give one of api_key, api_key_env, api_key_file, api_key_credential, api_key_command; with a `base_url` \
+                 the key is optional"
                     .to_owned()
             }
             Self::MissingKey { key: "price", .. } => {
-                "a cost needs prices: `price = { input = 3.0, output = 15.0 }` for a million tokens".to_owned()
+                "a limit on cost needs prices for a million tokens: `price = { input = 3.0, output = 15.0 }`".to_owned()
             }
             Self::MissingKey { key: "provider", .. } => {
                 let names: Vec<_> = ProviderKind::ALL.iter().map(|kind| format!("`{}`", kind.name())).collect();
-                format!("{} (and compatible servers)", names.join(" or "))
+                format!("write {} (or compatible servers)", names.join(" or "))
             }
-            Self::BadWorkdir { .. } => "choose a directory of the work's own".to_owned(),
+            Self::BadWorkdir { .. } => "choose a directory for this work alone".to_owned(),
             _ => return None,
         })
     }
@@ -228,21 +226,21 @@ fn path_hint(text: &str, error: &PathError) -> Option<String> {
             "`~` and variables are not expanded: write the absolute path, `${HOME}/...`, `${WORKDIR}/...` or `**/NAME`".to_owned()
         }
         PathError::Relative if text.starts_with('*') => {
-            "write `/*`, `/**` or `**/NAME`; to deny all that is named so, `**/NAME*` or `**/*NAME`".to_owned()
+            "write `/*`, `/**` or `**/NAME`; to deny every such name, `**/NAME*` or `**/*NAME`".to_owned()
         }
         PathError::Pattern => {
             "allow the whole name (`**/NAME`) or a directory (`/dir`); `**/NAME*` and `**/*NAME` are for fs_read, fs_write \
              and exec of `[deny]`"
                 .to_owned()
         }
-        PathError::LongPattern => "a shorter end of the name denies more, and what it should not is granted by its whole name: `**/NAME`".to_owned(),
+        PathError::LongPattern => "a shorter pattern denies more; grant by its full name what it should not deny: `**/NAME`".to_owned(),
         PathError::DeniedGlob => {
             "a directory covers all below it; a pattern is one name with one `*`, first or last: `**/*.pem`, `**/.env.*`; a \
              `*?[]{}` that belongs to a name takes a backslash: '/app/\\[id\\]'"
                 .to_owned()
         }
         PathError::Relative => {
-            format!("write it absolute, or `${{WORKDIR}}/{}`", text.trim_start_matches("./").trim_start_matches("../"))
+            format!("write the absolute path, or `${{WORKDIR}}/{}`", text.trim_start_matches("./").trim_start_matches("../"))
         }
         PathError::Glob => {
             "a directory covers all below it; a `*?[]{}` that belongs to a name takes a backslash: '/app/\\[id\\]'".to_owned()
@@ -270,7 +268,7 @@ impl fmt::Display for Problem {
             }
             f.write_str(" ")?;
         }
-        // An agent's configuration has credentials, which somebody may have written where they do not belong.
+        // An agent's configuration has credentials, which may be in the wrong place.
         let is_agents = ["llm", "mcp"].iter().any(|table| key.starts_with(table));
         let what = self.what.to_string();
         let is_secret = is_agents || matches!(self.what, Wrong::Syntax(_) | Wrong::UnknownKey { .. });

@@ -1,4 +1,4 @@
-//! What is odd about a profile though nothing is wrong with it: denies that can never match, places that are not there.
+//! What is odd about a valid profile: denies that can never match, paths that do not exist.
 
 use super::{
     AxisRules, Profile, Rule,
@@ -10,14 +10,18 @@ use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
 use ringfence_grant::{Denied, PathEntry};
 use std::path::Path;
 
+/// Remarks on a profile, each with its line.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Remarks {
+    /// Denies without effect, and names that a deny leaves out.
+    pub denies: Vec<String>,
+    /// Paths that do not exist on this host: many, if a profile is made for many hosts.
+    pub missing: Vec<String>,
+}
+
 /// Remarks on a profile that was compiled to `policy` for this root and working directory.
-pub fn remarks(
-    profile: &Profile,
-    policy: &CompiledPolicy,
-    root: &Path,
-    workdir: Option<&Path>,
-) -> Vec<String> {
-    let mut all = Vec::new();
+pub fn remarks(profile: &Profile, policy: &CompiledPolicy, root: &Path, workdir: Option<&Path>) -> Remarks {
+    let mut all = Remarks::default();
     let deny = &profile.denials;
     let grant = &profile.rules;
     let axes = [
@@ -29,8 +33,10 @@ pub fn remarks(
     for (denied, granted, bit) in axes {
         // Anything may lie in a working directory that nobody has named.
         let anywhere = workdir.is_none() && granted.listed().iter().any(Rule::uses_workdir);
-        all.extend(denied.iter().filter_map(|rule| Some(noted(rule, &idle(policy, rule, bit, anywhere)?))));
-        all.extend(denied.iter().filter_map(|rule| Some(noted(rule, &spared(rule, granted, workdir)?))));
+        all.denies
+            .extend(denied.iter().filter_map(|rule| Some(noted(rule, &idle(policy, rule, bit, anywhere)?))));
+        all.denies
+            .extend(denied.iter().filter_map(|rule| Some(noted(rule, &spared(rule, granted, workdir)?))));
     }
     let Ok(mut resolver) = Resolver::new(root) else { return all };
     let granted = [&grant.fs_read, &grant.fs_write, &grant.exec].into_iter().flat_map(AxisRules::listed);
@@ -39,7 +45,7 @@ pub fn remarks(
         if let Some(entry) = written_path(rule, workdir)
             && !resolver.resolve(entry.anchor().as_bytes()).exists
         {
-            all.push(noted(rule, "it does not exist on this host"));
+            all.missing.push(noted(rule, "it does not exist on this host"));
         }
     }
     all
@@ -52,7 +58,7 @@ fn written_path(rule: &Rule, workdir: Option<&Path>) -> Option<PathEntry> {
     (!is_name).then_some(path)
 }
 
-/// Which names a pattern does not mean because another file grants them: its author may not know of them.
+/// The names that a pattern does not deny because another file grants them; the pattern's author may not know of them.
 fn spared(rule: &Rule, granted: &AxisRules, workdir: Option<&Path>) -> Option<String> {
     let Ok(Denied::Pattern(pattern)) = rule.denied_path(workdir) else { return None };
     let mut names: Vec<String> = granted
@@ -65,8 +71,9 @@ fn spared(rule: &Rule, granted: &AxisRules, workdir: Option<&Path>) -> Option<St
     names.sort();
     names.dedup();
     let shown = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-    (!names.is_empty())
-        .then(|| format!("it does not mean {shown}: what it extends grants that by its whole name"))
+    (!names.is_empty()).then(|| {
+        format!("it does not deny {shown}: the profile that this one extends grants that name in full")
+    })
 }
 
 /// Why a deny changes nothing, if it does not.
@@ -161,12 +168,13 @@ mod tests {
         let profile = lab.load(&text).unwrap_or_else(|e| panic!("{e}"));
         let root = lab.root();
         let policy = profile.compile(&CompileContext::new(&root, None)).unwrap_or_else(|e| panic!("{e}"));
-        let all = remarks(&profile, &policy, &root, None);
-        all.into_iter().map(|line| line.split_once("p.toml:").unwrap().1.to_owned()).collect()
+        let Remarks { denies, missing } = remarks(&profile, &policy, &root, None);
+        let all = denies.into_iter().chain(missing);
+        all.map(|line| line.split_once("p.toml:").unwrap().1.to_owned()).collect()
     }
 
     #[test]
-    fn a_name_that_another_file_takes_out_of_a_patterns_reach_is_told() {
+    fn a_name_that_a_pattern_leaves_out_because_another_file_grants_it_is_noted() {
         let lab = Lab::new();
         let base = lab.root().join("base.toml");
         let text = toml("fs_read = { only = [\"/\", \"**/.bashrc\", \"**/.gitconfig\"] }", "", "none");
@@ -177,17 +185,17 @@ mod tests {
             let profile = lab.load(&text).unwrap_or_else(|e| panic!("{e}"));
             let root = lab.root();
             let policy = profile.compile(&CompileContext::new(&root, None)).unwrap_or_else(|e| panic!("{e}"));
-            remarks(&profile, &policy, &root, None)
+            remarks(&profile, &policy, &root, None).denies
         };
-        let told = of("\"**/.bash*\"", "{ add = [] }");
-        assert!(told.iter().any(|line| line.contains("does not mean \".bashrc\"")), "{told:?}");
+        let noted = of("\"**/.bash*\"", "{ add = [] }");
+        assert!(noted.iter().any(|line| line.contains("does not deny \".bashrc\"")), "{noted:?}");
         assert!(of("\"**/.zsh*\"", "{ add = [] }").is_empty(), "the control");
         let own = of("\"**/*.pem\"", "{ add = [\"**/cacert.pem\"] }");
         assert!(own.is_empty(), "who wrote both knows: {own:?}");
     }
 
     #[test]
-    fn a_deny_that_decides_nothing_and_a_place_that_is_not_there_are_told() {
+    fn a_deny_that_decides_nothing_and_a_missing_path_are_noted() {
         assert_eq!(of("\"/srv\"", "\"/srv/a\", \"**/x\""), Vec::<String>::new(), "the control");
         assert_eq!(of("\"/srv/a\"", "\"/srv\""), Vec::<String>::new(), "a deny above an allow takes it away");
         let idle = "it can never match: nothing is granted there";

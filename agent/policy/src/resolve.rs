@@ -89,7 +89,7 @@ impl Resolver {
         Ok(Self { root: root.to_owned(), seen: HashMap::new(), seen_bytes: 0, is_full: false })
     }
 
-    /// There was more to see than it may remember: what it said since counts for nothing.
+    /// Whether it saw more than it may remember; its later results are not valid.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
     }

@@ -13,7 +13,7 @@ pub(crate) const HOME: &str = "${HOME}";
 pub struct Rule {
     /// The entry as written.
     pub text: String,
-    /// The file it stands in.
+    /// Its file.
     pub file: Arc<Path>,
     /// Line, from 1.
     pub line: u32,
@@ -28,11 +28,11 @@ pub struct Rule {
 pub enum RuleError<E> {
     /// `${WORKDIR}` or `${HOME}` elsewhere than at the beginning of a path.
     Workdir,
-    /// `${HOME}`, and there is none.
+    /// `${HOME}`, but the user has none.
     NoHome,
-    /// `${WORKDIR}`, and none is known.
+    /// `${WORKDIR}`, but there is none.
     NoWorkdir,
-    /// The entry is none.
+    /// The entry is not valid.
     Entry(E),
 }
 
@@ -175,24 +175,24 @@ pub struct Denials {
     pub net: Vec<Rule>,
 }
 
-/// A list of one file: in place of what it extends has there, or added to that.
+/// A list of one file: it replaces the inherited list, or adds to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Listed<T> {
-    /// In its place.
+    /// It replaces the inherited list.
     Whole(T),
-    /// `{ add = [...] }`, and where that stands.
+    /// `{ add = [...] }`, and its place in the file.
     Added(Vec<Rule>, super::problem::At),
 }
 
-/// What can be added to.
+/// A list that can be added to.
 pub(crate) trait Extendable: Sized {
-    /// It, with more.
+    /// The list with more rules.
     fn with(self, more: Vec<Rule>) -> Self;
-    /// What there is if only something is added, if that is anything.
+    /// The list if nothing is inherited, if that is allowed.
     fn from_added(more: Vec<Rule>) -> Option<Self>;
 }
 
-/// Some rules and more of them; what is there twice stays where it was first.
+/// Two lists as one. A duplicate stays where it was first.
 fn joined(mut rules: Vec<Rule>, more: Vec<Rule>) -> Vec<Rule> {
     for rule in more {
         if rules.iter().all(|there| there.text != rule.text) {
@@ -237,7 +237,7 @@ impl<T: Extendable> Listed<T> {
         }
     }
 
-    /// The list in the end; where it stands, if it adds to nothing.
+    /// The list, or the place of one that adds to nothing.
     pub(crate) fn whole(self) -> Result<T, super::problem::At> {
         match self {
             Self::Whole(rules) => Ok(rules),

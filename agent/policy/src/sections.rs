@@ -1,16 +1,17 @@
-//! `[llm.*]` and `[mcp.*]`, in a profile or in the registry: each key checked where it stands.
+//! The tables of an agent, `[llm.*]`, `[mcp.*]` and `[limits]`, in a profile or in the registry: one struct each, for its JSON
+//! Schema and for the keys that a file has.
 
 use super::{
+    keys::Keys,
     parse::{Parser, Value},
     problem::{At, Wrong},
 };
-use crate::agents::config::Price;
+use crate::agents::config::{Price, ProviderKind};
 use ringfence_credentials::{Secret, Source};
 use ringfence_redact::misplaced;
-use toml::{
-    Spanned,
-    de::{DeTable, DeValue},
-};
+use schemars::JsonSchema;
+use std::collections::BTreeMap;
+use toml::de::DeValue;
 
 /// A value and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,62 +23,127 @@ pub struct Located<T> {
 }
 
 /// `[llm.NAME]` of one file.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct LlmSection {
     /// The part of its title after `llm.`.
+    #[schemars(skip)]
     pub name: String,
     /// Where it begins.
+    #[schemars(skip)]
     pub at: At,
-    /// Which protocol is spoken.
+    /// Which protocol is spoken: `anthropic`, or `openai` for it and compatible servers.
+    #[schemars(with = "Option<ProviderKind>")]
     pub provider: Option<Located<String>>,
     /// The provider's name of the model.
+    #[schemars(with = "Option<String>")]
     pub model: Option<Located<String>>,
     /// Where the key comes from.
+    #[schemars(flatten, with = "ApiKey")]
     pub api_key: Option<Located<Source>>,
-    /// In place of the provider's own address.
+    /// In place of the provider's address: for Anthropic what stands before `/v1/messages`, for OpenAI what ends in `/v1`.
+    #[schemars(with = "Option<String>")]
     pub base_url: Option<Located<String>>,
-    /// Most tokens of one answer.
+    /// Most tokens of one answer. Default: 8192.
+    #[schemars(with = "Option<u32>")]
     pub max_tokens: Option<Located<u64>>,
-    /// What a million tokens cost.
+    /// What a million tokens cost, for `limits.cost_per_day`.
+    #[schemars(with = "Option<Price>")]
     pub price: Option<Located<Price>>,
-    /// Further fields of each request.
+    /// Further fields of each request to the provider: `temperature`, `thinking` and the like.
+    #[schemars(with = "Option<BTreeMap<String, serde_json::Value>>")]
     pub options: Option<Located<serde_json::Map<String, serde_json::Value>>>,
-    /// Whether the provider is asked to cache the prompt.
+    /// Whether the provider is asked to cache the prompt, where it must be asked. Default: true.
     pub prompt_cache: Option<bool>,
-    /// Calls of the model within one turn.
-    pub max_mcp_rounds: Option<Located<u64>>,
-    /// Turns of one message.
+    /// Turns that one message may take. Default: 200.
+    #[schemars(with = "Option<u32>")]
     pub max_rounds: Option<Located<u64>>,
-    /// Seconds without a byte after which a provider is given up.
+    /// Calls of the model that one turn may take, MCP tools being run between them. Default: 50.
+    #[schemars(with = "Option<u32>")]
+    pub max_mcp_rounds: Option<Located<u64>>,
+    /// Seconds without a byte after which the request to the provider is abandoned. Default: 600.
+    #[schemars(with = "Option<u32>")]
     pub timeout: Option<Located<u64>>,
-    /// Seconds that the runtime may take between turns.
+    /// Seconds that the runtime may take for its tools before its message is abandoned. Default: 3600.
+    #[schemars(with = "Option<u32>")]
     pub runtime_timeout: Option<Located<u64>>,
 }
 
+/// The keys that an API key can come from.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct ApiKey {
+    /// The key itself. One source at most.
+    api_key: Option<String>,
+    /// A variable of the worker's environment that has the key.
+    api_key_env: Option<String>,
+    /// A file that has the key, and that only its owner may read.
+    api_key_file: Option<String>,
+    /// A systemd credential that has the key.
+    api_key_credential: Option<String>,
+    /// A command that prints the key: its words, or a line for the shell. Never run as root.
+    api_key_command: Option<CommandText>,
+}
+
 /// `[limits]` of one file.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct LimitsSection {
     /// Turns in any sixty seconds.
+    #[schemars(with = "Option<u32>")]
     pub turns_per_minute: Option<Located<u64>>,
-    /// Tokens of a day.
+    /// Tokens of a day (UTC), read and written, cached ones included.
+    #[schemars(with = "Option<u32>")]
     pub tokens_per_day: Option<Located<u64>>,
-    /// Cost of a day.
+    /// Cost of a day (UTC), in the currency of the section's `price`.
+    #[schemars(with = "Option<f64>")]
     pub cost_per_day: Option<Located<f64>>,
 }
 
 /// `[mcp.NAME]` of one file.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct McpSection {
     /// The part of its title after `mcp.`.
+    #[schemars(skip)]
     pub name: String,
     /// Where it begins.
+    #[schemars(skip)]
     pub at: At,
-    /// The server.
+    /// The server's address.
+    #[schemars(with = "Option<String>")]
     pub url: Option<Located<String>>,
     /// Where the bearer token comes from.
+    #[schemars(flatten, with = "AuthToken")]
     pub auth_token: Option<Located<Source>>,
-    /// The tools that may be called; absent: all.
+    /// The tools that may be called. Absent: all; empty: none.
     pub tools: Option<Vec<String>>,
+}
+
+/// The keys that a bearer token can come from.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct AuthToken {
+    /// The bearer token itself. One source at most.
+    auth_token: Option<String>,
+    /// A variable of the worker's environment that has the token.
+    auth_token_env: Option<String>,
+    /// A file that has the token, and that only its owner may read.
+    auth_token_file: Option<String>,
+    /// A systemd credential that has the token.
+    auth_token_credential: Option<String>,
+    /// A command that prints the token. Never run as root.
+    auth_token_command: Option<CommandText>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only the schema is used")]
+enum CommandText {
+    /// For `/bin/sh -c`.
+    Line(String),
+    /// A program and its arguments.
+    Words(Vec<String>),
 }
 
 /// Fields of a request that have keys of their own, or that the conversation fills in.
@@ -92,110 +158,72 @@ const RESERVED: &[&str] = &[
     "stream_options",
 ];
 
+impl LlmSection {
+    pub(crate) fn read(keys: &mut Keys<'_>, name: &str, at: At) -> Self {
+        Self {
+            name: name.to_owned(),
+            at,
+            provider: keys.located("provider", Parser::text),
+            model: keys.located("model", Parser::filled),
+            api_key: keys.one_of(&[
+                ("api_key", Parser::secret),
+                ("api_key_command", Parser::secret_command),
+                ("api_key_credential", Parser::secret_credential),
+                ("api_key_env", Parser::secret_variable),
+                ("api_key_file", Parser::secret_file),
+            ]),
+            base_url: keys.located("base_url", Parser::filled),
+            max_tokens: keys.located("max_tokens", Parser::positive),
+            price: keys.located("price", |p, key, v| p.keys(key, v, price)),
+            options: keys.located("options", Parser::options),
+            prompt_cache: keys.get("prompt_cache", Parser::flag),
+            max_rounds: keys.located("max_rounds", Parser::positive),
+            max_mcp_rounds: keys.located("max_mcp_rounds", Parser::positive),
+            timeout: keys.located("timeout", Parser::positive),
+            runtime_timeout: keys.located("runtime_timeout", Parser::positive),
+        }
+    }
+}
+
+fn price(keys: &mut Keys<'_>) -> Price {
+    let mut amount = |name| keys.get(name, Parser::amount).unwrap_or_default();
+    Price {
+        input: amount("input"),
+        output: amount("output"),
+        cache_read: amount("cache_read"),
+        cache_write: amount("cache_write"),
+    }
+}
+
+impl LimitsSection {
+    pub(crate) fn read(keys: &mut Keys<'_>) -> Self {
+        Self {
+            turns_per_minute: keys.located("turns_per_minute", Parser::positive),
+            tokens_per_day: keys.located("tokens_per_day", Parser::positive),
+            cost_per_day: keys.located("cost_per_day", Parser::amount),
+        }
+    }
+}
+
+impl McpSection {
+    pub(crate) fn read(keys: &mut Keys<'_>, name: &str, at: At) -> Self {
+        Self {
+            name: name.to_owned(),
+            at,
+            url: keys.located("url", Parser::filled),
+            auth_token: keys.one_of(&[
+                ("auth_token", Parser::secret),
+                ("auth_token_command", Parser::secret_command),
+                ("auth_token_credential", Parser::secret_credential),
+                ("auth_token_env", Parser::secret_variable),
+                ("auth_token_file", Parser::secret_file),
+            ]),
+            tools: keys.get("tools", Parser::texts),
+        }
+    }
+}
+
 impl Parser {
-    /// Every `[llm.NAME]`.
-    pub(crate) fn llm(&mut self, value: &Value<'_>) -> Vec<LlmSection> {
-        self.sections("llm", value, Self::llm_section)
-    }
-
-    /// Every `[mcp.NAME]`.
-    pub(crate) fn mcp(&mut self, value: &Value<'_>) -> Vec<McpSection> {
-        self.sections("mcp", value, Self::mcp_section)
-    }
-
-    fn sections<T>(
-        &mut self,
-        title: &str,
-        value: &Value<'_>,
-        read: impl Fn(&mut Self, &str, At, &DeTable<'_>) -> T,
-    ) -> Vec<T> {
-        let Some(all) = value.get_ref().as_table() else {
-            self.mistyped(title, value, "a table");
-            return Vec::new();
-        };
-        let mut sections = Vec::new();
-        for (name, body) in all {
-            let key = format!("{title}.{}", name.get_ref());
-            match body.get_ref().as_table() {
-                Some(table) => {
-                    let at = self.at(name.span().start, &key);
-                    sections.push(read(self, name.get_ref(), at, table));
-                }
-                None => {
-                    let title = title.to_owned();
-                    self.wrong(name.span().start, &key, Wrong::NoSectionName { title });
-                }
-            }
-        }
-        sections
-    }
-
-    fn llm_section(&mut self, name: &str, at: At, table: &DeTable<'_>) -> LlmSection {
-        let mut section = LlmSection { name: name.to_owned(), at, ..LlmSection::default() };
-        for (key, value) in table {
-            let path = format!("llm.{name}.{}", key.get_ref());
-            match key.get_ref().as_ref() {
-                "provider" => section.provider = self.located(&path, value, Self::text),
-                "model" => section.model = self.located(&path, value, Self::filled),
-                "base_url" => section.base_url = self.located(&path, value, Self::filled),
-                "max_tokens" => section.max_tokens = self.located(&path, value, Self::positive),
-                "max_rounds" => section.max_rounds = self.located(&path, value, Self::positive),
-                "max_mcp_rounds" => section.max_mcp_rounds = self.located(&path, value, Self::positive),
-                "timeout" => section.timeout = self.located(&path, value, Self::positive),
-                "runtime_timeout" => section.runtime_timeout = self.located(&path, value, Self::positive),
-                "price" => section.price = self.located(&path, value, Self::price),
-                "options" => section.options = self.located(&path, value, Self::options),
-                "prompt_cache" => section.prompt_cache = self.flag(&path, value),
-                other if other.starts_with("api_key") => {
-                    self.source("api_key", &path, key, value, &mut section.api_key, ("llm.*", name));
-                }
-                _ => self.unknown_in("llm.*", &format!("llm.{name}"), key),
-            }
-        }
-        section
-    }
-
-    /// `[limits]`.
-    pub(crate) fn limits(&mut self, value: &Value<'_>) -> Option<LimitsSection> {
-        let Some(table) = value.get_ref().as_table() else {
-            self.mistyped("limits", value, "a table");
-            return None;
-        };
-        let mut section = LimitsSection::default();
-        for (key, value) in table {
-            let path = format!("limits.{}", key.get_ref());
-            match key.get_ref().as_ref() {
-                "turns_per_minute" => section.turns_per_minute = self.located(&path, value, Self::positive),
-                "tokens_per_day" => section.tokens_per_day = self.located(&path, value, Self::positive),
-                "cost_per_day" => section.cost_per_day = self.located(&path, value, Self::amount),
-                _ => self.unknown("limits", key),
-            }
-        }
-        Some(section)
-    }
-
-    fn price(&mut self, path: &str, value: &Value<'_>) -> Option<Price> {
-        let Some(table) = value.get_ref().as_table() else {
-            self.mistyped(path, value, "a table");
-            return None;
-        };
-        let mut price = Price::default();
-        for (key, value) in table {
-            let to = match key.get_ref().as_ref() {
-                "input" => &mut price.input,
-                "output" => &mut price.output,
-                "cache_read" => &mut price.cache_read,
-                "cache_write" => &mut price.cache_write,
-                _ => {
-                    self.unknown_in("llm.*.price", path, key);
-                    continue;
-                }
-            };
-            *to = self.amount(&format!("{path}.{}", key.get_ref()), value)?;
-        }
-        Some(price)
-    }
-
     fn amount(&mut self, path: &str, value: &Value<'_>) -> Option<f64> {
         let text = match value.get_ref() {
             DeValue::Float(number) => Some(number.as_str()),
@@ -205,35 +233,17 @@ impl Parser {
         let amount = text.and_then(|text| text.replace('_', "").parse::<f64>().ok());
         let amount = amount.filter(|amount| amount.is_finite() && *amount >= 0.0);
         if amount.is_none() {
-            self.mistyped(path, value, "an amount, 0 or more,");
+            self.mistyped(path, value, "an amount, 0 or more");
         }
         amount
     }
 
-    fn mcp_section(&mut self, name: &str, at: At, table: &DeTable<'_>) -> McpSection {
-        let mut section = McpSection { name: name.to_owned(), at, ..McpSection::default() };
-        for (key, value) in table {
-            let path = format!("mcp.{name}.{}", key.get_ref());
-            match key.get_ref().as_ref() {
-                "url" => section.url = self.located(&path, value, Self::filled),
-                "tools" => section.tools = self.texts(&path, value),
-                other if other.starts_with("auth_token") => {
-                    self.source("auth_token", &path, key, value, &mut section.auth_token, ("mcp.*", name));
-                }
-                _ => self.unknown_in("mcp.*", &format!("mcp.{name}"), key),
-            }
-        }
-        section
+    fn secret(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
+        self.filled(path, value).map(|text| Source::Value(Secret::from(text)))
     }
 
-    pub(crate) fn located<T>(
-        &mut self,
-        path: &str,
-        value: &Value<'_>,
-        read: impl Fn(&mut Self, &str, &Value<'_>) -> Option<T>,
-    ) -> Option<Located<T>> {
-        let at = self.at(value.span().start, path);
-        read(self, path, value).map(|value| Located { value, at })
+    fn secret_credential(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
+        self.filled(path, value).map(Source::Credential)
     }
 
     fn filled(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
@@ -273,40 +283,14 @@ impl Parser {
         flag
     }
 
-    /// One of a credential's sources; two are a mistake.
-    fn source(
-        &mut self,
-        stem: &'static str,
-        path: &str,
-        key: &Spanned<toml::de::DeString<'_>>,
-        value: &Value<'_>,
-        to: &mut Option<Located<Source>>,
-        (table, name): (&str, &str),
-    ) {
-        let source = match key.get_ref().strip_prefix(stem) {
-            Some("") => self.filled(path, value).map(|text| Source::Value(Secret::from(text))),
-            Some("_env") => self.variable(path, value).map(Source::Env),
-            Some("_file") => self.secret_file(path, value),
-            Some("_credential") => self.filled(path, value).map(Source::Credential),
-            Some("_command") => self.words(path, value).map(Source::Command),
-            _ => return self.unknown_in(table, &table.replace('*', name), key),
-        };
-        let at = self.at(value.span().start, path);
-        if let Some(first) = to {
-            let first = first.at.key.clone();
-            return self.wrong(key.span().start, path, Wrong::TwoSources { first });
-        }
-        *to = source.map(|value| Located { value, at });
-    }
-
-    /// The name of a variable. What is none may be the credential itself, and is not repeated.
-    fn variable(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
+    /// The name of a variable. The error does not repeat a text that is no name, since it may be the credential itself.
+    fn secret_variable(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         let name = self.filled(path, value)?;
         if !misplaced::is_variable(&name) {
             self.wrong(value.span().start, path, Wrong::NotAVariable);
             return None;
         }
-        Some(name)
+        Some(Source::Env(name))
     }
 
     fn secret_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
@@ -321,17 +305,17 @@ impl Parser {
     }
 
     /// A command: its words, or a line for the shell.
-    fn words(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<String>> {
+    fn secret_command(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         if value.get_ref().is_str() {
             let line = self.filled(path, value)?;
-            return Some(vec!["/bin/sh".to_owned(), "-c".to_owned(), line]);
+            return Some(Source::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), line]));
         }
         let words = self.texts(path, value)?;
         if words.first().is_none_or(String::is_empty) {
             self.wrong(value.span().start, path, Wrong::EmptyText);
             return None;
         }
-        Some(words)
+        Some(Source::Command(words))
     }
 
     fn options(
@@ -339,12 +323,8 @@ impl Parser {
         path: &str,
         value: &Value<'_>,
     ) -> Option<serde_json::Map<String, serde_json::Value>> {
-        let Some(table) = value.get_ref().as_table() else {
-            self.mistyped(path, value, "a table");
-            return None;
-        };
         let mut options = serde_json::Map::new();
-        for (key, value) in table {
+        for (key, value) in self.table(path, value)? {
             let path = format!("{path}.{}", key.get_ref());
             if RESERVED.contains(&key.get_ref().as_ref()) {
                 self.wrong(key.span().start, &path, Wrong::Reserved);

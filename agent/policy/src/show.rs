@@ -56,7 +56,7 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
     for rule in &policy.places {
         let place = pattern(&rule.place, rule.kind);
         if let Place::Named { kind: named::SHARED_MEMORY, .. } = rule.place {
-            continue; // said beside the capabilities
+            continue; // shown with the capabilities
         }
         if let Place::Named { kind, .. } = rule.place {
             let axis = if kind == named::OPTION { "socket_options" } else { "ioctl" };
@@ -65,7 +65,7 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
         }
         for (bit, (mask, axis)) in AXES.iter().enumerate() {
             let bit = if *mask == UNIX { 4 } else { bit };
-            // What may be executed may be mapped: said once.
+            // Execution implies mapping, so it is shown once.
             let implied = |axes: u16| *mask == MAP && axes & EXEC != 0;
             if rule.allow & mask != 0 && !implied(rule.allow) {
                 add(axis, "allow", place.clone(), rule.allow_rules[bit]);
@@ -131,7 +131,7 @@ fn key(value: &impl Serialize) -> String {
     }
 }
 
-/// For the eye.
+/// As text for a terminal.
 pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> String {
     let mut out = format!("profile      {} ({})\n", profile.name, profile.file.display());
     if let Some(description) = &profile.description {
@@ -152,7 +152,7 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
     );
     if !kernel.accept_partial.is_empty() {
         let axes: Vec<&str> = kernel.accept_partial.iter().map(|a| a.name()).collect();
-        out += &format!("             may go without an enforcer: {}\n", axes.join(", "));
+        out += &format!("             accepted without full enforcement: {}\n", axes.join(", "));
     }
     out += &format!(
         "capabilities {}{}\n",
@@ -170,7 +170,7 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
         out += "             one tool call may trace, read and signal another's processes, which are then `ambiguous`\n";
     }
     if kernel.shared_memory {
-        out += "             files in /dev/shm may be made, and used by who made them\n";
+        out += "             the container may create files in /dev/shm, and use those that it created\n";
     }
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl", "socket_options"] {
@@ -183,7 +183,7 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
             out += "  nothing\n";
         }
         let width = of_axis.iter().map(|l| printable(&l.place).chars().count()).max().unwrap_or(0).min(48);
-        // What the profile's author wrote comes first.
+        // The rules of the profile's author come first.
         let groups = [("allow", true), ("deny", true), ("protect", false), ("allow", false)];
         for (effect, written) in groups {
             for line in of_axis.iter().filter(|l| l.effect == effect && l.file.is_some() == written) {

@@ -17,16 +17,16 @@ pub(crate) struct SocketOption {
     number: i32,
 }
 
-/// Why an entry is none.
+/// Why an entry is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// No option is called so.
+    /// There is no option of this name.
     #[error("is not a socket option")]
     Unknown { near: Option<&'static str> },
-    /// Options of several levels are, here as they are written by number.
+    /// Options of several levels have this name; these are their numbers.
     #[error("is the name of more than one socket option")]
     Ambiguous(Vec<String>),
-    /// The network rules would mean nothing.
+    /// The option would bypass the network rules.
     #[error("cannot be allowed: it {0}")]
     Never(&'static str),
 }
@@ -161,7 +161,7 @@ mod tests {
             ("\"SO_MRK\"", "did you mean `SO_MARK`?"),
             ("\"so_mark\"", "did you mean `SO_MARK`?"),
             ("\"nonsense\"", "its level and number"),
-            ("\"SO_MARK\", \"1/36\"", "there already"),
+            ("\"SO_MARK\", \"1/36\"", "is a duplicate of"),
             ("\"MCAST_JOIN_GROUP\"", "write `0/42` or `41/42`"),
             ("\"IP_LOCAL_PORT_RANGE\"", "cannot be allowed: it chooses a port that bind was not asked about"),
         ] {

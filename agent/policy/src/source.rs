@@ -85,8 +85,8 @@ fn roots(uid: u32, gid: u32, mode: u32) -> bool {
     uid == 0 && mode & 0o002 == 0 && (mode & 0o020 == 0 || gid == 0)
 }
 
-/// Whoever can write a directory on the way can put another file there under the same name; in one with the sticky
-/// bit, of root's, only root can take root's file away. Both ways count where the name is a link.
+/// Whether only root can replace the file. A user who can write a directory on the way can put another file there under the
+/// same name, except in a root-owned directory with the sticky bit. For a link, the way to it and to its target both count.
 fn way_is_roots(file: &Path) -> bool {
     let Ok(real) = file.canonicalize() else { return false };
     let Ok(named) = std::path::absolute(file) else { return false };

@@ -20,8 +20,8 @@ pub(crate) enum Workdir {
     Closed(PathBuf, &'static str),
 }
 
-/// The working directory comes from whoever starts the command, so it must not be a way to name a protected place, or
-/// everything. Its links are followed once, when the container is entered: the container may be able to replace it.
+/// The user who starts the command chooses the working directory, so it must not grant a protected place, or everything. Its
+/// links are followed once, when the container is entered, since the container may be able to replace them.
 pub(crate) fn check(resolver: &mut Resolver, fixed: &mut Fixed, dir: &Path) -> Result<Workdir, Wrong> {
     let bad = |why| Wrong::BadWorkdir { dir: dir.to_owned(), why };
     let text = dir.to_str().ok_or_else(|| bad("its name is not UTF-8"))?;

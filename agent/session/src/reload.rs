@@ -118,7 +118,7 @@ impl RuleFileWatch {
     /// The message about a change that waits.
     pub fn held(&self, rule: &str) -> String {
         format!(
-            "{} loosens the rule {rule:?}: the old rules stay in force until a person confirms it, by `ringfence rules confirm` or in the dashboard",
+            "{} loosens the rule {rule:?}: the old rules stay in force until a person confirms it, by `ringfence mcp rules confirm` or in the dashboard",
             self.file.display()
         )
     }

@@ -99,7 +99,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let mut shown = BTreeSet::new();
     loop {
         let McpReply::Waiting { calls } = client::ask(&places, &McpRequest::Waiting)? else {
-            bail!("the auditor answered something else");
+            bail!("the auditor sent an unexpected answer");
         };
         if calls.is_empty() && !args.watch && !args.json {
             eprintln!("ringfence: no call waits for approval");
@@ -138,18 +138,18 @@ fn describe(out: &mut impl Write, call: &WaitingCall) -> io::Result<()> {
         let shown = call.arguments.len();
         writeln!(
             out,
-            "          … the first {shown} of {bytes} bytes of its arguments; `ringfence calls {id}` has all"
+            "          … the first {shown} of {bytes} bytes of its arguments; `ringfence mcp calls {id}` shows all"
         )?;
     }
     writeln!(out, "          because: {}", printable(&because.join(", ")))?;
-    writeln!(out, "          ringfence approve {id}   or   ringfence deny {id}")
+    writeln!(out, "          ringfence approvals approve {id}   or   ringfence approvals deny {id}")
 }
 
 fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCode> {
     let places = Places::on_record(args.db.as_deref())?;
     let request = McpRequest::Decide { call: args.call.clone(), approve };
     let McpReply::Decided { call } = client::ask(&places, &request)? else {
-        bail!("the auditor answered something else");
+        bail!("the auditor sent an unexpected answer");
     };
     let outcome = if approve { Outcome::Approved } else { Outcome::Denied };
     writeln!(io::stdout(), "{} {call}", outcome.name())?;

@@ -86,13 +86,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
             outcome => outcome.map(|()| ExitCode::SUCCESS),
         },
-        Command::Export { format, db } => {
-            match export(&Places::on_record(db.as_deref())?, *format) {
-                // Whoever reads has enough.
-                Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-                outcome => outcome.map(|()| ExitCode::SUCCESS),
-            }
-        }
+        Command::Export { format, db } => match export(&Places::on_record(db.as_deref())?, *format) {
+            Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+            outcome => outcome.map(|()| ExitCode::SUCCESS),
+        },
     }
 }
 
@@ -109,7 +106,7 @@ fn each_row(
     each_page(places, table, false, each)
 }
 
-/// The same; `as_text`: columns of JSON are the texts that are stored.
+/// The same; with `as_text`, columns of JSON come as the stored text.
 fn each_page(
     places: &Places,
     table: &str,
@@ -120,7 +117,7 @@ fn each_page(
     loop {
         let request = McpRequest::Table { table: table.to_owned(), after, limit: 500, as_text };
         let McpReply::Rows { rows } = client::ask(places, &request)? else {
-            bail!("the auditor answered something else");
+            bail!("the auditor sent an unexpected answer");
         };
         for row in &rows {
             each(row)?;
@@ -219,7 +216,7 @@ fn report(
 ) -> anyhow::Result<()> {
     print(&format!("{} whole\n", counted(whole, "session")))?;
     if running > 0 {
-        print(&format!("{running} of them written to meanwhile: their rows were not compared\n"))?;
+        print(&format!("{running} of them changed meanwhile, so their rows were not compared\n"))?;
     }
     let folded = ledgers.values().fold((0, 0), |sum, l| (sum.0 + l.folded.0, sum.1 + l.folded.1));
     let sessions = removed.len() as u64 + folded.0;
@@ -252,7 +249,7 @@ fn rows_by_id(places: &Places, table: &str) -> anyhow::Result<BTreeMap<String, V
     Ok(rows)
 }
 
-/// The ledgers of all users whose rows are shown, and what is wrong with any.
+/// The ledgers of all users whose rows are shown, and what is wrong with the broken ones.
 fn ledgers(places: &Places) -> anyhow::Result<(HashMap<u32, Ledger>, Vec<String>)> {
     let mut rows: BTreeMap<u32, Vec<ledger::Row>> = BTreeMap::new();
     each_row(places, "ledger", |row| {
@@ -280,12 +277,12 @@ fn ledgers(places: &Places) -> anyhow::Result<(HashMap<u32, Ledger>, Vec<String>
 /// The present heads of this database.
 fn present_heads(places: &Places) -> anyhow::Result<Vec<Head>> {
     let McpReply::Rows { rows } = client::ask(places, &McpRequest::Heads)? else {
-        bail!("the auditor answered something else");
+        bail!("the auditor sent an unexpected answer");
     };
     Ok(rows.iter().filter_map(|row| heads::parse(row["head"].as_str()?)).map(|(head, _)| head).collect())
 }
 
-/// Heads of this database out of a file; none at all is an error, as it would prove nothing.
+/// The heads of this database in a file. A file without any is an error, since it would prove nothing.
 fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     let named = || format!("the heads {}", file.display());
     let input: Box<dyn BufRead> = if file == Path::new("-") {
@@ -301,7 +298,7 @@ fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     for line in input.split(b'\n') {
         let line = line.with_context(|| format!("cannot read {}", named()))?;
         match heads::parse(&String::from_utf8_lossy(&line)) {
-            // Anybody may write to the host's journal: a head by another uid than the auditor's is that user's word.
+            // Anybody may write to the host's journal, so a head counts only if its own user or the auditor wrote it.
             Some((head, by)) if head.db == db && by.is_none_or(|by| by == head.uid || is_auditor(by)) => {
                 found.push(head);
             }
@@ -311,7 +308,7 @@ fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     }
     if found.is_empty() {
         bail!(
-            "{} hold no head of the database {} ({other} of others); take them by `journalctl -t ringfence-audit -o json`",
+            "{} have no head of the database {} ({other} are of other databases); get them with `journalctl -t ringfence-audit -o json`",
             named(),
             places.db.display()
         );
@@ -319,7 +316,7 @@ fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     Ok(found)
 }
 
-/// Root's, and the daemon's auditor's.
+/// Whether this is the uid of root or of the daemon's auditor.
 fn is_auditor(uid: u32) -> bool {
     let named = nix::unistd::User::from_name("ringfence-audit").ok().flatten();
     uid == 0 || named.is_some_and(|user| user.uid.as_raw() == uid)

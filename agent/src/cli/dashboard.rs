@@ -24,12 +24,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let places = Places::on_record(args.db.as_deref())?;
     let McpReply::Dashboard { url } = client::ask(&places, &McpRequest::Dashboard)? else {
-        bail!("the auditor answered something else");
+        bail!("the auditor sent an unexpected answer");
     };
     print(&format!("{url}\n"))?;
     if args.open {
-        // Not a shell: the link is one argument. Others of this user see it in the process list for a moment, as they see
-        // the auditor's socket.
+        // Without a shell, the link stays one argument. This user's other processes can see it in the process list, but they
+        // can also ask the auditor for it.
         let opened = Command::new("xdg-open").arg(&url).stdin(Stdio::null()).stdout(Stdio::null()).status();
         let status =
             opened.context("cannot start xdg-open (package xdg-utils); open the link above by hand")?;

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was found out about the host.
+/// What is known about the host.
 #[derive(Debug, Clone)]
 struct Facts {
     release: String,
@@ -52,7 +52,7 @@ struct Facts {
 enum Daemon {
     Running,
     NotRunning,
-    /// It runs, and this user may not ask it.
+    /// It runs, but this user may not connect to it.
     NotPermitted,
 }
 
@@ -62,7 +62,7 @@ enum Verdict {
     Full,
     Partial,
     None,
-    /// Nothing that was looked at is missing, and not all was.
+    /// Nothing that could be checked is missing, but not everything could be checked.
     Unknown,
 }
 
@@ -71,9 +71,9 @@ enum Verdict {
 struct Check {
     what: &'static str,
     found: String,
-    /// It was looked at, and nothing is missing.
+    /// It was checked, and nothing is missing.
     ok: bool,
-    /// It was not looked at.
+    /// It could not be checked.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unknown: bool,
     /// What to do, where something is missing.
@@ -81,7 +81,7 @@ struct Check {
     advice: Option<String>,
 }
 
-/// What would hold one axis.
+/// What can enforce one axis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct AxisReport {
     axis: Axis,
@@ -157,7 +157,7 @@ fn report(facts: &Facts) -> Report {
         coverage(facts),
         capabilities(),
     ];
-    // Those that eBPF cannot do without come first; the rest is about other enforcers.
+    // The first six are those that eBPF needs; the rest is about other enforcers.
     let needed = || checks.iter().take(6);
     let possible = facts.unsupported.is_none() && needed().all(|check| check.ok || check.unknown);
     let ebpf = possible && needed().all(|check| check.ok);
@@ -182,7 +182,7 @@ fn check(what: &'static str, found: impl Into<String>, advice: Option<String>) -
     Check { what, found: found.into(), ok: advice.is_none(), unknown: false, advice }
 }
 
-/// What was not looked at, and how it can be.
+/// What could not be checked, and how to check it.
 fn unknown(what: &'static str, why: &str, how: &str) -> Check {
     Check { what, found: format!("unknown: {why}"), ok: false, unknown: true, advice: Some(how.to_owned()) }
 }
@@ -198,13 +198,13 @@ fn lsm(facts: &Facts) -> Check {
             check("lsm list", names.join(","), advice)
         }
         LsmList::Unknown => {
-            let how = "mount it and ask again: mount -t securityfs securityfs /sys/kernel/security";
+            let how = "mount it and try again: mount -t securityfs securityfs /sys/kernel/security";
             unknown("lsm list", "/sys/kernel/security/lsm cannot be read", how)
         }
     }
 }
 
-/// The whole line: what is active now, and bpf.
+/// The complete `lsm=` parameter: what is active now, and `bpf`.
 fn lsm_advice(active: &[String]) -> String {
     // `capability` is always first and not named there.
     let mut names: Vec<&str> =
@@ -214,8 +214,8 @@ fn lsm_advice(active: &[String]) -> String {
     }
     names.push("bpf");
     format!(
-        "the programs would load and never run without `bpf` in this list; add `lsm={}` to GRUB_CMDLINE_LINUX in \
-         /etc/default/grub, run update-grub, reboot",
+        "without `bpf` in this list the kernel loads the programs but never runs them; add `lsm={}` to GRUB_CMDLINE_LINUX \
+         in /etc/default/grub, run update-grub and reboot",
         names.join(",")
     )
 }
@@ -226,7 +226,7 @@ fn btf(facts: &Facts) -> Check {
         Err(error) => check(
             "btf",
             format!("/sys/kernel/btf/vmlinux: {error}"),
-            Some("use a kernel built with CONFIG_DEBUG_INFO_BTF; the kernels of Debian 12, Ubuntu 24.04 and Fedora are".into()),
+            Some("use a kernel built with CONFIG_DEBUG_INFO_BTF, such as those of Debian 12, Ubuntu 24.04 and Fedora".into()),
         ),
     }
 }
@@ -234,16 +234,16 @@ fn btf(facts: &Facts) -> Check {
 fn bpf(facts: &Facts) -> Check {
     let what = "bpf lsm";
     match &facts.bpf_lsm {
-        BpfLsm::Permitted => check(what, "the kernel takes LSM programs", None),
-        // Only a daemon whose programs the kernel took answers.
+        BpfLsm::Permitted => check(what, "the kernel accepts LSM programs", None),
+        // A daemon whose programs the kernel refused does not run.
         BpfLsm::NotChecked if facts.daemon == Daemon::Running => {
-            check(what, "the kernel took the running daemon's programs", None)
+            check(what, "the kernel accepted the running daemon's programs", None)
         }
-        BpfLsm::NotChecked => unknown(what, "only root can ask the kernel", "ask as root: sudo ringfence doctor"),
+        BpfLsm::NotChecked => unknown(what, "only root can test this", "run it as root: sudo ringfence doctor"),
         BpfLsm::Unsupported => check(
             what,
-            "the kernel does not know LSM programs",
-            Some("use a kernel built with CONFIG_BPF_LSM; the kernels of Debian 12, Ubuntu 24.04 and Fedora are".into()),
+            "the kernel does not support LSM programs",
+            Some("use a kernel built with CONFIG_BPF_LSM, such as those of Debian 12, Ubuntu 24.04 and Fedora".into()),
         ),
         BpfLsm::Refused(error) => check(
             what,
@@ -271,7 +271,7 @@ fn landlock_check(facts: &Facts) -> Check {
             "landlock",
             "not active",
             Some(
-                "add `landlock` to the `lsm=` list; it holds files and TCP ports where eBPF does not".into(),
+                "add `landlock` to the `lsm=` list; it restricts files and TCP ports where eBPF is not available".into(),
             ),
         ),
         abi => check("landlock", format!("ABI {abi}"), None),
@@ -290,15 +290,16 @@ fn cgroup(facts: &Facts) -> Check {
             "cgroup v2",
             "not mounted",
             Some(
-                "mount it: mount -t cgroup2 none /sys/fs/cgroup; outgoing packets are judged there, and the eBPF programs \
-                 are not loaded without it"
+                "mount it: mount -t cgroup2 none /sys/fs/cgroup; the programs that check outgoing packets are attached there, \
+                 and without it no eBPF program is loaded"
                     .into(),
             ),
         ),
     }
 }
 
-/// Whether this version knows every way into this kernel. One that it does not know is refused, so enforcement is whole.
+/// Whether this version knows every hook and system call of this kernel. It refuses what it does not know, so that
+/// enforcement is complete all the same.
 fn coverage(facts: &Facts) -> Check {
     let what = "coverage";
     match &facts.beyond {
@@ -314,8 +315,8 @@ fn coverage(facts: &Facts) -> Check {
                 what,
                 format!("{} are not in the table: {}", names.len(), names.join(", ")),
                 Some(
-                    "such hooks are refused to governed tasks, such system calls by seccomp; report it, or add a line to \
-                     ebpf/coverage/coverage.toml"
+                    "confined processes are refused what such hooks guard, and seccomp refuses such system calls; report it, \
+                     or add a line to ebpf/coverage/coverage.toml"
                         .into(),
                 ),
             )
@@ -392,13 +393,13 @@ fn text(report: &Report) -> String {
     let daemon = match report.daemon {
         Daemon::Running => "running",
         Daemon::NotRunning => "not running: `systemctl start ringfence`, or `ringfence daemon`",
-        Daemon::NotPermitted => "running, but not for this user: join group `ringfence`",
+        Daemon::NotPermitted => "running, but this user may not use it: join the group `ringfence`",
     };
     let mark = if report.daemon == Daemon::Running { "ok" } else { "--" };
     text.push_str(&format!("{mark}  {:<10} {daemon}\n", "daemon"));
     text.push_str(match report.verdict {
-        Verdict::Unknown => "\nWhat would hold each axis of a profile here, if the eBPF programs do not:\n",
-        _ => "\nWhat would hold each axis of a profile here:\n",
+        Verdict::Unknown => "\nWhat can enforce each axis of a profile here, if the eBPF programs cannot:\n",
+        _ => "\nWhat can enforce each axis of a profile here:\n",
     });
     for axis in &report.axes {
         let by = if axis.by.is_empty() { "nothing".into() } else { axis.by.join(" + ") };
@@ -406,14 +407,14 @@ fn text(report: &Report) -> String {
         text.push_str(&format!("    {:<9} {by}{open}\n", axis.axis.name()));
     }
     text.push_str(match report.verdict {
-        Verdict::Full if report.daemon == Daemon::Running => "\nFull: the eBPF programs hold every axis.\n",
-        Verdict::Full => "\nFull: with the daemon running, the eBPF programs hold every axis.\n",
+        Verdict::Full if report.daemon == Daemon::Running => "\nFull: the eBPF programs enforce every axis.\n",
+        Verdict::Full => "\nFull: once the daemon runs, the eBPF programs enforce every axis.\n",
         Verdict::Partial => {
             "\nPartial: nothing is recorded, and `ringfence run` asks for --accept-partial where its profile needs more.\n"
         }
-        Verdict::None => "\nNone: nothing here can hold a profile.\n",
+        Verdict::None => "\nNone: nothing here can enforce a profile.\n",
         Verdict::Unknown => {
-            "\nUnknown: nothing that was looked at is missing, and not all could be looked at; sudo ringfence doctor can.\n"
+            "\nUnknown: nothing that could be checked is missing, but only root can check the rest: sudo ringfence doctor.\n"
         }
     });
     text

@@ -53,14 +53,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let path = path.to_str().context("the cgroup's path is not UTF-8")?.to_owned();
             client::admin(&socket, &AdminRequest::EnrollCgroup { path, profile }, &[])?
         }
-        (None, None) => bail!("name what to enrol: --pid or --cgroup"),
+        (None, None) => bail!("name what to enroll: --pid or --cgroup"),
     };
     print(&format!("{}\n", enrolled.container))?;
     eprintln!("profile {}, mode {}", enrolled.profile, enrolled.mode);
     Ok(ExitCode::SUCCESS)
 }
 
-/// A name as it is; a path made absolute, since the daemon has another working directory.
+/// The profile as the daemon finds it: a path made absolute, since the daemon has another working directory.
 fn profile(asked: &str) -> anyhow::Result<String> {
     if !asked.contains('/') && !asked.ends_with(".toml") {
         return Ok(asked.to_owned());

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// It did what was asked; to a question, the answer is yes.
+    /// The command succeeded; to a question, the answer is yes.
     Success = 0,
-    /// It failed; to a question, the answer is no.
+    /// The command failed; to a question, the answer is no.
     Failure = 1,
     /// Something needs attention. clap uses the same status for a command line that it cannot parse.
     Attention = 2,

@@ -1,6 +1,6 @@
 //! `ringfence grant`: shows, compares and explains grants, without a daemon and without changing anything.
 
-use super::exit::Exit;
+use super::{exit::Exit, profile::Access};
 use anyhow::{Context, bail};
 use ringfence_file_tools::workspace::{AllowAll, Workspace};
 use ringfence_grant::{
@@ -76,22 +76,10 @@ enum Command {
         grant: String,
         /// The kind of access.
         #[arg(value_enum)]
-        what: What,
+        access: Access,
         /// A program, a path, or a host or address with or without `:port` (443).
         target: String,
     },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
-    /// Executing a program.
-    Exec,
-    /// Reading a path.
-    Read,
-    /// Writing a path.
-    Write,
-    /// Connecting.
-    Net,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -101,10 +89,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 Some(named) => load(named)?,
                 None => {
                     let session = Environment::from_env().grant(None, &Dirs::from_env(), &workdir()?)?;
-                    let from =
-                        session.origin.map_or("nowhere, so nothing is granted".to_owned(), |origin| origin);
-                    // Beside the grant, which may go into a file.
-                    let _ = writeln!(io::stderr(), "ringfence: this grant is from {from}");
+                    let source = session.origin.map_or_else(
+                        || "there is no grant here, so nothing is allowed".to_owned(),
+                        |origin| format!("this grant is from {origin}"),
+                    );
+                    // Standard output may go into a file, so it gets the grant alone.
+                    let _ = writeln!(io::stderr(), "ringfence: {source}");
                     session.written
                 }
             };
@@ -120,14 +110,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let (a, b) = both(a, b)?;
             leq(&a, &b)
         }
-        Command::Explain { grant, what, target } => explain(&named(grant)?, *what, target),
+        Command::Explain { grant, access, target } => explain(&named(grant)?, *access, target),
     }
 }
 
 fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
     match gate::excess(a, b) {
         None => {
-            writeln!(io::stdout(), "yes: nothing of the first is beyond the second")?;
+            writeln!(io::stdout(), "yes: the second allows everything that the first allows")?;
             Ok(ExitCode::SUCCESS)
         }
         Some(denied) => {
@@ -139,18 +129,18 @@ fn leq(a: &Grant, b: &Grant) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn explain(named: &Named, what: What, target: &str) -> anyhow::Result<ExitCode> {
+fn explain(named: &Named, access: Access, target: &str) -> anyhow::Result<ExitCode> {
     let Named { grant, profile } = named;
     let resolved = resolve_links(grant);
     let mut out = io::stdout();
-    let exit = match ask(&resolved, profile.as_ref(), what, target)? {
+    let exit = match decide(&resolved, profile.as_ref(), access, target)? {
         Err(denied) => {
             writeln!(out, "{denied}")?;
             Exit::Failure
         }
         Ok(()) => {
-            let by = entries(&resolved, what).into_iter();
-            let mut by = by.filter(|(one, _)| matches!(ask(one, None, what, target), Ok(Ok(()))));
+            let by = entries(&resolved, access).into_iter();
+            let mut by = by.filter(|(one, _)| matches!(decide(one, None, access, target), Ok(Ok(()))));
             match by.next() {
                 Some((_, entry)) => writeln!(out, "allowed by {entry}")?,
                 None => writeln!(out, "allowed: the axis is not restricted")?,
@@ -169,10 +159,10 @@ fn explain(named: &Named, what: What, target: &str) -> anyhow::Result<ExitCode> 
 }
 
 /// The gate's answer, with a profile's denies if there is one.
-fn ask(
+fn decide(
     grant: &Grant,
     profile: Option<&Profile>,
-    what: What,
+    access: Access,
     target: &str,
 ) -> anyhow::Result<Result<(), Denied>> {
     let unbounded =
@@ -182,13 +172,13 @@ fn ask(
         gate = gate.with_veto(Denies::new(&profile.denials, &profile.rules, &workdir()?));
     }
     let gate = Arc::new(gate);
-    let context = gate.authorize(&Asking, &Value::Null, &unbounded)?;
-    Ok(match what {
-        What::Exec if target.contains('/') => context.check_exec(&workdir()?.join(target)).map(drop),
-        What::Exec => context.check_exec(Path::new(target)).map(drop),
-        What::Read => context.check_read(&resolved(target)?),
-        What::Write => context.check_write(&resolved(target)?),
-        What::Net => {
+    let context = gate.authorize(&WantsEverything, &Value::Null, &unbounded)?;
+    Ok(match access {
+        Access::Exec if target.contains('/') => context.check_exec(&workdir()?.join(target)).map(drop),
+        Access::Exec => context.check_exec(Path::new(target)).map(drop),
+        Access::Read => context.check_read(&resolved(target)?),
+        Access::Write => context.check_write(&resolved(target)?),
+        Access::Net => {
             let (host, port) = host_and_port(target)?;
             context.check_net(host, None, port)
         }
@@ -196,7 +186,7 @@ fn ask(
 }
 
 /// Each entry of an axis as a grant of its own.
-fn entries(grant: &Grant, what: What) -> Vec<(Grant, String)> {
+fn entries(grant: &Grant, access: Access) -> Vec<(Grant, String)> {
     fn each<E: Entry + fmt::Display>(
         scope: &Scope<E>,
         with: impl Fn(Scope<E>) -> Grant,
@@ -204,11 +194,11 @@ fn entries(grant: &Grant, what: What) -> Vec<(Grant, String)> {
         let Scope::Only(entries) = scope else { return Vec::new() };
         entries.iter().map(|entry| (with(Scope::only([entry.clone()])), entry.to_string())).collect()
     }
-    match what {
-        What::Exec => each(&grant.exec, |exec| Grant { exec, ..grant.clone() }),
-        What::Read => each(&grant.fs_read, |fs_read| Grant { fs_read, ..grant.clone() }),
-        What::Write => each(&grant.fs_write, |fs_write| Grant { fs_write, ..grant.clone() }),
-        What::Net => each(&grant.net, |net| Grant { net, ..grant.clone() }),
+    match access {
+        Access::Exec => each(&grant.exec, |exec| Grant { exec, ..grant.clone() }),
+        Access::Read => each(&grant.fs_read, |fs_read| Grant { fs_read, ..grant.clone() }),
+        Access::Write => each(&grant.fs_write, |fs_write| Grant { fs_write, ..grant.clone() }),
+        Access::Net => each(&grant.net, |net| Grant { net, ..grant.clone() }),
     }
 }
 
@@ -231,10 +221,10 @@ fn resolved(target: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn workdir() -> anyhow::Result<PathBuf> {
-    env::current_dir().context("cannot tell the current directory")
+    env::current_dir().context("cannot determine the current directory")
 }
 
-/// A grant, and the profile that it is of: its denies hold too.
+/// A grant, and the profile that it comes from, whose denies apply too.
 struct Named {
     grant: Grant,
     profile: Option<Profile>,
@@ -248,7 +238,7 @@ impl From<Grant> for Named {
 
 fn both(a: &str, b: &str) -> anyhow::Result<(Grant, Grant)> {
     if a == "-" && b == "-" {
-        bail!("both grants are `-`: standard input has one; put the other into a file");
+        bail!("both grants are `-`, but standard input can hold only one; put the other into a file");
     }
     Ok((load(a)?, load(b)?))
 }
@@ -274,7 +264,7 @@ fn named(named: &str) -> anyhow::Result<Named> {
         let text = fs::read_to_string(named).with_context(|| format!("cannot read {named}"))?;
         match parse::toml(&text, "caveats") {
             Ok(Some(grant)) => return Ok(grant.into()),
-            // What is no TOML at all, the profile's reader says with its line.
+            // Loading the profile reports a syntax error with its line.
             Ok(None) | Err(parse::Error::Toml(_)) => {}
             Err(error) => return Err(error).with_context(|| format!("[caveats] of {named}")),
         }
@@ -289,16 +279,16 @@ fn print(grant: &Grant) -> io::Result<()> {
     writeln!(io::stdout(), "{:#}", json!(grant))
 }
 
-/// Asks for whatever is granted, and does nothing.
-struct Asking;
+/// A tool that wants whatever is granted and does nothing.
+struct WantsEverything;
 
-impl Tool for Asking {
+impl Tool for WantsEverything {
     fn name(&self) -> &str {
         "explain"
     }
 
     fn description(&self) -> &str {
-        "Asks the gate."
+        "Does nothing."
     }
 
     fn schema(&self) -> Value {

@@ -1,7 +1,7 @@
 //! `ringfence install` and `ringfence uninstall`.
 
 use super::output::print;
-use crate::install::{Host, Profile};
+use crate::install::{Installation, ShippedProfile};
 use anyhow::{Context as _, bail};
 use nix::unistd::geteuid;
 use ringfence_base::{
@@ -13,10 +13,10 @@ use ringfence_wire::message::{AdminRequest, Detached};
 use std::process::ExitCode;
 
 /// Profiles that come with the binary.
-const SHIPPED: &[Profile] = &[
-    Profile { file: "coder.toml", text: include_str!("../../../profiles/coder.toml") },
-    Profile { file: "reader.toml", text: include_str!("../../../profiles/reader.toml") },
-    Profile { file: "shell.toml", text: include_str!("../../../profiles/shell.toml") },
+const SHIPPED: &[ShippedProfile] = &[
+    ShippedProfile { file: "coder.toml", text: include_str!("../../../profiles/coder.toml") },
+    ShippedProfile { file: "reader.toml", text: include_str!("../../../profiles/reader.toml") },
+    ShippedProfile { file: "shell.toml", text: include_str!("../../../profiles/shell.toml") },
 ];
 
 /// Installs the daemon: its user, group, directories, unit and profiles.
@@ -46,48 +46,49 @@ pub(crate) struct UninstallArgs {
 
 pub(crate) fn install(args: &InstallArgs) -> anyhow::Result<ExitCode> {
     if !geteuid().is_root() {
-        bail!("installing makes a user and a service and needs root: sudo ringfence install");
+        bail!("installing creates a user and a service, which needs root: sudo ringfence install");
     }
-    let host = Host::new(Paths::from_env());
-    for done in host.install(SHIPPED)? {
+    let installation = Installation::new(Paths::from_env());
+    for done in installation.install(SHIPPED)? {
         print(&format!("{done}\n"))?;
     }
-    if !host.has_systemd() {
-        return print("systemd does not run here: start the daemon with `ringfence daemon`\n");
+    if !installation.has_systemd() {
+        return print("systemd is not running here: start the daemon with `ringfence daemon`\n");
     }
-    host.enable(!args.no_start)?;
+    installation.enable(!args.no_start)?;
     print(if args.no_start { "the daemon starts at the next boot\n" } else { "the daemon runs\n" })
 }
 
 pub(crate) fn uninstall(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     if !geteuid().is_root() {
-        bail!("uninstalling ends enforcement and needs root: sudo ringfence uninstall");
+        bail!("uninstalling ends enforcement, which needs root: sudo ringfence uninstall");
     }
-    let host = Host::new(Paths::from_env());
-    let removed = match client::admin::<Detached>(&host.paths.admin_socket(), &AdminRequest::Detach, &[]) {
-        Ok(Detached { removed }) => {
-            host.wait_for_daemon();
-            removed
-        }
-        Err(ClientError::NoDaemon { .. }) => match daemon::detach_without_daemon(&host.paths)? {
-            Ok(removed) => removed,
-            Err(running) => bail!(
-                "{} containers run and would be left without enforcement: {}; end them first",
-                running.len(),
-                running.join(", ")
-            ),
-        },
-        Err(error) => return Err(error).context("nothing was removed"),
-    };
+    let installation = Installation::new(Paths::from_env());
+    let removed =
+        match client::admin::<Detached>(&installation.paths.admin_socket(), &AdminRequest::Detach, &[]) {
+            Ok(Detached { removed }) => {
+                installation.wait_for_daemon();
+                removed
+            }
+            Err(ClientError::NoDaemon { .. }) => match daemon::detach_without_daemon(&installation.paths)? {
+                Ok(removed) => removed,
+                Err(running) => bail!(
+                    "{} containers are running and would lose enforcement: {}; end them first",
+                    running.len(),
+                    running.join(", ")
+                ),
+            },
+            Err(error) => return Err(error).context("nothing was removed"),
+        };
     print(&format!("detached and unpinned {removed} objects\n"))?;
-    for done in host.uninstall(args.purge)? {
+    for done in installation.uninstall(args.purge)? {
         print(&format!("{done}\n"))?;
     }
     if !args.purge {
         print(&format!(
             "profiles and events are kept in {} and {}\n",
-            host.paths.config.display(),
-            host.paths.state.display()
+            installation.paths.config.display(),
+            installation.paths.state.display()
         ))?;
     }
     Ok(ExitCode::SUCCESS)

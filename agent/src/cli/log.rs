@@ -1,4 +1,4 @@
-//! What the long-running roles say, on standard error.
+//! The log of the long-running roles, on standard error.
 
 use std::io;
 use tracing_subscriber::EnvFilter;
@@ -11,11 +11,11 @@ pub(crate) fn start(default: &str) {
         .with_target(false)
         .with_ansi(false)
         .with_env_filter(filter);
-    // The journal has its own clock; a person at a terminal wants one.
+    // The journal adds the time itself; a terminal does not.
     if std::env::var_os("JOURNAL_STREAM").is_some() { log.without_time().init() } else { log.init() }
 }
 
-/// Starts the log of a role that the daemon starts: it goes into the daemon's own, which has the times.
+/// Starts the log of a role that the daemon starts. It goes into the daemon's log, which adds the time.
 pub(crate) fn of_a_child() {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)

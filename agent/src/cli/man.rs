@@ -75,8 +75,8 @@ fn page(command: &clap::Command, parent: Option<&str>) -> io::Result<Page> {
     Ok(Page { file: man.get_filename(), text })
 }
 
-/// What stands below the options in a help, paragraph by paragraph. One whose first line ends with a colon is a section
-/// (`Examples:`, `Exit status:`), and its other lines stay as they are.
+/// The text below a help's options, paragraph by paragraph. A paragraph whose first line ends with a colon (`Examples:`,
+/// `Exit status:`) becomes a section, and its other lines stay as they are.
 fn sections(help: &str) -> Roff {
     let mut roff = Roff::new();
     for (at, paragraph) in help.split("\n\n").filter(|paragraph| !paragraph.is_empty()).enumerate() {

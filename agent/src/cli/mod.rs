@@ -141,10 +141,10 @@ enum Role {
     Auditor(role::AuditorArgs),
     #[command(hide = true)]
     McpGuard(mcp::GuardArgs),
-    /// The LLM worker; the daemon or `ringfence agent start` starts it, with its link as standard input.
+    /// The LLM worker. The daemon or `ringfence agent start` starts it, with a socket to it as standard input.
     #[command(hide = true)]
     LlmWorker,
-    /// Runs commands that print credentials; `ringfence agent start` starts it, with its link as standard input.
+    /// Runs commands that print credentials. `ringfence agent start` starts it, with a socket to it as standard input.
     #[command(hide = true)]
     LlmCommands,
 }
@@ -162,7 +162,8 @@ impl Words {
         }
     }
 
-    /// Whether it says itself that this machine cannot run Ringfence: `doctor` in its report, `run` with its own status.
+    /// Whether the command itself reports that this machine cannot run Ringfence: `doctor` in its report, `run` with its own
+    /// exit status.
     fn reports_the_platform(&self) -> bool {
         matches!(self, Self::Command(Command::Doctor(_) | Command::Run(_)))
     }
@@ -218,15 +219,15 @@ fn grammar() -> clap::Command {
     help::with_overview(Cli::command())
 }
 
-/// The commands that people are to know: what completions, manual pages and docs/cli.md are made from.
+/// The commands for users, from which completions, manual pages and docs/cli.md are generated.
 fn visible() -> clap::Command {
     let root = clap::Command::new("ringfence").version(env!("CARGO_PKG_VERSION")).about(help::ABOUT);
     help::with_overview(Command::augment_subcommands(root.subcommand_required(true)))
 }
 
-/// A panic in any thread ends the process, once it was reported: a role without one of its threads does not do its work.
-/// Release builds abort by themselves (`panic = "abort"`); this is for builds that are tested.
-fn end_at_a_panic() {
+/// Makes a panic in any thread end the process, after the report: a role that lost a thread does not work. Release builds abort
+/// anyway (`panic = "abort"`); this is for test builds.
+fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -241,7 +242,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli.words.unaliased(),
         Err(error) => error.format(&mut grammar()).exit(),
     };
-    end_at_a_panic();
+    abort_on_panic();
     if !words.reports_the_platform()
         && let Some(reason) = unsupported()
     {
@@ -249,7 +250,7 @@ pub(crate) fn main() -> ExitCode {
         return Exit::Failure.into();
     }
     words.run().unwrap_or_else(|error| {
-        // Whoever read standard output has enough: `| head`.
+        // The reader closed the pipe (`| head`).
         if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
         {
             return Exit::Success.into();

@@ -1,4 +1,4 @@
-//! Standard output, where nobody may read it any more.
+//! Standard output, which may be a closed pipe.
 
 use anyhow::Context;
 use std::{
@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Prints, and minds nobody who reads no further (`| head`).
+/// Prints, and ignores a closed pipe (`| head`).
 pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {

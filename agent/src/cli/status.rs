@@ -42,7 +42,7 @@ struct Whole<'a> {
     #[serde(flatten)]
     core: Option<&'a Status>,
     store: Option<&'a AuditorStatus>,
-    /// This user's agents, where `ringfence start` runs.
+    /// This user's agents, where `ringfence agent start` runs.
     user: Option<&'a UserStatus>,
     /// What needs attention, as sentences.
     #[serde(rename = "amiss")]
@@ -57,12 +57,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(Err(error)) => (None, Some(error.to_string())),
         None => (None, None),
     };
-    // At once, since the answer may be long in coming: whoever asks should not take silence for the end of enforcement.
+    // An answer may take long, and the user should not take silence for the end of enforcement.
     let say = |who: &'static str| {
         move || {
             eprintln!(
-                "{who} has not answered yet; it may be stopped, or busy. What is in force stays enforced by the kernel \
-                 meanwhile."
+                "{who} has not answered yet; it may be stopped or busy. Meanwhile the kernel goes on enforcing the policies in \
+                 force."
             );
         }
     };
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Err(error) if user.is_none() => {
             let error = anyhow::Error::from(error);
             return Err(match unserved {
-                // Whoever has no daemon wants to hear of their own agents.
+                // Without a daemon, the user's own agents are what matters.
                 Some(unserved) => anyhow::anyhow!("{error:#}; and {unserved}"),
                 None => error,
             });
@@ -122,8 +122,8 @@ fn show_all(
         None => {
             complain(out, problems)?;
             let state = match silent {
-                true => "does not answer: what was in force stays enforced by the kernel",
-                false => "not running: nothing is enforced by the kernel",
+                true => "does not answer: the kernel goes on enforcing the policies in force",
+                false => "not running: the kernel enforces nothing",
             };
             writeln!(out, "daemon      {state}")?;
         }
@@ -147,14 +147,14 @@ fn problems_of_user(user: &UserStatus) -> Vec<String> {
 }
 
 fn complain(out: &mut impl Write, problems: &[String]) -> io::Result<()> {
-    // A profile's errors have lines of their own.
+    // A profile's errors may have more than one line.
     problems.iter().try_for_each(|line| writeln!(out, "! {}", line.replace('\n', "\n  ")))
 }
 
 fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String> {
     let mut problems = Vec::new();
     for axis in core.axes.iter().filter(|axis| axis.enforcement != Enforcement::Kernel) {
-        problems.push(format!("{} is not held by the kernel ({})", axis.axis, axis.enforcement));
+        problems.push(format!("the kernel does not fully enforce {} ({})", axis.axis, axis.enforcement));
     }
     if !core.auditor.running {
         let why = core.auditor.last_exit.as_deref().unwrap_or("it was not started yet");
@@ -180,7 +180,7 @@ fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String>
         if agent.state != AgentState::Running && agent.error.is_none() {
             let why =
                 agent.last_exit.as_deref().map(|why| format!(": {}", printable(why))).unwrap_or_default();
-            // A worker that has just been started is no problem.
+            // A worker that was just started for the first time is no problem.
             if agent.restarts > 0 || agent.state != AgentState::Starting {
                 problems.push(format!("agent {} is {}{why}", printable(&agent.name), agent.state));
             }
@@ -242,20 +242,20 @@ fn show(
         let mcp = &store.mcp;
         writeln!(
             out,
-            "mcp         {} sessions linked, {} calls wait, {} rows not stored yet, {} connections turned away",
+            "mcp         {} sessions connected, {} calls wait, {} rows not stored yet, {} connections refused",
             mcp.sessions, mcp.waiting, mcp.unstored, mcp.turned_away
         )?;
         for lost in &store.lost {
             writeln!(
                 out,
-                "            lost of container {}: {} denials and {} others in the kernel, {} and {} in the store",
+                "            container {} lost {} denials and {} other events in the kernel, {} and {} in the store",
                 lost.container, lost.ring_denied, lost.ring_allowed, lost.store_denied, lost.store_allowed
             )?;
             if lost.missing_denied > 0 {
                 writeln!(
                     out,
-                    "            of container {}: {} more denials are counted that did not come; they are on their way, or \
-                     went with a daemon that was killed",
+                    "            container {}: {} more denials were counted but have not arrived; they are still on their way, or \
+                     were lost with a daemon that was killed",
                     lost.container, lost.missing_denied
                 )?;
             }
@@ -354,7 +354,7 @@ fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> 
     table(out, &rows)
 }
 
-/// In one word where there is one.
+/// As one word (`all`, `default`) where there is one.
 fn capabilities(names: &[String]) -> String {
     let known = names.iter().filter_map(|name| Capabilities::named(name));
     printable(&known.fold(Capabilities::NONE, Capabilities::join).to_string())

@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // An open file that the client left to this process is authority that nobody granted the tools.
+    // A file descriptor inherited from the client is authority that the grant does not give the tools.
     ringfence_process::spawn::close_at_exec()?;
     let named = args.workdir.clone().unwrap_or_else(|| PathBuf::from("."));
     let workdir = named.canonicalize().with_context(|| format!("cannot work in {}", named.display()))?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &session.origin {
         Some(origin) => say(&format!("granted by {origin}: {}", summary(&session.grant))),
         None => say(
-            "no grant was given, so every call is denied; set RINGFENCE_GRANT, name a --profile, or write \
+            "there is no grant, so every call is denied; set RINGFENCE_GRANT, name a --profile, or write \
              ~/.config/ringfence/tools.toml (`ringfence tools --help` shows how)",
         ),
     }
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let core = match enroll::socket()? {
         Ok(socket) => Some((socket, asked(args, &session, &profile, &programs)?)),
         Err(why) => {
-            say(&format!("eBPF does not hold here: {why}"));
+            say(&format!("the eBPF programs do not enforce here: {why}"));
             None
         }
     };
@@ -90,13 +90,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(status))
 }
 
-/// Says why nothing is served; the exit status.
+/// Reports why nothing is served, and returns the exit status.
 fn failed(error: impl Into<anyhow::Error>) -> u8 {
     say(&format!("{:#}", error.into()));
     Exit::Failure.into()
 }
 
-/// What the daemon is asked for: the profile by its name, where that is all; else the grant.
+/// What to ask the daemon for: the profile by name if nothing narrows it, else the grant.
 fn asked(
     args: &Args,
     session: &Session,
@@ -109,7 +109,8 @@ fn asked(
             Ok(if is_path { profile.file.to_string_lossy().into_owned() } else { named.clone() })
         }
         (_, Some(of)) if of.has_denials() => bail!(
-            "profile {} denies something and is met with another grant, which eBPF cannot hold in one container; use one of the two",
+            "profile {} has deny rules and is combined with another grant, which eBPF cannot enforce in one container; use only one of \
+             the two",
             of.name
         ),
         _ => Ok(format!("{GRANT}{}", serde_json::to_string(&session.kernel_grant(programs))?)),
@@ -142,9 +143,9 @@ fn serve(
     if let Some(profile) = &session.profile {
         gate = gate.with_veto(Denies::new(&profile.denials, &profile.rules, workdir));
     }
-    // This process has no children but tools.
+    // All children of this process are tools.
     let shell = Shell::new(workdir, &tools.programs.path(), tools.spawner.clone()).ending_orphans();
-    let shell = shell.context("cannot become the reaper of what tools leave behind")?;
+    let shell = shell.context("cannot become the subreaper of processes that tools leave running")?;
     let mut registry = tools.registry(gate).with(shell);
     if let Some(reader) = reader {
         let web = ringfence_tools::web::WebFetch::default().with_reader(Reader::new(reader));
@@ -154,7 +155,7 @@ fn serve(
 }
 
 fn say(line: &str) {
-    // A client may have closed it.
+    // The client may have closed standard error.
     let _ = writeln!(io::stderr(), "ringfence tools: {line}");
 }
 

@@ -1,7 +1,7 @@
 //! The service on this host: user, group, directories, binary, unit, profiles. Every step can be repeated.
 //!
-//! What we ship and an administrator may edit is kept twice: in its place, and as it was shipped below `shipped/`. If the
-//! two differ, it was edited and is left alone; if only the copy is there, it was deleted and stays so.
+//! A file that ships and that an administrator may edit is stored twice: in its place, and unchanged below `shipped/`. If the
+//! two differ, the file was edited and stays as it is; if only the copy exists, it was deleted and stays deleted.
 
 mod trusted;
 
@@ -21,18 +21,18 @@ use std::{
 /// The unit file, with places for the binary and the capabilities.
 const UNIT: &str = include_str!("../../packaging/ringfence.service");
 const UNIT_NAME: &str = "ringfence.service";
-/// Where the tools that make users are, whatever the caller's PATH.
+/// Where the tools that create users are, whatever the caller's PATH.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Where the binary goes if it is in a place that others than root can write.
+/// Where the binary goes if the service must not run it where it is.
 const BINARY: &str = "/usr/local/bin/ringfence";
 
-/// Why installing or uninstalling stopped. Steps before that one are done, and are skipped the next time.
+/// Why installing or uninstalling stopped. The steps before that are done and are skipped the next time.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// A file.
     #[error("cannot {what} {}", .path.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -45,15 +45,15 @@ pub(crate) enum Error {
     Tool {
         /// The command line.
         command: String,
-        /// What it said.
+        /// Its standard error, or its exit status.
         reason: String,
     },
     /// The user database.
     #[error("cannot look up users and groups")]
     Users(#[source] nix::Error),
-    /// A tool ran and the user or group is still not there.
-    #[error("{kind} `{name}` was made, but is not found; does this host keep users elsewhere?")]
-    NotMade {
+    /// A tool succeeded, but the user or group does not exist.
+    #[error("the {kind} `{name}` was created but cannot be found; does this host keep its users elsewhere?")]
+    NotCreated {
         /// `user` or `group`.
         kind: &'static str,
         /// Its name.
@@ -63,42 +63,42 @@ pub(crate) enum Error {
 
 /// A file that ships with the binary.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Profile {
+pub(crate) struct ShippedProfile {
     /// Its name.
     pub(crate) file: &'static str,
-    /// What is in it.
+    /// Its content.
     pub(crate) text: &'static str,
 }
 
-/// This host, or in tests a directory.
+/// Where Ringfence is installed: this host, or in tests a directory.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct Installation {
     /// Our directories.
     pub(crate) paths: Paths,
     units: PathBuf,
 }
 
-impl Host {
-    /// The host itself.
+impl Installation {
+    /// The installation of this host.
     pub(crate) fn new(paths: Paths) -> Self {
         Self { paths, units: "/etc/systemd/system".into() }
     }
 
-    /// Makes everything that is not there yet; tells what was done.
+    /// Creates everything that is missing; returns what it did, as sentences.
     ///
     /// # Errors
     /// [`Error`].
-    pub(crate) fn install(&self, shipped: &[Profile]) -> Result<Vec<String>, Error> {
+    pub(crate) fn install(&self, shipped: &[ShippedProfile]) -> Result<Vec<String>, Error> {
         let mut done = Vec::new();
-        make_group(&mut done)?;
-        let user = make_user(&mut done)?;
+        create_group(&mut done)?;
+        let user = create_user(&mut done)?;
         for (dir, mode) in [
             (self.paths.config.clone(), 0o755),
             (self.paths.profiles(), 0o755),
             (self.shipped(), 0o755),
             (self.paths.state.clone(), 0o700),
         ] {
-            make_dir(&dir, mode, &mut done)?;
+            create_dir(&dir, mode, &mut done)?;
         }
         Dir::open_trusted(&self.paths.state)
             .and_then(|dir| dir.set_owner(user.uid.as_raw(), user.gid.as_raw()))
@@ -116,22 +116,22 @@ impl Host {
         Ok(done)
     }
 
-    /// Whether systemd is this host's service manager, now.
+    /// Whether systemd runs as this host's service manager.
     pub(crate) fn has_systemd(&self) -> bool {
         sd_notify::booted().unwrap_or(false)
     }
 
-    /// Lets systemd start the daemon at boot, and now if `start`; one that runs is started anew, with this binary.
+    /// Enables the daemon at boot, and with `start` (re)starts it now, with this binary.
     ///
     /// # Errors
-    /// What systemctl says.
+    /// systemctl failed.
     pub(crate) fn enable(&self, start: bool) -> Result<(), Error> {
         run("systemctl", &["daemon-reload"])?;
         run("systemctl", &["enable", "--quiet", UNIT_NAME])?;
         if start { run("systemctl", &["restart", UNIT_NAME]) } else { Ok(()) }
     }
 
-    /// Waits until the daemon, which is ending, has ended.
+    /// Waits for the daemon, which is stopping, to end.
     pub(crate) fn wait_for_daemon(&self) {
         for _ in 0..300 {
             if !self.paths.admin_socket().exists() {
@@ -141,7 +141,7 @@ impl Host {
         }
     }
 
-    /// Removes the unit and what is in the runtime directory, with `purge` all else but the binary; tells what was done.
+    /// Removes the unit and the runtime directory, with `purge` everything but the binary; returns what it did, as sentences.
     /// Enforcement has ended before.
     ///
     /// # Errors
@@ -179,7 +179,7 @@ impl Host {
         self.paths.config.join("shipped")
     }
 
-    /// Puts a file where it belongs, unless somebody edited or deleted it since it was put there.
+    /// Installs or updates a file, unless somebody has edited or deleted it.
     fn ship(&self, path: &Path, text: &str, done: &mut Vec<String>) -> Result<(), Error> {
         let copy = self.shipped().join(path.file_name().unwrap_or(path.as_os_str()));
         let (there, before) = (read(path)?, read(&copy)?);
@@ -212,24 +212,24 @@ impl Host {
     }
 }
 
-/// The unit for a binary at this path.
+/// The unit that starts the binary at this path.
 fn unit(binary: &Path) -> String {
     let kept = caps::CORE.iter().chain(caps::CORE_START);
     let kept = kept.map(|keep| keep.capability.to_string()).collect::<Vec<_>>().join(" ");
     UNIT.replace("@BINARY@", &binary.display().to_string()).replace("@CAPABILITIES@", &kept)
 }
 
-fn make_group(done: &mut Vec<String>) -> Result<Group, Error> {
+fn create_group(done: &mut Vec<String>) -> Result<Group, Error> {
     let find = || Group::from_name(GROUP).map_err(Error::Users);
     if let Some(group) = find()? {
         return Ok(group);
     }
     run_first(&[("groupadd", &["--system", GROUP]), ("addgroup", &["-S", GROUP])])?;
-    done.push(format!("group {GROUP} made: its members may use `ringfence run` with the daemon"));
-    find()?.ok_or(Error::NotMade { kind: "group", name: GROUP })
+    done.push(format!("group {GROUP} created: its members may use `ringfence run` with the daemon"));
+    find()?.ok_or(Error::NotCreated { kind: "group", name: GROUP })
 }
 
-fn make_user(done: &mut Vec<String>) -> Result<User, Error> {
+fn create_user(done: &mut Vec<String>) -> Result<User, Error> {
     let find = || User::from_name(AUDIT_USER).map_err(Error::Users);
     if let Some(user) = find()? {
         return Ok(user);
@@ -238,18 +238,18 @@ fn make_user(done: &mut Vec<String>) -> Result<User, Error> {
     let long: Vec<&str> = long.into_iter().chain(["/usr/sbin/nologin", AUDIT_USER]).collect();
     let short = ["-S", "-D", "-H", "-h", "/nonexistent", "-s", "/sbin/nologin", AUDIT_USER];
     run_first(&[("useradd", &long), ("adduser", &short)])?;
-    done.push(format!("user {AUDIT_USER} made: the auditor runs as it"));
-    find()?.ok_or(Error::NotMade { kind: "user", name: AUDIT_USER })
+    done.push(format!("user {AUDIT_USER} created: the auditor runs as this user"));
+    find()?.ok_or(Error::NotCreated { kind: "user", name: AUDIT_USER })
 }
 
-/// Runs the first of these tools that is there.
+/// Runs the first of these tools that exists.
 fn run_first(tools: &[(&str, &[&str])]) -> Result<(), Error> {
-    let is_there = |name: &str| SYSTEM_PATH.split(':').any(|dir| Path::new(dir).join(name).exists());
-    match tools.iter().find(|(name, _)| is_there(name)) {
+    let exists = |name: &str| SYSTEM_PATH.split(':').any(|dir| Path::new(dir).join(name).exists());
+    match tools.iter().find(|(name, _)| exists(name)) {
         Some((name, args)) => run(name, args),
         None => {
             let names: Vec<&str> = tools.iter().map(|(name, _)| *name).collect();
-            let reason = "not found; on Debian it is in package passwd".to_owned();
+            let reason = "not found; on Debian it is in the package passwd".to_owned();
             Err(Error::Tool { command: names.join("` or `"), reason })
         }
     }
@@ -266,8 +266,8 @@ fn run(name: &str, args: &[&str]) -> Result<(), Error> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(failed(if said.is_empty() { output.status.to_string() } else { said }))
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed(if message.is_empty() { output.status.to_string() } else { message }))
 }
 
 fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -275,11 +275,11 @@ fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { what, path, source }
 }
 
-fn make_dir(path: &Path, mode: u32, done: &mut Vec<String>) -> Result<(), Error> {
-    let was_there = path.is_dir();
-    let dir = Dir::make_trusted(path, 0o755).map_err(file("make", path))?;
-    if !was_there {
-        done.push(format!("{} made", path.display()));
+fn create_dir(path: &Path, mode: u32, done: &mut Vec<String>) -> Result<(), Error> {
+    let existed = path.is_dir();
+    let dir = Dir::make_trusted(path, 0o755).map_err(file("create", path))?;
+    if !existed {
+        done.push(format!("{} created", path.display()));
     }
     dir.set_mode(mode).map_err(file("set the mode of", path))
 }
@@ -292,7 +292,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Writes a file whole or not at all, readable by everybody.
+/// Replaces a file atomically; everybody may read it.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     ringfence_files::replace(path, text.as_bytes(), Access::Mode(0o644)).map_err(file("write", path))
 }
@@ -330,52 +330,52 @@ mod tests {
         );
     }
 
-    fn host(dir: &Path) -> Host {
+    fn installation(dir: &Path) -> Installation {
         let sub = |name: &str| dir.join(name);
         let paths =
             Paths { runtime: sub("run"), state: sub("state"), config: sub("config"), pins: sub("pins") };
         for dir in [paths.profiles(), paths.config.join("shipped"), sub("units")] {
             fs::create_dir_all(dir).unwrap();
         }
-        Host { paths, units: sub("units") }
+        Installation { paths, units: sub("units") }
     }
 
-    fn ship(host: &Host, text: &str) -> Vec<String> {
+    fn ship(installation: &Installation, text: &str) -> Vec<String> {
         let mut done = Vec::new();
-        host.ship(&host.paths.profiles().join("p.toml"), text, &mut done).unwrap();
+        installation.ship(&installation.paths.profiles().join("p.toml"), text, &mut done).unwrap();
         done
     }
 
     #[test]
     fn a_shipped_file_follows_upgrades_until_somebody_edits_it() {
         let dir = tempfile::tempdir().unwrap();
-        let host = host(dir.path());
-        let path = host.paths.profiles().join("p.toml");
-        assert!(ship(&host, "one")[0].ends_with("installed"));
-        assert!(ship(&host, "one").is_empty());
-        assert!(ship(&host, "two")[0].ends_with("updated"));
+        let installation = installation(dir.path());
+        let path = installation.paths.profiles().join("p.toml");
+        assert!(ship(&installation, "one")[0].ends_with("installed"));
+        assert!(ship(&installation, "one").is_empty());
+        assert!(ship(&installation, "two")[0].ends_with("updated"));
         assert_eq!(fs::read(&path).unwrap(), b"two");
         fs::write(&path, "mine").unwrap();
-        assert!(ship(&host, "two").is_empty());
-        assert!(ship(&host, "three")[0].contains("was edited and is kept"));
+        assert!(ship(&installation, "two").is_empty());
+        assert!(ship(&installation, "three")[0].contains("was edited and is kept"));
         assert_eq!(fs::read(&path).unwrap(), b"mine");
-        assert!(ship(&host, "three").is_empty(), "told once");
+        assert!(ship(&installation, "three").is_empty(), "reported once");
     }
 
     #[test]
     fn a_deleted_file_stays_deleted_and_a_foreign_one_is_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let host = host(dir.path());
-        let path = host.paths.profiles().join("p.toml");
-        ship(&host, "one");
+        let installation = installation(dir.path());
+        let path = installation.paths.profiles().join("p.toml");
+        ship(&installation, "one");
         fs::remove_file(&path).unwrap();
-        assert!(ship(&host, "one").is_empty());
+        assert!(ship(&installation, "one").is_empty());
         assert!(!path.exists());
         let other = tempfile::tempdir().unwrap();
-        let host = self::host(other.path());
-        let path = host.paths.profiles().join("p.toml");
+        let installation = self::installation(other.path());
+        let path = installation.paths.profiles().join("p.toml");
         fs::write(&path, "somebody's own").unwrap();
-        assert!(ship(&host, "one")[0].contains("kept"));
+        assert!(ship(&installation, "one")[0].contains("kept"));
         assert_eq!(fs::read(&path).unwrap(), b"somebody's own");
     }
 
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_fails_is_told_with_what_it_said() {
+    fn the_error_of_a_tool_has_its_message() {
         let error = run("sh", &["-c", "echo no such luck >&2; exit 3"]).unwrap_err().to_string();
         assert!(error.contains("no such luck"), "{error}");
         let error = run_first(&[("no-such-tool-1", &[]), ("no-such-tool-2", &[])]).unwrap_err().to_string();
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_need_not_be_removed() {
+    fn a_missing_file_need_not_be_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut done = Vec::new();
         remove(&dir.path().join("none"), &mut done).unwrap();

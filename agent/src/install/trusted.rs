@@ -1,4 +1,4 @@
-//! The binary that root's service runs: one that nobody but root can change.
+//! The binary that root's service runs: only root can change it, and no build replaces it.
 
 use super::{Error, file};
 use ringfence_files::Access;
@@ -8,24 +8,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The path that the unit shall start: this binary's own if only root can change it, else `fallback`, where this one
-/// is copied to.
+/// The path that the unit starts: this binary where it is, or its copy at `fallback` if users other than root can change this
+/// one or it is in a build directory.
 pub(super) fn binary(fallback: &Path, done: &mut Vec<String>) -> Result<PathBuf, Error> {
     let this = fs::canonicalize("/proc/self/exe").map_err(file("find", Path::new("/proc/self/exe")))?;
-    if only_root_writes(&this).map_err(file("read", &this))? {
+    let why = if is_built_there(&this) {
+        "the next build or `cargo clean` would change the first"
+    } else if only_root_writes(&this).map_err(file("read", &this))? {
         return Ok(this);
-    }
+    } else {
+        "users other than root can change the first, or cannot execute it"
+    };
     let same = match (fs::read(&this), fs::read(fallback)) {
         (Ok(this), Ok(there)) => this == there,
         _ => false,
     };
     if !same {
         copy(&this, fallback)?;
-        done.push(format!(
-            "{} copied to {}: others than root can change the first",
-            this.display(),
-            fallback.display()
-        ));
+        done.push(format!("{} copied to {}: {why}", this.display(), fallback.display()));
     }
     Ok(fallback.to_owned())
 }
@@ -35,8 +35,13 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     ringfence_files::replace(to, &binary, Access::Mode(0o755)).map_err(file("write", to))
 }
 
-/// Whether the file and all directories above it belong to root and nobody else may write them, and all may run it: the
-/// auditor is another user.
+/// Whether the file is in a build directory: Cargo tags its target directory as a cache.
+fn is_built_there(file: &Path) -> bool {
+    file.ancestors().any(|dir| dir.join("CACHEDIR.TAG").is_file())
+}
+
+/// Whether only root may change the file and the directories above it, and every user may execute it: the auditor is another
+/// user.
 fn only_root_writes(path: &Path) -> io::Result<bool> {
     for part in path.ancestors() {
         let meta = fs::metadata(part)?;
@@ -66,6 +71,18 @@ mod tests {
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
         assert!(!only_root_writes(&file).unwrap(), "/tmp is everybody's");
+    }
+
+    #[test]
+    fn a_service_does_not_run_from_a_build_directory() {
+        let target = tempfile::tempdir().unwrap();
+        let binary = target.path().join("release/ringfence");
+        fs::create_dir(target.path().join("release")).unwrap();
+        fs::write(&binary, "").unwrap();
+        assert!(!is_built_there(&binary));
+        fs::write(target.path().join("CACHEDIR.TAG"), "Signature: 8a477f597d28d172789f06886806bc55\n")
+            .unwrap();
+        assert!(is_built_there(&binary));
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn a_loosened_file_waits_in_running_sessions_and_in_new_ones() {
     let (said, ok) = ringfence(&home, &["rules", "pending"]);
     assert!(ok && said.contains("loosens no_x") && said.contains("-  - {name: no_x"), "{said}");
     let (said, ok) = ringfence(&home, &["rules", "confirm"]);
-    assert!(!ok && said.contains("nothing is changed"), "it asks, and nobody answers: {said}");
+    assert!(!ok && said.contains("was not confirmed"), "it asks, and nobody answers: {said}");
     let (said, ok) = ringfence(&home, &["rules", "confirm", "/elsewhere.yaml", "--yes"]);
     assert!(!ok && said.contains("no such change"), "{said}");
     assert!(blocked(&mut new));

@@ -49,7 +49,7 @@ fn a_governed_process_and_the_clients_own_approve_nothing() {
     session.call("delete_thing", "{}");
     let call = home.waiting();
     // This process is the client; what it starts descends from it.
-    let own = home.ringfence(&["approve", &call]).output().expect("ringfence approve");
+    let own = home.ringfence(&["approve", &call]).output().expect("ringfence approvals approve");
     assert!(!own.status.success() && said(&own).contains("does not approve its own calls"), "{}", said(&own));
     home.core().governed.store(true, Ordering::SeqCst);
     for arguments in [&["approve", call.as_str()][..], &["deny", &call], &["dashboard"]] {
@@ -141,7 +141,7 @@ fn a_session_goes_on_when_its_auditor_is_killed_and_loses_nothing() {
     session.call("read_file", r#"{"path":"/after"}"#);
     session.line();
     session.end();
-    let listed = home.ringfence(&["calls", "--json"]).output().expect("ringfence calls");
+    let listed = home.ringfence(&["calls", "--json"]).output().expect("ringfence mcp calls");
     let text = said(&listed);
     for path in ["/before", "/meanwhile", "/after"] {
         assert_eq!(text.matches(path).count(), 1, "{text}");
@@ -161,7 +161,7 @@ fn what_a_killed_interceptor_left_is_offered_by_whoever_comes_next() {
     // Its link, which was in the socket's queue, is the new auditor's first guest: while it is being seen off, the journal
     // counts as its own.
     eventually("the session is on record, with its end", || {
-        let listed = home.ringfence(&["sessions", "--json"]).output().expect("ringfence sessions");
+        let listed = home.ringfence(&["sessions", "--json"]).output().expect("ringfence mcp sessions");
         let row: Value = serde_json::from_slice(&listed.stdout).ok()?;
         (row["ended_at"].is_string() && row["calls"] == 1).then_some(())
     });

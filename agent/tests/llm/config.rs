@@ -103,17 +103,20 @@ fn every_mistake_is_named_with_its_place() {
         ("[llm.claude-sonnet]\napi_key_envv = \"x\"\n", "llm.claude-sonnet.api_key_envv: unknown key"),
         (
             "[llm.claude-sonnet]\nmodel = 7\n",
-            "llm.claude-sonnet.model: a whole number where a string is needed",
+            "llm.claude-sonnet.model: expected a string, found a whole number",
         ),
-        ("[llm.claude-sonnet]\nmodel = \"\"\n", "llm.claude-sonnet.model: is empty"),
+        ("[llm.claude-sonnet]\nmodel = \"\"\n", "llm.claude-sonnet.model: must not be empty"),
         (
             "[llm.claude-sonnet]\nmax_tokens = 0\n",
-            "llm.claude-sonnet.max_tokens: 0 is not from 1 to 4294967295",
+            "llm.claude-sonnet.max_tokens: 0 is out of range: 1 to 4294967295",
         ),
-        ("[llm.claude-sonnet]\nmax_tokens = \"many\"\n", "a string where a whole number"),
+        (
+            "[llm.claude-sonnet]\nmax_tokens = \"many\"\n",
+            "expected a whole number, 0 or more, found a string",
+        ),
         (
             "[llm.claude-sonnet]\napi_key = \"a\"\napi_key_env = \"B\"\n",
-            "is given already: a credential has one source",
+            "is given, too, but a credential has one source",
         ),
         ("[llm.claude-sonnet]\napi_key_file = \"relative\"\n", "api_key_file: is not an absolute path"),
         ("[llm.claude-sonnet]\napi_key_fil = \"/x\"\n", "did you mean `api_key_file`?"),
@@ -124,15 +127,18 @@ fn every_mistake_is_named_with_its_place() {
             "[llm.claude-sonnet]\noptions = { model = \"x\" }\n",
             "llm.claude-sonnet.options.model: cannot be set here",
         ),
-        ("[llm]\nclaude = 7\n", "a.toml:2: llm.claude: stands in [llm] itself"),
-        ("[llm]\nprovider = \"anthropic\"\n", "which the registry may know: `[llm.NAME]`"),
+        ("[llm]\nclaude = 7\n", "a.toml:2: llm.claude: is directly in [llm]"),
+        ("[llm]\nprovider = \"anthropic\"\n", "write `[llm.NAME]`"),
         ("[llm.claude-sonet]\n", "did you mean `claude-sonnet`, which the registry has?"),
         ("[llm.claude-sonnet]\n[mcp.git-hub]\n", "did you mean `github`, which the registry has?"),
-        ("[llm.claude-sonnet]\ntimeout = -3\n", "timeout: a number below 0 where a whole number, 0 or more"),
+        (
+            "[llm.claude-sonnet]\ntimeout = -3\n",
+            "timeout: expected a whole number, 0 or more, found a number below 0",
+        ),
         ("[llm.claude-sonnet]\n[mcp.none]\n", "a.toml:2: mcp.none: `url` is missing"),
         (
             "[llm.claude-sonnet]\n[mcp.github]\ntools = \"x\"\n",
-            "mcp.github.tools: a string where a list of strings is needed",
+            "mcp.github.tools: expected a list of strings, found a string",
         ),
         ("[llm.claude-sonnet]\n[mcp.github]\ntool = []\n", "did you mean `tools`?"),
         ("log_reader = 4294967296\n[llm.claude-sonnet]\n", "log_reader: is not a user id"),
@@ -144,7 +150,7 @@ fn every_mistake_is_named_with_its_place() {
         ("[limits]\nturns_a_minute = 1\n[llm.claude-sonnet]\n", "did you mean `turns_per_minute`?"),
         (
             "[llm.claude-sonnet]\nprice = { input = \"x\" }\n",
-            "llm.claude-sonnet.price.input: a string where an amount",
+            "llm.claude-sonnet.price.input: expected an amount, 0 or more, found a string",
         ),
         ("[llm.claude-sonnet]\nprice = { in = 1 }\n", "llm.claude-sonnet.price.in: unknown key"),
         ("[llm.claude-sonnet\n", "a.toml:1:"),
@@ -366,7 +372,11 @@ fn credentials_in_a_file_that_others_can_read_are_noticed() {
         .unwrap();
     let ran = home.run(&["agent", "check", "a"]);
     assert!(ran.status, "the seed's own example makes such a file");
-    assert!(ran.out.contains("registry.toml: holds credentials and can be read by others"), "{}", ran.out);
+    assert!(
+        ran.out.contains("registry.toml: contains credentials, and other users can read it"),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]

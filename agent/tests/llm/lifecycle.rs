@@ -260,7 +260,7 @@ fn stopping_lets_what_is_under_way_finish() {
     assert!(runtime.next().is_none());
     daemon.wait();
     let ran = home.run(&["stop"]);
-    assert!(!ran.status && ran.err.contains("no `ringfence start` runs"), "{}", ran.err);
+    assert!(!ran.status && ran.err.contains("no `ringfence agent start` runs"), "{}", ran.err);
 }
 
 #[test]
@@ -272,11 +272,15 @@ fn whoever_says_stop_hears_that_it_was_heard() {
         eventually("it is stopped", || (daemon.status("a")["state"] == "stopped").then_some(()));
         // Nothing is left to finish, so that it ends at once.
         let ran = home.run(&["stop"]);
-        assert!(ran.status && ran.out.contains("is told to stop"), "{}{}", ran.out, ran.err);
+        assert!(ran.status && ran.out.contains("is stopping"), "{}{}", ran.out, ran.err);
         daemon.wait();
         let ran = home.run(&["status"]);
         assert!(!ran.status, "{}", ran.out);
-        assert!(ran.err.contains("daemon") && ran.err.contains("no `ringfence start` runs"), "{}", ran.err);
+        assert!(
+            ran.err.contains("daemon") && ran.err.contains("no `ringfence agent start` runs"),
+            "{}",
+            ran.err
+        );
     }
 }
 
@@ -313,11 +317,7 @@ fn the_commands_send_and_show() {
     );
     home.profile("unserved", "[llm");
     let ran = home.run(&["send", "unserved", "hi"]);
-    assert!(
-        !ran.status && ran.err.contains("cannot be reached: it is not served, there is no"),
-        "{}",
-        ran.err
-    );
+    assert!(!ran.status && ran.err.contains("cannot be reached: nothing serves it"), "{}", ran.err);
     let ran = home.run(&["send", "unserved", "- a list\n- of things", "--no-wait"]);
     assert!(ran.err.contains("cannot be reached"), "a message may begin like a flag: {}", ran.err);
     let ran = home.run(&["send", "nobody", "--no-wait"]);

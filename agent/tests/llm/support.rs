@@ -140,7 +140,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// `ringfence start`, ended with the test.
+/// `ringfence agent start`, ended with the test.
 pub(crate) struct Daemon<'h> {
     child: Child,
     home: &'h Home,

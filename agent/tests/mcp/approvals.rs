@@ -29,9 +29,12 @@ pub(crate) fn waiting(home: &Home) -> String {
     eventually("a call waits", || listed(home).first().and_then(|call| Some(call["id"].as_str()?.to_owned())))
 }
 
-/// `ringfence approve` or `deny`; what it says.
+/// `ringfence approvals approve` or `deny`, and its output.
 pub(crate) fn decide(home: &Home, verb: &str, call: &str) -> Result<String, String> {
-    let done = home.ringfence(&[verb, call, "--db", &home.text("audit.db")]).output().expect("ringfence");
+    let done = home
+        .ringfence(&["approvals", verb, call, "--db", &home.text("audit.db")])
+        .output()
+        .expect("ringfence");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     if done.status.success() { Ok(text(done.stdout)) } else { Err(text(done.stderr)) }
 }
@@ -88,7 +91,7 @@ fn long_arguments_are_cut_where_calls_wait_and_whole_where_one_is_asked_for() {
     assert!(bytes.is_some_and(|bytes| bytes > 1_500_000), "and says so: {bytes:?}");
     let people = home.output(&["approvals", "--db", &home.text("audit.db")]);
     assert!(people.contains(&format!("of {} bytes", bytes.unwrap_or_default())), "how to see all of it");
-    assert!(people.contains(&format!("ringfence calls {id}")) && people.len() < 6000);
+    assert!(people.contains(&format!("ringfence mcp calls {id}")) && people.len() < 6000);
     let whole = home.output(&["calls", &id, "--json", "--db", &home.text("audit.db")]);
     assert!(whole.contains(&long), "the call itself has all of it");
     assert_eq!(decide(&home, "deny", &id), Ok(format!("denied {id}\n")));
@@ -102,7 +105,7 @@ fn long_arguments_are_cut_where_calls_wait_and_whole_where_one_is_asked_for() {
 #[test]
 fn a_client_does_not_approve_its_own_calls() {
     let home = Home::new();
-    // This process is the client now, and `ringfence approve` its child.
+    // This process is the client now, and `ringfence approvals approve` its child.
     let mut client = home.client(&[], &[]);
     client.call("1", "delete_it");
     let id = waiting(&home);

@@ -175,7 +175,7 @@ fn whoever_reads_half_of_what_is_said_is_no_reason_to_panic() {
             .args(&arguments)
             .stdout(writer)
             .output()
-            .expect("ringfence rules");
+            .expect("ringfence mcp rules");
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success() && said.is_empty(), "{arguments:?}: {said}");
     }

@@ -18,7 +18,7 @@ fn session(home: &Home) -> Value {
     serde_json::from_str(listed.trim()).expect("JSON")
 }
 
-/// What `ringfence sessions --stderr` prints of the only session.
+/// What `ringfence mcp sessions --stderr` prints of the only session.
 fn printed(home: &Home, options: &[&str]) -> String {
     let session = session(home);
     let beginning = &session["id"].as_str().expect("an id")[..8];

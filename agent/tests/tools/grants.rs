@@ -11,7 +11,7 @@ fn without_a_grant_everything_is_denied_and_that_is_said() {
         &[call(1, "shell", json!({"program": "echo"})), call(2, "read_file", json!({"path": "x"}))],
     );
     assert!(said.success);
-    assert!(said.errors.contains("no grant was given, so every call is denied"), "{}", said.errors);
+    assert!(said.errors.contains("there is no grant, so every call is denied"), "{}", said.errors);
     for id in [1, 2] {
         assert!(said.outcome(id).denied().contains("nothing is granted in this session"));
     }
@@ -191,7 +191,7 @@ fn grants_are_shown_compared_and_explained() {
     assert_eq!(code, Some(1));
     assert!(text.contains("`fs_read` is missing"), "{text}");
     let (code, text) = run(&["grant", "show"]);
-    assert!(code == Some(0) && text.contains("from nowhere, so nothing is granted"), "{text}");
+    assert!(code == Some(0) && text.contains("there is no grant here"), "{text}");
     let (code, text) = run(&["grant", "leq", "-", "-"]);
     assert!(code == Some(1) && text.contains("standard input has one"), "{text}");
     let (code, text) = run(&["grant", "explain", &large, "net", "https://example.com/"]);

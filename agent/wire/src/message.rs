@@ -78,7 +78,7 @@ pub enum AdminRequest {
     },
     /// Govern every process in a cgroup and below. Answer: [`Enrolled`].
     EnrollCgroup {
-        /// Absolute path below `/sys/fs/cgroup`.
+        /// Absolute path below the mount of cgroup v2.
         path: String,
         /// Profile name or absolute path.
         profile: String,

@@ -277,7 +277,7 @@ fn of_session(
     match found {
         Ok(Some(rows)) => McpReply::Rows { rows },
         Ok(None) => McpReply::Failed(Failure::new(format!(
-            "no session's id begins with {beginning:?}, or more than one does (give at least four characters); `ringfence sessions` lists them"
+            "no session's id begins with {beginning:?}, or more than one does (give at least four characters); `ringfence mcp sessions` lists them"
         ))),
         Err(error) => McpReply::Failed(Failure::new(chain(&error))),
     }

@@ -44,7 +44,10 @@ impl Gate {
         if [bearer, key].into_iter().flatten().any(is_it) {
             return Ok(());
         }
-        Err((401, "this endpoint wants its own token as the API key: `ringfence show` says where that is"))
+        Err((
+            401,
+            "this endpoint wants its own token as the API key: `ringfence agent show` says where that is",
+        ))
     }
 
     fn is_ours(&self, host: &str) -> bool {

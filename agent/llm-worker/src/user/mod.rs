@@ -93,7 +93,7 @@ pub enum Error {
     Io(#[source] io::Error),
 }
 
-/// Serves the user's agents until SIGTERM, SIGINT or `ringfence stop`.
+/// Serves the user's agents until SIGTERM, SIGINT or `ringfence agent stop --all`.
 ///
 /// # Errors
 /// [`Error`].

@@ -186,7 +186,8 @@ pub struct Limits {
 }
 
 /// What a million tokens cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields, default)]
 pub struct Price {
     /// Read.
     pub input: f64,

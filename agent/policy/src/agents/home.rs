@@ -92,7 +92,7 @@ impl Home {
         self.sockets().join(format!("{name}.sock"))
     }
 
-    /// Where `ringfence agent start` is asked things. No agent's name begins with a dot.
+    /// The control socket of `ringfence agent start`. No agent's name begins with a dot.
     pub fn control(&self) -> PathBuf {
         self.sockets().join(".control")
     }

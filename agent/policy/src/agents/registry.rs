@@ -16,7 +16,7 @@ use std::{
 };
 use url::Url;
 
-/// Most tokens of an answer, where nothing says otherwise.
+/// Most tokens of an answer, by default.
 const MAX_TOKENS: u32 = 8192;
 /// Turns of a message.
 const MAX_ROUNDS: u32 = 200;
@@ -128,7 +128,7 @@ pub fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfig, Load
     }
 }
 
-/// A notice if a file that holds credentials can be read by others. The seed's own example makes such files.
+/// A notice if other users can read a file with credentials. The seed's own example makes such files.
 fn readable(llm: &[LlmSection], mcp: &[McpSection], from: &Provenance) -> Option<String> {
     let is_value = |source: &Option<Located<Source>>| {
         source.as_ref().is_some_and(|s| s.at.file == from.file && matches!(s.value, Source::Value(_)))
@@ -136,7 +136,7 @@ fn readable(llm: &[LlmSection], mcp: &[McpSection], from: &Provenance) -> Option
     let holds = llm.iter().any(|s| is_value(&s.api_key)) || mcp.iter().any(|s| is_value(&s.auth_token));
     (holds && from.mode & 0o044 != 0).then(|| {
         format!(
-            "{}: holds credentials and can be read by others (mode {:04o}): chmod 600 it",
+            "{}: contains credentials, and other users can read it (mode {:04o}): run `chmod 600` on it",
             from.file.display(),
             from.mode
         )
@@ -252,13 +252,15 @@ fn url(located: &Located<String>, wrong: &mut Vec<Problem>) -> Option<Url> {
     let why = match Url::parse(&located.value) {
         Err(_) => "it is not a URL",
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            "a credential does not belong in a URL, where logs show it"
+            "a URL must not contain a credential, since logs show URLs"
         }
         Ok(url) if url.query().is_some() || url.fragment().is_some() => "it has a query or a fragment",
         Ok(url) => match url.scheme() {
             "https" => return Some(url),
             "http" if is_loopback(&url) => return Some(url),
-            "http" => "http is for loopback only: the credential would go over the network in the clear",
+            "http" => {
+                "http is for loopback only, since it would send the credential over the network in the clear"
+            }
             _ => "only https, and http on loopback, can be used",
         },
     };

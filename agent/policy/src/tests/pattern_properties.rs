@@ -205,5 +205,5 @@ fn what_is_no_pattern_is_refused_with_its_place_and_what_is_possible() {
     let error = said("", "net = [\"unix:**/*.sock\"]");
     assert!(error.starts_with("9: deny.net: ") && error.contains("fs_read, fs_write and exec"), "{error}");
     let error = said("", "fs_read = [\"**/*.pem\", \"**/*.pem\"]");
-    assert!(error.contains("is there already"), "{error}");
+    assert!(error.contains("is a duplicate of line"), "{error}");
 }

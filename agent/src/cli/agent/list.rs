@@ -23,7 +23,7 @@ pub(super) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let (own, daemons) = match (own, daemons) {
         (Ok(own), daemons) => (Some(own), daemons.ok()),
         (Err(_), Ok(daemons)) => (None, Some(daemons)),
-        // The daemon is root's to ask: what is said is about the user's own.
+        // Only root may ask the daemon, so the error is about the user's own agents.
         (Err(error), Err(_)) => return Err(error.into()),
     };
     let of_daemon = daemons.map(|status| status.agents);

@@ -35,7 +35,7 @@ pub(crate) struct LogsArgs {
 pub(super) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let home = home()?;
     let path = match home.log(name(&args.agent)?) {
-        // Of an agent that is gone.
+        // The log may outlive the agent's profile.
         path if path.exists() => path,
         _ => {
             let owner = Owner::find(&args.agent)?;
@@ -47,7 +47,7 @@ pub(super) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let mut follow = Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
     let mut out = io::stdout().lock();
     loop {
-        // Which of the two files failed is what a person wants to know.
+        // The error names which of the two files failed.
         let mut unwritten = None;
         let read = follow.lines(|line| {
             let written = if raw { out.write_all(line) } else { out.write_all(pretty(line).as_bytes()) };
@@ -69,7 +69,7 @@ pub(super) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A log as it grows, replaced ones included.
+/// A log that grows and may be replaced.
 struct Follow<'a> {
     path: &'a Path,
     file: Option<BufReader<File>>,
@@ -87,7 +87,7 @@ impl Follow<'_> {
         }
         let Some(file) = &mut self.file else { return Ok(()) };
         while file.read_until(b'\n', &mut self.partial)? > 0 {
-            // A line that is being written is shown when it is whole.
+            // A line that is still being written waits until it is complete.
             if self.partial.last() == Some(&b'\n') {
                 each(&self.partial)?;
                 self.partial.clear();
@@ -97,13 +97,13 @@ impl Follow<'_> {
     }
 }
 
-/// One message for the eye.
+/// One message as text for a terminal.
 fn pretty(line: &[u8]) -> String {
     let Ok(message) = serde_json::from_slice::<Value>(line) else {
-        return "(a line that is no message)\n".to_owned();
+        return "(not a message)\n".to_owned();
     };
     let field = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
-    // A line of usage alone has no role.
+    // A line that records only token usage has no role.
     let who = if message["role"].is_null() { "(a call that was cut off)".to_owned() } else { field("role") };
     let mut text = format!("{}  {who}", field("ts"));
     if message["is_error"] == true {
@@ -111,19 +111,18 @@ fn pretty(line: &[u8]) -> String {
     }
     text += "\n";
     for block in message["content"].as_array().into_iter().flatten() {
-        let said = match (block["type"].as_str(), block["text"].as_str()) {
-            (Some("text"), Some(said)) => lines(said),
+        text += &match (block["type"].as_str(), block["text"].as_str()) {
+            (Some("text"), Some(content)) => indented(content),
             (kind, _) => format!("  [{}]\n", printable(kind.unwrap_or("?"))),
         };
-        text += &said;
     }
     for call in message["tool_calls"].as_array().into_iter().flatten() {
         let name = call["name"].as_str().unwrap_or_default();
-        text += &lines(&format!("-> {name} {}", call["input"]));
+        text += &indented(&format!("-> {name} {}", call["input"]));
     }
     text
 }
 
-fn lines(said: &str) -> String {
-    said.lines().map(|line| format!("  {}\n", printable(line))).collect()
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {}\n", printable(line))).collect()
 }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 /// Runs LLM agents, and talks to them.
 ///
 /// The agents are this user's, which `ringfence agent start` serves; for root they are the daemon's, too. If both have an agent
-/// of the same name, the user's is meant.
+/// of the same name, the commands act on the user's.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence agent start
@@ -74,7 +74,7 @@ fn home() -> anyhow::Result<Home> {
     Home::from_env().context("the home directory is not known; set HOME")
 }
 
-/// An agent's name: not a path that leads elsewhere.
+/// Checks that a name is an agent's, so that it cannot be a path to another directory.
 fn name(text: &str) -> anyhow::Result<&str> {
     if profile::is_name(text) {
         return Ok(text);

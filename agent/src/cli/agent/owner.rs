@@ -1,4 +1,4 @@
-//! Who serves an agent: this user, by `ringfence start`, or the daemon; and where its files are.
+//! Who serves an agent: this user, by `ringfence agent start`, or the daemon; and where its files are.
 
 use super::{home, name};
 use anyhow::{Context, bail};
@@ -94,21 +94,19 @@ impl Owner {
         }
     }
 
-    /// Becomes the user owner files these are. A worker of the daemon's reads what agents and providers say, and its
-    /// directory is its own: root follows no link that it may have put there.
+    /// Becomes the user who owns the agent's files. A worker of the daemon reads what agents and providers send and owns its
+    /// directory, so root must not follow a link that the worker may have put there.
     pub(super) fn enter(&self, agent: &str) -> anyhow::Result<()> {
         let Self::Daemon(paths) = self else { return Ok(()) };
         let dir = paths.agents().join(agent);
         let found = match fs::symlink_metadata(&dir) {
             Ok(found) => found,
-            // It was never started.
+            // The agent was never started.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", dir.display())),
         };
         if !geteuid().is_root() {
-            bail!(
-                "{agent} is the daemon's, and what its worker keeps is for root to see; try again with sudo"
-            );
+            bail!("{agent} is an agent of the daemon, and only root may read its files; try again with sudo");
         }
         become_user(found.uid()).with_context(|| owner_of(&dir))
     }

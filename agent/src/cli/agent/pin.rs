@@ -79,18 +79,18 @@ pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
     Ok(if waits { Exit::Attention } else { Exit::Success }.into())
 }
 
-/// Approves what was shown with the hash that is named, or is shown now to somebody who says yes.
+/// Approves the change with the named hash; without a hash, shows the change and asks.
 fn approve(pins: &Pins, agent: &str, named: &str) -> anyhow::Result<()> {
     let (name, hash) = named.rsplit_once('=').map_or((named, None), |(name, hash)| (name, Some(hash)));
     let (server, tool) = name
         .split_once('/')
-        .with_context(|| format!("{named:?} is no SERVER/TOOL=HASH, like github/create_issue=3f29..."))?;
+        .with_context(|| format!("{named:?} is not SERVER/TOOL=HASH, such as github/create_issue=3f29..."))?;
     let hash = match hash {
         Some(hash) if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
             hash.to_ascii_lowercase()
         }
         Some(hash) => {
-            bail!("{hash:?} is no hash: it has 64 digits, as `ringfence agent pin {agent}` shows them")
+            bail!("{hash:?} is not a hash of 64 digits; `ringfence agent pin {agent}` prints it")
         }
         None => {
             let known = pins.read()?;
@@ -100,12 +100,13 @@ fn approve(pins: &Pins, agent: &str, named: &str) -> anyhow::Result<()> {
             print(&change(&printable(name), pin, changed))?;
             if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
                 bail!(
-                    "nothing is approved: what was looked at has to be named where nobody can be asked. If it is the above: {}",
+                    "nothing was approved: without a terminal to ask on, the command has to name the hash. To approve the change \
+                     above: {}",
                     command(agent, server, tool, changed)
                 );
             }
             if !is_wanted()? {
-                bail!("nothing is approved: {} goes on waiting", printable(name));
+                bail!("nothing was approved: {} still waits", printable(name));
             }
             changed.sha256.clone()
         }
@@ -128,11 +129,11 @@ fn is_wanted() -> io::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// What a tool says now against what is trusted.
+/// The difference between a tool's trusted definition and its new one.
 fn change(name: &str, pin: &Pin, changed: &Definition) -> String {
     let since = changed.since.strftime("%F %T");
     let mut text = format!("! {name}  has changed, and waits for approval since {since}:\n");
-    let (old, new) = (told(&pin.trusted), told(changed));
+    let (old, new) = (as_text(&pin.trusted), as_text(changed));
     for line in TextDiff::from_lines(&old, &new).unified_diff().context_radius(3).to_string().lines() {
         text += &format!("    {}\n", printable(line));
     }
@@ -140,7 +141,7 @@ fn change(name: &str, pin: &Pin, changed: &Definition) -> String {
     text
 }
 
-/// What approves exactly this, for a shell.
+/// The shell command that approves exactly this change.
 fn command(agent: &str, server: &str, tool: &str, changed: &Definition) -> String {
     let named = printable(&format!("{server}/{tool}={}", changed.sha256));
     let is_plain = named.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:@%+,".contains(&b));
@@ -158,14 +159,14 @@ pub(super) fn waiting(pins: PathBuf) -> Result<Vec<(String, String)>, Error> {
     Ok(tools.collect())
 }
 
-/// What is wrong with the tools of a user's agents, as sentences.
+/// What needs attention in the tools of a user's agents, as sentences.
 pub(crate) fn problems(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
-    let told = agents.iter().filter_map(|agent| match waiting(home.pins(&agent.name)) {
+    let problems = agents.iter().filter_map(|agent| match waiting(home.pins(&agent.name)) {
         Ok(tools) if tools.is_empty() => None,
         Ok(tools) => {
             let names: Vec<String> = tools.iter().map(|(server, tool)| format!("{server}/{tool}")).collect();
             Some(format!(
-                "MCP tools of the agent {} have changed, and are left out until they are approved ({}): `ringfence agent pin {}`",
+                "MCP tools of agent {} have changed, and the model does not get them until you approve them ({}): `ringfence agent pin {}`",
                 agent.name,
                 printable(&names.join(", ")),
                 agent.name
@@ -173,10 +174,11 @@ pub(crate) fn problems(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
         }
         Err(error) => Some(error.to_string()),
     });
-    told.collect()
+    problems.collect()
 }
 
-fn told(definition: &Definition) -> String {
+/// A definition as text to compare.
+fn as_text(definition: &Definition) -> String {
     let schema = serde_json::to_string_pretty(&definition.parameters).unwrap_or_default();
     format!("{}\n{schema}\n", definition.description)
 }

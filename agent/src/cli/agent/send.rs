@@ -18,7 +18,7 @@ use std::{
 /// How long the agent's worker may take to accept a message.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The protocol's code for an agent owner runtime is not there.
+/// The protocol's error code for an agent whose runtime is not connected.
 const NO_RUNTIME: i64 = -32000;
 
 /// Sends a message to an agent, and prints its answer.
@@ -58,36 +58,36 @@ pub(super) fn send(args: &SendArgs) -> anyhow::Result<ExitCode> {
     let params = json!({ "content": [{ "type": "text", "text": text }] });
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "send", "params": params });
     write_message(&mut stream, &request).context("the message cannot be sent")?;
-    let mut talk = Talk { said: false, ends_in_newline: true, spinner: None };
+    let mut shown = Answer { begun: false, ends_in_newline: true, spinner: None };
     let answer = frame(&mut stream)?;
     if let Some(error) = answer.get("error") {
         let hint = if error["code"] == NO_RUNTIME {
-            "; start its container, owner runtime registers on the agent's socket (`ringfence show` says where that is)"
+            "; start its container, whose runtime connects to the agent's socket (`ringfence agent show` prints its path)"
         } else {
             ""
         };
-        bail!("{} did not take the message: {}{hint}", args.agent, told(error));
+        bail!("{} did not take the message: {}{hint}", args.agent, error_message(error));
     }
     let status = answer["result"]["status"].as_str().unwrap_or_default().to_owned();
     if args.no_wait {
         print(&format!("{}\n", printable(&status)))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // A model may think for as long as it likes.
+    // A model may take as long as it needs.
     stream.set_read_timeout(None)?;
-    talk.wait(if status == "queued" { "waiting for its turn" } else { "thinking" });
+    shown.wait(if status == "queued" { "waiting for its turn" } else { "thinking" });
     loop {
-        let frame = frame(&mut stream).inspect_err(|_| talk.quiet())?;
+        let frame = frame(&mut stream).inspect_err(|_| shown.clear_spinner())?;
         match frame["method"].as_str() {
-            Some("delivered") => talk.wait("thinking"),
-            Some("output") => talk.say(frame["params"]["data"]["text"].as_str().unwrap_or_default())?,
+            Some("delivered") => shown.wait("thinking"),
+            Some("output") => shown.write(frame["params"]["data"]["text"].as_str().unwrap_or_default())?,
             Some("end_turn") => {
-                talk.end()?;
+                shown.end()?;
                 return Ok(ExitCode::SUCCESS);
             }
             Some("error") => {
-                talk.end()?;
-                bail!("{} failed: {}", args.agent, told(&frame["params"]));
+                shown.end()?;
+                bail!("{} failed: {}", args.agent, error_message(&frame["params"]));
             }
             _ => {}
         }
@@ -102,43 +102,44 @@ fn connect(home: &Home, agent: &str) -> anyhow::Result<UnixStream> {
         match UnixStream::connect(place) {
             Ok(stream) => return Ok(stream),
             Err(why) if why.kind() == io::ErrorKind::NotFound => {}
-            // A path that no socket can have has none.
+            // Too long for a socket's address, so there is no socket.
             Err(_) if serve::fits(place).is_err() => {}
-            // A socket that is there and cannot be had says more than one that is not.
+            // The error of a socket that exists explains more than that of a missing one.
             Err(why) => refused = Some(why),
         }
     }
-    const NEXT: &str = "`ringfence status` says what runs, `ringfence start` serves this user's agents";
+    const NEXT: &str =
+        "`ringfence status` shows what runs; `ringfence agent start` serves this user's agents";
     if let Some(why) = refused {
         let (own, host) = (path.display(), of_host.display());
         return Err(why).with_context(|| format!("{agent} cannot be reached at {own} or {host}; {NEXT}"));
     }
-    // Perhaps there is no such agent; the error names those that there are.
+    // If there is no such agent, this error lists the existing ones.
     let owner = Owner::find(agent)?;
     let socket = owner.socket(agent);
     serve::fits(&socket).with_context(|| format!("{agent} cannot be served"))?;
-    bail!("{agent} cannot be reached: it is not served, there is no {}; {NEXT}", socket.display())
+    bail!("{agent} cannot be reached: nothing serves it, and {} does not exist; {NEXT}", socket.display())
 }
 
 fn frame(stream: &mut UnixStream) -> anyhow::Result<Value> {
     read_message(stream, MAX_FRAME).context("the agent's worker ended the connection")
 }
 
-fn told(error: &Value) -> String {
+fn error_message(error: &Value) -> String {
     printable(error["message"].as_str().unwrap_or("no reason given"))
 }
 
-/// What is shown while the agent speaks.
-struct Talk {
-    said: bool,
+/// The answer on the terminal, as it comes.
+struct Answer {
+    begun: bool,
     ends_in_newline: bool,
     spinner: Option<ProgressBar>,
 }
 
-impl Talk {
+impl Answer {
     /// A spinner, on a terminal.
     fn wait(&mut self, what: &'static str) {
-        if !io::stderr().is_terminal() || self.said {
+        if !io::stderr().is_terminal() || self.begun {
             return;
         }
         let spinner = self.spinner.get_or_insert_with(|| {
@@ -150,16 +151,16 @@ impl Talk {
         spinner.set_message(what);
     }
 
-    fn quiet(&mut self) {
+    fn clear_spinner(&mut self) {
         if let Some(spinner) = self.spinner.take() {
             spinner.finish_and_clear();
         }
     }
 
-    /// A terminal acts on control characters, and a model can be made to say any.
-    fn say(&mut self, text: &str) -> anyhow::Result<()> {
-        self.quiet();
-        self.said = true;
+    /// Escapes control characters for a terminal: a model can be made to send any.
+    fn write(&mut self, text: &str) -> anyhow::Result<()> {
+        self.clear_spinner();
+        self.begun = true;
         let mut out = io::stdout().lock();
         let safe = if out.is_terminal() {
             text.split_inclusive(['\n', '\t'])
@@ -176,9 +177,9 @@ impl Talk {
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
-        self.quiet();
+        self.clear_spinner();
         if !self.ends_in_newline {
-            self.say("\n")?;
+            self.write("\n")?;
         }
         Ok(())
     }

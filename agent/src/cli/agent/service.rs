@@ -85,7 +85,7 @@ pub(super) fn init(args: &InitArgs) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// Stops what is named; clap sees to it that it is one agent or `--all`.
+/// Stops one agent or all; clap ensures that exactly one of the two is given.
 pub(super) fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     match &args.name {
         Some(name) => stop_one(name),
@@ -98,20 +98,20 @@ fn stop_all() -> anyhow::Result<ExitCode> {
     let removed = unit::uninstall();
     let stopped = match control::ask(&home, &ControlRequest::Stop) {
         Ok(_) => true,
-        // The service was all there was.
+        // The service was the only thing that ran.
         Err(control::Error::NotRunning(_)) if !matches!(removed, Ok(false)) => false,
         Err(error) => return Err(error.into()),
     };
     let removed = removed.inspect_err(|_| {
         if stopped {
-            // What went wrong with the unit matters more than whether this was read.
-            let _ = print("`ringfence start` is told to stop; the service's unit is still there\n");
+            // The unit's error matters more than whether anybody reads this.
+            let _ = print("`ringfence agent start` is stopping; the service's unit is still installed\n");
         }
     })?;
     let what = match (removed, stopped) {
-        (true, true) => "the service is stopped and removed, and so is the `ringfence start` beside it",
+        (true, true) => "the service is stopped and removed, and so is the `ringfence agent start` beside it",
         (true, false) => "the service is stopped and removed",
-        _ => "`ringfence start` is told to stop; it lets what is under way finish",
+        _ => "`ringfence agent start` is stopping, after the running turns",
     };
     print(&format!("{what}\n"))
 }
@@ -122,8 +122,8 @@ fn stop_one(name: &str) -> anyhow::Result<ExitCode> {
             let request = AdminRequest::StopAgent { name: name.to_owned() };
             client::admin::<Stopping>(&paths.admin_socket(), &request, &[])?;
         }
-        // Whoever serves it knows its name, though the profile may be gone.
+        // The server may still know the name of an agent whose profile is gone.
         _ => drop(control::ask(&home()?, &ControlRequest::StopAgent { name: name.to_owned() })?),
     }
-    print(&format!("{name} is told to stop; it lets what is under way finish\n"))
+    print(&format!("{name} is stopping, after the running turn\n"))
 }

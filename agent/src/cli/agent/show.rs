@@ -109,7 +109,7 @@ fn from(source: &Source) -> String {
             format!("the file {}", printable(&misplaced::shown(&path.display().to_string())))
         }
         Source::Credential(name) => format!("systemd's credential {}", misplaced::Name(name)),
-        // Its words may be the credential.
+        // The command line may contain the credential.
         Source::Command(words) => format!("what {} prints", misplaced::Command(words)),
     }
 }
@@ -170,14 +170,14 @@ pub(super) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     for credential in unknown {
         let credential = misplaced::Name(&credential);
         text += &format!(
-            "    note: systemd's credential {credential} is for the daemon's unit, and was not looked at\n"
+            "    note: only the daemon's unit has systemd's credential {credential}, so it was not checked\n"
         );
     }
     owner.enter(name)?;
     for (server, tool) in pin::waiting(owner.pins(name))? {
         let tool = printable(&format!("{server}/{tool}"));
         text += &format!(
-            "    note: the MCP tool {tool} has changed and is left out: ringfence agent pin {name}\n"
+            "    note: the MCP tool {tool} has changed, and the model does not get it until you approve it: ringfence agent pin {name}\n"
         );
     }
     print(&text)

@@ -51,7 +51,6 @@ pub(crate) struct ListArgs {
 pub(super) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let mut out = Output { out: anstream::stdout().lock(), json: args.json, header: !args.json };
     match show(args, &mut out) {
-        // Whoever reads has read enough.
         Err(error) if is_closed_pipe(&error) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error),
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -86,7 +85,7 @@ fn show(args: &ListArgs, out: &mut Output<impl Write>) -> anyhow::Result<()> {
                 query.after = query.after.max(Some(last));
                 if behind {
                     eprintln!(
-                        "ringfence: the daemon did not answer in time; the last moments' events may be missing"
+                        "ringfence: the daemon did not answer in time; the most recent events may be missing"
                     );
                 }
                 if args.follow {
@@ -102,20 +101,20 @@ fn show(args: &ListArgs, out: &mut Output<impl Write>) -> anyhow::Result<()> {
             Err(error @ ClientError::Talk(_)) => Some(error),
             Err(error) => return Err(error.into()),
         };
-        // The auditor ended: the daemon starts another, which goes on where this one was cut.
+        // The auditor ended; the daemon starts another, which continues after the last event shown.
         let again = args.follow.then(|| reconnect(&socket, &mut query)).flatten();
         client = match (again, ended) {
             (Some(client), _) => client,
             (None, Some(error)) => return Err(error.into()),
             (None, None) => {
-                anyhow::bail!("the auditor closed the connection; `ringfence status` tells whether it runs")
+                anyhow::bail!("the auditor closed the connection; `ringfence status` shows whether it runs")
             }
         };
     }
 }
 
 fn reconnect(socket: &std::path::Path, query: &mut EventsQuery) -> Option<Client> {
-    // Whatever comes after the last event seen is wanted, however much.
+    // From now on all events after the last one shown are wanted.
     (query.limit, query.since) = (None, None);
     (0..RETRIES).find_map(|_| {
         thread::sleep(RETRY_EVERY);
@@ -172,7 +171,7 @@ pub(super) fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// What an event was done to, for people: both ends of a rename, `-` for nothing.
+/// The target of an event for the terminal: both ends of a rename, `-` for nothing.
 pub(super) fn target(event: &Event) -> String {
     let (Target::Path(from) | Target::Addr(from)) = &event.target;
     let from = from.as_deref().unwrap_or("-");
@@ -206,7 +205,7 @@ fn row(event: &Event) -> String {
     )
 }
 
-/// Columns of a fixed least width: rows can be written before the next is known.
+/// Columns of a fixed minimum width, so that each row can be written at once.
 fn columns([time, container, verdict, op, target, exe, rule, id]: [String; 8], style: Style) -> String {
     format!(
         "{time:<23}  {container:<20}  {style}{verdict:<10}{style:#}  {op:<13}  {target:<40}  {exe:<24}  {rule:<28}  {id}"
@@ -234,10 +233,10 @@ fn since(text: &str, now: &Zoned) -> Result<Timestamp, String> {
         Ok(span) if !span.is_negative() && text.starts_with(|c: char| c.is_ascii_digit()) => {
             now.checked_sub(span).map(|zoned| zoned.timestamp()).map_err(fail)
         }
-        _ => Err(
-            "write it as `10m`, `2h` or `3d` (ago), `today`, `2026-11-20`, `2026-11-20T09:30` or RFC 3339"
-                .into(),
-        ),
+        _ => {
+            Err("write `10m`, `2h` or `3d` (ago), `today`, `2026-11-20`, `2026-11-20T09:30` or RFC 3339"
+                .into())
+        }
     }
 }
 

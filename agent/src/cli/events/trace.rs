@@ -61,7 +61,7 @@ pub(super) fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
 
 fn show(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
     if trace.intents.is_empty() && trace.refusals.is_empty() {
-        return writeln!(out, "no agent was asked anything yet");
+        return writeln!(out, "no agent has received a message yet");
     }
     for intent in &trace.intents {
         self::intent(out, intent)?;
@@ -84,7 +84,7 @@ fn intent(out: &mut impl Write, intent: &TracedIntent) -> io::Result<()> {
     let by = match (intent.via, intent.uid) {
         (Via::Send, Some(uid)) => format!(", sent by user {uid}"),
         (Via::Send, None) => String::new(),
-        // The container's own word, and shown as such.
+        // Only the container says so, and the output makes that clear.
         (Via::Http, _) => ", as its client over HTTP says".to_owned(),
     };
     let state = match (&intent.error, &intent.ended) {
@@ -122,11 +122,11 @@ fn call(out: &mut impl Write, call: &TracedCall, is_last: bool) -> io::Result<()
         short(&call.input)
     )?;
     if let Some(Renamed { given, why }) = &call.renamed {
-        writeln!(out, "  {below}  ! named anew: {}: the provider's id was \"{}\"", short(why), short(given))?;
+        writeln!(out, "  {below}  ! renamed: {}: the provider's id was \"{}\"", short(why), short(given))?;
     }
     call.events.iter().try_for_each(|event| self::event(out, event, below))?;
     if call.more {
-        writeln!(out, "  {below}  ... and more: `ringfence events` has them all")?;
+        writeln!(out, "  {below}  ... and more: `ringfence events` shows them all")?;
     }
     Ok(())
 }
@@ -166,7 +166,7 @@ fn refused(out: &mut impl Write, refused: &TracedRefusal) -> io::Result<()> {
     )
 }
 
-/// The beginning of a text as one line that can be shown.
+/// The beginning of a text, escaped, as one line.
 fn short(text: &str) -> String {
     let mut shown: String = printable(text).chars().take(LINE).collect();
     if text.chars().count() > LINE {

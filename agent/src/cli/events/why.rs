@@ -40,7 +40,7 @@ fn parse_event(text: &str) -> Result<Wanted, String> {
         "last" => Ok(Wanted::Last),
         _ => {
             text.trim_start_matches('#').parse().map(Wanted::Number).map_err(|_| {
-                "it is a number, as in the last column of `ringfence events`, or `last`".to_owned()
+                "write a number from the last column of `ringfence events`, or `last`".to_owned()
             })
         }
     }
@@ -74,7 +74,7 @@ fn last_denial(socket: &Path) -> anyhow::Result<u64> {
     let query = EventsQuery { denied: true, limit: Some(1), ..EventsQuery::default() };
     match Client::ask(socket, &QueryRequest::Events(query))?.next_reply()? {
         Some(QueryReply::Events { events }) if !events.is_empty() => Ok(events[0].id),
-        Some(QueryReply::End { .. }) => anyhow::bail!("nothing was denied yet"),
+        Some(QueryReply::End { .. }) => anyhow::bail!("nothing has been denied yet"),
         _ => Err(unexpected().into()),
     }
 }
@@ -117,7 +117,7 @@ fn write(out: &mut impl Write, why: &Explanation) -> io::Result<()> {
         writeln!(
             out,
             "  {:<10}  {file}{line}  {} {}",
-            "stands in",
+            "defined in",
             printable(&rule.key),
             printable(&rule.text)
         )?;

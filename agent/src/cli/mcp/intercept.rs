@@ -76,9 +76,9 @@ pub(crate) struct ServerArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum OnAuditFailure {
-    /// It is refused.
+    /// Refuse it.
     Deny,
-    /// It goes on, with a warning.
+    /// Forward it, with a warning.
     Allow,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     let signals = forward::mask_signals();
     let outcome = intercept(args, signals);
     if let Err(error) = &outcome {
-        // A client shows an answer; few show what a server says on stderr.
+        // Clients show a server's answer to the user; few show its standard error.
         forward::refuse_client(&format!("ringfence mcp: {error:#}"));
     }
     notice::flush();
@@ -131,7 +131,7 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         && !allow_unrecorded
     {
         bail!(
-            "{error:#}. No call is run without a record; `--on-audit-failure allow` runs them all the same"
+            "{error:#}. Calls that cannot be recorded are refused; `--on-audit-failure allow` forwards them all the same"
         );
     }
     let (rules, watch) = load_rules(args.rules.as_deref(), &places)?;
@@ -170,7 +170,7 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         for line in &confinement.lines {
             notice::print(line);
         }
-        // Without this entry the server's events look like nobody's.
+        // Without this entry nothing connects the server's events to the session.
         let governed = journal.append(&Entry::Governed {
             at: now(),
             profile: confinement.profile.clone(),
@@ -193,8 +193,8 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     let (reports, received) = mpsc::sync_channel(1024);
     let seen = SeenTools::read(places.seen(&options.server_name));
     let session = Session::new(options, journal, rules, seen, (stdin, std::io::stdout()), reports);
-    // A rule of the database binds a session from its first call on. Where there is none yet, and no daemon with another,
-    // nobody can have put a rule anywhere: the first call of a user's first session does not wait for the auditor.
+    // A rule of the database applies from a session's first call on. Without a database there is no such rule, so the first
+    // call of a user's first session does not wait for the auditor.
     if had_database {
         session.rules().await_stored();
     }
@@ -210,10 +210,10 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(Exit::Failure.into())))
 }
 
-/// Whether sessions can be recorded there; makes the directories.
+/// Creates the directories and checks that sessions can be recorded there.
 fn usable(places: &state::Places) -> anyhow::Result<()> {
     places.make()?;
-    // The daemon's auditor has a database of its own; the journals are here all the same.
+    // The daemon's auditor has its own database; only the journals are here.
     if client::connect_daemon(places).is_some() {
         return Ok(());
     }

@@ -119,14 +119,14 @@ fn load(file: &PathBuf) -> anyhow::Result<Vec<rules::Rule>> {
 fn waiting(places: &Places) -> anyhow::Result<Vec<Value>> {
     match client::ask(places, &McpRequest::PendingRules)? {
         McpReply::Rows { rows } => Ok(rows),
-        _ => bail!("the auditor answered something else"),
+        _ => bail!("the auditor sent an unexpected answer"),
     }
 }
 
 fn pending(places: &Places, json: bool) -> anyhow::Result<ExitCode> {
     let changes = waiting(places)?;
     if changes.is_empty() && !json {
-        eprintln!("ringfence: no change of a rule file waits for a confirmation");
+        eprintln!("ringfence: no change to a rule file waits for confirmation");
     }
     for change in &changes {
         if json {
@@ -138,7 +138,7 @@ fn pending(places: &Places, json: bool) -> anyhow::Result<ExitCode> {
     let left_out = changes.first().map_or(0, |change| change["left_out"].as_u64().unwrap_or(0));
     if left_out > 0 && !json {
         eprintln!(
-            "ringfence: {left_out} more wait; they are shown once some of these are confirmed or taken back"
+            "ringfence: {left_out} more changes wait; they are listed once some of these are confirmed or reverted"
         );
     }
     Ok(ExitCode::SUCCESS)
@@ -171,19 +171,19 @@ fn confirm(places: &Places, file: Option<&Path>, yes: bool) -> anyhow::Result<Ex
     let [change] = changes.as_slice() else {
         match changes.len() {
             0 => bail!(
-                "no such change waits for a confirmation; `ringfence rules pending` lists those that do"
+                "no such change waits for confirmation; `ringfence mcp rules pending` lists those that do"
             ),
-            n => bail!("{n} changes wait; name the file of one: `ringfence rules pending` lists them"),
+            n => bail!("{n} changes wait; name the file of one: `ringfence mcp rules pending` lists them"),
         }
     };
     describe(&mut io::stdout().lock(), change)?;
     if !yes && !agreed()? {
-        bail!("nothing is changed; `--yes` confirms without asking");
+        bail!("the change was not confirmed; `--yes` confirms without asking");
     }
     let (path, sha256) = (text(change, "path").to_owned(), text(change, "sha256").to_owned());
     match client::ask(places, &McpRequest::ConfirmRules { path: path.clone(), sha256 })? {
         McpReply::Confirmed => writeln!(io::stdout(), "{} is in force", printable(&path))?,
-        _ => bail!("the auditor answered something else"),
+        _ => bail!("the auditor sent an unexpected answer"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -214,7 +214,7 @@ fn check(file: &PathBuf, json: bool) -> anyhow::Result<ExitCode> {
         let (name, description) = (printable(&rule.name), printable(&rule.description));
         writeln!(out, "{:<6} {name}{off}  {description}", rule.action.name())?;
     }
-    writeln!(out, "{}: {} rules, all well", file.display(), rules.len())?;
+    writeln!(out, "{}: {} rules, no errors", file.display(), rules.len())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -248,15 +248,15 @@ fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> an
         [] if judgement.action == Action::Pass => {
             writeln!(out, "  because    no rule matches and the score is at most 30")
         }
-        [] => writeln!(out, "  because    the score alone asks for it"),
+        [] => writeln!(out, "  because    the score alone requires it"),
         names => writeln!(out, "  because    {}", printable(&names.join(", "))),
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes a call as its params or as the whole message; the message goes through the interceptor's own judge.
+/// Reads a call from its params or from a whole message, which is parsed as the interceptor does.
 fn parse_call(text: &str) -> anyhow::Result<(String, Value)> {
-    let value: Value = strict::value(text).context("--call is nothing that can be judged")?;
+    let value: Value = strict::value(text).context("--call cannot be judged")?;
     if value.get("method").is_some() {
         return match line::read(text.as_bytes()).context("the interceptor would refuse this message")? {
             Line::Message(line::Message { kind: Kind::Call(_, call), .. }) => Ok((call.name, call.value)),

@@ -14,7 +14,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Which database, and in which form.
+/// Which database to read, and how to print.
 #[derive(Debug, clap::Args)]
 struct Source {
     /// The audit database [default: the daemon's, if it runs, else the user's].
@@ -136,40 +136,42 @@ pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
     show(&args.source, &rows, &columns, "no such call is on record")
 }
 
-/// Page by page: it may be more than one answer holds.
+/// Prints page by page, since one answer may not hold all of it.
 fn stderr(source: &Source, session: &str) -> anyhow::Result<ExitCode> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let (mut after, mut shown, mut dropped) = (0, false, 0);
+    let (mut after, mut any, mut dropped) = (0, false, 0);
     loop {
         let request = McpRequest::Stderr { session: session.to_owned(), after, limit: 500 };
         let page = rows(source, &request)?;
         let Some(last) = page.last().and_then(|row| row["number"].as_i64()) else { break };
-        (after, shown) = (last, true);
+        (after, any) = (last, true);
         for row in &page {
             if source.json {
                 writeln!(out, "{row}")?;
                 continue;
             }
-            // Where nothing but a count is told, the next one adds to it.
+            // A row without text only adds to the count.
             dropped += row["dropped"].as_u64().unwrap_or(0);
             let text = row["text"].as_str().unwrap_or_default();
             if !text.is_empty() {
-                say_dropped(&mut out, std::mem::take(&mut dropped))?;
+                print_dropped(&mut out, std::mem::take(&mut dropped))?;
             }
             for line in text.lines() {
                 writeln!(out, "{}  {}", cell(&row["timestamp"]), printable(line))?;
             }
         }
     }
-    say_dropped(&mut out, dropped)?;
+    print_dropped(&mut out, dropped)?;
     out.flush()?;
-    if !shown && !source.json {
-        eprintln!("ringfence: nothing that this session's server said on standard error is on record");
+    if !any && !source.json {
+        eprintln!(
+            "ringfence: this session's server wrote nothing to standard error, as far as the record goes"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn say_dropped(out: &mut impl Write, dropped: u64) -> io::Result<()> {
+fn print_dropped(out: &mut impl Write, dropped: u64) -> io::Result<()> {
     if dropped == 0 { Ok(()) } else { writeln!(out, "[{dropped} bytes were not kept]") }
 }
 
@@ -191,9 +193,9 @@ fn one_call(source: &Source, call: &str) -> anyhow::Result<ExitCode> {
     let events = row["events"].as_array().map_or(&[][..], Vec::as_slice);
     if events.is_empty() {
         let why = if row["container"].is_null() {
-            "the server is in no container that the kernel holds: start it by `ringfence mcp --profile`"
+            "the server runs in no container; to confine it, start it with `ringfence mcp --profile`"
         } else {
-            "the kernel recorded nothing that may be of this call"
+            "the kernel recorded no event that could belong to this call"
         };
         writeln!(out, "{:<16} none: {why}", "kernel events")?;
         return Ok(ExitCode::SUCCESS);
@@ -213,7 +215,7 @@ fn one_call(source: &Source, call: &str) -> anyhow::Result<ExitCode> {
         )?;
     }
     if row["events_cut"] == true {
-        writeln!(out, "  and more; `ringfence events --json` has all")?;
+        writeln!(out, "  and more; `ringfence events --json` shows all")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -236,7 +238,7 @@ pub(crate) fn stats(args: &StatsArgs) -> anyhow::Result<ExitCode> {
 fn rows(source: &Source, request: &McpRequest) -> anyhow::Result<Vec<Value>> {
     match client::ask(&Places::on_record(source.db.as_deref())?, request)? {
         McpReply::Rows { rows } => Ok(rows),
-        other => bail!("the auditor answered something else: {other:?}"),
+        other => bail!("the auditor sent an unexpected answer: {other:?}"),
     }
 }
 
@@ -267,7 +269,7 @@ fn show(source: &Source, rows: &[Value], columns: &[(&str, &str)], none: &str) -
     Ok(ExitCode::SUCCESS)
 }
 
-/// A value for people: tool names come from servers, so nothing of them reaches the terminal raw.
+/// A value for the terminal, escaped: tool names, for example, come from servers.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

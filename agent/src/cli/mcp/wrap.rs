@@ -54,7 +54,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
             ChangeTag::Insert => "+",
             ChangeTag::Equal => continue,
         };
-        // A project's file is its author's: what would hide a line from a person is shown, not obeyed.
+        // The author of a project's file may try to hide a line with control characters; show them escaped.
         let line = change.value();
         let text = line.strip_suffix('\n').unwrap_or(line);
         let text: Vec<String> = text.trim_end_matches('\r').split('\t').map(printable).collect();
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name clients should start: the bare one where PATH finds this very program, else its path.
+/// The program that clients should start: the bare name if PATH leads to this program, else its path.
 fn program() -> String {
     let Ok(own) = std::env::current_exe().and_then(fs::canonicalize) else { return "ringfence".to_owned() };
     let found = std::env::var_os("PATH").is_some_and(|path| {
@@ -98,8 +98,8 @@ fn agreed(file: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// A configuration: the directory it is in, its name there, and what it was when it was read. Root may be asked to change a
-/// file in a user's directory, and the user changes names there meanwhile: nothing is asked of a path twice.
+/// A configuration file: its directory, its name there, and its metadata when it was read. If root changes a file in a user's
+/// directory, the user may rename things meanwhile, so no path is resolved twice.
 struct Config {
     dir: Dir,
     name: OsString,
@@ -107,17 +107,17 @@ struct Config {
 }
 
 impl Config {
-    /// Reads a file; a link's target, for that is replaced, not the link.
+    /// Reads a file; for a link its target, since the target is replaced and not the link.
     fn read(file: &Path) -> io::Result<(Self, String)> {
         let ResolvedPath { dir, name, redirected_by } = Dir::resolve(file)?;
         let opened = dir.read(&name)?;
         let meta = Meta::of(&opened)?;
-        // A link that somebody else made does not choose whose file is changed.
+        // Another user's link must not decide whose file is changed.
         if let Some(user) = redirected_by.filter(|user| *user != meta.uid) {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!(
-                    "a symlink of user {user} leads to {}, which is user {}'s: name that file itself",
+                    "a symlink of user {user} leads to {}, which belongs to user {}: name that file itself",
                     dir.path().join(&name).display(),
                     meta.uid
                 ),

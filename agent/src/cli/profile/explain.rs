@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What was asked, and what the policy says.
+/// The access that was asked about, and the policy's decision.
 pub(super) struct Answer {
     access: Access,
     target: String,
@@ -29,7 +29,7 @@ pub(super) struct Answer {
     pub(super) on_this_host: Option<String>,
 }
 
-/// What stays open of an axis where the kernel runs no eBPF programs for us.
+/// What this host leaves open of an axis if its kernel cannot run the eBPF programs.
 pub(super) fn not_held(
     profile: &Profile,
     policy: &CompiledPolicy,
@@ -49,7 +49,7 @@ pub(super) fn not_held(
     let plan = plan::without_ebpf(policy, &homes, enforcers);
     let held = plan.parts.iter().find(|held| held.part.name() == axis && !held.gaps.is_empty())?;
     Some(format!(
-        "this host's kernel has no `bpf` in its LSM list, so it would not hold this in full: {held}"
+        "this host's kernel has no `bpf` in its LSM list, so it would enforce this in part only: {held}"
     ))
 }
 
@@ -69,7 +69,7 @@ pub(super) fn explain(
     };
     let path = |axis, path: &str| -> anyhow::Result<Answer> {
         let seen = profile::resolved(&place.root, &absolute(path)?)
-            .with_context(|| format!("{} cannot be looked at", place.root.display()))?;
+            .with_context(|| format!("cannot open the root {}", place.root.display()))?;
         let decision = decider.path(axis, &seen);
         Ok(answer(String::from_utf8_lossy(&seen).into_owned(), decision))
     };
@@ -97,10 +97,10 @@ pub(super) fn explain(
                 }
                 Ok(NetEntry::Host { .. }) => {
                     bail!(
-                        "{target:?} is a host name, and the kernel knows addresses only: ask for one of its addresses"
+                        "{target:?} is a host name, but the kernel decides by address: name one of its addresses"
                     )
                 }
-                Ok(_) => bail!("{target:?}: one address and one port are needed: 10.0.0.1:443, [::1]:443"),
+                Ok(_) => bail!("{target:?}: write one address and one port: 10.0.0.1:443, [::1]:443"),
                 Err(error) => bail!("{target:?}: {error}"),
             },
         },
@@ -108,7 +108,7 @@ pub(super) fn explain(
 }
 
 fn absolute(path: &str) -> anyhow::Result<PathBuf> {
-    std::path::absolute(Path::new(path)).with_context(|| format!("{path:?} is no path"))
+    std::path::absolute(Path::new(path)).with_context(|| format!("{path:?} is not a path"))
 }
 
 impl Answer {
@@ -138,7 +138,7 @@ impl Answer {
         }
     }
 
-    /// Whether the target is denied because the profile is made of it.
+    /// Whether the target is denied because it is one of the profile's own files.
     fn is_source(&self, policy: &CompiledPolicy) -> bool {
         self.decision.why == Why::Denied && self.rule(policy).starts_with("source:")
     }
@@ -146,13 +146,13 @@ impl Answer {
     fn why(&self, policy: &CompiledPolicy) -> &'static str {
         match self.decision.why {
             Why::Denied if self.is_source(policy) => {
-                "the profile is made of this file: a container never writes what its own policy comes from"
+                "this is one of the profile's own files, and a container never writes the source of its policy"
             }
             Why::Denied => "a deny rule applies, and a deny at any depth beats every allow",
             Why::Allowed => "this is the longest rule that allows it, and no deny applies",
-            Why::All => "the axis is \"all\", and no rule is against it",
+            Why::All => "the axis is \"all\", and no deny applies",
             Why::Protected => {
-                "the place is protected: a rule above it does not reach in, one that names it does"
+                "the place is protected: only a rule that names it or something below it applies, not one for a directory above"
             }
             Why::Default => "no rule allows it",
         }
@@ -165,11 +165,11 @@ impl Answer {
                 Some(format!("to allow it, add {:?} to grant.{}", self.seen, self.axis()))
             }
             Why::Denied if self.is_source(policy) => {
-                Some("to let the container write there, keep the profile elsewhere".to_owned())
+                Some("to let the container write there, move the profile elsewhere".to_owned())
             }
             Why::Denied => Some(match self.pattern(policy) {
                 Some(component) => format!(
-                    "to allow it, add \"**/{component}\" to grant.{}: a name that is granted whole is out of a pattern's reach",
+                    "to allow it, add \"**/{component}\" to grant.{}: a pattern does not deny a name that is granted in full",
                     self.axis()
                 ),
                 None => "to allow it, remove or narrow that rule".to_owned(),
@@ -178,7 +178,7 @@ impl Answer {
         }
     }
 
-    /// The component that the rule means, if it is a pattern.
+    /// The component that the rule matches, if the rule is a pattern.
     fn pattern(&self, policy: &CompiledPolicy) -> Option<&str> {
         let rule = self.decision.rule.and_then(|id| policy.rules.get(id as usize))?;
         let pattern: NamePattern = rule.text.parse().ok()?;
@@ -210,7 +210,7 @@ impl Answer {
             text += &format!("  host:    {open}\n");
         }
         if policy.audit_mode {
-            text += "  note:    mode = \"audit\": it is recorded, not denied\n";
+            text += "  note:    mode = \"audit\": the kernel records it and does not deny it\n";
         }
         text
     }

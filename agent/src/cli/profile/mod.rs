@@ -6,10 +6,16 @@ use super::{exit::Exit, output::print};
 use anyhow::bail;
 use explain::explain;
 use ringfence_policy::{
-    self as profile, Compilation, CompileContext, Dirs, LoadErrors, Problem, problem::ProblemJson, show,
+    self as profile, Compilation, CompileContext, Dirs, LoadErrors, Problem,
+    problem::ProblemJson,
+    remarks::{Remarks, remarks},
+    show,
 };
 use serde_json::json;
 use std::{env, path::PathBuf, process::ExitCode};
+
+/// How many missing paths `check` lists by itself.
+const MISSING: usize = 3;
 
 /// Stands for the working directory where none is given and none is needed.
 const ANY_WORKDIR: &str = "/workdir";
@@ -37,6 +43,9 @@ enum Command {
     Check {
         /// Names or paths [default: every installed profile].
         profiles: Vec<String>,
+        /// List all paths that do not exist on this host, however many there are.
+        #[arg(long, short)]
+        verbose: bool,
         #[command(flatten)]
         place: PlaceArgs,
     },
@@ -71,11 +80,16 @@ enum Command {
     Schema,
 }
 
+/// A kind of access, here and in `ringfence grant explain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Access {
+pub(super) enum Access {
+    /// Executing a program.
     Exec,
+    /// Reading a path.
     Read,
+    /// Writing a path.
     Write,
+    /// Connecting.
     Net,
 }
 
@@ -110,7 +124,7 @@ impl PlaceArgs {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let dirs = Dirs::from_env();
     match &args.command {
-        Command::Check { profiles, place } => check(profiles, place, &dirs),
+        Command::Check { profiles, verbose, place } => check(profiles, *verbose, place, &dirs),
         Command::Show { profile, place } => {
             let profile = profile::load(profile, &dirs)?;
             let Compilation { policy, notes, .. } = profile.compile_whole(&place.context(place.here()))?;
@@ -137,7 +151,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn check(names: &[String], place: &PlaceArgs, dirs: &Dirs) -> anyhow::Result<ExitCode> {
+fn check(names: &[String], verbose: bool, place: &PlaceArgs, dirs: &Dirs) -> anyhow::Result<ExitCode> {
     let names = if names.is_empty() { dirs.names() } else { names.to_vec() };
     if names.is_empty() {
         bail!("no profile is installed in {}: name a file to check", dirs.system.display());
@@ -151,7 +165,16 @@ fn check(names: &[String], place: &PlaceArgs, dirs: &Dirs) -> anyhow::Result<Exi
         let checked = loaded.and_then(|profile| {
             let mut done = profile.compile_whole(&place.context(Some(workdir.clone())))?;
             let given = place.workdir.as_ref().map(|_| workdir.as_path());
-            done.notes.extend(profile::remarks::remarks(&profile, &done.policy, &place.root, given));
+            let Remarks { denies, missing } = remarks(&profile, &done.policy, &place.root, given);
+            done.notes.extend(denies);
+            if verbose || place.json || missing.len() <= MISSING {
+                done.notes.extend(missing);
+            } else {
+                done.notes.push(format!(
+                    "{} of its paths do not exist on this host; --verbose lists them",
+                    missing.len()
+                ));
+            }
             Ok((profile, done.notes))
         });
         match checked {

@@ -9,7 +9,8 @@ use ringfence_client::places::Places;
 use ringfence_interceptor::forward;
 use std::{path::PathBuf, process::ExitCode};
 
-/// The auditor role; the daemon starts it, with its link as standard input and the query socket as standard output.
+/// The auditor role. The daemon starts it, with a socket to the daemon as standard input and the query socket as standard
+/// output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AuditorArgs {
     /// Directory of the database. Must exist and be writable.
@@ -38,8 +39,8 @@ pub(crate) struct AuditorArgs {
 /// `ringfence llm-worker`.
 pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
     become_role();
-    // Its supervisor's standard error is its own. The MCP library's warnings hold what servers say; what matters of it
-    // is logged by us.
+    // It shares its supervisor's standard error. The MCP library's warnings quote what servers send; the worker logs what
+    // matters of it.
     crate::cli::log::start("info,rmcp=off");
     ringfence_llm_worker::role::run()?;
     Ok(ExitCode::SUCCESS)
@@ -52,16 +53,16 @@ pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all roles that another one starts begin with.
+/// The first step of every role that another role starts.
 fn become_role() {
     forward::unmask_signals();
-    // It was started by way of /proc/self/exe; `exe` would be all that ps shows. Cosmetic: a failure changes nothing.
+    // The role was started as /proc/self/exe, so ps would show `exe`. A failure is harmless.
     let _ = nix::sys::prctl::set_name(c"ringfence");
 }
 
 fn prepare() {
     become_role();
-    // Standard output is a socket here: all messages go to standard error, which is the daemon's log.
+    // Standard output is a socket here, so logs go to standard error, which is the daemon's log.
     crate::cli::log::of_a_child();
 }
 

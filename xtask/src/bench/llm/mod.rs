@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Measures an agent's worker around a compiled provider that answers at once: turns, first texts, HTTP, memory.
 ///
 /// Compared are, in turns and in the same run: the provider alone, the worker as the daemon starts it (its log in memory,
-/// so that the disk's own time is apart; beside it, with the log on disk), `ringfence start`, and for HTTP the gateways
+/// so that the disk's own time is apart; beside it, with the log on disk), `ringfence agent start`, and for HTTP the gateways
 /// LiteLLM and Portkey. A figure is the median of the rounds; what is added is taken round by round.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask bench llm > table.md\n  \
@@ -198,7 +198,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The provider alone, the worker with its log in memory and on disk, and `ringfence start`.
+    /// The provider alone, the worker with its log in memory and on disk, and `ringfence agent start`.
     fn ways(
         &self,
         model: &str,
@@ -220,7 +220,7 @@ impl Bench<'_> {
         let data = dir.path().join("data");
         let user = User::start(self.ringfence, dir.path(), &data, &profile, history)?;
         let mut runtime = Runtime::register(&user.socket())?;
-        ways.push(Way::new("ringfence start", move || {
+        ways.push(Way::new("ringfence agent start", move || {
             let _lives = (&user, &dir);
             runtime.turn().map(pick)
         }));

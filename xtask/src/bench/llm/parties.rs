@@ -29,8 +29,8 @@ pub(super) fn http(bench: &mut Bench<'_>, alone: bool) -> Result<()> {
     let homes = (in_memory()?, in_memory()?);
     let mut users = Vec::new();
     for (name, home, data) in [
-        ("ringfence start", homes.0.path(), memory.path()),
-        ("ringfence start, log on disk", homes.1.path(), disk.path()),
+        ("ringfence agent start", homes.0.path(), memory.path()),
+        ("ringfence agent start, log on disk", homes.1.path(), disk.path()),
     ] {
         let port = free_port()?;
         let before = format!("http = true\nhttp_port = {port}");
@@ -74,11 +74,11 @@ pub(super) fn http(bench: &mut Bench<'_>, alone: bool) -> Result<()> {
     let added = "HTTP: added to direct";
     bench.add("an HTTP request, p50, ms", added, &all);
     for (party, aim) in [("LiteLLM", "at least 20"), ("Portkey", "at least 5")] {
-        let found = (bench.table.find(added, party), bench.table.find(added, "ringfence start"));
+        let found = (bench.table.find(added, party), bench.table.find(added, "ringfence agent start"));
         if let (Some(theirs), Some(ours)) = found {
             let row = format!("added p50, {party}'s to ours");
-            bench.table.add(&row, "ringfence start", theirs / ours);
-            bench.table.aim(&row, "ringfence start", aim);
+            bench.table.add(&row, "ringfence agent start", theirs / ours);
+            bench.table.aim(&row, "ringfence agent start", aim);
         }
     }
     Ok(())

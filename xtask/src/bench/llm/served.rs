@@ -1,4 +1,4 @@
-//! The programs that are measured, running: a worker under a core that the benchmark plays, `ringfence start`, the
+//! The programs that are measured, running: a worker under a core that the benchmark plays, `ringfence agent start`, the
 //! compiled provider.
 
 use super::PATIENCE;
@@ -165,7 +165,7 @@ fn config(model: &str, url: &str) -> serde_json::Value {
     })
 }
 
-/// `ringfence start`, with one agent `a`.
+/// `ringfence agent start`, with one agent `a`.
 pub(super) struct User {
     program: Program,
     home: PathBuf,
@@ -188,7 +188,7 @@ impl User {
         fs::create_dir_all(&logs)?;
         write_log(&logs.join("conversation.ndjson"), history)?;
         let mut command = Command::new(ringfence);
-        command.arg("start").env_clear().env("HOME", home).env("XDG_DATA_HOME", data);
+        command.args(["agent", "start"]).env_clear().env("HOME", home).env("XDG_DATA_HOME", data);
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("RINGFENCE_RUNTIME_DIR", home.join("run"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(home.join("stderr"))?);

@@ -35,8 +35,9 @@ pub(super) fn long(ringfence: &Path, ways: &[Way], dir: &Path, table: &mut Table
     }
     let late = memory(peer.pid())?;
     peer.end()?;
-    let stats = quietly(Command::new(ringfence).args(["stats", "--json", "--db"]).arg(dir.join(name)))?;
-    let stats: Value = serde_json::from_str(&stats).context("`ringfence stats --json` gave no JSON")?;
+    let stats =
+        quietly(Command::new(ringfence).args(["mcp", "stats", "--json", "--db"]).arg(dir.join(name)))?;
+    let stats: Value = serde_json::from_str(&stats).context("`ringfence mcp stats --json` gave no JSON")?;
     let rows = stats["total_calls"].as_u64().context("no total")?;
     if rows != LONG as u64 {
         bail!("{LONG} calls went through, and the database has {rows}");

@@ -50,7 +50,7 @@ export function block(value) {
   const cut = text.length > LONGEST;
   const pre = shown("pre", { tabindex: "0" }, cut ? text.slice(0, LONGEST) : text, true);
   if (cut) pre.append(el("em", {}, `\n… ${(text.length - LONGEST).toLocaleString()} more characters; `
-    + "`ringfence calls --json` has all"));
+    + "`ringfence mcp calls --json` has all"));
   return pre;
 }
 

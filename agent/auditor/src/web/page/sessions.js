@@ -97,7 +97,7 @@ function stderr({ session, pieces }) {
     const rest = Math.max(first.length, total - SHOWN - at);
     say(first);
     if (total > 2 * SHOWN && at <= SHOWN && at + piece.text.length > SHOWN) {
-      missing(`${(total - 2 * SHOWN).toLocaleString()} more characters; `, command(`ringfence sessions --stderr ${session.slice(0, 8)}`), " has all");
+      missing(`${(total - 2 * SHOWN).toLocaleString()} more characters; `, command(`ringfence mcp sessions --stderr ${session.slice(0, 8)}`), " has all");
     }
     say(piece.text.slice(rest));
     at += piece.text.length;

@@ -1,0 +1,260 @@
+//! The tables of a profile: one struct each, for its JSON Schema, for the keys that a file has, and for those that it inherits.
+//!
+//! To add a key, add its field here; the compiler names the other places. Every field is an `Option`: a missing key is inherited
+//! from the file that `extends` names. `sections` has the tables of agents.
+
+use super::{
+    AuditLevel, AxisRules, Base, Capabilities, LandlockUse, Mode, Partial, Rule, Seccomp,
+    keys::Keys,
+    parse::Parser,
+    problem::At,
+    rule::Listed,
+    schema::{
+        AxisScope, Calls, CapabilityNames, Denied, DeniedExecText, DeniedPathText, ExecText, Generations,
+        NetText, PathText,
+    },
+    sections::{LimitsSection, LlmSection, Located, McpSection},
+};
+use ringfence_grant::{CountBound, Scope};
+use schemars::JsonSchema;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A Ringfence profile: what one container may do. See docs/profiles.md.
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(deny_unknown_fields, title = "Ringfence profile")]
+pub(crate) struct ProfileTable {
+    /// Another profile, by name (an installed one, else one beside this file) or absolute path. Missing keys are inherited; a
+    /// key of this file replaces the inherited one, unless it is a list that adds to it.
+    #[schemars(with = "Option<String>")]
+    #[expect(dead_code, reason = "it is followed while the file is read")]
+    pub extends: Option<Located<String>>,
+    /// What the profile is for, in a sentence.
+    pub description: Option<String>,
+    /// Default: `enforce`.
+    pub mode: Option<Mode>,
+    /// Which containers the profile is meant for. Reserved for container runtimes: checked, not used by this version.
+    #[schemars(rename = "match", with = "Option<MatchTable>")]
+    pub matches: MatchTable,
+    /// What is granted. A profile that neither has nor inherits it grants nothing but the base.
+    #[schemars(with = "Option<GrantTable>")]
+    pub grant: GrantTable,
+    /// What is denied, at any depth: a deny beats every allow. The paths need not exist.
+    #[schemars(with = "Option<DenyTable>")]
+    pub deny: DenyTable,
+    /// How the kernel enforces it.
+    #[schemars(with = "Option<KernelTable>")]
+    pub kernel: KernelTable,
+    /// The agent's language model: exactly one section, named as in the registry, whose keys it overrides. See
+    /// docs/llm.md.
+    #[schemars(with = "Option<BTreeMap<String, LlmSection>>")]
+    pub llm: Option<Vec<LlmSection>>,
+    /// The agent's MCP servers: sections named as in the registry, whose keys they override.
+    #[schemars(with = "Option<BTreeMap<String, McpSection>>")]
+    pub mcp: Option<Vec<McpSection>>,
+    /// What the agent may use of its model.
+    pub limits: Option<LimitsSection>,
+    /// A user id that may read the agent's conversation log, beside its owner.
+    #[schemars(with = "Option<u32>")]
+    pub log_reader: Option<Located<u64>>,
+    /// The user id of the agent's runtime, if it is neither root's nor the worker's: this user may register. Under the system's
+    /// daemon the socket belongs to this user, who may also send, but never from a container.
+    #[schemars(with = "Option<u32>")]
+    pub socket_owner: Option<Located<u64>>,
+    /// Whether the provider's own HTTP API is served to unmodified SDKs, on the socket `http.sock` beside the agent's. See
+    /// docs/llm.md.
+    pub http: Option<bool>,
+    /// With `http = true`: also on this port of loopback, for clients that have the endpoint's token.
+    #[schemars(with = "Option<u16>")]
+    pub http_port: Option<Located<u64>>,
+}
+
+impl ProfileTable {
+    /// A file's keys over those that it inherits; `inherited` reads the file that `extends` names.
+    pub(crate) fn read(keys: &mut Keys<'_>, inherited: impl FnOnce(&Located<String>) -> Self) -> Self {
+        let extends = keys.located("extends", Parser::text);
+        let parent = extends.as_ref().map(inherited).unwrap_or_default();
+        let grant = keys.place("grant");
+        Self {
+            extends,
+            description: keys.get("description", Parser::text).or(parent.description),
+            mode: keys.get("mode", Parser::choice).or(parent.mode),
+            matches: keys.table("match", |keys| MatchTable::read(keys, parent.matches)),
+            grant: keys.table("grant", |keys| GrantTable::read(keys, grant, parent.grant)),
+            deny: keys.table("deny", |keys| DenyTable::read(keys, parent.deny)),
+            kernel: keys.table("kernel", |keys| KernelTable::read(keys, parent.kernel)),
+            llm: keys.sections("llm", LlmSection::read).or(parent.llm),
+            mcp: keys.sections("mcp", McpSection::read).or(parent.mcp),
+            limits: keys.get("limits", |p, key, v| p.keys(key, v, LimitsSection::read)).or(parent.limits),
+            log_reader: keys.located("log_reader", Parser::count).or(parent.log_reader),
+            socket_owner: keys.located("socket_owner", Parser::count).or(parent.socket_owner),
+            http: keys.get("http", Parser::flag).or(parent.http),
+            http_port: keys.located("http_port", Parser::port).or(parent.http_port),
+        }
+    }
+}
+
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct MatchTable {
+    /// Image names.
+    pub image: Option<Vec<String>>,
+    /// Labels, `key=value`.
+    pub label: Option<Vec<String>>,
+    /// Container names.
+    pub name: Option<Vec<String>>,
+}
+
+impl MatchTable {
+    fn read(keys: &mut Keys<'_>, parent: Self) -> Self {
+        Self {
+            image: keys.get("image", Parser::texts).or(parent.image),
+            label: keys.get("label", Parser::texts).or(parent.label),
+            name: keys.get("name", Parser::texts).or(parent.name),
+        }
+    }
+}
+
+/// The six axes, all of them required.
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct GrantTable {
+    /// Where it is, if there is one.
+    #[schemars(skip)]
+    pub at: Option<At>,
+    /// The axes that it names, rightly or not.
+    #[schemars(skip)]
+    pub named: BTreeSet<String>,
+    /// What may be opened for reading. `kernel.base` adds what any program needs.
+    #[schemars(with = "AxisScope<PathText>")]
+    pub fs_read: Option<Listed<AxisRules>>,
+    /// What may be written, created, removed, renamed, or have its attributes changed. Does not include reading.
+    #[schemars(with = "AxisScope<PathText>")]
+    pub fs_write: Option<Listed<AxisRules>>,
+    /// What may be executed, and mapped executable. A bare name is what PATH finds in the container's root.
+    #[schemars(with = "AxisScope<ExecText>")]
+    pub exec: Option<Listed<AxisRules>>,
+    /// What may be connected or sent to, and bound.
+    #[schemars(with = "AxisScope<NetText>")]
+    pub net: Option<Listed<AxisRules>>,
+    /// How many tool calls may be made. The gate of `ringfence tools` enforces it, not the kernel.
+    #[schemars(with = "Calls")]
+    pub max_calls: Option<CountBound>,
+    /// The generations of a session in which the grant is valid. The kernel does not enforce it.
+    #[schemars(with = "Generations")]
+    pub valid_for_generation: Option<Scope<u64>>,
+}
+
+impl GrantTable {
+    fn read(keys: &mut Keys<'_>, at: Option<At>, parent: Self) -> Self {
+        let fs_read = keys.get("fs_read", |p, _, v| p.axis("grant.fs_read", v, Parser::check_path));
+        let fs_write = keys.get("fs_write", |p, _, v| p.axis("grant.fs_write", v, Parser::check_path));
+        let exec = keys.get("exec", |p, _, v| p.axis("grant.exec", v, Parser::check_exec));
+        let net = keys.get("net", |p, _, v| p.axis("grant.net", v, Parser::check_net));
+        Self {
+            at: at.or(parent.at),
+            named: &keys.names() | &parent.named,
+            fs_read: Listed::over(fs_read, parent.fs_read),
+            fs_write: Listed::over(fs_write, parent.fs_write),
+            exec: Listed::over(exec, parent.exec),
+            net: Listed::over(net, parent.net),
+            max_calls: keys.get("max_calls", Parser::calls).or(parent.max_calls),
+            valid_for_generation: keys
+                .get("valid_for_generation", Parser::generations)
+                .or(parent.valid_for_generation),
+        }
+    }
+}
+
+/// Lists of entries, one for each axis.
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct DenyTable {
+    /// What is not read.
+    #[schemars(with = "Option<Denied<DeniedPathText>>")]
+    pub fs_read: Option<Listed<Vec<Rule>>>,
+    /// What is not written or changed.
+    #[schemars(with = "Option<Denied<DeniedPathText>>")]
+    pub fs_write: Option<Listed<Vec<Rule>>>,
+    /// What is neither executed nor mapped executable.
+    #[schemars(with = "Option<Denied<DeniedExecText>>")]
+    pub exec: Option<Listed<Vec<Rule>>>,
+    /// What is neither connected or sent to, nor bound.
+    #[schemars(with = "Option<Denied<NetText>>")]
+    pub net: Option<Listed<Vec<Rule>>>,
+}
+
+impl DenyTable {
+    fn read(keys: &mut Keys<'_>, parent: Self) -> Self {
+        let fs_read = keys.get("fs_read", |p, _, v| p.denied("deny.fs_read", v, Parser::check_denied_path));
+        let fs_write =
+            keys.get("fs_write", |p, _, v| p.denied("deny.fs_write", v, Parser::check_denied_path));
+        let exec = keys.get("exec", |p, _, v| p.denied("deny.exec", v, Parser::check_denied_exec));
+        let net = keys.get("net", |p, _, v| p.denied("deny.net", v, Parser::check_net));
+        Self {
+            fs_read: Listed::over(fs_read, parent.fs_read),
+            fs_write: Listed::over(fs_write, parent.fs_write),
+            exec: Listed::over(exec, parent.exec),
+            net: Listed::over(net, parent.net),
+        }
+    }
+}
+
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct KernelTable {
+    /// Which system calls are refused: `default`, `strict`, `off`, or an OCI profile's absolute path.
+    #[schemars(with = "Option<String>")]
+    pub seccomp: Option<Seccomp>,
+    /// When Landlock is set. Default: `fallback`.
+    pub landlock: Option<LandlockUse>,
+    /// What is recorded. Default: `denied`.
+    pub audit: Option<AuditLevel>,
+    /// What is granted beside the grant. Default: `userland`.
+    pub base: Option<Base>,
+    /// What may stay open on a host where no enforcer covers it: axes, in part or altogether; `unix`: every unix socket that
+    /// file modes allow, where they cannot be told apart; `home`: the home directory, or one above it, as the working directory.
+    pub accept_partial: Option<Vec<Partial>>,
+    /// The capabilities that processes of the container may use: names, `default` (the set that container engines leave
+    /// root, which also applies where nothing is named), `all`.
+    #[schemars(with = "Option<CapabilityNames>")]
+    pub capabilities: Option<Capabilities>,
+    /// Whether files may be given setuid and setgid bits and file capabilities (default: no). Executing such a file gives its
+    /// owner's rights, outside of the container, too; installing packages in an image build needs it.
+    pub setuid_files: Option<bool>,
+    /// Whether the container may make files in `/dev/shm` (POSIX shared memory and semaphores, which Python's multiprocessing
+    /// and browsers use), and use those that it made itself, whatever the grant says (default: no). Others' stay closed.
+    pub shared_memory: Option<bool>,
+    /// Whether a process of one tool call may trace, read and signal those of another, as a debugger in a call of its own
+    /// does (default: no). What the other call does from then on is attributed `ambiguous`.
+    pub debug_between_calls: Option<bool>,
+    /// ioctl commands that are allowed beside those that every container may use: the kernel's name of a command or its
+    /// number, or a device below `/dev`, for every command to it.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub ioctl: Option<Vec<Rule>>,
+    /// Socket options that setsockopt(2) is allowed beside those that every container may set: the kernel's name of an
+    /// option, or its level and number (`1/36`).
+    #[schemars(with = "Option<Vec<String>>")]
+    pub socket_options: Option<Vec<Rule>>,
+}
+
+impl KernelTable {
+    fn read(keys: &mut Keys<'_>, parent: Self) -> Self {
+        let ioctl = keys.get("ioctl", |p, _, v| Some(p.rules("kernel.ioctl", v, Parser::check_ioctl)));
+        let socket_options = keys.get("socket_options", |p, _, v| {
+            Some(p.rules("kernel.socket_options", v, Parser::check_socket_option))
+        });
+        Self {
+            seccomp: keys.get("seccomp", Parser::seccomp).or(parent.seccomp),
+            landlock: keys.get("landlock", Parser::choice).or(parent.landlock),
+            audit: keys.get("audit", Parser::choice).or(parent.audit),
+            base: keys.get("base", Parser::choice).or(parent.base),
+            accept_partial: keys.get("accept_partial", Parser::partial).or(parent.accept_partial),
+            capabilities: keys.get("capabilities", Parser::capabilities).or(parent.capabilities),
+            setuid_files: keys.get("setuid_files", Parser::flag).or(parent.setuid_files),
+            shared_memory: keys.get("shared_memory", Parser::flag).or(parent.shared_memory),
+            debug_between_calls: keys.get("debug_between_calls", Parser::flag).or(parent.debug_between_calls),
+            ioctl: ioctl.or(parent.ioctl),
+            socket_options: socket_options.or(parent.socket_options),
+        }
+    }
+}
