@@ -1,7 +1,7 @@
 //! One connection to the agent's socket: the first frame says what it is, the rest is handed to the worker.
 
 use super::{
-    access::{Access, Descriptors, ConnectionPeer, WithDescriptors},
+    access::{Access, ConnectionPeer, Descriptors, WithDescriptors},
     agent::ConnId,
     frame::{Counters, FRAME_TIME, FrameBudget, FrameReader, Peer, writer},
     message::Block,

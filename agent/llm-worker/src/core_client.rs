@@ -197,7 +197,7 @@ impl CoreClient {
     }
 
     /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
-    pub(crate) fn report(&self, said: &AgentEvent) {
+    pub(crate) fn report(&self, event: &AgentEvent) {
         if !self.has_core() {
             return;
         }

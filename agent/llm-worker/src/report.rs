@@ -10,10 +10,7 @@ use super::{
 };
 pub(crate) use ringfence_base::clock::since_boot as now;
 use ringfence_wire::trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal, Via};
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering};
 use tokio_util::sync::CancellationToken;
 
 /// What the record has where a provider gave a tool no name.

@@ -23,7 +23,7 @@ use super::{enforcer::Enforcer, server::Server};
 use plan::{Broken, Plan};
 pub use plan::{left_out, loopback};
 use ringfence_base::paths::Paths;
-use ringfence_credentials::{self as secret, Source};
+use ringfence_credentials::{self as secret, Secret, Source};
 use ringfence_policy::{Dirs, agents::registry::AgentConfig};
 use ringfence_wire::status::{AgentProcess, AgentState};
 use std::{
@@ -196,7 +196,7 @@ pub fn check(config: &AgentConfig) -> Result<Vec<String>, secret::Error> {
     for (_, source) in plan.credentials() {
         match source {
             Source::Credential(name) => unknown.push(name.clone()),
-            source => drop(source.open().and_then(secret::handed)?),
+            source => drop(source.open().and_then(Secret::from_descriptor)?),
         }
     }
     Ok(unknown)

@@ -24,7 +24,7 @@ struct Fixture {
 
 impl Fixture {
     /// A server that answers on one socket, for as long as the test runs.
-    fn start(socket: SocketKind) -> Self {
+    fn start(kind: SocketKind) -> Self {
         let StateFixture { dir, kernel, state } = StateFixture::new();
         let coverage = Coverage {
             attached: vec!["file_open"],
@@ -46,7 +46,7 @@ impl Fixture {
         let serving = server.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                serving.serve(stream.unwrap(), socket);
+                serving.serve(stream.unwrap(), kind);
             }
         });
         Self { _dir: dir, kernel, socket, server }

@@ -51,7 +51,7 @@ enum SessionEnd {
 
 impl From<Error> for SessionEnd {
     fn from(error: Error) -> Self {
-        Self::Again(error)
+        Self::Reconnect(error)
     }
 }
 

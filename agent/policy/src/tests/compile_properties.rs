@@ -221,7 +221,7 @@ proptest! {
         cuts in prop::collection::vec((any::<prop::sample::Index>(), 0usize..9, "\\PC{0,4}|[\\[\\]{}\"'=.,\n$*/\\\\]{0,6}"), 0..6),
     ) {
         let lab = Lab::new();
-        let mut text: Vec<char> = include_str!("../../../profiles/coder.toml").chars().collect();
+        let mut text: Vec<char> = include_str!("../../../../profiles/coder.toml").chars().collect();
         for (at, length, put) in cuts {
             let at = at.index(text.len());
             let end = (at + length).min(text.len());

@@ -4,7 +4,7 @@
 use super::PATIENCE;
 use anyhow::{Context, Result, bail};
 use ringfence_wire::agent::{
-    Answer, For, Inside, MAX_QUESTION, Speaker, Start, Supervisor, ToCore, ToWorker,
+    Answer, CredentialOwner, MAX_QUESTION, PeerContainer, PeerIdentity, Start, Supervisor, ToCore, ToWorker,
 };
 use ringfence_wire::conn::Conn;
 use serde_json::{json, value::RawValue};
@@ -108,7 +108,8 @@ impl Worker {
         let mut conn = Conn::new(ours.try_clone()?, PATIENCE, MAX_QUESTION);
         let config = RawValue::from_string(config(model, &provider.url()).to_string())?;
         let by = Supervisor::Core { dir: own };
-        let start = Start { config, by, credentials: vec![For::Llm], http: false, loopback: false };
+        let credentials = vec![CredentialOwner::Llm];
+        let start = Start { config, by, credentials, http: false, loopback: false };
         conn.send_with_descriptors(&ToWorker::Start(start), &[listener.as_fd()])?;
         let (read, mut write) = std::io::pipe()?;
         write.write_all(KEY.as_bytes())?;
@@ -130,8 +131,8 @@ impl Worker {
 
 /// Answers a worker's questions as the core does: every peer is the agent's own container.
 fn play_core(mut conn: Conn, ready: &std::sync::mpsc::Sender<()>) {
-    let container = Some(Inside { id: "0123456789ab".to_owned(), own: true });
-    let speaker = Speaker { pid: std::process::id(), uid: 0, container };
+    let container = Some(PeerContainer { id: "0123456789ab".to_owned(), own: true });
+    let speaker = PeerIdentity { pid: std::process::id(), uid: 0, container };
     // A deadline is for a message: between two there may be more.
     loop {
         let (number, answer) = match conn.receive_with_descriptors::<ToCore>() {

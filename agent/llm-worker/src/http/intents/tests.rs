@@ -99,7 +99,8 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
         let id = format!("call-{n}");
         let part = tracker.begin(OpenAi, messages, &Redactor::new([]));
         answer(&tracker, part, &[call(&id)], None).await;
-        let AgentEvent::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await else {
+        let AgentEvent::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await
+        else {
             panic!("an intent")
         };
         assert_eq!(text, "");
@@ -258,6 +259,8 @@ async fn a_call_s_result_is_known_before_its_answer_is_over() {
     // The control: an answer that is over with calls is not the end of what was asked.
     tracker.answered(part, Some("cut off"), &Redactor::new([]));
     tracker.answered(next, None, &Redactor::new([]));
-    let AgentEvent::IntentEnded { id: over, error: None, .. } = said(&mut reader).await else { panic!("the end") };
+    let AgentEvent::IntentEnded { id: over, error: None, .. } = said(&mut reader).await else {
+        panic!("the end")
+    };
     assert_eq!(over, id);
 }

@@ -12,7 +12,7 @@ enum At {
     Answer,
     Choices,
     Choice,
-    AgentEvent,
+    Message,
     Calls,
     Call,
     Function,
@@ -48,9 +48,9 @@ fn is_in(at: At, value: &Value) -> bool {
                 }
                 (At::Function, "arguments" | "input") => return false,
                 (At::Answer, "choices") => At::Choices,
-                (At::Choice, "delta" | "message") => At::Said,
-                (At::Said, "tool_calls") => At::Calls,
-                (At::Said, "function_call") | (At::Call, "function" | "custom") => At::Function,
+                (At::Choice, "delta" | "message") => At::Message,
+                (At::Message, "tool_calls") => At::Calls,
+                (At::Message, "function_call") | (At::Call, "function" | "custom") => At::Function,
                 _ => At::Elsewhere,
             };
             let is_stray = matches!(inner, At::Elsewhere) && KEYS.contains(&folded(key).as_str());
