@@ -179,7 +179,7 @@ def tell(begun):
         free = next(int(line.split()[1]) // 1024 for line in file if line.startswith("MemAvailable"))
     own = " ".join(f"{one['role']}={one['own_mib']}/{one['descriptors']}" for one in shown)
     print(f"# {time.monotonic() - begun:6.0f} s, {free} MiB free; own MiB and descriptors: {own}; seconds of processors since: {watch.busy()}; "
-          f"{watch.flow()}; {watch.pauses()}", flush=True)
+          f"{watch.flow()}; {sum(one.process.poll() is None for one in Hostile.made)} hostile parties; {watch.pauses()}", flush=True)
 
 
 def main():
@@ -220,6 +220,7 @@ def main():
                 traces.gather()
         except Exception as error:  # the finding is told, and the rest goes on
             ledger.wrong(f"how it goes cannot be said: {error!r}")
+    gone = [f"{one.name} ended before the end, with {one.process.returncode}" for one in Hostile.made if one.process.poll() is not None]
     ledger.stopping.set()
     until = time.monotonic() + 60
     for thread in steady:
@@ -233,6 +234,7 @@ def main():
         session.end()
     record.settle()
     print("# the record is read", flush=True)
+    ledger.problems += gone
     sum_up(ledger, turns, session, traces, before, first)
 
 

@@ -277,6 +277,12 @@ def subordinate():
         os.wait()
 
 
+def spare(score):
+    """How much the kernel spares this process where memory is short."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(score)
+
+
 def forbidden(happened, what):
     """What must not be."""
     if happened:
@@ -289,6 +295,8 @@ KINDS = (silent, deaf, stopped, linked, deep, pipes, meddling, asking, sessions,
 def main():
     """One process for each kind, and one for each of some kinds more; `subordinate` needs root to become the ids."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Their slice has little memory, and they end with this process: where some of it is needed, theirs goes.
+    spare("-1000")
     end, ended = os.pipe()
     made = {}
     users = [(kind, FIRST + number) for number, kind in enumerate((*KINDS, silent, linked, deaf, asking))] + [(subordinate, 0)]
@@ -296,6 +304,7 @@ def main():
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
+            spare("0")
             os.close(ended)
             os.close(read)
             if uid:
