@@ -148,7 +148,7 @@ impl Outbox {
         self.ended.retain(|_, over| !matches!(over, End::Sent(last) if *last <= stored));
     }
 
-    /// Takes a word in; gives what the present auditor must be told at once.
+    /// Takes an update in; gives what the present auditor must be told at once.
     pub(crate) fn take(&mut self, update: Update) -> Vec<Notice> {
         match update {
             Update::Manifest(manifest) => {

@@ -1,4 +1,4 @@
-//! ReportQueue about agents that wait for the auditor: bounded together, and fair to each agent. No I/O.
+//! Reports about agents that wait for the auditor: bounded together, and fair to each agent. No I/O.
 //!
 //! While the auditor is slow or gone, reports wait here. When there is no more room, the agent with the most waiting loses its
 //! newest: one that floods takes its own room, not that of another. What is lost is counted, and told to whose it was.
@@ -15,7 +15,7 @@ pub(crate) const MAX_REPORTS: usize = 4 << 20;
 /// What a report takes beside its text.
 const ENTRY: usize = 64;
 
-/// ReportQueue that wait.
+/// Reports that wait.
 #[derive(Debug, Default)]
 pub struct ReportQueue {
     agents: BTreeMap<String, Waiting>,

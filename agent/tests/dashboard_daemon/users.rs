@@ -278,7 +278,7 @@ fn what_the_dashboard_refuses_is_on_record_with_whose_it_was_and_fills_no_log() 
     assert!(has(&["GET", "/api/stats", "needs the dashboard's token", "from 127.0.0.1:"]), "{log}");
     assert!(has(&["/api/stats", "answers only to 127.0.0.1"]), "{log}");
     assert!(has(&["/api/rules", "other origins"]), "{log}");
-    assert!(has(&["a connection to the dashboard", "go for others"]), "{log}");
+    assert!(has(&["a connection to the dashboard", "closed to make room for others"]), "{log}");
     assert!(!log.contains(&token) && !log.contains("secret"), "{log}");
     assert!(lines.len() <= 2 * 20, "{} lines for hundreds", lines.len());
 }

@@ -200,7 +200,7 @@ fn a_file_that_is_no_agent_for_its_name_alone_is_shown() {
     let why = daemon.status("two words");
     assert_eq!(why["state"], "failed");
     assert!(
-        why["error"].as_str().unwrap().contains("\"two words\" is not a profile's name: letters"),
+        why["error"].as_str().unwrap().contains("\"two words\" is not a profile's name: use letters"),
         "{why}"
     );
     assert!(daemon.status(".hidden").is_null(), "an editor's file is nobody's mistake");

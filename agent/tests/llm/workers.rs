@@ -347,7 +347,7 @@ fn a_worker_that_cannot_start_says_why_and_is_tried_again_when_it_is_wanted() {
     let status = daemon.status("b");
     assert_eq!(status["state"], "failed", "{status}");
     let error = status["error"].as_str().unwrap();
-    assert!(error.contains("conversation cannot be opened") && error.contains("logs/b/"), "{error}");
+    assert!(error.contains("cannot open the conversation") && error.contains("logs/b/"), "{error}");
     assert!(!home.path(".config/ringfence/sockets/b").exists());
     assert_eq!(Client::runtime(&home.socket("a")).says(1, "x")["result"]["content"][0]["text"], "served");
     fs::remove_dir(&log).unwrap();

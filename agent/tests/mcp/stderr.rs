@@ -126,7 +126,7 @@ fn a_silent_server_and_an_unknown_session_are_said() {
     };
     let id = session(&home)["id"].as_str().expect("an id").to_owned();
     let (status, said) = asked(&["sessions", "--stderr", &id]);
-    assert!(status == Some(0) && said.contains("nothing that this session's server said"), "{said}");
+    assert!(status == Some(0) && said.contains("server wrote nothing to standard error"), "{said}");
     for unknown in ["zzzz", &id[..3], "", "%", "' OR 1=1 --"] {
         let (status, said) = asked(&["sessions", "--stderr", unknown]);
         assert!(status == Some(1) && said.contains("no session's id begins with"), "{unknown:?}: {said}");

@@ -193,7 +193,7 @@ fn grants_are_shown_compared_and_explained() {
     let (code, text) = run(&["grant", "show"]);
     assert!(code == Some(0) && text.contains("there is no grant here"), "{text}");
     let (code, text) = run(&["grant", "leq", "-", "-"]);
-    assert!(code == Some(1) && text.contains("standard input has one"), "{text}");
+    assert!(code == Some(1) && text.contains("standard input can hold only one"), "{text}");
     let (code, text) = run(&["grant", "explain", &large, "net", "https://example.com/"]);
     assert!(code == Some(1) && text.contains("is a URL or a range"), "{text}");
 
