@@ -334,7 +334,7 @@ test("every view is in the navigation and the help, and its digit leads there", 
   for (const [index, name] of [...names.entries()].reverse()) {
     await page.keyboard.press(String(index + 1));
     await page.locator(`nav a[aria-current][data-view="${name}"]`).waitFor();
-    await page.locator("main > *").first().waitFor();
+    await page.locator("main > :not([hidden])").first().waitFor();
   }
 });
 

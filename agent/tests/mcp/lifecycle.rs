@@ -204,7 +204,9 @@ fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
     let (mut sent, mut answers) = (0, Vec::new());
     for round in 0..10 {
         let mut client = home.client(&[], &[]);
-        client.works(&format!("\"round {round}\""));
+        let first = format!("\"round {round}\"");
+        client.works(&first);
+        answers.push(answered(&first).trim_end().to_owned());
         let mut lines = (0..80).map(|n| {
             call(&format!("{}", 100 * (round + 1) + n), "read_it")
                 .replace("{}", &format!("{{\"n\":\"{round}-{n}\"}}"))
@@ -257,7 +259,6 @@ fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
     });
     let journal = home.journal();
     let recorded: HashSet<&str> = journal.iter().filter_map(|entry| entry["raw"].as_str()).collect();
-    assert!(!answers.is_empty(), "some were answered");
     let missing: Vec<_> = answers.iter().filter(|answer| !recorded.contains(answer.as_str())).collect();
     assert!(missing.is_empty(), "{} of {}: {:?}", missing.len(), answers.len(), missing.first());
     assert!(verified(&home, 10));
