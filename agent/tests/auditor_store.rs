@@ -8,7 +8,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{FileExt, PermissionsExt},
     process::{Command, Stdio},
     sync::mpsc,
     thread,
@@ -120,11 +120,10 @@ fn a_database_that_breaks_while_in_use_is_replaced() {
     core.spawn();
     core.settle();
     // A page in the middle, under the running auditor.
-    let mut bytes = fs::read(core.database()).expect("reads");
-    for page in bytes.chunks_mut(4096).skip(1) {
-        page.fill(0xa5);
-    }
-    fs::write(core.database(), bytes).expect("writes");
+    // In place: a file that is empty for a moment would be a new database, and none that broke.
+    let file = fs::File::options().write(true).open(core.database()).expect("opens");
+    let length = file.metadata().expect("a size").len();
+    file.write_all_at(&vec![0xa5; (length - 4096) as usize], 4096).expect("writes");
     core.records([denied("/etc/between")]);
     core.settle();
     // Whoever notices first, the writer or this reader: a new one is there when it answers.

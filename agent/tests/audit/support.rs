@@ -146,7 +146,8 @@ impl Session {
             session.call(id, tool);
             if id != 2 {
                 let line = session.line();
-                assert!(line.contains(&format!("\"id\":{id},")), "{line}");
+                let said = || fs::read_to_string(home.dir.path().join("mcp.stderr")).unwrap_or_default();
+                assert!(line.contains(&format!("\"id\":{id},")), "{id}: {line:?}; {}", said());
             }
         }
         session
@@ -167,7 +168,7 @@ impl Session {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(fs::File::create(home.dir.path().join("mcp.stderr")).expect("a file"))
             .spawn()
             .expect("ringfence mcp");
         let stdin = child.stdin.take();
