@@ -84,7 +84,7 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, se
         let lanes = lanes.clone();
         let spawned = thread::Builder::new().name("query".into()).stack_size(512 << 10).spawn(move || {
             precedence::usual();
-            // What root asks, who looks after the machine, is answered before what its users ask, however many they are.
+            // Root looks after the machine: its questions are answered before those of its users.
             let _first = (uid == 0).then(First::begin);
             // A peer that went away is no news.
             let _ = converse(stream, &Responder { viewer: Viewer(uid), db, shared, sessions, lanes, permit });
@@ -151,7 +151,7 @@ fn converse(stream: UnixStream, responder: &Responder) -> io::Result<()> {
 }
 
 impl Responder {
-    /// Waits until none of the user's other answers is being made. Root, who is asked for by services, has no lane.
+    /// Waits until none of the user's other answers is being made. Root has no lane: its services ask at once.
     ///
     /// # Errors
     /// The connection was ended for another one meanwhile.

@@ -183,10 +183,15 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Events up to `last` can be read; those that were added are of these users' containers.
-    pub fn stored(&self, last: u64, users: impl IntoIterator<Item = u32>) {
+    /// Events up to `last` can be read; those that were added are of these users' containers. `None`: it is not known whose one
+    /// is, as with an event that comes after its container's end, and everybody looks.
+    pub fn stored(&self, last: u64, users: impl IntoIterator<Item = Option<u32>>) {
         let mut newest = lock(&self.newest);
         for uid in users {
+            let Some(uid) = uid else {
+                *newest = Newest { of_others: last, ..Newest::default() };
+                continue;
+            };
             if newest.of.len() < MAX_FOLLOWED || newest.of.contains_key(&uid) {
                 newest.of.insert(uid, last);
             } else {
@@ -388,14 +393,21 @@ mod tests {
     fn whoever_follows_is_woken_by_their_own_events_and_root_by_all() {
         let shared = Shared::new(UnixStream::pair().expect("a pair").0);
         let look = |uid, after| shared.wait_after(uid, after, Duration::ZERO);
-        shared.stored(7, [1000]);
+        shared.stored(7, [Some(1000)]);
         assert_eq!((look(0, 0), look(1000, 0), look(1001, 0)), (Some(7), Some(7), Some(0)));
-        shared.stored(9, [1001, 1001]);
+        shared.stored(9, [Some(1001), Some(1001)]);
         assert_eq!((look(0, 7), look(1000, 7), look(1001, 0)), (Some(9), Some(7), Some(9)));
         // Within a bound; whom there is no room for is woken by all for whom there is none.
-        shared.stored(20_000, 2_000..=9_000);
+        shared.stored(20_000, (2_000..=9_000).map(Some));
         assert_eq!((look(2_000, 9), look(9_000, 9), look(1000, 9)), (Some(20_000), Some(20_000), Some(9)));
         assert!(lock(&shared.newest).of.len() <= MAX_FOLLOWED);
+        // One of which nobody knows whose it is may be anybody's.
+        let unknown = Shared::new(UnixStream::pair().expect("a pair").0);
+        unknown.stored(7, [Some(1000)]);
+        unknown.stored(9, [Some(1000), None]);
+        assert_eq!([1000, 1001].map(|uid| unknown.wait_after(uid, 7, Duration::ZERO)), [Some(9); 2]);
+        unknown.stored(10, [Some(1000)]);
+        assert_eq!([1000, 1001].map(|uid| unknown.wait_after(uid, 9, Duration::ZERO)), [Some(10), Some(9)]);
         shared.close();
         assert_eq!(
             (look(1000, 9), look(9_000, 9)),

@@ -43,10 +43,11 @@ pub(crate) struct StoreWriter {
     retained: Instant,
 }
 
-/// Whose container an event is of: root's where nobody knows.
-fn owner(incoming: &Incoming) -> Option<u32> {
+/// Whose container an event is of, if that is known; `None`: it is no event.
+#[expect(clippy::option_option, reason = "no event; an event of nobody known; a user's")]
+fn owner(incoming: &Incoming) -> Option<Option<u32>> {
     let Incoming::Event(event) = incoming else { return None };
-    Some(event.identity.as_ref().map_or(0, |identity| identity.uid))
+    Some(event.identity.as_ref().map(|identity| identity.uid))
 }
 
 impl StoreWriter {
