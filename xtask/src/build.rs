@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 
 /// Builds the eBPF object alone, and prints where it is.
 #[derive(Debug, clap::Args)]
@@ -52,10 +53,15 @@ pub(crate) fn package_binary(package: &str, name: &str, profile: &str) -> Result
 }
 
 /// The binary for the guest: as `cargo test` builds it, so that nothing is built twice, but without its debug information,
-/// which is most of it.
+/// which is most of it. Built once in a run: what cargo links then takes the place of the one that tests start.
 pub(crate) fn for_guest() -> Result<PathBuf> {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(built) = BUILT.get() {
+        return Ok(built.clone());
+    }
     build("ringfence", &["--bin", "ringfence"], "dev")?;
-    stripped(&paths::target().join("debug/ringfence"), "ringfence")
+    let built = stripped(&paths::target().join("debug/ringfence"), "ringfence")?;
+    Ok(BUILT.get_or_init(|| built).clone())
 }
 
 /// The unit tests of `ringfence-bpf` as a program for the guest, where those that load eBPF are run.

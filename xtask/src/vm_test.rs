@@ -139,7 +139,6 @@ fn without(series: Series, hooks: &str) -> Result<Tally> {
         }
     }
     let added = payload(false)?;
-    build::for_guest()?;
     let boot = boot(series, "without a program", &[]);
     let tap = one(&boot, &["--without", hooks], &added, false);
     let failed = tap.failed.into_iter().map(|case| format!("{boot}: {case}")).collect();
@@ -151,9 +150,22 @@ pub(crate) fn full() -> Result<Tally> {
     all(&BOOTS.iter().collect::<Vec<_>>(), None)
 }
 
-/// One boot with one case for each hook.
-pub(crate) fn smoke() -> Result<Tally> {
-    all(&[&boot(Series::V6_12, "a case per hook", &["--hooks-only"])], None)
+/// One boot with one case for each hook, for which everything is built: it can run beside tests that must not see
+/// `target/debug/ringfence` replaced.
+pub(crate) struct Smoke(Vec<Added>);
+
+impl Smoke {
+    /// Builds what the guest needs.
+    ///
+    /// # Errors
+    /// What the compiler said.
+    pub(crate) fn build() -> Result<Self> {
+        payload(false).map(Self)
+    }
+
+    pub(crate) fn run(&self) -> Result<Tally> {
+        on_all(&[&boot(Series::V6_12, "a case per hook", &["--hooks-only"])], None, &self.0)
+    }
 }
 
 fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
@@ -162,9 +174,12 @@ fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
         boots.iter().copied().filter(|boot| boot.runner == "run" || !filter.is_some_and(is_case)).collect();
     // Once, and before the first boot's line: a failure to build is not a failed boot.
     let added = payload(boots.iter().any(|boot| boot.runner != "run"))?;
-    build::for_guest()?;
+    on_all(&boots, filter, &added)
+}
+
+fn on_all(boots: &[&Boot], filter: Option<&str>, added: &[Added]) -> Result<Tally> {
     let with_cases = |boot: &&Boot| !filter.is_some_and(|text| matches!(has_case(boot, text), Ok(false)));
-    let boots: Vec<&Boot> = boots.into_iter().filter(with_cases).collect();
+    let boots: Vec<&Boot> = boots.iter().copied().filter(with_cases).collect();
     let words: Vec<&str> = filter.iter().flat_map(|text| ["--filter", text]).collect();
     let width = WIDTH.min(boots.len());
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -172,7 +187,7 @@ fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
         for _ in 0..width {
             scope.spawn(|| {
                 while let Some(boot) = boots.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let tap = one(boot, &words, &added, width > 1);
+                    let tap = one(boot, &words, added, width > 1);
                     if let Ok(mut outcomes) = outcomes.lock() {
                         outcomes.push((*boot, tap));
                     }
@@ -197,7 +212,8 @@ fn is_case(filter: &str) -> bool {
     filter.contains('/')
 }
 
-/// The cases, and the helpers that are built for them; the tests of the programs alone take as long to build as all else.
+/// The cases, and the helpers that are built for them, beside the binary; the tests of the programs alone take as long to
+/// build as all else.
 fn payload(programs_alone: bool) -> Result<Vec<Added>> {
     let tests = workspace().join("vm-tests");
     let mut added = Vec::new();
@@ -227,6 +243,7 @@ fn payload(programs_alone: bool) -> Result<Vec<Added>> {
         let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Added { host, guest: format!("{GUEST_DIR}/bin/{name}").into() }
     }));
+    build::for_guest()?;
     Ok(added)
 }
 
