@@ -47,6 +47,13 @@ fn an_edit_a_gap_a_cut_and_a_lost_journal_are_found() {
     home.finds(&[], "is another one");
     fs::remove_file(&journal).expect("removed");
     home.finds(&[], "cannot be read");
+    // Opening one of these would wait for ever, or do something.
+    nix::unistd::mkfifo(&journal, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    home.finds(&[], "not a regular file");
+    fs::remove_file(&journal).expect("removed");
+    std::os::unix::fs::symlink("/dev/zero", &journal).expect("a link");
+    home.finds(&[], "not a regular file");
+    fs::remove_file(&journal).expect("removed");
     fs::write(&journal, original).expect("written");
     home.is_whole(&[], "2 sessions whole");
 }
