@@ -126,6 +126,21 @@ fn an_older_copy_of_everything_is_found_by_heads_kept_elsewhere() {
 }
 
 #[test]
+fn a_head_of_another_user_s_says_nothing_of_a_session() {
+    let home = Home::new(&[]);
+    home.session();
+    let file = home.heads("heads");
+    let heads = fs::read_to_string(&file).expect("heads");
+    let head = heads.lines().find(|line| line.contains(" session=")).expect("a session's head");
+    let longer = head.replace(" lines=", " lines=9");
+    fs::write(&file, format!("{heads}{longer}\n")).expect("written");
+    home.finds(&["--heads", &file], "it was cut");
+    let foreign = longer.replace(" uid=", " uid=4");
+    fs::write(&file, format!("{heads}{foreign}\n")).expect("written");
+    home.is_whole(&["--heads", &file], "1 session whole");
+}
+
+#[test]
 fn retention_leaves_checkpoints_and_sessions_that_run() {
     let mut home = Home::new(&[]);
     home.session();
