@@ -271,13 +271,18 @@ fn bounded(reader: impl Read, from: &str, io: impl Fn(io::Error) -> Error) -> Re
     checked(text, from)
 }
 
+/// The program of a command, for messages: people put the credential itself there, too.
+pub fn program(words: &[String]) -> String {
+    Name(words.first().map_or("", String::as_str)).to_string()
+}
+
 /// The command's own messages go to our standard error; what it prints is the credential.
 fn command(words: &[String]) -> Result<Secret, Error> {
     if nix::unistd::geteuid().is_root() {
         return Err(Error::Root);
     }
     let program = words.first().cloned().unwrap_or_default();
-    let name = Name(&program).to_string();
+    let name = self::program(words);
     let failed = |source| Error::Command(name.clone(), source);
     let mut child = Command::new(&program)
         .args(words.iter().skip(1))

@@ -3,10 +3,10 @@
 use crate::acl::{self, Permissions};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, CWD, FileType, Gid, Mode, Stat, Uid, chmodat, chownat, fchmod, fstat},
+    fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fstat, openat},
     io::Errno,
 };
-use std::io;
+use std::{fs::File, io};
 
 /// What fstat(2) says of something that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,20 @@ impl Entry {
     /// As fstat(2).
     pub fn meta(&self) -> io::Result<Meta> {
         Meta::of(&self.fd)
+    }
+
+    /// Opens it for reading if it is a regular file. Nothing else is opened, not even to be looked at: the open of a FIFO
+    /// waits for its other end, and that of a device can do something.
+    ///
+    /// # Errors
+    /// It is something else, a symlink included; as open(2).
+    pub fn read(&self) -> io::Result<File> {
+        if !self.meta()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        // Its name may lead elsewhere by now. Without O_NONBLOCK the open would wait for whoever has a lease on it.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(openat(CWD, by_proc(self.fd.as_fd()), flags, Mode::empty())?.into())
     }
 
     /// Sets its permission bits. Not a symlink's.

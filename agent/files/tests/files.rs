@@ -296,3 +296,22 @@ fn a_second_user_is_let_in_and_out_again() {
         assert_eq!(entry.meta().unwrap().mode, 0o600);
     }
 }
+
+#[test]
+fn an_entry_is_read_only_where_it_is_a_regular_file_and_whatever_has_its_name_later() {
+    let scene = tempfile::tempdir().unwrap();
+    let at = |name: &str| scene.path().join(name);
+    let dir = Dir::open(scene.path()).unwrap();
+    let entry = |text: &str| dir.entry(name(text)).unwrap().unwrap();
+    fs::write(at("file"), "text").unwrap();
+    fs::create_dir(at("folder")).unwrap();
+    symlink("file", at("link")).unwrap();
+    let _socket = dir.bind(name("socket")).unwrap();
+    for other in ["folder", "link", "socket"] {
+        let error = entry(other).read().unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{other}: {error}");
+    }
+    let file = entry("file");
+    fs::rename(at("link"), at("file")).unwrap();
+    assert_eq!(std::io::read_to_string(file.read().unwrap()).unwrap(), "text");
+}

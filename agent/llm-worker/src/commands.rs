@@ -65,7 +65,7 @@ pub fn start() -> io::Result<()> {
 
 /// Has a command run by the other process.
 fn run(words: &[String]) -> Result<Secret, secret::Error> {
-    let name = words.first().cloned().unwrap_or_default();
+    let name = secret::program(words);
     let Some(runner) = RUNNER.get() else { return Err(secret::Error::Empty(name)) };
     let mut line = runner.lock().unwrap_or_else(PoisonError::into_inner);
     // Without it once a question failed: its answer, which may still come, would be taken for the next one's, and hand one
@@ -133,7 +133,7 @@ pub fn serve() -> Result<(), Error> {
             Err(error) => return Err(error.into()),
         };
         if !is_named(&words, &home) {
-            let program = words.first().map_or("", String::as_str);
+            let program = secret::program(&words);
             let why = format!(
                 "{program} is not run: no profile that can be read has this command for a credential any more"
             );
@@ -162,6 +162,15 @@ fn is_named(words: &[String], home: &Home) -> bool {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn a_credential_in_a_command_s_place_is_not_shown() {
+        let key = "sk-ant-api03-abcdefghijklmnop-qrstuvwxyz".to_owned();
+        let error = run(std::slice::from_ref(&key)).unwrap_err().to_string();
+        assert!(!error.contains(&key), "{error}");
+        let error = run(&["pass".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("pass"), "{error}");
+    }
 
     #[test]
     fn only_commands_of_profiles_are_run() {

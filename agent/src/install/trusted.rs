@@ -8,10 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The binary that runs, whatever has its path by now: whoever may build there can put another file in its place meanwhile.
+const RUNNING: &str = "/proc/self/exe";
+
 /// The path that the unit starts: this binary where it is, or its copy at `fallback` if users other than root can change this
 /// one or it is in a build directory.
 pub(super) fn binary(fallback: &Path, done: &mut Vec<String>) -> Result<PathBuf, Error> {
-    let this = fs::canonicalize("/proc/self/exe").map_err(file("find", Path::new("/proc/self/exe")))?;
+    let running = Path::new(RUNNING);
+    let this = fs::canonicalize(running).map_err(file("find", running))?;
     let why = if is_built_there(&this) {
         "the next build or `cargo clean` would change the first"
     } else if only_root_writes(&this).map_err(file("read", &this))? {
@@ -19,15 +23,18 @@ pub(super) fn binary(fallback: &Path, done: &mut Vec<String>) -> Result<PathBuf,
     } else {
         "users other than root can change the first, or cannot execute it"
     };
-    let same = match (fs::read(&this), fs::read(fallback)) {
-        (Ok(this), Ok(there)) => this == there,
-        _ => false,
-    };
-    if !same {
-        copy(&this, fallback)?;
+    if !is_installed(running, fallback) {
+        copy(running, fallback)?;
         done.push(format!("{} copied to {}: {why}", this.display(), fallback.display()));
     }
     Ok(fallback.to_owned())
+}
+
+/// Whether the binary is there already, as a file that only root can change. A link to a build directory leads to the same
+/// content, and a file of another user's may have it, too, until its owner changes it.
+fn is_installed(binary: &Path, there: &Path) -> bool {
+    fs::symlink_metadata(there).is_ok_and(|meta| meta.is_file() && is_roots(&meta))
+        && matches!((fs::read(binary), fs::read(there)), (Ok(this), Ok(there)) if this == there)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
@@ -40,13 +47,17 @@ fn is_built_there(file: &Path) -> bool {
     file.ancestors().any(|dir| dir.join("CACHEDIR.TAG").is_file())
 }
 
+/// Whether only root may change it, and every user may execute or enter it.
+fn is_roots(meta: &fs::Metadata) -> bool {
+    let others = if meta.gid() == 0 { 0o002 } else { 0o022 };
+    meta.uid() == 0 && meta.mode() & others == 0 && meta.mode() & 0o001 != 0
+}
+
 /// Whether only root may change the file and the directories above it, and every user may execute it: the auditor is another
 /// user.
 fn only_root_writes(path: &Path) -> io::Result<bool> {
     for part in path.ancestors() {
-        let meta = fs::metadata(part)?;
-        let others = if meta.gid() == 0 { 0o002 } else { 0o022 };
-        if meta.uid() != 0 || meta.mode() & others != 0 || meta.mode() & 0o001 == 0 {
+        if !is_roots(&fs::metadata(part)?) {
             return Ok(false);
         }
     }
@@ -58,7 +69,7 @@ mod tests {
     use super::*;
     use std::{
         fs::Permissions,
-        os::unix::fs::PermissionsExt,
+        os::unix::fs::{PermissionsExt, symlink},
         time::{Duration, Instant},
     };
 
@@ -83,6 +94,30 @@ mod tests {
         fs::write(target.path().join("CACHEDIR.TAG"), "Signature: 8a477f597d28d172789f06886806bc55\n")
             .unwrap();
         assert!(is_built_there(&binary));
+    }
+
+    #[test]
+    fn what_leads_to_a_build_directory_or_is_somebody_else_s_is_replaced() {
+        let shell = fs::canonicalize("/bin/sh").unwrap();
+        assert!(is_installed(&shell, &shell), "the control");
+        let dir = tempfile::tempdir().unwrap();
+        let (built, there) = (dir.path().join("built"), dir.path().join("there"));
+        fs::copy("/bin/true", &built).unwrap();
+        assert!(!is_installed(&built, &there));
+        for (mode, is_link) in [(0o755, true), (0o777, false), (0o700, false)] {
+            if is_link {
+                symlink(&built, &there).unwrap();
+            } else {
+                fs::copy(&built, &there).unwrap();
+                fs::set_permissions(&there, Permissions::from_mode(mode)).unwrap();
+            }
+            assert!(!is_installed(&built, &there), "{mode:o}");
+            copy(&built, &there).unwrap();
+            let meta = fs::symlink_metadata(&there).unwrap();
+            assert!(meta.is_file() && meta.mode() & 0o777 == 0o755, "{mode:o}");
+            fs::remove_file(&there).unwrap();
+        }
+        assert!(built.exists(), "a link's target is left alone");
     }
 
     #[test]

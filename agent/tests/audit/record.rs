@@ -47,6 +47,13 @@ fn an_edit_a_gap_a_cut_and_a_lost_journal_are_found() {
     home.finds(&[], "is another one");
     fs::remove_file(&journal).expect("removed");
     home.finds(&[], "cannot be read");
+    // Opening one of these would wait for ever, or do something.
+    nix::unistd::mkfifo(&journal, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    home.finds(&[], "not a regular file");
+    fs::remove_file(&journal).expect("removed");
+    std::os::unix::fs::symlink("/dev/zero", &journal).expect("a link");
+    home.finds(&[], "not a regular file");
+    fs::remove_file(&journal).expect("removed");
     fs::write(&journal, original).expect("written");
     home.is_whole(&[], "2 sessions whole");
 }
@@ -116,6 +123,21 @@ fn an_older_copy_of_everything_is_found_by_heads_kept_elsewhere() {
     let other = home.dir.path().join("other");
     fs::write(&other, fs::read_to_string(&late).expect("heads").replace(" db=", " db=0")).expect("written");
     home.finds(&["--heads", &other.display().to_string()], "no head of the database");
+}
+
+#[test]
+fn a_head_of_another_user_s_says_nothing_of_a_session() {
+    let home = Home::new(&[]);
+    home.session();
+    let file = home.heads("heads");
+    let heads = fs::read_to_string(&file).expect("heads");
+    let head = heads.lines().find(|line| line.contains(" session=")).expect("a session's head");
+    let longer = head.replace(" lines=", " lines=9");
+    fs::write(&file, format!("{heads}{longer}\n")).expect("written");
+    home.finds(&["--heads", &file], "it was cut");
+    let foreign = longer.replace(" uid=", " uid=4");
+    fs::write(&file, format!("{heads}{foreign}\n")).expect("written");
+    home.is_whole(&["--heads", &file], "1 session whole");
 }
 
 #[test]
