@@ -20,6 +20,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io,
+    net::Shutdown,
     os::fd::AsFd,
     path::PathBuf,
     sync::{Arc, mpsc},
@@ -67,10 +68,17 @@ pub struct Link {
     pub port: u16,
 }
 
-/// An open link.
+/// An open link. It ends with this, though a thread that waits for orders has its socket, too: an auditor that sees no end of it
+/// takes no other link of this session.
 struct Connection {
     conn: Conn,
     orders: mpsc::Receiver<SessionOrder>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let _ = self.conn.stream().shutdown(Shutdown::Both);
+    }
 }
 
 impl Link {
@@ -314,5 +322,24 @@ impl Link {
             }
         });
         Ok(Connection { conn, orders })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::conn::is_hung_up;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_link_that_is_given_up_ends_though_a_thread_still_waits_for_its_orders() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let waits = ours.try_clone().expect("a descriptor");
+        let (_sender, orders) = mpsc::channel();
+        let connection = Connection { conn: Conn::new(ours, LIMIT, MAX_MESSAGE), orders };
+        assert!(!is_hung_up(&theirs), "the control");
+        drop(connection);
+        assert!(is_hung_up(&theirs), "the auditor sees the end of it");
+        assert!(is_hung_up(&waits), "and so does the thread");
     }
 }
