@@ -20,6 +20,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io,
+    net::Shutdown,
     os::fd::AsFd,
     path::PathBuf,
     sync::{Arc, mpsc},
@@ -67,10 +68,17 @@ pub struct Link {
     pub port: u16,
 }
 
-/// An open link.
+/// An open link. It ends with this, though a thread that waits for orders has its socket, too: an auditor that sees no end of it
+/// takes no other link of this session.
 struct Connection {
     conn: Conn,
     orders: mpsc::Receiver<SessionOrder>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let _ = self.conn.stream().shutdown(Shutdown::Both);
+    }
 }
 
 impl Link {
@@ -122,7 +130,10 @@ impl Link {
             for call in released {
                 // An auditor that does not take one in time takes no other: each would cost its time again.
                 let update = SessionUpdate::Released { call };
-                if connection.as_mut().is_some_and(|link| link.conn.send(&update).is_err()) {
+                if let Some(link) = &mut connection
+                    && link.conn.send(&update).is_err()
+                {
+                    carry_out(&self.session, link, &mut rules);
                     connection = None;
                     self.session.rules().none_stored();
                 }
@@ -159,7 +170,7 @@ impl Link {
                 self.session.mark_reported();
             }
             if let Some(link) = &mut connection
-                && !self.exchange(link, due, &newly_paused, changed.take(), &mut rules)
+                && !exchange(&self.session, link, due, &newly_paused, changed.take(), &mut rules)
             {
                 connection = None;
                 self.session.rules().none_stored();
@@ -183,39 +194,6 @@ impl Link {
             if over {
                 self.finish(connection);
                 return;
-            }
-        }
-    }
-
-    /// Sends what is new, carries out what came. False: the link is broken.
-    fn exchange(
-        &self,
-        link: &mut Connection,
-        grew: bool,
-        newly_paused: &[String],
-        changed: Option<SessionUpdate>,
-        rules: &mut RuleFileFollower,
-    ) -> bool {
-        // One that is decided already needs nobody.
-        let paused = newly_paused.iter().filter_map(|call| {
-            self.session.until(call).map(|until| SessionUpdate::Paused { call: call.clone(), until })
-        });
-        for update in changed.into_iter().chain(grew.then_some(SessionUpdate::Grew)).chain(paused) {
-            if link.conn.send(&update).is_err() {
-                return false;
-            }
-        }
-        loop {
-            match link.orders.try_recv() {
-                Ok(SessionOrder::Decide { call, approve, by }) => {
-                    let outcome = if approve { Decision::Approved(by) } else { Decision::Denied(by) };
-                    let _ = self.session.decide(&call, &outcome);
-                }
-                Ok(SessionOrder::Rules { rules }) => self.session.rules().set_stored(&rules),
-                Ok(order @ SessionOrder::RuleFile { .. }) => rules.apply_order(&self.session, order),
-                Ok(SessionOrder::Committed) => {}
-                Err(mpsc::TryRecvError::Empty) => return true,
-                Err(mpsc::TryRecvError::Disconnected) => return false,
             }
         }
     }
@@ -314,5 +292,103 @@ impl Link {
             }
         });
         Ok(Connection { conn, orders })
+    }
+}
+
+/// Sends what is new, carries out what came. False: the link is broken.
+fn exchange(
+    session: &PipeSession,
+    link: &mut Connection,
+    grew: bool,
+    newly_paused: &[String],
+    changed: Option<SessionUpdate>,
+    rules: &mut RuleFileFollower,
+) -> bool {
+    // One that is decided already needs nobody.
+    let paused = newly_paused.iter().filter_map(|call| {
+        session.until(call).map(|until| SessionUpdate::Paused { call: call.clone(), until })
+    });
+    let mut updates = changed.into_iter().chain(grew.then_some(SessionUpdate::Grew)).chain(paused);
+    let taken = updates.all(|update| link.conn.send(&update).is_ok());
+    // Also from a link that is broken: whoever decided was told that it counts.
+    carry_out(session, link, rules) && taken
+}
+
+/// Carries out what came. False: nothing more comes.
+fn carry_out(session: &PipeSession, link: &Connection, rules: &mut RuleFileFollower) -> bool {
+    loop {
+        match link.orders.try_recv() {
+            Ok(SessionOrder::Decide { call, approve, by }) => {
+                let outcome = if approve { Decision::Approved(by) } else { Decision::Denied(by) };
+                let _ = session.decide(&call, &outcome);
+            }
+            Ok(SessionOrder::Rules { rules }) => session.rules().set_stored(&rules),
+            Ok(order @ SessionOrder::RuleFile { .. }) => rules.apply_order(session, order),
+            Ok(SessionOrder::Committed) => {}
+            Err(mpsc::TryRecvError::Empty) => return true,
+            Err(mpsc::TryRecvError::Disconnected) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        seen::SeenTools,
+        server_stdin::{ServerStdin, WriteProgress},
+        session::{Options, Session},
+    };
+    use ringfence_session::{journal::Journal, reload::RuleFileWatch, rules};
+    use ringfence_wire::conn::is_hung_up;
+    use std::{io::Read as _, os::unix::net::UnixStream};
+
+    #[test]
+    fn what_was_decided_counts_though_the_auditor_takes_nothing_any_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = "rules: [{name: a, action: pause}]";
+        let options = Options {
+            server_name: "fs".into(),
+            allow_unrecorded: false,
+            unrecorded: None,
+            store_raw: false,
+            lenient: false,
+            approval_timeout: Duration::from_secs(600),
+            max_held_bytes: 1 << 20,
+        };
+        let (mut server, stdin) = io::pipe().expect("a pipe");
+        let ends = (ServerStdin::new(stdin, WriteProgress::default()), io::stdout());
+        let journal = Journal::create(&folder.path().join("journal")).expect("a journal");
+        let (reports, _reported) = mpsc::sync_channel(64);
+        let parsed = rules::parse(text).expect("rules");
+        let session = Session::new(options, journal, parsed, SeenTools::default(), ends, reports);
+        let line = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"t\"}}\n";
+        session.client_lines(line.as_bytes()).expect("both ends");
+        let call = session.waiting().pop().expect("it waits");
+        let watch = RuleFileWatch::new(folder.path().join("rules"), text.into()).expect("rules");
+        let mut follower = RuleFileFollower::new(watch);
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let (sender, orders) = mpsc::channel();
+        let mut link = Connection { conn: Conn::new(ours, LIMIT, MAX_MESSAGE), orders };
+        assert!(exchange(&session, &mut link, true, &[], None, &mut follower), "the control");
+        sender.send(SessionOrder::Decide { call, approve: true, by: "uid 5".into() }).expect("kept");
+        drop(theirs);
+        assert!(!exchange(&session, &mut link, true, &[], None, &mut follower), "the link is broken");
+        assert_eq!(session.waiting().len(), 0, "decided all the same");
+        let mut forwarded = vec![0; line.len()];
+        server.read_exact(&mut forwarded).expect("the call");
+        assert_eq!(forwarded, line.as_bytes());
+    }
+
+    #[test]
+    fn a_link_that_is_given_up_ends_though_a_thread_still_waits_for_its_orders() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let waits = ours.try_clone().expect("a descriptor");
+        let (_sender, orders) = mpsc::channel();
+        let connection = Connection { conn: Conn::new(ours, LIMIT, MAX_MESSAGE), orders };
+        assert!(!is_hung_up(&theirs), "the control");
+        drop(connection);
+        assert!(is_hung_up(&theirs), "the auditor sees the end of it");
+        assert!(is_hung_up(&waits), "and so does the thread");
     }
 }

@@ -344,6 +344,17 @@ impl SessionReader {
         Ok(self.rows(&text, &[&viewer.0])?.pop().unwrap_or_else(|| json!({})))
     }
 
+    /// Whether a session is on record as another user's.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn is_another_s(&self, session: &str, uid: u32) -> Result<bool, Error> {
+        let fail = sql("read whose a session is");
+        let text = "SELECT 1 FROM sessions WHERE id = ?1 AND uid <> ?2";
+        let mut statement = self.connection.prepare(text).map_err(&fail)?;
+        statement.exists(rusqlite::params![session, uid]).map_err(&fail)
+    }
+
     /// Of some sessions, those that are not wholly in the store, as far as `viewer` may know; one that retention removed
     /// is not missing.
     ///

@@ -68,7 +68,6 @@ impl Claims {
     }
 
     /// Whether no connection has this session.
-    #[cfg(test)]
     pub(super) fn is_free(&self, session: &str) -> bool {
         !self.lock().contains_key(session)
     }

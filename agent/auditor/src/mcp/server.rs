@@ -212,8 +212,7 @@ fn converse(
         }
         McpRequest::Journal { session, journal } => {
             let taken = open_journal(descriptors, &session).and_then(|file| {
-                let claim = sessions.claims.claim(&session, uid, conn.stream(), &still);
-                let Some(_claim) = claim.map_err(|error| error.to_string())? else {
+                let Some(_claim) = sessions.claim((&session, uid), conn.stream(), &still)? else {
                     return Err(format!("session {session} is linked: its interceptor lives"));
                 };
                 sessions.catch_up((session, journal), uid, file, &still).map_err(|error| {
@@ -346,8 +345,7 @@ fn admit(
         why.to_string()
     })?;
     let client = facts.lineage.get(1).copied().unwrap_or(1);
-    let claim =
-        sessions.claims.claim(session, uid, conn.stream(), &still).map_err(|error| error.to_string())?;
+    let claim = sessions.claim((session, uid), conn.stream(), &still)?;
     let claim = claim.ok_or_else(|| format!("session {session} is linked already"))?;
     let names = (session.to_owned(), journal);
     let writer: Writer<'_> = (&sessions.writer, &still);

@@ -1,7 +1,7 @@
 //! What the connections of one auditor share: who is linked, who opened the dashboard, what waits, who watches.
 
 use super::{
-    claims::Claims,
+    claims::{Claim, Claims},
     intake::{self, Intake, Progress},
     link::Link,
     peers::PeerResolver,
@@ -20,7 +20,7 @@ use ringfence_base::{
     quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use ringfence_session::rows::ingest::Row;
-use ringfence_store::{SessionWriter, Viewer};
+use ringfence_store::{SessionReader, SessionWriter, Viewer};
 use ringfence_wire::message::McpStatus;
 use std::{
     collections::HashMap,
@@ -203,6 +203,25 @@ impl Sessions {
     /// Whether an interceptor of this session is linked.
     pub fn is_linked(&self, session: &str) -> bool {
         lock(&self.linked).contains_key(session)
+    }
+
+    /// Claims a session for a user's connection, as [`Claims::claim`], unless it is on record as another user's: what has a claim
+    /// waits for its own user's lane before the writer says so, and that user says how long that takes.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) fn claim(
+        &self,
+        (session, uid): (&str, u32),
+        stream: &UnixStream,
+        still: &dyn Fn() -> bool,
+    ) -> Result<Option<Claim>, String> {
+        // A store that cannot be read yet is asked once more, by the writer.
+        let reader = SessionReader::open(&self.db);
+        if reader.and_then(|reader| reader.is_another_s(session, uid)).unwrap_or(false) {
+            return Err(intake::Error::NotYours.to_string());
+        }
+        self.claims.claim(session, uid, stream, still).map_err(|error| error.to_string())
     }
 
     /// The links of a user's sessions; for root, of all.

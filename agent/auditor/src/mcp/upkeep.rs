@@ -137,8 +137,10 @@ impl Upkeep {
         let began = Instant::now();
         let now = clock::now_micros();
         while began.elapsed() < AT_ONCE {
+            // One that a connection has may be written, also where its interceptor is gone: rows that come while others
+            // go would keep the removal from its end, and all removals behind it.
             let runs = |session: &str| {
-                self.sessions.is_linked(session)
+                !self.sessions.claims.is_free(session)
                     || self.places.as_ref().is_some_and(|places| journal::is_held(&places.journal(session)))
             };
             let Some(removal) = self.writer().begin_removal(&self.retention, now, runs)? else {
@@ -180,4 +182,46 @@ fn heads_of(db: &str, row: &Row) -> Vec<Head> {
         Ok(Entry::Folded { .. }) | Err(_) => None,
     };
     named.into_iter().chain([own]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::sessions::Serving;
+    use ringfence_session::journal::{Entry as Line, Journal};
+    use std::{fs::File, os::unix::net::UnixStream};
+
+    #[test]
+    fn a_session_whose_journal_is_being_read_is_not_removed_whatever_that_says_of_its_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+        let session = uuid::Uuid::new_v4().to_string();
+        let path = folder.path().join(&session);
+        let start = Line::Start {
+            session: session.clone(),
+            at: 1,
+            server_name: "fs".into(),
+            server_command: vec!["fs".into()],
+            pid: 1,
+            version: "1".into(),
+        };
+        let mut journal = Journal::create(&path).expect("a journal");
+        let lines = [start, Line::End { at: 2, status: None }];
+        lines.iter().for_each(|line| journal.append(line).expect("written"));
+        let file = File::open(&path).expect("the journal");
+        sessions.catch_up((session.clone(), "j".into()), 1000, file, &|| true).expect("taken in");
+        let is_there = || {
+            let reader = SessionReader::open(&sessions.db).expect("opens");
+            reader.session(Viewer(1000), &session).expect("reads").is_some()
+        };
+        let mut upkeep = Upkeep::new(Arc::clone(&sessions), Retention::default(), None);
+        let (reads, _interceptor) = UnixStream::pair().expect("a pair");
+        let claim = sessions.claims.claim(&session, 1000, &reads, &|| true).expect("a descriptor");
+        assert!(claim.is_some());
+        while upkeep.retain().expect("looked for") {}
+        assert!(is_there(), "a connection has it");
+        drop(claim);
+        while upkeep.retain().expect("looked for") {}
+        assert!(!is_there(), "the control");
+    }
 }

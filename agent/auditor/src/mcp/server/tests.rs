@@ -308,3 +308,42 @@ fn an_interceptor_that_gave_up_waiting_for_its_welcome_gets_it_the_next_time() {
     drop(second);
     let _ = serves.join().expect("no panic");
 }
+
+#[test]
+fn whoever_names_another_user_s_session_keeps_nobody_from_it() {
+    use ringfence_session::journal::{Entry as Line, Journal};
+    let (folder, sessions) = sessions();
+    let session = uuid::Uuid::new_v4().to_string();
+    let path = folder.path().join(&session);
+    let start = Line::Start {
+        session: session.clone(),
+        at: 1,
+        server_name: "fs".into(),
+        server_command: vec!["fs".into()],
+        pid: 1,
+        version: "1".into(),
+    };
+    Journal::create(&path).expect("a journal").append(&start).expect("written");
+    let file = File::open(&path).expect("the journal");
+    sessions.catch_up((session.clone(), "j".into()), 1000, file, &|| true).expect("on record");
+    // What it would wait for with the session in its hands, for as long as it likes.
+    let _busy = sessions.writer.wait(1001, || true).expect("the lane");
+    let (named, journal) = (|| session.clone(), || "j".to_owned());
+    for request in [
+        McpRequest::Session { session: named(), journal: journal() },
+        McpRequest::Journal { session: named(), journal: journal() },
+    ] {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let permit =
+            Permits::within(Bounds::of(9, 9), Owners::default()).take(1001, || ()).expect("a permit");
+        let shared = Arc::clone(&sessions);
+        let serves = thread::spawn(move || converse(ours, 1001, &permit, &shared));
+        let mut asking = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
+        let file = File::open(&path).expect("the journal");
+        asking.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
+        let reply = asking.receive::<McpReply>().expect("an answer");
+        assert!(matches!(&reply, McpReply::Failed(why) if why.error.contains("another user")), "{reply:?}");
+        let _ = serves.join().expect("no panic");
+        assert!(sessions.claims.is_free(&session));
+    }
+}
