@@ -10,9 +10,14 @@ use super::{
     watchers::Change,
 };
 use crate::shared::lock;
-use nix::sys::{
-    eventfd::{EfdFlags, EventFd},
-    socket::{getsockopt, sockopt::PeerCredentials},
+use nix::{
+    poll::{PollFd, PollFlags, ppoll},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        socket::{getsockopt, sockopt::PeerCredentials},
+        stat::{SFlag, fstat},
+        time::TimeSpec,
+    },
 };
 use ringfence_base::{clock, error::chain, precedence, quota::Permit};
 use ringfence_session::{heads::database, journal::is_name, reload};
@@ -26,16 +31,12 @@ use ringfence_wire::{
     },
     message::Failure,
 };
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{FileType, fstat},
-};
 use std::{
     fs::File,
     io,
     net::Shutdown,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
     sync::{Arc, atomic::Ordering},
@@ -46,7 +47,7 @@ use std::{
 /// How long a peer may take for one message.
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often a journal is looked at without a nudge.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+const LOOK: Duration = Duration::from_millis(250);
 /// How long a session counts as busy after it reported that its journal grew: it reports so every 20 ms while it does.
 const BUSY: Duration = Duration::from_millis(100);
 /// While a session is busy, its journal's reader rests so many times as long as it works: the processors are for the calls,
@@ -367,7 +368,7 @@ fn open_journal(mut descriptors: Vec<OwnedFd>, session: &str) -> Result<File, St
     match (descriptors.pop(), descriptors.is_empty()) {
         (Some(journal), true) => {
             let regular =
-                fstat(&journal).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+                fstat(&journal).is_ok_and(|s| SFlag::from_bits_truncate(s.st_mode) == SFlag::S_IFREG);
             if regular { Ok(File::from(journal)) } else { Err(refuse("its journal is not a regular file")) }
         }
         _ => Err(refuse("one descriptor, the journal, comes beside it")),
@@ -443,13 +444,17 @@ fn serve_session(
     let (mut behind, mut grew) = (None::<Instant>, None::<Instant>);
     loop {
         let (ready, nudged) = {
-            let wanted = if link.is_behind() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            let mut polled = [PollFd::new(conn.stream(), wanted), PollFd::new(nudge, PollFlags::IN)];
+            let mut wanted = PollFlags::POLLIN;
+            wanted.set(PollFlags::POLLOUT, link.is_behind());
+            let mut polled = [
+                PollFd::new(conn.stream().as_fd(), wanted),
+                PollFd::new(nudge.as_fd(), PollFlags::POLLIN),
+            ];
             let rest = behind.map(|until| until.saturating_duration_since(Instant::now()));
-            let rest = rest.map(|rest| Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) });
-            poll(&mut polled, Some(rest.as_ref().unwrap_or(&LOOK)))
+            ppoll(&mut polled, Some(TimeSpec::from_duration(rest.unwrap_or(LOOK))), None)
                 .map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
-            let [readable, nudged] = polled.map(|fd| fd.revents().intersects(!PollFlags::OUT));
+            let is_ready = |fd: PollFd<'_>| fd.revents().is_none_or(|it| it.intersects(!PollFlags::POLLOUT));
+            let [readable, nudged] = polled.map(is_ready);
             if nudged {
                 let _ = nudge.read();
             }
