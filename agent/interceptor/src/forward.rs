@@ -11,7 +11,7 @@ use nix::{
         prctl,
         signal::{SigSet, Signal, kill, raise},
     },
-    unistd::Pid,
+    unistd::{Pid, dup2_stdout},
 };
 use ringfence_base::clock::now_micros as now;
 use ringfence_client::sessions as client;
@@ -315,7 +315,7 @@ fn from_server(session: &PipeSession, output: impl Read, limit: usize) -> io::Re
 /// Closes our end of the client's pipe. Standard output stays a valid descriptor, for what is still written to it.
 fn hang_up() {
     if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdout(nowhere);
+        let _ = dup2_stdout(nowhere);
     }
 }
 

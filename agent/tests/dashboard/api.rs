@@ -2,7 +2,7 @@
 
 use crate::{
     auditor_support::PATIENCE,
-    support::{Home, eventually},
+    dashboard::support::{Home, eventually},
 };
 use serde_json::{Value, json};
 use std::{

@@ -5,7 +5,7 @@
 
 use crate::{
     auditor_support::PATIENCE,
-    support::{Home, Session, eventually},
+    dashboard::support::{Home, Session, eventually},
 };
 use ringfence_wire::{
     conn::Conn,

@@ -4,7 +4,7 @@
 //! It says what the one user waited, without and with them. What it asserts is generous, for machines that are busy; each of
 //! the stalls that the forty cause is five seconds or more, many times over, if anybody waits for them.
 
-use crate::support::{Home, Session, eventually};
+use crate::dashboard::support::{Home, Session, eventually};
 use serde_json::json;
 use std::{
     io::{BufRead, BufReader},

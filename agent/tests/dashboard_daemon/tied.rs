@@ -2,7 +2,7 @@
 
 use crate::{
     auditor_support::{Core, Made, PATIENCE, denied, manifest, uid},
-    support::{Home, eventually},
+    dashboard::support::{Home, eventually},
 };
 use ringfence_wire::{
     conn::Conn,

@@ -7,6 +7,7 @@ pub(crate) mod link;
 pub(crate) mod peers;
 mod rule_orders;
 pub(crate) mod server;
+mod session_link;
 pub(crate) mod sessions;
 pub(crate) mod upkeep;
 pub(crate) mod waiting;

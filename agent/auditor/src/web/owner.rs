@@ -128,7 +128,7 @@ mod tests {
         let client = TcpStream::connect(ours).expect("connects");
         let peer = client.local_addr().expect("an address");
         let owners = SocketOwners::open();
-        let own = nix::unistd::geteuid().as_raw();
+        let own = rustix::process::geteuid().as_raw();
         // A kernel without the module says nothing, and then nobody is named.
         let found = owners.of(peer, ours);
         assert!(found.is_none_or(|uid| uid == own), "{found:?}");

@@ -12,7 +12,7 @@ use rustix::{
 };
 use std::{
     convert::Infallible,
-    ffi::{CString, OsStr},
+    ffi::{CStr, CString, OsStr},
     io,
     os::{
         fd::{AsFd, BorrowedFd},
@@ -169,6 +169,15 @@ pub(super) fn exec(path: &Path, args: &[CString]) -> io::Result<Infallible> {
     let rest = args.iter().skip(1).cloned();
     let args: Vec<CString> = [c"sh".to_owned(), path].into_iter().chain(rest).collect();
     Ok(nix::unistd::execv(c"/bin/sh", &args)?)
+}
+
+/// Becomes a program with this environment. Returns only an error.
+///
+/// # Errors
+/// execve(2)'s.
+pub(super) fn exec_with(program: &CStr, args: &[CString], environment: &[CString]) -> io::Result<Infallible> {
+    sys::as_started()?;
+    Ok(nix::unistd::execve(program, args, environment)?)
 }
 
 /// Arguments as exec takes them. They came from an exec, so none has a NUL.

@@ -102,8 +102,7 @@ fn command(program: &Path, words: &[OsString], path: &OsString, socket: &Path) -
     let environment = environment(path, socket)?;
     let program_name = CString::new(program.as_os_str().as_bytes())?;
     let mut child = Child::start(|| {
-        let Err(error) = sys::as_started()
-            .and_then(|()| nix::unistd::execve(&program_name, &args, &environment).map_err(io::Error::from));
+        let Err(error) = child::exec_with(&program_name, &args, &environment);
         say(format_args!("cannot run {}: {error}", program.display()));
         NOT_RUN
     })?;

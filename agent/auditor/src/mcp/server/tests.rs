@@ -1,10 +1,17 @@
 //! Connections that have to go.
 
 use super::*;
-use crate::mcp::sessions::Serving;
+use crate::mcp::{
+    link::{Link, LinkWriter},
+    session_link::released,
+    sessions::{Linked, Serving},
+    watchers::Change,
+};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_base::quota::{Bounds, Owners, Permits};
 use ringfence_session::reload::LONGEST;
-use ringfence_wire::mcp::RuleFile;
+use ringfence_wire::mcp::{MAX_UPDATE, RuleFile, SessionOrder, SessionUpdate, WaitingCall};
+use std::fs::File;
 
 #[test]
 fn who_had_to_go_gets_no_answer_to_what_it_had_written_before() {

@@ -78,7 +78,7 @@ impl Manager {
 }
 
 fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
+    rustix::process::geteuid().is_root()
 }
 
 fn free_port() -> u16 {

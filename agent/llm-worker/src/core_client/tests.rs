@@ -1,0 +1,104 @@
+//! A worker and a core that the test plays.
+
+use super::*;
+use ringfence_wire::{agent::MAX_QUESTION, conn::Conn};
+use std::task::Poll;
+
+#[test]
+fn refusals_of_strangers_hide_none_of_who_is_known() {
+    let host = CoreClient::default();
+    let recorded = |whose| (0..1000).filter(|_| host.may_record(whose)).count();
+    assert_eq!(recorded(RefusedParty::Strangers), MOST_OF_STRANGERS as usize);
+    assert_eq!(recorded(RefusedParty::Known), MOST_RECORDED as usize);
+}
+
+#[tokio::test]
+async fn what_must_not_be_missing_is_the_core_s_before_it_is_gone_on() {
+    let (ours, mut core) = UnixStream::pair().unwrap();
+    let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
+    let never = CancellationToken::new();
+    let said = |id: &str| AgentEvent::IntentEnded { id: id.to_owned(), error: None, moment: 0 };
+    assert!(host.report_patiently(&said("first"), &never).await);
+    let mut heard = vec![0; 1 << 10];
+    let read = core.try_read(&mut heard).unwrap();
+    assert!(String::from_utf8_lossy(&heard[..read]).contains("first"));
+    // Nobody reads, and no more can be written, though there is room in between.
+    let error = Some("x".repeat(2000));
+    let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+    for _ in 0..QUEUE / 2 {
+        host.report(&long);
+        tokio::task::yield_now().await;
+    }
+    let last = said("last");
+    let mut last = Box::pin(host.report_patiently(&last, &never));
+    let is_ready = timeout(Duration::from_millis(200), last.as_mut()).await.is_ok();
+    assert!(!is_ready, "it is in the worker alone");
+    let heard = async {
+        let mut all = Vec::new();
+        while !all.windows(4).any(|word| word == b"last") {
+            tokio::io::AsyncReadExt::read_buf(&mut core, &mut all).await.unwrap();
+        }
+    };
+    assert!(tokio::join!(last, heard).0);
+}
+
+#[tokio::test]
+async fn nobody_waits_for_the_core_any_more_when_that_is_cut() {
+    let (ours, _core) = UnixStream::pair().unwrap();
+    let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
+    let error = Some("x".repeat(2000));
+    let long = AgentEvent::IntentEnded { id: "f".repeat(12), error, moment: 0 };
+    for _ in 0..2 * QUEUE {
+        host.report(&long);
+        tokio::task::yield_now().await;
+    }
+    let cut = CancellationToken::new();
+    let mut waits = Box::pin(host.report_patiently(&long, &cut));
+    let mut once = async || std::future::poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx))).await;
+    assert_eq!(once().await, Poll::Pending, "nobody reads");
+    cut.cancel();
+    assert_eq!(once().await, Poll::Ready(false));
+}
+
+#[tokio::test]
+async fn an_answer_belongs_to_the_question_of_its_number() {
+    let (ours, core) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let ours = UnixStream::from_std(ours).unwrap();
+    let host = CoreClient::new(ours, CancellationToken::new(), CancellationToken::new());
+    let (peer, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    // Whoever asks first gives up; then two ask, and are answered the other way round.
+    let mut given_up = Box::pin(host.speaker(peer.as_fd()));
+    std::future::poll_fn(|cx| match given_up.as_mut().poll(cx) {
+        Poll::Pending => Poll::Ready(()),
+        Poll::Ready(_) => panic!("nobody answered yet"),
+    })
+    .await;
+    let answering = std::thread::spawn(move || {
+        let mut conn = Conn::new(core, Duration::from_secs(60), MAX_QUESTION);
+        let mut numbers = Vec::new();
+        while numbers.len() < 3 {
+            if let ToCore::Speaker { number } = conn.receive_with_descriptors::<ToCore>().unwrap().0 {
+                numbers.push(number);
+            }
+        }
+        for number in numbers.into_iter().rev() {
+            let pid = u32::try_from(number).unwrap();
+            let answer = Answer::Speaker(PeerIdentity { pid, uid: 0, container: None });
+            conn.send(&ToWorker::Answer { number, answer }).unwrap();
+        }
+    });
+    // It is on its way before it is given up.
+    tokio::task::yield_now().await;
+    let given_up = tokio::spawn({
+        let host = host.clone();
+        let (peer, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(given_up);
+        async move { host.speaker(peer.as_fd()).await.unwrap().unwrap().pid }
+    });
+    let other = host.speaker(peer.as_fd()).await.unwrap().unwrap().pid;
+    let mut pids = [given_up.await.unwrap(), other];
+    pids.sort_unstable();
+    assert_eq!(pids, [2, 3], "not the first's");
+    answering.join().unwrap();
+}

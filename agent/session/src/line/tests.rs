@@ -1,0 +1,109 @@
+//! Lines as they are understood, refused and outlined.
+
+use super::{Id, Kind, Line, Refusal, Refused, read};
+
+fn kind(line: &str) -> String {
+    match read(line.as_bytes()) {
+        Ok(Line::Blank) => "blank".into(),
+        Ok(Line::Batch(messages)) => format!("batch of {}", messages.len()),
+        Ok(Line::Message(m)) => match m.kind {
+            Kind::Call(id, call) => format!("call {} {} {}", id.to_json(), call.name, call.arguments),
+            Kind::Request(id, method) => format!("request {} {method}", id.to_json()),
+            Kind::Notification(method) => format!("notification {method}"),
+            Kind::Response(id, outcome) => format!("response {} {}", id.to_json(), outcome.is_ok()),
+        },
+        Err(refused) => format!("refused {:?}: {refused}", refused.id.as_ref().map(Id::to_json)),
+    }
+}
+
+#[test]
+fn messages_are_what_they_are() {
+    let cases = [
+        ("", "blank"),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, "request 1 ping"),
+        (r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#, "notification notifications/cancelled"),
+        (r#"{"jsonrpc":"2.0","id":"1","result":{}}"#, "response \"1\" true"),
+        (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, "response null false"),
+        (
+            r#"{"id":7,"method":"tools/call","params":{"name":"x","arguments":{"a":1}}}"#,
+            r#"call 7 x {"a":1}"#,
+        ),
+        (r#"{"id":7,"method":"tools/call","params":{"name":"x"}}"#, "call 7 x {}"),
+        (r#"[{"id":1,"method":"ping"},{"method":"n"}]"#, "batch of 2"),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(kind(line), expected, "{line}");
+    }
+}
+
+#[test]
+fn what_cannot_be_judged_has_an_outline() {
+    let found = |text: &str| super::outline(text).map(|o| format!("{} {}", o.member, o.id));
+    let cases = [
+        (r#"{"jsonrpc":"2.0","id":7,"result":{"id":8,"error":"x","text":"cut he"#, Some("result 7")),
+        (r#" {"result":{"a":"\ud800 \" }"},"jsonrpc":"2.0","id":"a\"b"}"#, Some(r#"result "a\"b""#)),
+        (r#"{"error":{"code":1},"\u0069d":1.0}"#, Some("error 1")),
+        (r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"t":"cut"#, Some("method 1")),
+        (r#"{"id":1,"id":2,"result":{}}"#, None),
+        (r#"{"id":1,"result":{},"error":{}}"#, None),
+        (r#"{"result":{"id":1}}"#, None),
+        (r#"{"id":[1],"result":{}}"#, None),
+        (r#"{"id":"#, None),
+        (r#"{"id"#, None),
+        (r#"[{"id":1,"result":{}}]"#, None),
+        ("", None),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(found(text).as_deref(), expected, "{text}");
+    }
+    let id = super::outline(r#"{"id":1.0,"result":1}"#).and_then(|outline| outline.id());
+    assert_eq!(id, Some(Id::Number("1".into())));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics_an_outline(text in r#"[{}\[\]":,\\ a1id\u{e9}]{0,60}"#) {
+        let _ = super::outline(&text);
+    }
+}
+
+#[test]
+fn hostile_calls_are_refused_under_their_id() {
+    let refused = [
+        r#"{"method":"tools/call","params":{"name":"x"}}"#,
+        r#"{"id":null,"method":"tools/call","params":{"name":"x"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":[]}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","name":"y"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","Name":"y"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","Arguments":{}}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"$serde_json::private::RawValue":1}}}"#,
+        r#"{"id":1,"method":"tools/call","params":[]}"#,
+        r#"{"id":1,"method":"tools/call","result":1,"params":{"name":"x"}}"#,
+        r#"{"id":[1],"method":"tools/call","params":{"name":"x"}}"#,
+        r#"[{"id":1,"method":"ping"},{"method":"tools/call","params":{"name":"x"}}]"#,
+        r#"{"id":1,"method":"ping"} {"id":2,"method":"ping"}"#,
+        "[]",
+        "\"text\"",
+    ];
+    for line in refused {
+        assert!(kind(line).starts_with("refused"), "{line}: {}", kind(line));
+    }
+    let line = br#"{"id":"a","method":"tools/call","params":{"name":1}}"#;
+    let Err(Refused { reason: Refusal::Call(_), id }) = read(line) else { panic!("not refused") };
+    assert_eq!(id, Some(Id::String("a".into())));
+}
+
+#[test]
+fn ids_keep_their_type_and_exact_numbers_have_one_spelling() {
+    let id = |text: &str| match read(format!(r#"{{"id":{text},"method":"m"}}"#).as_bytes()) {
+        Ok(Line::Message(super::Message { kind: Kind::Request(id, _), .. })) => id,
+        other => panic!("{other:?}"),
+    };
+    assert_ne!(id("1"), id("\"1\""));
+    assert_eq!(id("1"), id("1.0"));
+    assert_eq!(id("1e2"), id("100"));
+    assert_eq!(id("-0"), Id::Number("-0".into()));
+    assert_eq!(id("9007199254740993"), Id::Number("9007199254740993".into()));
+    assert_ne!(id("9007199254740993"), id("9007199254740992"));
+    assert_eq!(id("\"\\u0061\""), Id::String("a".into()));
+}
