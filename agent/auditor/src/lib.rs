@@ -102,10 +102,7 @@ pub fn run(state: &Path, retention: Retention) -> Result<(), Error> {
     let (core, listener) = inherited()?;
     // The core's end closes when it ends; systemd's SIGTERM to the whole cgroup must not lose what is under way. A
     // write over the file size limit is an error to deal with, as a full disk is.
-    let mut ignored = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGXFSZ] {
-        ignored.add(signal);
-    }
+    let ignored = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGXFSZ]);
     ignored.thread_block().map_err(|e| Error::NotFromDaemon(Some(e.into())))?;
     // What the auditor writes is nobody else's to read, whatever the mode of its directory.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));

@@ -444,10 +444,7 @@ fn listen(path: &Path, mode: u32, group: Option<Gid>) -> Result<UnixListener, Da
 
 /// Signals come by a descriptor; children get an empty mask again from the standard library.
 fn block_signals() -> Result<SignalFd, DaemonError> {
-    let mut mask = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        mask.add(signal);
-    }
+    let mask = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     mask.thread_block().map_err(system("block signals"))?;
     SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(system("receive signals"))

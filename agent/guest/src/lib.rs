@@ -8,7 +8,7 @@
 //! | the agent's loop, its tools, its connection | [`runtime`] |
 //! | a unix socket on the container's own loopback | [`bridge`] |
 //! | a container's tools, known to one daemon, with output that is bounded | [`runner`] |
-//! | signals as a descriptor | `signals` |
+//! | signals as a descriptor; waiting for descriptors | `signals` |
 //! | fork, and leaving without exit handlers, what a process was started with: the only `unsafe` | `sys` |
 
 pub mod bridge;

@@ -1,14 +1,31 @@
-//! Signals as a descriptor to wait for, which rustix has no call for.
+//! Signals as a descriptor to wait for, which rustix has no call for; and waiting for descriptors.
 
 pub(crate) use nix::sys::signal::Signal;
 use nix::sys::{
     signal::SigSet,
     signalfd::{SfdFlags, SignalFd},
 };
+use rustix::{
+    event::{PollFd, Timespec, poll},
+    io::Errno,
+};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
+    time::Duration,
 };
+
+/// Waits until something happens to one of them, a signal comes, or `most` is over; `None`: for ever.
+///
+/// # Errors
+/// poll(2)'s.
+pub(crate) fn wait_for(watched: &mut [PollFd<'_>], most: Option<Duration>) -> io::Result<()> {
+    let timeout = most.and_then(|most| Timespec::try_from(most).ok());
+    match poll(watched, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// Signals that do not interrupt this thread, but can be waited for.
 #[derive(Debug)]

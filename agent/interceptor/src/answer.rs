@@ -53,7 +53,7 @@ pub fn stopped(call: &JudgedCall, why: &StopReason<'_>) -> String {
         ),
     };
     let result = json!({ "content": [{ "type": "text", "text": text }], "isError": true });
-    message(id, "result", &result)
+    id.answer("result", &result)
 }
 
 /// The answer to a message that could not be judged: JSON-RPC's "invalid request". Ends with a newline.
@@ -62,12 +62,12 @@ pub fn invalid(id: Option<&Id>, reason: &str) -> String {
         "code": -32600,
         "message": format!("Ringfence did not forward this message: {reason}. (`ringfence mcp --lenient` forwards what it cannot judge.)"),
     });
-    message(id.unwrap_or(&Id::Null), "error", &error)
+    id.unwrap_or(&Id::Null).answer("error", &error)
 }
 
 /// The answer where the server could not be started. Ends with a newline.
 pub(crate) fn no_server(id: &Id, reason: &str) -> String {
-    message(id, "error", &json!({ "code": -32603, "message": reason }))
+    id.answer("error", &json!({ "code": -32603, "message": reason }))
 }
 
 /// Progress of a paused call, where the client gave a token: it keeps some clients from giving up. Ends with a newline.
@@ -77,9 +77,4 @@ pub fn progress(token: &Value, waited: u64, limit: u64) -> String {
         "message": "waiting for a person to approve this call in Ringfence",
     });
     format!("{}\n", json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }))
-}
-
-/// The id goes in as text: a number beyond 2^53 must come back as it was.
-fn message(id: &Id, key: &str, value: &Value) -> String {
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"{key}\":{value}}}\n", id.to_json())
 }

@@ -54,13 +54,10 @@ impl WriteProgress {
     /// Waits until the other end of `client` is closed and a write has hung for [`STUCK`]: whoever hangs in it does not
     /// find out that the client is gone. `false` where `read_to_end` is true: nothing is left to write.
     pub(crate) fn wait_until_stuck(&self, client: impl AsFd, read_to_end: impl Fn() -> bool) -> bool {
-        loop {
-            // A pipe always reports HUP; a socket whose peer only stopped sending reports RDHUP.
-            match poll(&mut [PollFd::new(&client, PollFlags::RDHUP)], None) {
-                Ok(_) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return false,
-            }
+        // A pipe always reports HUP; a socket whose peer only stopped sending reports RDHUP.
+        let hung_up = || poll(&mut [PollFd::new(&client, PollFlags::RDHUP)], None);
+        if rustix::io::retry_on_intr(hung_up).is_err() {
+            return false;
         }
         let (mut last, mut since) = (0, Instant::now());
         while !read_to_end() {

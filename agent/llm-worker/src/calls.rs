@@ -52,19 +52,20 @@ impl Begun {
     /// A call whose provider's id cannot be changed, because the client reads it in the answer. The record still has
     /// another where this one is not fit to be shown.
     pub fn relayed(given: &str, moment: u64, redactor: &Redactor) -> Self {
-        let key = CallKey::mint();
-        match unfit(given, redactor) {
-            None => Self { key, id: given.to_owned(), renamed: None, moment },
-            Some(why) => Self::renamed(key, given, why, moment, redactor),
-        }
+        Self::named(given, unfit(given, redactor), moment, redactor)
     }
 
-    fn renamed(key: CallKey, given: &str, why: &str, moment: u64, redactor: &Redactor) -> Self {
-        // Redacted before it is cut: half a credential is one too many. What is cut away was bounded by the provider's
-        // event, so the search is, too.
-        let given = redactor.text(given);
-        let given = given[..given.floor_char_boundary(MAX_GIVEN)].to_owned();
-        let (id, renamed) = (key.id(), Some(Renamed { given, why: why.to_owned() }));
+    /// By the provider's id, or by one of ours where there is a reason not to use that.
+    fn named(given: &str, why: Option<&str>, moment: u64, redactor: &Redactor) -> Self {
+        let key = CallKey::mint();
+        let renamed = why.map(|why| {
+            // Redacted before it is cut: half a credential is one too many. What is cut away was bounded by the
+            // provider's event, so the search is, too.
+            let given = redactor.text(given);
+            let given = given[..given.floor_char_boundary(MAX_GIVEN)].to_owned();
+            Renamed { given, why: why.to_owned() }
+        });
+        let id = if renamed.is_some() { key.id() } else { given.to_owned() };
         Self { key, id, renamed, moment }
     }
 }
@@ -85,13 +86,9 @@ impl Used {
 
     /// Names a call that the provider calls `given`.
     pub fn begin(&mut self, given: &str, moment: u64, redactor: &Redactor) -> Begun {
-        let key = CallKey::mint();
         let why = unfit(given, redactor);
         let why = why.or_else(|| (!self.note(given)).then_some("the id was used before"));
-        let begun = match why {
-            None => Begun { key, id: given.to_owned(), renamed: None, moment },
-            Some(why) => Begun::renamed(key, given, why, moment, redactor),
-        };
+        let begun = Begun::named(given, why, moment, redactor);
         self.note(&begun.id);
         begun
     }

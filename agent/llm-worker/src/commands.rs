@@ -114,10 +114,7 @@ pub enum Error {
 /// [`Error`].
 pub fn serve() -> Result<(), Error> {
     // The terminal's Ctrl-C is for the process that asks, and that may ask until it has ended. Commands get an empty mask.
-    let mut ignored = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        ignored.add(signal);
-    }
+    let ignored = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ignored.thread_block().map_err(|e| Error::NotFromStart(e.into()))?;
     caps::not_dumpable()?;
     let home = Home::from_env().ok_or(Error::NoHome)?;

@@ -100,9 +100,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                     length => length,
                 };
                 if self.buffer.len() >= wanted {
-                    let mut frame = self.buffer.split_to(wanted).freeze();
-                    let body = frame.split_off(HEADER);
-                    return Ok(body);
+                    return Ok(self.buffer.split_to(wanted).freeze().slice(HEADER..));
                 }
             }
             if wanted > HEADER + TOGETHER

@@ -30,10 +30,7 @@ impl History {
         json.push(b',');
         let mut last = Bytes::from(json);
         while let Some(before) = self.pieces.pop_if(|before| before.len() <= last.len() * 2) {
-            let mut both = BytesMut::with_capacity(before.len() + last.len());
-            both.extend_from_slice(&before);
-            both.extend_from_slice(&last);
-            last = both.freeze();
+            last = [&before[..], &last[..]].concat().into();
         }
         self.pieces.push(last);
     }

@@ -3,7 +3,7 @@
 //! Looked for as they are, in base64 at each of its three alignments, and percent-encoded. A stream is held back by as
 //! much as could be the beginning of one.
 
-use super::message::Block;
+use super::message::{Block, ToolCall};
 use escapes::{Unescaped, characters};
 use ringfence_credentials::Secret;
 use std::{borrow::Cow, cmp::Reverse};
@@ -51,17 +51,17 @@ impl Redactor {
 
     /// The text without credentials.
     pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let (mut out, mut from): (Option<String>, _) = (None, 0);
-        for (at, end) in self.finds(text) {
-            let out = out.get_or_insert_default();
-            out.push_str(&text[from..at]);
-            out.push_str(REDACTED);
-            from = end;
+        let mut found = self.finds(text).peekable();
+        if found.peek().is_none() {
+            return Cow::Borrowed(text);
         }
-        match out {
-            None => Cow::Borrowed(text),
-            Some(out) => Cow::Owned(out + &text[from..]),
-        }
+        Cow::Owned(replaced(text, found))
+    }
+
+    /// Takes credentials out of a tool call.
+    pub(crate) fn call(&self, call: &mut ToolCall) {
+        call.input = self.json(std::mem::take(&mut call.input));
+        call.name = self.text(&call.name).into_owned();
     }
 
     /// A block without credentials.
@@ -172,13 +172,7 @@ impl Stream<'_> {
         }
         self.held.push_str(piece);
         let (found, decided) = self.redactor.found(&self.held, self.is_json);
-        let (mut out, mut from) = (String::new(), 0);
-        for (at, end) in found {
-            out.push_str(&self.held[from..at]);
-            out.push_str(REDACTED);
-            from = end;
-        }
-        out.push_str(&self.held[from..decided]);
+        let out = replaced(&self.held[..decided], found);
         self.held.drain(..decided);
         Cow::Owned(out)
     }
@@ -187,6 +181,17 @@ impl Stream<'_> {
     pub fn finish(self) -> String {
         self.held
     }
+}
+
+/// A text with [`REDACTED`] in these places of it.
+fn replaced(text: &str, places: impl IntoIterator<Item = (usize, usize)>) -> String {
+    let (mut out, mut from) = (String::new(), 0);
+    for (at, end) in places {
+        out.push_str(&text[from..at]);
+        out.push_str(REDACTED);
+        from = end;
+    }
+    out + &text[from..]
 }
 
 /// The longest first.

@@ -373,10 +373,7 @@ impl Turns {
         *usage += reported;
         let redactor = &self.parts.redactor;
         answer.stop_reason = redactor.text(&answer.stop_reason).into_owned();
-        for call in &mut answer.tool_calls {
-            call.input = redactor.json(std::mem::take(&mut call.input));
-            call.name = redactor.text(&call.name).into_owned();
-        }
+        answer.tool_calls.iter_mut().for_each(|call| redactor.call(call));
         let named = answer.name(&progress.began.iter().map(|begun| begun.id.as_str()).collect::<Vec<_>>());
         named.inspect_err(|_| self.conversation.record_usage(&reported))?;
         answer.content = answer.content.into_iter().map(|block| redactor.block(block)).collect();

@@ -256,18 +256,16 @@ impl Parser {
     }
 
     fn positive(&mut self, path: &str, value: &Value<'_>) -> Option<u64> {
-        let most = u64::from(u32::MAX);
-        let number = self.count(path, value)?;
-        if !(1..=most).contains(&number) {
-            self.wrong(value.span().start, path, Wrong::Range { number, least: 1, most });
-            return None;
-        }
-        Some(number)
+        self.at_least_one(path, value, u32::MAX.into())
     }
 
     /// A TCP port.
     pub(crate) fn port(&mut self, path: &str, value: &Value<'_>) -> Option<u64> {
-        let (number, most) = (self.count(path, value)?, u64::from(u16::MAX));
+        self.at_least_one(path, value, u16::MAX.into())
+    }
+
+    fn at_least_one(&mut self, path: &str, value: &Value<'_>, most: u64) -> Option<u64> {
+        let number = self.count(path, value)?;
         if !(1..=most).contains(&number) {
             self.wrong(value.span().start, path, Wrong::Range { number, least: 1, most });
             return None;

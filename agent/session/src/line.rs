@@ -58,6 +58,12 @@ impl Id {
             Self::Null => "null".to_owned(),
         }
     }
+
+    /// An answer of our own under it: its `result` or `error`. Ends with a newline. The id goes in as text: a number
+    /// beyond 2^53 must come back as it was.
+    pub fn answer(&self, key: &str, value: &serde_json::Value) -> String {
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"{key}\":{value}}}\n", self.to_json())
+    }
 }
 
 /// A `tools/call` request.

@@ -1,7 +1,7 @@
 //! Connections that write: the file is created, checked and brought up to date.
 
-use super::{Error, schema};
-use rusqlite::{Connection, OpenFlags};
+use super::{Error, schema, sql};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use std::{fs, path::Path, time::Duration};
 
 /// A database up to this size is checked page by page when it is opened; a bigger one where it is read.
@@ -59,6 +59,14 @@ pub(crate) fn open_existing(path: &Path) -> Result<Connection, Error> {
         step.commit().map_err(fail)?;
     }
     Ok(connection)
+}
+
+/// Begins a transaction that writes. Immediate: one that read first could not wait for the other writer.
+///
+/// # Errors
+/// [`Error::Sql`].
+pub(crate) fn begin(connection: &mut Connection) -> Result<Transaction<'_>, Error> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql("begin a transaction"))
 }
 
 /// The error for a file that SQLite can read but that is not this store: as corrupt as any other.

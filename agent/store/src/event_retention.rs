@@ -1,7 +1,7 @@
 //! Keeping the store within its bounds: by age, by size, and no container more than its share.
 
-use super::{Error, Retention, sql};
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use super::{Error, Retention, connection::begin, sql};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 5_000;
@@ -14,9 +14,7 @@ const OF_AGENTS: u64 = 4;
 
 /// Deletes at most a few thousand rows. True: there is more to delete.
 pub(crate) fn step(connection: &mut Connection, retention: &Retention, now: i64) -> Result<bool, Error> {
-    let step = connection
-        .transaction_with_behavior(TransactionBehavior::Immediate)
-        .map_err(sql("begin a transaction"))?;
+    let step = begin(connection)?;
     let deleted = one(&step, retention, now).map_err(sql("delete old events"))?;
     step.commit().map_err(sql("commit"))?;
     // Give pages back to the file system, a few MiB at a time.

@@ -1,13 +1,13 @@
 //! The ledger of MCP sessions in the database: written in the transaction that writes the rows it is about.
 
-use super::{Error, Position, Retention, SessionWriter, sql, turn};
+use super::{Error, Position, Retention, SessionWriter, connection::begin, sql, turn};
 use ringfence_base::{clock::now_micros, quota::Owners};
 use ringfence_session::{
     journal::GENESIS,
     ledger::{self, Entry, fold},
     rows::ingest::Row,
 };
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -128,9 +128,7 @@ impl SessionWriter {
         let Some(entry) = fold(&rows, is_removed, least, now).map_err(&fail)? else { return Ok(false) };
         let Entry::Folded { upto, .. } = &entry else { return Ok(false) };
         let _turn = turn::wait();
-        let step = connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
+        let step = begin(connection)?;
         append(&step, uid, &entry)
             .and_then(|()| {
                 step.execute(

@@ -1,8 +1,8 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
 use super::{
-    Error, Position, SessionWriter, intents, ledger, session_retention::who_waits, session_writer::of_user,
-    sql, turn,
+    Error, Position, SessionWriter, connection::begin, intents, ledger, session_retention::who_waits,
+    session_writer::of_user, sql, turn,
 };
 use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_session::{
@@ -16,7 +16,7 @@ use ringfence_wire::{
     mcp::{Conditions, MAX_PATH, MAX_STORED_RULES, StoredRule},
     tool_call::{Outcome, Recorded},
 };
-use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
+use rusqlite::{OptionalExtension as _, Transaction, params};
 use std::time::{Duration, Instant};
 
 /// How long it is believed who must wait: a sum over all sessions is behind it.
@@ -100,9 +100,7 @@ impl SessionWriter {
         };
         let _turn = turn::wait();
         let began = Instant::now();
-        let step = connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
+        let step = begin(connection)?;
         let mut written = 0;
         for row in rows {
             write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
@@ -204,10 +202,7 @@ impl SessionWriter {
         let fail = sql("note a broken journal");
         let _turn = turn::wait();
         let now = now_micros();
-        let step = self
-            .connection()?
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
+        let step = begin(self.connection()?)?;
         step.execute(
             "INSERT INTO sessions (id, server_name, server_command, started_at, uid, ended_at, broken, stderr_bytes, stderr_dropped)
              VALUES (?1, '', '', ?3, ?2, ?3, ?4, 0, 0)

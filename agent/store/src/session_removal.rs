@@ -1,7 +1,7 @@
 //! Removes a session from the tables, a little at a time: everybody who writes waits for a step.
 
-use super::{Error, SessionWriter, session_retention::Removal, sql, turn};
-use rusqlite::{Transaction, TransactionBehavior, params};
+use super::{Error, SessionWriter, connection::begin, session_retention::Removal, sql, turn};
+use rusqlite::{Transaction, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
 const STEP: i64 = 2_000;
@@ -38,10 +38,7 @@ impl SessionWriter {
     }
 
     fn remove_step(&mut self, session: &str) -> Result<bool, Error> {
-        let step = self
-            .connection()?
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
+        let step = begin(self.connection()?)?;
         let more = delete_rows(&step, session).map_err(sql("remove an old session"))?;
         step.commit().map_err(sql("commit"))?;
         Ok(more)

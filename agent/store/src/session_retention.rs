@@ -1,10 +1,10 @@
 //! Retention of MCP sessions: whole sessions that ended, oldest first; a checkpoint in the ledger first,
 //! then the rows, a few thousand at a time.
 
-use super::{Error, Retention, SessionWriter, ledger, sql, turn};
+use super::{Error, Retention, SessionWriter, connection::begin, ledger, sql, turn};
 use ringfence_base::{clock::rfc3339, quota::Owners};
 use ringfence_session::ledger::{Checkpoint, Entry, Why};
-use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
 use std::{cmp::Reverse, collections::HashMap};
 
 /// What a byte of a journal takes in all, about: itself, and its row, which has the line's text and its parts again. Lines that
@@ -75,10 +75,7 @@ impl SessionWriter {
             }
         };
         let _turn = turn::wait();
-        let step = self
-            .connection()?
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
+        let step = begin(self.connection()?)?;
         let written = checkpoint(&step, &session, why, now).and_then(|()| {
             step.execute("UPDATE session_bounds SET removing = 1 WHERE session_id = ?1", [&session])
         });

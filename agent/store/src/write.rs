@@ -1,6 +1,6 @@
 //! Writing: a batch of events, and everything else that came with it, in one transaction.
 
-use super::{Error, Retention, agents, event_retention, sql, turn};
+use super::{Error, Retention, agents, connection::begin, event_retention, sql, turn};
 use ringfence_base::clock;
 use ringfence_common::event::{rule, verdict};
 use ringfence_events::{
@@ -9,7 +9,7 @@ use ringfence_events::{
     report,
 };
 use ringfence_wire::{audit::Counted, event::RuleText};
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use std::{collections::HashMap, sync::Arc};
 
 /// Rows whose ids are kept in memory, per table; when full, forgotten and looked up again.
@@ -123,10 +123,7 @@ impl Writer {
     pub fn write(&mut self, batch: &[Incoming]) -> Result<(), Error> {
         let _turn = turn::wait();
         let Self { connection, boot, session, containers, rules, .. } = self;
-        // Immediate: sessions have a writer of their own, and a transaction that read first could not wait for it.
-        let step = connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sql("begin a transaction"))?;
+        let step = begin(connection)?;
         let mut uncommitted = Uncommitted::default();
         let mut at = Rows { step: &step, boot, containers, rules, uncommitted: &mut uncommitted };
         let mut sequence = None;

@@ -260,13 +260,9 @@ fn session_version(params: &Value) -> &'static str {
 }
 
 fn modern(meta: Option<&str>) -> Result<bool, RpcError> {
-    match meta {
-        None => Ok(false),
-        Some(meta) => match serde_json::from_str::<Value>(meta) {
-            Ok(meta) => is_modern(&meta),
-            Err(error) => Err(RpcError::new(-32602, error.to_string())),
-        },
-    }
+    let Some(meta) = meta else { return Ok(false) };
+    let meta: Value = serde_json::from_str(meta).map_err(|error| RpcError::new(-32602, error.to_string()))?;
+    is_modern(&meta)
 }
 
 /// Whether a request is of the newer era: its `_meta` says a version, which must be the one that we speak.
@@ -292,7 +288,7 @@ fn complete(mut result: Value, modern: bool) -> Value {
 /// An answer, as a line.
 pub fn answer(id: &Id, result: Result<Value, RpcError>) -> String {
     match result {
-        Ok(result) => message(id, "result", &result),
+        Ok(result) => id.answer("result", &result),
         Err(fault) => error(id, fault),
     }
 }
@@ -303,10 +299,5 @@ pub fn error(id: &Id, RpcError { code, message: text, data }: RpcError) -> Strin
     if let Some(data) = data {
         error["data"] = data;
     }
-    message(id, "error", &error)
-}
-
-/// The id goes in as text: a number beyond 2^53 must come back as it was.
-fn message(id: &Id, key: &str, value: &Value) -> String {
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"{key}\":{value}}}\n", id.to_json())
+    id.answer("error", &error)
 }

@@ -6,7 +6,7 @@
 use crate::frame::{self, FrameError};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    io::{Errno, retry_on_intr},
     net::{
         self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
         SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -80,11 +80,8 @@ impl Packets {
     fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), FrameError> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.filter(|left| !left.is_zero()).ok_or(FrameError::TimedOut)?;
-        let left = Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(&left)) {
+        let left = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(FrameError::from_io(error.into())),
         }
@@ -98,23 +95,16 @@ impl Packets {
     pub fn receive<T: DeserializeOwned>(&self) -> Result<(T, Option<OwnedFd>), FrameError> {
         let mut body = vec![0; MAX_PACKET];
         let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-        let (message, descriptors) = loop {
-            let mut ancillary = RecvAncillaryBuffer::new(&mut control);
-            let mut into = [IoSliceMut::new(&mut body)];
-            match net::recvmsg(&self.0, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-                Ok(message) => {
-                    let mut descriptors: Vec<OwnedFd> = Vec::new();
-                    for part in ancillary.drain() {
-                        if let RecvAncillaryMessage::ScmRights(rights) = part {
-                            descriptors.extend(rights);
-                        }
-                    }
-                    break (message, descriptors);
-                }
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(FrameError::from_io(error.into())),
+        let mut ancillary = RecvAncillaryBuffer::new(&mut control);
+        let mut into = [IoSliceMut::new(&mut body)];
+        let receive = || net::recvmsg(&self.0, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        let message = retry_on_intr(receive).map_err(|error| FrameError::from_io(error.into()))?;
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                descriptors.extend(rights);
             }
-        };
+        }
         if message.bytes == 0 {
             return Err(FrameError::Closed);
         }

@@ -136,8 +136,9 @@ impl<T: AsFd> Listener<T> {
     }
 }
 
-impl<T: Into<OwnedFd>> Listener<T> {
-    fn into_candidate(self) -> Candidate {
+impl<T> Listener<T> {
+    /// The same, its socket as another type.
+    fn convert<U: From<T>>(self) -> Listener<U> {
         Listener { kind: self.kind, number: self.number, socket: self.socket.into(), stored: self.stored }
     }
 }
@@ -172,16 +173,6 @@ impl Candidate {
         self.kind == Kind::Loopback
             && listens(&self.socket, AddressFamily::INET)
             && bound().is_ok_and(|at| at == (Ipv4Addr::LOCALHOST, port).into())
-    }
-
-    fn into_unix(self) -> Listener<UnixListener> {
-        let Self { kind, number, socket, stored } = self;
-        Listener { kind, number, socket: socket.into(), stored }
-    }
-
-    fn into_tcp(self) -> Listener<TcpListener> {
-        let Self { kind, number, socket, stored } = self;
-        Listener { kind, number, socket: socket.into(), stored }
     }
 }
 
@@ -229,7 +220,7 @@ impl Sockets {
         // Before anything is bound: one may have the port that another wants.
         drop(candidates);
         let (loopback, missing_port) = match (port, old_loopback) {
-            (Some(_), Some(old)) => (Some(old.into_tcp()), None),
+            (Some(_), Some(old)) => (Some(old.convert::<TcpListener>()), None),
             // Anybody can have it, which is no reason why nobody else is served.
             (Some(port), None) => match loopback::listen(port) {
                 Ok(bound) => (Some(Listener::new((Kind::Loopback, port.into()), bound, store, name)), None),
@@ -239,7 +230,7 @@ impl Sockets {
         };
         let unix = |kind, file: &OsStr, old: Option<(Candidate, Entry)>| -> Result<_, Error> {
             let (listener, entry) = match old {
-                Some((old, entry)) => (old.into_unix(), entry),
+                Some((old, entry)) => (old.convert::<UnixListener>(), entry),
                 None => {
                     clear_name(&dir, file).map_err(fail)?;
                     let (bound, entry) = base_sockets::bind_in(&dir, file)?;
@@ -297,8 +288,8 @@ impl Sockets {
     }
 
     fn into_candidates(self) -> Vec<Candidate> {
-        let unix = [self.agent].into_iter().chain(self.http).map(Listener::into_candidate);
-        unix.chain(self.loopback.map(Listener::into_candidate)).collect()
+        let unix = [self.agent].into_iter().chain(self.http).map(Listener::convert::<OwnedFd>);
+        unix.chain(self.loopback.map(Listener::convert::<OwnedFd>)).collect()
     }
 }
 

@@ -150,14 +150,8 @@ impl WorkerSupervisor {
 
     /// Waits until it has, but no longer than `until`.
     pub(super) fn wait_until_over(&self, until: Instant) {
-        let mut inner = self.inner();
-        while !inner.over {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            inner = self.changed.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let left = until.saturating_duration_since(Instant::now());
+        drop(self.changed.wait_timeout_while(self.inner(), left, |inner| !inner.over));
     }
 
     pub(super) fn status(&self) -> AgentProcess {
@@ -259,16 +253,11 @@ impl WorkerSupervisor {
     }
 
     /// Waits, until something is to be done or for a time.
-    fn pause(&self, mut inner: MutexGuard<'_, Inner>, time: Option<Duration>) {
-        let until = time.map(|time| Instant::now() + time);
-        while !inner.stop && !inner.renewed {
-            inner = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return,
-                Some(left) => {
-                    self.changed.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+    fn pause(&self, inner: MutexGuard<'_, Inner>, time: Option<Duration>) {
+        let is_idle = |inner: &mut Inner| !inner.stop && !inner.renewed;
+        match time {
+            None => drop(self.changed.wait_while(inner, is_idle)),
+            Some(time) => drop(self.changed.wait_timeout_while(inner, time, is_idle)),
         }
     }
 

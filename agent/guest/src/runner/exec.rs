@@ -9,12 +9,11 @@ use super::{
     daemon::{Daemon, Limits},
     find, install, pipeline_end, say,
 };
-use crate::sys;
+use crate::{signals::wait_for, sys};
 use ringfence_base::error::chain;
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags},
     fs::{Mode, mkdir},
-    io::Errno,
     pipe::{PipeFlags, pipe_with},
     process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid},
 };
@@ -111,10 +110,7 @@ fn command(program: &Path, words: &[OsString], path: &OsString, socket: &Path) -
             return Ok(end);
         }
         let signals = child.fd();
-        match poll(&mut [PollFd::new(&signals, PollFlags::IN)], None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait_for(&mut [PollFd::new(&signals, PollFlags::IN)], None)?;
         child.listen()?;
     }
 }

@@ -6,9 +6,10 @@ use super::{
     spill::Spiller,
     truncate::Truncator,
 };
+use crate::signals::wait_for;
 use ringfence_wire::runner::{Done, Shape};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{PollFd, PollFlags},
     fs::OFlags,
     io::Errno,
     pipe::{PipeFlags, pipe_with},
@@ -263,17 +264,7 @@ impl Relay {
                 places.push((index, true));
             }
         }
-        let timeout = until.map(|until| {
-            let left = until.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            }
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait_for(&mut fds, until.map(|until| until.saturating_duration_since(Instant::now())))?;
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         let mut count = 0;

@@ -7,10 +7,10 @@ use super::{
     tag::Tagger,
     work::Job,
 };
-use crate::signals::{Signal, Signals};
+use crate::signals::{Signal, Signals, wait_for};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    event::{PollFd, PollFlags},
+    io::retry_on_intr,
     process::{self, Pid, WaitOptions},
 };
 use std::{
@@ -151,18 +151,9 @@ impl Watch {
         if let Some((link, flags)) = &link {
             watched.push(PollFd::new(link, *flags));
         }
-        let timeout = until.map(|until| {
-            // Rounded up: waking early would spin.
-            let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-            Timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            }
-        });
-        match poll(&mut watched, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        // Rounded up: waking early would spin.
+        let time = until.map(|end| end.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        wait_for(&mut watched, time)?;
         let has_link = link.is_some() && watched.last().is_some_and(|last| !last.revents().is_empty());
         drop(watched);
 
@@ -234,11 +225,5 @@ fn discard(left: &mut Background) -> bool {
 }
 
 fn reap() -> Option<Pid> {
-    loop {
-        match process::wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, _))) => return Some(pid),
-            Err(Errno::INTR) => {}
-            Ok(None) | Err(_) => return None,
-        }
-    }
+    retry_on_intr(|| process::wait(WaitOptions::NOHANG)).ok().flatten().map(|(pid, _)| pid)
 }

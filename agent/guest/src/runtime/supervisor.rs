@@ -6,13 +6,13 @@
 
 use super::{tree, work::Work};
 use crate::{
-    signals::{Signal, Signals},
+    signals::{Signal, Signals, wait_for},
     sys,
 };
 use ringfence_base::error::chain;
 use ringfence_file_tools::workspace::{AllowAll, Workspace};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{PollFd, PollFlags},
     io::Errno,
     process::{self, Pid, WaitOptions, WaitStatus},
     stdio,
@@ -105,10 +105,7 @@ impl Pipes {
 
 /// The body of a call's process.
 pub(super) fn supervise(pipes: Pipes, work: Work, dir: &Path) -> u8 {
-    match run(pipes, work, dir) {
-        Ok(()) => 0,
-        Err(_) => 1,
-    }
+    u8::from(run(pipes, work, dir).is_err())
 }
 
 fn run(pipes: Pipes, work: Work, dir: &Path) -> io::Result<()> {
@@ -165,17 +162,14 @@ fn shell(control: &File, mut status: &File, out: OwnedFd, command: &str) -> io::
                 status.write_all(&report.encode())?;
                 reported = true;
             } else {
-                timeout = Some(Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() });
+                timeout = Some(left);
             }
         }
         if alone {
             return Ok(());
         }
         let mut watched = [PollFd::new(&died, PollFlags::IN), PollFd::new(control, PollFlags::empty())];
-        match poll(&mut watched, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait_for(&mut watched, timeout)?;
         if watched[1].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
             if !tree::end(process::getpid(), shell) {
                 status.write_all(&Report::Left.encode())?;

@@ -65,12 +65,9 @@ impl DaemonTagger<'_> {
         let until = Instant::now() + PATIENCE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
+            let timeout = Timespec::try_from(left).ok();
             let link = self.link.fd();
-            match poll(&mut [PollFd::new(&link, PollFlags::IN)], Some(&timeout)) {
+            match poll(&mut [PollFd::new(&link, PollFlags::IN)], timeout.as_ref()) {
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,

@@ -7,10 +7,7 @@ use super::{
     record::{self, Call, Unrecorded},
     relay::Outcome,
 };
-use crate::{
-    http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, redact::Redactor, report,
-    status::count_turn,
-};
+use crate::{http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, report, status::count_turn};
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -52,7 +49,7 @@ impl ActiveCall {
             if !self.reported.insert(place) {
                 continue;
             }
-            clean(&mut call, &self.shared.redactor);
+            self.shared.redactor.call(&mut call);
             let moment = self.began.get(place).copied().unwrap_or_else(report::now);
             intents.called(part, (&call, moment), &self.shared.redactor, &self.state.cut).await;
         }
@@ -66,7 +63,7 @@ impl ActiveCall {
         outcome.error = outcome.error.map(|error| self.shared.redactor.text(&error).into_owned());
         let redactor = Arc::clone(&self.shared.redactor);
         outcome.content = outcome.content.into_iter().map(|block| redactor.block(block)).collect();
-        outcome.tool_calls.iter_mut().for_each(|call| clean(call, &redactor));
+        outcome.tool_calls.iter_mut().for_each(|call| redactor.call(call));
         let usage = outcome.usage.unwrap_or_default();
         self.state.meter.lock().used(&usage, Timestamp::now());
         drop(self.reserved.take());
@@ -85,10 +82,4 @@ impl ActiveCall {
         });
         written
     }
-}
-
-/// Takes credentials out of a call that is told and written down.
-fn clean(call: &mut ToolCall, redactor: &Redactor) {
-    call.input = redactor.json(std::mem::take(&mut call.input));
-    call.name = redactor.text(&call.name).into_owned();
 }

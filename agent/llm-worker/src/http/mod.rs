@@ -116,14 +116,6 @@ struct State {
     cut: CancellationToken,
 }
 
-/// What an endpoint listens on, and who may call there.
-struct Listeners {
-    unix: UnixListener,
-    /// Who may call over the unix socket, in the core's terms; without a core its mode says.
-    access: Option<Arc<Access>>,
-    loopback: Option<Loopback>,
-}
-
 /// What calls are counted by, and where they are written down. Of one agent, whatever endpoints it has one after another.
 #[derive(Clone)]
 pub(crate) struct Accounting {
@@ -164,11 +156,10 @@ impl Endpoint {
         shared: Shared,
         accounting: Accounting,
     ) -> Self {
-        let listeners = Listeners { unix, access, loopback };
         let Accounting { meter, status, log, budget, cut } = accounting;
         let (shared, current) = watch::channel(shared);
         let stop = CancellationToken::new();
-        let intents = listeners.access.as_ref().map(|access| {
+        let intents = access.as_ref().map(|access| {
             IntentTracker::new(Reporter::new(access.host.clone(), Arc::default(), access.governed))
         });
         // Its own calls end with it; those of another endpoint do not.
@@ -181,7 +172,6 @@ impl Endpoint {
         }
         let (freed, closed) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let Listeners { unix, access, loopback } = listeners;
             let judge = |stream, standing| judged(stream, standing, Arc::clone(&state), access.clone());
             let on_unix = accept(|| unix_stream(&unix), judge, &state.stop);
             let mut connections = Vec::new();

@@ -3,6 +3,7 @@
 use super::{
     REDACTED, Redactor,
     escapes::{At, Places, Unescaped, characters, strings},
+    replaced,
 };
 use crate::message::raw;
 use serde_json::{Value, value::RawValue};
@@ -67,16 +68,7 @@ impl Redactor {
     /// A source without what stands for a credential; none: it has none.
     fn behind(&self, source: &str, characters: impl Iterator<Item = At> + Clone) -> Option<String> {
         let (found, _) = self.found_behind(characters);
-        if found.is_empty() {
-            return None;
-        }
-        let (mut out, mut from) = (String::new(), 0);
-        for (at, end) in found {
-            out.push_str(&source[from..at]);
-            out.push_str(REDACTED);
-            from = end;
-        }
-        Some(out + &source[from..])
+        (!found.is_empty()).then(|| replaced(source, found))
     }
 
     /// As [`Self::found`], in what a source stands for.

@@ -208,10 +208,8 @@ impl Client {
     }
 
     fn bad(&self, error: RequestError) -> ClientEvent {
-        match self.got.first() {
-            Some(first) => ClientEvent::Bad(Protocol::of(*first), error),
-            None => ClientEvent::Bad(Protocol::V1, error),
-        }
+        let protocol = self.got.first().map_or(Protocol::V1, |first| Protocol::of(*first));
+        ClientEvent::Bad(protocol, error)
     }
 
     /// What a shim whose process has ended reported about its tool's end; nothing, where it became the tool.
@@ -227,7 +225,7 @@ impl Client {
     /// Reads what is there, as far as a request may be long. Whether more may come.
     fn read(&mut self) -> io::Result<bool> {
         let mut chunk = [0; 4096];
-        while self.got.len() <= MAX_REQUEST + runner_header() {
+        while self.got.len() <= MAX_REQUEST + ringfence_wire::frame::HEADER {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Ok(false),
                 Ok(count) => self.got.extend_from_slice(chunk.get(..count).unwrap_or_default()),
@@ -313,9 +311,4 @@ fn frame(answer: &Answer) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     ringfence_wire::frame::write_message(&mut bytes, answer).ok()?;
     Some(bytes)
-}
-
-/// Bytes of a frame's length field.
-const fn runner_header() -> usize {
-    ringfence_wire::frame::HEADER
 }

@@ -31,7 +31,7 @@ use ringfence_base::error::chain;
 use ringfence_wire::runner::{Answer, Ask, Done, Line, Protocol, RequestError};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    io::{Errno, retry_on_intr},
     process::{
         Pid, Resource, Rlimit, WaitOptions, geteuid, getpgid, getrlimit, kill_process, kill_process_group,
         setrlimit, wait,
@@ -242,10 +242,7 @@ impl Daemon {
         let next = clients.chain(self.runs.iter().filter_map(|run| run.deadline)).min()?;
         // A millisecond more: poll is not to wake up before the time has come.
         let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        Some(Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        })
+        Timespec::try_from(left).ok()
     }
 
     fn is_crowded(&self) -> bool {
@@ -422,17 +419,12 @@ impl Daemon {
             }
         }
         // Also what is nobody's: as a container's first process the daemon inherits every orphan.
-        loop {
-            match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => {
-                    if let Some(end) = End::of(status) {
-                        self.reaped(pid, end);
-                    }
-                }
-                Err(Errno::INTR) => {}
-                Ok(None) | Err(_) => return Ok(false),
+        while let Ok(Some((pid, status))) = retry_on_intr(|| wait(WaitOptions::NOHANG)) {
+            if let Some(end) = End::of(status) {
+                self.reaped(pid, end);
             }
         }
+        Ok(false)
     }
 
     fn reaped(&mut self, pid: Pid, end: End) {
