@@ -1,8 +1,9 @@
 //! `[kernel]` of a profile: its keys as a file has them, the options that they come to, and what those are in a policy and to
 //! the eye.
 //!
-//! To add a key, add its field to [`KernelTable`]; the compiler names the other places, which are all here. What an option
-//! does is its reader's: the launcher's, the compiler's, or that of the programs, for which it is a flag of the policy.
+//! To add a key, add its field to [`KernelTable`]; the compiler names the other places: here, and `reload` of the core, where a
+//! container that runs may need to start anew for it. What an option does is its reader's: the launcher's, that of `compile`,
+//! or that of the programs, for which it is a flag of the policy.
 
 use super::{Capabilities, Partial, Rule, keys::Keys, parse::Parser, schema::CapabilityNames};
 use ringfence_common::policy::{FLAG_DEBUG_CALLS, FLAG_SETUID_FILES};
