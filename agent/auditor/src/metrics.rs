@@ -157,13 +157,15 @@ impl Metrics {
         let set = |gauge: &Gauge, n| {
             gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
         };
-        set(&self.denied, losses.denied);
+        let Losses { denied, kernel_denied, kernel_other, store_denied, store_other, missing_denied } =
+            losses;
+        set(&self.denied, denied);
         for (place, verdict, n) in [
-            ("kernel", "denied", losses.kernel_denied),
-            ("kernel", "other", losses.kernel_other),
-            ("store", "denied", losses.store_denied),
-            ("store", "other", losses.store_other),
-            ("missing", "denied", losses.missing_denied),
+            ("kernel", "denied", kernel_denied),
+            ("kernel", "other", kernel_other),
+            ("store", "denied", store_denied),
+            ("store", "other", store_other),
+            ("missing", "denied", missing_denied),
         ] {
             set(&self.lost.get_or_create(&LostLabels { place, verdict }), n);
         }

@@ -15,9 +15,8 @@ use ringfence_common::{
     hash::Keys,
     patterns::Patterns,
     policy::{
-        Counters, FLAG_AUDIT, FLAG_DEBUG_CALLS, FLAG_DEVICES, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS,
-        FLAG_SETUID_FILES, FLAG_SHARED_MEMORY, MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index,
-        named,
+        Counters, FLAG_AUDIT, FLAG_DEVICES, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SHARED_MEMORY,
+        MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index, named,
     },
     unlisted,
 };
@@ -360,13 +359,11 @@ impl<N: NetTrie> Policies<N> {
             (policy.audit_mode, FLAG_AUDIT),
             (names, FLAG_NAMES),
             (policy.inet, FLAG_INET),
-            (policy.setuid_files, FLAG_SETUID_FILES),
             (patterns != Patterns::NONE, FLAG_PATTERNS),
             (devices, FLAG_DEVICES),
             (shared, FLAG_SHARED_MEMORY),
-            (policy.debug_between_calls, FLAG_DEBUG_CALLS),
         ];
-        let flags = flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
+        let flags = flags.into_iter().filter(|(set, _)| *set).fold(policy.flags, |all, (_, flag)| all | flag);
         let (record, initial) = (policy.record, policy.initial);
         let capabilities = policy.capabilities.bits();
         self.arrays.set_policy(

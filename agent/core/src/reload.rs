@@ -179,11 +179,23 @@ impl<E: Enforcer> State<E> {
 
 /// What of a change the launcher's own enforcers cannot follow.
 fn at_next_start(id: &str, before: &KernelOptions, now: &KernelOptions) -> Option<String> {
+    let KernelOptions {
+        seccomp,
+        landlock,
+        // Those that the programs follow, or that only a start asks for.
+        audit: _,
+        base: _,
+        accept_partial: _,
+        capabilities: _,
+        setuid_files: _,
+        shared_memory: _,
+        debug_between_calls: _,
+    } = now;
     let mut what = Vec::new();
-    if before.seccomp != now.seccomp {
+    if before.seccomp != *seccomp {
         what.push("seccomp");
     }
-    if before.landlock != now.landlock || now.landlock == LandlockUse::Always {
+    if before.landlock != *landlock || *landlock == LandlockUse::Always {
         what.push("Landlock");
     }
     let what = (!what.is_empty()).then(|| what.join(" and "))?;

@@ -23,10 +23,8 @@ pub struct CompiledPolicy {
     pub inet: bool,
     /// The capabilities that may be used.
     pub capabilities: Capabilities,
-    /// Whether files may be given setuid and setgid bits and file capabilities.
-    pub setuid_files: bool,
-    /// Whether one tool call's processes may trace, read and signal another's.
-    pub debug_between_calls: bool,
+    /// What keys of `[kernel]` allow beside the rules: of `ringfence_common::policy::FLAG_*`, those that no rule sets.
+    pub flags: u32,
     /// Rules over paths, `**/NAME`, patterns and unix sockets. One entry per place and kind.
     pub places: Vec<PlaceRule>,
     /// Rules over internet addresses, one per prefix and port; verdicts already pushed down from shorter prefixes.

@@ -1,7 +1,7 @@
 //! The chain of `extends`, from a file to one [`Profile`].
 
 use super::{
-    Denials, KernelOptions, Match, Profile, Rules,
+    Denials, Match, Profile, Rules,
     dirs::is_name,
     home,
     keys::parse,
@@ -10,7 +10,7 @@ use super::{
     rule::{Extendable, Listed},
     sections::Located,
     source::{Provenance, read},
-    tables::{DenyTable, GrantTable, KernelTable, MatchTable, ProfileTable},
+    tables::{DenyTable, GrantTable, MatchTable, ProfileTable},
 };
 use ringfence_grant::{CountBound, Grant, NetEntry, Scope};
 use std::{
@@ -165,20 +165,7 @@ impl Chain {
             exec: whole(exec, &mut problems),
             net: whole(net, &mut problems),
         };
-        let KernelTable {
-            seccomp,
-            landlock,
-            audit,
-            base,
-            accept_partial,
-            capabilities,
-            setuid_files,
-            shared_memory,
-            debug_between_calls,
-            ioctl,
-            socket_options,
-        } = kernel;
-        let (ioctl, socket_options) = (ioctl.unwrap_or_default(), socket_options.unwrap_or_default());
+        let (kernel, ioctl, socket_options) = kernel.finish();
         let count = count(&rules, &denials) + ioctl.len() + socket_options.len();
         if count > MAX_RULES {
             problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
@@ -207,17 +194,7 @@ impl Chain {
             denials,
             max_calls: max_calls.unwrap_or(CountBound::AtMost(0)),
             valid_for_generation: valid_for_generation.unwrap_or_else(Scope::none),
-            kernel: KernelOptions {
-                seccomp: seccomp.unwrap_or_default(),
-                landlock: landlock.unwrap_or_default(),
-                audit: audit.unwrap_or_default(),
-                base: base.unwrap_or_default(),
-                accept_partial: accept_partial.unwrap_or_default(),
-                capabilities: capabilities.unwrap_or_default(),
-                setuid_files: setuid_files.unwrap_or_default(),
-                shared_memory: shared_memory.unwrap_or_default(),
-                debug_between_calls: debug_between_calls.unwrap_or_default(),
-            },
+            kernel,
             ioctl,
             socket_options,
             sources: files,

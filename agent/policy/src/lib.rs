@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `dirs`, `source` | a name or path to a file's bytes and who could have written them |
 //! | `tables`, `sections` | every table of a profile, and of an agent in it: its keys, documented, read and inherited |
+//! | `kernel` | all of `[kernel]`: its keys, the options that they come to, those that the programs look up |
 //! | `keys`, `parse` | the keys of one file, and their values; every mistake with its line |
 //! | `extend` | the chain of `extends` to one [`Profile`] |
 //! | `schema` | the JSON Schema |
@@ -35,6 +36,7 @@ mod dirs;
 mod extend;
 pub mod fixed;
 pub mod home;
+mod kernel;
 mod keys;
 mod lead;
 pub mod mounts;
@@ -59,6 +61,7 @@ mod workdir;
 pub use capabilities::Capabilities;
 pub use compile::{Compilation, CompileContext};
 pub use dirs::{Dirs, is_name};
+pub use kernel::{AuditLevel, Base, KernelOptions, LandlockUse, Seccomp};
 pub use nest::meet as meet_policies;
 pub use problem::{CompileErrors, LoadErrors, Problem};
 pub use protect::source_places;
@@ -343,84 +346,4 @@ impl FromStr for Partial {
     fn from_str(text: &str) -> Result<Self, NotPartial> {
         Self::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| NotPartial(text.to_owned()))
     }
-}
-
-/// `[kernel]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct KernelOptions {
-    /// Which system calls are refused.
-    pub seccomp: Seccomp,
-    /// When Landlock is set.
-    pub landlock: LandlockUse,
-    /// Which allowed operations are recorded.
-    pub audit: AuditLevel,
-    /// What is granted beside the grant.
-    pub base: Base,
-    /// What may stay open where no enforcer holds it.
-    pub accept_partial: Vec<Partial>,
-    /// What root may do beside an ordinary user.
-    pub capabilities: Capabilities,
-    /// Whether files may be given setuid and setgid bits and file capabilities.
-    pub setuid_files: bool,
-    /// Whether it may make files in `/dev/shm`, and use those.
-    pub shared_memory: bool,
-    /// Whether one tool call's processes may trace, read and signal another's.
-    pub debug_between_calls: bool,
-}
-
-/// `kernel.seccomp`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Seccomp {
-    /// The calls that no agent needs.
-    #[default]
-    Default,
-    /// All but the calls that ordinary programs need.
-    Strict,
-    /// No filter.
-    Off,
-    /// An OCI profile in JSON, by absolute path.
-    File(PathBuf),
-}
-
-/// `kernel.landlock`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LandlockUse {
-    /// Where the eBPF programs do not enforce.
-    #[default]
-    Fallback,
-    /// Always.
-    Always,
-    /// Never.
-    Off,
-}
-
-/// `kernel.audit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum AuditLevel {
-    /// Denials only.
-    #[default]
-    #[serde(rename = "denied")]
-    Denied,
-    /// Also what was executed.
-    #[serde(rename = "exec")]
-    Exec,
-    /// Also what was connected, sent to and bound.
-    #[serde(rename = "exec+net")]
-    ExecNet,
-    /// Everything, each open included.
-    #[serde(rename = "all")]
-    All,
-}
-
-/// `kernel.base`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Base {
-    /// What any Linux program needs: the loader, libraries, locale data, `/dev/null` and the like.
-    #[default]
-    Userland,
-    /// Nothing.
-    None,
 }

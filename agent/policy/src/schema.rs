@@ -113,7 +113,7 @@ pub(crate) struct CapabilityText(String);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{keys::parse, problem::Wrong};
+    use crate::{agents::config::ProviderKind, keys::parse, problem::Wrong};
     use std::path::Path;
 
     /// The keys that a table of a profile may have, sorted; `""` is the file itself, `llm.*` any section of `llm`.
@@ -176,6 +176,17 @@ mod tests {
             // The manual describes a token's sources with those of a key.
             let described = key.replace("auth_token_", "api_key_");
             assert!(manual.contains(&format!("`{described}`")), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_schema_and_the_manual_have_every_provider() {
+        let schema = schemars::schema_for!(ProviderKind).as_value().to_string();
+        let manual = include_str!("../../../docs/llm.md");
+        for kind in ProviderKind::ALL {
+            let name = format!("\"{}\"", kind.name());
+            assert!(schema.contains(&name), "{schema} has no {name}, as files have it");
+            assert!(manual.contains(&format!("`{name}`")), "docs/llm.md has no {name}");
         }
     }
 }

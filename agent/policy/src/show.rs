@@ -1,7 +1,7 @@
 //! A compiled profile for the eye and for machines: every rule that holds, where it holds, and where it comes from.
 
 use super::{
-    Capabilities, Profile, commands,
+    Profile, commands,
     compiled::{CompiledPolicy, Kind, NetRule, Place, RuleId},
 };
 use ringfence_common::policy::{
@@ -122,15 +122,6 @@ pub fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// An option's value as a profile has it.
-fn key(value: &impl Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(text)) => text,
-        Ok(serde_json::Value::Object(map)) => map.values().filter_map(|v| v.as_str()).collect(),
-        _ => String::new(),
-    }
-}
-
 /// As text for a terminal.
 pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> String {
     let mut out = format!("profile      {} ({})\n", profile.name, profile.file.display());
@@ -142,36 +133,7 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
     }
     let mode = if policy.audit_mode { "audit: recorded as would_deny, not denied" } else { "enforce" };
     out += &format!("mode         {mode}\n");
-    let kernel = &profile.kernel;
-    out += &format!(
-        "kernel       seccomp {}, landlock {}, audit {}, base {}\n",
-        key(&kernel.seccomp),
-        key(&kernel.landlock),
-        key(&kernel.audit),
-        key(&kernel.base)
-    );
-    if !kernel.accept_partial.is_empty() {
-        let axes: Vec<&str> = kernel.accept_partial.iter().map(|a| a.name()).collect();
-        out += &format!("             accepted without full enforcement: {}\n", axes.join(", "));
-    }
-    out += &format!(
-        "capabilities {}{}\n",
-        policy.capabilities,
-        if policy.capabilities == Capabilities::default() {
-            ", those that container engines leave root"
-        } else {
-            ""
-        }
-    );
-    if kernel.setuid_files {
-        out += "             files may be given setuid and setgid bits and file capabilities\n";
-    }
-    if kernel.debug_between_calls {
-        out += "             one tool call may trace, read and signal another's processes, which are then `ambiguous`\n";
-    }
-    if kernel.shared_memory {
-        out += "             the container may create files in /dev/shm, and use those that it created\n";
-    }
+    out += &profile.kernel.text(policy.capabilities);
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl", "socket_options"] {
         let of_axis: Vec<&Line> = lines.iter().filter(|l| l.axis == axis).collect();

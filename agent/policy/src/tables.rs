@@ -1,17 +1,17 @@
 //! The tables of a profile: one struct each, for its JSON Schema, for the keys that a file has, and for those that it inherits.
 //!
 //! To add a key, add its field here; the compiler names the other places. Every field is an `Option`: a missing key is inherited
-//! from the file that `extends` names. `sections` has the tables of agents.
+//! from the file that `extends` names. `kernel` has `[kernel]`, `sections` has the tables of agents.
 
 use super::{
-    AuditLevel, AxisRules, Base, Capabilities, LandlockUse, Mode, Partial, Rule, Seccomp,
+    AxisRules, Mode, Rule,
+    kernel::KernelTable,
     keys::Keys,
     parse::Parser,
     problem::At,
     rule::Listed,
     schema::{
-        AxisScope, Calls, CapabilityNames, Denied, DeniedExecText, DeniedPathText, ExecText, Generations,
-        NetText, PathText,
+        AxisScope, Calls, Denied, DeniedExecText, DeniedPathText, ExecText, Generations, NetText, PathText,
     },
     sections::{LimitsSection, LlmSection, Located, McpSection},
 };
@@ -195,66 +195,6 @@ impl DenyTable {
             fs_write: Listed::over(fs_write, parent.fs_write),
             exec: Listed::over(exec, parent.exec),
             net: Listed::over(net, parent.net),
-        }
-    }
-}
-
-#[derive(Debug, Default, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-pub(crate) struct KernelTable {
-    /// Which system calls are refused: `default`, `strict`, `off`, or an OCI profile's absolute path.
-    #[schemars(with = "Option<String>")]
-    pub seccomp: Option<Seccomp>,
-    /// When Landlock is set. Default: `fallback`.
-    pub landlock: Option<LandlockUse>,
-    /// What is recorded. Default: `denied`.
-    pub audit: Option<AuditLevel>,
-    /// What is granted beside the grant. Default: `userland`.
-    pub base: Option<Base>,
-    /// What may stay open on a host where no enforcer covers it: axes, in part or altogether; `unix`: every unix socket that
-    /// file modes allow, where they cannot be told apart; `home`: the home directory, or one above it, as the working directory.
-    pub accept_partial: Option<Vec<Partial>>,
-    /// The capabilities that processes of the container may use: names, `default` (the set that container engines leave
-    /// root, which also applies where nothing is named), `all`.
-    #[schemars(with = "Option<CapabilityNames>")]
-    pub capabilities: Option<Capabilities>,
-    /// Whether files may be given setuid and setgid bits and file capabilities (default: no). Executing such a file gives its
-    /// owner's rights, outside of the container, too; installing packages in an image build needs it.
-    pub setuid_files: Option<bool>,
-    /// Whether the container may make files in `/dev/shm` (POSIX shared memory and semaphores, which Python's multiprocessing
-    /// and browsers use), and use those that it made itself, whatever the grant says (default: no). Others' stay closed.
-    pub shared_memory: Option<bool>,
-    /// Whether a process of one tool call may trace, read and signal those of another, as a debugger in a call of its own
-    /// does (default: no). What the other call does from then on is attributed `ambiguous`.
-    pub debug_between_calls: Option<bool>,
-    /// ioctl commands that are allowed beside those that every container may use: the kernel's name of a command or its
-    /// number, or a device below `/dev`, for every command to it.
-    #[schemars(with = "Option<Vec<String>>")]
-    pub ioctl: Option<Vec<Rule>>,
-    /// Socket options that setsockopt(2) is allowed beside those that every container may set: the kernel's name of an
-    /// option, or its level and number (`1/36`).
-    #[schemars(with = "Option<Vec<String>>")]
-    pub socket_options: Option<Vec<Rule>>,
-}
-
-impl KernelTable {
-    fn read(keys: &mut Keys<'_>, parent: Self) -> Self {
-        let ioctl = keys.get("ioctl", |p, _, v| Some(p.rules("kernel.ioctl", v, Parser::check_ioctl)));
-        let socket_options = keys.get("socket_options", |p, _, v| {
-            Some(p.rules("kernel.socket_options", v, Parser::check_socket_option))
-        });
-        Self {
-            seccomp: keys.get("seccomp", Parser::seccomp).or(parent.seccomp),
-            landlock: keys.get("landlock", Parser::choice).or(parent.landlock),
-            audit: keys.get("audit", Parser::choice).or(parent.audit),
-            base: keys.get("base", Parser::choice).or(parent.base),
-            accept_partial: keys.get("accept_partial", Parser::partial).or(parent.accept_partial),
-            capabilities: keys.get("capabilities", Parser::capabilities).or(parent.capabilities),
-            setuid_files: keys.get("setuid_files", Parser::flag).or(parent.setuid_files),
-            shared_memory: keys.get("shared_memory", Parser::flag).or(parent.shared_memory),
-            debug_between_calls: keys.get("debug_between_calls", Parser::flag).or(parent.debug_between_calls),
-            ioctl: ioctl.or(parent.ioctl),
-            socket_options: socket_options.or(parent.socket_options),
         }
     }
 }

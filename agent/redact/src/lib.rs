@@ -51,54 +51,53 @@ const SECRET_PAIRS: &[(&str, &str)] = &[
 /// Keys with a secret word that hold no secret: MCP's own, and cursors.
 const HARMLESS: &[&str] = &["progressToken", "nextPageToken", "pageToken", "continuationToken", "stopToken"];
 
-/// Shapes of tokens in use: provider keys, forge tokens, cloud keys, private keys, bearer headers, URL passwords. Each
-/// either matches within its run of characters or fails within a bounded number of them: a search that is alive for long
-/// beside others that match would be begun again at each match, and take quadratic time.
-static SHAPES: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(concat!(
-        r"sk-[A-Za-z0-9_-]{16,}",
-        r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}",
-        r"|xox[abeoprs]-[A-Za-z0-9-]{10,}",
-        r"|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}",
-        r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}|hf_[A-Za-z0-9]{25,}",
-        r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-[^-])*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?",
-        r"|(?i:bearer) [A-Za-z0-9._~+/=-]{12,}",
-        r"|://[^\s/@:\x22]{1,64}:[^\s/@\x22]{1,128}@",
-    ))
-    .ok()
-});
-/// JSON Web Tokens: searched for alone, since whether one is there shows only at the end of a run of any length.
-static WEB_TOKEN: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*").ok());
-/// How every shape begins, in small letters.
-const BEGINNINGS: [&str; 16] = [
-    "sk-",
-    "gh[pousr]_",
-    "github_pat_",
-    "glpat-",
-    "xox",
-    "akia",
-    "asia",
-    "aiza",
-    "ya29",
-    "npm_",
-    "pypi-",
-    "hf_",
-    "-----begin",
-    "bearer ",
-    "://",
-    "eyj",
+/// Shapes of tokens in use, each as how it begins and how it goes on: provider keys, forge tokens, cloud keys, private
+/// keys, bearer headers, URL passwords. What begins as none of them is not searched further, whatever the case of its
+/// letters. Each either matches within its run of characters or fails within a bounded number of them: a search that is
+/// alive for long beside others that match would be begun again at each match, and take quadratic time.
+const SHAPES: &[(&str, &str)] = &[
+    ("sk-", "[A-Za-z0-9_-]{16,}"),
+    ("gh[pousr]_", "[A-Za-z0-9]{20,}"),
+    ("github_pat_", "[A-Za-z0-9_]{20,}"),
+    ("glpat-", "[A-Za-z0-9_-]{16,}"),
+    ("xox", "[abeoprs]-[A-Za-z0-9-]{10,}"),
+    ("AKIA", "[0-9A-Z]{16}"),
+    ("ASIA", "[0-9A-Z]{16}"),
+    ("AIza", "[A-Za-z0-9_-]{30,}"),
+    (r"ya29\.", "[A-Za-z0-9_-]{20,}"),
+    ("npm_", "[A-Za-z0-9]{30,}"),
+    ("pypi-", "[A-Za-z0-9_-]{30,}"),
+    ("hf_", "[A-Za-z0-9]{25,}"),
+    ("-----BEGIN", " [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-[^-])*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
+    ("(?i:bearer) ", "[A-Za-z0-9._~+/=-]{12,}"),
+    ("://", r"[^\s/@:\x22]{1,64}:[^\s/@\x22]{1,128}@"),
 ];
+/// JSON Web Tokens: searched for alone, since whether one is there shows only at the end of a run of any length.
+const WEB_TOKEN: (&str, &str) = ("eyJ", r"[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*");
+
+/// What has one of [`SHAPES`].
+static SHAPED: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let shapes: Vec<String> = SHAPES.iter().map(|(begins, goes_on)| format!("{begins}{goes_on}")).collect();
+    Regex::new(&shapes.join("|")).ok()
+});
+/// What has the shape of [`WEB_TOKEN`].
+static WEB_TOKENS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let (begins, goes_on) = WEB_TOKEN;
+    Regex::new(&format!("{begins}{goes_on}")).ok()
+});
 /// What is in every text that holds a secret, if it is ASCII and nothing in it is escaped: most messages have none of it,
 /// and this one search is all that they cost.
-static SUSPICIOUS: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(&format!("(?i-u:{}|{})", ROOTS.join("|"), BEGINNINGS.join("|"))).ok());
+static SUSPICIOUS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let beginnings = SHAPES.iter().chain([&WEB_TOKEN]).map(|(begins, _)| *begins);
+    let any: Vec<&str> = ROOTS.into_iter().chain(beginnings).collect();
+    Regex::new(&format!("(?i-u:{})", any.join("|"))).ok()
+});
 /// Nothing shorter has a shape, bytes.
 const SHORTEST: usize = 7;
 
 /// Makes what the first search needs, which takes some milliseconds: for whoever has time before there is anything to search.
 pub fn prepare() {
-    let _ = (SUSPICIOUS.is_some(), SHAPES.is_some(), WEB_TOKEN.is_some());
+    let _ = (SUSPICIOUS.is_some(), SHAPED.is_some(), WEB_TOKENS.is_some());
 }
 
 /// Any text without its secrets. JSON stays JSON: what is replaced never reaches beyond one of its strings.
@@ -221,7 +220,7 @@ fn shapeless(text: &str) -> Cow<'_, str> {
     if text.len() < SHORTEST {
         return Cow::Borrowed(text);
     }
-    let (Some(shapes), Some(web_token)) = (SHAPES.as_ref(), WEB_TOKEN.as_ref()) else {
+    let (Some(shaped), Some(web_tokens)) = (SHAPED.as_ref(), WEB_TOKENS.as_ref()) else {
         return Cow::Owned(REDACTED.to_owned());
     };
     let replace = |found: &regex::Captures<'_>| {
@@ -229,17 +228,17 @@ fn shapeless(text: &str) -> Cow<'_, str> {
     };
     // Looking alone costs a fraction of looking and noting where.
     let without =
-        if web_token.is_match(text) { web_token.replace_all(text, REDACTED) } else { Cow::Borrowed(text) };
-    if !shapes.is_match(&without) {
+        if web_tokens.is_match(text) { web_tokens.replace_all(text, REDACTED) } else { Cow::Borrowed(text) };
+    if !shaped.is_match(&without) {
         return without;
     }
-    Cow::Owned(shapes.replace_all(&without, replace).into_owned())
+    Cow::Owned(shaped.replace_all(&without, replace).into_owned())
 }
 
 /// Whether anything in a text has the shape of a secret.
 fn has_shape(text: &str) -> bool {
-    match (SHAPES.as_ref(), WEB_TOKEN.as_ref()) {
-        (Some(shapes), Some(web_token)) => shapes.is_match(text) || web_token.is_match(text),
+    match (SHAPED.as_ref(), WEB_TOKENS.as_ref()) {
+        (Some(shaped), Some(web_tokens)) => shaped.is_match(text) || web_tokens.is_match(text),
         _ => true,
     }
 }

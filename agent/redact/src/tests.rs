@@ -63,8 +63,7 @@ fn what_holds_a_secret_does_not_look_harmless() {
     for key in super::SECRET_WORDS.iter().chain(seconds) {
         assert!(!super::is_harmless(&format!("{{\"{}\":1}}", key.to_uppercase())), "{key}");
     }
-    let shapes = super::SHAPES.as_ref().expect("compiles").as_str().split('|').count();
-    assert_eq!(shapes, 16, "a new shape's beginning belongs to BEGINNINGS, and here");
+    assert!(super::SHAPED.is_some() && super::WEB_TOKENS.is_some() && super::SUSPICIOUS.is_some());
     for beginning in [
         "sk-",
         "ghp_",

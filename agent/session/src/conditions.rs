@@ -1,4 +1,4 @@
-//! The conditions of a rule: compiled, matched with a call, compared with another rule's. Pure.
+//! The conditions of a rule: as a file has them, compiled, matched with a call, compared with another rule's. Pure.
 //!
 //! Every function here names all conditions and all facts of a call, so that the compiler asks each of them about a new
 //! one. What a condition may look at is in [`Facts`], by which judgements are cached as well.
@@ -7,9 +7,135 @@ use super::risk::Risk;
 use globset::{GlobBuilder, GlobMatcher};
 use ringfence_wire::{
     mcp::Conditions,
-    tool_call::{Operation, Recorded},
+    tool_call::{Action, Named as _, Operation, Recorded},
 };
+use serde::{
+    Deserialize, Deserializer,
+    de::{SeqAccess, Visitor},
+};
+use serde_saphyr::{Location, Spanned};
+use std::fmt;
 use unicode_normalization::UnicodeNormalization;
+
+/// A list of names, or one text of them with commas between.
+#[derive(Debug)]
+enum List {
+    Each(Vec<Spanned<String>>),
+    Text(String),
+}
+
+impl<'de> Deserialize<'de> for List {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = List;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of operations, or a text of them with commas between")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<List, E> {
+                Ok(List::Text(text.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<List, A::Error> {
+                let mut each = Vec::new();
+                while let Some(one) = seq.next_element()? {
+                    each.push(one);
+                }
+                Ok(List::Each(each))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl List {
+    fn names(&self) -> Vec<Recorded<Operation>> {
+        match self {
+            Self::Each(names) => names.iter().map(|name| name.value.as_str().into()).collect(),
+            Self::Text(text) => text.split(',').map(|name| name.trim().into()).collect(),
+        }
+    }
+}
+
+/// A rule of a file, with the places of the values that can be wrong.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileRule {
+    pub(super) name: Spanned<String>,
+    #[serde(default)]
+    pub(super) description: String,
+    tool_pattern: Option<Spanned<String>>,
+    server_pattern: Option<Spanned<String>>,
+    #[serde(default, deserialize_with = "present")]
+    min_risk_score: Option<Spanned<u8>>,
+    operation_types: Option<Spanned<List>>,
+    pub(super) action: Spanned<Action>,
+    #[serde(default = "yes")]
+    pub(super) enabled: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// A value that can be left out, but is not null.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+impl FileRule {
+    /// Which calls it is about.
+    pub(super) fn conditions(&self) -> Conditions {
+        let Self {
+            name: _,
+            description: _,
+            tool_pattern,
+            server_pattern,
+            min_risk_score,
+            operation_types,
+            action: _,
+            enabled: _,
+        } = self;
+        let text = |text: &Option<Spanned<String>>| text.as_ref().map(|text| text.value.clone());
+        Conditions {
+            tool_pattern: text(tool_pattern),
+            server_pattern: text(server_pattern),
+            min_risk_score: min_risk_score.as_ref().map_or(0, |score| score.value),
+            operation_types: operation_types.as_ref().map(|list| list.value.names()),
+        }
+    }
+
+    /// Line of the value that is wrong under a key, from 1.
+    pub(super) fn line(&self, key: &str) -> Option<u64> {
+        let Self {
+            name,
+            description: _,
+            tool_pattern,
+            server_pattern,
+            min_risk_score,
+            operation_types,
+            action,
+            enabled: _,
+        } = self;
+        let line = |place: &Location| Some(place.line()).filter(|line| *line > 0);
+        match key {
+            "name" => line(&name.referenced),
+            "tool_pattern" => line(&tool_pattern.as_ref()?.referenced),
+            "server_pattern" => line(&server_pattern.as_ref()?.referenced),
+            "min_risk_score" => line(&min_risk_score.as_ref()?.referenced),
+            "operation_types" => {
+                let unknown = |name: &&Spanned<String>| Operation::from_name(&name.value).is_none();
+                let list = operation_types.as_ref()?;
+                match &list.value {
+                    List::Each(names) => names.iter().find(unknown).and_then(|name| line(&name.referenced)),
+                    List::Text(_) => None,
+                }
+                .or_else(|| line(&list.referenced))
+            }
+            "action" => line(&action.referenced),
+            _ => None,
+        }
+    }
+}
 
 /// What conditions may look at in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,11 @@
 //! The YAML rules over tool calls: parsed whole or refused with the line, evaluated to the strictest answer. Pure.
 
-use super::conditions::{Facts, Matcher, normal};
-use ringfence_wire::{
-    mcp::Conditions,
-    tool_call::{Action, Named as _, Operation, Recorded},
-};
+use super::conditions::{Facts, FileRule, Matcher, normal};
+use ringfence_wire::{mcp::Conditions, tool_call::Action};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, SeqAccess, Visitor},
 };
-use serde_saphyr::{Location, Spanned};
 use std::{collections::HashSet, fmt};
 
 /// The rules that ship, in force where a user has none.
@@ -44,41 +40,15 @@ pub struct RuleSpec {
     pub enabled: bool,
 }
 
-/// A list of names, or one text of them with commas between.
-#[derive(Debug)]
-enum List {
-    Each(Vec<Spanned<String>>),
-    Text(String),
-}
-
-impl<'de> Deserialize<'de> for List {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = List;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of operations, or a text of them with commas between")
-            }
-            fn visit_str<E>(self, text: &str) -> Result<List, E> {
-                Ok(List::Text(text.to_owned()))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<List, A::Error> {
-                let mut each = Vec::new();
-                while let Some(one) = seq.next_element()? {
-                    each.push(one);
-                }
-                Ok(List::Each(each))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
-impl List {
-    fn names(&self) -> Vec<Recorded<Operation>> {
-        match self {
-            Self::Each(names) => names.iter().map(|name| name.value.as_str().into()).collect(),
-            Self::Text(text) => text.split(',').map(|name| name.trim().into()).collect(),
+impl RuleSpec {
+    /// A rule of a file, without the places of its values.
+    fn of(rule: &FileRule) -> Self {
+        Self {
+            name: rule.name.value.clone(),
+            description: rule.description.clone(),
+            conditions: rule.conditions(),
+            action: rule.action.value,
+            enabled: rule.enabled,
         }
     }
 }
@@ -111,93 +81,6 @@ fn bounded_rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<FileR
         }
     }
     deserializer.deserialize_seq(Few)
-}
-
-/// A rule of a file, with the places of the values that can be wrong.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileRule {
-    name: Spanned<String>,
-    #[serde(default)]
-    description: String,
-    tool_pattern: Option<Spanned<String>>,
-    server_pattern: Option<Spanned<String>>,
-    #[serde(default, deserialize_with = "present")]
-    min_risk_score: Option<Spanned<u8>>,
-    operation_types: Option<Spanned<List>>,
-    action: Spanned<Action>,
-    #[serde(default = "yes")]
-    enabled: bool,
-}
-
-const fn yes() -> bool {
-    true
-}
-
-/// A value that can be left out, but is not null.
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
-
-impl FileRule {
-    /// Without the places.
-    fn spec(&self) -> RuleSpec {
-        let Self {
-            name,
-            description,
-            tool_pattern,
-            server_pattern,
-            min_risk_score,
-            operation_types,
-            action,
-            enabled,
-        } = self;
-        let text = |text: &Option<Spanned<String>>| text.as_ref().map(|text| text.value.clone());
-        RuleSpec {
-            name: name.value.clone(),
-            description: description.clone(),
-            conditions: Conditions {
-                tool_pattern: text(tool_pattern),
-                server_pattern: text(server_pattern),
-                min_risk_score: min_risk_score.as_ref().map_or(0, |score| score.value),
-                operation_types: operation_types.as_ref().map(|list| list.value.names()),
-            },
-            action: action.value,
-            enabled: *enabled,
-        }
-    }
-
-    /// Line of the value that is wrong under a key, from 1.
-    fn line(&self, key: &str) -> Option<u64> {
-        let Self {
-            name,
-            description: _,
-            tool_pattern,
-            server_pattern,
-            min_risk_score,
-            operation_types,
-            action,
-            enabled: _,
-        } = self;
-        let line = |place: &Location| Some(place.line()).filter(|line| *line > 0);
-        match key {
-            "name" => line(&name.referenced),
-            "tool_pattern" => line(&tool_pattern.as_ref()?.referenced),
-            "server_pattern" => line(&server_pattern.as_ref()?.referenced),
-            "min_risk_score" => line(&min_risk_score.as_ref()?.referenced),
-            "operation_types" => {
-                let unknown = |name: &&Spanned<String>| Operation::from_name(&name.value).is_none();
-                let list = operation_types.as_ref()?;
-                match &list.value {
-                    List::Each(names) => names.iter().find(unknown).and_then(|name| line(&name.referenced)),
-                    List::Text(_) => None,
-                }
-                .or_else(|| line(&list.referenced))
-            }
-            "action" => line(&action.referenced),
-            _ => None,
-        }
-    }
 }
 
 /// A rule, ready to be matched.
@@ -282,7 +165,7 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, Error> {
     let file = read_file(text)?;
     let mut names = HashSet::with_capacity(file.len());
     let rule = |(index, rule): (usize, &FileRule)| {
-        let spec = rule.spec();
+        let spec = RuleSpec::of(rule);
         if !names.insert(spec.name.clone()) {
             return Err(Error::Name { index: index + 1, name: spec.name }.at(rule));
         }
@@ -296,7 +179,7 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, Error> {
 /// # Errors
 /// [`Error::Shape`], also for more than [`MOST_RULES`].
 pub fn read(text: &str) -> Result<Vec<RuleSpec>, Error> {
-    Ok(read_file(text)?.iter().map(FileRule::spec).collect())
+    Ok(read_file(text)?.iter().map(RuleSpec::of).collect())
 }
 
 fn read_file(text: &str) -> Result<Vec<FileRule>, Error> {

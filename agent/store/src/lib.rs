@@ -8,7 +8,8 @@
 //! | `turn` | whose turn it is to write |
 //! | `session_writer`, `mcp_write`, `mcp_read` | MCP sessions: the writer; a journal's entries to rows; rows as JSON |
 //! | `filter` | which calls are asked for |
-//! | `ledger`, `rule_files` | the ledger of sessions; which rule file is in force, and changes that wait for a person |
+//! | `ledger` | the ledger of sessions |
+//! | `policy_rules`, `rule_files` | rules of the database; which rule file is in force, and changes that wait for a person |
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags, refusals; a bound on the bytes of their rows |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
 //! | `stderr` | what servers wrote to standard error |
@@ -31,6 +32,7 @@ mod ledger;
 mod mcp_read;
 mod mcp_schema;
 mod mcp_write;
+mod policy_rules;
 mod read;
 mod retention;
 mod rule_files;

@@ -5,7 +5,6 @@ use ringfence_session::{
     heads::{Head, Of},
     strict,
 };
-use ringfence_wire::mcp::{Conditions, StoredRule};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
 use serde_json::{Map, Value, json};
 use std::{
@@ -391,35 +390,6 @@ impl SessionReader {
             }
         }
         Ok(removed)
-    }
-
-    /// The rules of the database that are switched on and bind the sessions of `uid`, oldest first.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub fn stored_rules(&self, uid: u32) -> Result<Vec<StoredRule>, Error> {
-        let fail = sql("read the rules");
-        let text =
-            "SELECT name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action
-             FROM policy_rules WHERE enabled AND uid IN (0, ?1) ORDER BY created_at, id";
-        let mut statement = self.connection.prepare(text).map_err(&fail)?;
-        let rule = |row: &Row<'_>| {
-            let operations: Option<String> = row.get(5)?;
-            Ok(StoredRule {
-                name: row.get(0)?,
-                description: row.get::<_, Option<String>>(1)?.unwrap_or_default(),
-                conditions: Conditions {
-                    tool_pattern: row.get(2)?,
-                    server_pattern: row.get(3)?,
-                    min_risk_score: row.get::<_, Option<u8>>(4)?.unwrap_or(0),
-                    operation_types: operations
-                        .map(|list| list.split(',').map(|name| name.trim().into()).collect()),
-                },
-                action: row.get::<_, String>(6)?.into(),
-            })
-        };
-        let rules = statement.query_map([uid], rule).map_err(&fail)?;
-        rules.collect::<rusqlite::Result<_>>().map_err(&fail)
     }
 
     /// Changes of rule files that wait for a confirmation, oldest first.

@@ -1,8 +1,7 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
 use super::{
-    Error, Position, SessionWriter, connection::begin, intents, ledger, session_retention::who_waits,
-    session_writer::of_user, sql, turn,
+    Error, Position, SessionWriter, connection::begin, intents, ledger, session_retention::who_waits, sql, turn,
 };
 use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_session::{
@@ -13,7 +12,7 @@ use ringfence_session::{
     },
 };
 use ringfence_wire::{
-    mcp::{Conditions, MAX_PATH, MAX_STORED_RULES, StoredRule},
+    mcp::MAX_PATH,
     tool_call::{Outcome, Recorded},
 };
 use rusqlite::{OptionalExtension as _, Transaction, params};
@@ -152,44 +151,6 @@ impl SessionWriter {
         Ok(waits == Some(owners.of(uid)))
     }
 
-    /// Adds a rule for the sessions of `uid`, or of everybody for 0. Gives its id, or nothing where one of that name
-    /// binds some of them already.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub fn add_rule(&mut self, uid: u32, rule: &StoredRule, now: i64) -> Result<Option<String>, Error> {
-        let _turn = turn::wait();
-        let id = uuid::Uuid::new_v4().to_string();
-        let owners = self.owners.clone();
-        let connection = self.connection()?;
-        let owner = owners.of(uid);
-        let count = of_user(connection, &owners, owner, RULES_BY_UID).map_err(sql("count rules"))?;
-        if count >= MAX_STORED_RULES as u64 {
-            return Err(Error::TooManyRules);
-        }
-        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = &rule.conditions;
-        let operations: Option<Vec<&str>> =
-            operation_types.as_ref().map(|list| list.iter().map(Recorded::as_str).collect());
-        let inserted = connection.execute(
-            "INSERT INTO policy_rules (id, name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action, created_at, uid)
-             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
-             WHERE NOT EXISTS (SELECT 1 FROM policy_rules WHERE name = ?2 AND (uid = ?10 OR uid = 0 OR ?10 = 0))",
-            params![
-                id,
-                rule.name,
-                rule.description,
-                tool_pattern,
-                server_pattern,
-                min_risk_score,
-                operations.map(|names| names.join(",")),
-                rule.action.as_str(),
-                rfc3339(now),
-                uid
-            ],
-        );
-        Ok((inserted.map_err(sql("store a rule"))? == 1).then_some(id))
-    }
-
     /// Says that a user's session's journal was tampered with or cannot be read: nothing more of it comes, and for retention it
     /// ended. Of one that could not be read from its start on, that is all there is on record.
     ///
@@ -219,9 +180,6 @@ impl SessionWriter {
         step.commit().map_err(sql("commit"))
     }
 }
-
-/// Rules for the sessions of each user id.
-const RULES_BY_UID: &str = "SELECT uid, count(*) FROM policy_rules GROUP BY uid";
 
 fn write(
     step: &Transaction<'_>,

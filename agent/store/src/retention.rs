@@ -42,3 +42,28 @@ impl Retention {
         Self { age: i64::from(days) * DAY, ..self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_says_what_is_kept() {
+        let Retention { age, event_bytes, container_share, session_bytes, grace: _, ledger_entries: _ } =
+            Retention::default();
+        let days = format!("{} days", age / DAY);
+        let gib = |bytes: u64| format!("{} GiB", bytes >> 30);
+        let (events, sessions) = (gib(event_bytes), gib(session_bytes));
+        for (page, text, all) in [
+            ("mcp.md", include_str!("../../../docs/mcp.md"), vec![&days, &sessions]),
+            ("events.md", include_str!("../../../docs/events.md"), vec![&days, &events]),
+            ("operate.md", include_str!("../../../docs/operate.md"), vec![&days, &events, &sessions]),
+            ("llm.md", include_str!("../../../docs/llm.md"), vec![&days]),
+        ] {
+            for said in all {
+                assert!(text.contains(said.as_str()), "docs/{page} does not say {said}");
+            }
+        }
+        assert_eq!(container_share, 4, "docs/events.md says a quarter");
+    }
+}

@@ -195,7 +195,7 @@ pub struct StoredRule {
 }
 
 /// Which calls a rule is about: those that meet every condition. Whoever uses conditions names all of them, so that the
-/// compiler leads to each place that must learn of a new one.
+/// compiler leads to each place that must learn of a new one; what it cannot see, the page and the manual, tests compare.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditions {
     /// Globs over the tool's name, comma between them. None: every tool.

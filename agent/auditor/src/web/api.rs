@@ -252,3 +252,19 @@ async fn outcome(dashboard: &Dashboard, viewer: Viewer, id: &str, approve: bool)
         "The interceptor took the decision, but has not recorded what it did; look at the call again.",
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_manual_has_every_route() {
+        let (source, manual) = (include_str!("api.rs"), include_str!("../../../../docs/mcp.md"));
+        let routes: Vec<&str> =
+            source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(routes.contains(&"/api/stats"), "{routes:?}");
+        for route in routes {
+            let path = route.replace("{id}", "ID");
+            let is_there = ['`', '?'].iter().any(|end| manual.contains(&format!("{path}{end}")));
+            assert!(is_there, "docs/mcp.md has no {path}");
+        }
+    }
+}

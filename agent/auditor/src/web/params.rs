@@ -225,6 +225,18 @@ mod tests {
     }
 
     #[test]
+    fn the_page_and_the_manual_have_every_condition() {
+        let (page, manual) = (include_str!("page/rules.js"), include_str!("../../../../docs/mcp.md"));
+        let conditions = json!(Conditions::default());
+        for name in conditions.as_object().expect("an object").keys() {
+            assert!(page.contains(&format!("rule.{name}")), "rules.js shows no {name}");
+            assert!(page.contains(&format!("\"{name}\"")), "rules.js has no field for {name}");
+            assert!(page.contains(&format!(" {name}: ")), "rules.js sends no {name}");
+            assert!(manual.contains(&format!("`{name}`")), "docs/mcp.md does not describe {name}");
+        }
+    }
+
+    #[test]
     fn a_rule_s_texts_are_bounded_in_the_bytes_that_interceptors_are_sent() {
         let control = |many: usize| "\u{1}".repeat(many);
         for (text, fits) in [

@@ -95,8 +95,7 @@ fn policy(places: usize, nets: u16) -> CompiledPolicy {
         record: 5,
         inet: true,
         capabilities: Capabilities::from_bits(0x8000_0000_0000_0025),
-        setuid_files: false,
-        debug_between_calls: false,
+        flags: 0,
         places: (0..places).map(place).collect(),
         nets: (1..=nets).map(net).collect(),
         rules: Vec::new(),
@@ -124,12 +123,13 @@ fn a_policy_is_written_as_the_programs_read_it() {
     let mut core = boot.core();
     let id = core.create(0).unwrap();
     assert_eq!(core.generation(id), None, "a new container has no policy");
-    let installed = core.install(id, &policy(3, 2)).unwrap();
+    let given = CompiledPolicy { flags: 1 << 31, ..policy(3, 2) };
+    let installed = core.install(id, &given).unwrap();
     assert_eq!((installed.generation, installed.slots.len()), (1, 3));
     let index = core.policy_index(id).unwrap();
     let written = core.arrays.policy(index);
     assert_eq!((written.generation, written.record, written.initial), (1, 5, 2));
-    assert_eq!(written.flags, FLAG_AUDIT | FLAG_INET);
+    assert_eq!(written.flags, FLAG_AUDIT | FLAG_INET | given.flags);
     for slot in &installed.slots {
         let rule = slot.allow[0].unwrap();
         let prefix = ringfence_common::hash::path(&KEYS, written.seed, format!("/place{rule}").as_bytes());

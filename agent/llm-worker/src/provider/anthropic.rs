@@ -21,7 +21,7 @@ use reqwest::header::HeaderName;
 use ringfence_policy::agents::config::Llm;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json, value::RawValue};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 mod decoder;
 
@@ -134,6 +134,11 @@ impl Protocol for Messages {
         ["max_tokens", "max_completion_tokens"]
     }
 
+    fn ask_for_usage(&self, _request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String> {
+        // Its streams have it in any case.
+        Ok(false)
+    }
+
     fn models(&self, model: &str) -> Value {
         let listed = json!({
             "type": "model", "id": model, "display_name": model, "created_at": "1970-01-01T00:00:00Z",
@@ -172,8 +177,18 @@ impl Protocol for Messages {
             || event.get("content").is_some_and(Value::is_array)
     }
 
+    fn check_answer(&self, _answer: &Value) -> Result<(), String> {
+        // All clients look for tool calls where it has them.
+        Ok(())
+    }
+
     fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String> {
         calls.blocks(data)
+    }
+
+    fn event_usage(&self, _event: &Value) -> (Option<Usage>, bool) {
+        // It comes before the end of the answer, so the decoder has it.
+        (None, false)
     }
 
     fn hold_back(

@@ -28,7 +28,8 @@ use std::{
     sync::Arc,
 };
 
-/// Everything that differs from one provider to another.
+/// Everything that differs from one provider to another. What a limit or a check depends on has no default: a provider that
+/// needs none says so.
 pub(crate) trait Protocol: Sync {
     /// Where its API is unless the profile says otherwise, and what follows that address for an answer.
     fn address(&self) -> (&'static str, &'static str);
@@ -73,9 +74,7 @@ pub(crate) trait Protocol: Sync {
     ///
     /// # Errors
     /// What it has there is not what it is to be.
-    fn ask_for_usage(&self, _request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String> {
-        Ok(false)
-    }
+    fn ask_for_usage(&self, request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String>;
 
     /// The list of models: this one.
     fn models(&self, model: &str) -> Value;
@@ -102,9 +101,7 @@ pub(crate) trait Protocol: Sync {
     ///
     /// # Errors
     /// It has some.
-    fn check_answer(&self, _answer: &Value) -> Result<(), String> {
-        Ok(())
-    }
+    fn check_answer(&self, answer: &Value) -> Result<(), String>;
 
     /// Takes in the tool calls of an answer, or of an event of one.
     ///
@@ -113,9 +110,7 @@ pub(crate) trait Protocol: Sync {
     fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String>;
 
     /// The usage in an event, where its decoder may have ended before; whether the event has nothing else.
-    fn event_usage(&self, _event: &Value) -> (Option<Usage>, bool) {
-        (None, false)
-    }
+    fn event_usage(&self, event: &Value) -> (Option<Usage>, bool);
 
     /// Looks for pieces of credentials in an event, by its number.
     ///

@@ -124,8 +124,7 @@ fn policy() -> impl Strategy<Value = CompiledPolicy> {
                 record: 0,
                 inet,
                 capabilities: crate::Capabilities::NONE,
-                setuid_files: false,
-                debug_between_calls: false,
+                flags: 0,
                 places: unique.into_values().collect(),
                 nets,
                 rules: vec![compiled::RuleSource {

@@ -465,7 +465,7 @@ proptest! {
 
     #[test]
     fn no_bytes_panic(bytes: Vec<u8>) {
-        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+        for &kind in ProviderKind::ALL {
             let mut feeds = relay(kind);
             let _ = feeds.feed(&bytes, &redactor());
             feeds.finish(true, &redactor());
@@ -475,7 +475,7 @@ proptest! {
 
     #[test]
     fn no_json_panics(answer in answer()) {
-        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+        for &kind in ProviderKind::ALL {
             for is_error in [false, true] {
                 relay(kind).whole(is_error, answer.to_string().as_bytes(), &redactor());
             }

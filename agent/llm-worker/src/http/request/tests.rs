@@ -76,7 +76,7 @@ fn a_stream_is_asked_for_plainly_or_not_at_all() {
     let openai = llm(ProviderKind::OpenAi);
     let of = |body: &str| rewrite(&openai, Route::Complete, body.as_bytes());
     for odd in ["1", "\"true\"", "[true]", "{}", "0"] {
-        for kind in [ProviderKind::OpenAi, ProviderKind::Anthropic] {
+        for &kind in ProviderKind::ALL {
             let body = format!(r#"{{"stream":{odd}}}"#);
             assert!(rewrite(&llm(kind), Route::Complete, body.as_bytes()).is_err(), "{odd}");
         }

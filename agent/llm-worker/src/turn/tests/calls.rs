@@ -264,7 +264,7 @@ fn two_calls_of_one_id_in_one_answer_and_over_rounds_are_kept_apart() {
         Vec::new(),
         vec![made("a", false), made("", false), made(&"x".repeat(300), false)],
     ];
-    for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+    for &kind in ProviderKind::ALL {
         check(kind, &answers);
     }
 }
