@@ -37,7 +37,7 @@ fn ringfence(home: &Home, arguments: &[&str]) -> (String, bool) {
 }
 
 fn pending(home: &Home) -> usize {
-    let (said, ok) = ringfence(home, &["rules", "pending", "--json"]);
+    let (said, ok) = ringfence(home, &["mcp", "rules", "pending", "--json"]);
     assert!(ok, "{said}");
     said.lines().filter(|line| line.starts_with('{')).count()
 }
@@ -64,22 +64,22 @@ fn a_loosened_file_waits_in_running_sessions_and_in_new_ones() {
     let mut new = Session::start(&home);
     assert!(blocked(&mut new), "after another auditor was started");
 
-    let (said, ok) = ringfence(&home, &["rules", "pending"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "pending"]);
     assert!(ok && said.contains("loosens no_x") && said.contains("-  - {name: no_x"), "{said}");
-    let (said, ok) = ringfence(&home, &["rules", "confirm"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm"]);
     assert!(!ok && said.contains("was not confirmed"), "it asks, and nobody answers: {said}");
-    let (said, ok) = ringfence(&home, &["rules", "confirm", "/elsewhere.yaml", "--yes"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm", "/elsewhere.yaml", "--yes"]);
     assert!(!ok && said.contains("no such change"), "{said}");
     assert!(blocked(&mut new));
     let path = file(&home).display().to_string();
-    let (said, ok) = ringfence(&home, &["rules", "confirm", &path, "--yes"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm", &path, "--yes"]);
     assert!(ok && said.contains("is in force"), "{said}");
     eventually("the session that runs has the confirmed rules", || !blocked(&mut new));
     eventually("and the first one, which found the auditor again", || !blocked(&mut running));
     let mut third = Session::start(&home);
     assert!(!blocked(&mut third));
     assert_eq!(pending(&home), 0);
-    let (said, ok) = ringfence(&home, &["rules", "confirm", &path, "--yes"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm", &path, "--yes"]);
     assert!(!ok && said.contains("no such change"), "a confirmation counts once: {said}");
 
     // Tightening needs nobody, at once and for the next; going back does.
@@ -128,7 +128,7 @@ fn what_a_client_started_confirms_nothing() {
     write(&home, STRICT);
     // The shell is the client. A background job's standard input would be nothing: the interceptor gets the shell's.
     let script = "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & \
-        until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \"$0\" rules confirm --yes";
+        until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \"$0\" mcp rules confirm --yes";
     let inner = home.ringfence(&[]);
     let mut shell = Command::new("sh")
         .args(["-c", script])

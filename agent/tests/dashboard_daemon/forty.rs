@@ -149,7 +149,7 @@ fn forty_hostile_users_hold_nobody_up() {
     // And new sessions, and questions by the command line.
     let begin = Instant::now();
     let second = home.session("second", &[]);
-    let listed = home.ringfence(&["calls", "--json"]).output().expect("ringfence mcp calls");
+    let listed = home.ringfence(&["mcp", "calls", "--json"]).output().expect("ringfence mcp calls");
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     let asked = begin.elapsed();
     eprintln!(

@@ -163,14 +163,14 @@ fn events_stand_under_the_call_that_they_belong_to() {
     assert_eq!(tie(&events, "/born-in-two"), ambiguous(&[2, 3]));
     assert_eq!(tie(&events, "/server"), ambiguous(&[2, 3]));
 
-    let (one, _, _) = core.run(&["calls", &call(2)[..9], "--json"]);
+    let (one, _, _) = core.run(&["mcp", "calls", &call(2)[..9], "--json"]);
     let row: Value = serde_json::from_str(&one).expect("one call");
     let paths: Vec<&str> =
         row["events"].as_array().expect("events").iter().filter_map(|event| event["path"].as_str()).collect();
     assert_eq!(paths, ["/before-the-second", "/two", "/server"]);
-    let (text, _, _) = core.run(&["calls", &call(1)]);
+    let (text, _, _) = core.run(&["mcp", "calls", &call(1)]);
     assert!(text.contains("sole       denied      open      /sole"), "{text}");
-    let why = core.run(&["why", "1", "--json"]).0;
+    let why = core.run(&["events", "why", "1", "--json"]).0;
     assert_eq!(serde_json::from_str::<Value>(&why).expect("JSON")["event"]["tool_call"], call(1));
 
     let shown = home.json(&format!("/api/tool-calls/{}", call(1)));
@@ -198,7 +198,7 @@ fn a_container_that_somebody_else_enrolled_is_not_the_sessions() {
     if uid() == 0 {
         assert_eq!(tie(&events, "/theirs"), ("none".to_owned(), Value::Null, Value::Null));
     }
-    let (one, _, _) = core.run(&["calls", &call(9), "--json"]);
+    let (one, _, _) = core.run(&["mcp", "calls", &call(9), "--json"]);
     let row: Value = serde_json::from_str(&one).expect("one call");
     assert_eq!(row["events"], json!([]));
 }

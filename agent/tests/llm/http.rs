@@ -335,7 +335,7 @@ fn loopback_wants_the_token_and_no_browser() {
     let mock = Mock::with([says(&["ok"]), says(&["ok"])]);
     let home = home(&mock, "anthropic", &format!("http = true\nhttp_port = {port}"), "");
     let _daemon = home.start();
-    let shown = home.run(&["show", "a"]).out;
+    let shown = home.run(&["agent", "show", "a"]).out;
     let file = home.path(".local/share/ringfence/state/a/http-token");
     assert!(
         shown.contains(&format!("http://127.0.0.1:{port}")) && shown.contains(file.to_str().unwrap()),

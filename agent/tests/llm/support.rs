@@ -107,7 +107,7 @@ impl Home {
     }
 
     pub(crate) fn start_with(&self, environment: &[(&str, &str)]) -> Daemon<'_> {
-        let mut command = self.ringfence(&["start"]);
+        let mut command = self.ringfence(&["agent", "start"]);
         command.envs(environment.iter().copied());
         self.started(&mut command)
     }
@@ -119,7 +119,7 @@ impl Home {
         let child = command.stderr(file).spawn().unwrap();
         let daemon = Daemon { child, home: self };
         eventually("the daemon serves", || {
-            let listed = self.run(&["agent", "ls", "--json"]);
+            let listed = self.run(&["agent", "list", "--json"]);
             listed.status.then_some(())
         });
         daemon
@@ -192,7 +192,7 @@ impl Daemon<'_> {
     }
 
     pub(crate) fn status(&self, agent: &str) -> Value {
-        let listed = self.home.run(&["agent", "ls", "--json"]);
+        let listed = self.home.run(&["agent", "list", "--json"]);
         assert!(listed.status, "{}", listed.err);
         let status: Value = serde_json::from_str(&listed.out).unwrap();
         status["agents"].as_array().unwrap().iter().find(|a| a["name"] == agent).cloned().unwrap_or_default()

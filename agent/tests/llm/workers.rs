@@ -184,7 +184,7 @@ fn each_agent_has_a_process_of_its_own_that_nobody_looks_into() {
         ),
     );
     home.agent("c", &mock, "");
-    let mut command = home.ringfence(&["start"]);
+    let mut command = home.ringfence(&["agent", "start"]);
     command.env("KEY_OF_B", "sk-of-b-alone").env("HTTPS_PROXY", "http://127.0.0.1:9");
     let is_root = nix::unistd::geteuid().is_root();
     if is_root {
@@ -283,7 +283,7 @@ fn stop_leaves_no_process_and_no_socket() {
         (3, 1),
         "two workers, and one for commands"
     );
-    let stopped = home.run(&["stop"]);
+    let stopped = home.run(&["agent", "stop", "--all"]);
     assert!(stopped.status, "{}", stopped.err);
     daemon.wait();
     for pid in all {
@@ -305,14 +305,14 @@ fn workers_end_with_a_service_that_is_killed_and_the_next_one_has_their_sockets(
     // As long as it stands still it has the socket.
     end(worker, Signal::SIGSTOP);
     daemon.signal(Signal::SIGKILL);
-    let mut command = home.ringfence(&["start"]);
+    let mut command = home.ringfence(&["agent", "start"]);
     let log = fs::File::options().append(true).open(home.path("daemon.log")).unwrap();
     let mut next = command.stderr(log).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert!(!crate::support::has_ended(worker) && next.try_wait().unwrap().is_none());
     end(worker, Signal::SIGCONT);
     eventually("it has ended", || crate::support::has_ended(worker).then_some(()));
-    eventually("the next one serves", || home.run(&["agent", "ls"]).status.then_some(()));
+    eventually("the next one serves", || home.run(&["agent", "list"]).status.then_some(()));
     assert_eq!(Client::runtime(&home.socket("a")).says(1, "2")["result"]["content"][0]["text"], "two");
     end(next.id(), Signal::SIGTERM);
     next.wait().unwrap();
@@ -322,7 +322,7 @@ fn workers_end_with_a_service_that_is_killed_and_the_next_one_has_their_sockets(
 fn a_terminal_s_ctrl_c_reaches_all_processes_and_lets_turns_finish() {
     let (provider, gate) = streams();
     let home = Home::with(&provider);
-    let mut command = home.ringfence(&["start"]);
+    let mut command = home.ringfence(&["agent", "start"]);
     let mut daemon = home.started(command.process_group(0));
     let streaming = Streaming::begin(&home, "a", gate);
     let worker = pid_of(&daemon, "a");

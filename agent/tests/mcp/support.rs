@@ -82,7 +82,7 @@ impl Home {
     /// The calls on record, oldest first.
     pub(crate) fn calls(&self, options: &[&str]) -> Vec<Value> {
         let db = self.text("audit.db");
-        let mut arguments = vec!["calls", "--json", "--limit", "1000", "--db", &db];
+        let mut arguments = vec!["mcp", "calls", "--json", "--limit", "1000", "--db", &db];
         arguments.extend(options);
         let mut rows: Vec<Value> =
             self.output(&arguments).lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
