@@ -14,11 +14,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// Longest time that anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) use ringfence_test_support::wait::{PATIENCE, eventually};
 
 /// A user's home.
 pub(crate) struct Home {
@@ -237,18 +236,6 @@ impl Port {
         net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();
         Self { _socket: socket, number: address.port() }
-    }
-}
-
-/// Tries until there is something.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
