@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Gate, Mock, says},
-    support::{Client, Home, eventually, text_of, turn, user},
+    support::{Client, Home, eventually, is_closed, text_of, turn, user},
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -33,38 +33,23 @@ fn no_core_and_no_process_of_the_user_gets_at_what_the_service_holds() {
     use std::os::unix::{fs::MetadataExt, process::CommandExt};
     let home = Home::with(&Mock::new());
     let mut command = home.ringfence(&["agent", "start"]);
-    let is_root = nix::unistd::geteuid().is_root();
-    if is_root {
-        // An ordinary user: of root's processes /proc does not tell whether they can be read.
-        let all = Command::new("chown").args(["-R", "1234:1234"]).arg(home.path("")).status().unwrap();
-        assert!(all.success());
-        command.uid(1234).gid(1234);
-    }
+    let is_root = home.is_an_ordinary_users(&mut command);
     // The control: what another process of this user looks like.
     let mut other = Command::new("sleep");
     if is_root {
         other.uid(1234).gid(1234);
     }
     let mut other = other.arg("1000").spawn().unwrap();
-    let owner = |pid: u32| fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid();
     eventually("the control's exec", || {
         let name = fs::read_to_string(format!("/proc/{}/comm", other.id())).unwrap();
         (name == "sleep\n").then_some(())
     });
     let mine = if is_root { 1234 } else { nix::unistd::geteuid().as_raw() };
-    assert_eq!(owner(other.id()), mine);
+    assert_eq!(fs::metadata(format!("/proc/{}/environ", other.id())).unwrap().uid(), mine);
     other.kill().unwrap();
     other.wait().unwrap();
     let daemon = home.started(&mut command);
-    let proc = format!("/proc/{}", daemon.pid());
-    assert_eq!(owner(daemon.pid()), 0, "it can be read and dumped by others of its user");
-    let status = fs::read_to_string(format!("{proc}/status")).unwrap();
-    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
-        assert!(status.contains(line), "{line} is not in {status}");
-    }
-    let limits = fs::read_to_string(format!("{proc}/limits")).unwrap();
-    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+    is_closed(daemon.pid());
     daemon.stop();
 }
 

@@ -9,7 +9,11 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
     os::{
         fd::OwnedFd,
-        unix::{fs::PermissionsExt, net::UnixStream},
+        unix::{
+            fs::{MetadataExt, PermissionsExt},
+            net::UnixStream,
+            process::CommandExt,
+        },
     },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -98,6 +102,18 @@ impl Home {
     /// Runs a command to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         Ran::from(self.ringfence(arguments).output().unwrap())
+    }
+
+    /// Root gives this home, and runs the command as, an ordinary user: of root's processes /proc does not tell whether they
+    /// can be read. Whether it is root who runs the tests.
+    pub(crate) fn is_an_ordinary_users(&self, command: &mut Command) -> bool {
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            let all = Command::new("chown").args(["-R", "1234:1234"]).arg(self.path("")).status().unwrap();
+            assert!(all.success());
+            command.uid(1234).gid(1234);
+        }
+        is_root
     }
 
     /// Starts the daemon, and waits until its agents are served.
@@ -207,6 +223,21 @@ impl Drop for Daemon<'_> {
             eprintln!("{}", self.log());
         }
     }
+}
+
+/// That a process has no privilege and leaves no core, and that no other of its user reads or dumps it.
+#[track_caller]
+pub(crate) fn is_closed(pid: u32) {
+    let proc = format!("/proc/{pid}");
+    let owner = fs::metadata(format!("{proc}/environ")).unwrap().uid();
+    assert_eq!(owner, 0, "it can be read and dumped by others of its user");
+    let status = fs::read_to_string(format!("{proc}/status")).unwrap();
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+        assert!(status.contains(line), "{line} is not in {status}");
+    }
+    let limits = fs::read_to_string(format!("{proc}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
 }
 
 /// A process's state and its parent.

@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Gate, Mock, anthropic_events, says, text_block},
-    support::{Client, Daemon, Home, eventually, text_of, turn, user},
+    support::{Client, Daemon, Home, eventually, is_closed, text_of, turn, user},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -14,12 +14,7 @@ use std::{
     fs,
     io::Write,
     net::TcpStream,
-    os::unix::{
-        fs::{MetadataExt, symlink},
-        net::UnixStream,
-        process::CommandExt,
-    },
-    process::Command,
+    os::unix::{fs::symlink, net::UnixStream, process::CommandExt},
     sync::Arc,
 };
 
@@ -186,13 +181,7 @@ fn each_agent_has_a_process_of_its_own_that_nobody_looks_into() {
     home.agent("c", &mock, "");
     let mut command = home.ringfence(&["agent", "start"]);
     command.env("KEY_OF_B", "sk-of-b-alone").env("HTTPS_PROXY", "http://127.0.0.1:9");
-    let is_root = nix::unistd::geteuid().is_root();
-    if is_root {
-        // An ordinary user: of root's processes /proc does not tell whether they can be read.
-        let all = Command::new("chown").args(["-R", "1234:1234"]).arg(home.path("")).status().unwrap();
-        assert!(all.success());
-        command.uid(1234).gid(1234);
-    }
+    let is_root = home.is_an_ordinary_users(&mut command);
     let daemon = home.started(&mut command);
     let mut named = ["a", "b", "c"].map(|agent| pid_of(&daemon, agent));
     named.sort_unstable();
@@ -200,23 +189,9 @@ fn each_agent_has_a_process_of_its_own_that_nobody_looks_into() {
     found.sort_unstable();
     assert_eq!(found, named, "one for each, and no other");
     for pid in named {
-        let proc = format!("/proc/{pid}");
-        assert_eq!(
-            fs::metadata(format!("{proc}/environ")).unwrap().uid(),
-            0,
-            "others of its user look into it"
-        );
-        let status = fs::read_to_string(format!("{proc}/status")).unwrap();
-        for line in
-            ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"]
-        {
-            assert!(status.contains(line), "{line} is not in {status}");
-        }
-        let limits = fs::read_to_string(format!("{proc}/limits")).unwrap();
-        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-        assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+        is_closed(pid);
         if is_root {
-            let environment = String::from_utf8(fs::read(format!("{proc}/environ")).unwrap()).unwrap();
+            let environment = String::from_utf8(fs::read(format!("/proc/{pid}/environ")).unwrap()).unwrap();
             assert!(
                 !environment.contains("sk-of-b-alone") && !environment.contains("KEY_OF_B"),
                 "{environment}"
