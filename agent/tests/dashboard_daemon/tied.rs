@@ -2,6 +2,7 @@
 
 use crate::{
     auditor_support::{Core, Made, PATIENCE, denied, manifest, uid},
+    crowd::link,
     support::{Home, eventually},
 };
 use ringfence_wire::{
@@ -231,12 +232,7 @@ fn a_call_that_waits_and_is_not_on_record_is_denied_at_once() {
     let mut home = Home::new();
     let path = home.path("one.journal");
     Journal::create(&path, SESSION, "0123456789ab");
-    let mut conn = Conn::connect(&home.core().dir.path().join("mcp.sock"), PATIENCE).expect("connects");
-    let file = File::open(&path).expect("the journal");
-    let request = McpRequest::Session { session: SESSION.into(), journal: path.display().to_string() };
-    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
-    let welcome = conn.receive::<McpReply>().expect("an answer");
-    assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+    let mut conn = link(&home.core().dir.path().join("mcp.sock"), SESSION, &path);
     let until = i64::try_from(wall(7_200 * SECOND)).expect("a time");
     conn.send(&SessionUpdate::Paused { call: call(1), until }).expect("sent");
     let by = "the auditor: it has no record of this call".to_owned();
@@ -254,12 +250,7 @@ fn a_session_releases_its_own_calls_only() {
     let waiting = home.waiting();
     let path = home.path("one.journal");
     let mut journal = Journal::create(&path, SESSION, "0123456789ab");
-    let mut conn = Conn::connect(&home.core().dir.path().join("mcp.sock"), PATIENCE).expect("connects");
-    let file = File::open(&path).expect("the journal");
-    let request = McpRequest::Session { session: SESSION.into(), journal: path.display().to_string() };
-    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
-    let welcome = conn.receive::<McpReply>().expect("an answer");
-    assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+    let mut conn = link(&home.core().dir.path().join("mcp.sock"), SESSION, &path);
     conn.send(&SessionUpdate::Released { call: waiting.clone() }).expect("sent");
     journal.end();
     conn.send(&SessionUpdate::Ended).expect("sent");
