@@ -87,7 +87,8 @@ fn fetch_with(net: &[&str], variables: &[(&str, &str)], urls: &[&str]) -> Vec<Re
         let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
         match result["isError"].as_bool() {
             Some(false) => Ok(serde_json::from_str(&text).unwrap()),
-            _ => Err(text),
+            Some(true) => Err(text),
+            None => panic!("{answer}"),
         }
     };
     answers[1..].iter().map(come_to).collect()
