@@ -102,7 +102,9 @@ fn hostile_names_stay_on_their_line() {
     made.path =
         vec![b"a\nb".to_vec(), b"\x1b[2J\x07".to_vec(), b"\xff\xfe".to_vec(), "\u{202e}cod.exe".into()];
     core.records([made]);
-    for args in [&["events"][..], &["events", "--json"], &["why", "1"], &["why", "1", "--json"]] {
+    for args in
+        [&["events"][..], &["events", "--json"], &["events", "why", "1"], &["events", "why", "1", "--json"]]
+    {
         let (out, err, ok) = core.run(args);
         assert!(ok, "{err}");
         assert!(out.chars().all(|c| c == '\n' || !c.is_control()), "{args:?}: {out:?}");
@@ -158,7 +160,7 @@ fn a_user_sees_only_its_own() {
     core.announce(manifest(0x2006, "ffeeddccbbaa", "reader", stranger));
     core.records([denied("/etc/a"), Made { container: 0x2006, ..denied("/etc/b") }]);
     let (out, _, _) = core.run(&["events", "--json"]);
-    let (why, err, _) = core.run(&["why", "2", "--json"]);
+    let (why, err, _) = core.run(&["events", "why", "2", "--json"]);
     if uid() != 0 {
         assert_eq!(ids(&out), [1]);
         assert!(why.is_empty() && err.contains("no event 2"), "{err}");
@@ -183,26 +185,26 @@ fn a_user_sees_only_its_own() {
 fn why_names_the_rule_and_the_line() {
     let mut core = Core::start();
     core.records(samples());
-    let (out, err, ok) = core.run(&["why", "1"]);
+    let (out, err, ok) = core.run(&["events", "why", "1"]);
     assert!(ok, "{err}");
     assert!(
         out.contains("defined in  /etc/ringfence/profiles/coder.toml:12  deny.fs_read /etc/shadow"),
         "{out}"
     );
     assert!(out.contains("remove \"/etc/shadow\" from `deny.fs_read`"), "{out}");
-    let (out, _, _) = core.run(&["why", "5"]);
+    let (out, _, _) = core.run(&["events", "why", "5"]);
     assert!(out.ends_with("\n      [grant]\n      net = { only = [\"93.184.216.34:443\"] }\n"), "{out}");
-    let (out, _, _) = core.run(&["why", "last", "--json"]);
+    let (out, _, _) = core.run(&["events", "why", "last", "--json"]);
     let why: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((why["event"]["id"].as_u64(), why["line"].as_str()), (Some(8), None));
-    let (out, err, ok) = core.run(&["why", "999"]);
+    let (out, err, ok) = core.run(&["events", "why", "999"]);
     assert!(!ok && out.is_empty() && err.contains("there is no event 999"), "{err}");
 }
 
 #[test]
 fn without_a_daemon_it_says_how_to_start_one() {
     let dir = tempfile::tempdir().expect("a directory");
-    for args in [&["events"][..], &["why", "1"]] {
+    for args in [&["events"][..], &["events", "why", "1"]] {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringfence"));
         let (out, err, ok) = output(command.args(args).env("RINGFENCE_RUNTIME_DIR", dir.path()));
         assert!(!ok && out.is_empty());

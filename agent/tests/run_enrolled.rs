@@ -3,6 +3,10 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use ringfence_test_support::{
+    processes::lives,
+    wait::{PATIENCE, wait_until},
+};
 use ringfence_wire::{
     conn::Conn,
     message::{EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reply},
@@ -19,8 +23,6 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 const PROFILE: &str = r#"
 [grant]
@@ -77,7 +79,7 @@ impl Host {
     fn asked(&self) -> Asked {
         loop {
             let (stream, _) = self.listener.accept().unwrap();
-            let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
+            let mut conn = Conn::new(stream, PATIENCE, MAX_REQUEST);
             if let Ok((request, descriptors)) = conn.receive_with_descriptors() {
                 return Asked { conn, request, descriptors };
             }
@@ -195,16 +197,7 @@ fn when_the_launcher_dies_before_the_answer_the_child_dies_too() {
     launcher.kill().unwrap();
     launcher.wait().unwrap();
     let _ = asked.conn.send(&Reply::Ok("anything"));
-    let start = std::time::Instant::now();
-    // It may be gone, to the last trace, at any time.
-    let lives = || {
-        let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
-        !status.is_empty() && !status.contains("\nState:\tZ") && !status.contains("\nState:\tX")
-    };
-    while lives() {
-        assert!(start.elapsed() < LIMIT, "the child lives on");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the child is gone", || !lives(child));
     assert!(!host.path("ran").exists());
 }
 

@@ -4,78 +4,34 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails there")]
 
 use assert_cmd::cargo::cargo_bin;
+use ringfence_test_support::{
+    processes::children,
+    wait::wait_until,
+    web::{Server, ok, redirect},
+};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::{Value, json};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
-/// A server on loopback that answers as it is told and remembers what it was asked.
-struct Site {
-    addr: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
+fn page(html: &str) -> Server {
+    Server::page("text/html", html)
 }
 
-impl Site {
-    fn new(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (heads, answer) = (asked.clone(), Arc::new(answer));
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (Ok(mut stream), heads, answer) = (stream, heads.clone(), answer.clone()) else { return };
-                thread::spawn(move || {
-                    let mut head = String::new();
-                    let mut reader = BufReader::new(stream.try_clone().unwrap());
-                    while !head.ends_with("\r\n\r\n")
-                        && reader.read_line(&mut head).is_ok_and(|read| read > 0)
-                    {}
-                    heads.lock().unwrap().push(head.clone());
-                    answer(&head, &mut stream);
-                });
-            }
-        });
-        Self { addr, asked }
-    }
-
-    fn page(html: &'static str) -> Self {
-        Self::new(move |_, stream| {
-            drop(stream.write_all(&answer("200 OK", "Content-Type: text/html\r\n", html.as_bytes())))
-        })
-    }
-
-    /// Redirects `/to` there; has a page elsewhere.
-    fn redirecting(location: String) -> Self {
-        Self::new(move |head, stream| {
-            let answer = match head.starts_with("GET /to ") {
-                true => answer("302 Found", &format!("Location: {location}\r\n"), b""),
-                false => answer("200 OK", "Content-Type: text/plain\r\n", b"there"),
-            };
-            drop(stream.write_all(&answer));
-        })
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.addr)
-    }
-
-    fn asked(&self) -> usize {
-        self.asked.lock().unwrap().len()
-    }
-}
-
-fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let mut answer =
-        format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
-    answer.extend_from_slice(body);
-    answer
+/// Redirects `/to` there; has a page elsewhere.
+fn redirecting(location: String) -> Server {
+    Server::new(move |head, stream| {
+        let answer = match head.starts_with("GET /to ") {
+            true => redirect(302, &location).into_bytes(),
+            false => ok("Content-Type: text/plain\r\n", b"there"),
+        };
+        drop(stream.write_all(&answer));
+    })
 }
 
 /// A grant of these net entries, or of `all`, and of nothing else.
@@ -131,7 +87,8 @@ fn fetch_with(net: &[&str], variables: &[(&str, &str)], urls: &[&str]) -> Vec<Re
         let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
         match result["isError"].as_bool() {
             Some(false) => Ok(serde_json::from_str(&text).unwrap()),
-            _ => Err(text),
+            Some(true) => Err(text),
+            None => panic!("{answer}"),
         }
     };
     answers[1..].iter().map(come_to).collect()
@@ -150,7 +107,7 @@ fn assert_all_denied(net: &[&str], urls: &[&str]) {
 
 #[test]
 fn a_granted_page_is_fetched_and_the_metadata_address_is_denied() {
-    let site = Site::page("<title>Example Domain</title><p>This domain is for use in documents.</p>");
+    let site = page("<title>Example Domain</title><p>This domain is for use in documents.</p>");
     let granted = site.addr.to_string();
     let results = fetch(&[&granted], &[&site.url("/"), "http://169.254.169.254/latest/meta-data/"]);
     let page = results[0].as_ref().unwrap();
@@ -215,7 +172,7 @@ fn what_no_url_may_be_is_denied() {
 
 #[test]
 fn redirects_are_followed_only_to_what_is_granted() {
-    let elsewhere = Site::page("<p>secret</p>");
+    let elsewhere = page("<p>secret</p>");
     let port = elsewhere.addr.port();
     for location in [
         elsewhere.url("/"),
@@ -225,18 +182,18 @@ fn redirects_are_followed_only_to_what_is_granted() {
         "http://169.254.169.254/".to_owned(),
         "http://[64:ff9b::a9fe:a9fe]/".to_owned(),
     ] {
-        let site = Site::redirecting(location.clone());
+        let site = redirecting(location.clone());
         let results = fetch(&[&site.addr.to_string()], &[&site.url("/to")]);
         let error = results[0].as_ref().unwrap_err();
         assert!(error.starts_with("denied: "), "{location}: {error}");
-        assert_eq!(site.asked(), 1);
+        assert_eq!(site.asked().len(), 1);
     }
-    let site = Site::redirecting("file:///etc/passwd".into());
+    let site = redirecting("file:///etc/passwd".into());
     let error = fetch(&[&site.addr.to_string()], &[&site.url("/to")]).remove(0).unwrap_err();
     assert!(error.contains("the scheme \"file\""), "{error}");
-    assert_eq!(elsewhere.asked(), 0);
+    assert_eq!(elsewhere.asked().len(), 0);
     // The control: a redirect to what is granted.
-    let site = Site::redirecting("/there".into());
+    let site = redirecting("/there".into());
     let page = fetch(&[&site.addr.to_string()], &[&site.url("/to")]).remove(0).unwrap();
     assert_eq!((&page["markdown"], &page["final_url"]), (&json!("there"), &json!(site.url("/there"))));
 }
@@ -244,12 +201,12 @@ fn redirects_are_followed_only_to_what_is_granted() {
 /// A name that is granted leads where `/etc/hosts` says: to loopback, which is not.
 #[test]
 fn a_granted_name_reaches_a_private_address_only_if_that_is_granted_too() {
-    let site = Site::page("<p>here</p>");
+    let site = page("<p>here</p>");
     let port = site.addr.port();
     let (url, name) = (format!("http://localhost:{port}/"), format!("localhost:{port}"));
     let error = fetch(&[&name], &[&url]).remove(0).unwrap_err();
     assert!(error.starts_with("denied: \"localhost\" leads to") && error.contains("is loopback"), "{error}");
-    assert_eq!(site.asked(), 0);
+    assert_eq!(site.asked().len(), 0);
     // Where the machine has IPv6, it may lead there too.
     let page = fetch(&[&name, "127.0.0.0/8", "::1"], &[&url]).remove(0).unwrap();
     assert_eq!(page["markdown"], "here");
@@ -257,19 +214,19 @@ fn a_granted_name_reaches_a_private_address_only_if_that_is_granted_too() {
 
 #[test]
 fn no_proxy_that_a_variable_names_is_asked() {
-    let proxy = Site::page("<p>proxied</p>");
-    let site = Site::page("<p>direct</p>");
+    let proxy = page("<p>proxied</p>");
+    let site = page("<p>direct</p>");
     let at = format!("http://{}", proxy.addr);
     let names = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
     let variables: Vec<(&str, &str)> = names.iter().map(|name| (*name, at.as_str())).collect();
     let results = fetch_with(&[&site.addr.to_string()], &variables, &[&site.url("/")]);
     assert_eq!(results[0].as_ref().unwrap()["markdown"], "direct");
-    assert_eq!((proxy.asked(), site.asked()), (0, 1));
+    assert_eq!((proxy.asked().len(), site.asked().len()), (0, 1));
 }
 
 #[test]
 fn of_a_body_without_end_five_mebibytes_are_read() {
-    let site = Site::new(|_, stream| {
+    let site = Server::new(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1073741824\r\n\r\n";
         let mut more = stream.write_all(head.as_bytes());
         for _ in 0..1 << 14 {
@@ -284,7 +241,7 @@ fn of_a_body_without_end_five_mebibytes_are_read() {
 /// Its 30 seconds are the only thing that ends this one: nothing here is asked to be quicker.
 #[test]
 fn a_drip_ends_after_its_thirty_seconds() {
-    let site = Site::new(|_, stream| {
+    let site = Server::new(|_, stream| {
         let mut more = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n");
         while more.is_ok() {
             thread::sleep(Duration::from_millis(200));
@@ -337,15 +294,11 @@ impl Live {
 
     /// The process that starts one for each page: beside the server, but with one thread. To be called after a page.
     fn reader(&self) -> Pid {
-        let children = |pid: u32| -> Vec<u32> {
-            let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-        };
         let [guard] = children(self.server.id())[..] else { panic!("no guard") };
-        let threads = |pid: &u32| fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
-        let beside: Vec<u32> = children(guard).into_iter().filter(|pid| threads(pid) == 1).collect();
+        let threads = |pid: &i32| fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+        let beside: Vec<i32> = children(guard).into_iter().filter(|pid| threads(pid) == 1).collect();
         let [reader] = beside[..] else { panic!("{beside:?}") };
-        Pid::from_raw(reader.try_into().unwrap()).unwrap()
+        Pid::from_raw(reader).unwrap()
     }
 }
 
@@ -357,15 +310,15 @@ impl Drop for Live {
 }
 
 /// A page of 12 MiB, and a small one, as HTML and as text.
-fn pages() -> Site {
+fn pages() -> Server {
     let large = format!("<title>large</title><p>{}</p>", "word ".repeat((12 << 20) / 5));
-    Site::new(move |head, stream| {
+    Server::new(move |head, stream| {
         let (kind, body) = match head.split(' ').nth(1) {
             Some("/large") => ("html", large.as_str()),
             Some("/small") => ("html", "<title>small</title><p>still here</p>"),
             _ => ("plain", "still here"),
         };
-        drop(stream.write_all(&answer("200 OK", &format!("Content-Type: text/{kind}\r\n"), body.as_bytes())));
+        drop(stream.write_all(&ok(&format!("Content-Type: text/{kind}\r\n"), body.as_bytes())));
     })
 }
 
@@ -402,10 +355,10 @@ fn the_largest_pages_end_within_their_bounds() {
         ("elements", "<p title=a lang=b>x".repeat(MOST / 18)),
     ];
     let paged = kinds.clone();
-    let site = Site::new(move |head, stream| {
+    let site = Server::new(move |head, stream| {
         let name = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
         let body = paged.iter().find(|(kind, _)| *kind == name).map_or("<p>still here", |(_, page)| page);
-        drop(stream.write_all(&answer("200 OK", "Content-Type: text/html\r\n", body.as_bytes())));
+        drop(stream.write_all(&ok("Content-Type: text/html\r\n", body.as_bytes())));
     });
     let mut live = Live::new(&[&site.addr.to_string()]);
     for (kind, page) in &kinds {
@@ -425,7 +378,7 @@ fn the_largest_pages_end_within_their_bounds() {
 /// Markdown escapes what a page has of its own signs: the text is longer than the page.
 #[test]
 fn a_text_is_no_longer_than_what_may_be_read_for_it() {
-    let site = Site::page("<p>**********");
+    let site = page("<p>**********");
     let mut live = Live::new(&[&site.addr.to_string()]);
     let whole = live.fetch(&site.url("/")).unwrap();
     assert_eq!((&whole["markdown"], &whole["cut"]), (&json!("\\*".repeat(10)), &Value::Null), "the control");
@@ -437,16 +390,12 @@ fn a_text_is_no_longer_than_what_may_be_read_for_it() {
 /// Without the cancel there would be an answer, after its time: an error.
 #[test]
 fn a_fetch_that_waits_is_cancelled() {
-    let site = Site::new(|_, stream| drop(stream.read(&mut [0])));
+    let site = Server::new(|_, stream| drop(stream.read(&mut [0])));
     let mut live = Live::new(&[&site.addr.to_string()]);
     let params = json!({"name": "web_fetch", "arguments": {"url": site.url("/")}});
     writeln!(live.input, "{}", json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}))
         .unwrap();
-    let until = Instant::now() + Duration::from_secs(25);
-    while site.asked() == 0 {
-        assert!(Instant::now() < until, "nothing was asked for");
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("it is asked for", || !site.asked().is_empty());
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
     writeln!(live.input, "{cancel}").unwrap();
     writeln!(live.input, "{}", json!({"jsonrpc": "2.0", "method": "exit"})).unwrap();
@@ -469,12 +418,12 @@ fn without_its_reader_the_session_goes_on_without_html() {
 
 #[test]
 fn hostile_html_leaves_the_server_standing() {
-    let site = Site::new(|head, stream| {
+    let site = Server::new(|head, stream| {
         let html = match head.starts_with("GET /deep ") {
             true => format!("<p>begin</p>{}", "<div>".repeat(100_000)),
             false => "<p>after</p>".to_owned(),
         };
-        drop(stream.write_all(&answer("200 OK", "Content-Type: text/html\r\n", html.as_bytes())));
+        drop(stream.write_all(&ok("Content-Type: text/html\r\n", html.as_bytes())));
     });
     let results = fetch(&[&site.addr.to_string()], &[&site.url("/deep"), &site.url("/after")]);
     let deep = results[0].as_ref().unwrap();

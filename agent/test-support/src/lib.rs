@@ -5,4 +5,8 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+pub mod processes;
+pub mod programs;
 pub mod properties;
+pub mod wait;
+pub mod web;

@@ -1,6 +1,6 @@
 //! The record against those who would change it: journals, rows, the ledger, heads and retention.
 
-use super::support::{Home, Session, eventually};
+use super::support::{Home, Session, wait_until};
 use std::{fs, path::Path};
 
 fn copy(from: &Path, to: &Path) {
@@ -151,7 +151,7 @@ fn retention_leaves_checkpoints_and_sessions_that_run() {
     home.stop();
     home.start(&["--keep-bytes", "1", "--grace", "0"]);
     let mut running = Session::open(&home);
-    eventually("the old sessions are removed", || old.iter().all(|journal| !journal.exists()));
+    wait_until("the old sessions are removed", || old.iter().all(|journal| !journal.exists()));
     home.is_whole(&["--heads", &heads], "2 sessions with 8 calls removed by retention");
     assert_eq!(home.journals().len(), 1, "the one that runs stays");
     let db = rusqlite::Connection::open(home.data().join("audit.db")).expect("the database");
@@ -159,7 +159,7 @@ fn retention_leaves_checkpoints_and_sessions_that_run() {
         db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).expect(table)
     };
     // The rows of the session that runs may be on their way.
-    eventually("the rows of the one that runs are all there are", || {
+    wait_until("the rows of the one that runs are all there are", || {
         ["sessions", "tool_calls", "session_bounds", "stderr"].map(count) == [1, 4, 1, 1]
     });
     drop(db);
@@ -198,6 +198,6 @@ fn what_is_too_old_is_removed_and_the_rest_stays() {
     home.is_whole(&[], "2 sessions whole");
     home.stop();
     home.start(&["--keep-days", "0", "--grace", "0"]);
-    eventually("both are too old", || home.journals().is_empty());
+    wait_until("both are too old", || home.journals().is_empty());
     home.is_whole(&[], "2 sessions with 8 calls removed by retention");
 }

@@ -1,6 +1,6 @@
 //! A rule file that changes while sessions run, and between them.
 
-use super::support::{Home, Session, eventually};
+use super::support::{Home, Session, wait_until};
 use std::{
     fs,
     io::Read,
@@ -37,7 +37,7 @@ fn ringfence(home: &Home, arguments: &[&str]) -> (String, bool) {
 }
 
 fn pending(home: &Home) -> usize {
-    let (said, ok) = ringfence(home, &["rules", "pending", "--json"]);
+    let (said, ok) = ringfence(home, &["mcp", "rules", "pending", "--json"]);
     assert!(ok, "{said}");
     said.lines().filter(|line| line.starts_with('{')).count()
 }
@@ -51,7 +51,7 @@ fn a_loosened_file_waits_in_running_sessions_and_in_new_ones() {
     assert_eq!(pending(&home), 0);
 
     write(&home, LOOSE);
-    eventually("the change waits", || pending(&home) == 1);
+    wait_until("the change waits", || pending(&home) == 1);
     assert!(blocked(&mut running), "in a running session");
     let mut new = Session::start(&home);
     assert!(blocked(&mut new), "in a new one");
@@ -64,33 +64,33 @@ fn a_loosened_file_waits_in_running_sessions_and_in_new_ones() {
     let mut new = Session::start(&home);
     assert!(blocked(&mut new), "after another auditor was started");
 
-    let (said, ok) = ringfence(&home, &["rules", "pending"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "pending"]);
     assert!(ok && said.contains("loosens no_x") && said.contains("-  - {name: no_x"), "{said}");
-    let (said, ok) = ringfence(&home, &["rules", "confirm"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm"]);
     assert!(!ok && said.contains("was not confirmed"), "it asks, and nobody answers: {said}");
-    let (said, ok) = ringfence(&home, &["rules", "confirm", "/elsewhere.yaml", "--yes"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm", "/elsewhere.yaml", "--yes"]);
     assert!(!ok && said.contains("no such change"), "{said}");
     assert!(blocked(&mut new));
     let path = file(&home).display().to_string();
-    let (said, ok) = ringfence(&home, &["rules", "confirm", &path, "--yes"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm", &path, "--yes"]);
     assert!(ok && said.contains("is in force"), "{said}");
-    eventually("the session that runs has the confirmed rules", || !blocked(&mut new));
-    eventually("and the first one, which found the auditor again", || !blocked(&mut running));
+    wait_until("the session that runs has the confirmed rules", || !blocked(&mut new));
+    wait_until("and the first one, which found the auditor again", || !blocked(&mut running));
     let mut third = Session::start(&home);
     assert!(!blocked(&mut third));
     assert_eq!(pending(&home), 0);
-    let (said, ok) = ringfence(&home, &["rules", "confirm", &path, "--yes"]);
+    let (said, ok) = ringfence(&home, &["mcp", "rules", "confirm", &path, "--yes"]);
     assert!(!ok && said.contains("no such change"), "a confirmation counts once: {said}");
 
     // Tightening needs nobody, at once and for the next; going back does.
     write(&home, STRICT);
-    eventually("stricter rules are in force at once", || blocked(&mut third));
+    wait_until("stricter rules are in force at once", || blocked(&mut third));
     fs::remove_file(file(&home)).expect("removed");
     let mut fourth = Session::start(&home);
     assert!(blocked(&mut fourth), "those that ship lack a rule: they wait too");
     assert_eq!(pending(&home), 1);
     write(&home, STRICT);
-    eventually("what was taken back no longer waits", || pending(&home) == 0);
+    wait_until("what was taken back no longer waits", || pending(&home) == 0);
     for session in [running, new, third, fourth] {
         session.end();
     }
@@ -107,7 +107,7 @@ fn a_first_file_is_taken_but_not_one_that_loosens_what_ships() {
     };
     assert!(delete(&mut running), "it is paused");
     write(&home, LOOSE);
-    eventually("a file where there was none is noticed", || pending(&home) == 1);
+    wait_until("a file where there was none is noticed", || pending(&home) == 1);
     let mut new = Session::start(&home);
     assert!(delete(&mut new));
     running.end();
@@ -128,7 +128,7 @@ fn what_a_client_started_confirms_nothing() {
     write(&home, STRICT);
     // The shell is the client. A background job's standard input would be nothing: the interceptor gets the shell's.
     let script = "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & \
-        until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \"$0\" rules confirm --yes";
+        until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \"$0\" mcp rules confirm --yes";
     let inner = home.ringfence(&[]);
     let mut shell = Command::new("sh")
         .args(["-c", script])
@@ -140,9 +140,9 @@ fn what_a_client_started_confirms_nothing() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("sh");
-    eventually("the first text is on record", || home.has_rows("rule_files"));
+    wait_until("the first text is on record", || home.has_rows("rule_files"));
     write(&home, LOOSE);
-    eventually("the change waits", || pending(&home) == 1);
+    wait_until("the change waits", || pending(&home) == 1);
     fs::write(home.dir.path().join("go"), "").expect("written");
     let (mut said, input) = (String::new(), shell.stdin.take());
     assert!(!shell.wait().expect("an end").success(), "the confirmation is refused");

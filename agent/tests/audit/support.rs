@@ -1,16 +1,15 @@
 //! What these tests share: a home of its own, an auditor, sessions.
 
+use ringfence_test_support::processes::children;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// How long anything may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) use ringfence_test_support::wait::wait_until;
 
 /// Says a line on standard error, then answers every request with its id.
 const SERVER: &str = r#"echo it begins >&2; sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
@@ -41,7 +40,7 @@ impl Home {
         let before = self.sockets();
         assert!(before.is_empty(), "{before:?}");
         self.auditor = Some(auditor.spawn().expect("the auditor"));
-        eventually("the auditor listens", || !self.sockets().is_empty());
+        wait_until("the auditor listens", || !self.sockets().is_empty());
     }
 
     pub(crate) fn sockets(&self) -> Vec<PathBuf> {
@@ -179,9 +178,7 @@ impl Session {
     /// Halts the interceptor until the returned value is dropped: where it finds no auditor it starts one of its own, and
     /// a test that starts another may come second.
     pub(crate) fn halted(&self) -> Halted {
-        let shell = self.child.id();
-        let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).expect("children");
-        let halted = Halted(children.split_whitespace().next().expect("the interceptor").to_owned());
+        let halted = Halted(children(self.child.id()).first().expect("the interceptor").to_string());
         halted.signal("-STOP");
         halted
     }
@@ -222,14 +219,5 @@ impl Halted {
 impl Drop for Halted {
     fn drop(&mut self) {
         self.signal("-CONT");
-    }
-}
-
-/// Tries until it holds.
-pub(crate) fn eventually(what: &str, mut attempt: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !attempt() {
-        assert!(Instant::now() < until, "not in {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
     }
 }

@@ -7,6 +7,7 @@ use ringfence_common::{
     ABI_VERSION,
     event::{Header, SLACK, SMALL_SECTION, op, rule, verdict},
 };
+use ringfence_test_support::wait::wait_until;
 use ringfence_wire::{
     audit::{
         Answer, Batch, FromCore, Handoff, Manifest, Notice, PassedFd, PeerFacts, PeerQuestion, Slot,
@@ -40,8 +41,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for anything; the tests do not depend on how long things take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) use ringfence_test_support::wait::PATIENCE;
 
 /// A record's numbers and names, ready to be laid out.
 #[derive(Clone)]
@@ -367,11 +367,7 @@ impl Core {
 
     /// Waits until the auditor answered the greeting.
     pub(crate) fn settle_hello(&self) {
-        let until = Instant::now() + PATIENCE;
-        while self.stored().is_none() {
-            assert!(Instant::now() < until, "the auditor does not answer");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("the auditor answers", || self.stored().is_some());
     }
 
     /// What this auditor last said is stored; `None`: nothing said yet.

@@ -17,7 +17,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     os::fd::AsFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -94,21 +94,22 @@ fn socket(home: &Home) -> PathBuf {
         .expect("a socket")
 }
 
+/// A link to whoever serves, as an interceptor has it, of a session with this journal.
+pub(crate) fn link(socket: &Path, session: &str, journal: &Path) -> Conn {
+    let mut conn = Conn::connect(socket, PATIENCE).expect("connects");
+    let file = File::open(journal).expect("the journal");
+    let request = McpRequest::Session { session: session.into(), journal: journal.display().to_string() };
+    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
+    let welcome = conn.receive::<McpReply>().expect("an answer");
+    assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+    conn
+}
+
 /// Links of sessions that never read what they are sent.
 fn unread(home: &Home, count: usize) -> Vec<Conn> {
     let journal = home.path("unread.journal");
     File::create(&journal).expect("a file");
-    let link = |_| {
-        let mut conn = Conn::connect(&socket(home), PATIENCE).expect("connects");
-        let session = uuid();
-        let request = McpRequest::Session { session, journal: journal.display().to_string() };
-        let file = File::open(&journal).expect("opens");
-        conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
-        let welcome = conn.receive::<McpReply>().expect("an answer");
-        assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
-        conn
-    };
-    (0..count).map(link).collect()
+    (0..count).map(|_| link(&socket(home), &uuid(), &journal)).collect()
 }
 
 fn uuid() -> String {
@@ -125,13 +126,14 @@ fn add_rule(home: &Home, number: usize) {
     assert!([200, 201].contains(&answer.status), "{answer:?}");
 }
 
-/// Asks for a call that has to be approved, approves it, and waits until it was run.
-fn approved(home: &Home, session: &mut Session) {
+/// Asks for a call that has to be approved, approves it, and waits until it was run; the call.
+pub(crate) fn approved(home: &Home, session: &mut Session) -> String {
     let request = session.call("delete_thing", "{}");
     let call = home.waiting();
     let answer = home.ask("POST", &format!("/api/tool-calls/{call}/approve"), Some("{}"));
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(session.line().contains(&format!(r#""id":{request},"result""#)));
+    call
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
+
+pub(crate) use ringfence_test_support::wait::eventually;
 
 /// Says two lines on standard error, then answers every request with its id.
 const SERVER: &str = r#"printf 'it begins\n<b>\033[31m\n' >&2; sed -u -n 's/.*"id":\([0-9]*\).*/{"jsonrpc":"2.0","id":\1,"result":{"content":[]}}/p'"#;
@@ -275,17 +275,5 @@ impl Answer {
     /// The sentence of an error.
     pub(crate) fn error(&self) -> String {
         self.json()["error"].as_str().expect("an error").to_owned()
-    }
-}
-
-/// Tries until it gives something.
-pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = attempt() {
-            return found;
-        }
-        assert!(Instant::now() < until, "not in {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
     }
 }

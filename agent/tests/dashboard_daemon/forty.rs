@@ -113,11 +113,7 @@ fn waited(home: &Home, session: &mut Session, rounds: usize, name: &str) -> [Dur
         });
         let told = begin.elapsed();
         let begin = Instant::now();
-        let request = session.call("delete_thing", "{}");
-        let call = home.waiting();
-        let answer = home.ask("POST", &format!("/api/tool-calls/{call}/approve"), Some("{}"));
-        assert_eq!(answer.status, 200, "{answer:?}");
-        assert!(session.line().contains(&format!(r#""id":{request},"result""#)));
+        let call = crate::crowd::approved(home, session);
         let carried_out = begin.elapsed();
         let begin = Instant::now();
         eventually("the row", || {
@@ -149,7 +145,7 @@ fn forty_hostile_users_hold_nobody_up() {
     // And new sessions, and questions by the command line.
     let begin = Instant::now();
     let second = home.session("second", &[]);
-    let listed = home.ringfence(&["calls", "--json"]).output().expect("ringfence mcp calls");
+    let listed = home.ringfence(&["mcp", "calls", "--json"]).output().expect("ringfence mcp calls");
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     let asked = begin.elapsed();
     eprintln!(

@@ -2,7 +2,10 @@
 
 use crate::{
     auditor_support::{Core, Made, PATIENCE, denied, manifest, uid},
-    dashboard::support::{Home, eventually},
+    dashboard::{
+        crowd::link,
+        support::{Home, eventually},
+    },
 };
 use ringfence_wire::{
     conn::Conn,
@@ -163,14 +166,14 @@ fn events_stand_under_the_call_that_they_belong_to() {
     assert_eq!(tie(&events, "/born-in-two"), ambiguous(&[2, 3]));
     assert_eq!(tie(&events, "/server"), ambiguous(&[2, 3]));
 
-    let (one, _, _) = core.run(&["calls", &call(2)[..9], "--json"]);
+    let (one, _, _) = core.run(&["mcp", "calls", &call(2)[..9], "--json"]);
     let row: Value = serde_json::from_str(&one).expect("one call");
     let paths: Vec<&str> =
         row["events"].as_array().expect("events").iter().filter_map(|event| event["path"].as_str()).collect();
     assert_eq!(paths, ["/before-the-second", "/two", "/server"]);
-    let (text, _, _) = core.run(&["calls", &call(1)]);
+    let (text, _, _) = core.run(&["mcp", "calls", &call(1)]);
     assert!(text.contains("sole       denied      open      /sole"), "{text}");
-    let why = core.run(&["why", "1", "--json"]).0;
+    let why = core.run(&["events", "why", "1", "--json"]).0;
     assert_eq!(serde_json::from_str::<Value>(&why).expect("JSON")["event"]["tool_call"], call(1));
 
     let shown = home.json(&format!("/api/tool-calls/{}", call(1)));
@@ -198,7 +201,7 @@ fn a_container_that_somebody_else_enrolled_is_not_the_sessions() {
     if uid() == 0 {
         assert_eq!(tie(&events, "/theirs"), ("none".to_owned(), Value::Null, Value::Null));
     }
-    let (one, _, _) = core.run(&["calls", &call(9), "--json"]);
+    let (one, _, _) = core.run(&["mcp", "calls", &call(9), "--json"]);
     let row: Value = serde_json::from_str(&one).expect("one call");
     assert_eq!(row["events"], json!([]));
 }
@@ -231,12 +234,7 @@ fn a_call_that_waits_and_is_not_on_record_is_denied_at_once() {
     let mut home = Home::new();
     let path = home.path("one.journal");
     Journal::create(&path, SESSION, "0123456789ab");
-    let mut conn = Conn::connect(&home.core().dir.path().join("mcp.sock"), PATIENCE).expect("connects");
-    let file = File::open(&path).expect("the journal");
-    let request = McpRequest::Session { session: SESSION.into(), journal: path.display().to_string() };
-    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
-    let welcome = conn.receive::<McpReply>().expect("an answer");
-    assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+    let mut conn = link(&home.core().dir.path().join("mcp.sock"), SESSION, &path);
     let until = i64::try_from(wall(7_200 * SECOND)).expect("a time");
     conn.send(&SessionUpdate::Paused { call: call(1), until }).expect("sent");
     let by = "the auditor: it has no record of this call".to_owned();
@@ -254,12 +252,7 @@ fn a_session_releases_its_own_calls_only() {
     let waiting = home.waiting();
     let path = home.path("one.journal");
     let mut journal = Journal::create(&path, SESSION, "0123456789ab");
-    let mut conn = Conn::connect(&home.core().dir.path().join("mcp.sock"), PATIENCE).expect("connects");
-    let file = File::open(&path).expect("the journal");
-    let request = McpRequest::Session { session: SESSION.into(), journal: path.display().to_string() };
-    conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
-    let welcome = conn.receive::<McpReply>().expect("an answer");
-    assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+    let mut conn = link(&home.core().dir.path().join("mcp.sock"), SESSION, &path);
     conn.send(&SessionUpdate::Released { call: waiting.clone() }).expect("sent");
     journal.end();
     conn.send(&SessionUpdate::Ended).expect("sent");

@@ -49,10 +49,12 @@ fn a_governed_process_and_the_clients_own_approve_nothing() {
     session.call("delete_thing", "{}");
     let call = home.waiting();
     // This process is the client; what it starts descends from it.
-    let own = home.ringfence(&["approve", &call]).output().expect("ringfence approvals approve");
+    let own = home.ringfence(&["approvals", "approve", &call]).output().expect("ringfence approvals approve");
     assert!(!own.status.success() && said(&own).contains("does not approve its own calls"), "{}", said(&own));
     home.core().governed.store(true, Ordering::SeqCst);
-    for arguments in [&["approve", call.as_str()][..], &["deny", &call], &["dashboard"]] {
+    for arguments in
+        [&["approvals", "approve", call.as_str()][..], &["approvals", "deny", &call], &["dashboard"]]
+    {
         let (worked, text) = detached(&home, arguments);
         assert!(!worked && text.contains("belongs to a container"), "{arguments:?}: {text}");
         assert!(!text.contains("token="), "{text}");
@@ -65,7 +67,7 @@ fn a_governed_process_and_the_clients_own_approve_nothing() {
     );
     home.core().governed.store(false, Ordering::SeqCst);
     assert_eq!(home.waiting(), call, "refusals decide nothing");
-    let (worked, text) = detached(&home, &["approve", &call]);
+    let (worked, text) = detached(&home, &["approvals", "approve", &call]);
     assert!(worked, "the control: {text}");
     assert!(session.line().contains(r#""result""#));
     session.end();
@@ -96,9 +98,11 @@ fn another_users_sessions_and_calls_are_not_there() {
     let mut session = home.session("files", &[]);
     session.call("delete_thing", "{}");
     let call = home.waiting();
-    let refused = as_stranger(&["approve", &call]);
+    let refused = as_stranger(&["approvals", "approve", &call]);
     assert!(!refused.status.success() && said(&refused).contains("is of uid 0"), "{}", said(&refused));
-    for question in [&["approvals", "--json"][..], &["calls", "--json"], &["sessions", "--json"]] {
+    for question in
+        [&["approvals", "--json"][..], &["mcp", "calls", "--json"], &["mcp", "sessions", "--json"]]
+    {
         let answer = as_stranger(question);
         assert!(answer.status.success() && answer.stdout.is_empty(), "{question:?}: {}", said(&answer));
     }
@@ -141,7 +145,7 @@ fn a_session_goes_on_when_its_auditor_is_killed_and_loses_nothing() {
     session.call("read_file", r#"{"path":"/after"}"#);
     session.line();
     session.end();
-    let listed = home.ringfence(&["calls", "--json"]).output().expect("ringfence mcp calls");
+    let listed = home.ringfence(&["mcp", "calls", "--json"]).output().expect("ringfence mcp calls");
     let text = said(&listed);
     for path in ["/before", "/meanwhile", "/after"] {
         assert_eq!(text.matches(path).count(), 1, "{text}");
@@ -161,7 +165,7 @@ fn what_a_killed_interceptor_left_is_offered_by_whoever_comes_next() {
     // Its link, which was in the socket's queue, is the new auditor's first guest: while it is being seen off, the journal
     // counts as its own.
     eventually("the session is on record, with its end", || {
-        let listed = home.ringfence(&["sessions", "--json"]).output().expect("ringfence mcp sessions");
+        let listed = home.ringfence(&["mcp", "sessions", "--json"]).output().expect("ringfence mcp sessions");
         let row: Value = serde_json::from_slice(&listed.stdout).ok()?;
         (row["ended_at"].is_string() && row["calls"] == 1).then_some(())
     });
@@ -204,7 +208,7 @@ fn one_user_links_so_many_sessions_and_is_counted() {
         (mcp.connections == 96 && mcp.turned_away == 44).then_some(())
     });
     // Others are served meanwhile.
-    let (_, _, worked) = core.run(&["sessions", "--json"]);
+    let (_, _, worked) = core.run(&["mcp", "sessions", "--json"]);
     assert!(worked);
     // Its input ends.
     holder.wait().expect("an end");
@@ -218,10 +222,10 @@ fn a_core_that_was_silent_for_a_while_is_asked_again() {
     session.call("delete_thing", "{}");
     let call = home.waiting();
     home.core().silent.store(true, Ordering::SeqCst);
-    let (worked, text) = detached(&home, &["approve", &call]);
+    let (worked, text) = detached(&home, &["approvals", "approve", &call]);
     assert!(!worked && text.contains("the daemon does not answer"), "{text}");
     home.core().silent.store(false, Ordering::SeqCst);
-    let (worked, text) = detached(&home, &["approve", &call]);
+    let (worked, text) = detached(&home, &["approvals", "approve", &call]);
     assert!(worked, "one question without an answer is not the end of all: {text}");
     assert!(session.line().contains(r#""result""#));
     session.end();
@@ -242,7 +246,7 @@ fn a_broken_line_about_peers_is_opened_again() {
     home.core().settle();
     home.reopen_dashboard();
     let call = home.waiting();
-    let (worked, text) = detached(&home, &["approve", &call]);
+    let (worked, text) = detached(&home, &["approvals", "approve", &call]);
     assert!(worked, "{text}");
     assert!(session.line().contains(r#""result""#));
     session.end();

@@ -31,7 +31,7 @@ fn home(profile: &str) -> Home {
 }
 
 fn shown(home: &Home) -> Value {
-    let ran = home.run(&["show", "a", "--json"]);
+    let ran = home.run(&["agent", "show", "a", "--json"]);
     assert!(ran.status, "{}", ran.err);
     serde_json::from_str(&ran.out).unwrap()
 }
@@ -175,7 +175,7 @@ fn every_mistake_is_named_with_its_place() {
         "{}",
         ran.err
     );
-    let ran = home.run(&["start"]);
+    let ran = home.run(&["agent", "start"]);
     assert!(!ran.status && ran.err.contains("registry"), "{}", ran.err);
 }
 
@@ -217,7 +217,7 @@ fn a_socket_that_no_path_can_name_is_found_before_it_is_bound() {
         let output = home.ringfence(arguments).env("XDG_CONFIG_HOME", &config).output().unwrap();
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
-    for command in [["agent", "check", "a"].as_slice(), &["send", "a", "hi"]] {
+    for command in [["agent", "check", "a"].as_slice(), &["agent", "send", "a", "hi"]] {
         let (succeeded, error) = said(command);
         assert!(!succeeded && error.contains("agent.sock has") && error.contains("at most 107"), "{error}");
     }
@@ -229,7 +229,7 @@ fn limits_and_other_users_are_shown() {
     let home = home(
         "socket_owner = 1234\nlog_reader = 1235\n[llm.claude-sonnet]\n[limits]\nturns_per_minute = 9\ntokens_per_day = 10000\n",
     );
-    let shown = home.run(&["show", "a"]).out;
+    let shown = home.run(&["agent", "show", "a"]).out;
     for part in [
         "9 turns a minute, 10000 tokens a day\n",
         "agent.sock, also for user 1234\n",
@@ -277,7 +277,9 @@ fn no_message_has_a_secret_in_it() {
         for key in ["sk-ant-api03-abcdefghijklmnop-verysecret", "gsk_a1B2c3D4e5F6g7H8i9J0verysecret"] {
             let home = Home::empty();
             home.profile("a", &format!("{good}{}\n", line.replace("KEY", key)));
-            for command in [&["agent", "check", "a"][..], &["show", "a"], &["show", "a", "--json"]] {
+            for command in
+                [&["agent", "check", "a"][..], &["agent", "show", "a"], &["agent", "show", "a", "--json"]]
+            {
                 let ran = home.run(command);
                 let all = format!("{}{}", ran.out, ran.err);
                 assert!(!all.contains("verysecret") && !all.is_empty(), "{line} {command:?}: {all}");
@@ -285,7 +287,8 @@ fn no_message_has_a_secret_in_it() {
         }
     }
     let home = home("[llm.claude-sonnet]\n[mcp.github]\n");
-    let all: String = [&["show", "a"][..], &["show", "a", "--json"], &["agent", "check", "a"]]
+    let asking = [&["agent", "show", "a"][..], &["agent", "show", "a", "--json"], &["agent", "check", "a"]];
+    let all: String = asking
         .map(|args| {
             let ran = home.run(args);
             ran.out + &ran.err
@@ -420,7 +423,7 @@ fn a_command_gives_the_key_to_whoever_is_not_root() {
         ),
     );
     let me = nix::unistd::geteuid();
-    let mut start = home.ringfence(&["start"]);
+    let mut start = home.ringfence(&["agent", "start"]);
     let uid = if me.is_root() { SOMEBODY } else { me.as_raw() };
     if me.is_root() {
         // Root is refused; its home becomes somebody's.

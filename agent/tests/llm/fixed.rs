@@ -91,7 +91,7 @@ fn files_are_where_the_environment_says() {
     let (config, data) = (home.path("c"), home.path("d"));
     fs::create_dir_all(config.join("ringfence/agents")).unwrap();
     fs::rename(home.path(".config/ringfence/agents/a.toml"), config.join("ringfence/agents/b.toml")).unwrap();
-    let mut start = home.ringfence(&["start"]);
+    let mut start = home.ringfence(&["agent", "start"]);
     start.env("XDG_CONFIG_HOME", &config).env("XDG_DATA_HOME", &data);
     let mut child = start.spawn().unwrap();
     let mut runtime = Client::runtime(&config.join("ringfence/sockets/b.sock"));

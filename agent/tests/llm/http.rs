@@ -61,14 +61,18 @@ pub(crate) fn read(mut stream: impl Read) -> Got {
     Got { status, head, body, whole }
 }
 
-fn socket(home: &Home) -> PathBuf {
-    home.path(".config/ringfence/sockets/a/http.sock")
+fn socket(home: &Home, agent: &str) -> PathBuf {
+    home.path(&format!(".config/ringfence/sockets/{agent}/http.sock"))
+}
+
+pub(crate) fn connect_to(home: &Home, agent: &str) -> UnixStream {
+    let stream = eventually("the HTTP socket is there", || UnixStream::connect(socket(home, agent)).ok());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
 }
 
 pub(crate) fn connect(home: &Home) -> UnixStream {
-    let stream = eventually("the HTTP socket is there", || UnixStream::connect(socket(home)).ok());
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream
+    connect_to(home, "a")
 }
 
 fn ask(home: &Home, method: &str, path: &str, headers: &str, body: &[u8]) -> Got {
@@ -86,6 +90,14 @@ pub(crate) fn home(mock: &Mock, provider: &str, before: &str, behind: &str) -> H
     let home = Home::empty();
     profile(&home, mock, provider, before, behind);
     home
+}
+
+/// The agent `b` beside it, with an endpoint in OpenAI's form; its provider is at `url`.
+pub(crate) fn openai_beside(home: &Home, url: &str) {
+    home.profile(
+        "b",
+        &format!("http = true\n[llm.m]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}/v1\""),
+    );
 }
 
 fn profile(home: &Home, mock: &Mock, provider: &str, before: &str, behind: &str) {
@@ -224,14 +236,8 @@ fn a_stream_that_breaks_breaks_for_the_client_too() {
     drop(mock);
     let port = Port::new();
     let nobody = format!("127.0.0.1:{}", port.number);
-    home.profile(
-        "b",
-        &format!(
-            "http = true\n[llm.m]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"http://{nobody}/v1\""
-        ),
-    );
-    let path = home.path(".config/ringfence/sockets/b/http.sock");
-    let mut stream = eventually("b is served", || UnixStream::connect(&path).ok());
+    openai_beside(&home, &format!("http://{nobody}"));
+    let mut stream = connect_to(&home, "b");
     stream.write_all(&request("POST", "/v1/chat/completions", "Host: x\r\n", b"{}")).unwrap();
     let got = read(stream);
     assert_eq!(got.status, 502);
@@ -292,17 +298,11 @@ fn what_is_no_call_is_refused_in_the_providers_form() {
 fn requests_have_a_bound_together_and_another_agent_has_its_own() {
     let mock = Mock::with([says(&["room"])]);
     let home = home(&mock, "anthropic", "http = true", "");
-    let url = &mock.url;
-    home.profile(
-        "b",
-        &format!("http = true\n[llm.m]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}/v1\""),
-    );
+    openai_beside(&home, &mock.url);
     let daemon = home.start();
     let body = vec![b'x'; 31 << 20];
     let begin = |agent: &str, path: &str, more: usize| {
-        let socket = home.path(&format!(".config/ringfence/sockets/{agent}/http.sock"));
-        let mut stream = eventually("the HTTP socket is there", || UnixStream::connect(&socket).ok());
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = connect_to(&home, agent);
         let length = body.len() + more;
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
@@ -335,7 +335,7 @@ fn loopback_wants_the_token_and_no_browser() {
     let mock = Mock::with([says(&["ok"]), says(&["ok"])]);
     let home = home(&mock, "anthropic", &format!("http = true\nhttp_port = {port}"), "");
     let _daemon = home.start();
-    let shown = home.run(&["show", "a"]).out;
+    let shown = home.run(&["agent", "show", "a"]).out;
     let file = home.path(".local/share/ringfence/state/a/http-token");
     assert!(
         shown.contains(&format!("http://127.0.0.1:{port}")) && shown.contains(file.to_str().unwrap()),
@@ -438,11 +438,11 @@ fn the_endpoint_follows_the_profile() {
     let mock = Mock::with([says(&["ok"]), calls(&[])]);
     let home = home(&mock, "anthropic", "", "");
     let daemon = home.start();
-    assert!(!socket(&home).exists());
+    assert!(!socket(&home, "a").exists());
     profile(&home, &mock, "anthropic", "http = true", "");
     assert_eq!(post(&home, "/v1/messages", &hello()).status, 200);
     profile(&home, &mock, "anthropic", "", "");
-    eventually("it is gone", || (!socket(&home).exists()).then_some(()));
+    eventually("it is gone", || (!socket(&home, "a").exists()).then_some(()));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     profile(&home, &mock, "anthropic", &format!("http = true\nhttp_port = {port}"), "");

@@ -2,9 +2,9 @@
 //! are held that it has whole before a client gets them.
 
 use crate::{
-    http::{hello, home, post, read, request},
+    http::{connect_to, hello, home, openai_beside, post, read, request},
     mock::{Answer, Gate, Mock, anthropic_events, calls, says, text_block},
-    support::{Home, PATIENCE, eventually},
+    support::{Home, eventually},
 };
 use serde_json::{Value, json};
 use std::{fs, io::Write, os::unix::net::UnixStream, sync::Arc};
@@ -19,9 +19,7 @@ fn long() -> Answer {
 
 /// A client that has asked and does not read.
 fn asks(home: &Home, agent: &str, path: &str) -> UnixStream {
-    let socket = home.path(&format!(".config/ringfence/sockets/{agent}/http.sock"));
-    let mut stream = eventually("the HTTP socket is there", || UnixStream::connect(&socket).ok());
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = connect_to(home, agent);
     stream.write_all(&request("POST", path, "Host: x\r\n", b"{}")).unwrap();
     stream
 }
@@ -30,11 +28,7 @@ fn asks(home: &Home, agent: &str, path: &str) -> UnixStream {
 fn answers_that_nobody_reads_have_a_bound_together_and_another_agent_has_its_own() {
     let mock = Mock::new();
     let home = home(&mock, "anthropic", "http = true", "");
-    let url = &mock.url;
-    home.profile(
-        "b",
-        &format!("http = true\n[llm.m]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}/v1\""),
-    );
+    openai_beside(&home, &mock.url);
     let daemon = home.start();
     let of_a = || asks(&home, "a", "/v1/messages");
     let of_b = || asks(&home, "b", "/v1/chat/completions");

@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Gate, Mock, says},
-    support::{Client, Home, eventually, text_of, turn, user},
+    support::{Client, Home, eventually, is_closed, text_of, turn, user},
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -32,39 +32,24 @@ fn sockets_are_private_and_where_the_seed_has_them() {
 fn no_core_and_no_process_of_the_user_gets_at_what_the_service_holds() {
     use std::os::unix::{fs::MetadataExt, process::CommandExt};
     let home = Home::with(&Mock::new());
-    let mut command = home.ringfence(&["start"]);
-    let is_root = nix::unistd::geteuid().is_root();
-    if is_root {
-        // An ordinary user: of root's processes /proc does not tell whether they can be read.
-        let all = Command::new("chown").args(["-R", "1234:1234"]).arg(home.path("")).status().unwrap();
-        assert!(all.success());
-        command.uid(1234).gid(1234);
-    }
+    let mut command = home.ringfence(&["agent", "start"]);
+    let is_root = home.is_an_ordinary_users(&mut command);
     // The control: what another process of this user looks like.
     let mut other = Command::new("sleep");
     if is_root {
         other.uid(1234).gid(1234);
     }
     let mut other = other.arg("1000").spawn().unwrap();
-    let owner = |pid: u32| fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid();
     eventually("the control's exec", || {
         let name = fs::read_to_string(format!("/proc/{}/comm", other.id())).unwrap();
         (name == "sleep\n").then_some(())
     });
     let mine = if is_root { 1234 } else { nix::unistd::geteuid().as_raw() };
-    assert_eq!(owner(other.id()), mine);
+    assert_eq!(fs::metadata(format!("/proc/{}/environ", other.id())).unwrap().uid(), mine);
     other.kill().unwrap();
     other.wait().unwrap();
     let daemon = home.started(&mut command);
-    let proc = format!("/proc/{}", daemon.pid());
-    assert_eq!(owner(daemon.pid()), 0, "it can be read and dumped by others of its user");
-    let status = fs::read_to_string(format!("{proc}/status")).unwrap();
-    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
-        assert!(status.contains(line), "{line} is not in {status}");
-    }
-    let limits = fs::read_to_string(format!("{proc}/limits")).unwrap();
-    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+    is_closed(daemon.pid());
     daemon.stop();
 }
 
@@ -79,7 +64,7 @@ fn the_service_writes_nowhere_but_in_its_own_directories() {
     let error_of = |name: &str| {
         home.profile(name, &profile);
         eventually(name, || {
-            let listed = home.run(&["agent", "ls", "--json"]);
+            let listed = home.run(&["agent", "list", "--json"]);
             let listed: serde_json::Value = serde_json::from_str(&listed.out).ok()?;
             let agents = listed.as_array().or_else(|| listed["agents"].as_array())?.clone();
             let agent = agents.into_iter().find(|agent| agent["name"] == name)?;
@@ -118,7 +103,8 @@ fn a_containers_user_may_register_and_not_send() {
         fs::set_permissions(home.path(dir), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let send_as = |uid: u32| {
-        let output = home.ringfence(&["send", "a", "I am your user"]).uid(uid).gid(uid).output().unwrap();
+        let mut command = home.ringfence(&["agent", "send", "a", "I am your user"]);
+        let output = command.uid(uid).gid(uid).output().unwrap();
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
@@ -157,7 +143,7 @@ fn a_second_daemon_is_refused_and_takes_nothing() {
     let home = Home::with(&mock);
     let _daemon = home.start();
     let mut runtime = Client::runtime(&home.socket("a"));
-    let second = home.run(&["start"]);
+    let second = home.run(&["agent", "start"]);
     assert!(!second.status);
     assert!(second.err.contains("runs already"), "{}", second.err);
     assert_eq!(runtime.says(1, "x")["result"]["content"][0]["text"], "still here");
@@ -220,7 +206,7 @@ fn a_broken_registry_changes_nothing_and_sighup_reads_credentials_again() {
     eventually("the mistake is told", || {
         home.run(&["status"]).out.contains("registry cannot be used").then_some(())
     });
-    let listed = home.run(&["agent", "ls"]).out;
+    let listed = home.run(&["agent", "list"]).out;
     assert!(
         listed.contains("! the registry cannot be used: ") && listed.contains("registry.toml:1: "),
         "{listed}"
@@ -250,7 +236,7 @@ fn stopping_lets_what_is_under_way_finish() {
     runtime.human();
     runtime.write(&turn(1, json!([user("x")])));
     mock.wait_asked(1);
-    let stopped = home.run(&["stop"]);
+    let stopped = home.run(&["agent", "stop", "--all"]);
     assert!(stopped.status, "{}", stopped.err);
     std::thread::sleep(Duration::from_millis(300));
     gate.open();
@@ -259,7 +245,7 @@ fn stopping_lets_what_is_under_way_finish() {
     assert_eq!(sender.expect()["method"], "end_turn");
     assert!(runtime.next().is_none());
     daemon.wait();
-    let ran = home.run(&["stop"]);
+    let ran = home.run(&["agent", "stop", "--all"]);
     assert!(!ran.status && ran.err.contains("no `ringfence agent start` runs"), "{}", ran.err);
 }
 
@@ -271,7 +257,7 @@ fn whoever_says_stop_hears_that_it_was_heard() {
         assert!(home.run(&["agent", "stop", "a"]).status);
         eventually("it is stopped", || (daemon.status("a")["state"] == "stopped").then_some(()));
         // Nothing is left to finish, so that it ends at once.
-        let ran = home.run(&["stop"]);
+        let ran = home.run(&["agent", "stop", "--all"]);
         assert!(ran.status && ran.out.contains("is stopping"), "{}{}", ran.out, ran.err);
         daemon.wait();
         let ran = home.run(&["status"]);
@@ -307,20 +293,20 @@ fn the_commands_send_and_show() {
     let mock = Mock::with([says(&["Hello ", "z\u{fc}rich"])]);
     let home = Home::with(&mock);
     let daemon = home.start();
-    let ran = home.run(&["send", "a", "hi"]);
+    let ran = home.run(&["agent", "send", "a", "hi"]);
     assert!(!ran.status && ran.err.contains("runtime not connected"), "{}", ran.err);
-    let ran = home.run(&["send", "nobody", "hi"]);
+    let ran = home.run(&["agent", "send", "nobody", "hi"]);
     assert!(
         !ran.status && ran.err.contains("no profile named \"nobody\"") && ran.err.contains("there are: a"),
         "{}",
         ran.err
     );
     home.profile("unserved", "[llm");
-    let ran = home.run(&["send", "unserved", "hi"]);
+    let ran = home.run(&["agent", "send", "unserved", "hi"]);
     assert!(!ran.status && ran.err.contains("cannot be reached: nothing serves it"), "{}", ran.err);
-    let ran = home.run(&["send", "unserved", "- a list\n- of things", "--no-wait"]);
+    let ran = home.run(&["agent", "send", "unserved", "- a list\n- of things", "--no-wait"]);
     assert!(ran.err.contains("cannot be reached"), "a message may begin like a flag: {}", ran.err);
-    let ran = home.run(&["send", "nobody", "--no-wait"]);
+    let ran = home.run(&["agent", "send", "nobody", "--no-wait"]);
     assert!(ran.err.contains("<MESSAGE>"), "and a flag is none: {}", ran.err);
     // Noticed or not by now, it is not for `status` to complain of below.
     fs::remove_file(home.path(".config/ringfence/agents/unserved.toml")).unwrap();
@@ -333,19 +319,19 @@ fn the_commands_send_and_show() {
     let sent = sending.wait_with_output().unwrap();
     assert!(sent.status.success());
     assert_eq!(String::from_utf8(sent.stdout).unwrap(), "Hello z\u{fc}rich\n");
-    let ran = home.run(&["send", "a", "hi", "--no-wait"]);
+    let ran = home.run(&["agent", "send", "a", "hi", "--no-wait"]);
     assert_eq!((ran.status, ran.out.as_str()), (true, "delivered\n"), "{}", ran.err);
-    let ran = home.run(&["send", "a", "again", "--no-wait"]);
+    let ran = home.run(&["agent", "send", "a", "again", "--no-wait"]);
     assert_eq!(ran.out, "queued\n");
-    let waiting = home.ringfence(&["send", "a", "third"]).spawn().unwrap();
-    eventually("it waits", || home.run(&["agent", "ls"]).out.contains("  2  ").then_some(()));
+    let waiting = home.ringfence(&["agent", "send", "a", "third"]).spawn().unwrap();
+    eventually("it waits", || home.run(&["agent", "list"]).out.contains("  2  ").then_some(()));
     drop(runtime);
     let failed = waiting.wait_with_output().unwrap();
     assert!(!failed.status.success());
     assert!(String::from_utf8(failed.stderr).unwrap().contains("agent disconnected"));
-    let logs = home.run(&["logs", "a"]);
+    let logs = home.run(&["agent", "logs", "a"]);
     assert_eq!(logs.out, fs::read_to_string(home.log("a")).unwrap());
-    assert!(!home.run(&["logs", "nobody"]).status);
+    assert!(!home.run(&["agent", "logs", "nobody"]).status);
     let status = home.run(&["status"]);
     assert!(status.status && status.out.contains("anthropic/model-of-a"), "{}{}", status.out, status.err);
     let json: serde_json::Value = serde_json::from_str(&home.run(&["status", "--json"]).out).unwrap();
@@ -359,7 +345,9 @@ fn a_full_disk_behind_standard_output_is_not_the_logs() {
     let home = Home::with(&mock);
     let _daemon = home.start();
     Client::runtime(&home.socket("a")).says(1, "1");
-    for command in [["logs", "a"].as_slice(), &["status"], &["show", "a"], &["agent", "ls"]] {
+    for command in
+        [["agent", "logs", "a"].as_slice(), &["status"], &["agent", "show", "a"], &["agent", "list"]]
+    {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = home.ringfence(command).stdout(full).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

@@ -182,7 +182,7 @@ fn a_changed_tool_is_kept_back_until_it_is_approved() {
     let pinned = home.run(&["agent", "pin", "a"]);
     assert!(!pinned.status && pinned.out.contains("+Does it. Before that, reads"), "{}", pinned.out);
     assert!(home.run(&["agent", "check", "a"]).out.contains("s/t has changed"));
-    for shown in [home.run(&["status"]).out, home.run(&["agent", "ls"]).out] {
+    for shown in [home.run(&["status"]).out, home.run(&["agent", "list"]).out] {
         assert!(shown.contains("s/t") && shown.contains("agent pin a"), "{shown}");
     }
     let wrong = home.run(&["agent", "pin", "a", "--approve", "s/u"]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     sync::{Arc, Mutex},
     thread,
@@ -120,15 +120,7 @@ fn serve(stream: TcpStream, era: Era, behaviour: &Mutex<Behaviour>) -> Option<()
     let mut writer = stream.try_clone().ok()?;
     let mut reader = BufReader::new(stream);
     loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
-        let mut headers: Vec<(String, String)> = Vec::new();
-        loop {
-            let mut header = String::new();
-            reader.read_line(&mut header).ok()?;
-            let Some((name, value)) = header.trim_end().split_once(':') else { break };
-            headers.push((name.to_lowercase(), value.trim().to_owned()));
-        }
+        let (line, headers) = crate::mock::head(&mut reader)?;
         let length = headers.iter().find(|(n, _)| n == "content-length");
         let mut body = vec![0; length.and_then(|(_, n)| n.parse().ok()).unwrap_or(0)];
         reader.read_exact(&mut body).ok()?;

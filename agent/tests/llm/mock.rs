@@ -185,16 +185,21 @@ fn serve(stream: TcpStream, state: &State) -> Option<()> {
     }
 }
 
-fn read(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
+/// A request's first line, and its headers with names in lower case.
+pub(crate) fn head(reader: &mut impl BufRead) -> Option<(String, Vec<(String, String)>)> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
     let mut headers = Vec::new();
     loop {
         let mut header = String::new();
         reader.read_line(&mut header).ok()?;
-        let Some((name, value)) = header.trim_end().split_once(':') else { break };
+        let Some((name, value)) = header.trim_end().split_once(':') else { return Some((line, headers)) };
         headers.push((name.to_lowercase(), value.trim().to_owned()));
     }
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
+    let (line, headers) = head(reader)?;
     let length = headers.iter().find(|(n, _)| n == "content-length")?.1.parse().ok()?;
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;

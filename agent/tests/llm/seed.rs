@@ -248,7 +248,7 @@ tools = ["create_pull_request", "list_issues"]
     );
     let checked = home.run(&["agent", "check", "my-agent"]);
     assert!(checked.status, "{}", checked.err);
-    let shown = home.run(&["show", "my-agent", "--json"]);
+    let shown = home.run(&["agent", "show", "my-agent", "--json"]);
     let shown = parsed(&shown.out);
     assert_eq!(shown["mcp"][0]["tools"], json!(["create_pull_request", "list_issues"]));
     assert_eq!((&shown["mcp"][1]["tools"], &shown["llm"]["max_tokens"]), (&Value::Null, &json!(8192)));

@@ -9,16 +9,19 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
     os::{
         fd::OwnedFd,
-        unix::{fs::PermissionsExt, net::UnixStream},
+        unix::{
+            fs::{MetadataExt, PermissionsExt},
+            net::UnixStream,
+            process::CommandExt,
+        },
     },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// Longest time that anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) use ringfence_test_support::wait::{PATIENCE, eventually};
 
 /// A user's home.
 pub(crate) struct Home {
@@ -101,13 +104,25 @@ impl Home {
         Ran::from(self.ringfence(arguments).output().unwrap())
     }
 
+    /// Root gives this home, and runs the command as, an ordinary user: of root's processes /proc does not tell whether they
+    /// can be read. Whether it is root who runs the tests.
+    pub(crate) fn is_an_ordinary_users(&self, command: &mut Command) -> bool {
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            let all = Command::new("chown").args(["-R", "1234:1234"]).arg(self.path("")).status().unwrap();
+            assert!(all.success());
+            command.uid(1234).gid(1234);
+        }
+        is_root
+    }
+
     /// Starts the daemon, and waits until its agents are served.
     pub(crate) fn start(&self) -> Daemon<'_> {
         self.start_with(&[])
     }
 
     pub(crate) fn start_with(&self, environment: &[(&str, &str)]) -> Daemon<'_> {
-        let mut command = self.ringfence(&["start"]);
+        let mut command = self.ringfence(&["agent", "start"]);
         command.envs(environment.iter().copied());
         self.started(&mut command)
     }
@@ -119,7 +134,7 @@ impl Home {
         let child = command.stderr(file).spawn().unwrap();
         let daemon = Daemon { child, home: self };
         eventually("the daemon serves", || {
-            let listed = self.run(&["agent", "ls", "--json"]);
+            let listed = self.run(&["agent", "list", "--json"]);
             listed.status.then_some(())
         });
         daemon
@@ -192,7 +207,7 @@ impl Daemon<'_> {
     }
 
     pub(crate) fn status(&self, agent: &str) -> Value {
-        let listed = self.home.run(&["agent", "ls", "--json"]);
+        let listed = self.home.run(&["agent", "list", "--json"]);
         assert!(listed.status, "{}", listed.err);
         let status: Value = serde_json::from_str(&listed.out).unwrap();
         status["agents"].as_array().unwrap().iter().find(|a| a["name"] == agent).cloned().unwrap_or_default()
@@ -208,6 +223,21 @@ impl Drop for Daemon<'_> {
             eprintln!("{}", self.log());
         }
     }
+}
+
+/// That a process has no privilege and leaves no core, and that no other of its user reads or dumps it.
+#[track_caller]
+pub(crate) fn is_closed(pid: u32) {
+    let proc = format!("/proc/{pid}");
+    let owner = fs::metadata(format!("{proc}/environ")).unwrap().uid();
+    assert_eq!(owner, 0, "it can be read and dumped by others of its user");
+    let status = fs::read_to_string(format!("{proc}/status")).unwrap();
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+        assert!(status.contains(line), "{line} is not in {status}");
+    }
+    let limits = fs::read_to_string(format!("{proc}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
 }
 
 /// A process's state and its parent.
@@ -237,18 +267,6 @@ impl Port {
         net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();
         Self { _socket: socket, number: address.port() }
-    }
-}
-
-/// Tries until there is something.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Gate, Mock, anthropic_events, says, text_block},
-    support::{Client, Daemon, Home, eventually, text_of, turn, user},
+    support::{Client, Daemon, Home, eventually, is_closed, text_of, turn, user},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -14,12 +14,7 @@ use std::{
     fs,
     io::Write,
     net::TcpStream,
-    os::unix::{
-        fs::{MetadataExt, symlink},
-        net::UnixStream,
-        process::CommandExt,
-    },
-    process::Command,
+    os::unix::{fs::symlink, net::UnixStream, process::CommandExt},
     sync::Arc,
 };
 
@@ -184,15 +179,9 @@ fn each_agent_has_a_process_of_its_own_that_nobody_looks_into() {
         ),
     );
     home.agent("c", &mock, "");
-    let mut command = home.ringfence(&["start"]);
+    let mut command = home.ringfence(&["agent", "start"]);
     command.env("KEY_OF_B", "sk-of-b-alone").env("HTTPS_PROXY", "http://127.0.0.1:9");
-    let is_root = nix::unistd::geteuid().is_root();
-    if is_root {
-        // An ordinary user: of root's processes /proc does not tell whether they can be read.
-        let all = Command::new("chown").args(["-R", "1234:1234"]).arg(home.path("")).status().unwrap();
-        assert!(all.success());
-        command.uid(1234).gid(1234);
-    }
+    let is_root = home.is_an_ordinary_users(&mut command);
     let daemon = home.started(&mut command);
     let mut named = ["a", "b", "c"].map(|agent| pid_of(&daemon, agent));
     named.sort_unstable();
@@ -200,23 +189,9 @@ fn each_agent_has_a_process_of_its_own_that_nobody_looks_into() {
     found.sort_unstable();
     assert_eq!(found, named, "one for each, and no other");
     for pid in named {
-        let proc = format!("/proc/{pid}");
-        assert_eq!(
-            fs::metadata(format!("{proc}/environ")).unwrap().uid(),
-            0,
-            "others of its user look into it"
-        );
-        let status = fs::read_to_string(format!("{proc}/status")).unwrap();
-        for line in
-            ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"]
-        {
-            assert!(status.contains(line), "{line} is not in {status}");
-        }
-        let limits = fs::read_to_string(format!("{proc}/limits")).unwrap();
-        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-        assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+        is_closed(pid);
         if is_root {
-            let environment = String::from_utf8(fs::read(format!("{proc}/environ")).unwrap()).unwrap();
+            let environment = String::from_utf8(fs::read(format!("/proc/{pid}/environ")).unwrap()).unwrap();
             assert!(
                 !environment.contains("sk-of-b-alone") && !environment.contains("KEY_OF_B"),
                 "{environment}"
@@ -283,7 +258,7 @@ fn stop_leaves_no_process_and_no_socket() {
         (3, 1),
         "two workers, and one for commands"
     );
-    let stopped = home.run(&["stop"]);
+    let stopped = home.run(&["agent", "stop", "--all"]);
     assert!(stopped.status, "{}", stopped.err);
     daemon.wait();
     for pid in all {
@@ -305,14 +280,14 @@ fn workers_end_with_a_service_that_is_killed_and_the_next_one_has_their_sockets(
     // As long as it stands still it has the socket.
     end(worker, Signal::SIGSTOP);
     daemon.signal(Signal::SIGKILL);
-    let mut command = home.ringfence(&["start"]);
+    let mut command = home.ringfence(&["agent", "start"]);
     let log = fs::File::options().append(true).open(home.path("daemon.log")).unwrap();
     let mut next = command.stderr(log).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert!(!crate::support::has_ended(worker) && next.try_wait().unwrap().is_none());
     end(worker, Signal::SIGCONT);
     eventually("it has ended", || crate::support::has_ended(worker).then_some(()));
-    eventually("the next one serves", || home.run(&["agent", "ls"]).status.then_some(()));
+    eventually("the next one serves", || home.run(&["agent", "list"]).status.then_some(()));
     assert_eq!(Client::runtime(&home.socket("a")).says(1, "2")["result"]["content"][0]["text"], "two");
     end(next.id(), Signal::SIGTERM);
     next.wait().unwrap();
@@ -322,7 +297,7 @@ fn workers_end_with_a_service_that_is_killed_and_the_next_one_has_their_sockets(
 fn a_terminal_s_ctrl_c_reaches_all_processes_and_lets_turns_finish() {
     let (provider, gate) = streams();
     let home = Home::with(&provider);
-    let mut command = home.ringfence(&["start"]);
+    let mut command = home.ringfence(&["agent", "start"]);
     let mut daemon = home.started(command.process_group(0));
     let streaming = Streaming::begin(&home, "a", gate);
     let worker = pid_of(&daemon, "a");

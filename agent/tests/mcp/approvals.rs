@@ -92,7 +92,7 @@ fn long_arguments_are_cut_where_calls_wait_and_whole_where_one_is_asked_for() {
     let people = home.output(&["approvals", "--db", &home.text("audit.db")]);
     assert!(people.contains(&format!("of {} bytes", bytes.unwrap_or_default())), "how to see all of it");
     assert!(people.contains(&format!("ringfence mcp calls {id}")) && people.len() < 6000);
-    let whole = home.output(&["calls", &id, "--json", "--db", &home.text("audit.db")]);
+    let whole = home.output(&["mcp", "calls", &id, "--json", "--db", &home.text("audit.db")]);
     assert!(whole.contains(&long), "the call itself has all of it");
     assert_eq!(decide(&home, "deny", &id), Ok(format!("denied {id}\n")));
     // The control: a short call is shown whole.
@@ -207,7 +207,7 @@ fn filters_of_the_command_line_are_text() {
     for hostile in
         ["' OR 1=1 --", "%", "_", "\" OR \"\"=\"", "x'; DROP TABLE tool_calls;--", "?1", "\u{ff07}"]
     {
-        let asked = ["calls", "--session", hostile, "--db", &home.text("audit.db")];
+        let asked = ["mcp", "calls", "--session", hostile, "--db", &home.text("audit.db")];
         let done = home.ringfence(&asked).output().expect("ringfence");
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(done.status.code() == Some(1) && said.contains("no session's id begins with"), "{said}");
@@ -217,7 +217,7 @@ fn filters_of_the_command_line_are_text() {
     assert_eq!(home.calls(&["--session", &session]).len(), 1, "the control");
     for refused in [["--risk", "0 OR 1"], ["--risk", "101"], ["--verdict", "pass' OR '1"], ["--limit", "1;"]]
     {
-        let done = home.ringfence(&["calls"]).args(refused).output().expect("ringfence");
+        let done = home.ringfence(&["mcp", "calls"]).args(refused).output().expect("ringfence");
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(done.status.code() == Some(2) && said.contains(refused[0]), "{refused:?}: {said}");
     }

@@ -45,7 +45,7 @@ fn result(id: impl Into<Value>, result: Value) -> Value {
 }
 
 fn session(home: &Home) -> Value {
-    let rows = home.output(&["sessions", "--json", "--db", &home.text("audit.db")]);
+    let rows = home.output(&["mcp", "sessions", "--json", "--db", &home.text("audit.db")]);
     serde_json::from_str(rows.trim()).expect("one session")
 }
 

@@ -112,9 +112,8 @@ fn sql_is_a_copy_value_for_value() {
 #[test]
 fn the_totals_are_those_of_the_calls() {
     let home = recorded();
-    let stats: Value =
-        serde_json::from_str(home.output(&["stats", "--json", "--db", &home.text("audit.db")]).trim())
-            .expect("JSON");
+    let stats = home.output(&["mcp", "stats", "--json", "--db", &home.text("audit.db")]);
+    let stats: Value = serde_json::from_str(stats.trim()).expect("JSON");
     let scores: Vec<f64> = home.calls(&[]).iter().filter_map(|row| row["risk_score"].as_f64()).collect();
     assert_eq!((stats["total_calls"].as_u64(), stats["blocked"].as_u64()), (Some(4), Some(1)), "{stats}");
     assert_eq!((stats["flagged"].as_u64(), stats["sessions"].as_u64()), (Some(1), Some(1)), "{stats}");

@@ -169,7 +169,7 @@ fn a_server_that_cannot_be_started_is_told_to_the_client() {
     let mut silent = Client::start(home.interceptor(&["--"]).arg("no-such-server-anywhere"));
     assert_eq!(silent.end().code(), Some(127));
     eventually("they are sessions too", || {
-        let sessions = home.output(&["sessions", "--json", "--db", &home.text("audit.db")]);
+        let sessions = home.output(&["mcp", "sessions", "--json", "--db", &home.text("audit.db")]);
         (sessions.lines().count() == 6).then_some(())
     });
 }

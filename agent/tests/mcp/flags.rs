@@ -52,7 +52,7 @@ fn a_broken_rule_file_names_itself_to_the_client() {
         let message = answer["error"]["message"].as_str().expect("a message");
         assert!(message.contains(&file) && message.contains(named), "{text}: {message}");
         assert_eq!(client.wait().code(), Some(1));
-        let checked = home.ringfence(&["rules", "check", &file]).output().expect("ringfence");
+        let checked = home.ringfence(&["mcp", "rules", "check", &file]).output().expect("ringfence");
         let said = String::from_utf8_lossy(&checked.stderr).into_owned();
         assert!(!checked.status.success() && said.contains(named), "{text}: {said}");
     }
@@ -104,7 +104,7 @@ fn the_flags_of_the_design_document_work_and_the_home_is_expanded() {
     client.send("{\"id\":1,\"method\":\"ping\"}\n");
     assert_eq!(client.out.line(), "{\"id\":1,\"method\":\"ping\"}\n");
     assert!(client.end().success());
-    let sessions = home.output(&["sessions", "--json", "--db", "~/.beacon/audit.db"]);
+    let sessions = home.output(&["mcp", "sessions", "--json", "--db", "~/.beacon/audit.db"]);
     let row: Value = serde_json::from_str(sessions.trim()).expect("one row");
     assert_eq!((&row["server_name"], &row["server_command"]), (&"github".into(), &"cat".into()));
     assert!(home.path(".beacon/audit.db").is_file());
@@ -122,7 +122,7 @@ fn a_secret_of_the_servers_command_line_is_stored_only_where_that_was_asked_for(
         let start = entries.iter().find(|entry| entry["kind"] == "start").expect("a start").to_string();
         assert_eq!((start.contains("hunter2"), start.contains("xyzzy")), (stored, stored), "{start}");
         let db = home.text("audit.db");
-        let row = home.output(&["sessions", "--json", "--limit", "1", "--db", &db]);
+        let row = home.output(&["mcp", "sessions", "--json", "--limit", "1", "--db", &db]);
         assert_eq!((row.contains("hunter2"), row.contains("xyzzy")), (stored, stored), "{row}");
         assert!(row.contains("server.py") && row.contains("--api-key"), "{row}");
     }
@@ -143,7 +143,7 @@ fn whoever_reads_nothing_of_a_command_makes_none_panic() {
         &["grant", "show"],
         &["audit", "verify", "--db", &db],
         &["dashboard", "--db", &db],
-        &["stats", "--db", &db],
+        &["mcp", "stats", "--db", &db],
     ];
     for arguments in commands {
         let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -171,7 +171,7 @@ fn whoever_reads_half_of_what_is_said_is_no_reason_to_panic() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let ran = std::process::Command::new(env!("CARGO_BIN_EXE_ringfence"))
-            .arg("rules")
+            .args(["mcp", "rules"])
             .args(&arguments)
             .stdout(writer)
             .output()

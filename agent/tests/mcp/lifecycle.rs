@@ -296,21 +296,7 @@ time.sleep(600)";
 }
 
 #[test]
-fn stderr_passes_and_a_client_that_does_not_read_it_blocks_nothing() {
-    let expected = ("x".repeat(79) + "\n").repeat(2560);
-    let home = Home::new();
-    let mut client = home.client(&[], &["stderr"]);
-    client.works("1");
-    assert!(client.end().success());
-    assert_eq!(client.errors.rest(), expected);
-    let kept: String = home
-        .journal()
-        .iter()
-        .filter(|entry| entry["kind"] == "stderr")
-        .map(|entry| entry["text"].as_str().expect("text").to_owned())
-        .collect();
-    assert_eq!(kept, expected);
-
+fn a_client_that_does_not_read_standard_error_blocks_nothing() {
     let home = Home::new();
     let mut deaf = Client::deaf(
         home.interceptor(&["--", "python3", crate::support::SERVER, &home.text("received")]).arg("stderr"),

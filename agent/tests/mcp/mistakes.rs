@@ -12,13 +12,13 @@ fn failed(command: &mut Command) -> String {
 }
 
 /// Those that ask the auditor what waits, and for its dashboard.
-const ASKING: [&[&str]; 3] = [&["approvals"], &["dashboard"], &["rules", "pending"]];
+const ASKING: [&[&str]; 3] = [&["approvals"], &["dashboard"], &["mcp", "rules", "pending"]];
 
 /// All commands that read the record.
 const READING: [&[&str]; 6] = [
-    &["sessions"],
-    &["calls"],
-    &["stats"],
+    &["mcp", "sessions"],
+    &["mcp", "calls"],
+    &["mcp", "stats"],
     &["audit", "verify"],
     &["audit", "heads"],
     &["audit", "export", "--format", "sql"],
@@ -28,7 +28,8 @@ const READING: [&[&str]; 6] = [
 fn a_database_that_is_not_there_is_not_made() {
     let home = Home::new();
     let db = home.text("typo.db");
-    let deciding: [&[&str]; 3] = [&["approve", "abcd"], &["deny", "abcd"], &["rules", "confirm"]];
+    let deciding: [&[&str]; 3] =
+        [&["approvals", "approve", "abcd"], &["approvals", "deny", "abcd"], &["mcp", "rules", "confirm"]];
     for asking in READING.into_iter().chain(ASKING).chain(deciding) {
         let said = failed(home.ringfence(asking).args(["--db", &db]));
         assert!(said.contains(&format!("there is no audit database {db}")), "{asking:?}: {said}");
@@ -55,7 +56,7 @@ fn a_file_that_is_no_database_stays_as_it_is() {
     let home = Home::new();
     fs::write(home.path("notes.txt"), "not a database").expect("written");
     let db = home.text("notes.txt");
-    for asking in READING.into_iter().chain(ASKING).chain([&["approve", "abcd"][..]]) {
+    for asking in READING.into_iter().chain(ASKING).chain([&["approvals", "approve", "abcd"][..]]) {
         let said = failed(home.ringfence(asking).args(["--db", &db]));
         assert!(said.contains(&db) && said.contains("no SQLite database"), "{asking:?}: {said}");
     }
@@ -81,12 +82,12 @@ fn ids_are_known_by_their_beginnings_and_unknown_ones_are_said() {
     assert_eq!(home.calls(&["--session", &session[..8], "--risk", "20"]).len(), 1, "with another filter");
     let db = home.text("audit.db");
     for (asking, word) in [
-        (&["calls", "--session", "zzzz"][..], "no session's id begins with \"zzzz\""),
-        (&["calls", "--session", &session[..3]], "at least four characters"),
-        (&["calls", "zzzz"], "no call's id begins with"),
-        (&["approve", "zzzz"], "`ringfence approvals` lists those that do"),
-        (&["calls", "--limit", "0"], "1..=1000"),
-        (&["sessions", "--limit", "1001"], "1..=1000"),
+        (&["mcp", "calls", "--session", "zzzz"][..], "no session's id begins with \"zzzz\""),
+        (&["mcp", "calls", "--session", &session[..3]], "at least four characters"),
+        (&["mcp", "calls", "zzzz"], "no call's id begins with"),
+        (&["approvals", "approve", "zzzz"], "`ringfence approvals` lists those that do"),
+        (&["mcp", "calls", "--limit", "0"], "1..=1000"),
+        (&["mcp", "sessions", "--limit", "1001"], "1..=1000"),
     ] {
         let said = failed(home.ringfence(asking).args(["--db", &db]));
         assert!(said.contains(word), "{asking:?}: {said}");

@@ -70,9 +70,8 @@ fn the_server_is_held_and_the_bytes_are_the_same() {
     signal(pid, Signal::USR1);
     assert_eq!(client.out.line(), format!("{{\"signal\":{}}}\n", Signal::USR1.as_raw()));
     assert!(client.end().success());
-    let session: Value =
-        serde_json::from_str(home.output(&["sessions", "--db", &home.text("audit.db"), "--json"]).trim())
-            .expect("one session");
+    let row = home.output(&["mcp", "sessions", "--db", &home.text("audit.db"), "--json"]);
+    let session: Value = serde_json::from_str(row.trim()).expect("one session");
     assert_eq!(session["profile"], "held");
     assert_eq!(session["container"], Value::Null, "no daemon, no container");
     assert!(

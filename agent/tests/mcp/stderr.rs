@@ -13,7 +13,7 @@ fn ran(home: &Home, options: &[&str], script: &str) -> Client {
 
 /// The only session's row.
 fn session(home: &Home) -> Value {
-    let listed = home.output(&["sessions", "--json", "--db", &home.text("audit.db")]);
+    let listed = home.output(&["mcp", "sessions", "--json", "--db", &home.text("audit.db")]);
     assert_eq!(listed.lines().count(), 1, "{listed}");
     serde_json::from_str(listed.trim()).expect("JSON")
 }
@@ -23,7 +23,7 @@ fn printed(home: &Home, options: &[&str]) -> String {
     let session = session(home);
     let beginning = &session["id"].as_str().expect("an id")[..8];
     let db = home.text("audit.db");
-    home.output(&[&["sessions", "--stderr", beginning, "--db", &db], options].concat())
+    home.output(&[&["mcp", "sessions", "--stderr", beginning, "--db", &db], options].concat())
 }
 
 /// Its pieces as JSON: the text, and how much was left out.
@@ -102,7 +102,7 @@ fn it_is_on_record_while_the_session_runs_and_when_it_is_killed() {
     // The auditor hears of the session beside its calls.
     let db = home.text("audit.db");
     eventually("the session is on record", || {
-        (home.output(&["sessions", "--json", "--db", &db]).lines().count() == 1).then_some(())
+        (home.output(&["mcp", "sessions", "--json", "--db", &db]).lines().count() == 1).then_some(())
     });
     eventually("it is on record while the session runs", || (pieces(&home).0.len() == 204_800).then_some(()));
     client.call("2", "read_it");
@@ -125,12 +125,12 @@ fn a_silent_server_and_an_unknown_session_are_said() {
         (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
     };
     let id = session(&home)["id"].as_str().expect("an id").to_owned();
-    let (status, said) = asked(&["sessions", "--stderr", &id]);
+    let (status, said) = asked(&["mcp", "sessions", "--stderr", &id]);
     assert!(status == Some(0) && said.contains("server wrote nothing to standard error"), "{said}");
     for unknown in ["zzzz", &id[..3], "", "%", "' OR 1=1 --"] {
-        let (status, said) = asked(&["sessions", "--stderr", unknown]);
+        let (status, said) = asked(&["mcp", "sessions", "--stderr", unknown]);
         assert!(status == Some(1) && said.contains("no session's id begins with"), "{unknown:?}: {said}");
     }
-    let (status, said) = asked(&["sessions", "--stderr", &id, "--limit", "3"]);
+    let (status, said) = asked(&["mcp", "sessions", "--stderr", &id, "--limit", "3"]);
     assert!(status == Some(2) && said.contains("--limit"), "{said}");
 }

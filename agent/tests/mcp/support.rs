@@ -1,5 +1,6 @@
 //! What these tests share: a home of its own, a client by hand, a server that keeps what it receives.
 
+use ringfence_test_support::{processes::children, wait::PATIENCE};
 use serde_json::Value;
 use std::{
     fs,
@@ -11,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use ringfence_test_support::{processes::lives, wait::eventually};
+
 /// The server's script.
 pub(crate) const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp/server.py");
-/// How long anything may take before a test gives up: longer than the program itself waits for anything.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A user's home.
 pub(crate) struct Home {
@@ -82,7 +83,7 @@ impl Home {
     /// The calls on record, oldest first.
     pub(crate) fn calls(&self, options: &[&str]) -> Vec<Value> {
         let db = self.text("audit.db");
-        let mut arguments = vec!["calls", "--json", "--limit", "1000", "--db", &db];
+        let mut arguments = vec!["mcp", "calls", "--json", "--limit", "1000", "--db", &db];
         arguments.extend(options);
         let mut rows: Vec<Value> =
             self.output(&arguments).lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
@@ -169,23 +170,9 @@ pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
     }
 }
 
-/// Whether a process is there and not a zombie. A killed one's first thread is a zombie while others of it still end, and
-/// with them its locks and sockets: every thread counts.
-pub(crate) fn lives(pid: i32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads
-        .map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default())
-        .any(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X'])))
-}
-
 /// Every process below `pid`.
 pub(crate) fn descendants(pid: i32) -> Vec<i32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children: Vec<i32> = threads
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect();
-    children.into_iter().flat_map(|child| [vec![child], descendants(child)].concat()).collect()
+    children(pid).into_iter().flat_map(|child| [vec![child], descendants(child)].concat()).collect()
 }
 
 /// Bytes that a thread reads from a pipe.
@@ -366,16 +353,4 @@ pub(crate) fn call(id: &str, tool: &str) -> String {
 /// The server's answer to it.
 pub(crate) fn answered(id: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}}}}\n")
-}
-
-/// Tries until it gives something.
-pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = attempt() {
-            return found;
-        }
-        assert!(Instant::now() < until, "not in {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -45,7 +45,7 @@ fn a_wrapped_server_works_and_is_unwrapped_to_what_it_was() {
     client.call("1", "read_it");
     assert_eq!(client.out.line(), answered("1"));
     assert!(client.end().success());
-    let sessions = home.output(&["sessions", "--json"]);
+    let sessions = home.output(&["mcp", "sessions", "--json"]);
     assert!(sessions.contains("\"server_name\":\"kept\""), "{sessions}");
 
     let undone = wrap(&home, &[&file, "--undo", "--yes"]);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use ringfence_test_support::programs;
 use std::{
     ffi::OsStr,
     fs,
@@ -55,14 +56,8 @@ impl Host {
         self.dir.path().join(name)
     }
 
-    /// A file that can be executed. Another process writes it: a child of another test, forked while we write, would keep it
-    /// busy.
     fn executable(&self, name: &str, content: &[u8]) {
-        let mut command = Command::new("sh");
-        command.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(self.path(name));
-        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(content).unwrap();
-        assert!(child.wait().unwrap().success());
+        programs::executable(&self.path(name), content);
     }
 
     fn profile(&self, name: &str, text: &str) -> &Self {

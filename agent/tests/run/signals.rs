@@ -1,6 +1,7 @@
 //! Signals and the terminal.
 
 use super::*;
+use ringfence_test_support::wait::{eventually, wait_until};
 
 /// A launcher whose command has said "ready" on its standard output.
 fn ready(host: &Host, script: &str) -> Child {
@@ -232,19 +233,10 @@ fn a_stop_of_everything_inside_stops_nothing_outside() {
     let script =
         "trap 'exit 8' TERM; echo ready; cut -d' ' -f1 /proc/$$/stat > pid.new; mv pid.new pid; kill -STOP 0";
     let mut child = ready(&host, script);
-    let start = Instant::now();
-    let inside = loop {
-        if let Ok(text) = fs::read_to_string(host.path("pid")) {
-            break text.trim().to_owned();
-        }
-        assert!(start.elapsed() < LIMIT);
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let stopped = || fs::read_to_string(format!("/proc/{inside}/stat")).unwrap().contains(") T ");
-    while !stopped() || pending(&child).contains('1') {
-        assert!(start.elapsed() < LIMIT);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let inside = eventually("it says who it is", || fs::read_to_string(host.path("pid")).ok());
+    let stat = format!("/proc/{}/stat", inside.trim());
+    let stopped = || fs::read_to_string(&stat).unwrap().contains(") T ");
+    wait_until("it is stopped, and that was seen", || stopped() && !pending(&child).contains('1'));
     // It has seen that the command is stopped, and lives on.
     becomes(&child, 'S');
     signal(&child, Signal::SIGTERM);

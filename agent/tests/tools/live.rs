@@ -1,6 +1,7 @@
 //! A session that goes on: lines are said and heard one by one.
 
 use crate::{Host, LIMIT};
+use ringfence_test_support::wait::eventually;
 use serde_json::Value;
 use std::{
     fs,
@@ -10,7 +11,6 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, channel},
     thread,
-    time::{Duration, Instant},
 };
 
 /// A server that runs.
@@ -63,12 +63,5 @@ impl Live {
 
 /// The text of a file, once somebody has made it.
 pub(crate) fn made(path: &Path) -> String {
-    let until = Instant::now() + LIMIT;
-    loop {
-        match fs::read_to_string(path) {
-            Ok(text) => return text,
-            Err(error) => assert!(Instant::now() < until, "{}: {error}", path.display()),
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+    eventually(&path.display().to_string(), || fs::read_to_string(path).ok())
 }

@@ -4,6 +4,7 @@ use crate::{
     Host, LIMIT, call, grant,
     live::{Live, made},
 };
+use ringfence_test_support::processes;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -51,14 +52,7 @@ impl Process {
 
     /// Its children, whichever of its threads started them.
     fn children(&self) -> Vec<Self> {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.id)).unwrap();
-        // A thread may end meanwhile: another has its children then.
-        let lists = threads
-            .flatten()
-            .map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
-        let ids: Vec<String> =
-            lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
-        ids.iter().map(|id| Self::new(id)).collect()
+        processes::children(self.id).iter().map(|id| Self::new(&id.to_string())).collect()
     }
 }
 

@@ -32,14 +32,6 @@ fn echo_runs_and_rm_is_denied_without_a_handshake() {
 }
 
 #[test]
-fn a_metadata_address_is_denied() {
-    let host = Host::granting(&grant(&[], json!({"net": {"only": ["example.com"]}})));
-    let url = json!({"url": "http://169.254.169.254/latest/meta-data/"});
-    let outcome = host.say(&["--web"], &[call(1, "web_fetch", url)]).outcome(1);
-    assert!(outcome.denied().contains("169.254.169.254"), "{outcome:?}");
-}
-
-#[test]
 fn what_has_a_wrong_name_or_type_is_told_what_is_right() {
     let wrong = [
         call(1, "shel", json!({"program": "echo"})),

@@ -1,11 +1,11 @@
 //! Scripts through the whole server: admitted as one, run under the kernel's part of the grant, ended with their call.
 
 use crate::{Host, call, grant};
+use ringfence_test_support::wait::wait_until;
 use serde_json::{Value, json};
 use std::{
     fs,
     path::Path,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -77,11 +77,7 @@ fn a_daemon_ends_with_the_last_call() {
     assert!(begun.elapsed() < Duration::from_secs(100), "the server waited for it");
     let pid = fs::read_to_string(host.path("work/daemon")).unwrap();
     let proc = Path::new("/proc").join(pid.trim());
-    let until = Instant::now() + crate::LIMIT;
-    while proc.exists() {
-        assert!(Instant::now() < until, "{} is still there", proc.display());
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(&format!("{} is gone", proc.display()), || !proc.exists());
 }
 
 #[test]

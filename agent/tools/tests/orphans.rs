@@ -7,6 +7,7 @@ use ringfence_grant::{
     Grant,
     gate::{Gate, Registry},
 };
+use ringfence_test_support::wait::wait_until;
 use ringfence_tools::{programs::HostPrograms, shell::Shell, spawn::PlainSpawner};
 use serde_json::json;
 use std::{
@@ -17,7 +18,6 @@ use std::{
     sync::Arc,
     task::{Context, Poll, Waker},
     thread,
-    time::{Duration, Instant},
 };
 
 const PATH: &str = "/usr/bin:/bin";
@@ -28,14 +28,6 @@ fn script(registry: &Registry, text: &str) -> serde_json::Value {
     match pin!(call).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result.unwrap(),
         Poll::Pending => panic!("a call blocks until it is done"),
-    }
-}
-
-fn wait_for(file: &Path) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !file.exists() {
-        assert!(Instant::now() < until, "{} was not made", file.display());
-        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -57,7 +49,7 @@ fn a_daemon_ends_when_no_call_runs_any_more() {
         // While another call runs, it could be that one's.
         let other =
             scope.spawn(|| script(&registry, "touch begun; sh -c 'until [ -e over ]; do sleep 0.01; done'"));
-        wait_for(&dir.join("begun"));
+        wait_until("the other call runs", || dir.join("begun").exists());
         assert_eq!(script(&registry, &flee)["exit_code"], 0);
         assert!(alive("daemon") && alive("child"), "the daemon did not outlive its call: this shows nothing");
         fs::write(dir.join("over"), "").unwrap();

@@ -1,17 +1,13 @@
 //! The sockets, with a kernel in memory, real children and real credentials.
 
 use super::*;
-use crate::state::tests::Fixture as StateFixture;
+use crate::state::tests::{Fixture as StateFixture, Sleeper, pidfd};
 use nix::sys::eventfd::EfdFlags;
 use ringfence_base::client;
 use ringfence_bpf::{ContainerId, Coverage, Membership};
 use ringfence_wire::{frame::FrameError, status::Enforcement};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::{
-    os::unix::net::UnixListener,
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::{os::unix::net::UnixListener, path::Path};
 
 type Fake = crate::state::tests::FakeKernel;
 
@@ -56,32 +52,6 @@ impl Fixture {
         let member = Membership { container: Some(ContainerId::from_raw(raw)), next: None };
         self.kernel.with(|inner| inner.tags.insert(pid, member));
     }
-}
-
-struct Sleeper(Child);
-
-impl Sleeper {
-    fn start() -> Self {
-        let mut command = Command::new("sleep");
-        command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-
-    fn pidfd(&self) -> OwnedFd {
-        pidfd(self.0.id())
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn pidfd(pid: u32) -> OwnedFd {
-    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap()
 }
 
 fn root() -> bool {

@@ -258,19 +258,23 @@ fn compiled(
 }
 
 /// A process to enrol.
-struct Sleeper(Child);
+pub(crate) struct Sleeper(Child);
 
 impl Sleeper {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut command = Command::new("sleep");
         command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
     }
 
-    fn pidfd(&self) -> OwnedFd {
-        let pid = rustix::process::Pid::from_raw(self.0.id().try_into().unwrap()).unwrap();
-        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap()
+    pub(crate) fn pidfd(&self) -> OwnedFd {
+        pidfd(self.0.id())
     }
+}
+
+pub(crate) fn pidfd(pid: u32) -> OwnedFd {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap()
 }
 
 impl Drop for Sleeper {

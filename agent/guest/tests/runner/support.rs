@@ -1,5 +1,6 @@
 //! A daemon with shims in a folder of its own, and shells that find them.
 
+use ringfence_test_support::programs::executable;
 use serde_json::Value;
 use std::{
     fs,
@@ -8,15 +9,12 @@ use std::{
     os::unix::{fs::symlink, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
+
+pub(crate) use ringfence_test_support::wait::{PATIENCE, wait_until};
 
 /// What is found behind the shims.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
-/// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("RINGFENCE_TOOLRUNNER")
@@ -98,15 +96,9 @@ impl Runner {
         path
     }
 
-    /// A program. Another process writes it: of a file that is open here for writing, what the tests beside start just now
-    /// has a copy until it execs, and until then nobody can run it ("text file busy").
     pub(crate) fn program(&self, name: &str, text: &str) -> PathBuf {
         let path = self.at(name);
-        let mut writer = command("sh");
-        writer.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(&path).stdin(Stdio::piped());
-        let mut writer = writer.spawn().unwrap();
-        writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        assert!(writer.wait().unwrap().success());
+        executable(&path, text.as_bytes());
         path
     }
 
@@ -182,14 +174,6 @@ pub(crate) fn as_outermost(mut bash: Command, script: &str) -> Command {
 /// A real tool under another name, first in a PATH of its own.
 pub(crate) fn link(target: impl AsRef<Path>, link: impl AsRef<Path>) {
     symlink(target, link).unwrap();
-}
-
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

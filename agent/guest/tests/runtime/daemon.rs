@@ -12,12 +12,13 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
-    time::{Duration, Instant},
 };
 use tempfile::TempDir;
 
-/// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) use ringfence_test_support::{
+    processes::lives as runs,
+    wait::{PATIENCE, eventually},
+};
 
 /// The binary under test: the one that ships, where the environment names it.
 pub(crate) fn binary() -> PathBuf {
@@ -241,28 +242,10 @@ pub(crate) fn results(turn: &Value) -> Vec<(String, String, bool)> {
         .collect()
 }
 
-/// Tries until there is something.
-pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = attempt() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what} did not come");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// A process id that a tool wrote to a file.
 pub(crate) fn pid_in(file: &Path) -> i32 {
     eventually("a process id", || {
         let text = fs::read_to_string(file).ok()?;
         text.ends_with('\n').then(|| text.trim().parse().ok())?
     })
-}
-
-/// Whether a process runs: not a zombie.
-pub(crate) fn runs(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }

@@ -1,6 +1,6 @@
 //! The connection: registering, turns, what goes wrong with the other side.
 
-use crate::daemon::{PATIENCE, Scene, eventually, human, results};
+use crate::daemon::{Scene, eventually, human, results};
 use serde_json::{Value, json};
 use std::{io::Write, thread, time::Duration};
 
@@ -285,5 +285,5 @@ fn a_daemon_that_stops_within_a_frame_does_not_hold_it_for_ever() {
     daemon.stream.write_all(&[0, 0, 1, 0, b'{']).unwrap();
     let start = std::time::Instant::now();
     assert!(daemon.receive_bytes().is_none());
-    assert!(start.elapsed() < PATIENCE);
+    assert!(start.elapsed() < Duration::from_secs(120));
 }

@@ -3,6 +3,7 @@
 use crate::support::Session;
 use ringfence_base::error::chain;
 use ringfence_grant::Grant;
+use ringfence_test_support::{processes::lives, wait::wait_until};
 use ringfence_tools::shell::Stop;
 use serde_json::{Value, json};
 use std::{
@@ -20,15 +21,7 @@ fn said(result: &Value, status: i32, stdout: &str, stderr: &str) {
 /// Waits, within a limit, until no process of this id is left.
 #[track_caller]
 fn gone(pid: &str) {
-    let until = Instant::now() + Duration::from_secs(60);
-    let ended = || match fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
-        Err(_) => true,
-    };
-    while !ended() {
-        assert!(Instant::now() < until, "process {pid} is still there");
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(&format!("process {pid} is gone"), || !lives(pid));
 }
 
 #[test]
@@ -146,11 +139,7 @@ fn a_stopped_shell_ends_what_runs_and_runs_no_more() {
     let script = json!({"script": "sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 300'"});
     thread::scope(|scope| {
         let call = scope.spawn(|| session.call(&Grant::top(), script.clone()));
-        let until = Instant::now() + Duration::from_secs(60);
-        while !pid.exists() {
-            assert!(Instant::now() < until, "the command did not start");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("the command runs", || pid.exists());
         stop.stop();
         let error = call.join().unwrap().unwrap_err();
         let reason = chain(&error);

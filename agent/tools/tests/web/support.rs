@@ -12,93 +12,15 @@ use ringfence_tools::web::{
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::IpAddr,
     sync::{Arc, Mutex},
-    thread,
     time::Duration,
 };
 
+pub(crate) use ringfence_test_support::web::{Server, ok, redirect};
+
 /// Long enough for anything that should work on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A server on loopback.
-pub(crate) struct Server {
-    pub(crate) addr: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
-}
-
-impl Server {
-    /// Serves `answer` for every request, of which it gets the head. It ends with the test's process.
-    pub(crate) fn new(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
-        Self::at("127.0.0.1:0", answer).unwrap()
-    }
-
-    pub(crate) fn at(
-        addr: &str,
-        answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static,
-    ) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(addr)?;
-        let addr = listener.local_addr()?;
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (heads, answer) = (asked.clone(), Arc::new(answer));
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (Ok(mut stream), heads, answer) = (stream, heads.clone(), answer.clone()) else { return };
-                thread::spawn(move || {
-                    let head = head(&stream);
-                    heads.lock().unwrap().push(head.clone());
-                    answer(&head, &mut stream);
-                });
-            }
-        });
-        Ok(Self { addr, asked })
-    }
-
-    /// A server that answers every request with these bytes.
-    pub(crate) fn saying(answer: impl Into<Vec<u8>>) -> Self {
-        let answer = answer.into();
-        Self::new(move |_, stream| drop(stream.write_all(&answer)))
-    }
-
-    /// A server of one page.
-    pub(crate) fn page(content_type: &str, body: impl AsRef<[u8]>) -> Self {
-        Self::saying(ok(&format!("Content-Type: {content_type}\r\n"), body.as_ref()))
-    }
-
-    pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.addr)
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.addr.port()
-    }
-
-    /// The heads of all requests so far.
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
-    }
-}
-
-fn head(stream: &TcpStream) -> String {
-    let mut head = String::new();
-    let mut reader = BufReader::new(stream);
-    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|read| read > 0) {}
-    head
-}
-
-/// A 200 with more header lines and a body.
-pub(crate) fn ok(headers: &str, body: &[u8]) -> Vec<u8> {
-    let mut answer =
-        format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
-    answer.extend_from_slice(body);
-    answer
-}
-
-/// A redirect.
-pub(crate) fn redirect(status: u16, to: &str) -> String {
-    format!("HTTP/1.1 {status} There\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n")
-}
 
 /// Names and what each look-up of them finds in turn; the last answer stays.
 #[derive(Clone, Default)]

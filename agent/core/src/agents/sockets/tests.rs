@@ -10,13 +10,14 @@ use std::{
     thread,
 };
 
-fn paths(dir: &Path) -> Paths {
-    Paths {
-        runtime: dir.join("run"),
-        state: dir.join("state"),
-        config: dir.join("etc"),
-        pins: dir.join("pins"),
+/// A directory and the paths in it; none for who is not root, and cannot give files to others.
+fn for_root() -> Option<(tempfile::TempDir, Paths)> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
     }
+    let dir = tempfile::tempdir().unwrap();
+    let [runtime, state, config, pins] = ["run", "state", "etc", "pins"].map(|name| dir.path().join(name));
+    Some((dir, Paths { runtime, state, config, pins }))
 }
 
 /// Without a service manager, and none of before.
@@ -26,11 +27,7 @@ fn bind(paths: &Paths, name: &str, wanted: Wanted) -> Result<Sockets, Error> {
 
 #[test]
 fn each_agent_has_a_user_id_of_its_own_and_keeps_it() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let paths = paths(dir.path());
+    let Some((_dir, paths)) = for_root() else { return };
     let (a_dir, a) = worker_dir(&paths, "a").unwrap();
     let (_, b) = worker_dir(&paths, "b").unwrap();
     assert_ne!(a, b);
@@ -44,11 +41,7 @@ fn each_agent_has_a_user_id_of_its_own_and_keeps_it() {
 
 #[test]
 fn a_socket_is_its_owner_s_and_is_bound_again() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let paths = paths(dir.path());
+    let Some((_dir, paths)) = for_root() else { return };
     // A port that is free now; the system gives out others for long.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let wanted = Wanted { owner: 1234, http: true, port: Some(port) };
@@ -86,11 +79,7 @@ fn a_socket_is_its_owner_s_and_is_bound_again() {
 
 #[test]
 fn what_an_earlier_owner_left_does_not_keep_the_next_one_s_agent_from_its_socket() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let paths = paths(dir.path());
+    let Some((_dir, paths)) = for_root() else { return };
     let (path, _) = paths_of(&paths, "a");
     let home = path.parent().unwrap();
     fs::create_dir_all(home).unwrap();
@@ -143,11 +132,7 @@ fn as_core<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn a_listener_of_an_ordinary_user_is_used_again_by_a_daemon_without_more_capabilities() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let paths = paths(dir.path());
+    let Some((_dir, paths)) = for_root() else { return };
     let (path, link) = paths_of(&paths, "a");
     as_core(|| {
         let wanted = Wanted { owner: OWNER, http: false, port: None };
@@ -185,13 +170,9 @@ fn a_listener_of_an_ordinary_user_is_used_again_by_a_daemon_without_more_capabil
 /// What the owner of an agent's socket could have made theirs: nothing of it may change.
 #[test]
 fn an_owner_who_swaps_the_socket_for_a_link_gains_nothing() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some((dir, paths)) = for_root() else { return };
     // The attacker has to reach it.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let paths = paths(dir.path());
     let victim = dir.path().join("shadow");
     fs::write(&victim, "root:*:").unwrap();
     fs::set_permissions(&victim, fs::Permissions::from_mode(0o640)).unwrap();
