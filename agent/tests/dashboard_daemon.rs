@@ -7,7 +7,7 @@
 mod auditor_support;
 mod dashboard {
     mod api;
-    mod crowd;
+    pub(crate) mod crowd;
     mod live;
     pub(crate) mod support;
     mod web;

@@ -113,7 +113,7 @@ fn waited(home: &Home, session: &mut Session, rounds: usize, name: &str) -> [Dur
         });
         let told = begin.elapsed();
         let begin = Instant::now();
-        let call = crate::crowd::approved(home, session);
+        let call = crate::dashboard::crowd::approved(home, session);
         let carried_out = begin.elapsed();
         let begin = Instant::now();
         eventually("the row", || {
