@@ -164,7 +164,8 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     for (session, row) in &before {
         // Anybody may send the host's journal a head of their own, and call it one of another user's session.
         let is_of_it = |head: &&Head| {
-            matches!(&head.of, Of::Session(id) if id == session) && row["uid"].as_u64() == Some(head.uid.into())
+            matches!(&head.of, Of::Session(id) if id == session)
+                && row["uid"].as_u64() == Some(head.uid.into())
         };
         let of_it: Vec<&Head> = heads.iter().filter(is_of_it).collect();
         let still = after.get(session).is_some_and(|now| now["journal_lines"] == row["journal_lines"]);

@@ -1,7 +1,8 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
 use super::{
-    Error, Position, SessionWriter, connection::begin, intents, ledger, session_retention::who_waits, sql, turn,
+    Error, Position, SessionWriter, connection::begin, intents, ledger, session_retention::who_waits, sql,
+    turn,
 };
 use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_session::{

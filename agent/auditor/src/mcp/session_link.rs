@@ -190,10 +190,8 @@ fn serve_session(
         let (ready, nudged) = {
             let mut wanted = PollFlags::POLLIN;
             wanted.set(PollFlags::POLLOUT, link.is_behind());
-            let mut polled = [
-                PollFd::new(conn.stream().as_fd(), wanted),
-                PollFd::new(nudge.as_fd(), PollFlags::POLLIN),
-            ];
+            let mut polled =
+                [PollFd::new(conn.stream().as_fd(), wanted), PollFd::new(nudge.as_fd(), PollFlags::POLLIN)];
             let rest = behind.map(|until| until.saturating_duration_since(Instant::now()));
             ppoll(&mut polled, Some(TimeSpec::from_duration(rest.unwrap_or(LOOK))), None)
                 .map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;

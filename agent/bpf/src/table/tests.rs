@@ -185,10 +185,8 @@ fn directories_above_what_rules_name_are_marked_once() {
     let filed = entries(&KEYS, 7, &rules);
     let mut marks: Vec<_> = filed.iter().filter(|filed| filed.mark).map(|filed| filed.entry).collect();
     marks.sort_by_key(|entry| entry.prefix);
-    let mark = |text: &str, below: u16| Entry {
-        prefix: hash::mark(prefix_of(&KEYS, 7, &path(text))),
-        bits: below,
-    };
+    let mark =
+        |text: &str, below: u16| Entry { prefix: hash::mark(prefix_of(&KEYS, 7, &path(text))), bits: below };
     let (denies, grants) = (marks::DENIES_BELOW, marks::GRANTS_BELOW);
     let mut wanted = [
         mark("/home", denies | grants),

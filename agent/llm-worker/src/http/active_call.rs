@@ -7,7 +7,9 @@ use super::{
     record::{self, Call, Unrecorded},
     relay::Outcome,
 };
-use crate::{http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, report, status::count_turn};
+use crate::{
+    http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, report, status::count_turn,
+};
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 

@@ -166,9 +166,8 @@ fn what_our_own_runtime_was_asked_is_the_intent() {
 #[test]
 fn an_id_that_calls_of_two_intents_wait_with_names_neither() {
     let mut rig = Rig::new();
-    let run = |rig: &mut Rig, sql: &str| {
-        rig.writer.connection().expect("open").execute_batch(sql).expect("run")
-    };
+    let run =
+        |rig: &mut Rig, sql: &str| rig.writer.connection().expect("open").execute_batch(sql).expect("run");
     // A provider gave the second the id of the first; the record has replaced it.
     run(
         &mut rig,

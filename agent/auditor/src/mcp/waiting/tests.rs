@@ -144,9 +144,7 @@ fn the_beginning_of_another_user_s_call_says_nothing() {
     assert!(waiting.add(call("ijkl"), 6, 1, link.clone()) && waiting.add(call("ijkl-mine"), 5, 1, link));
     assert_eq!(waiting.decide("ijkl", true, &who), Ok("ijkl-mine".into()));
     assert_eq!(waiting.decide("ijkl", true, &who), Err(Refused::NotYours { owner: 6 }), "the control");
-    let Err(Refused::Gone(shown)) = waiting.decide(&"x".repeat(1 << 20), true, &who) else {
-        panic!("found")
-    };
+    let Err(Refused::Gone(shown)) = waiting.decide(&"x".repeat(1 << 20), true, &who) else { panic!("found") };
     assert!(shown.len() < 50, "{} bytes in the log", shown.len());
 }
 
