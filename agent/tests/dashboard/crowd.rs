@@ -5,7 +5,7 @@
 
 use crate::{
     auditor_support::PATIENCE,
-    dashboard::support::{Home, Session, eventually},
+    support::{Home, Session, eventually},
 };
 use ringfence_wire::{
     conn::Conn,

@@ -2,7 +2,7 @@
 
 use crate::{
     auditor_support::PATIENCE,
-    dashboard::support::{Home, eventually},
+    support::{Home, eventually},
 };
 use serde_json::Value;
 use std::{

@@ -1,6 +1,6 @@
 //! The dashboard's door: who may ask, from where, in what form.
 
-use crate::dashboard::support::Home;
+use crate::support::Home;
 use std::io::Write;
 
 const GUARDED: [&str; 7] = [

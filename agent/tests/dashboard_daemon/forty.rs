@@ -4,7 +4,7 @@
 //! It says what the one user waited, without and with them. What it asserts is generous, for machines that are busy; each of
 //! the stalls that the forty cause is five seconds or more, many times over, if anybody waits for them.
 
-use crate::dashboard::support::{Home, Session, eventually};
+use crate::support::{Home, Session, eventually};
 use serde_json::json;
 use std::{
     io::{BufRead, BufReader},
@@ -113,7 +113,7 @@ fn waited(home: &Home, session: &mut Session, rounds: usize, name: &str) -> [Dur
         });
         let told = begin.elapsed();
         let begin = Instant::now();
-        let call = crate::dashboard::crowd::approved(home, session);
+        let call = crate::crowd::approved(home, session);
         let carried_out = begin.elapsed();
         let begin = Instant::now();
         eventually("the row", || {

@@ -2,10 +2,8 @@
 
 use crate::{
     auditor_support::{Core, Made, PATIENCE, denied, manifest, uid},
-    dashboard::{
-        crowd::link,
-        support::{Home, eventually},
-    },
+    crowd::link,
+    support::{Home, eventually},
 };
 use ringfence_wire::{
     conn::Conn,

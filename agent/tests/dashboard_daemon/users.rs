@@ -4,7 +4,7 @@
 
 use crate::{
     auditor_support::{Core, PATIENCE, denied, manifest, uid},
-    dashboard::support::{Home, eventually},
+    support::{Home, eventually},
 };
 use ringfence_wire::{
     conn::Conn,

@@ -4,18 +4,20 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test says what it expected")]
 
+#[path = "../dashboard/api.rs"]
+mod api;
+#[path = "../auditor_support/mod.rs"]
 mod auditor_support;
-mod dashboard {
-    mod api;
-    pub(crate) mod crowd;
-    mod live;
-    pub(crate) mod support;
-    mod web;
-}
-mod dashboard_daemon {
-    mod forty;
-    mod tied;
-    mod users;
-}
+#[path = "../dashboard/crowd.rs"]
+mod crowd;
+mod forty;
+#[path = "../dashboard/live.rs"]
+mod live;
+#[path = "../dashboard/support.rs"]
+mod support;
+mod tied;
+mod users;
+#[path = "../dashboard/web.rs"]
+mod web;
 
 const DAEMON: bool = true;
