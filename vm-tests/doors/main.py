@@ -76,14 +76,33 @@ class Hostile:
 
     made = []
 
-    def __init__(self, name, *words, become=()):
-        self.name = name
+    def __init__(self, name, *words, become=(), again=False):
+        self.name, self.words = name, [*become, *words]
+        # Whether it is started again: what its own tools do may end it.
+        self.again, self.times = again, 0
         self.errors = f"{BASE}/{name}.errors"
         self.output = f"{BASE}/{name}.output"
-        scope = ["systemd-run", "--quiet", "--scope", f"--slice={SLICE}", f"--unit=doors-{name}"]
-        self.process = subprocess.Popen([*scope, *become, *words], stdin=subprocess.PIPE, stdout=open(self.output, "w"), stderr=open(self.errors, "w"),
-                                        cwd="/", env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8"})
+        self.start()
         Hostile.made.append(self)
+
+    def start(self):
+        """Starts it, behind what it said before."""
+        # One process that is killed for want of memory ends no other of them.
+        scope = ["systemd-run", "--quiet", "--scope", f"--slice={SLICE}", "--property=OOMPolicy=continue", f"--unit=doors-{self.name}-{self.times}"]
+        self.process = subprocess.Popen([*scope, *self.words], stdin=subprocess.PIPE, stdout=open(self.output, "a"), stderr=open(self.errors, "a"),
+                                        cwd="/", env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8"})
+        self.times += 1
+
+    def lives(self):
+        """Whether it is there, if need be started again."""
+        if self.process.poll() is not None and self.again:
+            self.start()
+        return self.process.poll() is None
+
+    def gone(self):
+        """That it ended before the end, in words."""
+        with open(self.errors, errors="replace") as file:
+            return f"{self.name} ended before the end, with {self.process.returncode}: {file.read()[-600:]}"
 
     def lines(self):
         """What it said so far."""
@@ -118,7 +137,8 @@ def begin():
     good.put(f"{places.box(TOOLS)}/prompt.md", "You are hostile.")
     tools = [RUNTIME, "--system-prompt", f"{places.box(TOOLS)}/prompt.md", "--tools", "bash,read_file,write_file", "--tool-timeout", "20", "--socket",
              places.sock(TOOLS)]
-    Hostile("tools", "ringfence", "run", "--profile", TOOLS, "--", *tools)
+    # One of its commands kills the runtime, which has no tag: that is allowed.
+    Hostile("tools", "ringfence", "run", "--profile", TOOLS, "--", *tools, again=True)
     Hostile("runtime", "ringfence", "run", "--profile", RAW, "--", *plain, f"{hostile}/runtime.py", places.sock(RAW), places.box(RAW))
     for name in LOUD:
         Hostile(name, "ringfence", "run", "--profile", name, "--", *plain, f"{hostile}/container.py", places.box(name), SECRET, places.sock(GOOD))
@@ -145,7 +165,7 @@ def finish():
             try:
                 one.process.wait(max(1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                subprocess.run(["systemctl", "kill", "--signal=KILL", f"doors-{one.name}.scope"], check=False)
+                subprocess.run(["systemctl", "kill", "--signal=KILL", f"doors-{one.name}-{one.times - 1}.scope"], check=False)
     time.sleep(20)
 
 
@@ -179,7 +199,7 @@ def tell(begun):
         free = next(int(line.split()[1]) // 1024 for line in file if line.startswith("MemAvailable"))
     own = " ".join(f"{one['role']}={one['own_mib']}/{one['descriptors']}" for one in shown)
     print(f"# {time.monotonic() - begun:6.0f} s, {free} MiB free; own MiB and descriptors: {own}; seconds of processors since: {watch.busy()}; "
-          f"{watch.flow()}; {sum(one.process.poll() is None for one in Hostile.made)} hostile parties; {watch.pauses()}", flush=True)
+          f"{watch.flow()}; {sum(one.lives() for one in Hostile.made)} hostile parties; {watch.pauses()}", flush=True)
 
 
 def main():
@@ -220,7 +240,7 @@ def main():
                 traces.gather()
         except Exception as error:  # the finding is told, and the rest goes on
             ledger.wrong(f"how it goes cannot be said: {error!r}")
-    gone = [f"{one.name} ended before the end, with {one.process.returncode}" for one in Hostile.made if one.process.poll() is not None]
+    gone = [one.gone() for one in Hostile.made if not one.lives()]
     ledger.stopping.set()
     until = time.monotonic() + 60
     for thread in steady:
