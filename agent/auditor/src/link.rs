@@ -89,9 +89,10 @@ impl Link<'_> {
         let mut incoming = Vec::with_capacity(reports.len());
         for raw in reports {
             let report: AgentReport = serde_json::from_slice(raw).map_err(|e| LinkError::Body(e.into()))?;
+            let agent = report.agent.clone();
             match report::check(report) {
                 Some(checked) => incoming.push(Incoming::Report(Box::new(checked))),
-                None => tracing::warn!("an agent's worker reports what this auditor does not understand"),
+                None => self.shared.report_refused(&agent),
             }
         }
         self.send(Item::Batch { sequence: Some(sequence), incoming }, frame)

@@ -5,6 +5,7 @@ use ringfence_store::{Event, is_denied};
 use ringfence_wire::audit::Answer;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Display,
     io::Write as _,
     os::unix::net::UnixStream,
     sync::{
@@ -257,10 +258,21 @@ impl Shared {
 
     /// Counts a record that was refused.
     pub fn undecodable(&self, error: DecodeError) {
+        self.refused(error.reason(), &error);
+    }
+
+    /// Counts a report of an agent's worker that was refused: a subverted one would fill the log.
+    pub(crate) fn report_refused(&self, agent: &str) {
+        let what =
+            format_args!("the worker of agent {agent:?} reports what this auditor does not understand");
+        self.refused("report", &what);
+    }
+
+    fn refused(&self, reason: &'static str, what: &dyn Display) {
         let mut health = lock(&self.health);
-        let count = health.undecodable.entry(error.reason()).or_default();
+        let count = health.undecodable.entry(reason).or_default();
         if *count == 0 {
-            tracing::error!("{error}; counted from now on, see `ringfence status`");
+            tracing::error!("{what}; counted from now on, see `ringfence status`");
         }
         *count += 1;
     }

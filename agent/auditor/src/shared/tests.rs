@@ -22,6 +22,16 @@ fn a_flush_waits_for_its_own_token() {
 }
 
 #[test]
+fn what_cannot_be_read_is_counted_by_its_kind() {
+    let (_core, ours) = UnixStream::pair().expect("a pair");
+    let shared = Shared::new(ours);
+    (0..3).for_each(|_| shared.report_refused("a"));
+    shared.undecodable(DecodeError::Length);
+    let counted: Vec<u64> = shared.health().undecodable.values().copied().collect();
+    assert_eq!(counted, [1, 3]);
+}
+
+#[test]
 fn however_many_wait_the_core_is_asked_a_few_times() {
     let (mut core, ours) = UnixStream::pair().expect("a pair");
     core.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
