@@ -4,6 +4,7 @@
 //! newest: one that floods takes its own room, not that of another. What is lost is counted, and told to whose it was.
 
 use ringfence_wire::{
+    agent::MAX_REPORT,
     audit::{AgentReport, Payload},
     trace::{AgentEvent, Refusal},
 };
@@ -60,8 +61,15 @@ struct Lost {
 }
 
 impl ReportQueue {
-    /// Takes a report in. False: it is dropped, or another one of the agent with the most is.
+    /// Takes a report in. False: it is dropped, or another one of the agent with the most is. One that is longer than a worker
+    /// makes them is dropped.
     pub fn add(&mut self, report: &AgentReport) -> bool {
+        if let Payload::Event(event) = &report.payload
+            && event.get().len() > MAX_REPORT
+        {
+            self.lose(&report.agent, report.uid, report.at);
+            return false;
+        }
         let Ok(json) = serde_json::to_vec(report) else { return false };
         let waits = Report { json, uid: report.uid, at: report.at };
         let size = waits.size();
@@ -84,11 +92,18 @@ impl ReportQueue {
         let Some(report) = waiting.reports.pop_back() else { return };
         waiting.bytes -= report.size();
         self.bytes -= report.size();
-        let lost = waiting.lost.entry(report.uid).or_insert(Lost { count: 0, at: report.at });
-        (lost.count, lost.at) = (lost.count + 1, lost.at.max(report.at));
+        let agent = agent.clone();
+        self.lose(&agent, report.uid, report.at);
+    }
+
+    /// Counts one that is lost, for the status and for whose it was.
+    fn lose(&mut self, agent: &str, uid: u32, at: i64) {
+        let waiting = self.agents.entry(agent.to_owned()).or_default();
+        let lost = waiting.lost.entry(uid).or_insert(Lost { count: 0, at });
+        (lost.count, lost.at) = (lost.count + 1, lost.at.max(at));
         match self.lost.get_mut(agent) {
             Some(lost) => *lost += 1,
-            None => drop(self.lost.insert(agent.clone(), 1)),
+            None => drop(self.lost.insert(agent.to_owned(), 1)),
         }
     }
 
@@ -140,7 +155,7 @@ fn next<'a>(agents: &'a mut BTreeMap<String, Waiting>, last: &str) -> Option<(&'
 /// Tells an agent's record that something is missing from it.
 fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
     let why = format!(
-        "{} reports of this agent's worker are lost: it made more than the auditor took; what is missing between its calls here may have happened",
+        "{} reports of this agent's worker are lost: they were more, or longer, than the auditor takes; what is missing between its calls here may have happened",
         lost.count
     );
     let refusal = Refusal { what: "report".to_owned(), why, pid: None, uid: None, container: None };
@@ -200,6 +215,18 @@ mod tests {
         assert_eq!(said.len(), 1);
         assert!(said[0].0 == "flood" && said[0].1.contains(&format!("{lost} reports")), "{said:?}");
         assert!(reports.is_empty() && reports.bytes == 0 && reports.agents.is_empty());
+    }
+
+    #[test]
+    fn a_report_that_is_too_long_is_counted_and_its_loss_told() {
+        let mut reports = ReportQueue::default();
+        assert!(reports.add(&report("a", 0, MAX_REPORT - 10)), "the control");
+        assert!(!reports.add(&report("b", 0, MAX_REPORT)));
+        assert_eq!((reports.lost("a"), reports.lost("b")), (0, 1));
+        let all = drained(&mut reports, usize::MAX);
+        assert_eq!(all.iter().map(|(agent, _)| agent.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(all[1].1.contains("1 reports"), "{all:?}");
+        assert!(reports.is_empty() && reports.agents.is_empty());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use ringfence_base::{clock::now_micros, error::chain};
 use ringfence_bpf::{ContainerId, Membership, TaskError};
 use ringfence_process::peer::{Fork, Peer, PeerError};
 use ringfence_wire::{
-    agent::{Answer, MAX_REPORT, PeerContainer, PeerIdentity, ToCore, ToWorker},
+    agent::{Answer, PeerContainer, PeerIdentity, ToCore, ToWorker},
     audit::{AgentReport, Payload},
     conn::Conn,
     frame::FrameError,
@@ -118,15 +118,13 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
     }
 
     fn report(&self, payload: Payload) {
-        if let Payload::Event(event) = &payload
-            && event.get().len() > MAX_REPORT
-        {
-            return;
-        }
         let agent = self.plan.config.name.clone();
         let report = AgentReport { agent, uid: self.plan.owner(), at: now_micros(), payload };
         if !self.server.report(&report) {
-            tracing::debug!("agent {}: a report is lost: the auditor takes too few", self.plan.config.name);
+            tracing::debug!(
+                "agent {}: a report is lost: it is too long, or the auditor takes too few",
+                self.plan.config.name
+            );
         }
     }
 

@@ -9,7 +9,10 @@ use crate::mcp::{
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_base::quota::{Bounds, Owners, Permits};
-use ringfence_session::reload::LONGEST;
+use ringfence_session::{
+    journal::{Entry as Line, Journal},
+    reload::LONGEST,
+};
 use ringfence_wire::mcp::{MAX_UPDATE, RuleFile, SessionOrder, SessionUpdate, WaitingCall};
 use std::fs::File;
 
@@ -63,6 +66,18 @@ fn sessions() -> (tempfile::TempDir, Arc<Sessions>) {
     (folder, sessions)
 }
 
+/// What a session's journal begins with.
+fn start(session: &str) -> Line {
+    Line::Start {
+        session: session.to_owned(),
+        at: 1,
+        server_name: "fs".into(),
+        server_command: vec!["fs".into()],
+        pid: 1,
+        version: "1".into(),
+    }
+}
+
 #[test]
 fn whatever_takes_the_store_s_time_waits_for_its_user_s_lane_and_what_a_person_decides_does_not() {
     let (_folder, sessions) = sessions();
@@ -106,19 +121,11 @@ fn first_messages_are_short_and_the_longest_honest_one_is_among_them() {
 
 #[test]
 fn a_journal_that_was_left_behind_and_is_broken_is_marked() {
-    use ringfence_session::journal::{Entry as Line, Journal};
     let (folder, sessions) = sessions();
     let marks = |bad: bool| {
         let session = uuid::Uuid::new_v4().to_string();
         let path = folder.path().join(&session);
-        let start = Line::Start {
-            session: session.clone(),
-            at: 1,
-            server_name: "fs".into(),
-            server_command: vec!["fs".into()],
-            pid: 1,
-            version: "1".into(),
-        };
+        let start = start(&session);
         let decision = Line::Decision {
             call: if bad { "c".into() } else { session.clone() },
             at: 2,
@@ -318,19 +325,10 @@ fn an_interceptor_that_gave_up_waiting_for_its_welcome_gets_it_the_next_time() {
 
 #[test]
 fn whoever_names_another_user_s_session_keeps_nobody_from_it() {
-    use ringfence_session::journal::{Entry as Line, Journal};
     let (folder, sessions) = sessions();
     let session = uuid::Uuid::new_v4().to_string();
     let path = folder.path().join(&session);
-    let start = Line::Start {
-        session: session.clone(),
-        at: 1,
-        server_name: "fs".into(),
-        server_command: vec!["fs".into()],
-        pid: 1,
-        version: "1".into(),
-    };
-    Journal::create(&path).expect("a journal").append(&start).expect("written");
+    Journal::create(&path).expect("a journal").append(&start(&session)).expect("written");
     let file = File::open(&path).expect("the journal");
     sessions.catch_up((session.clone(), "j".into()), 1000, file, &|| true).expect("on record");
     // What it would wait for with the session in its hands, for as long as it likes.
