@@ -22,7 +22,17 @@ pub use dir::{Access, Dir};
 pub use entry::{Entry, Meta};
 pub use walk::ResolvedPath;
 
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::{fs::File, io, os::fd::AsFd, path::Path};
+
+/// Opens a file by its path for reading if that leads to a regular one, through symlinks as well. For a path at which an agent
+/// may have put something else: the open of a FIFO would wait for its other end.
+///
+/// # Errors
+/// As [`Entry::read`].
+pub fn read(path: &Path) -> io::Result<File> {
+    Entry { fd: openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())? }.read()
+}
 
 /// Opens a file by its path for appending, makes it (mode 0600) where it is not there, and follows no symlink at the path's
 /// end. For a file whose directory is the caller's own.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use ringfence_files::{Access, Dir, Permissions, append, replace};
+use ringfence_files::{Access, Dir, Permissions, append, read, replace};
 use std::{
     ffi::OsStr,
     fs,
@@ -314,4 +314,24 @@ fn an_entry_is_read_only_where_it_is_a_regular_file_and_whatever_has_its_name_la
     let file = entry("file");
     fs::rename(at("link"), at("file")).unwrap();
     assert_eq!(std::io::read_to_string(file.read().unwrap()).unwrap(), "text");
+}
+
+#[test]
+fn a_path_is_read_through_symlinks_and_only_where_it_leads_to_a_regular_file() {
+    let scene = tempfile::tempdir().unwrap();
+    let at = |name: &str| scene.path().join(name);
+    fs::write(at("file"), "text").unwrap();
+    symlink("file", at("link")).unwrap();
+    for path in [at("file"), at("link")] {
+        assert_eq!(std::io::read_to_string(read(&path).unwrap()).unwrap(), "text");
+    }
+    let (dir, fifo) = (Dir::open(scene.path()).unwrap(), rustix::fs::FileType::Fifo);
+    rustix::fs::mknodat(&dir, "fifo", fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+    symlink("fifo", at("to_fifo")).unwrap();
+    symlink("/dev/zero", at("to_device")).unwrap();
+    for other in ["fifo", "to_fifo", "to_device"] {
+        let error = read(&at(other)).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{other}: {error}");
+    }
+    assert_eq!(read(&at("none")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }

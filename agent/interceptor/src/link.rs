@@ -18,7 +18,6 @@ use ringfence_wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::BTreeSet,
-    fs::File,
     io,
     net::Shutdown,
     os::fd::AsFd,
@@ -250,7 +249,7 @@ impl Link {
 
     fn open_session(&self, mut conn: Conn) -> Result<Connection, client::Error> {
         let refused = client::Error::Refused;
-        let file = File::open(&self.journal).map_err(|error| {
+        let file = ringfence_files::read(&self.journal).map_err(|error| {
             refused(format!("cannot read the journal {}: {error}", self.journal.display()))
         })?;
         let request =

@@ -3,7 +3,6 @@
 
 use std::{
     collections::HashSet,
-    fs::File,
     io::{Read, Write},
     path::{Path, PathBuf},
 };
@@ -26,7 +25,8 @@ impl SeenTools {
     /// Those that the file has. One that cannot be read is as good as none: a tool that counts as new has a higher score.
     pub fn read(file: PathBuf) -> Self {
         let mut text = String::new();
-        let _ = File::open(&file).and_then(|opened| opened.take(MOST_BYTES).read_to_string(&mut text));
+        let opened = ringfence_files::read(&file);
+        let _ = opened.and_then(|opened| opened.take(MOST_BYTES).read_to_string(&mut text));
         let tools = text.lines().filter_map(|line| serde_json::from_str(line).ok()).take(MOST).collect();
         Self { file: Some(file), tools }
     }

@@ -311,7 +311,7 @@ impl Journal {
 
 /// Whether the interceptor that writes a journal still runs. Where nobody can tell, it does.
 pub fn is_held(path: &Path) -> bool {
-    match File::open(path).map(|file| file.try_lock()) {
+    match ringfence_files::read(path).map(|file| file.try_lock()) {
         Ok(Ok(())) => false,
         Ok(Err(_)) => true,
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -320,7 +320,7 @@ pub fn is_held(path: &Path) -> bool {
 
 /// A journal whose interceptor is gone, open for reading; `None` while that one lives, or where there is none.
 pub fn abandoned(path: &Path) -> Option<File> {
-    let file = File::open(path).ok()?;
+    let file = ringfence_files::read(path).ok()?;
     file.try_lock_shared().ok()?;
     // The lock is given back at once: others may look too.
     file.unlock().ok()?;

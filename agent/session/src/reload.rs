@@ -130,7 +130,8 @@ impl RuleFileWatch {
 /// The system's error, or that it is too long.
 pub fn read(file: &Path) -> Result<String, String> {
     let mut text = String::new();
-    let opened = fs::File::open(file).map_err(|e| e.to_string())?;
+    // An agent may have put a FIFO there. Whoever waited for its other end would take no other rules, and no decisions, any more.
+    let opened = ringfence_files::read(file).map_err(|e| e.to_string())?;
     opened.take(LONGEST + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
     if text.len() as u64 > LONGEST {
         return Err(format!("longer than {LONGEST} bytes; a rule file holds rules only"));

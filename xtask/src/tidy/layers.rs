@@ -46,7 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("launch", &["base", "common", "policy", "process", "sandbox", "wire"]),
     // The record.
-    ("session", &["redact", "wire"]),
+    ("session", &["files", "redact", "wire"]),
     ("events", &["base", "common", "grant", "policy", "wire"]),
     ("store", &["base", "common", "events", "files", "session", "wire"]),
     ("client", &["base", "files", "session", "wire"]),

@@ -72,7 +72,7 @@ fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<RuleSpec>, String>) 
         let mut text = String::new();
         file.take(LONGEST_FILE).read_to_string(&mut text).map(|_| text)
     };
-    match File::open(path).and_then(read) {
+    match ringfence_files::read(path).and_then(read) {
         Ok(text) => {
             let checked = rules::parse(&text).and_then(|_| rules::read(&text));
             (path.display().to_string(), checked.map_err(|error| chain(&error)))

@@ -63,6 +63,15 @@ fn a_journal_is_abandoned_once_its_writer_is_gone() {
 }
 
 #[test]
+fn what_is_no_file_in_the_place_of_a_journal_is_waited_for_by_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+    assert!(made.success());
+    assert!(super::abandoned(&path).is_none() && is_held(&path), "nobody can tell");
+}
+
+#[test]
 fn a_reader_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("journal");

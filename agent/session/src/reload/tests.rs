@@ -78,6 +78,23 @@ fn a_changed_file_is_taken_held_or_refused() {
 }
 
 #[test]
+fn what_is_no_file_in_the_place_of_one_is_waited_for_by_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, SHIPPED).expect("written");
+    let mut watch = RuleFileWatch::new(file.clone(), SHIPPED.to_owned()).expect("rules");
+    fs::remove_file(&file).expect("removed");
+    let made = std::process::Command::new("mkfifo").arg(&file).status().expect("mkfifo");
+    assert!(made.success());
+    assert!(matches!(watch.poll(), Some(Change::Refused(why)) if why.contains("not a regular file")));
+    // The control: a link to a file is one.
+    fs::remove_file(&file).expect("removed");
+    fs::write(folder.path().join("elsewhere"), SHIPPED).expect("written");
+    std::os::unix::fs::symlink("elsewhere", &file).expect("a link");
+    assert!(matches!(watch.poll(), Some(Change::Back)));
+}
+
+#[test]
 fn only_roots_own_files_in_its_own_directories_are_trusted() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("rules.yaml");
