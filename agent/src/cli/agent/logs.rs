@@ -81,7 +81,7 @@ impl Follow<'_> {
     fn lines(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let Ok(meta) = std::fs::metadata(self.path) else { return Ok(()) };
         if self.file.is_none() || self.inode != meta.ino() {
-            self.file = Some(BufReader::new(File::open(self.path)?));
+            self.file = Some(BufReader::new(ringfence_files::read(self.path)?));
             self.inode = meta.ino();
             self.partial.clear();
         }
@@ -125,4 +125,30 @@ fn pretty(line: &[u8]) -> String {
 
 fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {}\n", printable(line))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+
+    #[test]
+    fn what_is_no_file_in_the_place_of_a_log_is_waited_for_by_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let follow = || Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let error = follow().lines(|_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "one\ntwo").unwrap();
+        let mut lines = Vec::new();
+        follow()
+            .lines(|line| {
+                lines.push(line.to_vec());
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(lines, [b"one\n"], "the control");
+    }
 }
