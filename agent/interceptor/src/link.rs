@@ -129,12 +129,8 @@ impl Link {
             for call in released {
                 // An auditor that does not take one in time takes no other: each would cost its time again.
                 let update = SessionUpdate::Released { call };
-                if let Some(link) = &mut connection
-                    && link.conn.send(&update).is_err()
-                {
-                    carry_out(&self.session, link, &mut rules);
-                    connection = None;
-                    self.session.rules().none_stored();
+                if connection.as_mut().is_some_and(|link| link.conn.send(&update).is_err()) {
+                    give_up(&self.session, connection.take(), &mut rules);
                 }
             }
             if connection.is_none() && tried.is_none_or(|tried| tried.elapsed() >= pause || over) {
@@ -171,8 +167,7 @@ impl Link {
             if let Some(link) = &mut connection
                 && !exchange(&self.session, link, due, &newly_paused, changed.take(), &mut rules)
             {
-                connection = None;
-                self.session.rules().none_stored();
+                give_up(&self.session, connection.take(), &mut rules);
             }
             waiting.extend(newly_paused);
             if connection.is_some() {
@@ -308,25 +303,40 @@ fn exchange(
         session.until(call).map(|until| SessionUpdate::Paused { call: call.clone(), until })
     });
     let mut updates = changed.into_iter().chain(grew.then_some(SessionUpdate::Grew)).chain(paused);
-    let taken = updates.all(|update| link.conn.send(&update).is_ok());
-    // Also from a link that is broken: whoever decided was told that it counts.
-    carry_out(session, link, rules) && taken
-}
-
-/// Carries out what came. False: nothing more comes.
-fn carry_out(session: &PipeSession, link: &Connection, rules: &mut RuleFileFollower) -> bool {
+    if !updates.all(|update| link.conn.send(&update).is_ok()) {
+        return false;
+    }
     loop {
         match link.orders.try_recv() {
-            Ok(SessionOrder::Decide { call, approve, by }) => {
-                let outcome = if approve { Decision::Approved(by) } else { Decision::Denied(by) };
-                let _ = session.decide(&call, &outcome);
-            }
-            Ok(SessionOrder::Rules { rules }) => session.rules().set_stored(&rules),
-            Ok(order @ SessionOrder::RuleFile { .. }) => rules.apply_order(session, order),
-            Ok(SessionOrder::Committed) => {}
+            Ok(order) => carry_out(session, order, rules),
             Err(mpsc::TryRecvError::Empty) => return true,
             Err(mpsc::TryRecvError::Disconnected) => return false,
         }
+    }
+}
+
+/// Ends a link that is broken, and carries out what came by it, also what its thread has still to read: whoever decided was told
+/// that it counts.
+fn give_up(session: &PipeSession, link: Option<Connection>, rules: &mut RuleFileFollower) {
+    if let Some(link) = link {
+        // Nothing more comes. The thread reads what is there, and ends.
+        let _ = link.conn.stream().shutdown(Shutdown::Both);
+        while let Ok(order) = link.orders.recv_timeout(LIMIT) {
+            carry_out(session, order, rules);
+        }
+    }
+    session.rules().none_stored();
+}
+
+fn carry_out(session: &PipeSession, order: SessionOrder, rules: &mut RuleFileFollower) {
+    match order {
+        SessionOrder::Decide { call, approve, by } => {
+            let outcome = if approve { Decision::Approved(by) } else { Decision::Denied(by) };
+            let _ = session.decide(&call, &outcome);
+        }
+        SessionOrder::Rules { rules } => session.rules().set_stored(&rules),
+        order @ SessionOrder::RuleFile { .. } => rules.apply_order(session, order),
+        SessionOrder::Committed => {}
     }
 }
 
@@ -367,12 +377,26 @@ mod tests {
         let watch = RuleFileWatch::new(folder.path().join("rules"), text.into()).expect("rules");
         let mut follower = RuleFileFollower::new(watch);
         let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let mut reading = Conn::new(ours.try_clone().expect("a descriptor"), LIMIT, MAX_MESSAGE);
         let (sender, orders) = mpsc::channel();
         let mut link = Connection { conn: Conn::new(ours, LIMIT, MAX_MESSAGE), orders };
         assert!(exchange(&session, &mut link, true, &[], None, &mut follower), "the control");
-        sender.send(SessionOrder::Decide { call, approve: true, by: "uid 5".into() }).expect("kept");
-        drop(theirs);
+        let mut auditor = Conn::new(theirs, LIMIT, MAX_MESSAGE);
+        auditor.send(&SessionOrder::Decide { call, approve: true, by: "uid 5".into() }).expect("sent");
+        auditor.stream().shutdown(Shutdown::Read).expect("it takes nothing any more");
+        // The thread is slow: it reads the order when the link has ended.
+        let reads = thread::spawn(move || {
+            while !is_hung_up(reading.stream()) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            while let Ok(order) = reading.receive::<SessionOrder>() {
+                sender.send(order).expect("waited for");
+            }
+        });
         assert!(!exchange(&session, &mut link, true, &[], None, &mut follower), "the link is broken");
+        assert_eq!(session.waiting().len(), 1, "nothing was read yet");
+        give_up(&session, Some(link), &mut follower);
+        reads.join().expect("no panic");
         assert_eq!(session.waiting().len(), 0, "decided all the same");
         let mut forwarded = vec![0; line.len()];
         server.read_exact(&mut forwarded).expect("the call");
