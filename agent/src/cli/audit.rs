@@ -159,15 +159,19 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
     };
 
+    // Anybody may send the host's journal heads of their own, as many as they like, and call them those of another user's
+    // session.
+    let mut of_sessions: HashMap<(&str, u64), Vec<&Head>> = HashMap::new();
+    for head in &heads {
+        if let Of::Session(session) = &head.of {
+            of_sessions.entry((session.as_str(), head.uid.into())).or_default().push(head);
+        }
+    }
     let (mut whole, mut running) = (0u64, 0u64);
     let mut suspects = Vec::new();
     for (session, row) in &before {
-        // Anybody may send the host's journal a head of their own, and call it one of another user's session.
-        let is_of_it = |head: &&Head| {
-            matches!(&head.of, Of::Session(id) if id == session)
-                && row["uid"].as_u64() == Some(head.uid.into())
-        };
-        let of_it: Vec<&Head> = heads.iter().filter(is_of_it).collect();
+        let of_it = row["uid"].as_u64().and_then(|uid| of_sessions.remove(&(session.as_str(), uid)));
+        let of_it = of_it.unwrap_or_default();
         let still = after.get(session).is_some_and(|now| now["journal_lines"] == row["journal_lines"]);
         let sums = still.then(|| sums.get(session).copied().unwrap_or_default());
         running += u64::from(!still);
@@ -181,8 +185,11 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
     suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Problem::Gone)));
     for (head, error) in verify::heads(&heads, &ledgers, |session| before.contains_key(session)) {
+        // Whose head it is: the session that it names may be on record as removed, and another user's.
         match &head.of {
-            Of::Session(session) => suspects.push((session.clone(), error)),
+            Of::Session(session) => {
+                problems.push(format!("session {session} of uid {}: {}", head.uid, chain(&error)));
+            }
             Of::Ledger => problems.push(format!("ledger of uid {}: {error}", head.uid)),
         }
     }

@@ -138,6 +138,10 @@ fn a_head_of_another_user_s_says_nothing_of_a_session() {
     let foreign = longer.replace(" uid=", " uid=4");
     fs::write(&file, format!("{heads}{foreign}\n")).expect("written");
     home.is_whole(&["--heads", &file], "1 session whole");
+    // Of one that is not on record, it is said whose head names it.
+    let unknown = foreign.replace(" session=", " session=0");
+    fs::write(&file, format!("{heads}{unknown}\n")).expect("written");
+    home.finds(&["--heads", &file], " of uid 4");
 }
 
 #[test]
